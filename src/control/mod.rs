@@ -1,0 +1,53 @@
+//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, balanced and
+//! modal truncation, H2 norms.
+//!
+//! Gramians of diagonal systems are Cauchy-like. They are never formed: their factors come
+//! straight from poles and weights, and every small difference is taken before it is multiplied.
+//! So each Hankel singular value is right relative to itself, and no factorisation can fail.
+
+mod balance;
+mod gramian;
+mod hankel;
+mod modal;
+mod norm;
+mod realisation;
+
+pub use balance::Balanced;
+pub use balance::Reduced;
+pub use balance::balance;
+pub use gramian::GramianFactors;
+pub use gramian::complex_gramian_factors;
+pub use gramian::real_gramian_factors;
+pub use hankel::HankelValues;
+pub use hankel::hankel_values;
+pub use modal::modal_scores;
+pub use modal::modal_truncation;
+pub use norm::h2_error;
+pub use norm::h2_norm;
+pub use realisation::Realisation;
+
+use crate::linalg::LinalgError;
+use crate::ssm::SystemError;
+
+/// What can go wrong in this room.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The system does not suit the function.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// A factorisation failed.
+    #[error(transparent)]
+    Linalg(#[from] LinalgError),
+    /// Two systems that are to be compared have different time bases or steps.
+    #[error("the two systems have different time bases or steps")]
+    DifferentTime,
+    /// An order of zero, or above the number of modes.
+    #[error("order {asked} is out of range, expected 1 to {most}")]
+    Order {
+        /// The order asked for.
+        asked: usize,
+        /// The number of modes.
+        most: usize,
+    },
+}

@@ -1,0 +1,140 @@
+//! Which system is balanced: the complex modes as stored, or the real system that is heard.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::ssm::DiagonalSystem;
+use crate::ssm::SystemError;
+
+/// Which of two systems with the same stored modes is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Realisation {
+    /// y = Re(C x): the conjugate-closed system of twice the order, whose output the network
+    /// uses. A mode with Im λ = 0 counts once.
+    Real,
+    /// y = C x with complex y: the modes as they are stored. This is what the paper balances.
+    Complex,
+}
+
+/// One mode of the real system, with input weight 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RealMode {
+    pub(super) lambda: Complex64,
+    pub(super) residue: Complex64,
+    /// Whether the mode is one real state; otherwise it is a conjugate pair, two real states.
+    pub(super) single: bool,
+}
+
+impl RealMode {
+    fn new(lambda: Complex64, residue: Complex64) -> Self {
+        let single = lambda.im == 0.0;
+        let mut mode = Self {
+            lambda,
+            residue: Complex64::ZERO,
+            single,
+        };
+        mode.absorb(lambda, residue);
+        mode
+    }
+
+    /// Adds the residue of a mode with the same or the conjugate pole.
+    fn absorb(&mut self, lambda: Complex64, residue: Complex64) {
+        self.residue += match self.single {
+            true => Complex64::from(residue.re),
+            false if lambda.im == self.lambda.im => residue,
+            false => residue.conj(),
+        };
+    }
+
+    pub(super) fn states(&self) -> usize {
+        if self.single { 1 } else { 2 }
+    }
+}
+
+/// The modes of the real system, without duplicates. A real pole keeps Re(c b), all that
+/// Re(C x) can show of it; every mode takes the input weight 1 and its residue as output weight.
+///
+/// Modes with the same pole, or with conjugate poles, make one mode with the sum of their
+/// residues: taken apart they would hide a cancellation from every later step.
+pub(super) fn real_modes(system: &DiagonalSystem) -> Result<Vec<RealMode>, SystemError> {
+    let stored = system.exponents().iter().zip(system.residues()?);
+    let mut modes: Vec<RealMode> = Vec::with_capacity(system.order());
+    let mut known = HashMap::new();
+    for (&lambda, residue) in stored {
+        let key = (lambda.re.to_bits(), lambda.im.abs().to_bits());
+        match known.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(modes.len());
+                modes.push(RealMode::new(lambda, residue));
+            }
+            Entry::Occupied(place) => modes[*place.get()].absorb(lambda, residue),
+        }
+    }
+    Ok(modes)
+}
+
+/// States of the real system as stored: one for a real pole, two for any other mode.
+pub(super) fn real_states(system: &DiagonalSystem) -> usize {
+    let states = system.exponents().iter().map(|lambda| match lambda.im {
+        0.0 => 1,
+        _ => 2,
+    });
+    states.sum()
+}
+
+/// The real coordinates of a pair are (√2 Re x, √2 Im x), a unitary image of (x, x̄), so that
+/// Gramian factors keep their size.
+pub(super) const ROOT_TWO: f64 = std::f64::consts::SQRT_2;
+
+/// The input weights in real coordinates.
+pub(super) fn real_input(modes: &[RealMode]) -> Vec<f64> {
+    let mut input = Vec::new();
+    for mode in modes {
+        if mode.single {
+            input.push(1.0);
+        } else {
+            input.extend([ROOT_TWO, 0.0]);
+        }
+    }
+    input
+}
+
+/// The output weights in real coordinates: Re(c x) = (Re c · √2 Re x − Im c · √2 Im x)/√2.
+pub(super) fn real_output(modes: &[RealMode]) -> Vec<f64> {
+    let mut output = Vec::new();
+    for mode in modes {
+        if mode.single {
+            output.push(mode.residue.re);
+        } else {
+            output.extend([mode.residue.re / ROOT_TWO, -mode.residue.im / ROOT_TWO]);
+        }
+    }
+    output
+}
+
+/// M X for the real block-diagonal M that multiplies mode i by `factors[i]`.
+pub(super) fn apply_modes(
+    modes: &[RealMode],
+    factors: &[Complex64],
+    x: &DMatrix<f64>,
+) -> DMatrix<f64> {
+    let mut out = x.clone();
+    let mut row = 0;
+    for (mode, factor) in modes.iter().zip(factors) {
+        if mode.single {
+            out.row_mut(row).scale_mut(factor.re);
+        } else {
+            for j in 0..x.ncols() {
+                let value = factor * Complex64::new(x[(row, j)], x[(row + 1, j)]);
+                out[(row, j)] = value.re;
+                out[(row + 1, j)] = value.im;
+            }
+        }
+        row += mode.states();
+    }
+    out
+}

@@ -1,0 +1,4 @@
+//! draft
+pub mod linalg;
+pub mod ssm;
+pub mod control;

@@ -1,0 +1,92 @@
+//! Dense linear algebra for small matrices: a graded SVD, diagonalisation, long convolution.
+//!
+//! Nothing here knows what a system is. The matrices are a few hundred rows at most, so accuracy
+//! comes before blocking.
+
+mod eigen;
+mod fft;
+mod qr;
+mod svd;
+
+pub use eigen::Diagonalised;
+pub use eigen::diagonalise_complex;
+pub use eigen::diagonalise_real;
+pub use fft::Convolver;
+pub use qr::PivotedQr;
+pub use qr::pivoted_qr;
+pub use svd::GradedSvd;
+pub use svd::graded_svd;
+
+use num_complex::Complex64;
+
+/// What can go wrong in a factorisation.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum LinalgError {
+    /// An iteration did not settle within its cap.
+    #[error("{what} of a {size} x {size} matrix did not converge in {iterations} iterations")]
+    NotConverged {
+        /// The factorisation.
+        what: &'static str,
+        /// Rows of the matrix.
+        size: usize,
+        /// The cap that was reached.
+        iterations: usize,
+    },
+    /// The matrix has no complete set of eigenvectors in working precision.
+    #[error("a {size} x {size} matrix is defective: its eigenvectors are linearly dependent")]
+    Defective {
+        /// Rows of the matrix.
+        size: usize,
+    },
+}
+
+/// e^z − 1 without cancellation for small z.
+///
+/// ```text
+/// Re = expm1(x) cos y − 2 sin²(y/2),   Im = eˣ sin y,   z = x + iy
+/// ```
+///
+/// The error is a few ulp of |e^z − 1|; the imaginary part alone is accurate to a few ulp of
+/// itself, which matters for poles that are almost real.
+pub fn expm1(z: Complex64) -> Complex64 {
+    let half = (0.5 * z.im).sin();
+    Complex64::new(
+        z.re.exp_m1() * z.im.cos() - 2.0 * half * half,
+        z.re.exp() * z.im.sin(),
+    )
+}
+
+/// ln(1 + z) on the principal branch without cancellation for small z.
+pub fn ln_1p(z: Complex64) -> Complex64 {
+    let shifted = z + 1.0;
+    // |1 + z|² − 1 cancels where 1 + z is small, and |1 + z| itself where z is.
+    let modulus = if z.norm() < 0.5 {
+        0.5 * (2.0 * z.re + z.norm_sqr()).ln_1p()
+    } else {
+        shifted.norm().ln()
+    };
+    Complex64::new(modulus, shifted.arg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expm1_and_ln_1p_keep_small_arguments() {
+        let z = Complex64::new(-1e-12, 3e-13);
+        assert!((expm1(z) - z).norm() < 1e-23);
+        assert!((ln_1p(expm1(z)) - z).norm() < 1e-27);
+        let near_minus_one = Complex64::new(-1.0 - 2e-16, 0.0);
+        assert!((ln_1p(near_minus_one).re - 2.22e-16_f64.ln()).abs() < 0.1);
+    }
+
+    #[test]
+    fn expm1_agrees_with_exp_away_from_zero() {
+        for (re, im) in [(-0.5, 2.0), (-3.0, -40.0), (-700.0, 1.0), (0.1, 3.1)] {
+            let z = Complex64::new(re, im);
+            assert!((expm1(z) - (z.exp() - 1.0)).norm() < 4e-16 * (1.0 + z.exp().norm()));
+        }
+    }
+}
