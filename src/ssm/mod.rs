@@ -6,4 +6,5 @@ mod time;
 pub use diagonal::DiagonalSystem;
 pub use diagonal::StableSystem;
 pub use diagonal::SystemError;
+pub(crate) use diagonal::zoh_gain;
 pub use time::Time;

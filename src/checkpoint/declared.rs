@@ -1,0 +1,129 @@
+//! What the tensors of a file cannot tell, and where it is looked up.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::checkpoint::error::Fault;
+use crate::model::Placement;
+use crate::model::Pooling;
+
+/// Things a person declares because no tensor tells them. Each may stand on the command line, in
+/// the file's own `hankelite` metadata, or in a sidecar `NAME.hankelite.toml`; the first of these
+/// that speaks is believed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declared {
+    /// Where the normalisation stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm: Option<Placement>,
+    /// How the steps are pooled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<Pooling>,
+    /// The kernel formula of a DSS layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dss_version: Option<DssVersion>,
+    /// The sequence length L. It enters the softmax kernel of DSS and the window over which
+    /// kernel errors are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
+}
+
+/// The kernel formulas of the public DSS code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DssVersion {
+    /// Normalised over the row by a softmax; depends on L.
+    Softmax,
+    /// Zero-order hold with Re Λ = −exp(…).
+    Exp,
+    /// As `Exp`, with Im Λ = exp(…) too.
+    ExpReIm,
+    /// As `Exp`, without the hold's factor.
+    ExpNoScale,
+    /// Zero-order hold with Re Λ clipped at 1e-4.
+    Clip,
+    /// As `Clip`, without the hold's factor.
+    ClipNoScale,
+}
+
+impl DssVersion {
+    /// The name in the public code's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            DssVersion::Softmax => "softmax",
+            DssVersion::Exp => "exp",
+            DssVersion::ExpReIm => "exp-re-im",
+            DssVersion::ExpNoScale => "exp-no-scale",
+            DssVersion::Clip => "clip",
+            DssVersion::ClipNoScale => "clip-no-scale",
+        }
+    }
+}
+
+impl Declared {
+    /// This, with its gaps filled from `other`.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            norm: self.norm.or(other.norm),
+            pooling: self.pooling.or(other.pooling),
+            dss_version: self.dss_version.or(other.dss_version),
+            length: self.length.or(other.length),
+        }
+    }
+
+    /// Where the sidecar of a checkpoint lies: `model.pth` has `model.hankelite.toml`.
+    pub fn sidecar(checkpoint: &Path) -> PathBuf {
+        checkpoint.with_extension("hankelite.toml")
+    }
+
+    pub(super) fn from_sidecar(checkpoint: &Path) -> Result<Self, Fault> {
+        let path = Self::sidecar(checkpoint);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(unreadable(&path, &error)),
+        };
+        toml::from_str(&text).map_err(|error| unreadable(&path, &error))
+    }
+}
+
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Fault {
+    Fault::Declarations {
+        place: path.display().to_string(),
+        message: error.to_string().trim_end().to_string(),
+    }
+}
+
+/// What stands under the key `hankelite` of a file that was written here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Metadata {
+    /// Version of the program that wrote it.
+    pub(super) hankelite: String,
+    /// What had been declared or assumed.
+    pub(super) declared: Declared,
+}
+
+impl Metadata {
+    pub(super) fn parse(text: Option<&str>) -> Result<Declared, Fault> {
+        let Some(text) = text else {
+            return Ok(Declared::default());
+        };
+        let metadata: Metadata =
+            serde_json::from_str(text).map_err(|error| Fault::Declarations {
+                place: "the metadata key `hankelite`".to_string(),
+                message: error.to_string(),
+            })?;
+        Ok(metadata.declared)
+    }
+
+    pub(super) fn render(declared: Declared) -> String {
+        let metadata = Metadata {
+            hankelite: env!("CARGO_PKG_VERSION").to_string(),
+            declared,
+        };
+        serde_json::to_string(&metadata).expect("plain fields serialise")
+    }
+}

@@ -1,0 +1,211 @@
+//! What is wrong with a checkpoint, with the place and the numbers.
+
+use std::path::PathBuf;
+
+use num_complex::Complex64;
+
+use crate::checkpoint::ArchiveError;
+use crate::ssm::SystemError;
+
+/// Why a file was not read or not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The container itself: missing, truncated, of another format, not writable.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The tensors inside do not make a model that can be read.
+    #[error("{}: {fault}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        fault: Fault,
+    },
+}
+
+impl CheckpointError {
+    /// A way out, when one is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            CheckpointError::Content { fault, .. } => fault.hint(),
+            CheckpointError::Archive(_) => None,
+        }
+    }
+}
+
+/// What is wrong with the tensors of a file, or with a model that is to be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Reading or converting a tensor failed.
+    #[error("{0}")]
+    Archive(#[source] ArchiveError),
+    /// A known kind of model that this version does not take.
+    #[error("this is {what}, found by tensor `{tensor}`; {why}")]
+    Unsupported {
+        /// The kind of model.
+        what: &'static str,
+        /// The tensor that gives it away.
+        tensor: String,
+        /// Why it is refused.
+        why: &'static str,
+    },
+    /// Nothing in the file is a known state space layer.
+    #[error("no diagonal state space layer among {tensors} tensors (`{first}`, ...)")]
+    NoLayer {
+        /// Number of tensors.
+        tensors: usize,
+        /// The first name.
+        first: String,
+    },
+    /// A tensor is not there.
+    #[error("tensor `{tensor}` is missing, expected {expected}")]
+    Missing {
+        /// Its full name.
+        tensor: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// Tensors that no part of the model uses.
+    #[error("{} tensors belong to no known part of the model: {}", tensors.len(), first_few(tensors))]
+    Unconsumed {
+        /// Their full names.
+        tensors: Vec<String>,
+    },
+    /// A shape that disagrees with the others.
+    #[error("tensor `{tensor}` has shape {found:?}, expected {expected}")]
+    Shape {
+        /// Its full name.
+        tensor: String,
+        /// The shape in the file.
+        found: Vec<usize>,
+        /// The shape that the other tensors ask for.
+        expected: String,
+    },
+    /// A NaN or an infinity.
+    #[error("tensor `{tensor}` holds {value} at flat index {index}, expected finite numbers")]
+    NotFinite {
+        /// Its full name.
+        tensor: String,
+        /// The value.
+        value: f64,
+        /// Index in row-major order.
+        index: usize,
+    },
+    /// Layers of different families in one file.
+    #[error("layer `{first}` is {first_family}, layer `{other}` is {other_family}; expected one family")]
+    MixedFamilies {
+        /// First layer.
+        first: String,
+        /// Its family.
+        first_family: &'static str,
+        /// A layer that differs.
+        other: String,
+        /// Its family.
+        other_family: &'static str,
+    },
+    /// The file cannot tell, and nobody said.
+    #[error("the file does not say {what}, which {needed_for} needs")]
+    Undeclared {
+        /// What is missing.
+        what: &'static str,
+        /// Where it enters.
+        needed_for: &'static str,
+        /// How to declare it.
+        hint: &'static str,
+    },
+    /// A declaration that contradicts the tensors.
+    #[error("{declared} is declared, but tensor `{tensor}` says otherwise")]
+    Contradiction {
+        /// The declaration.
+        declared: String,
+        /// The tensor that contradicts it.
+        tensor: String,
+    },
+    /// A channel whose numbers make no system.
+    #[error("layer `{layer}`, channel {channel}: {source}")]
+    System {
+        /// The layer.
+        layer: String,
+        /// The channel.
+        channel: usize,
+        /// What is wrong.
+        source: SystemError,
+    },
+    /// A system that the layout cannot hold.
+    #[error("layer `{layer}`, channel {channel}: pole {:.6e}{:+.6e}i cannot be written as {layout}: {why}", pole.re, pole.im)]
+    NotRepresentable {
+        /// The layout.
+        layout: &'static str,
+        /// The layer.
+        layer: String,
+        /// The channel.
+        channel: usize,
+        /// The exponent λ.
+        pole: Complex64,
+        /// What the layout lacks.
+        why: &'static str,
+    },
+    /// A model with other blocks or channels than the file it is to be written after.
+    #[error("the model has {found} {what}, the file it came from has {expected}")]
+    OtherModel {
+        /// `blocks` or `channels`.
+        what: &'static str,
+        /// Found in the model.
+        found: usize,
+        /// Found in the file.
+        expected: usize,
+    },
+    /// A sidecar or a metadata record that cannot be understood.
+    #[error("the declarations in {place} cannot be read: {message}")]
+    Declarations {
+        /// The sidecar's path, or the metadata key.
+        place: String,
+        /// The parser's words.
+        message: String,
+    },
+}
+
+impl Fault {
+    pub(super) fn at(self, path: &std::path::Path) -> CheckpointError {
+        match self {
+            // The container's errors name the file themselves.
+            Fault::Archive(error) => CheckpointError::Archive(error),
+            fault => CheckpointError::Content {
+                path: path.to_path_buf(),
+                fault,
+            },
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Fault::Undeclared { hint, .. } => Some((*hint).to_string()),
+            Fault::NoLayer { .. } => Some(
+                "layers are known by their tensor names: S4D (log_dt, log_A_real, A_imag, C) and \
+                 DSS (log_dt, Lambda or Lambda_log_neg_re, W); docs/formats.md lists them"
+                    .to_string(),
+            ),
+            Fault::Unconsumed { .. } => Some(
+                "a file is only rewritten when every tensor in it is understood; save the \
+                 state_dict of the S4Model or of one layer alone"
+                    .to_string(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+impl From<ArchiveError> for Fault {
+    fn from(error: ArchiveError) -> Self {
+        Fault::Archive(error)
+    }
+}
+
+fn first_few(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(5).map(|name| format!("`{name}`")).collect();
+    let more = if names.len() > 5 { ", ..." } else { "" };
+    format!("{}{more}", shown.join(", "))
+}

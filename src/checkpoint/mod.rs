@@ -1,0 +1,232 @@
+//! Files and models: reading, and writing back in the layout a file came from.
+//!
+//! A checkpoint is read into the canonical [`Model`]; beside it stays the encoding, which knows
+//! the container, the wrapper, the prefix, the layout of every layer and all original tensors. So
+//! an unchanged model is written back bit for bit, and a reduced one differs only in the tensors
+//! that hold its poles and residues.
+//!
+//! One file per layout, with `decode` beside `encode`; no convention of a layout leaks out.
+
+mod archive;
+mod declared;
+mod dss;
+mod error;
+mod layer;
+mod pickle;
+mod refuse;
+mod s4d;
+mod safetensors_file;
+mod tensor;
+mod tensors;
+mod torch_file;
+mod tree;
+
+pub use archive::Archive;
+pub use archive::ArchiveError;
+pub use archive::Container;
+pub use archive::write_array;
+pub use declared::Declared;
+pub use declared::DssVersion;
+pub use error::CheckpointError;
+pub use error::Fault;
+pub use tensor::Dtype;
+pub use tensor::RawTensor;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model::Block;
+use crate::model::Model;
+use crate::ssm::DiagonalSystem;
+
+use declared::Metadata;
+use layer::Role;
+use tensors::Tensors;
+use tree::Structure;
+
+/// A model together with how its file encodes it.
+#[derive(Clone)]
+pub struct Checkpoint {
+    /// The canonical model.
+    pub model: Model,
+    encoding: Arc<Encoding>,
+}
+
+/// Everything about a file that is not in the canonical model.
+struct Encoding {
+    archive: Archive,
+    structure: Structure,
+}
+
+/// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
+///
+/// `declared` says what no tensor tells; the file's own metadata and the sidecar fill its gaps,
+/// and where a public script has a default, that is taken and listed in
+/// [`Checkpoint::assumptions`]. Tensors of any floating type are raised to f64 once.
+///
+/// # Errors
+/// [`CheckpointError`] with file, tensor, what was found and what was expected.
+pub fn read(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::open(path)?;
+    read_archive(archive, declared).map_err(|fault| fault.at(path))
+}
+
+fn read_archive(archive: Archive, declared: &Declared) -> Result<Checkpoint, Fault> {
+    let names: Vec<String> = archive.names().map(str::to_string).collect();
+    let names = || names.iter().map(String::as_str);
+    refuse::refuse_known(names())?;
+    let in_file = Metadata::parse(archive.metadata())?;
+    let in_sidecar = Declared::from_sidecar(archive.path())?;
+    let structure = Structure::detect(names(), declared.or(in_file).or(in_sidecar))?;
+    let tensors = Tensors::new(&archive, &structure.prefix);
+    let model = structure.decode(&tensors)?;
+    tensors.require_all_used()?;
+    let encoding = Arc::new(Encoding { archive, structure });
+    Ok(Checkpoint { model, encoding })
+}
+
+/// Writes a checkpoint in the layout it came from, whole or not at all.
+///
+/// Tensors whose part of the model did not change are copied bit for bit; the others keep their
+/// name and dtype. The container follows the ending of `path`, else that of the source. What was
+/// declared or assumed goes into the metadata, so that the next command needs no flag.
+///
+/// # Errors
+/// [`Fault::NotRepresentable`] where the layout cannot hold a pole; [`ArchiveError`] when the
+/// file cannot be written. Nothing is left behind in either case.
+pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
+    let encoding = &checkpoint.encoding;
+    let changed = checkpoint.changed_tensors()?;
+    let container = Container::of_path(path).unwrap_or(encoding.archive.container());
+    let metadata = Metadata::render(encoding.structure.settled);
+    encoding.archive.write(path, container, &changed, &metadata)?;
+    Ok(())
+}
+
+impl Checkpoint {
+    /// The same file with another model in it, e.g. a reduced one.
+    pub fn with_model(&self, model: Model) -> Self {
+        Self {
+            model,
+            encoding: Arc::clone(&self.encoding),
+        }
+    }
+
+    /// The family of the layers, `S4D` or `DSS`.
+    pub fn family(&self) -> &'static str {
+        let first = self.encoding.structure.layers.first();
+        first.map_or("", layer::LayerLayout::family)
+    }
+
+    /// What was declared, or assumed in its place.
+    pub fn declared(&self) -> Declared {
+        self.encoding.structure.settled
+    }
+
+    /// What was assumed because neither the file nor a person said it.
+    pub fn assumptions(&self) -> &[String] {
+        &self.encoding.structure.assumptions
+    }
+
+    /// What the file held besides the model.
+    pub fn notes(&self) -> &[String] {
+        self.encoding.archive.notes()
+    }
+
+    /// Real numbers in all tensors of the model, as it would be written.
+    ///
+    /// # Errors
+    /// As [`write()`], where the model cannot be encoded.
+    pub fn parameters(&self) -> Result<usize, CheckpointError> {
+        let archive = &self.encoding.archive;
+        let changed = self.changed_tensors()?;
+        let sizes = archive.names().map(|name| {
+            let changed = changed.get(name).map(|tensor| tensor.shape.as_slice());
+            let shape = changed.or(archive.shape(name)).unwrap_or(&[]);
+            shape.iter().product::<usize>()
+        });
+        Ok(sizes.sum())
+    }
+
+    /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and
+    /// output map.
+    pub fn layer_parameters(&self, layer: usize) -> usize {
+        let Encoding { archive, structure } = self.encoding.as_ref();
+        let head = structure.layer_prefix(layer);
+        let names = archive.names().filter(|name| name.starts_with(&head));
+        let shapes = names.filter_map(|name| archive.shape(name));
+        shapes.map(|shape| shape.iter().product::<usize>()).sum()
+    }
+
+    /// Whether [`write()`] could put a file at this path: for a check before long work.
+    ///
+    /// # Errors
+    /// [`ArchiveError`] when the path is that of the source, of a folder or in a missing folder.
+    pub fn check_destination(&self, path: &Path) -> Result<(), CheckpointError> {
+        Ok(self.encoding.archive.check_destination(path)?)
+    }
+
+    /// The tensors that differ from those of the file.
+    fn changed_tensors(&self) -> Result<BTreeMap<String, RawTensor>, CheckpointError> {
+        let path = self.encoding.archive.path();
+        self.encode().map_err(|fault| fault.at(path))
+    }
+
+    fn encode(&self) -> Result<BTreeMap<String, RawTensor>, Fault> {
+        let Encoding { archive, structure } = self.encoding.as_ref();
+        require_equal("blocks", self.model.blocks.len(), structure.layers.len())?;
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let mut changed = BTreeMap::new();
+        for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
+            let stored = layout.decode(&tensors)?;
+            require_equal("channels", block.channels(), stored.len())?;
+            let roles = changed_roles(block, &stored);
+            if roles.is_empty() {
+                continue;
+            }
+            for encoded in layout.encode(&block.systems, &tensors)? {
+                if !roles.contains(&encoded.role) {
+                    continue;
+                }
+                let name = tensors.full(&encoded.name);
+                let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
+                let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
+                let shape = encoded.shape.unwrap_or(stored_shape);
+                changed.insert(name, RawTensor::from_f64(dtype, shape, &encoded.data));
+            }
+        }
+        Ok(changed)
+    }
+}
+
+fn require_equal(what: &'static str, found: usize, expected: usize) -> Result<(), Fault> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Fault::OtherModel {
+        what,
+        found,
+        expected,
+    })
+}
+
+/// Which parts of a layer's systems are not those of the file.
+fn changed_roles(block: &Block, stored: &[DiagonalSystem]) -> Vec<Role> {
+    let pairs = || block.systems.iter().zip(stored);
+    let modes = |a: &DiagonalSystem, b: &DiagonalSystem| {
+        a.exponents() == b.exponents() && a.input() == b.input() && a.output() == b.output()
+    };
+    let mut roles = Vec::new();
+    if pairs().any(|(new, old)| !modes(new, old)) {
+        roles.push(Role::Mode);
+    }
+    if pairs().any(|(new, old)| new.time() != old.time()) {
+        // Poles are stored per step: a new step changes what every mode tensor holds.
+        roles.extend([Role::Mode, Role::Step]);
+    }
+    if pairs().any(|(new, old)| new.feedthrough() != old.feedthrough()) {
+        roles.push(Role::Feedthrough);
+    }
+    roles
+}

@@ -1,0 +1,375 @@
+//! The whole-model trees: the `S4Model` classifier of `example.py`, and one layer alone.
+
+use std::collections::BTreeSet;
+
+use nalgebra::DMatrix;
+
+use crate::checkpoint::declared::Declared;
+use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::dss::Dss;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layer::LayerLayout;
+use crate::checkpoint::s4d::S4d;
+use crate::checkpoint::tensors::Tensors;
+use crate::model::Block;
+use crate::model::Encoder;
+use crate::model::Head;
+use crate::model::LayerNorm;
+use crate::model::Linear;
+use crate::model::Model;
+use crate::model::OutputLinear;
+use crate::model::Placement;
+use crate::model::Pooling;
+
+/// ε of torch's LayerNorm.
+const NORM_EPSILON: f64 = 1e-5;
+
+/// What stands around the layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tree {
+    /// `encoder.*`, `s4_layers.{i}.*`, `norms.{i}.*`, `decoder.*`.
+    Classifier,
+    /// The tensors of one layer, or of its kernel only.
+    LoneLayer,
+}
+
+/// The structure of a file: tree, prefix, layouts, and what was settled on the way.
+pub(super) struct Structure {
+    pub(super) tree: Tree,
+    pub(super) prefix: String,
+    pub(super) layers: Vec<LayerLayout>,
+    pub(super) settled: Declared,
+    pub(super) assumptions: Vec<String>,
+}
+
+/// Where the layers of a tree stand.
+struct Found {
+    tree: Tree,
+    prefix: String,
+    /// Name of each layer, relative to the prefix, with a trailing dot; empty for a lone layer.
+    layers: Vec<String>,
+}
+
+fn find<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<Found, Fault> {
+    let marked = |mark: &'static str| {
+        let mut hits = names.clone().filter_map(move |name| name.find(mark).map(|at| (name, at)));
+        hits.next()
+    };
+    if let Some((name, at)) = marked("s4_layers.") {
+        let prefix = name[..at].to_string();
+        let head = format!("{prefix}s4_layers.");
+        let numbers = names.clone().filter_map(|name| name.strip_prefix(head.as_str()));
+        let numbers = numbers.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        let count = numbers.collect::<BTreeSet<_>>().len();
+        return Ok(Found {
+            tree: Tree::Classifier,
+            prefix,
+            layers: (0..count).map(|i| format!("s4_layers.{i}.")).collect(),
+        });
+    }
+    if let Some((name, at)) = marked("log_dt") {
+        let head = &name[..at];
+        let prefix = head.strip_suffix("kernel.").unwrap_or(head).to_string();
+        return Ok(Found {
+            tree: Tree::LoneLayer,
+            prefix,
+            layers: vec![String::new()],
+        });
+    }
+    Err(Fault::NoLayer {
+        tensors: names.clone().count(),
+        first: names.clone().next().unwrap_or_default().to_string(),
+    })
+}
+
+impl Structure {
+    /// Finds tree, prefix and layers from the names, and settles what the names leave open.
+    pub(super) fn detect<'a>(
+        names: impl Iterator<Item = &'a str> + Clone,
+        declared: Declared,
+    ) -> Result<Self, Fault> {
+        let found = find(names.clone())?;
+        let known: BTreeSet<&str> = names.clone().collect();
+        let mut structure = Self {
+            tree: found.tree,
+            prefix: found.prefix,
+            layers: Vec::new(),
+            settled: declared,
+            assumptions: Vec::new(),
+        };
+        for layer in &found.layers {
+            let layout = structure.layer(&known, layer)?;
+            structure.layers.push(layout);
+        }
+        structure.require_one_family(&found.layers)?;
+        if structure.tree == Tree::Classifier {
+            structure.settle_placement();
+        }
+        Ok(structure)
+    }
+
+    fn layer(&mut self, known: &BTreeSet<&str>, layer: &str) -> Result<LayerLayout, Fault> {
+        let has = |name: &str| known.contains(format!("{}{name}", self.prefix).as_str());
+        let inside = format!("{layer}kernel.");
+        let kernel = if has(&format!("{inside}log_dt")) || !has(&format!("{layer}log_dt")) {
+            inside
+        } else {
+            layer.to_string()
+        };
+        let feedthrough = Some(format!("{layer}D")).filter(|name| has(name));
+        let name = layer.trim_end_matches('.');
+        let name = if name.is_empty() { "layer" } else { name }.to_string();
+        let dss = ["W", "Lambda", "Lambda_log_neg_re"];
+        if dss.iter().any(|tensor| has(&format!("{kernel}{tensor}"))) {
+            let version = self.dss_version(known, &kernel)?;
+            return Ok(LayerLayout::Dss(Dss {
+                layer: name,
+                kernel,
+                feedthrough,
+                version,
+                length: self.settled.length,
+            }));
+        }
+        // A kernel with none of the distinguishing tensors is read as S4D and told what it lacks.
+        if self.tree == Tree::LoneLayer && !S4d::TENSORS[1..].iter().any(|t| has(&format!("{kernel}{t}"))) {
+            return Err(Fault::NoLayer {
+                tensors: known.len(),
+                first: known.first().copied().unwrap_or_default().to_string(),
+            });
+        }
+        Ok(LayerLayout::S4d(S4d {
+            layer: name,
+            kernel,
+            feedthrough,
+        }))
+    }
+
+    fn dss_version(&mut self, known: &BTreeSet<&str>, kernel: &str) -> Result<DssVersion, Fault> {
+        let has = |name: &str| known.contains(format!("{}{kernel}{name}", self.prefix).as_str());
+        let (possible, default): (&[DssVersion], _) = if has("Lambda_log_im") {
+            (&[DssVersion::ExpReIm], DssVersion::ExpReIm)
+        } else if has("Lambda_log_neg_re") {
+            (&[DssVersion::Exp, DssVersion::ExpNoScale], DssVersion::Exp)
+        } else {
+            let versions = &[
+                DssVersion::Softmax,
+                DssVersion::Clip,
+                DssVersion::ClipNoScale,
+            ];
+            (versions, DssVersion::Softmax)
+        };
+        let version = match self.settled.dss_version {
+            Some(version) if possible.contains(&version) => version,
+            Some(version) => {
+                return Err(Fault::Contradiction {
+                    declared: format!("DSS version `{}`", version.name()),
+                    tensor: format!("{}{kernel}{}", self.prefix, poles_name(&has)),
+                });
+            }
+            None => {
+                if possible.len() > 1 {
+                    self.assumptions.push(format!(
+                        "DSS version `{}` (the file fits {}; --dss-version says otherwise)",
+                        default.name(),
+                        listed(possible),
+                    ));
+                }
+                default
+            }
+        };
+        self.settled.dss_version = Some(version);
+        if version == DssVersion::Softmax && self.settled.length.is_none_or(|length| length == 0) {
+            return Err(Fault::Undeclared {
+                what: "the sequence length L",
+                needed_for: "the softmax kernel of DSS",
+                hint: "declare it with --length L, or `length = L` in the sidecar",
+            });
+        }
+        Ok(version)
+    }
+
+    fn require_one_family(&self, names: &[String]) -> Result<(), Fault> {
+        let first = self.layers.first().map_or("", LayerLayout::family);
+        for (layout, name) in self.layers.iter().zip(names) {
+            if layout.family() != first {
+                return Err(Fault::MixedFamilies {
+                    first: names[0].trim_end_matches('.').to_string(),
+                    first_family: first,
+                    other: name.trim_end_matches('.').to_string(),
+                    other_family: layout.family(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file
+    /// shows which was used.
+    fn settle_placement(&mut self) {
+        if self.settled.norm.is_none() {
+            self.settled.norm = Some(Placement::Post);
+            let text = "post-norm (the default of example.py; --norm pre says otherwise)";
+            self.assumptions.push(text.to_string());
+        }
+        if self.settled.pooling.is_none() {
+            self.settled.pooling = Some(Pooling::Mean);
+            let text = "mean pooling (the default of example.py; --pooling last says otherwise)";
+            self.assumptions.push(text.to_string());
+        }
+    }
+
+    /// What the full names of a layer's tensors start with.
+    pub(super) fn layer_prefix(&self, layer: usize) -> String {
+        match self.tree {
+            Tree::Classifier => format!("{}s4_layers.{layer}.", self.prefix),
+            Tree::LoneLayer => self.prefix.clone(),
+        }
+    }
+
+    /// Reads every tensor into the canonical model.
+    pub(super) fn decode(&self, tensors: &Tensors<'_>) -> Result<Model, Fault> {
+        let mut blocks = Vec::with_capacity(self.layers.len());
+        for (index, layout) in self.layers.iter().enumerate() {
+            let systems = layout.decode(tensors)?;
+            let channels = systems.len();
+            let place = match self.tree {
+                Tree::Classifier => format!("s4_layers.{index}."),
+                Tree::LoneLayer => String::new(),
+            };
+            let norm = match (self.tree, self.settled.norm) {
+                (Tree::Classifier, Some(placement)) => {
+                    Some((layer_norm(tensors, index, channels)?, placement))
+                }
+                _ => None,
+            };
+            blocks.push(Block {
+                name: place.trim_end_matches('.').to_string(),
+                systems,
+                output: output_linear(tensors, &place, channels)?,
+                norm,
+            });
+        }
+        if self.tree == Tree::LoneLayer {
+            blocks[0].name = "layer".to_string();
+            return Ok(Model {
+                encoder: None,
+                blocks,
+                head: None,
+            });
+        }
+        let channels = blocks.first().map_or(0, Block::channels);
+        for block in &blocks {
+            if block.channels() != channels {
+                let name = format!("{}.kernel.log_dt", block.name);
+                let expected = format!("[{channels}] (the channels of layer 0)");
+                return Err(tensors.wrong_shape(&name, vec![block.channels()], &expected));
+            }
+        }
+        Ok(Model {
+            encoder: Some(encoder(tensors, channels)?),
+            blocks,
+            head: Some(Head {
+                pooling: self.settled.pooling.unwrap_or(Pooling::Mean),
+                linear: decoder(tensors, channels)?,
+            }),
+        })
+    }
+}
+
+fn poles_name(has: &dyn Fn(&str) -> bool) -> &'static str {
+    let names = ["Lambda_log_im", "Lambda_log_neg_re"];
+    names.into_iter().find(|name| has(name)).unwrap_or("Lambda")
+}
+
+fn listed(versions: &[DssVersion]) -> String {
+    let names: Vec<&str> = versions.iter().map(|version| version.name()).collect();
+    names.join(", ")
+}
+
+fn layer_norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<LayerNorm, Fault> {
+    let expected = format!("[{channels}]");
+    let read = |part: &str| {
+        let name = format!("norms.{index}.{part}");
+        tensors.shaped(&name, &[&[channels]], &expected)
+    };
+    Ok(LayerNorm {
+        weight: read("weight")?.data,
+        bias: read("bias")?.data,
+        epsilon: NORM_EPSILON,
+    })
+}
+
+/// `output_linear.0.*` (a convolution of width one, or a linear layer before a GLU) or
+/// `output_linear.*`; 2H rows mean a gate. A bare kernel has none.
+fn output_linear(
+    tensors: &Tensors<'_>,
+    place: &str,
+    channels: usize,
+) -> Result<Option<OutputLinear>, Fault> {
+    let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
+    let Some(head) = names.iter().find(|head| tensors.contains(&format!("{head}weight"))) else {
+        if place.is_empty() {
+            return Ok(None);
+        }
+        return Err(Fault::Missing {
+            tensor: tensors.full(&format!("{}weight", names[0])),
+            expected: format!("[{}, {channels}, 1]", 2 * channels),
+        });
+    };
+    let gated = head.ends_with("0.");
+    let rows = if gated { 2 * channels } else { channels };
+    let weight_name = format!("{head}weight");
+    let expected = format!("[{rows}, {channels}, 1] or [{rows}, {channels}]");
+    let shapes: [&[usize]; 2] = [&[rows, channels, 1], &[rows, channels]];
+    let weight = tensors.shaped(&weight_name, &shapes, &expected)?;
+    let bias_name = format!("{head}bias");
+    let bias = if tensors.contains(&bias_name) {
+        let shapes: [&[usize]; 2] = [&[rows], &[rows, 1]];
+        Some(tensors.shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?.data)
+    } else {
+        None
+    };
+    Ok(Some(OutputLinear {
+        linear: Linear {
+            weight: DMatrix::from_row_slice(rows, channels, &weight.data),
+            bias,
+        },
+        gated,
+    }))
+}
+
+/// A linear encoder has a bias; an embedding has none and as many columns as channels.
+fn encoder(tensors: &Tensors<'_>, channels: usize) -> Result<Encoder, Fault> {
+    let expected = format!("[{channels}, inputs]");
+    let weight = tensors.values("encoder.weight", &expected)?;
+    let &[rows, columns] = weight.shape.as_slice() else {
+        return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
+    };
+    if !tensors.contains("encoder.bias") && columns == channels {
+        return Ok(Encoder::Embedding(DMatrix::from_row_slice(rows, columns, &weight.data)));
+    }
+    if rows != channels || columns == 0 {
+        return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
+    }
+    let bias = tensors.shaped("encoder.bias", &[&[channels]], &format!("[{channels}]"))?;
+    Ok(Encoder::Linear(Linear {
+        weight: DMatrix::from_row_slice(rows, columns, &weight.data),
+        bias: Some(bias.data),
+    }))
+}
+
+fn decoder(tensors: &Tensors<'_>, channels: usize) -> Result<Linear, Fault> {
+    let expected = format!("[classes, {channels}]");
+    let weight = tensors.values("decoder.weight", &expected)?;
+    let &[classes, columns] = weight.shape.as_slice() else {
+        return Err(tensors.wrong_shape("decoder.weight", weight.shape, &expected));
+    };
+    if columns != channels || classes == 0 {
+        return Err(tensors.wrong_shape("decoder.weight", weight.shape, &expected));
+    }
+    let bias = tensors.shaped("decoder.bias", &[&[classes]], &format!("[{classes}]"))?;
+    Ok(Linear {
+        weight: DMatrix::from_row_slice(classes, columns, &weight.data),
+        bias: Some(bias.data),
+    })
+}

@@ -1,0 +1,296 @@
+//! `compress-model evaluate`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::write_array;
+use crate::cli::common::Declarations;
+use crate::cli::common::Input;
+use crate::cli::common::open;
+use crate::cli::common::positive;
+use crate::cli::printer::Printer;
+use crate::checkpoint::DssVersion;
+use crate::data::Dataset;
+use crate::data::Source;
+use crate::data::Split;
+use crate::infer::Agreement;
+use crate::infer::Network;
+use crate::infer::Path;
+use crate::infer::Score;
+
+/// Sequences between two steps of the progress bar.
+const BATCH: usize = 64;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model evaluate model.pth --data mnist:data/mnist
+  compress-model evaluate model.pth --data mnist:data/mnist --split train --limit 1000
+  compress-model evaluate small.pth --data test.safetensors --format json
+  compress-model evaluate model.pth --against small.pth --data test.safetensors
+
+DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
+a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// The data.
+    #[arg(long, value_name = "DATA")]
+    data: Source,
+    /// The part of the data [default: test, where there are parts].
+    #[arg(long, value_enum)]
+    split: Option<Part>,
+    /// Use the first N sequences only.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    limit: Option<usize>,
+    /// Compare logits with those of another checkpoint on the same data.
+    #[arg(long, value_name = "OTHER")]
+    against: Option<PathBuf>,
+    /// How the layers are run: both give the same numbers to rounding.
+    #[arg(long, value_enum, default_value_t = Run::Fft)]
+    path: Run,
+    /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).
+    #[arg(long, value_name = "FILE")]
+    logits: Option<PathBuf>,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Train,
+    Test,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Run {
+    /// Convolution by FFT.
+    Fft,
+    /// The recurrence, as a device runs it.
+    Recurrence,
+}
+
+impl Run {
+    fn path(self) -> Path {
+        match self {
+            Run::Fft => Path::Fft,
+            Run::Recurrence => Path::Recurrence,
+        }
+    }
+}
+
+/// What one checkpoint scored.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Report {
+    /// 0 to 1; absent without labels, as are the next two.
+    accuracy: Option<f64>,
+    standard_error: Option<f64>,
+    loss: Option<f64>,
+    examples: usize,
+    seconds: f64,
+    examples_per_second: f64,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.accuracy, self.standard_error) {
+            (Some(accuracy), Some(error)) => {
+                write!(f, "{:.2} ± {:.2} %", 100.0 * accuracy, 100.0 * error)
+            }
+            _ => write!(f, "no labels"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    checkpoint: String,
+    #[serde(flatten)]
+    report: &'a Report,
+    assumptions: &'a [String],
+    notes: &'a [String],
+    against: Option<Comparison>,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    checkpoint: String,
+    #[serde(flatten)]
+    report: Report,
+    max_difference: f64,
+    mean_difference: f64,
+    agreement: f64,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let split = arguments.split.map(|part| match part {
+        Part::Train => Split::Train,
+        Part::Test => Split::Test,
+    });
+    let data = Dataset::read(&arguments.data, split)?;
+    let count = arguments.limit.unwrap_or(data.len()).min(data.len());
+    if data.labels().is_none() && arguments.against.is_none() && arguments.logits.is_none() {
+        bail!("the data have no `labels`, which an accuracy needs (--against and --logits do without)");
+    }
+    let declared = arguments.declarations.declared();
+    let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
+    let path = arguments.path.path();
+    let first = logits(&checkpoint, &data, count, path, printer)?;
+    if let Some(file) = &arguments.logits {
+        let flat = first.logits.concat();
+        write_array(file, "logits", &[count, flat.len() / count.max(1)], &flat)?;
+    }
+    let report = first.report(&data)?;
+    let against = match &arguments.against {
+        None => None,
+        Some(other) => {
+            let checkpoint = open(other, &declared, printer)?;
+            let second = logits(&checkpoint, &data, count, path, printer)?;
+            Some(compare(other.display().to_string(), &first, &second, &data)?)
+        }
+    };
+    let document = Document {
+        checkpoint: arguments.input.checkpoint.display().to_string(),
+        report: &report,
+        assumptions: checkpoint.assumptions(),
+        notes: checkpoint.notes(),
+        against,
+    };
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+/// Accuracy and loss of a checkpoint on all of a data set.
+pub(super) fn score(
+    checkpoint: &Checkpoint,
+    data: &Dataset,
+    path: Path,
+    printer: &Printer,
+) -> anyhow::Result<Report> {
+    if data.labels().is_none() {
+        bail!("the data have no `labels`, which an accuracy needs");
+    }
+    logits(checkpoint, data, data.len(), path, printer)?.report(data)
+}
+
+/// The logits of the first sequences of a data set, and how long they took.
+struct Logits {
+    logits: Vec<Vec<f64>>,
+    seconds: f64,
+}
+
+fn logits(
+    checkpoint: &Checkpoint,
+    data: &Dataset,
+    count: usize,
+    path: Path,
+    printer: &Printer,
+) -> anyhow::Result<Logits> {
+    let declared = checkpoint.declared();
+    if let (Some(DssVersion::Softmax), Some(length)) = (declared.dss_version, declared.length)
+        && length != data.length()
+    {
+        bail!(
+            "the softmax kernel was declared for L = {length}, but the sequences have {} steps",
+            data.length()
+        );
+    }
+    let start = Instant::now();
+    let network = Network::new(&checkpoint.model, data.length(), path)?;
+    let progress = printer.progress(count, "sequences");
+    let mut logits = Vec::with_capacity(count);
+    for first in (0..count).step_by(BATCH) {
+        let batch = first..(first + BATCH).min(count);
+        let sequences: Vec<_> = batch.map(|index| data.sequence(index)).collect();
+        logits.extend(network.logits_of_all(&sequences)?);
+        progress.inc(sequences.len() as u64);
+    }
+    progress.finish_and_clear();
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Logits { logits, seconds })
+}
+
+impl Logits {
+    fn report(&self, data: &Dataset) -> anyhow::Result<Report> {
+        let mut score = Score::default();
+        for (index, logits) in self.logits.iter().enumerate() {
+            let Some(labels) = data.labels() else { break };
+            if labels[index] >= logits.len() {
+                bail!(
+                    "label {} of sequence {index} is outside the model's {} classes",
+                    labels[index],
+                    logits.len()
+                );
+            }
+            score.add(logits, labels[index]);
+        }
+        let scored = (score.examples() > 0).then_some(score);
+        Ok(Report {
+            accuracy: scored.map(|score| score.accuracy()),
+            standard_error: scored.map(|score| score.standard_error()),
+            loss: scored.map(|score| score.loss()),
+            examples: self.logits.len(),
+            seconds: self.seconds,
+            examples_per_second: self.logits.len() as f64 / self.seconds,
+        })
+    }
+}
+
+fn compare(
+    checkpoint: String,
+    first: &Logits,
+    second: &Logits,
+    data: &Dataset,
+) -> anyhow::Result<Comparison> {
+    let mut agreement = Agreement::default();
+    for (one, other) in first.logits.iter().zip(&second.logits) {
+        if one.len() != other.len() {
+            bail!("{checkpoint} has {} classes, expected {}", other.len(), one.len());
+        }
+        agreement.add(one, other);
+    }
+    Ok(Comparison {
+        checkpoint,
+        report: second.report(data)?,
+        max_difference: agreement.largest_difference(),
+        mean_difference: agreement.mean_difference(),
+        agreement: agreement.agreement(),
+    })
+}
+
+fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let header = ["checkpoint", "accuracy", "loss", "examples", "examples/s"];
+    let row = |name: &str, report: &Report| {
+        vec![
+            name.to_string(),
+            report.to_string(),
+            report.loss.map_or("-".to_string(), |loss| format!("{loss:.5}")),
+            report.examples.to_string(),
+            format!("{:.0}", report.examples_per_second),
+        ]
+    };
+    let mut rows = vec![row(&document.checkpoint, document.report)];
+    if let Some(other) = &document.against {
+        rows.push(row(&other.checkpoint, &other.report));
+    }
+    printer.table(&header, rows)?;
+    if let Some(other) = &document.against {
+        printer.line(&format!(
+            "logits differ by at most {:.3e}, on average {:.3e}; same class on {:.2} % of the sequences",
+            other.max_difference,
+            other.mean_difference,
+            100.0 * other.agreement,
+        ))?;
+    }
+    Ok(())
+}

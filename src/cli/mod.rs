@@ -1,0 +1,128 @@
+//! The program `compress-model`: the only place where the rooms meet.
+//!
+//! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage.
+
+mod common;
+mod evaluate;
+mod inspect;
+mod printer;
+mod reduce;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::Subcommand;
+use clap::ValueEnum;
+
+use crate::checkpoint::CheckpointError;
+use printer::Printer;
+
+/// Makes pretrained diagonal state space models (S4D, DSS) smaller by balanced truncation, and
+/// writes them back in the layout they came from.
+#[derive(Debug, Parser)]
+#[command(name = "compress-model", version, about, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model inspect model.pth
+  compress-model reduce model.pth --order 8 --output small.pth
+  compress-model evaluate small.pth --data mnist:data/mnist
+  compress-model evaluate model.pth --against small.pth --data test.safetensors
+
+`compress-model COMMAND --help` shows the options of one command, with examples.";
+
+#[derive(Debug, clap::Args)]
+struct Global {
+    /// How results are printed on stdout.
+    #[arg(long, value_enum, default_value_t = Format::Human, global = true)]
+    format: Format,
+    /// When to use colour. `auto` follows NO_COLOR and the terminal.
+    #[arg(long, value_enum, default_value_t = Colour::Auto, global = true)]
+    color: Colour,
+    /// Threads to use; 0 takes all cores.
+    #[arg(long, default_value_t = 0, value_name = "N", global = true)]
+    threads: usize,
+    /// Say nothing on stderr but errors.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables for a person.
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+/// When colour is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show layers, states, stability and Hankel singular values.
+    Inspect(inspect::Arguments),
+    /// Cut the states of every channel and write a smaller checkpoint.
+    Reduce(reduce::Arguments),
+    /// Run the classifier on data, or compare two checkpoints.
+    Evaluate(evaluate::Arguments),
+}
+
+/// Runs the program with the given arguments, the first being its name. Returns the exit code:
+/// 0 done, 1 failed, 2 wrong usage.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too, with exit code 0. A closed pipe is no error.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let printer = Printer::new(&cli.global);
+    let outcome = in_pool(cli.global.threads, || dispatch(&cli.command, &printer));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(&error, hint(&error).as_deref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
+    match command {
+        Command::Inspect(arguments) => inspect::run(arguments, printer),
+        Command::Reduce(arguments) => reduce::run(arguments, printer),
+        Command::Evaluate(arguments) => evaluate::run(arguments, printer),
+    }
+}
+
+/// Runs the work on its own pool, so that `--threads` leaves no global state behind.
+fn in_pool(
+    threads: usize,
+    work: impl FnOnce() -> anyhow::Result<()> + Send,
+) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    pool.install(work)
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
+}

@@ -1,0 +1,306 @@
+//! `compress-model reduce`.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::read;
+use crate::checkpoint::write;
+use crate::cli::common::Declarations;
+use crate::cli::common::Input;
+use crate::cli::common::grouped;
+use crate::cli::common::open;
+use crate::cli::common::short;
+use crate::cli::evaluate::Report;
+use crate::cli::evaluate::score;
+use crate::cli::inspect::Time;
+use crate::cli::printer::Printer;
+use crate::compress::LayerRecord;
+use crate::compress::Method;
+use crate::compress::Plan;
+use crate::compress::RealisationChoice;
+use crate::compress::Rule;
+use crate::compress::reduce_layer;
+use crate::data::Dataset;
+use crate::data::Source;
+use crate::infer::Path as InferPath;
+use crate::model::Model;
+
+/// Steps over which kernels are compared when nobody says how long sequences are.
+const KERNEL_LENGTH: usize = 1024;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model reduce model.pth --order 8 --output small.pth
+  compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
+  compress-model reduce model.pth --energy 0.999 --dry-run
+  compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
+  compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
+
+Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
+real pole. All tensors but those of poles and residues are copied bit for bit.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    #[arg(long, short, value_name = "OUT", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    rule: RuleArguments,
+    /// Balanced truncation, or keeping the modes with the largest |residue|/(1 − |a|).
+    #[arg(long, value_enum, default_value_t = How::Balanced)]
+    method: How,
+    /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
+    /// Nyquist frequency.
+    #[arg(long, value_enum, default_value_t = Time::Discrete)]
+    time: Time,
+    /// The system that is balanced: the real one that the network hears, the complex modes as
+    /// stored, or per channel whichever leaves the smaller error.
+    #[arg(long, value_enum, default_value_t = Realise::Real)]
+    realisation: Realise,
+    /// Plan and report without writing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Labelled data: also print the accuracy before and after.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RuleArguments {
+    /// Stored states to keep in every channel.
+    #[arg(long, value_name = "R")]
+    order: Option<usize>,
+    /// Keep the smallest order with this share of the sum of squared Hankel singular values.
+    #[arg(long, value_name = "F")]
+    energy: Option<f64>,
+    /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
+    #[arg(long, value_name = "T")]
+    tolerance: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    Balanced,
+    Modal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Realise {
+    Real,
+    Complex,
+    Auto,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    checkpoint: String,
+    output: Option<String>,
+    family: &'static str,
+    plan: &'a Plan,
+    dry_run: bool,
+    parameters_before: usize,
+    parameters_after: usize,
+    seconds: f64,
+    /// ‖k_written − k_planned‖/‖k‖ of the worst channel: what the file's number format costs.
+    rounding_error: Option<f64>,
+    before: Option<Report>,
+    after: Option<Report>,
+    assumptions: &'a [String],
+    notes: &'a [String],
+    layers: Vec<LayerRecord>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let start = Instant::now();
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let plan = plan(arguments, &checkpoint)?;
+    if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
+        checkpoint.check_destination(output)?;
+    }
+    let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
+    let reduced = checkpoint.with_model(model);
+    let parameters_after = reduced.parameters()?;
+    let mut document = Document {
+        checkpoint: path.display().to_string(),
+        output: arguments.output.as_ref().map(|output| output.display().to_string()),
+        family: checkpoint.family(),
+        plan: &plan,
+        dry_run: arguments.dry_run,
+        parameters_before: checkpoint.parameters()?,
+        parameters_after,
+        seconds: 0.0,
+        rounding_error: None,
+        before: None,
+        after: None,
+        assumptions: checkpoint.assumptions(),
+        notes: checkpoint.notes(),
+        layers,
+    };
+    if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
+        write(&reduced, output)?;
+        let written = read(output, &checkpoint.declared())?;
+        let length = plan.kernel_length;
+        document.rounding_error = Some(worst_difference(&reduced.model, &written.model, length)?);
+    }
+    document.seconds = start.elapsed().as_secs_f64();
+    if let Some(source) = &arguments.data {
+        let data = Dataset::read(source, None)?;
+        document.before = Some(score(&checkpoint, &data, InferPath::Fft, printer)?);
+        document.after = Some(score(&reduced, &data, InferPath::Fft, printer)?);
+    }
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
+    let RuleArguments {
+        order,
+        energy,
+        tolerance,
+    } = arguments.rule;
+    let rule = match (order, energy, tolerance) {
+        (Some(order), ..) => Rule::Order(order),
+        (_, Some(share), _) => Rule::Energy(share),
+        (.., Some(tolerance)) => Rule::Tolerance(tolerance),
+        _ => bail!("one of --order, --energy and --tolerance is needed"),
+    };
+    let mut plan = Plan::new(rule)?;
+    plan.method = match arguments.method {
+        How::Balanced => Method::Balanced,
+        How::Modal => Method::Modal,
+    };
+    plan.time = arguments.time.base();
+    plan.realisation = match arguments.realisation {
+        Realise::Real => RealisationChoice::Real,
+        Realise::Complex => RealisationChoice::Complex,
+        Realise::Auto => RealisationChoice::Auto,
+    };
+    plan.kernel_length = checkpoint.declared().length.unwrap_or(KERNEL_LENGTH);
+    plan.check(&checkpoint.model)?;
+    Ok(plan)
+}
+
+fn reduce(
+    model: &Model,
+    plan: &Plan,
+    printer: &Printer,
+) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
+    let mut reduced = model.clone();
+    let progress = printer.progress(reduced.blocks.len(), "layers");
+    let mut records = Vec::with_capacity(reduced.blocks.len());
+    for block in &mut reduced.blocks {
+        records.push(reduce_layer(block, plan)?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok((reduced, records))
+}
+
+/// The largest relative kernel difference of any channel of two models with equal channels.
+fn worst_difference(planned: &Model, written: &Model, length: usize) -> anyhow::Result<f64> {
+    let mut worst = 0.0_f64;
+    for (planned, written) in planned.blocks.iter().zip(&written.blocks) {
+        for (planned, written) in planned.systems.iter().zip(&written.systems) {
+            let (planned, written) = (planned.kernel(length)?, written.kernel(length)?);
+            let pairs = planned.iter().zip(&written);
+            let error: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
+            let norm: f64 = planned.iter().map(|k| k * k).sum();
+            if error > 0.0 {
+                worst = worst.max((error / norm).sqrt());
+            }
+        }
+    }
+    Ok(worst)
+}
+
+fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    let length = document.plan.kernel_length;
+    let kernel = format!("kernel error, L = {length}");
+    let header = [
+        "layer", "states", "discarded Σσ", "error bound", "H2 error", &kernel, "condition",
+    ];
+    let rows = document.layers.iter().map(|layer| {
+        vec![
+            layer.name.clone(),
+            format!("{} → {}", layer.order_before, layer.order),
+            layer.discarded.map_or("-".to_string(), short),
+            short(layer.error_bound),
+            percent(layer.relative_h2_error),
+            percent(layer.relative_kernel_error),
+            short(layer.condition),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    show_notes(&document.layers, printer);
+    printer.line(&format!(
+        "parameters {} → {} ({:.1} %) in {:.2} s",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
+        document.seconds,
+    ))?;
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    show_outcome(document, printer)
+}
+
+fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    match (&document.output, document.rounding_error) {
+        (Some(output), Some(rounding)) => printer.line(&format!(
+            "wrote {} and read it back (its number format moves kernels by {})",
+            Path::new(output).display(),
+            percent(rounding),
+        )),
+        _ => printer.line("dry run: nothing was written"),
+    }
+}
+
+/// Every remark once, with how many channels it concerns.
+fn show_notes(layers: &[LayerRecord], printer: &Printer) {
+    for layer in layers {
+        let mut seen: Vec<(&str, Vec<usize>)> = Vec::new();
+        for channel in &layer.channels {
+            for note in &channel.notes {
+                match seen.iter_mut().find(|(text, _)| *text == note) {
+                    Some((_, channels)) => channels.push(channel.index),
+                    None => seen.push((note, vec![channel.index])),
+                }
+            }
+        }
+        for (text, channels) in seen {
+            let which = match channels.as_slice() {
+                [one] => format!("channel {one}"),
+                many => format!("{} channels", many.len()),
+            };
+            printer.note("note", &format!("{}, {which}: {text}", layer.name));
+        }
+    }
+}
+
+fn percent(ratio: f64) -> String {
+    if ratio == 0.0 {
+        return "0 %".to_string();
+    }
+    if ratio < 1e-4 {
+        return format!("{:.1e} %", 100.0 * ratio);
+    }
+    format!("{:.2} %", 100.0 * ratio)
+}

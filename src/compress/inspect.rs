@@ -1,0 +1,127 @@
+//! Looking at a model's dynamics without changing it.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::compress::CompressError;
+use crate::compress::TimeBase;
+use crate::control::ControlError;
+use crate::control::Realisation;
+use crate::control::hankel_values;
+use crate::model::Block;
+use crate::model::Model;
+use crate::ssm::DiagonalSystem;
+use crate::ssm::Time;
+
+/// The dynamics of one layer.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerSpectrum {
+    /// The layer's name.
+    pub name: String,
+    /// Stored states of each channel.
+    pub order: usize,
+    /// The smallest step Δ of any channel.
+    pub step_min: f64,
+    /// The largest step Δ of any channel.
+    pub step_max: f64,
+    /// Whether every mode of every channel decays.
+    pub stable: bool,
+    /// The channels.
+    pub channels: Vec<ChannelSpectrum>,
+}
+
+/// The dynamics of one channel.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChannelSpectrum {
+    /// Index of the channel.
+    pub index: usize,
+    /// Stored states.
+    pub states: usize,
+    /// The step Δ.
+    pub step: f64,
+    /// Whether every mode decays.
+    pub stable: bool,
+    /// Indices of the modes that do not decay.
+    pub unstable_modes: Vec<usize>,
+    /// The largest |a| of any mode: how long the channel remembers.
+    pub slowest_pole: f64,
+    /// All Hankel singular values, descending; empty for an unstable channel, which has none.
+    pub hankel_singular_values: Vec<f64>,
+}
+
+/// Hankel singular values and stability of every channel of a model.
+///
+/// # Errors
+/// [`CompressError::Channel`] when a factorisation fails. An unstable channel is no error: it is
+/// reported as such.
+pub fn inspect(
+    model: &Model,
+    time: TimeBase,
+    realisation: Realisation,
+) -> Result<Vec<LayerSpectrum>, CompressError> {
+    let blocks = model.blocks.iter();
+    blocks.map(|block| inspect_layer(block, time, realisation)).collect()
+}
+
+/// The step of [`inspect`], for callers that show progress.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_layer(
+    block: &Block,
+    time: TimeBase,
+    realisation: Realisation,
+) -> Result<LayerSpectrum, CompressError> {
+    let channels = block.systems.par_iter().enumerate();
+    let channels: Vec<ChannelSpectrum> = channels
+        .map(|(index, system)| {
+            inspect_channel(system, index, time, realisation).map_err(|source| {
+                CompressError::Channel {
+                    layer: block.name.clone(),
+                    channel: index,
+                    source,
+                }
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    let steps = || channels.iter().map(|channel| channel.step);
+    Ok(LayerSpectrum {
+        name: block.name.clone(),
+        order: block.order(),
+        step_min: steps().fold(f64::INFINITY, f64::min),
+        step_max: steps().fold(0.0, f64::max),
+        stable: channels.iter().all(|channel| channel.stable),
+        channels,
+    })
+}
+
+fn inspect_channel(
+    system: &DiagonalSystem,
+    index: usize,
+    time: TimeBase,
+    realisation: Realisation,
+) -> Result<ChannelSpectrum, ControlError> {
+    let values = if system.is_stable() {
+        let base = match time {
+            TimeBase::Discrete => system.clone(),
+            TimeBase::Continuous => system.undo_zoh()?,
+        };
+        hankel_values(base.stable()?, realisation)?.values().to_vec()
+    } else {
+        Vec::new()
+    };
+    let step = match system.time() {
+        Time::Continuous => 1.0,
+        Time::Discrete { step } => step,
+    };
+    let poles = system.poles();
+    Ok(ChannelSpectrum {
+        index,
+        states: system.order(),
+        step,
+        stable: system.is_stable(),
+        unstable_modes: system.unstable_modes().iter().map(|mode| mode.0).collect(),
+        slowest_pole: poles.iter().map(|pole| pole.norm()).fold(0.0, f64::max),
+        hankel_singular_values: values,
+    })
+}

@@ -1,0 +1,43 @@
+//! From a model to a smaller model: choose orders, reduce every channel, keep a record.
+
+mod inspect;
+mod plan;
+mod record;
+mod reduce;
+
+pub use inspect::ChannelSpectrum;
+pub use inspect::LayerSpectrum;
+pub use inspect::inspect;
+pub use inspect::inspect_layer;
+pub use plan::Method;
+pub use plan::Plan;
+pub use plan::PlanError;
+pub use plan::RealisationChoice;
+pub use plan::Rule;
+pub use plan::TimeBase;
+pub use record::ChannelRecord;
+pub use record::LayerRecord;
+pub use reduce::Compressed;
+pub use reduce::reduce;
+pub use reduce::reduce_layer;
+
+use crate::control::ControlError;
+
+/// Why a model was not reduced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompressError {
+    /// The settings make no sense, or none for this model.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A channel cannot be reduced, e.g. because a mode does not decay.
+    #[error("layer `{layer}`, channel {channel}: {source}")]
+    Channel {
+        /// The layer.
+        layer: String,
+        /// Index of the channel.
+        channel: usize,
+        /// What is wrong with it.
+        source: ControlError,
+    },
+}

@@ -1,0 +1,179 @@
+//! What to do to a model, checked.
+
+use serde::Serialize;
+
+use crate::control::Realisation;
+use crate::model::Model;
+
+/// How much of a channel is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// This many stored states in every channel, 1 to N.
+    Order(usize),
+    /// The smallest order that keeps this share of Σ σ_j², above 0 and at most 1.
+    Energy(f64),
+    /// The smallest order whose error bound 2 Σ_{j>q} σ_j is at most this times σ₁, at least 0.
+    Tolerance(f64),
+}
+
+/// How states are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// Balanced truncation: new poles and residues.
+    Balanced,
+    /// The modes with the largest |residue|/(1 − |a|) stay as they are; the others go.
+    Modal,
+}
+
+/// In which time base the channels are balanced or scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeBase {
+    /// As the network runs: what lies beyond the Nyquist frequency costs no states.
+    Discrete,
+    /// Before discretisation, as in the paper.
+    Continuous,
+}
+
+/// Which realisation is balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RealisationChoice {
+    /// The conjugate-closed system whose real output the network uses.
+    Real,
+    /// The complex modes as stored, as in the paper.
+    Complex,
+    /// Both, keeping for each channel the one with the smaller exact H2 error.
+    Auto,
+}
+
+impl RealisationChoice {
+    pub(super) fn candidates(self) -> &'static [Realisation] {
+        match self {
+            RealisationChoice::Real => &[Realisation::Real],
+            RealisationChoice::Complex => &[Realisation::Complex],
+            RealisationChoice::Auto => &[Realisation::Real, Realisation::Complex],
+        }
+    }
+}
+
+/// Checked settings of a reduction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    rule: Rule,
+    /// How states are chosen. Default: balanced truncation.
+    pub method: Method,
+    /// The time base. Default: discrete.
+    pub time: TimeBase,
+    /// The realisation. Default: real. Modal truncation knows no realisation.
+    pub realisation: RealisationChoice,
+    /// Steps over which the kernel error is measured. Default: 1024.
+    pub kernel_length: usize,
+}
+
+/// Why settings make no sense.
+#[derive(Debug, Clone, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// An order of zero, or above what every layer has.
+    #[error("the order is {asked}, expected {}", order_range(*most))]
+    Order {
+        /// The order asked for.
+        asked: usize,
+        /// The largest order of any layer.
+        most: usize,
+    },
+    /// A share of energy outside (0, 1].
+    #[error("the energy is {found}, expected a share above 0 and at most 1")]
+    Energy {
+        /// The number found.
+        found: f64,
+    },
+    /// A tolerance that is negative or not a number.
+    #[error("the tolerance is {found}, expected a number of at least 0")]
+    Tolerance {
+        /// The number found.
+        found: f64,
+    },
+    /// Rules that read Hankel singular values, with a method that has none.
+    #[error("modal truncation takes an order, not an energy or a tolerance")]
+    ModalNeedsOrder,
+}
+
+impl Plan {
+    /// A plan with the default method, time base and realisation.
+    ///
+    /// # Errors
+    /// [`PlanError`] for a rule whose number is out of range.
+    pub fn new(rule: Rule) -> Result<Self, PlanError> {
+        match rule {
+            Rule::Order(0) => return Err(PlanError::Order { asked: 0, most: 0 }),
+            Rule::Energy(found) if !(found > 0.0 && found <= 1.0) => {
+                return Err(PlanError::Energy { found });
+            }
+            Rule::Tolerance(found) if !(found >= 0.0 && found.is_finite()) => {
+                return Err(PlanError::Tolerance { found });
+            }
+            _ => {}
+        }
+        Ok(Self {
+            rule,
+            method: Method::Balanced,
+            time: TimeBase::Discrete,
+            realisation: RealisationChoice::Real,
+            kernel_length: 1024,
+        })
+    }
+
+    /// How much is kept.
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// Whether the plan suits a model: an order that some layer has.
+    ///
+    /// # Errors
+    /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`].
+    pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        let most = model.blocks.iter().map(|block| block.order()).max().unwrap_or(0);
+        match self.rule {
+            Rule::Order(asked) if asked > most => Err(PlanError::Order { asked, most }),
+            Rule::Energy(_) | Rule::Tolerance(_) if self.method == Method::Modal => {
+                Err(PlanError::ModalNeedsOrder)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn order_range(most: usize) -> String {
+    if most == 0 {
+        return "at least 1".to_string();
+    }
+    format!("1 to {most} (the stored states of each channel)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let zero = Plan::new(Rule::Order(0)).unwrap_err();
+        assert_eq!(zero.to_string(), "the order is 0, expected at least 1");
+        for found in [0.0, -0.5, 1.5] {
+            assert_eq!(Plan::new(Rule::Energy(found)), Err(PlanError::Energy { found }));
+        }
+        assert!(matches!(
+            Plan::new(Rule::Energy(f64::NAN)),
+            Err(PlanError::Energy { .. })
+        ));
+        let found = f64::INFINITY;
+        assert_eq!(
+            Plan::new(Rule::Tolerance(found)),
+            Err(PlanError::Tolerance { found })
+        );
+    }
+}

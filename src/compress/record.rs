@@ -1,0 +1,90 @@
+//! What was done to each layer and channel.
+
+use serde::Serialize;
+
+use crate::control::Realisation;
+
+/// What was done to one channel.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChannelRecord {
+    /// Index of the channel.
+    pub index: usize,
+    /// Stored states before.
+    pub order_before: usize,
+    /// Stored states now; the layer may store more, with zero residue.
+    pub order: usize,
+    /// Real states of the balanced system that were kept (complex states for the complex
+    /// realisation). Absent when nothing was balanced.
+    pub states: Option<usize>,
+    /// Which realisation was balanced. Absent when nothing was balanced.
+    pub realisation: Option<Realisation>,
+    /// Σ of the discarded Hankel singular values, in the time base that was balanced. Absent
+    /// when nothing was balanced.
+    pub discarded: Option<f64>,
+    /// A bound on the H∞ norm of the error, in the same time base: 2 Σ discarded, or the sum of
+    /// the removed modes' peak gains.
+    pub error_bound: f64,
+    /// ‖k − k_r‖₂ over the infinite horizon, discrete time.
+    pub h2_error: f64,
+    /// ‖k‖₂ over the infinite horizon, discrete time.
+    pub h2_norm: f64,
+    /// ‖k − k_r‖₂ over the first L steps.
+    pub kernel_error: f64,
+    /// ‖k‖₂ over the first L steps.
+    pub kernel_norm: f64,
+    /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
+    pub condition: f64,
+    /// What a person should know: a lower order than asked for, a tie, a channel kept whole.
+    pub notes: Vec<String>,
+}
+
+/// What was done to one layer.
+#[derive(Debug, Clone, Serialize)]
+pub struct LayerRecord {
+    /// The layer's name.
+    pub name: String,
+    /// Stored states of each channel before.
+    pub order_before: usize,
+    /// Stored states of each channel now: the largest of any channel.
+    pub order: usize,
+    /// Σ of the discarded Hankel singular values of all channels. Absent when none was balanced.
+    pub discarded: Option<f64>,
+    /// The largest error bound of any channel.
+    pub error_bound: f64,
+    /// (Σ_h ‖k_h − k_{r,h}‖² / Σ_h ‖k_h‖²)^{1/2} over the infinite horizon.
+    pub relative_h2_error: f64,
+    /// The same over the first L steps.
+    pub relative_kernel_error: f64,
+    /// The largest condition of any channel.
+    pub condition: f64,
+    /// The channels.
+    pub channels: Vec<ChannelRecord>,
+}
+
+impl LayerRecord {
+    pub(super) fn new(name: String, order_before: usize, channels: Vec<ChannelRecord>) -> Self {
+        let largest = |get: fn(&ChannelRecord) -> f64| channels.iter().map(get).fold(0.0, f64::max);
+        let relative = |error: fn(&ChannelRecord) -> f64, norm: fn(&ChannelRecord) -> f64| {
+            let error: f64 = channels.iter().map(|c| error(c).powi(2)).sum();
+            let norm: f64 = channels.iter().map(|c| norm(c).powi(2)).sum();
+            ratio(error.sqrt(), norm.sqrt())
+        };
+        let discarded: Vec<f64> = channels.iter().filter_map(|c| c.discarded).collect();
+        Self {
+            name,
+            order_before,
+            order: channels.iter().map(|c| c.order).max().unwrap_or(0),
+            discarded: (!discarded.is_empty()).then(|| discarded.iter().sum()),
+            error_bound: largest(|c| c.error_bound),
+            relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),
+            relative_kernel_error: relative(|c| c.kernel_error, |c| c.kernel_norm),
+            condition: largest(|c| c.condition),
+            channels,
+        }
+    }
+}
+
+/// error / norm, and 0 when a silent channel stayed silent.
+fn ratio(error: f64, norm: f64) -> f64 {
+    if error == 0.0 { 0.0 } else { error / norm }
+}

@@ -1,0 +1,203 @@
+//! Running a model on whole sequences on the host, in double precision.
+//!
+//! This is the path that accuracies and comparisons come from. It keeps no state between calls
+//! and needs no training crate. Every sequence is independent, so they run on all cores.
+
+mod layer;
+mod score;
+
+pub use score::Agreement;
+pub use score::Score;
+
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+
+use crate::linalg::Convolver;
+use crate::model::Encoder;
+use crate::model::Model;
+use crate::model::Pooling;
+use crate::ssm::SystemError;
+
+use layer::Layer;
+use layer::apply_linear;
+
+/// How the state space layers are evaluated. Both give the same numbers to rounding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Convolution with the kernel by FFT: O(L log L) per channel.
+    Fft,
+    /// The recurrence, mode by mode: O(L N) per channel, the form that a device streams.
+    Recurrence,
+}
+
+/// One input sequence.
+#[derive(Debug, Clone, Copy)]
+pub enum Sequence<'a> {
+    /// L × inputs numbers, step by step.
+    Values(&'a [f32]),
+    /// L indices into an embedding.
+    Tokens(&'a [u32]),
+}
+
+/// Why a model cannot run on given data.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum InferError {
+    /// The file held layers but no classifier.
+    #[error("the model has no {missing}: it is a lone layer, expected a whole classifier")]
+    NotAClassifier {
+        /// `encoder` or `head`.
+        missing: &'static str,
+    },
+    /// The data have the wrong width or length.
+    #[error("a sequence holds {found} values, expected {steps} steps of {inputs}")]
+    Values {
+        /// Numbers found.
+        found: usize,
+        /// Steps planned for.
+        steps: usize,
+        /// Inputs of the encoder.
+        inputs: usize,
+    },
+    /// Tokens for a model with a linear encoder, or numbers for one with an embedding.
+    #[error("the data are {found}, expected {expected} (the model's encoder is {encoder})")]
+    Kind {
+        /// `numbers` or `tokens`.
+        found: &'static str,
+        /// The other one.
+        expected: &'static str,
+        /// `linear` or `an embedding`.
+        encoder: &'static str,
+    },
+    /// A token outside the vocabulary.
+    #[error("token {token} at step {step} is outside the vocabulary of {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Where it stands.
+        step: usize,
+        /// Rows of the embedding.
+        vocabulary: usize,
+    },
+    /// A number in the data that is not finite.
+    #[error("value {index} of a sequence is not finite")]
+    NotFinite {
+        /// Its place in the sequence.
+        index: usize,
+    },
+    /// A layer whose kernel cannot be formed.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+/// A model prepared for sequences of one length.
+pub struct Network<'a> {
+    model: &'a Model,
+    layers: Vec<Layer<'a>>,
+    length: usize,
+}
+
+impl<'a> Network<'a> {
+    /// Forms kernels, spectra or recurrences for sequences of `length` steps. Channels run in
+    /// parallel. Cost O(H N L) per layer.
+    ///
+    /// # Errors
+    /// [`InferError::NotAClassifier`]; [`InferError::System`].
+    pub fn new(model: &'a Model, length: usize, path: Path) -> Result<Self, InferError> {
+        if model.encoder.is_none() {
+            return Err(InferError::NotAClassifier { missing: "encoder" });
+        }
+        if model.head.is_none() {
+            return Err(InferError::NotAClassifier { missing: "head" });
+        }
+        let convolver = std::sync::Arc::new(Convolver::new(length));
+        let layers = model.blocks.iter();
+        let layers = layers.map(|block| Layer::new(block, length, path, &convolver));
+        Ok(Self {
+            model,
+            layers: layers.collect::<Result<_, _>>()?,
+            length,
+        })
+    }
+
+    /// The class logits of one sequence.
+    ///
+    /// # Errors
+    /// An [`InferError`] that says how the sequence does not fit the model.
+    pub fn logits(&self, sequence: Sequence<'_>) -> Result<Vec<f64>, InferError> {
+        let mut x = self.encode(sequence)?;
+        for layer in &self.layers {
+            x = layer.forward(x);
+        }
+        let head = self.model.head.as_ref().expect("new() asked for a head");
+        let pooled = match head.pooling {
+            Pooling::Mean => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
+            Pooling::Last => x.rows(self.length.saturating_sub(1), 1).into_owned(),
+        };
+        let logits = apply_linear(&head.linear, &pooled);
+        Ok(logits.iter().copied().collect())
+    }
+
+    /// The logits of many sequences, on all cores, in order.
+    ///
+    /// # Errors
+    /// As [`Network::logits`], for the first sequence that fails.
+    pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
+        sequences.par_iter().map(|&sequence| self.logits(sequence)).collect()
+    }
+
+    fn encode(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
+        let encoder = self.model.encoder.as_ref().expect("new() asked for an encoder");
+        match (encoder, sequence) {
+            (Encoder::Linear(linear), Sequence::Values(values)) => {
+                let inputs = linear.weight.ncols();
+                if values.len() != self.length * inputs {
+                    return Err(InferError::Values {
+                        found: values.len(),
+                        steps: self.length,
+                        inputs,
+                    });
+                }
+                if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+                    return Err(InferError::NotFinite { index });
+                }
+                let steps = values.iter().map(|&value| f64::from(value));
+                let u = DMatrix::from_row_iterator(self.length, inputs, steps);
+                Ok(apply_linear(linear, &u))
+            }
+            (Encoder::Embedding(table), Sequence::Tokens(tokens)) => self.embed(table, tokens),
+            (Encoder::Linear(_), Sequence::Tokens(_)) => Err(InferError::Kind {
+                found: "tokens",
+                expected: "numbers",
+                encoder: "linear",
+            }),
+            (Encoder::Embedding(_), Sequence::Values(_)) => Err(InferError::Kind {
+                found: "numbers",
+                expected: "tokens",
+                encoder: "an embedding",
+            }),
+        }
+    }
+
+    fn embed(&self, table: &DMatrix<f64>, tokens: &[u32]) -> Result<DMatrix<f64>, InferError> {
+        if tokens.len() != self.length {
+            return Err(InferError::Values {
+                found: tokens.len(),
+                steps: self.length,
+                inputs: 1,
+            });
+        }
+        let mut x = DMatrix::zeros(self.length, table.ncols());
+        for (step, &token) in tokens.iter().enumerate() {
+            if token as usize >= table.nrows() {
+                return Err(InferError::Token {
+                    token,
+                    step,
+                    vocabulary: table.nrows(),
+                });
+            }
+            x.set_row(step, &table.row(token as usize));
+        }
+        Ok(x)
+    }
+}

@@ -1,0 +1,121 @@
+//! Accuracy, loss and agreement, gathered sequence by sequence.
+
+/// Correct answers and loss of one model so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Score {
+    examples: usize,
+    correct: usize,
+    loss: f64,
+}
+
+impl Score {
+    /// Counts one sequence: its logits and the index of its class.
+    pub fn add(&mut self, logits: &[f64], label: usize) {
+        self.examples += 1;
+        self.correct += usize::from(largest(logits) == label);
+        self.loss += cross_entropy(logits, label);
+    }
+
+    /// Sequences counted.
+    pub fn examples(&self) -> usize {
+        self.examples
+    }
+
+    /// The share of sequences whose largest logit is the label's, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.examples as f64
+    }
+
+    /// The standard error of [`Score::accuracy`]: √(p (1 − p)/n).
+    pub fn standard_error(&self) -> f64 {
+        let p = self.accuracy();
+        (p * (1.0 - p) / self.examples as f64).sqrt()
+    }
+
+    /// The mean cross-entropy in nats.
+    pub fn loss(&self) -> f64 {
+        self.loss / self.examples as f64
+    }
+}
+
+/// How far the logits of two models are apart so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Agreement {
+    sequences: usize,
+    same: usize,
+    numbers: usize,
+    total: f64,
+    largest: f64,
+}
+
+impl Agreement {
+    /// Counts the logits of both models for one sequence.
+    pub fn add(&mut self, first: &[f64], second: &[f64]) {
+        self.sequences += 1;
+        self.same += usize::from(largest(first) == largest(second));
+        for (a, b) in first.iter().zip(second) {
+            let difference = (a - b).abs();
+            self.numbers += 1;
+            self.total += difference;
+            self.largest = self.largest.max(difference);
+        }
+    }
+
+    /// The largest difference of any logit.
+    pub fn largest_difference(&self) -> f64 {
+        self.largest
+    }
+
+    /// The mean difference of the logits.
+    pub fn mean_difference(&self) -> f64 {
+        self.total / self.numbers as f64
+    }
+
+    /// The share of sequences on which both models name the same class, 0 to 1.
+    pub fn agreement(&self) -> f64 {
+        self.same as f64 / self.sequences as f64
+    }
+}
+
+/// The index of the largest logit; of equal ones the first.
+fn largest(logits: &[f64]) -> usize {
+    let mut best = 0;
+    for (index, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+fn cross_entropy(logits: &[f64], label: usize) -> f64 {
+    let peak = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logits.iter().map(|logit| (logit - peak).exp()).sum();
+    sum.ln() + peak - logits[label]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_counts_and_averages() {
+        let mut score = Score::default();
+        score.add(&[0.0, 0.0], 0);
+        score.add(&[0.0, 1000.0], 0);
+        assert_eq!(score.examples(), 2);
+        assert_eq!(score.accuracy(), 0.5);
+        assert!((score.loss() - 0.5 * (2f64.ln() + 1000.0)).abs() < 1e-12);
+        assert!((score.standard_error() - 0.125f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn agreement_sees_the_largest_difference() {
+        let mut agreement = Agreement::default();
+        agreement.add(&[1.0, 2.0], &[1.5, 2.0]);
+        agreement.add(&[1.0, 2.0], &[1.0, -2.0]);
+        assert_eq!(agreement.largest_difference(), 4.0);
+        assert_eq!(agreement.mean_difference(), 4.5 / 4.0);
+        assert_eq!(agreement.agreement(), 0.5);
+    }
+}

@@ -1,0 +1,77 @@
+//! One layer of the network with what stands around it.
+
+use nalgebra::DMatrix;
+
+use crate::ssm::DiagonalSystem;
+
+/// One residual layer.
+///
+/// ```text
+/// post: x ← norm(x + f(x))        pre: x ← x + f(norm(x))
+/// f(x) = output(GELU(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
+/// ```
+///
+/// GELU is the exact one, a Φ(a).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Block {
+    /// The layer's name in the file, e.g. `s4_layers.0`.
+    pub name: String,
+    /// One discrete system with one input and one output for each channel.
+    pub systems: Vec<DiagonalSystem>,
+    /// The map that mixes channels. `None` when the file holds bare kernels.
+    pub output: Option<OutputLinear>,
+    /// The normalisation and its place. `None` for a lone layer, which has no residual either.
+    pub norm: Option<(LayerNorm, Placement)>,
+}
+
+impl Block {
+    /// The number of channels.
+    pub fn channels(&self) -> usize {
+        self.systems.len()
+    }
+
+    /// The largest number of modes of any channel: what a rectangular layout stores for each.
+    pub fn order(&self) -> usize {
+        let orders = self.systems.iter().map(DiagonalSystem::order);
+        orders.max().unwrap_or(0)
+    }
+}
+
+/// Where the normalisation of a block stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Before the layer, inside the residual branch.
+    Pre,
+    /// After the residual addition.
+    Post,
+}
+
+/// y = W x + b.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Linear {
+    /// W, outputs × inputs.
+    pub weight: DMatrix<f64>,
+    /// b, one per output.
+    pub bias: Option<Vec<f64>>,
+}
+
+/// The linear map after the activation, with or without a gate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputLinear {
+    /// From H channels to H, or to 2H when gated.
+    pub linear: Linear,
+    /// Whether the second half of the rows gates the first: a ∘ sigmoid(g).
+    pub gated: bool,
+}
+
+/// Normalisation over the channels of each step, with weight and bias.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerNorm {
+    /// One factor per channel.
+    pub weight: Vec<f64>,
+    /// One offset per channel.
+    pub bias: Vec<f64>,
+    /// What is added to the variance.
+    pub epsilon: f64,
+}

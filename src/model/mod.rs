@@ -1,0 +1,69 @@
+//! A whole network as plain host data: the hub that every other room reads and writes.
+//!
+//! A model holds no file, no layout and no device. The reduced model has the same type as the
+//! full one, so every tool works on both.
+
+mod block;
+
+pub use block::Block;
+pub use block::LayerNorm;
+pub use block::Linear;
+pub use block::OutputLinear;
+pub use block::Placement;
+
+use nalgebra::DMatrix;
+
+/// A sequence model: encoder, blocks, pooling and head. A file that holds one layer alone gives a
+/// model with one block and neither encoder nor head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// What turns the data into channels.
+    pub encoder: Option<Encoder>,
+    /// The layers, first to last.
+    pub blocks: Vec<Block>,
+    /// What turns channels into logits.
+    pub head: Option<Head>,
+}
+
+/// The map from data to channels.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Encoder {
+    /// x = W u + b at every step.
+    Linear(Linear),
+    /// Row `token` of a (vocabulary × channels) table.
+    Embedding(DMatrix<f64>),
+}
+
+/// Pooling over time and the linear map to class logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    /// How the steps of a sequence become one vector.
+    pub pooling: Pooling,
+    /// From channels to classes.
+    pub linear: Linear,
+}
+
+/// How the steps of a sequence become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// The mean over all steps.
+    Mean,
+    /// The last step.
+    Last,
+}
+
+impl Model {
+    /// The number of inputs of each step; for an embedding, the size of the vocabulary.
+    pub fn inputs(&self) -> Option<usize> {
+        self.encoder.as_ref().map(|encoder| match encoder {
+            Encoder::Linear(linear) => linear.weight.ncols(),
+            Encoder::Embedding(table) => table.nrows(),
+        })
+    }
+
+    /// The number of classes.
+    pub fn classes(&self) -> Option<usize> {
+        self.head.as_ref().map(|head| head.linear.weight.nrows())
+    }
+}
