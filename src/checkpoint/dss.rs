@@ -152,7 +152,11 @@ impl Dss {
         };
         if poles.is_empty() || channels == 0 {
             let name = self.name("log_dt");
-            return Err(tensors.wrong_shape(&name, vec![channels], "at least one channel and mode"));
+            return Err(tensors.wrong_shape(
+                &name,
+                vec![channels],
+                "at least one channel and mode",
+            ));
         }
         if shared {
             return Ok(vec![poles; channels]);
@@ -193,7 +197,9 @@ impl Dss {
             None => Ok(vec![0.0; channels]),
             Some(name) => {
                 let shapes: [&[usize]; 2] = [&[1, channels], &[channels]];
-                Ok(tensors.shaped(name, &shapes, &format!("[1, {channels}]"))?.data)
+                Ok(tensors
+                    .shaped(name, &shapes, &format!("[1, {channels}]"))?
+                    .data)
             }
         }
     }
@@ -206,7 +212,10 @@ impl Dss {
                 expm1(z) * pole.conj() / pole.norm_sqr().max(EPSILON)
             }
             DssVersion::Softmax => {
-                let length = self.length.expect("the reader asks for L before it decodes") as f64;
+                let length = self
+                    .length
+                    .expect("the reader asks for L before it decodes")
+                    as f64;
                 let growing = pole.re > 0.0;
                 let decaying = if growing { -z } else { z };
                 let x = expm1(decaying * length) * pole;

@@ -95,7 +95,9 @@ pub enum Fault {
         index: usize,
     },
     /// Layers of different families in one file.
-    #[error("layer `{first}` is {first_family}, layer `{other}` is {other_family}; expected one family")]
+    #[error(
+        "layer `{first}` is {first_family}, layer `{other}` is {other_family}; expected one family"
+    )]
     MixedFamilies {
         /// First layer.
         first: String,
@@ -205,7 +207,11 @@ impl From<ArchiveError> for Fault {
 }
 
 fn first_few(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(5).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> = names
+        .iter()
+        .take(5)
+        .map(|name| format!("`{name}`"))
+        .collect();
     let more = if names.len() > 5 { ", ..." } else { "" };
     format!("{}{more}", shown.join(", "))
 }

@@ -100,7 +100,9 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError
     let changed = checkpoint.changed_tensors()?;
     let container = Container::of_path(path).unwrap_or(encoding.archive.container());
     let metadata = Metadata::render(encoding.structure.settled);
-    encoding.archive.write(path, container, &changed, &metadata)?;
+    encoding
+        .archive
+        .write(path, container, &changed, &metadata)?;
     Ok(())
 }
 

@@ -56,7 +56,9 @@ impl S4d {
         let channel = |h: usize| {
             let step = log_dt.data[h].exp();
             let row = h * modes..(h + 1) * modes;
-            let parts = decay.data[row.clone()].iter().zip(&frequency.data[row.clone()]);
+            let parts = decay.data[row.clone()]
+                .iter()
+                .zip(&frequency.data[row.clone()]);
             let exponents: Vec<Complex64> = parts
                 .map(|(log_decay, &frequency)| Complex64::new(-log_decay.exp(), frequency))
                 .collect();
@@ -65,12 +67,17 @@ impl S4d {
                 .zip(&exponents)
                 .map(|(&c, &lambda)| 2.0 * c * zoh_gain(lambda, step))
                 .collect();
-            DiagonalSystem::siso(Time::Discrete { step }, exponents, &residues, feedthrough[h])
-                .map_err(|source| Fault::System {
-                    layer: self.layer.clone(),
-                    channel: h,
-                    source,
-                })
+            DiagonalSystem::siso(
+                Time::Discrete { step },
+                exponents,
+                &residues,
+                feedthrough[h],
+            )
+            .map_err(|source| Fault::System {
+                layer: self.layer.clone(),
+                channel: h,
+                source,
+            })
         };
         (0..channels).map(channel).collect()
     }
@@ -84,7 +91,9 @@ impl S4d {
             None => Ok(vec![0.0; channels]),
             Some(name) => {
                 let shapes: [&[usize]; 2] = [&[channels], &[1, channels]];
-                Ok(tensors.shaped(name, &shapes, &format!("[{channels}]"))?.data)
+                Ok(tensors
+                    .shaped(name, &shapes, &format!("[{channels}]"))?
+                    .data)
             }
         }
     }

@@ -52,13 +52,17 @@ struct Found {
 
 fn find<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<Found, Fault> {
     let marked = |mark: &'static str| {
-        let mut hits = names.clone().filter_map(move |name| name.find(mark).map(|at| (name, at)));
+        let mut hits = names
+            .clone()
+            .filter_map(move |name| name.find(mark).map(|at| (name, at)));
         hits.next()
     };
     if let Some((name, at)) = marked("s4_layers.") {
         let prefix = name[..at].to_string();
         let head = format!("{prefix}s4_layers.");
-        let numbers = names.clone().filter_map(|name| name.strip_prefix(head.as_str()));
+        let numbers = names
+            .clone()
+            .filter_map(|name| name.strip_prefix(head.as_str()));
         let numbers = numbers.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
         let count = numbers.collect::<BTreeSet<_>>().len();
         return Ok(Found {
@@ -131,7 +135,11 @@ impl Structure {
             }));
         }
         // A kernel with none of the distinguishing tensors is read as S4D and told what it lacks.
-        if self.tree == Tree::LoneLayer && !S4d::TENSORS[1..].iter().any(|t| has(&format!("{kernel}{t}"))) {
+        if self.tree == Tree::LoneLayer
+            && !S4d::TENSORS[1..]
+                .iter()
+                .any(|t| has(&format!("{kernel}{t}")))
+        {
             return Err(Fault::NoLayer {
                 tensors: known.len(),
                 first: known.first().copied().unwrap_or_default().to_string(),
@@ -307,7 +315,10 @@ fn output_linear(
     channels: usize,
 ) -> Result<Option<OutputLinear>, Fault> {
     let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
-    let Some(head) = names.iter().find(|head| tensors.contains(&format!("{head}weight"))) else {
+    let Some(head) = names
+        .iter()
+        .find(|head| tensors.contains(&format!("{head}weight")))
+    else {
         if place.is_empty() {
             return Ok(None);
         }
@@ -325,7 +336,11 @@ fn output_linear(
     let bias_name = format!("{head}bias");
     let bias = if tensors.contains(&bias_name) {
         let shapes: [&[usize]; 2] = [&[rows], &[rows, 1]];
-        Some(tensors.shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?.data)
+        Some(
+            tensors
+                .shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?
+                .data,
+        )
     } else {
         None
     };
@@ -346,7 +361,11 @@ fn encoder(tensors: &Tensors<'_>, channels: usize) -> Result<Encoder, Fault> {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
     };
     if !tensors.contains("encoder.bias") && columns == channels {
-        return Ok(Encoder::Embedding(DMatrix::from_row_slice(rows, columns, &weight.data)));
+        return Ok(Encoder::Embedding(DMatrix::from_row_slice(
+            rows,
+            columns,
+            &weight.data,
+        )));
     }
     if rows != channels || columns == 0 {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));

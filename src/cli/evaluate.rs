@@ -9,13 +9,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::DssVersion;
 use crate::checkpoint::write_array;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::positive;
 use crate::cli::printer::Printer;
-use crate::checkpoint::DssVersion;
 use crate::data::Dataset;
 use crate::data::Source;
 use crate::data::Split;
@@ -138,7 +138,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let data = Dataset::read(&arguments.data, split)?;
     let count = arguments.limit.unwrap_or(data.len()).min(data.len());
     if data.labels().is_none() && arguments.against.is_none() && arguments.logits.is_none() {
-        bail!("the data have no `labels`, which an accuracy needs (--against and --logits do without)");
+        bail!(
+            "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
+        );
     }
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
@@ -154,7 +156,12 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Some(other) => {
             let checkpoint = open(other, &declared, printer)?;
             let second = logits(&checkpoint, &data, count, path, printer)?;
-            Some(compare(other.display().to_string(), &first, &second, &data)?)
+            Some(compare(
+                other.display().to_string(),
+                &first,
+                &second,
+                &data,
+            )?)
         }
     };
     let document = Document {
@@ -255,7 +262,11 @@ fn compare(
     let mut agreement = Agreement::default();
     for (one, other) in first.logits.iter().zip(&second.logits) {
         if one.len() != other.len() {
-            bail!("{checkpoint} has {} classes, expected {}", other.len(), one.len());
+            bail!(
+                "{checkpoint} has {} classes, expected {}",
+                other.len(),
+                one.len()
+            );
         }
         agreement.add(one, other);
     }
@@ -274,7 +285,9 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         vec![
             name.to_string(),
             report.to_string(),
-            report.loss.map_or("-".to_string(), |loss| format!("{loss:.5}")),
+            report
+                .loss
+                .map_or("-".to_string(), |loss| format!("{loss:.5}")),
             report.examples.to_string(),
             format!("{:.0}", report.examples_per_second),
         ]

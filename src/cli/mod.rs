@@ -115,14 +115,15 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
 }
 
 /// Runs the work on its own pool, so that `--threads` leaves no global state behind.
-fn in_pool(
-    threads: usize,
-    work: impl FnOnce() -> anyhow::Result<()> + Send,
-) -> anyhow::Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+fn in_pool(threads: usize, work: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()?;
     pool.install(work)
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
-    error.chain().find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
 }

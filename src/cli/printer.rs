@@ -117,7 +117,11 @@ impl Printer {
         }
         let template = "{msg} [{bar:30}] {pos}/{len} {per_sec} eta {eta}";
         let style = ProgressStyle::with_template(template);
-        bar.set_style(style.expect("the template is a constant").progress_chars("=> "));
+        bar.set_style(
+            style
+                .expect("the template is a constant")
+                .progress_chars("=> "),
+        );
         bar.set_message(what.to_string());
         bar.enable_steady_tick(Duration::from_millis(200));
         bar

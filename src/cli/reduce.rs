@@ -136,7 +136,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let parameters_after = reduced.parameters()?;
     let mut document = Document {
         checkpoint: path.display().to_string(),
-        output: arguments.output.as_ref().map(|output| output.display().to_string()),
+        output: arguments
+            .output
+            .as_ref()
+            .map(|output| output.display().to_string()),
         family: checkpoint.family(),
         plan: &plan,
         dry_run: arguments.dry_run,
@@ -234,7 +237,13 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let length = document.plan.kernel_length;
     let kernel = format!("kernel error, L = {length}");
     let header = [
-        "layer", "states", "discarded Σσ", "error bound", "H2 error", &kernel, "condition",
+        "layer",
+        "states",
+        "discarded Σσ",
+        "error bound",
+        "H2 error",
+        &kernel,
+        "condition",
     ];
     let rows = document.layers.iter().map(|layer| {
         vec![

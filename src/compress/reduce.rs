@@ -136,7 +136,9 @@ fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, Co
         return Ok(vec![modal(system, plan)?]);
     }
     let realisations = plan.realisation.candidates().iter();
-    realisations.map(|&realisation| balanced(system, plan, realisation)).collect()
+    realisations
+        .map(|&realisation| balanced(system, plan, realisation))
+        .collect()
 }
 
 fn whole(system: &DiagonalSystem, note: Option<String>) -> Candidate {
@@ -199,7 +201,10 @@ fn balanced(
     };
     let reduced = fit(&balanced, asked, slots)?;
     if plan.rule() != Rule::Order(slots) && reduced.system.order() >= system.order() {
-        return Ok(whole(system, Some("kept whole: the rule asks for every state".into())));
+        return Ok(whole(
+            system,
+            Some("kept whole: the rule asks for every state".into()),
+        ));
     }
     Ok(Candidate {
         notes: notes(&balanced, &reduced, asked, slots),

@@ -105,7 +105,8 @@ pub fn balance(
                 }
                 out
             };
-            let (hankel, block) = project(&factors, apply, source.input(), source.output(), states)?;
+            let (hankel, block) =
+                project(&factors, apply, source.input(), source.output(), states)?;
             (hankel, Form::Complex(block))
         }
         Realisation::Real => {
@@ -262,7 +263,10 @@ impl Balanced {
     }
 
     fn to_system(&self, modes: &[(Complex64, Complex64)]) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes.iter().map(|&(value, _)| self.exponent(value)).collect();
+        let exponents = modes
+            .iter()
+            .map(|&(value, _)| self.exponent(value))
+            .collect();
         let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
         DiagonalSystem::siso(self.time, exponents, &residues, self.feedthrough)
     }
@@ -283,12 +287,12 @@ impl Balanced {
     }
 }
 
-fn residues(
-    d: &Diagonalised,
-    b: &DMatrix<Complex64>,
-    c: &DMatrix<Complex64>,
-) -> Vec<Complex64> {
+fn residues(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Vec<Complex64> {
     let outputs = c * &d.vectors;
     let inputs = &d.inverse * b;
-    outputs.iter().zip(inputs.iter()).map(|(c, b)| c * b).collect()
+    outputs
+        .iter()
+        .zip(inputs.iter())
+        .map(|(c, b)| c * b)
+        .collect()
 }

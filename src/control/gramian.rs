@@ -90,9 +90,7 @@ pub fn complex_gramian_factors(
 /// # References
 /// Kautz, *Transient synthesis in the time domain*, IRE Trans. Circuit Theory 1 (1954); the
 /// two-parameter form of Ninness and Gustafsson, IEEE Trans. Automat. Control 42 (1997).
-pub fn real_gramian_factors(
-    system: StableSystem<'_>,
-) -> Result<GramianFactors<f64>, ControlError> {
+pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f64>, ControlError> {
     let modes = real_modes(system.system())?;
     let plane = Plane::of(system.system().time());
     let weights: Vec<f64> = modes
@@ -101,7 +99,10 @@ pub fn real_gramian_factors(
         .collect();
     // The phase of an output weight turns the two rows of a pair into each other. It is applied
     // last: a small row must reach the grading of the columns before it is mixed with a large one.
-    let phases: Vec<Complex64> = modes.iter().map(|mode| phase(mode.residue.conj())).collect();
+    let phases: Vec<Complex64> = modes
+        .iter()
+        .map(|mode| phase(mode.residue.conj()))
+        .collect();
     let observability = real_factor(plane, &modes, |lambda| lambda.conj(), weights);
     Ok(GramianFactors {
         controllability: real_factor(plane, &modes, |lambda| lambda, vec![1.0; modes.len()]),
@@ -396,7 +397,11 @@ mod tests {
                 ),
             };
             assert!(left.norm() < 1e-13 * w_c.norm(), "{time:?} {}", left.norm());
-            assert!(right.norm() < 1e-13 * w_o.norm(), "{time:?} {}", right.norm());
+            assert!(
+                right.norm() < 1e-13 * w_o.norm(),
+                "{time:?} {}",
+                right.norm()
+            );
         }
     }
 
@@ -432,7 +437,11 @@ mod tests {
                 ),
             };
             assert!(left.norm() < 1e-13 * w_c.norm(), "{time:?} {}", left.norm());
-            assert!(right.norm() < 1e-13 * w_o.norm(), "{time:?} {}", right.norm());
+            assert!(
+                right.norm() < 1e-13 * w_o.norm(),
+                "{time:?} {}",
+                right.norm()
+            );
         }
     }
 

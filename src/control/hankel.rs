@@ -61,7 +61,9 @@ impl HankelValues {
     pub fn order_for_tolerance(&self, tolerance: f64) -> usize {
         let allowed = tolerance * self.0.first().copied().unwrap_or(0.0);
         let orders = 0..=self.0.len();
-        let smallest = orders.into_iter().find(|&q| self.truncation_bound(q) <= allowed);
+        let smallest = orders
+            .into_iter()
+            .find(|&q| self.truncation_bound(q) <= allowed);
         smallest.unwrap_or(self.0.len())
     }
 

@@ -42,7 +42,12 @@ pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64
     full.require_siso()?;
     reduced.require_siso()?;
     let exponents = [full.exponents(), reduced.exponents()].concat();
-    let inputs: Vec<_> = full.input().iter().chain(reduced.input()).copied().collect();
+    let inputs: Vec<_> = full
+        .input()
+        .iter()
+        .chain(reduced.input())
+        .copied()
+        .collect();
     let minus = reduced.output().iter().map(|c| -c);
     let outputs: Vec<_> = full.output().iter().copied().chain(minus).collect();
     let difference = DiagonalSystem::new(

@@ -9,7 +9,8 @@ use crate::data::Dataset;
 use crate::data::Inputs;
 use crate::data::content;
 
-const INPUTS: &str = "`inputs` of shape (B, L, d_in) or (B, L), floating point, or integer tokens (B, L)";
+const INPUTS: &str =
+    "`inputs` of shape (B, L, d_in) or (B, L), floating point, or integer tokens (B, L)";
 
 pub(super) fn read(path: &Path) -> Result<Dataset, DataError> {
     let archive = Archive::open(path)?;
@@ -49,7 +50,8 @@ fn wrong_shape(path: &Path, shape: &[usize]) -> DataError {
 
 fn tokens_of(path: &Path, tokens: &[i64]) -> Result<Inputs, DataError> {
     let converted = tokens.iter().map(|&token| {
-        u32::try_from(token).map_err(|_| content(path, format!("token {token}"), "tokens of at least 0"))
+        u32::try_from(token)
+            .map_err(|_| content(path, format!("token {token}"), "tokens of at least 0"))
     });
     Ok(Inputs::Tokens(converted.collect::<Result<_, _>>()?))
 }
@@ -57,11 +59,16 @@ fn tokens_of(path: &Path, tokens: &[i64]) -> Result<Inputs, DataError> {
 fn labels_of(path: &Path, raw: &RawTensor, count: usize) -> Result<Vec<usize>, DataError> {
     if raw.shape != [count] {
         let found = format!("`labels` of shape {:?}", raw.shape);
-        return Err(content(path, found, format!("[{count}], one for each sequence")));
+        return Err(content(
+            path,
+            found,
+            format!("[{count}], one for each sequence"),
+        ));
     }
     let labels = raw.to_i64("labels")?;
     let converted = labels.into_iter().map(|label| {
-        usize::try_from(label).map_err(|_| content(path, format!("label {label}"), "labels of at least 0"))
+        usize::try_from(label)
+            .map_err(|_| content(path, format!("label {label}"), "labels of at least 0"))
     });
     converted.collect()
 }

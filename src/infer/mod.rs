@@ -143,11 +143,18 @@ impl<'a> Network<'a> {
     /// # Errors
     /// As [`Network::logits`], for the first sequence that fails.
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
-        sequences.par_iter().map(|&sequence| self.logits(sequence)).collect()
+        sequences
+            .par_iter()
+            .map(|&sequence| self.logits(sequence))
+            .collect()
     }
 
     fn encode(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
-        let encoder = self.model.encoder.as_ref().expect("new() asked for an encoder");
+        let encoder = self
+            .model
+            .encoder
+            .as_ref()
+            .expect("new() asked for an encoder");
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.ncols();

@@ -33,13 +33,12 @@ pub struct Diagonalised {
 pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, LinalgError> {
     let size = matrix.nrows();
     let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur = Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(
-        LinalgError::NotConverged {
+    let schur =
+        Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(LinalgError::NotConverged {
             what: "the complex Schur form",
             size,
             iterations: cap,
-        },
-    )?;
+        })?;
     let (q, t) = schur.unpack();
     from_triangular(&q, &t)
 }
@@ -52,13 +51,12 @@ pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, 
 pub fn diagonalise_real(matrix: &DMatrix<f64>) -> Result<Diagonalised, LinalgError> {
     let size = matrix.nrows();
     let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur = Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(
-        LinalgError::NotConverged {
+    let schur =
+        Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(LinalgError::NotConverged {
             what: "the real Schur form",
             size,
             iterations: cap,
-        },
-    )?;
+        })?;
     let (q, t) = schur.unpack();
     let mut q = q.map(Complex64::from);
     let mut t = t.map(Complex64::from);

@@ -119,10 +119,7 @@ impl DiagonalSystem {
         check_finite("the exponent", exponents.iter().map(|x| x.is_finite()))?;
         check_finite("the input weight", rows_finite(&input))?;
         check_finite("the output weight", rows_finite(&output.transpose()))?;
-        check_finite(
-            "the feedthrough",
-            feedthrough.iter().map(|x| x.is_finite()),
-        )?;
+        check_finite("the feedthrough", feedthrough.iter().map(|x| x.is_finite()))?;
         Ok(Self {
             time,
             exponents,
@@ -405,7 +402,7 @@ mod tests {
         let system = sample(Time::Discrete { step: 0.05 });
         let kernel = system.kernel(300).unwrap();
         let poles = system.poles();
-        let mut state = vec![Complex64::ZERO; 2];
+        let mut state = [Complex64::ZERO; 2];
         for (k, expected) in kernel.iter().enumerate() {
             let u = if k == 0 { 1.0 } else { 0.0 };
             for i in 0..2 {
@@ -455,7 +452,11 @@ mod tests {
         let residues = [Complex64::ONE; 2];
         let system = DiagonalSystem::siso(Time::Continuous, exponents, &residues, 0.0).unwrap();
         let error = system.stable().unwrap_err();
-        assert!(error.to_string().contains("1 of 2 modes do not decay: mode 1"));
+        assert!(
+            error
+                .to_string()
+                .contains("1 of 2 modes do not decay: mode 1")
+        );
         assert_eq!(system.unstable_modes().len(), 1);
     }
 }
