@@ -356,6 +356,16 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
 }
 
 #[test]
+fn the_page_of_commands_is_the_help() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for command in [&[][..], &["inspect"], &["reduce"], &["evaluate"]] {
+        let help = text(&run(&[command, &["--help"]].concat()).stdout);
+        assert!(page.contains(help.trim_end()), "docs/cli.md lacks:\n{help}");
+    }
+}
+
+#[test]
 fn colour_and_quiet_do_as_they_are_told() {
     let file = model("waves/model.safetensors");
     let output = run(&["inspect", &file, "--color", "always", "--quiet"]);

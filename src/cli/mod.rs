@@ -21,7 +21,12 @@ use printer::Printer;
 /// Makes pretrained diagonal state space models (S4D, DSS) smaller by balanced truncation, and
 /// writes them back in the layout they came from.
 #[derive(Debug, Parser)]
-#[command(name = "compress-model", version, about, after_help = EXAMPLES)]
+#[command(
+    name = "compress-model",
+    version,
+    after_help = EXAMPLES,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
