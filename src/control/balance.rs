@@ -17,10 +17,13 @@ use crate::control::realisation::real_modes;
 use crate::control::realisation::real_output;
 use crate::control::realisation::real_states;
 use crate::linalg::Diagonalised;
+use crate::linalg::Scalar;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
 use crate::linalg::expm1;
 use crate::linalg::ln_1p;
+use crate::linalg::multiply;
+use crate::linalg::multiply_adjoint;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
 use crate::ssm::SystemError;
@@ -140,7 +143,7 @@ fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     shifted.collect()
 }
 
-fn project<T: ComplexField<RealField = f64>>(
+fn project<T: Scalar>(
     factors: &GramianFactors<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     b: &DMatrix<T>,
@@ -150,18 +153,17 @@ fn project<T: ComplexField<RealField = f64>>(
     let svd = factor_svd(factors)?;
     let hankel = HankelValues::new(svd.sigma.clone(), states);
     let rank = hankel.numerical_rank();
-    let mut right = &factors.controllability * svd.v.columns(0, rank);
-    let mut left = &factors.observability * svd.u.columns(0, rank);
+    let mut right = multiply(&factors.controllability, &svd.v.columns(0, rank).into_owned());
+    let mut left = multiply(&factors.observability, &svd.u.columns(0, rank).into_owned());
     for j in 0..rank {
         let root = svd.sigma[j].sqrt();
         right.column_mut(j).unscale_mut(root);
         left.column_mut(j).unscale_mut(root);
     }
-    let left = left.adjoint();
     let block = Block {
-        a: &left * apply(&right),
-        b: &left * b,
-        c: c * &right,
+        a: multiply_adjoint(&left, &apply(&right)),
+        b: multiply_adjoint(&left, b),
+        c: multiply(c, &right),
     };
     Ok((hankel, block))
 }

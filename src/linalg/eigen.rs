@@ -1,17 +1,12 @@
 //! Diagonalisation of general real and complex matrices.
-//!
-//! nalgebra gives the Schur form but no eigenvectors of a nonsymmetric matrix; the
-//! back-substitution is ours.
 
 use nalgebra::DMatrix;
-use nalgebra::DVector;
-use nalgebra::Schur;
 use num_complex::Complex64;
 
 use crate::linalg::LinalgError;
-
-/// Iterations allowed per row before the Schur form is given up.
-const ITERATIONS_PER_ROW: usize = 300;
+use crate::linalg::kernels::complex_eigen;
+use crate::linalg::kernels::real_eigen;
+use crate::linalg::kernels::singular_values;
 
 /// A = V diag(ν) V⁻¹.
 pub struct Diagonalised {
@@ -28,19 +23,13 @@ pub struct Diagonalised {
 /// Diagonalises a complex matrix by its Schur form. Cost about 30 n³.
 ///
 /// # Errors
-/// [`LinalgError::NotConverged`]; [`LinalgError::Defective`] when V is singular to working
-/// precision.
+/// [`LinalgError::NotFinite`], [`LinalgError::NoEigenvalues`]; [`LinalgError::Defective`] when V
+/// is singular to working precision.
 pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, LinalgError> {
+    require_finite(matrix.iter().all(|x| x.is_finite()))?;
     let size = matrix.nrows();
-    let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur =
-        Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(LinalgError::NotConverged {
-            what: "the complex Schur form",
-            size,
-            iterations: cap,
-        })?;
-    let (q, t) = schur.unpack();
-    from_triangular(&q, &t)
+    let (values, vectors) = complex_eigen(matrix).ok_or(LinalgError::NoEigenvalues { size })?;
+    inverted(values, vectors)
 }
 
 /// Diagonalises a real matrix. Complex eigenvalues come as neighbouring exact conjugates, the
@@ -49,149 +38,62 @@ pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, 
 /// # Errors
 /// As [`diagonalise_complex`].
 pub fn diagonalise_real(matrix: &DMatrix<f64>) -> Result<Diagonalised, LinalgError> {
+    require_finite(matrix.iter().all(|x| x.is_finite()))?;
     let size = matrix.nrows();
-    let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur =
-        Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(LinalgError::NotConverged {
-            what: "the real Schur form",
-            size,
-            iterations: cap,
-        })?;
-    let (q, t) = schur.unpack();
-    let mut q = q.map(Complex64::from);
-    let mut t = t.map(Complex64::from);
-    let pairs = triangularise(&mut q, &mut t);
-    let mut result = from_triangular(&q, &t)?;
-    make_conjugate(&mut result, &pairs);
-    Ok(result)
-}
-
-/// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
-/// row of every block that holds a conjugate pair.
-fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) -> Vec<usize> {
-    let mut pairs = Vec::new();
-    for k in 1..t.nrows() {
-        let below = t[(k, k - 1)];
-        if below == Complex64::ZERO {
+    let (mut values, mut vectors) =
+        real_eigen(matrix).ok_or(LinalgError::NoEigenvalues { size })?;
+    let mut k = 0;
+    while k < size {
+        if values[k].im == 0.0 || k + 1 == size {
+            values[k].im = 0.0;
+            k += 1;
             continue;
         }
-        let (a, b) = (t[(k - 1, k - 1)].re, t[(k - 1, k)].re);
-        let (c, d) = (below.re, t[(k, k)].re);
-        let half = 0.5 * (a - d);
-        let discriminant = half * half + b * c;
-        let root = Complex64::from(discriminant).sqrt();
-        let value = Complex64::from(0.5 * (a + d)) + root;
-        // (T − value I) x = 0 gives x = (value − d, c); the rotation takes x to e₁.
-        rotate(q, t, k, (value - d, Complex64::from(c)));
-        if discriminant < 0.0 {
-            pairs.push(k - 1);
+        if values[k].im < 0.0 {
+            values.swap(k, k + 1);
+            vectors.swap_columns(k, k + 1);
         }
+        values[k + 1] = values[k].conj();
+        let conjugate = vectors.column(k).map(|x| x.conj());
+        vectors.set_column(k + 1, &conjugate);
+        k += 2;
     }
-    pairs
+    inverted(values, vectors)
 }
 
-fn rotate(
-    q: &mut DMatrix<Complex64>,
-    t: &mut DMatrix<Complex64>,
-    k: usize,
-    (x, y): (Complex64, Complex64),
-) {
-    let norm = x.norm().hypot(y.norm());
-    let (x, y) = (x / norm, y / norm);
-    for matrix in [&mut *t, &mut *q] {
-        for i in 0..matrix.nrows() {
-            let (left, right) = (matrix[(i, k - 1)], matrix[(i, k)]);
-            matrix[(i, k - 1)] = left * x + right * y;
-            matrix[(i, k)] = right * x.conj() - left * y.conj();
-        }
+fn require_finite(finite: bool) -> Result<(), LinalgError> {
+    if finite {
+        return Ok(());
     }
-    for j in 0..t.ncols() {
-        let (upper, lower) = (t[(k - 1, j)], t[(k, j)]);
-        t[(k - 1, j)] = upper * x.conj() + lower * y.conj();
-        t[(k, j)] = lower * x - upper * y;
-    }
-    t[(k, k - 1)] = Complex64::ZERO;
-}
-
-fn from_triangular(
-    q: &DMatrix<Complex64>,
-    t: &DMatrix<Complex64>,
-) -> Result<Diagonalised, LinalgError> {
-    let size = t.nrows();
-    let values = (0..size).map(|i| t[(i, i)]).collect();
-    let vectors = q * triangular_vectors(t);
-    let inverse = vectors
-        .clone()
-        .try_inverse()
-        .ok_or(LinalgError::Defective { size })?;
-    let condition = condition_number(&vectors)?;
-    if !condition.is_finite() {
-        return Err(LinalgError::Defective { size });
-    }
-    Ok(Diagonalised {
-        values,
-        vectors,
-        inverse,
-        condition,
+    Err(LinalgError::NotFinite {
+        what: "a matrix to be diagonalised",
     })
 }
 
-/// Unit eigenvectors of an upper triangular matrix by back-substitution.
-fn triangular_vectors(t: &DMatrix<Complex64>) -> DMatrix<Complex64> {
-    let size = t.nrows();
-    // A repeated eigenvalue divides by this instead of zero; the condition number then tells.
-    let floor = f64::EPSILON * t.norm().max(f64::MIN_POSITIVE);
-    let mut vectors = DMatrix::zeros(size, size);
-    for k in 0..size {
-        let mut x = DVector::<Complex64>::zeros(size);
-        x[k] = Complex64::ONE;
-        for i in (0..k).rev() {
-            let sum: Complex64 = (i + 1..=k).map(|j| t[(i, j)] * x[j]).sum();
-            let gap = t[(k, k)] - t[(i, i)];
-            let gap = if gap.norm() < floor {
-                Complex64::from(floor)
-            } else {
-                gap
-            };
-            x[i] = sum / gap;
-        }
-        let norm = x.norm();
-        vectors.set_column(k, &(x / Complex64::from(norm)));
+fn inverted(
+    values: Vec<Complex64>,
+    mut vectors: DMatrix<Complex64>,
+) -> Result<Diagonalised, LinalgError> {
+    let size = values.len();
+    for mut column in vectors.column_iter_mut() {
+        let norm = column.norm();
+        column.unscale_mut(norm);
     }
-    vectors
-}
-
-fn condition_number(vectors: &DMatrix<Complex64>) -> Result<f64, LinalgError> {
-    let size = vectors.nrows();
-    let cap = ITERATIONS_PER_ROW * size.max(1);
-    let svd = nalgebra::SVD::try_new(vectors.clone(), false, false, f64::EPSILON, cap).ok_or(
-        LinalgError::NotConverged {
-            what: "the singular values of the eigenvectors",
-            size,
-            iterations: cap,
-        },
-    )?;
-    let largest = svd.singular_values.iter().copied().fold(0.0, f64::max);
-    let smallest = svd.singular_values.iter().copied().fold(f64::MAX, f64::min);
-    Ok(if size == 0 { 1.0 } else { largest / smallest })
-}
-
-/// Rounding leaves the two members of a pair an ulp apart; the second is set from the first.
-fn make_conjugate(result: &mut Diagonalised, pairs: &[usize]) {
-    let mut in_pair = vec![false; result.values.len()];
-    for &k in pairs {
-        in_pair[k] = true;
-        in_pair[k + 1] = true;
-        result.values[k + 1] = result.values[k].conj();
-        let conjugate = result.vectors.column(k).map(|x| x.conj());
-        result.vectors.set_column(k + 1, &conjugate);
-        let conjugate = result.inverse.row(k).map(|x| x.conj());
-        result.inverse.set_row(k + 1, &conjugate);
-    }
-    for (value, paired) in result.values.iter_mut().zip(in_pair) {
-        if !paired {
-            value.im = 0.0;
-        }
+    let sigma = singular_values(&vectors).ok_or(LinalgError::Defective { size })?;
+    let condition = match (sigma.first(), sigma.last()) {
+        (Some(largest), Some(smallest)) => largest / smallest,
+        _ => 1.0,
+    };
+    let inverse = vectors.clone().try_inverse();
+    let inverse = inverse.filter(|inverse| inverse.iter().all(|x| x.is_finite()));
+    match inverse {
+        Some(inverse) if condition.is_finite() => Ok(Diagonalised {
+            values,
+            vectors,
+            inverse,
+            condition,
+        }),
+        _ => Err(LinalgError::Defective { size }),
     }
 }
 
@@ -200,7 +102,8 @@ mod tests {
     use super::*;
 
     fn rebuilt(d: &Diagonalised) -> DMatrix<Complex64> {
-        let values = DMatrix::from_diagonal(&DVector::from_vec(d.values.clone()));
+        let values = nalgebra::DVector::from_vec(d.values.clone());
+        let values = DMatrix::from_diagonal(&values);
         &d.vectors * values * &d.inverse
     }
 

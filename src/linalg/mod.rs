@@ -5,6 +5,7 @@
 
 mod eigen;
 mod fft;
+mod kernels;
 mod qr;
 mod svd;
 
@@ -12,6 +13,9 @@ pub use eigen::Diagonalised;
 pub use eigen::diagonalise_complex;
 pub use eigen::diagonalise_real;
 pub use fft::Convolver;
+pub use kernels::Scalar;
+pub use kernels::multiply;
+pub use kernels::multiply_adjoint;
 pub use qr::PivotedQr;
 pub use qr::pivoted_qr;
 pub use svd::GradedSvd;
@@ -32,6 +36,18 @@ pub enum LinalgError {
         size: usize,
         /// The cap that was reached.
         iterations: usize,
+    },
+    /// A NaN or an infinity where numbers are needed.
+    #[error("{what} holds a value that is not finite")]
+    NotFinite {
+        /// The matrix.
+        what: &'static str,
+    },
+    /// The eigenvalue iteration did not converge.
+    #[error("the eigenvalues of a {size} x {size} matrix did not converge")]
+    NoEigenvalues {
+        /// Rows of the matrix.
+        size: usize,
     },
     /// The matrix has no complete set of eigenvectors in working precision.
     #[error("a {size} x {size} matrix is defective: its eigenvectors are linearly dependent")]
