@@ -61,7 +61,10 @@ fn main() {
 /// Processor time of this thread, where the system tells it; else wall time.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    let nanoseconds = text
+        .split(' ')
+        .next()
+        .and_then(|word| word.parse::<f64>().ok());
     nanoseconds.map_or(0.0, |ns| 1e-9 * ns)
 }
 
@@ -77,7 +80,10 @@ fn read(path: &Path) -> Vec<DiagonalSystem> {
         pairs.map(|(re, im)| Complex64::new(re, im)).collect()
     };
     let (lambda, b, c) = (complex("lambda"), complex("b"), complex("c"));
-    let rows = lambda.chunks(states).zip(b.chunks(states)).zip(c.chunks(states));
+    let rows = lambda
+        .chunks(states)
+        .zip(b.chunks(states))
+        .zip(c.chunks(states));
     rows.map(|((lambda, b), c)| {
         DiagonalSystem::new(
             Time::Continuous,

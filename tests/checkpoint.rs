@@ -424,6 +424,41 @@ fn a_pole_that_the_layout_cannot_hold_is_named() {
 }
 
 #[test]
+fn a_number_that_overflows_the_files_dtype_is_named_before_anything_is_written() {
+    let checkpoint = open("mixed_dtypes.pth", Declared::default());
+    let mut model = checkpoint.model.clone();
+    for system in &mut model.blocks[0].systems {
+        let residues: Vec<_> = system
+            .residues()
+            .unwrap()
+            .iter()
+            .map(|r| r * 1e60)
+            .collect();
+        let (time, exponents) = (system.time(), system.exponents().to_vec());
+        *system = hankelite::ssm::DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.pth");
+    let error = write(&checkpoint.with_model(model), &out).unwrap_err();
+    assert!(
+        matches!(&error, CheckpointError::Content { fault: Fault::Overflow { tensor, .. }, .. }
+            if tensor == "s4_layers.0.kernel.C"),
+        "{error}"
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_dss_version_declared_for_s4d_layers_is_a_contradiction() {
+    let declared = Declared {
+        dss_version: Some(DssVersion::Exp),
+        ..Declared::default()
+    };
+    let found = fault("s4d_classifier.pth", declared);
+    assert!(matches!(found, Fault::Contradiction { .. }), "{found}");
+}
+
+#[test]
 fn the_source_is_never_overwritten_and_a_missing_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");

@@ -133,7 +133,7 @@ fn an_unstable_layer_is_shown_and_not_reduced() {
         &[
             "reduce", &file, "--length", "48", "--order", "3", "--output", &out,
         ],
-        &["s4_layers.0", "channel 0", "lambda = 0.3"],
+        &["s4_layers.0", "channel 0", "lambda = 3.000e-1"],
     );
     assert!(folder.files().is_empty());
 }
@@ -325,6 +325,100 @@ fn wrong_numbers_and_wrong_outputs_write_nothing() {
 }
 
 #[test]
+fn an_output_that_is_no_plain_file_or_an_input_is_refused() {
+    let folder = Folder::new();
+    let source = folder.path("source.safetensors");
+    std::fs::copy(data("s4d_classifier.safetensors"), &source).unwrap();
+    let before = std::fs::read(&source).unwrap();
+    let evaluate = ["evaluate", &source, "--data", &source, "--logits", &source];
+    assert_fails(&evaluate, &["is being read"]);
+    assert_eq!(std::fs::read(&source).unwrap(), before);
+    #[cfg(unix)]
+    {
+        let reduce =
+            |out: &str| assert_fails(&["reduce", &source, "--order", "3", "-o", out], &["device"]);
+        reduce("/dev/null");
+        let link = folder.path("link.safetensors");
+        std::fs::write(folder.path("target.safetensors"), b"old").unwrap();
+        std::os::unix::fs::symlink(folder.path("target.safetensors"), &link).unwrap();
+        assert!(
+            run(&["reduce", &source, "--order", "3", "-o", &link])
+                .status
+                .success()
+        );
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_ne!(
+            std::fs::read(folder.path("target.safetensors")).unwrap(),
+            b"old"
+        );
+    }
+}
+
+#[test]
+fn a_failed_run_leaves_an_existing_output_as_it_was() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    std::fs::write(&out, b"precious").unwrap();
+    let source = data("s4d_classifier.pth");
+    let missing = folder.path("no-data.safetensors");
+    let arguments = ["reduce", &source, "--order", "3", "-o", &out, "--data"];
+    assert_fails(
+        &[&arguments[..], &[&missing]].concat(),
+        &["no-data.safetensors"],
+    );
+    let unlabelled = model("waves/calibration.safetensors");
+    assert_fails(&[&arguments[..], &[&unlabelled]].concat(), &["no `labels`"]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+}
+
+#[test]
+fn even_the_loosest_rule_writes_a_file_that_can_be_read() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&["reduce", &source, "--tolerance", "1e9", "-o", &out]);
+    assert_eq!(record["layers"][0]["order"], 1);
+    assert_eq!(record["layers"][0]["channels"][0]["order"], 0);
+    assert!(run(&["inspect", &out]).status.success());
+}
+
+#[test]
+fn a_length_that_no_sequence_has_is_refused_wherever_it_stands() {
+    let source = model("waves/model.safetensors");
+    for length in ["16777217", "2305843009213693952"] {
+        let arguments = [
+            "reduce",
+            &source,
+            "--order",
+            "4",
+            "--dry-run",
+            "--length",
+            length,
+        ];
+        assert_fails(&arguments, &["sequence length", length]);
+    }
+    let folder = Folder::new();
+    let copy = folder.path("model.safetensors");
+    std::fs::copy(&source, &copy).unwrap();
+    std::fs::write(folder.path("model.hankelite.toml"), "length = 0\n").unwrap();
+    assert_fails(&["inspect", &copy], &["sequence length is 0"]);
+}
+
+#[test]
+fn names_from_a_file_cannot_command_the_terminal() {
+    let folder = Folder::new();
+    let path = folder.path("odd.safetensors");
+    let header = r#"{"x\u001b[31m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 4]);
+    std::fs::write(&path, bytes).unwrap();
+    let output = run(&["inspect", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!output.stderr.contains(&0x1b), "{}", text(&output.stderr));
+}
+
+#[test]
 fn wrong_usage_exits_with_two_and_help_with_zero() {
     for arguments in [
         &["reduce", "x.pth", "--output", "y.pth"][..],
@@ -334,6 +428,7 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
         &["reduce", "x.pth", "--order", "3"],
         &["frobnicate"],
         &["evaluate", "x.pth"],
+        &["inspect", "x.pth", "--threads", "20000"],
         &[],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");

@@ -19,6 +19,7 @@ use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::Encoded;
 use crate::checkpoint::layer::padded_modes;
+use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
@@ -237,7 +238,7 @@ impl Dss {
     ) -> Result<Vec<Encoded>, Fault> {
         let stored = self.decode_steps(tensors)?;
         let channels = systems.len();
-        let order = systems.iter().map(DiagonalSystem::order).max().unwrap_or(0);
+        let order = stored_order(systems);
         let (mut poles, mut weights) = (Vec::new(), Vec::new());
         let mut log_steps = Vec::new();
         for (h, system) in systems.iter().enumerate() {

@@ -12,6 +12,7 @@ use num_complex::Complex64;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::Encoded;
 use crate::checkpoint::layer::padded_modes;
+use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::ssm::DiagonalSystem;
@@ -102,7 +103,7 @@ impl S4d {
     /// a decaying mode with C = 0.
     pub(super) fn encode(&self, systems: &[DiagonalSystem]) -> Result<Vec<Encoded>, Fault> {
         let channels = systems.len();
-        let order = systems.iter().map(DiagonalSystem::order).max().unwrap_or(0);
+        let order = stored_order(systems);
         let (mut steps, mut decay, mut frequency, mut c) = (vec![], vec![], vec![], vec![]);
         for (h, system) in systems.iter().enumerate() {
             let (step, modes) = padded_modes(&self.layer, h, system, order)?;

@@ -24,6 +24,9 @@ use crate::model::Pooling;
 /// ε of torch's LayerNorm.
 const NORM_EPSILON: f64 = 1e-5;
 
+/// The longest sequence that is believed: kernels of this length still fit into memory.
+pub(crate) const LENGTH_MAX: usize = 1 << 24;
+
 /// What stands around the layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tree {
@@ -92,6 +95,12 @@ impl Structure {
         names: impl Iterator<Item = &'a str> + Clone,
         declared: Declared,
     ) -> Result<Self, Fault> {
+        if let Some(found) = declared.length
+            && !(1..=LENGTH_MAX).contains(&found)
+        {
+            let most = LENGTH_MAX;
+            return Err(Fault::Length { found, most });
+        }
         let found = find(names.clone())?;
         let known: BTreeSet<&str> = names.clone().collect();
         let mut structure = Self {
@@ -106,6 +115,7 @@ impl Structure {
             structure.layers.push(layout);
         }
         structure.require_one_family(&found.layers)?;
+        structure.check_settled()?;
         if structure.tree == Tree::Classifier {
             structure.settle_placement();
         }
@@ -186,7 +196,7 @@ impl Structure {
             }
         };
         self.settled.dss_version = Some(version);
-        if version == DssVersion::Softmax && self.settled.length.is_none_or(|length| length == 0) {
+        if version == DssVersion::Softmax && self.settled.length.is_none() {
             return Err(Fault::Undeclared {
                 what: "the sequence length L",
                 needed_for: "the softmax kernel of DSS",
@@ -209,6 +219,17 @@ impl Structure {
             }
         }
         Ok(())
+    }
+
+    /// A DSS version declared for other layers would be carried along in the metadata.
+    fn check_settled(&self) -> Result<(), Fault> {
+        match (self.settled.dss_version, self.layers.first()) {
+            (Some(version), Some(LayerLayout::S4d(layout))) => Err(Fault::Contradiction {
+                declared: format!("DSS version `{}`", version.name()),
+                tensor: format!("{}{}log_A_real", self.prefix, layout.kernel),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file

@@ -58,8 +58,8 @@ enum Version {
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_string()),
-        Ok(number) => Ok(number),
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a whole number of at least 1".to_string()),
     }
 }
 

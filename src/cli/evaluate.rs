@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::DssVersion;
+use crate::checkpoint::check_destination;
 use crate::checkpoint::write_array;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
@@ -42,7 +44,7 @@ a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// The data.
+    /// Where the sequences come from: mnist:DIR, or a safetensors file (see below).
     #[arg(long, value_name = "DATA")]
     data: Source,
     /// The part of the data [default: test, where there are parts].
@@ -135,6 +137,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Part::Train => Split::Train,
         Part::Test => Split::Test,
     });
+    if let Some(file) = &arguments.logits {
+        check_destination(file, &inputs(arguments))?;
+    }
     let data = Dataset::read(&arguments.data, split)?;
     let count = arguments.limit.unwrap_or(data.len()).min(data.len());
     if data.labels().is_none() && arguments.against.is_none() && arguments.logits.is_none() {
@@ -145,7 +150,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
     let path = arguments.path.path();
-    let first = logits(&checkpoint, &data, count, path, printer)?;
+    let here = |file: &PathBuf| format!("{} on {}", file.display(), arguments.data);
+    let first = logits(&checkpoint, &data, count, path, printer)
+        .with_context(|| here(&arguments.input.checkpoint))?;
     if let Some(file) = &arguments.logits {
         let flat = first.logits.concat();
         write_array(file, "logits", &[count, flat.len() / count.max(1)], &flat)?;
@@ -155,7 +162,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         None => None,
         Some(other) => {
             let checkpoint = open(other, &declared, printer)?;
-            let second = logits(&checkpoint, &data, count, path, printer)?;
+            let second =
+                logits(&checkpoint, &data, count, path, printer).with_context(|| here(other))?;
             Some(compare(
                 other.display().to_string(),
                 &first,
@@ -177,6 +185,26 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
+/// The files that a run reads, none of which it may write.
+fn inputs(arguments: &Arguments) -> Vec<&std::path::Path> {
+    let mut inputs = vec![arguments.input.checkpoint.as_path()];
+    inputs.extend(arguments.against.as_deref());
+    if let Source::Arrays(path) = &arguments.data {
+        inputs.push(path);
+    }
+    inputs
+}
+
+/// Labelled data that suit a checkpoint: for a check before long work.
+pub(super) fn labelled(checkpoint: &Checkpoint, source: &Source) -> anyhow::Result<Dataset> {
+    let data = Dataset::read(source, None)?;
+    if data.labels().is_none() {
+        bail!("{source}: no `labels`, which an accuracy needs");
+    }
+    Network::new(&checkpoint.model, data.length(), Path::Recurrence)?.logits(data.sequence(0))?;
+    Ok(data)
+}
+
 /// Accuracy and loss of a checkpoint on all of a data set.
 pub(super) fn score(
     checkpoint: &Checkpoint,
@@ -184,9 +212,6 @@ pub(super) fn score(
     path: Path,
     printer: &Printer,
 ) -> anyhow::Result<Report> {
-    if data.labels().is_none() {
-        bail!("the data have no `labels`, which an accuracy needs");
-    }
     logits(checkpoint, data, data.len(), path, printer)?.report(data)
 }
 

@@ -72,6 +72,9 @@ pub struct Reduced {
     pub error_bound: f64,
     /// κ₂ of the eigenvectors that diagonalise the truncated matrix.
     pub condition: f64,
+    /// Whether a lower order was taken because a higher one has a pole on or outside the boundary
+    /// of stability in double precision.
+    pub lowered: bool,
     /// Whether the cut fell between two equal Hankel singular values.
     pub tie: bool,
 }
@@ -153,7 +156,10 @@ fn project<T: Scalar>(
     let svd = factor_svd(factors)?;
     let hankel = HankelValues::new(svd.sigma.clone(), states);
     let rank = hankel.numerical_rank();
-    let mut right = multiply(&factors.controllability, &svd.v.columns(0, rank).into_owned());
+    let mut right = multiply(
+        &factors.controllability,
+        &svd.v.columns(0, rank).into_owned(),
+    );
     let mut left = multiply(&factors.observability, &svd.u.columns(0, rank).into_owned());
     for j in 0..rank {
         let root = svd.sigma[j].sqrt();
@@ -207,7 +213,8 @@ impl Balanced {
     /// # References
     /// Ezoe and Sato, section IV-B (parameter extraction).
     pub fn truncate(&self, states: usize) -> Result<Reduced, ControlError> {
-        let mut order = states.min(self.hankel.numerical_rank());
+        let possible = states.min(self.hankel.numerical_rank());
+        let mut order = possible;
         loop {
             let (modes, condition) = self.diagonal_modes(order)?;
             match self.to_system(&modes) {
@@ -217,6 +224,7 @@ impl Balanced {
                         order,
                         error_bound: self.hankel.truncation_bound(order),
                         condition,
+                        lowered: order < possible,
                         tie: self.hankel.tie_at(order),
                     });
                 }

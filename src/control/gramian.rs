@@ -208,7 +208,7 @@ fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) ->
     let mut best = None;
     let mut largest = 0.0;
     for (i, (&node, value)) in nodes.iter().zip(g).enumerate() {
-        let size = value.norm() / plane.decay(node).sqrt();
+        let size = value.l1_norm() / plane.decay(node).sqrt();
         if active[i] && size > largest {
             largest = size;
             best = Some(i);

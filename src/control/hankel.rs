@@ -141,7 +141,10 @@ pub(super) fn factor_svd<T: Scalar>(
     factors: &GramianFactors<T>,
 ) -> Result<GradedSvd<T>, ControlError> {
     let product = multiply_adjoint(&factors.observability, &factors.controllability);
-    let largest = product.iter().map(|&x| ComplexField::abs(x)).fold(0.0, f64::max);
+    let largest = product
+        .iter()
+        .map(|&x| ComplexField::norm1(x))
+        .fold(0.0, f64::max);
     let scale = if largest > 0.0 { largest } else { 1.0 };
     let mut svd = graded_svd(&product.unscale(scale))?;
     svd.sigma.iter_mut().for_each(|value| *value *= scale);

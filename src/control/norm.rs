@@ -26,7 +26,9 @@ pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
     let modes = real_modes(system.system())?;
     let factors = real_gramian_factors(system)?;
     let output = DVector::from_vec(real_output(&modes));
-    Ok((factors.controllability.transpose() * output).norm())
+    // Scaled first: the squares of very small or large weights leave the range of doubles.
+    let scale = output.amax().max(f64::MIN_POSITIVE);
+    Ok((factors.controllability.transpose() * (output / scale)).norm() * scale)
 }
 
 /// The H2 norm of the difference of two stable systems on the same time base: the ℓ2 distance of

@@ -32,6 +32,14 @@ pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
     let (counts, pixels) = read_idx(&images_path, IMAGES_MAGIC, 3)?;
     let (label_counts, labels) = read_idx(&labels_path, LABELS_MAGIC, 1)?;
     let (count, length) = (counts[0], counts[1] * counts[2]);
+    if count == 0 || length == 0 {
+        let found = format!("images of {counts:?}");
+        return Err(content(
+            &images_path,
+            found,
+            "at least one image of one pixel",
+        ));
+    }
     if label_counts[0] != count {
         let found = format!("{} labels", label_counts[0]);
         return Err(content(

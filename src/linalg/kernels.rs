@@ -44,16 +44,21 @@ pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T>
     let mut product = DMatrix::zeros(a.ncols(), b.ncols());
     let out = view_mut(&mut product);
     let one = nalgebra::one();
-    matmul(out, faer::Accum::Replace, view(a).adjoint(), view(b), one, Par::Seq);
+    matmul(
+        out,
+        faer::Accum::Replace,
+        view(a).adjoint(),
+        view(b),
+        one,
+        Par::Seq,
+    );
     product
 }
 
 /// A Π = Q R with column pivoting: Q (m × k), R (k × n), and the column of A that stands at each
 /// place. Norms are downdated, so the order of columns that are small against the first is only
 /// roughly right.
-pub(super) fn fast_pivoted_qr<T: Scalar>(
-    a: &DMatrix<T>,
-) -> (DMatrix<T>, DMatrix<T>, Vec<usize>) {
+pub(super) fn fast_pivoted_qr<T: Scalar>(a: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>, Vec<usize>) {
     let qr = view(a).col_piv_qr();
     let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
     let (forward, _) = qr.P().arrays();
@@ -78,12 +83,22 @@ pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatri
     let mut memory = MemBuffer::new(scratch);
     let out = Some(view_mut(&mut vectors));
     let stack = MemStack::new(&mut memory);
-    let done = svd(view(a), sigma.as_mut(), None, out, Par::Seq, stack, Default::default());
+    let done = svd(
+        view(a),
+        sigma.as_mut(),
+        None,
+        out,
+        Par::Seq,
+        stack,
+        Default::default(),
+    );
     done.is_ok().then_some(vectors)
 }
 
 /// Eigenvalues and unit eigenvectors of a complex matrix.
-pub(super) fn complex_eigen(a: &DMatrix<Complex64>) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
+pub(super) fn complex_eigen(
+    a: &DMatrix<Complex64>,
+) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
     let eigen = view(a).eigen().ok()?;
     Some(unpacked(eigen.S(), eigen.U()))
 }
@@ -120,7 +135,10 @@ mod tests {
         let c = DMatrix::from_fn(5, 2, |i, j| Complex64::new(1.0, (i + j) as f64));
         assert!((multiply_adjoint(&a, &c) - a.adjoint() * &c).norm() < 1e-13);
         let empty = DMatrix::<f64>::zeros(3, 0);
-        assert_eq!(multiply(&empty, &DMatrix::zeros(0, 2)), DMatrix::zeros(3, 2));
+        assert_eq!(
+            multiply(&empty, &DMatrix::zeros(0, 2)),
+            DMatrix::zeros(3, 2)
+        );
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn list_modes(modes: &[(usize, Complex64)]) -> String {
     let shown: Vec<String> = modes
         .iter()
         .take(4)
-        .map(|(i, pole)| format!("mode {i} has lambda = {:.6}{:+.6}i", pole.re, pole.im))
+        .map(|(i, pole)| format!("mode {i} has lambda = {:.3e}{:+.3e}i", pole.re, pole.im))
         .collect();
     let more = if modes.len() > 4 { ", ..." } else { "" };
     format!("{}{more}", shown.join(", "))
