@@ -247,11 +247,11 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let header = [
         "layer",
         "states",
-        "discarded Σσ",
-        "error bound",
+        "Σσ cut (all)",
+        "bound (worst)",
         "H2 error",
         &kernel,
-        "condition",
+        "cond(V)",
     ];
     let rows = document.layers.iter().map(|layer| {
         vec![
