@@ -9,6 +9,7 @@ use faer::linalg::matmul::matmul;
 use faer::linalg::svd::ComputeSvdVectors;
 use faer::linalg::svd::svd;
 use faer::linalg::svd::svd_scratch;
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
@@ -93,6 +94,16 @@ pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatri
         Default::default(),
     );
     done.is_ok().then_some(vectors)
+}
+
+/// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those
+/// before it only. `None` when they are linearly dependent.
+pub(super) fn orthonormalised<T: Scalar>(x: &DMatrix<T>) -> Option<DMatrix<T>> {
+    let gram = multiply_adjoint(x, x);
+    let factor = view(&gram).llt(faer::Side::Lower).ok()?;
+    let mut adjoint = x.adjoint();
+    solve_lower_triangular_in_place(factor.L(), view_mut(&mut adjoint), Par::Seq);
+    Some(adjoint.adjoint())
 }
 
 /// Eigenvalues and unit eigenvectors of a complex matrix.
