@@ -11,6 +11,7 @@ use crate::compress::Rule;
 use crate::compress::TimeBase;
 use crate::control::Balanced;
 use crate::control::ControlError;
+use crate::control::ModalScore;
 use crate::control::Realisation;
 use crate::control::Reduced;
 use crate::control::balance;
@@ -166,9 +167,9 @@ fn modal(system: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlError
         unreachable!("Plan::check refuses other rules for modal truncation");
     };
     let base = in_time_base(system, plan.time)?;
-    let kept = modal_truncation(base.stable()?, order)?;
-    let all: f64 = modal_scores(base.stable()?)?.iter().sum();
-    let stay: f64 = modal_scores(kept.stable()?)?.iter().sum();
+    let kept = modal_truncation(base.stable()?, order, ModalScore::Hinf)?;
+    let all: f64 = modal_scores(base.stable()?, ModalScore::Hinf)?.iter().sum();
+    let stay: f64 = modal_scores(kept.stable()?, ModalScore::Hinf)?.iter().sum();
     Ok(Candidate {
         error_bound: (all - stay).max(0.0),
         ..whole(&back_to_discrete(kept, system)?, None)

@@ -1,5 +1,6 @@
-//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, balanced and
-//! modal truncation, H2 norms.
+//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, reduction by
+//! balanced truncation, residualisation, modes, H2-optimal refinement and finite horizons, and
+//! the H2 and H∞ norms that measure it.
 //!
 //! Gramians of diagonal systems are Cauchy-like. They are never formed: their factors come
 //! straight from poles and weights, and every small difference is taken before it is multiplied.
@@ -20,6 +21,7 @@ pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;
 pub use hankel::HankelValues;
 pub use hankel::hankel_values;
+pub use modal::ModalScore;
 pub use modal::modal_scores;
 pub use modal::modal_truncation;
 pub use norm::h2_error;
