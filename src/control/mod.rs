@@ -12,6 +12,7 @@ mod hankel;
 mod modal;
 mod norm;
 mod realisation;
+mod residualise;
 
 pub use balance::Balanced;
 pub use balance::Reduced;
@@ -27,6 +28,9 @@ pub use modal::modal_truncation;
 pub use norm::h2_error;
 pub use norm::h2_norm;
 pub use realisation::Realisation;
+pub use residualise::DcBalanced;
+pub use residualise::balance_for_dc;
+pub use residualise::dc_gain;
 
 use crate::linalg::LinalgError;
 use crate::ssm::SystemError;
