@@ -9,6 +9,7 @@
 mod balance;
 mod gramian;
 mod hankel;
+mod hinf;
 mod modal;
 mod norm;
 mod realisation;
@@ -22,6 +23,9 @@ pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;
 pub use hankel::HankelValues;
 pub use hankel::hankel_values;
+pub use hinf::HinfNorm;
+pub use hinf::hinf_error;
+pub use hinf::hinf_norm;
 pub use modal::ModalScore;
 pub use modal::modal_scores;
 pub use modal::modal_truncation;
