@@ -8,6 +8,7 @@
 
 mod balance;
 mod gramian;
+mod h2_optimal;
 mod hankel;
 mod hinf;
 mod modal;
@@ -21,6 +22,9 @@ pub use balance::balance;
 pub use gramian::GramianFactors;
 pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;
+pub use h2_optimal::H2Refined;
+pub use h2_optimal::h2_optimal;
+pub use h2_optimal::h2_refine;
 pub use hankel::HankelValues;
 pub use hankel::hankel_values;
 pub use hinf::HinfNorm;
