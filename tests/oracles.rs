@@ -1,4 +1,9 @@
 //! The Hankel core against independent ways to the same numbers, and against invariances.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
 
 mod common;
 
