@@ -39,25 +39,28 @@ const POLE_MIN: f64 = 1e-304;
 /// factorisation.
 #[derive(Debug, Clone)]
 pub struct Balanced {
-    hankel: HankelValues,
-    form: Form,
-    time: Time,
-    feedthrough: f64,
+    pub(super) hankel: HankelValues,
+    pub(super) form: Form,
+    pub(super) time: Time,
+    pub(super) feedthrough: f64,
 }
 
 /// (A − I, b, c) in discrete time, (A, b, c) in continuous time, k × k with σ_k above rounding.
 #[derive(Debug, Clone)]
-enum Form {
+pub(super) enum Form {
     Real(Block<f64>),
     Complex(Block<Complex64>),
 }
 
 #[derive(Debug, Clone)]
-struct Block<T: ComplexField<RealField = f64>> {
-    a: DMatrix<T>,
-    b: DMatrix<T>,
-    c: DMatrix<T>,
+pub(super) struct Block<T: ComplexField<RealField = f64>> {
+    pub(super) a: DMatrix<T>,
+    pub(super) b: DMatrix<T>,
+    pub(super) c: DMatrix<T>,
 }
+
+/// Shifted poles ν and the residues whose real part is heard, with κ₂ of the eigenvectors.
+pub(super) type DiagonalModes = (Vec<(Complex64, Complex64)>, f64);
 
 /// A truncated system, diagonal again.
 #[derive(Debug, Clone)]
@@ -138,7 +141,7 @@ pub fn balance(
 }
 
 /// λ in continuous time, a − 1 in discrete time.
-fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
+pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     let shifted = exponents.iter().map(|&lambda| match time {
         Time::Continuous => lambda,
         Time::Discrete { step } => expm1(lambda * step),
@@ -146,7 +149,7 @@ fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     shifted.collect()
 }
 
-fn project<T: Scalar>(
+pub(super) fn project<T: Scalar>(
     factors: &GramianFactors<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     b: &DMatrix<T>,
@@ -184,6 +187,52 @@ impl<T: ComplexField<RealField = f64>> Block<T> {
     }
 }
 
+impl Form {
+    /// The leading `order` states.
+    pub(super) fn leading(&self, order: usize) -> Form {
+        match self {
+            Form::Real(block) => Form::Real(block.leading(order)),
+            Form::Complex(block) => Form::Complex(block.leading(order)),
+        }
+    }
+
+    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j.
+    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
+        match self {
+            Form::Complex(block) => {
+                if block.a.is_empty() {
+                    return Ok((Vec::new(), 1.0));
+                }
+                let d = diagonalise_complex(&block.a)?;
+                let residues = residues(&d, &block.b, &block.c);
+                let modes = d.values.iter().copied().zip(residues).collect();
+                Ok((modes, d.condition))
+            }
+            Form::Real(block) => {
+                if block.a.is_empty() {
+                    return Ok((Vec::new(), 1.0));
+                }
+                let d = diagonalise_real(&block.a)?;
+                let b = block.b.map(Complex64::from);
+                let c = block.c.map(Complex64::from);
+                let residues = residues(&d, &b, &c);
+                let modes = d.values.iter().copied().zip(residues);
+                // Of a pair one member stays, with twice its residue.
+                let kept = modes.filter(|(value, _)| value.im >= 0.0);
+                let heard = kept.map(|(value, residue)| {
+                    let share = if value.im > 0.0 {
+                        2.0 * residue
+                    } else {
+                        Complex64::from(residue.re)
+                    };
+                    (value, share)
+                });
+                Ok((heard.collect(), d.condition))
+            }
+        }
+    }
+}
+
 impl Balanced {
     /// The Hankel singular values, one per state of the realisation.
     pub fn hankel(&self) -> &HankelValues {
@@ -216,8 +265,8 @@ impl Balanced {
         let possible = states.min(self.hankel.numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.diagonal_modes(order)?;
-            match self.to_system(&modes) {
+            let (modes, condition) = self.form.leading(order).diagonal_modes()?;
+            match self.to_system(&modes, self.feedthrough) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -234,51 +283,18 @@ impl Balanced {
         }
     }
 
-    /// Shifted poles ν and the residues whose real part is heard.
-    fn diagonal_modes(
+    /// The diagonal system of shifted poles and residues, in the time base that was balanced.
+    pub(super) fn to_system(
         &self,
-        order: usize,
-    ) -> Result<(Vec<(Complex64, Complex64)>, f64), ControlError> {
-        if order == 0 {
-            return Ok((Vec::new(), 1.0));
-        }
-        match &self.form {
-            Form::Complex(block) => {
-                let block = block.leading(order);
-                let d = diagonalise_complex(&block.a)?;
-                let residues = residues(&d, &block.b, &block.c);
-                let modes = d.values.iter().copied().zip(residues).collect();
-                Ok((modes, d.condition))
-            }
-            Form::Real(block) => {
-                let block = block.leading(order);
-                let d = diagonalise_real(&block.a)?;
-                let b = block.b.map(Complex64::from);
-                let c = block.c.map(Complex64::from);
-                let residues = residues(&d, &b, &c);
-                let modes = d.values.iter().copied().zip(residues);
-                // Of a pair one member stays, with twice its residue.
-                let kept = modes.filter(|(value, _)| value.im >= 0.0);
-                let heard = kept.map(|(value, residue)| {
-                    let share = if value.im > 0.0 {
-                        2.0 * residue
-                    } else {
-                        Complex64::from(residue.re)
-                    };
-                    (value, share)
-                });
-                Ok((heard.collect(), d.condition))
-            }
-        }
-    }
-
-    fn to_system(&self, modes: &[(Complex64, Complex64)]) -> Result<DiagonalSystem, SystemError> {
+        modes: &[(Complex64, Complex64)],
+        feedthrough: f64,
+    ) -> Result<DiagonalSystem, SystemError> {
         let exponents = modes
             .iter()
             .map(|&(value, _)| self.exponent(value))
             .collect();
         let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
-        DiagonalSystem::siso(self.time, exponents, &residues, self.feedthrough)
+        DiagonalSystem::siso(self.time, exponents, &residues, feedthrough)
     }
 
     /// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is

@@ -37,6 +37,16 @@ pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
 /// # Errors
 /// [`ControlError::DifferentTime`]; [`ControlError::System`] as [`h2_norm`].
 pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64, ControlError> {
+    let difference = difference(full, reduced, DMatrix::zeros(1, 1))?;
+    h2_norm(difference.stable()?)
+}
+
+/// The system full − reduced, with the modes of both and the given feedthrough.
+pub(super) fn difference(
+    full: StableSystem<'_>,
+    reduced: StableSystem<'_>,
+    feedthrough: DMatrix<f64>,
+) -> Result<DiagonalSystem, ControlError> {
     let (full, reduced) = (full.system(), reduced.system());
     if full.time() != reduced.time() {
         return Err(ControlError::DifferentTime);
@@ -52,12 +62,11 @@ pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64
         .collect();
     let minus = reduced.output().iter().map(|c| -c);
     let outputs: Vec<_> = full.output().iter().copied().chain(minus).collect();
-    let difference = DiagonalSystem::new(
+    Ok(DiagonalSystem::new(
         full.time(),
         exponents,
         DMatrix::from_column_slice(inputs.len(), 1, &inputs),
         DMatrix::from_row_slice(1, outputs.len(), &outputs),
-        DMatrix::zeros(1, 1),
-    )?;
-    h2_norm(difference.stable()?)
+        feedthrough,
+    )?)
 }
