@@ -20,6 +20,7 @@ use hankelite::ssm::{DiagonalSystem, Time};
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 const REALISATIONS: [Realisation; 2] = [Realisation::Real, Realisation::Complex];
 
@@ -72,8 +73,17 @@ fn systems() -> impl Strategy<Value = DiagonalSystem> {
     })
 }
 
+/// A fixed seed: the same systems in every run.
+fn settings() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(20_260_101),
+        ..ProptestConfig::with_cases(64)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+    #![proptest_config(settings())]
 
     #[test]
     fn cross_gramian_eigenvalues_are_the_values_with_signs(system in systems()) {
@@ -103,7 +113,7 @@ proptest! {
         let columns = expected.len() + 8;
         let noise = |i: usize, j: usize| (0.7 * (i * i + 7 * i * j + 3 * j * j) as f64).sin();
         let probe = DMatrix::from_fn(size, columns, noise);
-        let range = (&hankel * (&hankel * probe)).qr().q();
+        let range = (&hankel * probe).qr().q();
         let found = (range.transpose() * hankel).singular_values();
         let found: Vec<f64> = found.iter().copied().take(expected.len()).collect();
         assert_close(&found, &expected, 1e-10, "Hankel matrix");
@@ -173,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn half_the_sum_of_values_bounds_the_gain_and_the_largest_is_below_it(system in systems()) {
+    fn the_gain_lies_between_the_largest_value_and_twice_the_sum(system in systems()) {
         for realisation in REALISATIONS {
             let values = sigma(&system, realisation);
             let norm = hinf_norm(system.stable().unwrap(), realisation).unwrap();
