@@ -22,7 +22,7 @@ use hankelite::model::Model;
 type Failure = Box<dyn std::error::Error>;
 
 /// Column title, method, time base and realisation.
-const COLUMNS: [(&str, Method, TimeBase, RealisationChoice); 5] = [
+const COLUMNS: [(&str, Method, TimeBase, RealisationChoice); 7] = [
     (
         "modal",
         Method::ModalHinf,
@@ -50,6 +50,18 @@ const COLUMNS: [(&str, Method, TimeBase, RealisationChoice); 5] = [
     (
         "discrete, real",
         Method::Balanced,
+        TimeBase::Discrete,
+        RealisationChoice::Real,
+    ),
+    (
+        "residualised",
+        Method::Residualised,
+        TimeBase::Discrete,
+        RealisationChoice::Real,
+    ),
+    (
+        "H2-optimal",
+        Method::H2Optimal,
         TimeBase::Discrete,
         RealisationChoice::Real,
     ),

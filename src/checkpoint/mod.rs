@@ -99,15 +99,38 @@ fn read_archive(archive: Archive, declared: &Declared) -> Result<Checkpoint, Fau
 /// # Errors
 /// [`Fault::NotRepresentable`] where the layout cannot hold a pole; [`ArchiveError`] when the
 /// file cannot be written. Nothing is left behind in either case.
-pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
+pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, CheckpointError> {
     let encoding = &checkpoint.encoding;
+    let structure = &encoding.structure;
     let changed = checkpoint.changed_tensors()?;
     let container = Container::of_path(path).unwrap_or(encoding.archive.container());
-    let metadata = Metadata::render(encoding.structure.settled);
-    encoding
-        .archive
-        .write(path, container, &changed, &metadata)?;
-    Ok(())
+    let metadata = Metadata::render(structure.settled);
+    let mut layers = Vec::new();
+    // Only dynamics can have changed; all other tensors are copies.
+    let accept = |written: &Path| {
+        let archive = Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
+        let tensors = Tensors::new(&archive, &structure.prefix);
+        for layout in &structure.layers {
+            let systems = layout.decode(&tensors);
+            layers.push(systems.map_err(|fault| not_readable(fault.at(written), path))?);
+        }
+        Ok::<(), CheckpointError>(())
+    };
+    let archive = &encoding.archive;
+    archive.write_accepted(path, container, (&changed, &metadata), accept)?;
+    Ok(Written { layers })
+}
+
+fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {
+    let source = Box::new(source);
+    Fault::NotReadable { source }.at(path)
+}
+
+/// What a written file holds, read back from it.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// The systems of every layer and channel, as rounded to the file's number format.
+    pub layers: Vec<Vec<DiagonalSystem>>,
 }
 
 impl Checkpoint {

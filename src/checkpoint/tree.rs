@@ -1,6 +1,7 @@
 //! The whole-model trees: the `S4Model` classifier of `example.py`, and one layer alone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nalgebra::DMatrix;
 
@@ -305,6 +306,11 @@ impl Structure {
     }
 }
 
+/// The transpose of a row-major (rows, columns) tensor, without moving a number.
+fn transposed(rows: usize, columns: usize, data: Vec<f64>) -> Arc<DMatrix<f64>> {
+    Arc::new(DMatrix::from_vec(columns, rows, data))
+}
+
 fn poles_name(has: &dyn Fn(&str) -> bool) -> &'static str {
     let names = ["Lambda_log_im", "Lambda_log_neg_re"];
     names.into_iter().find(|name| has(name)).unwrap_or("Lambda")
@@ -367,7 +373,7 @@ fn output_linear(
     };
     Ok(Some(OutputLinear {
         linear: Linear {
-            weight: DMatrix::from_row_slice(rows, channels, &weight.data),
+            weight: transposed(rows, channels, weight.data),
             bias,
         },
         gated,
@@ -382,18 +388,14 @@ fn encoder(tensors: &Tensors<'_>, channels: usize) -> Result<Encoder, Fault> {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
     };
     if !tensors.contains("encoder.bias") && columns == channels {
-        return Ok(Encoder::Embedding(DMatrix::from_row_slice(
-            rows,
-            columns,
-            &weight.data,
-        )));
+        return Ok(Encoder::Embedding(transposed(rows, columns, weight.data)));
     }
     if rows != channels || columns == 0 {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
     }
     let bias = tensors.shaped("encoder.bias", &[&[channels]], &format!("[{channels}]"))?;
     Ok(Encoder::Linear(Linear {
-        weight: DMatrix::from_row_slice(rows, columns, &weight.data),
+        weight: transposed(rows, columns, weight.data),
         bias: Some(bias.data),
     }))
 }
@@ -409,7 +411,7 @@ fn decoder(tensors: &Tensors<'_>, channels: usize) -> Result<Linear, Fault> {
     }
     let bias = tensors.shaped("decoder.bias", &[&[classes]], &format!("[{classes}]"))?;
     Ok(Linear {
-        weight: DMatrix::from_row_slice(classes, columns, &weight.data),
+        weight: transposed(classes, columns, weight.data),
         bias: Some(bias.data),
     })
 }

@@ -8,12 +8,14 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
+use nalgebra::DVector;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Container;
+use crate::checkpoint::Written;
 use crate::checkpoint::check_destination;
-use crate::checkpoint::read;
 use crate::checkpoint::write;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
@@ -180,10 +182,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         layers,
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        write(&reduced, output)?;
-        let written = read(output, &checkpoint.declared())?;
-        let length = plan.kernel_length;
-        document.rounding_error = Some(worst_difference(&reduced.model, &written.model, length)?);
+        let written = write(&reduced, output)?;
+        let worst = worst_difference(&reduced.model, &written, plan.kernel_length)?;
+        document.rounding_error = Some(worst);
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
@@ -249,21 +250,21 @@ fn reduce(
     Ok((reduced, records))
 }
 
-/// The largest relative kernel difference of any channel of two models with equal channels.
-fn worst_difference(planned: &Model, written: &Model, length: usize) -> anyhow::Result<f64> {
-    let mut worst = 0.0_f64;
-    for (planned, written) in planned.blocks.iter().zip(&written.blocks) {
-        for (planned, written) in planned.systems.iter().zip(&written.systems) {
-            let (planned, written) = (planned.kernel(length)?, written.kernel(length)?);
-            let pairs = planned.iter().zip(&written);
-            let error: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
-            let norm: f64 = planned.iter().map(|k| k * k).sum();
-            if error > 0.0 {
-                worst = worst.max((error / norm).sqrt());
-            }
-        }
-    }
-    Ok(worst)
+/// The largest relative difference of any channel's kernel between what was planned and written.
+fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow::Result<f64> {
+    let planned = planned.blocks.iter().flat_map(|block| &block.systems);
+    let pairs: Vec<_> = planned.zip(written.layers.iter().flatten()).collect();
+    let errors = pairs.par_iter().map(|(planned, written)| {
+        let planned = DVector::from_vec(planned.kernel(length)?);
+        let written = DVector::from_vec(written.kernel(length)?);
+        let error = (&planned - written).norm();
+        Ok(if error > 0.0 {
+            error / planned.norm()
+        } else {
+            0.0
+        })
+    });
+    errors.try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {

@@ -133,9 +133,9 @@ fn apply_output(output: &OutputLinear, y: &DMatrix<f64>) -> DMatrix<f64> {
     out
 }
 
-/// X Wᵀ + b for every row of X.
+/// X W + b, for every row of X.
 pub(super) fn apply_linear(linear: &Linear, x: &DMatrix<f64>) -> DMatrix<f64> {
-    let mut out = x * linear.weight.transpose();
+    let mut out = x * linear.weight.as_ref();
     if let Some(bias) = &linear.bias {
         for (mut column, &offset) in out.column_iter_mut().zip(bias) {
             column.add_scalar_mut(offset);

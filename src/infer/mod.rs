@@ -170,7 +170,7 @@ impl<'a> Network<'a> {
             .expect("new() asked for an encoder");
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
-                let inputs = linear.weight.ncols();
+                let inputs = linear.weight.nrows();
                 if values.len() != self.length * inputs {
                     return Err(InferError::Values {
                         found: values.len(),
@@ -207,16 +207,16 @@ impl<'a> Network<'a> {
                 inputs: 1,
             });
         }
-        let mut x = DMatrix::zeros(self.length, table.ncols());
+        let mut x = DMatrix::zeros(self.length, table.nrows());
         for (step, &token) in tokens.iter().enumerate() {
-            if token as usize >= table.nrows() {
+            if token as usize >= table.ncols() {
                 return Err(InferError::Token {
                     token,
                     step,
-                    vocabulary: table.nrows(),
+                    vocabulary: table.ncols(),
                 });
             }
-            x.set_row(step, &table.row(token as usize));
+            x.set_row(step, &table.column(token as usize).transpose());
         }
         Ok(x)
     }

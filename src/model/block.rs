@@ -1,5 +1,7 @@
 //! One layer of the network with what stands around it.
 
+use std::sync::Arc;
+
 use nalgebra::DMatrix;
 
 use crate::ssm::DiagonalSystem;
@@ -47,11 +49,12 @@ pub enum Placement {
     Post,
 }
 
-/// y = W x + b.
+/// y = Wᵀ x + b.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
-    /// W, outputs × inputs.
-    pub weight: DMatrix<f64>,
+    /// W, inputs × outputs: the memory of a row-major (outputs, inputs) tensor, taken as it is.
+    /// Shared, so that a copy of a model copies its dynamics only.
+    pub weight: Arc<DMatrix<f64>>,
     /// b, one per output.
     pub bias: Option<Vec<f64>>,
 }

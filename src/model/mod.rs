@@ -11,6 +11,8 @@ pub use block::Linear;
 pub use block::OutputLinear;
 pub use block::Placement;
 
+use std::sync::Arc;
+
 use nalgebra::DMatrix;
 
 /// A sequence model: encoder, blocks, pooling and head. A file that holds one layer alone gives a
@@ -28,10 +30,10 @@ pub struct Model {
 /// The map from data to channels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Encoder {
-    /// x = W u + b at every step.
+    /// x = Wᵀ u + b at every step.
     Linear(Linear),
-    /// Row `token` of a (vocabulary × channels) table.
-    Embedding(DMatrix<f64>),
+    /// Column `token` of a (channels × vocabulary) table.
+    Embedding(Arc<DMatrix<f64>>),
 }
 
 /// Pooling over time and the linear map to class logits.
@@ -57,13 +59,13 @@ impl Model {
     /// The number of inputs of each step; for an embedding, the size of the vocabulary.
     pub fn inputs(&self) -> Option<usize> {
         self.encoder.as_ref().map(|encoder| match encoder {
-            Encoder::Linear(linear) => linear.weight.ncols(),
-            Encoder::Embedding(table) => table.nrows(),
+            Encoder::Linear(linear) => linear.weight.nrows(),
+            Encoder::Embedding(table) => table.ncols(),
         })
     }
 
     /// The number of classes.
     pub fn classes(&self) -> Option<usize> {
-        self.head.as_ref().map(|head| head.linear.weight.nrows())
+        self.head.as_ref().map(|head| head.linear.weight.ncols())
     }
 }
