@@ -7,6 +7,7 @@ mod eigen;
 mod fft;
 mod qr;
 mod svd;
+mod wide;
 
 pub use eigen::Diagonalised;
 pub use eigen::diagonalise_complex;
@@ -16,6 +17,10 @@ pub use qr::PivotedQr;
 pub use qr::pivoted_qr;
 pub use svd::GradedSvd;
 pub use svd::graded_svd;
+pub use wide::Wide;
+pub use wide::WideComplex;
+pub use wide::power_of_two_below;
+pub use wide::two_product;
 
 use num_complex::Complex64;
 
