@@ -11,10 +11,7 @@ use crate::control::Realisation;
 use crate::control::complex_gramian_factors;
 use crate::control::hankel::factor_svd;
 use crate::control::real_gramian_factors;
-use crate::control::realisation::apply_modes;
-use crate::control::realisation::real_input;
-use crate::control::realisation::real_modes;
-use crate::control::realisation::real_output;
+use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::Diagonalised;
 use crate::linalg::diagonalise_complex;
@@ -39,10 +36,10 @@ pub struct Balanced {
     hankel: HankelValues,
     form: Form,
     time: Time,
-    feedthrough: f64,
+    feedthrough: DMatrix<f64>,
 }
 
-/// (A − I, b, c) in discrete time, (A, b, c) in continuous time, k × k with σ_k above rounding.
+/// (A − I, B, C) in discrete time, (A, B, C) in continuous time, k × k with σ_k above rounding.
 #[derive(Debug, Clone)]
 enum Form {
     Real(Block<f64>),
@@ -73,18 +70,18 @@ pub struct Reduced {
     pub tie: bool,
 }
 
-/// Balances a stable system with one input and one output.
+/// Balances a stable system with any numbers of inputs and outputs.
 ///
 /// ```text
 /// F_o* F_c = U Σ V*,   T_right = F_c V Σ^{−1/2},   T_left = Σ^{−1/2} U* F_o*
-/// A_bal − I = T_left (A − I) T_right,   b_bal = T_left b,   c_bal = c T_right
+/// A_bal − I = T_left (A − I) T_right,   B_bal = T_left B,   C_bal = C T_right
 /// ```
 ///
 /// In discrete time A − I is projected instead of A: for small steps every pole is next to one,
 /// and its distance from one is what carries the digits. Cost about 60 n³ flops.
 ///
 /// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
+/// [`ControlError::Linalg`] when the Jacobi iteration does not settle.
 ///
 /// # References
 /// Ezoe and Sato, appendix A, in the square-root form that never inverts a Gramian.
@@ -109,16 +106,12 @@ pub fn balance(
             (hankel, Form::Complex(block))
         }
         Realisation::Real => {
-            let modes = real_modes(source)?;
-            let states = real_states(source);
+            let real = RealSystem::of(source);
             let factors = real_gramian_factors(system)?;
-            let exponents: Vec<Complex64> = modes.iter().map(|mode| mode.lambda).collect();
-            let shifted = shifted_poles(source.time(), &exponents);
-            let input = real_input(&modes);
-            let b = DMatrix::from_column_slice(input.len(), 1, &input);
-            let c = DMatrix::from_row_slice(1, input.len(), &real_output(&modes));
-            let apply = |x: &DMatrix<f64>| apply_modes(&modes, &shifted, x);
-            let (hankel, block) = project(&factors, apply, &b, &c, states)?;
+            let shifted = shifted_poles(source.time(), &real.exponents());
+            let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
+            let states = real_states(source);
+            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
             (hankel, Form::Real(block))
         }
     };
@@ -126,7 +119,7 @@ pub fn balance(
         hankel,
         form,
         time: source.time(),
-        feedthrough: source.feedthrough()[(0, 0)],
+        feedthrough: source.feedthrough().clone(),
     })
 }
 
@@ -192,8 +185,11 @@ impl Balanced {
     /// Keeps the `states` leading balanced states and diagonalises what is left.
     ///
     /// ```text
-    /// A_r = V diag(ν) V⁻¹,   residue_j = (c_r V)_j (V⁻¹ b_r)_j
+    /// A_r = V diag(ν) V⁻¹,   b_j = (V⁻¹ B_r)_j,   c_j = (C_r V)_j
     /// ```
+    ///
+    /// With one input and one output b is one and c is the residue. Of a conjugate pair one mode
+    /// stays, with twice its c.
     ///
     /// A truncated stable system is stable; when rounding still puts a pole on or outside the
     /// boundary, the next lower order is taken and `order` says so.
@@ -207,7 +203,7 @@ impl Balanced {
         let mut order = states.min(self.hankel.numerical_rank());
         loop {
             let (modes, condition) = self.diagonal_modes(order)?;
-            match self.to_system(&modes) {
+            match self.to_system(modes) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -223,20 +219,16 @@ impl Balanced {
         }
     }
 
-    /// Shifted poles ν and the residues whose real part is heard.
-    fn diagonal_modes(
-        &self,
-        order: usize,
-    ) -> Result<(Vec<(Complex64, Complex64)>, f64), ControlError> {
+    /// The truncated system in modal coordinates, with the part whose real output is heard.
+    fn diagonal_modes(&self, order: usize) -> Result<(Modes, f64), ControlError> {
         if order == 0 {
-            return Ok((Vec::new(), 1.0));
+            return Ok((Modes::none(&self.feedthrough), 1.0));
         }
         match &self.form {
             Form::Complex(block) => {
                 let block = block.leading(order);
                 let d = diagonalise_complex(&block.a)?;
-                let residues = residues(&d, &block.b, &block.c);
-                let modes = d.values.iter().copied().zip(residues).collect();
+                let modes = Modes::new(&d, &block.b, &block.c);
                 Ok((modes, d.condition))
             }
             Form::Real(block) => {
@@ -244,27 +236,21 @@ impl Balanced {
                 let d = diagonalise_real(&block.a)?;
                 let b = block.b.map(Complex64::from);
                 let c = block.c.map(Complex64::from);
-                let residues = residues(&d, &b, &c);
-                let modes = d.values.iter().copied().zip(residues);
-                // Of a pair one member stays, with twice its residue.
-                let kept = modes.filter(|(value, _)| value.im >= 0.0);
-                let heard = kept.map(|(value, residue)| {
-                    let share = if value.im > 0.0 {
-                        2.0 * residue
-                    } else {
-                        Complex64::from(residue.re)
-                    };
-                    (value, share)
-                });
-                Ok((heard.collect(), d.condition))
+                let modes = Modes::new(&d, &b, &c).heard();
+                Ok((modes, d.condition))
             }
         }
     }
 
-    fn to_system(&self, modes: &[(Complex64, Complex64)]) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes.iter().map(|&(value, _)| self.exponent(value)).collect();
-        let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
-        DiagonalSystem::siso(self.time, exponents, &residues, self.feedthrough)
+    fn to_system(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
+        let exponents = modes.values.iter().map(|&value| self.exponent(value)).collect();
+        if self.feedthrough.shape() == (1, 1) {
+            let residues = modes.output.iter().zip(modes.input.iter());
+            let residues: Vec<Complex64> = residues.map(|(c, b)| c * b).collect();
+            return DiagonalSystem::siso(self.time, exponents, &residues, self.feedthrough[(0, 0)]);
+        }
+        let feedthrough = self.feedthrough.clone();
+        DiagonalSystem::new(self.time, exponents, modes.input, modes.output, feedthrough)
     }
 
     /// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is
@@ -283,12 +269,47 @@ impl Balanced {
     }
 }
 
-fn residues(
-    d: &Diagonalised,
-    b: &DMatrix<Complex64>,
-    c: &DMatrix<Complex64>,
-) -> Vec<Complex64> {
-    let outputs = c * &d.vectors;
-    let inputs = &d.inverse * b;
-    outputs.iter().zip(inputs.iter()).map(|(c, b)| c * b).collect()
+/// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
+struct Modes {
+    values: Vec<Complex64>,
+    input: DMatrix<Complex64>,
+    output: DMatrix<Complex64>,
+}
+
+impl Modes {
+    /// No modes, as many inputs and outputs as the feedthrough has.
+    fn none(feedthrough: &DMatrix<f64>) -> Self {
+        Self {
+            values: Vec::new(),
+            input: DMatrix::zeros(0, feedthrough.ncols()),
+            output: DMatrix::zeros(feedthrough.nrows(), 0),
+        }
+    }
+
+    fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
+        Self {
+            values: d.values.clone(),
+            input: &d.inverse * b,
+            output: c * &d.vectors,
+        }
+    }
+
+    /// Of each pair of a real system the upper member, with twice its output.
+    fn heard(self) -> Self {
+        let upper: Vec<usize> = (0..self.values.len())
+            .filter(|&i| self.values[i].im >= 0.0)
+            .collect();
+        let values: Vec<Complex64> = upper.iter().map(|&i| self.values[i]).collect();
+        let mut output = self.output.select_columns(&upper);
+        for (mut column, value) in output.column_iter_mut().zip(&values) {
+            if value.im > 0.0 {
+                column *= Complex64::from(2.0);
+            }
+        }
+        Self {
+            values,
+            input: self.input.select_rows(&upper),
+            output,
+        }
+    }
 }

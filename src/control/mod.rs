@@ -6,6 +6,7 @@
 //! So each Hankel singular value is right relative to itself, and no factorisation can fail.
 
 mod balance;
+mod generators;
 mod gramian;
 mod hankel;
 mod modal;

@@ -41,11 +41,12 @@ pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, 
         },
     )?;
     let (q, t) = schur.unpack();
-    from_triangular(&q, &t)
+    from_vectors(diagonal(&t), q * triangular_vectors(&t))
 }
 
 /// Diagonalises a real matrix. Complex eigenvalues come as neighbouring exact conjugates, the
-/// one with the positive imaginary part first, with conjugate vectors. Cost about 30 n³.
+/// one with the positive imaginary part first, with conjugate vectors; real eigenvalues have real
+/// vectors. Cost about 30 n³.
 ///
 /// # Errors
 /// As [`diagonalise_complex`].
@@ -63,9 +64,29 @@ pub fn diagonalise_real(matrix: &DMatrix<f64>) -> Result<Diagonalised, LinalgErr
     let mut q = q.map(Complex64::from);
     let mut t = t.map(Complex64::from);
     let pairs = triangularise(&mut q, &mut t);
-    let mut result = from_triangular(&q, &t)?;
-    make_conjugate(&mut result, &pairs);
+    let mut values = diagonal(&t);
+    let mut vectors = q * triangular_vectors(&t);
+    let partners = partners(values.len(), &pairs);
+    for (k, &partner) in partners.iter().enumerate() {
+        match partner {
+            Some(first) => {
+                values[k] = values[first].conj();
+                copy_conjugate(&mut vectors, first, k);
+            }
+            None if partners.get(k + 1) == Some(&Some(k)) => {}
+            None => {
+                values[k].im = 0.0;
+                make_real(&mut vectors, k);
+            }
+        }
+    }
+    let mut result = from_vectors(values, vectors)?;
+    conjugate_rows(&mut result.inverse, &partners);
     Ok(result)
+}
+
+fn diagonal(t: &DMatrix<Complex64>) -> Vec<Complex64> {
+    t.diagonal().iter().copied().collect()
 }
 
 /// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
@@ -115,13 +136,11 @@ fn rotate(
     t[(k, k - 1)] = Complex64::ZERO;
 }
 
-fn from_triangular(
-    q: &DMatrix<Complex64>,
-    t: &DMatrix<Complex64>,
+fn from_vectors(
+    values: Vec<Complex64>,
+    vectors: DMatrix<Complex64>,
 ) -> Result<Diagonalised, LinalgError> {
-    let size = t.nrows();
-    let values = (0..size).map(|i| t[(i, i)]).collect();
-    let vectors = q * triangular_vectors(t);
+    let size = values.len();
     let inverse = vectors
         .clone()
         .try_inverse()
@@ -178,21 +197,44 @@ fn condition_number(vectors: &DMatrix<Complex64>) -> Result<f64, LinalgError> {
     Ok(if size == 0 { 1.0 } else { largest / smallest })
 }
 
-/// Rounding leaves the two members of a pair an ulp apart; the second is set from the first.
-fn make_conjugate(result: &mut Diagonalised, pairs: &[usize]) {
-    let mut in_pair = vec![false; result.values.len()];
+/// For the second member of each pair the index of the first.
+fn partners(size: usize, pairs: &[usize]) -> Vec<Option<usize>> {
+    let mut partners = vec![None; size];
     for &k in pairs {
-        in_pair[k] = true;
-        in_pair[k + 1] = true;
-        result.values[k + 1] = result.values[k].conj();
-        let conjugate = result.vectors.column(k).map(|x| x.conj());
-        result.vectors.set_column(k + 1, &conjugate);
-        let conjugate = result.inverse.row(k).map(|x| x.conj());
-        result.inverse.set_row(k + 1, &conjugate);
+        partners[k + 1] = Some(k);
     }
-    for (value, paired) in result.values.iter_mut().zip(in_pair) {
-        if !paired {
-            value.im = 0.0;
+    partners
+}
+
+/// Rounding leaves the two members of a pair an ulp apart; the second is set from the first.
+fn copy_conjugate(columns: &mut DMatrix<Complex64>, from: usize, to: usize) {
+    let conjugate = columns.column(from).map(|x| x.conj());
+    columns.set_column(to, &conjugate);
+}
+
+/// The vector of a real value is made real before V is inverted: that of a repeated value is any
+/// vector of a plane, and not real but for a phase.
+fn make_real(columns: &mut DMatrix<Complex64>, k: usize) {
+    let column = columns.column(k);
+    let largest = column[column.icamax()];
+    let phase = if largest == Complex64::ZERO {
+        Complex64::ONE
+    } else {
+        largest / largest.norm()
+    };
+    let real = column.map(|x| Complex64::from((x * phase.conj()).re));
+    columns.set_column(k, &real);
+}
+
+/// The inverse of real and conjugate columns has real and conjugate rows, but for rounding.
+fn conjugate_rows(rows: &mut DMatrix<Complex64>, partners: &[Option<usize>]) {
+    for (k, &partner) in partners.iter().enumerate() {
+        if let Some(first) = partner {
+            let conjugate = rows.row(first).map(|x| x.conj());
+            rows.set_row(k, &conjugate);
+        } else if partners.get(k + 1) != Some(&Some(k)) {
+            let real = rows.row(k).map(|x| Complex64::from(x.re));
+            rows.set_row(k, &real);
         }
     }
 }
@@ -218,6 +260,21 @@ mod tests {
             }
             assert_eq!(sum.im, 0.0);
             assert!((sum.re - a.trace()).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_repeated_real_eigenvalue_with_two_vectors_is_diagonalised() {
+        // diag(1, 1, 2, 2, 2 ± i) in a basis of general position.
+        let mut block = DMatrix::from_diagonal(&DVector::from_vec(vec![1.0, 1.0, 2.0, 2.0, 2.0, 2.0]));
+        (block[(4, 5)], block[(5, 4)]) = (1.0, -1.0);
+        let basis = DMatrix::from_fn(6, 6, |i, j| ((3 * i + 7 * j * j + i * j + 1) as f64).sin());
+        let a = &basis * block * basis.clone().try_inverse().unwrap();
+        let d = diagonalise_real(&a).unwrap();
+        let error = (rebuilt(&d) - a.map(Complex64::from)).norm();
+        assert!(error < 1e-9 * d.condition, "{error:e} {:e}", d.condition);
+        for k in (0..6).filter(|&k| d.values[k].im == 0.0) {
+            assert!(d.vectors.column(k).iter().all(|x| x.im == 0.0));
         }
     }
 

@@ -112,6 +112,11 @@ impl Div for Wide {
 impl Wide {
     const ZERO: Self = Self { hi: 0.0, lo: 0.0 };
     const ONE: Self = Self { hi: 1.0, lo: 0.0 };
+    /// √½.
+    pub const ROOT_HALF: Self = Self {
+        hi: std::f64::consts::FRAC_1_SQRT_2,
+        lo: -4.833_646_656_726_457e-17,
+    };
 
     /// The nearest double.
     pub fn to_f64(self) -> f64 {

@@ -75,6 +75,21 @@ pub enum SystemError {
         /// Outputs found.
         outputs: usize,
     },
+    /// Two systems that are to be compared have different numbers of inputs or outputs.
+    #[error(
+        "the system has {inputs} inputs and {outputs} outputs, expected {expected_inputs} and \
+         {expected_outputs}"
+    )]
+    Size {
+        /// Inputs found.
+        inputs: usize,
+        /// Outputs found.
+        outputs: usize,
+        /// Inputs expected.
+        expected_inputs: usize,
+        /// Outputs expected.
+        expected_outputs: usize,
+    },
     /// A function for one time base met the other.
     #[error("the system is in {found} time, expected {expected} time")]
     WrongTime {
@@ -220,6 +235,23 @@ impl DiagonalSystem {
         } else {
             Err(SystemError::NotSiso { inputs, outputs })
         }
+    }
+
+    /// An error unless the system has the given numbers of inputs and outputs.
+    ///
+    /// # Errors
+    /// [`SystemError::Size`].
+    pub fn require_size(&self, inputs: usize, outputs: usize) -> Result<(), SystemError> {
+        let found = (self.input.ncols(), self.output.nrows());
+        if found == (inputs, outputs) {
+            return Ok(());
+        }
+        Err(SystemError::Size {
+            inputs: found.0,
+            outputs: found.1,
+            expected_inputs: inputs,
+            expected_outputs: outputs,
+        })
     }
 
     /// Index and exponent of every mode that does not decay (Re λ ≥ 0). A mode whose residue is

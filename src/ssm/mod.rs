@@ -1,7 +1,13 @@
-//! What a system is: diagonal state space systems in continuous and discrete time.
+//! What a system is: diagonal and dense state space systems in continuous and discrete time.
 
+mod blocks;
 mod diagonal;
 mod time;
+
+pub(crate) use blocks::RealBlock;
+pub(crate) use blocks::block_input;
+pub(crate) use blocks::block_output;
+pub(crate) use blocks::real_blocks;
 
 pub use diagonal::DiagonalSystem;
 pub use diagonal::StableSystem;
