@@ -14,6 +14,7 @@ use crate::control::real_gramian_factors;
 use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::Diagonalised;
+use crate::linalg::GradedSvd;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
 use crate::linalg::expm1;
@@ -47,10 +48,10 @@ enum Form {
 }
 
 #[derive(Debug, Clone)]
-struct Block<T: ComplexField<RealField = f64>> {
-    a: DMatrix<T>,
-    b: DMatrix<T>,
-    c: DMatrix<T>,
+pub(super) struct Block<T: ComplexField<RealField = f64>> {
+    pub(super) a: DMatrix<T>,
+    pub(super) b: DMatrix<T>,
+    pub(super) c: DMatrix<T>,
 }
 
 /// A truncated system, diagonal again.
@@ -93,7 +94,6 @@ pub fn balance(
     let (hankel, form) = match realisation {
         Realisation::Complex => {
             let factors = complex_gramian_factors(system)?;
-            let states = source.order();
             let shifted = shifted_poles(source.time(), source.exponents());
             let apply = |x: &DMatrix<Complex64>| {
                 let mut out = x.clone();
@@ -102,7 +102,9 @@ pub fn balance(
                 }
                 out
             };
-            let (hankel, block) = project(&factors, apply, source.input(), source.output(), states)?;
+            let svd = factor_svd(&factors)?;
+            let weights = (source.input(), source.output());
+            let (hankel, block) = project(&factors, &svd, apply, weights);
             (hankel, Form::Complex(block))
         }
         Realisation::Real => {
@@ -110,9 +112,10 @@ pub fn balance(
             let factors = real_gramian_factors(system)?;
             let shifted = shifted_poles(source.time(), &real.exponents());
             let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
-            let states = real_states(source);
-            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
-            (hankel, Form::Real(block))
+            let svd = factor_svd(&factors)?;
+            let weights = (&real.input, &real.output);
+            let (hankel, block) = project(&factors, &svd, apply, weights);
+            (hankel.of_states(real_states(source)), Form::Real(block))
         }
     };
     Ok(Balanced {
@@ -132,14 +135,14 @@ fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     shifted.collect()
 }
 
-fn project<T: ComplexField<RealField = f64>>(
+/// The balanced (A, B, C) of as many states as the numerical rank, `apply` being A.
+pub(super) fn project<T: ComplexField<RealField = f64>>(
     factors: &GramianFactors<T>,
+    svd: &GradedSvd<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
-    b: &DMatrix<T>,
-    c: &DMatrix<T>,
-    states: usize,
-) -> Result<(HankelValues, Block<T>), ControlError> {
-    let svd = factor_svd(factors)?;
+    (b, c): (&DMatrix<T>, &DMatrix<T>),
+) -> (HankelValues, Block<T>) {
+    let states = factors.controllability.nrows();
     let hankel = HankelValues::new(svd.sigma.clone(), states);
     let rank = hankel.numerical_rank();
     let mut right = &factors.controllability * svd.v.columns(0, rank);
@@ -155,11 +158,11 @@ fn project<T: ComplexField<RealField = f64>>(
         b: &left * b,
         c: c * &right,
     };
-    Ok((hankel, block))
+    (hankel, block)
 }
 
 impl<T: ComplexField<RealField = f64>> Block<T> {
-    fn leading(&self, order: usize) -> Block<T> {
+    pub(super) fn leading(&self, order: usize) -> Block<T> {
         Block {
             a: self.a.view((0, 0), (order, order)).into_owned(),
             b: self.b.rows(0, order).into_owned(),
@@ -243,7 +246,7 @@ impl Balanced {
     }
 
     fn to_system(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes.values.iter().map(|&value| self.exponent(value)).collect();
+        let exponents = modes.values.iter().map(|&value| exponent_of(self.time, value)).collect();
         if self.feedthrough.shape() == (1, 1) {
             let residues = modes.output.iter().zip(modes.input.iter());
             let residues: Vec<Complex64> = residues.map(|(c, b)| c * b).collect();
@@ -252,19 +255,19 @@ impl Balanced {
         let feedthrough = self.feedthrough.clone();
         DiagonalSystem::new(self.time, exponents, modes.input, modes.output, feedthrough)
     }
+}
 
-    /// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is
-    /// zero to rounding becomes one that is gone after a single step.
-    fn exponent(&self, value: Complex64) -> Complex64 {
-        match self.time {
-            Time::Continuous => value,
-            Time::Discrete { step } => {
-                let pole = value + 1.0;
-                if pole.norm() < POLE_MIN {
-                    return Complex64::from(POLE_MIN.ln()) / step;
-                }
-                ln_1p(value) / step
+/// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is zero to
+/// rounding becomes one that is gone after a single step.
+pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
+    match time {
+        Time::Continuous => value,
+        Time::Discrete { step } => {
+            let pole = value + 1.0;
+            if pole.norm() < POLE_MIN {
+                return Complex64::from(POLE_MIN.ln()) / step;
             }
+            ln_1p(value) / step
         }
     }
 }

@@ -433,7 +433,7 @@ fn real_factor(
 
 /// F′ with F′ F′ᵀ = F Fᵀ whose columns are graded from large to small: Rᵀ of the pivoted QR of
 /// Fᵀ. QR is accurate relative to each row of F, so small rows lose nothing.
-fn grade_columns(factor: &DMatrix<f64>) -> DMatrix<f64> {
+pub(super) fn grade_columns(factor: &DMatrix<f64>) -> DMatrix<f64> {
     let qr = pivoted_qr(&factor.transpose());
     let mut graded = DMatrix::zeros(factor.nrows(), qr.r.nrows());
     for (i, &to) in qr.permutation.iter().enumerate() {

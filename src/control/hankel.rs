@@ -28,6 +28,11 @@ impl HankelValues {
         Self(values)
     }
 
+    /// The same values for a system stored with more states: zeros fill up.
+    pub(super) fn of_states(self, states: usize) -> Self {
+        Self::new(self.0, states)
+    }
+
     /// All values, descending.
     pub fn values(&self) -> &[f64] {
         &self.0

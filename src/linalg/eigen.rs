@@ -5,12 +5,12 @@
 
 use nalgebra::DMatrix;
 use nalgebra::DVector;
-use nalgebra::Schur;
 use num_complex::Complex64;
 
 use crate::linalg::LinalgError;
+use crate::linalg::pure::schur;
 
-/// Iterations allowed per row before the Schur form is given up.
+/// Iterations allowed per row before the singular values are given up.
 const ITERATIONS_PER_ROW: usize = 300;
 
 /// A = V diag(ν) V⁻¹.
@@ -31,16 +31,7 @@ pub struct Diagonalised {
 /// [`LinalgError::NotConverged`]; [`LinalgError::Defective`] when V is singular to working
 /// precision.
 pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, LinalgError> {
-    let size = matrix.nrows();
-    let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur = Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(
-        LinalgError::NotConverged {
-            what: "the complex Schur form",
-            size,
-            iterations: cap,
-        },
-    )?;
-    let (q, t) = schur.unpack();
+    let (q, t) = schur(matrix, "the complex Schur form")?;
     from_vectors(diagonal(&t), q * triangular_vectors(&t))
 }
 
@@ -51,16 +42,7 @@ pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, 
 /// # Errors
 /// As [`diagonalise_complex`].
 pub fn diagonalise_real(matrix: &DMatrix<f64>) -> Result<Diagonalised, LinalgError> {
-    let size = matrix.nrows();
-    let cap = ITERATIONS_PER_ROW * size.max(1);
-    let schur = Schur::try_new(matrix.clone(), f64::EPSILON, cap).ok_or(
-        LinalgError::NotConverged {
-            what: "the real Schur form",
-            size,
-            iterations: cap,
-        },
-    )?;
-    let (q, t) = schur.unpack();
+    let (q, t) = schur(matrix, "the real Schur form")?;
     let mut q = q.map(Complex64::from);
     let mut t = t.map(Complex64::from);
     let pairs = triangularise(&mut q, &mut t);
@@ -91,7 +73,7 @@ fn diagonal(t: &DMatrix<Complex64>) -> Vec<Complex64> {
 
 /// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
 /// row of every block that holds a conjugate pair.
-fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) -> Vec<usize> {
+pub(super) fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) -> Vec<usize> {
     let mut pairs = Vec::new();
     for k in 1..t.nrows() {
         let below = t[(k, k - 1)];

@@ -38,7 +38,7 @@ pub enum SystemError {
     /// A matrix has the wrong shape.
     #[error("the {matrix} matrix has shape {found:?}, expected {expected:?}")]
     Shape {
-        /// `input`, `output` or `feedthrough`.
+        /// `input`, `output` or `feedthrough`; `state` of a dense system.
         matrix: &'static str,
         /// Rows and columns found.
         found: (usize, usize),
@@ -50,7 +50,7 @@ pub enum SystemError {
     NotFinite {
         /// Which number.
         what: &'static str,
-        /// Index of the mode (for the feedthrough, of its entry).
+        /// Index of the mode (for the feedthrough, of its entry; for a dense system, the row).
         mode: usize,
     },
     /// A step that is not a positive number.
@@ -126,11 +126,7 @@ impl DiagonalSystem {
         check_shape("input", input.shape(), (n, m))?;
         check_shape("output", output.shape(), (p, n))?;
         check_shape("feedthrough", feedthrough.shape(), (p, m))?;
-        if let Time::Discrete { step } = time
-            && !(step > 0.0 && step.is_finite())
-        {
-            return Err(SystemError::Step { step });
-        }
+        check_time(time)?;
         check_finite("the exponent", exponents.iter().map(|x| x.is_finite()))?;
         check_finite("the input weight", rows_finite(&input))?;
         check_finite("the output weight", rows_finite(&output.transpose()))?;
@@ -381,7 +377,17 @@ pub(crate) fn zoh_gain(lambda: Complex64, step: f64) -> Complex64 {
     }
 }
 
-fn check_shape(
+/// Checks that the step of a discrete time base is a positive number.
+pub(super) fn check_time(time: Time) -> Result<(), SystemError> {
+    match time {
+        Time::Discrete { step } if !(step > 0.0 && step.is_finite()) => {
+            Err(SystemError::Step { step })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_shape(
     matrix: &'static str,
     found: (usize, usize),
     expected: (usize, usize),

@@ -1,6 +1,7 @@
 //! What a system is: diagonal and dense state space systems in continuous and discrete time.
 
 mod blocks;
+mod dense;
 mod diagonal;
 mod time;
 
@@ -9,6 +10,7 @@ pub(crate) use blocks::block_input;
 pub(crate) use blocks::block_output;
 pub(crate) use blocks::real_blocks;
 
+pub use dense::DenseSystem;
 pub use diagonal::DiagonalSystem;
 pub use diagonal::StableSystem;
 pub use diagonal::SystemError;
