@@ -1,6 +1,12 @@
 //! Diagonal systems with several inputs and outputs: values, norms and truncations against
 //! high-precision references, and the invariances that hold for any system.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops where it is wrong"
+)]
+
 mod common;
 
 use common::{here, json, pairs, reals, worst_relative};
@@ -47,9 +53,10 @@ fn every_hankel_value_and_norm_matches_high_precision() {
         let name = value["name"].as_str().unwrap();
         for (time, system) in both_times(&value) {
             let stable = system.stable().unwrap();
-            for (key, realisation) in
-                [("real", Realisation::Real), ("complex", Realisation::Complex)]
-            {
+            for (key, realisation) in [
+                ("real", Realisation::Real),
+                ("complex", Realisation::Complex),
+            ] {
                 let expected = reals(&value[key][time]["hsv"]);
                 let sigma = hankel_values(stable, realisation).unwrap();
                 let error = worst_relative(sigma.values(), &expected);
@@ -91,7 +98,10 @@ fn truncations_are_diagonal_again_and_match_high_precision() {
         let full = system.stable().unwrap();
         let balanced = balance(full, Realisation::Real).unwrap();
         let none = Vec::new();
-        for cut in value["real"]["discrete"]["truncations"].as_array().unwrap_or(&none) {
+        for cut in value["real"]["discrete"]["truncations"]
+            .as_array()
+            .unwrap_or(&none)
+        {
             seen += 1;
             let order = cut["order"].as_u64().unwrap() as usize;
             let reduced = balanced.truncate(order).unwrap();
@@ -129,11 +139,16 @@ fn full_order_gives_the_same_impulse_response_and_half_of_it_stays_within_the_bo
             let worst = (x - y).norm() / size;
             assert!(worst < 1e-8 * reduced.condition, "{name}: {worst:e}");
         }
-        let half = balanced.truncate(balanced.hankel().numerical_rank() / 2).unwrap();
+        let half = balanced
+            .truncate(balanced.hankel().numerical_rank() / 2)
+            .unwrap();
         // An L2 norm of the error on one input channel is below the H-infinity bound.
         let inputs = system.input().ncols() as f64;
         let error = h2_error(full, half.system.stable().unwrap()).unwrap();
-        assert!(error <= inputs.sqrt() * half.error_bound * (1.0 + 1e-9), "{name}");
+        assert!(
+            error <= inputs.sqrt() * half.error_bound * (1.0 + 1e-9),
+            "{name}"
+        );
     }
 }
 
@@ -162,7 +177,13 @@ fn values_do_not_depend_on_the_order_of_modes_nor_on_unitary_changes_of_inputs_a
     for value in systems() {
         let name = value["name"].as_str().unwrap();
         // Turning them in double precision changes these systems themselves.
-        if ["weak_input", "rounded_parallel", "closed", "near_real_real_rows"].contains(&name)
+        if [
+            "weak_input",
+            "rounded_parallel",
+            "closed",
+            "near_real_real_rows",
+        ]
+        .contains(&name)
             || name.starts_with("real_")
             || ["poor", "cluster", "huge_step"].contains(&name)
         {
@@ -212,9 +233,15 @@ fn a_system_without_inputs_has_no_values_but_zero() {
     )
     .unwrap();
     let stable = silent.stable().unwrap();
-    assert_eq!(hankel_values(stable, Realisation::Real).unwrap().values(), [0.0; 4]);
+    assert_eq!(
+        hankel_values(stable, Realisation::Real).unwrap().values(),
+        [0.0; 4]
+    );
     assert_eq!(h2_norm(stable).unwrap(), 0.0);
-    let reduced = balance(stable, Realisation::Real).unwrap().truncate(3).unwrap();
+    let reduced = balance(stable, Realisation::Real)
+        .unwrap()
+        .truncate(3)
+        .unwrap();
     assert_eq!(reduced.order, 0);
     assert_eq!(reduced.system.output().shape(), (2, 0));
 }
@@ -241,7 +268,10 @@ fn zero_rows_and_repeated_poles_take_no_column() {
 #[test]
 fn an_error_norm_asks_for_equal_numbers_of_inputs_and_outputs() {
     let values = systems();
-    let (one, two) = (system(&values[0], Time::Continuous), system(&values[1], Time::Continuous));
+    let (one, two) = (
+        system(&values[0], Time::Continuous),
+        system(&values[1], Time::Continuous),
+    );
     let error = h2_error(one.stable().unwrap(), two.stable().unwrap()).unwrap_err();
     let expected = SystemError::Size {
         inputs: 4,

@@ -58,9 +58,7 @@ pub fn dense_gramians(system: &DenseSystem) -> Result<DenseGramians, ControlErro
 ///
 /// # References
 /// Hammarling, IMA J. Numer. Anal. 2 (1982).
-pub fn dense_gramian_factors(
-    system: &DenseSystem,
-) -> Result<GramianFactors<f64>, ControlError> {
+pub fn dense_gramian_factors(system: &DenseSystem) -> Result<GramianFactors<f64>, ControlError> {
     let equation = equation(system.time());
     let schur = stable_schur(system.time(), system.state())?;
     let dual = Triangular::new(&system.state().transpose())?;
@@ -130,7 +128,9 @@ pub fn dense_hankel_values(system: &DenseSystem) -> Result<HankelValues, Control
 }
 
 fn product_svd(factors: &GramianFactors<f64>) -> Result<GradedSvd<f64>, ControlError> {
-    Ok(dense_svd(&(factors.observability.transpose() * &factors.controllability))?)
+    Ok(dense_svd(
+        &(factors.observability.transpose() * &factors.controllability),
+    )?)
 }
 
 /// The H2 norm ‖C F_c‖_F of a stable dense system, feedthrough left out.
@@ -221,7 +221,9 @@ pub fn diagonalise(system: &DenseSystem) -> Result<(DiagonalSystem, f64), Contro
     let time = system.time();
     let input = &d.inverse * system.input().map(Complex64::from);
     let output = system.output().map(Complex64::from) * &d.vectors;
-    let upper: Vec<usize> = (0..d.values.len()).filter(|&i| d.values[i].im >= 0.0).collect();
+    let upper: Vec<usize> = (0..d.values.len())
+        .filter(|&i| d.values[i].im >= 0.0)
+        .collect();
     let exponents = upper.iter().map(|&i| pole_exponent(time, d.values[i]));
     let mut output = output.select_columns(&upper);
     for (mut column, &i) in output.column_iter_mut().zip(&upper) {

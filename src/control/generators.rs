@@ -197,7 +197,9 @@ impl<'a> Poles<'a> {
             roots: Vec::new(),
         };
         if let Time::Discrete { step } = time {
-            let shifted = nodes.iter().map(|&z| WideComplex::product(z, step).exp_m1());
+            let shifted = nodes
+                .iter()
+                .map(|&z| WideComplex::product(z, step).exp_m1());
             poles.shifted = shifted.collect();
         }
         let roots = (0..nodes.len()).map(|k| poles.decay(k).sqrt().to_f64());
@@ -219,7 +221,10 @@ impl<'a> Poles<'a> {
 
     /// −(λ_i + λ̄_k), or 1 − a_i ā_k.
     fn sum_gap(&self, i: usize, k: usize) -> WideComplex {
-        let (x, y) = (WideComplex::from(self.nodes[i]), WideComplex::from(self.nodes[k]).conj());
+        let (x, y) = (
+            WideComplex::from(self.nodes[i]),
+            WideComplex::from(self.nodes[k]).conj(),
+        );
         let Time::Discrete { step } = self.time else {
             return -(x + y);
         };
@@ -233,7 +238,10 @@ impl<'a> Poles<'a> {
 
     /// λ_i − λ_k, or a_i − a_k; from the slower of two close poles, so that nothing overflows.
     fn difference(&self, i: usize, k: usize) -> WideComplex {
-        let (x, y) = (WideComplex::from(self.nodes[i]), WideComplex::from(self.nodes[k]));
+        let (x, y) = (
+            WideComplex::from(self.nodes[i]),
+            WideComplex::from(self.nodes[k]),
+        );
         let Time::Discrete { step } = self.time else {
             return x - y;
         };

@@ -74,5 +74,8 @@ pub fn symmetric_eigen(matrix: &DMatrix<f64>) -> Result<(Vec<f64>, DMatrix<f64>)
     let eigen = all_finite(matrix).then(|| SymmetricEigen::try_new(matrix.clone()));
     let eigen = eigen.flatten();
     let eigen = eigen.ok_or(not_converged("the symmetric eigenvalue iteration", size))?;
-    Ok((eigen.eigenvalues.iter().copied().collect(), eigen.eigenvectors))
+    Ok((
+        eigen.eigenvalues.iter().copied().collect(),
+        eigen.eigenvectors,
+    ))
 }

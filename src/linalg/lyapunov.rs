@@ -54,11 +54,7 @@ impl Triangular {
     /// # References
     /// Bartels and Stewart, *Algorithm 432*, Comm. ACM 15 (1972); Kitagawa, *An algorithm for
     /// solving the matrix equation X = F X Fᵀ + S*, Int. J. Control 25 (1977).
-    pub fn solve(
-        &self,
-        equation: Equation,
-        q: &DMatrix<f64>,
-    ) -> Result<DMatrix<f64>, LinalgError> {
+    pub fn solve(&self, equation: Equation, q: &DMatrix<f64>) -> Result<DMatrix<f64>, LinalgError> {
         let size = self.t.nrows();
         let f = self.z.adjoint() * q.map(Complex64::from) * &self.z;
         let mut y = DMatrix::<Complex64>::zeros(size, size);
@@ -71,7 +67,10 @@ impl Triangular {
                 known = &self.t * known;
             }
             let right = -(f.column(j) + known);
-            y.set_column(j, &self.shifted_solve(equation, self.t[(j, j)].conj(), size, right)?);
+            y.set_column(
+                j,
+                &self.shifted_solve(equation, self.t[(j, j)].conj(), size, right)?,
+            );
         }
         let x = (&self.z * y * self.z.adjoint()).map(|x| x.re);
         Ok((&x + x.transpose()) * 0.5)
@@ -224,12 +223,18 @@ mod tests {
                 let q = &b * b.transpose();
                 let schur = Triangular::new(&a).unwrap();
                 let x = schur.solve(equation, &q).unwrap();
-                assert!(residual(equation, &a, &x, &q) < 1e-13, "{equation:?} {size}");
+                assert!(
+                    residual(equation, &a, &x, &q) < 1e-13,
+                    "{equation:?} {size}"
+                );
                 let f = schur.factor(equation, &b).unwrap();
                 let product = &f * f.adjoint();
                 assert!(product.map(|x| x.im).norm() < 1e-13 * product.norm());
                 let x = product.map(|x| x.re);
-                assert!(residual(equation, &a, &x, &q) < 1e-13, "{equation:?} {size}");
+                assert!(
+                    residual(equation, &a, &x, &q) < 1e-13,
+                    "{equation:?} {size}"
+                );
                 let root = symmetric_root(&x).unwrap();
                 let rebuilt = &root.factor * root.factor.transpose();
                 assert!((rebuilt - &x).norm() <= 1e-13 * x.norm() + root.clipped);

@@ -67,5 +67,8 @@ pub fn symmetric_eigen(matrix: &DMatrix<f64>) -> Result<(Vec<f64>, DMatrix<f64>)
         size,
         iterations,
     })?;
-    Ok((eigen.eigenvalues.iter().copied().collect(), eigen.eigenvectors))
+    Ok((
+        eigen.eigenvalues.iter().copied().collect(),
+        eigen.eigenvectors,
+    ))
 }

@@ -50,7 +50,11 @@ fn quick_two_sum(a: f64, b: f64) -> Wide {
 /// The exact product of two doubles (short of underflow).
 pub fn two_product(a: f64, b: f64) -> Wide {
     let hi = a * b;
-    let lo = if hi.is_finite() { a.mul_add(b, -hi) } else { 0.0 };
+    let lo = if hi.is_finite() {
+        a.mul_add(b, -hi)
+    } else {
+        0.0
+    };
     Wide { hi, lo }
 }
 
@@ -91,10 +95,7 @@ impl Mul for Wide {
     type Output = Self;
     fn mul(self, other: Self) -> Self {
         let head = two_product(self.hi, other.hi);
-        quick_two_sum(
-            head.hi,
-            head.lo + (self.hi * other.lo + self.lo * other.hi),
-        )
+        quick_two_sum(head.hi, head.lo + (self.hi * other.lo + self.lo * other.hi))
     }
 }
 
@@ -396,10 +397,26 @@ mod tests {
     #[test]
     fn sines_keep_their_digits_after_many_turns() {
         let cases = [
-            (0.7, (0.644217687237691, 2.8740567927338755e-18), (0.7648421872844885, -4.013780434022238e-17)),
-            (3.0, (0.1411200080598672, 8.577269787017502e-18), (-0.9899924966004454, -4.2060261566099734e-17)),
-            (2900.0, (-0.30504029122420173, -1.544422358012208e-17), (-0.9523394461691977, 5.4329387313818755e-17)),
-            (-1234.5, (-0.14539565052293643, 1.0722076316516586e-17), (-0.989373592132422, 3.4382785047781725e-17)),
+            (
+                0.7,
+                (0.644217687237691, 2.8740567927338755e-18),
+                (0.7648421872844885, -4.013780434022238e-17),
+            ),
+            (
+                3.0,
+                (0.1411200080598672, 8.577269787017502e-18),
+                (-0.9899924966004454, -4.2060261566099734e-17),
+            ),
+            (
+                2900.0,
+                (-0.30504029122420173, -1.544422358012208e-17),
+                (-0.9523394461691977, 5.4329387313818755e-17),
+            ),
+            (
+                -1234.5,
+                (-0.14539565052293643, 1.0722076316516586e-17),
+                (-0.989373592132422, 3.4382785047781725e-17),
+            ),
         ];
         for (x, sine, cosine) in cases {
             let (found_sine, found_cosine) = Wide::from(x).sin_cos();
