@@ -3,27 +3,28 @@
 use std::process::Command;
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build.rs");
     if std::env::var_os("CARGO_FEATURE_LAPACK").is_none() {
         return;
     }
-    println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
+    println!("cargo::rerun-if-env-changed=PKG_CONFIG");
+    println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("macos") {
-        println!("cargo:rustc-link-lib=framework=Accelerate");
+        println!("cargo::rustc-link-lib=framework=Accelerate");
         return;
     }
     let Some(flags) = pkg_config() else {
         println!(
-            "cargo:error=feature lapack needs OpenBLAS: install libopenblas-dev and pkg-config, \
+            "cargo::error=feature lapack needs OpenBLAS: install libopenblas-dev and pkg-config, \
              or build without this feature"
         );
         return;
     };
     for flag in flags.split_whitespace() {
         if let Some(folder) = flag.strip_prefix("-L") {
-            println!("cargo:rustc-link-search=native={folder}");
+            println!("cargo::rustc-link-search=native={folder}");
         } else if let Some(library) = flag.strip_prefix("-l") {
-            println!("cargo:rustc-link-lib={library}");
+            println!("cargo::rustc-link-lib={library}");
         }
     }
 }
@@ -31,7 +32,10 @@ fn main() {
 /// What `pkg-config` says of OpenBLAS, or `None` when either is missing.
 fn pkg_config() -> Option<String> {
     let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let output = Command::new(program).args(["--libs", "openblas"]).output().ok()?;
+    let output = Command::new(program)
+        .args(["--libs", "openblas"])
+        .output()
+        .ok()?;
     output
         .status
         .success()
