@@ -1,4 +1,9 @@
 //! Hankel values, norms and balanced truncation against 30- to 40-digit references.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
 
 mod common;
 
@@ -34,7 +39,12 @@ fn shared_systems() -> Vec<(String, Value)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|kind| kind == "json"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), json(&path)))
+        .map(|path| {
+            (
+                path.file_stem().unwrap().to_string_lossy().into_owned(),
+                json(&path),
+            )
+        })
         .filter(|(_, value)| value.get("kind").is_none())
         .collect();
     systems.sort_by(|a, b| a.0.cmp(&b.0));
@@ -88,9 +98,10 @@ fn hankel_values_and_norms_of_both_realisations_match_high_precision() {
         let (system, step) = own_system(&value);
         for (time, system) in both_times(system, step) {
             let time = time.trim_end_matches("_zoh");
-            for (key, realisation) in
-                [("real", Realisation::Real), ("complex", Realisation::Complex)]
-            {
+            for (key, realisation) in [
+                ("real", Realisation::Real),
+                ("complex", Realisation::Complex),
+            ] {
                 let expected = reals(&value[key][time]["hsv"]);
                 let sigma = hankel_values(system.stable().unwrap(), realisation).unwrap();
                 let error = worst_relative(sigma.values(), &expected);
@@ -101,7 +112,10 @@ fn hankel_values_and_norms_of_both_realisations_match_high_precision() {
             }
             let expected: f64 = value["real"][time]["h2"].as_str().unwrap().parse().unwrap();
             let h2 = h2_norm(system.stable().unwrap()).unwrap();
-            assert!((h2 / expected - 1.0).abs() < 1e-10, "{name} {time}: {h2} {expected}");
+            assert!(
+                (h2 / expected - 1.0).abs() < 1e-10,
+                "{name} {time}: {h2} {expected}"
+            );
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -115,7 +129,9 @@ fn truncations_of_the_real_system_match_high_precision() {
         let system = system.zoh(step).unwrap();
         let balanced = balance(system.stable().unwrap(), Realisation::Real).unwrap();
         let block = &value["real"]["discrete"];
-        let size = reals(&block["kernel_0_15"]).iter().fold(0.0_f64, |m, x| m.max(x.abs()));
+        let size = reals(&block["kernel_0_15"])
+            .iter()
+            .fold(0.0_f64, |m, x| m.max(x.abs()));
         for cut in block["truncations"].as_array().unwrap_or(&Vec::new()) {
             let order = cut["order"].as_u64().unwrap() as usize;
             let reduced = balanced.truncate(order).unwrap();
@@ -128,9 +144,15 @@ fn truncations_of_the_real_system_match_high_precision() {
             let full = system.stable().unwrap();
             let found = h2_error(full, reduced.system.stable().unwrap()).unwrap();
             let scale = h2_norm(full).unwrap();
-            println!("{name:24} order {order:2}: kernel {worst:9.2e}, h2 {:9.2e}", (found - h2).abs() / scale);
+            println!(
+                "{name:24} order {order:2}: kernel {worst:9.2e}, h2 {:9.2e}",
+                (found - h2).abs() / scale
+            );
             assert!(worst < 1e-9, "{name} order {order}: {worst:e}");
-            assert!((found - h2).abs() < 1e-9 * scale, "{name} order {order}: {found} {h2}");
+            assert!(
+                (found - h2).abs() < 1e-9 * scale,
+                "{name} order {order}: {found} {h2}"
+            );
         }
     }
 }
@@ -145,7 +167,9 @@ fn truncations_of_the_shared_references_match_their_kernels_errors_and_bounds() 
             for cut in value[time]["truncations"].as_array().unwrap() {
                 let order = cut["r"].as_u64().unwrap() as usize;
                 let ratio = balanced.hankel().values()[order - 1] / balanced.hankel().values()[0];
-                let Some(kernel) = cut.get("kernel_reduced_0_15") else { continue };
+                let Some(kernel) = cut.get("kernel_reduced_0_15") else {
+                    continue;
+                };
                 if cut.get("skipped").is_some() || ratio < 1e-12 {
                     continue;
                 }
@@ -157,12 +181,18 @@ fn truncations_of_the_shared_references_match_their_kernels_errors_and_bounds() 
                     _ => reduced.system.clone(),
                 };
                 let found = discrete.kernel(16).unwrap();
-                let size = complexes(kernel).iter().map(|k| k.norm()).fold(0.0, f64::max);
+                let size = complexes(kernel)
+                    .iter()
+                    .map(|k| k.norm())
+                    .fold(0.0, f64::max);
                 let worst = found.iter().zip(&expected).map(|(x, y)| (x - y).abs());
                 let worst = worst.fold(0.0, f64::max) / size;
                 assert!(worst < 1e-9, "{name} {time} r={order}: kernel {worst:e}");
                 let bound: f64 = cut["twice_tail_bound"].as_str().unwrap().parse().unwrap();
-                assert!((reduced.error_bound - bound).abs() <= 1e-9 * bound, "{name} {time}");
+                assert!(
+                    (reduced.error_bound - bound).abs() <= 1e-9 * bound,
+                    "{name} {time}"
+                );
                 if let Some(text) = cut.get("h2_error_real_part").and_then(Value::as_str) {
                     let expected: f64 = text.parse().unwrap();
                     let found = h2_error(full, reduced.system.stable().unwrap()).unwrap();
@@ -188,7 +218,10 @@ fn norms_of_the_shared_references_match() {
             };
             let expected: f64 = text.parse().unwrap();
             let found = h2_norm(system.stable().unwrap()).unwrap();
-            assert!((found / expected - 1.0).abs() < 1e-9, "{name} {time}: {found} {expected}");
+            assert!(
+                (found / expected - 1.0).abs() < 1e-9,
+                "{name} {time}: {found} {expected}"
+            );
         }
     }
 }

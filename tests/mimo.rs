@@ -281,3 +281,36 @@ fn an_error_norm_asks_for_equal_numbers_of_inputs_and_outputs() {
     };
     assert_eq!(error, ControlError::System(expected));
 }
+
+#[test]
+fn extreme_numbers_give_a_result_or_an_error_and_never_a_panic() {
+    let sizes = [0.0, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300];
+    for (k, &rate) in sizes.iter().enumerate() {
+        for (l, &weight) in sizes.iter().enumerate() {
+            let lambda = vec![
+                Complex64::new(-rate.max(1e-320), weight),
+                Complex64::new(-1.0, -rate),
+                Complex64::new(-2.0, 0.0),
+            ];
+            let input = DMatrix::from_fn(3, 2, |i, j| {
+                Complex64::new(sizes[(i + j + k) % 7], -sizes[(i * j + l) % 7])
+            });
+            let output = DMatrix::from_fn(2, 3, |i, j| {
+                Complex64::new(weight, sizes[(2 * i + j + l) % 7])
+            });
+            for time in [Time::Continuous, Time::Discrete { step: 0.1 }] {
+                let (input, output) = (input.clone(), output.clone());
+                let feedthrough = DMatrix::zeros(2, 2);
+                let system = DiagonalSystem::new(time, lambda.clone(), input, output, feedthrough);
+                let system = system.unwrap();
+                let stable = system.stable().unwrap();
+                for realisation in [Realisation::Real, Realisation::Complex] {
+                    if let Ok(balanced) = balance(stable, realisation) {
+                        let _ = balanced.truncate(2);
+                    }
+                }
+                let _ = h2_norm(stable);
+            }
+        }
+    }
+}

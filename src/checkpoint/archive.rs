@@ -10,15 +10,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::io::BufWriter;
 use std::io::Read;
 use std::io::Seek;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
-use tempfile::NamedTempFile;
-
+use crate::checkpoint::destination::Destination;
 use crate::checkpoint::pickle::PickleError;
 use crate::checkpoint::safetensors_file;
 use crate::checkpoint::safetensors_file::SafetensorsFile;
@@ -404,8 +402,14 @@ pub enum ArchiveError {
         /// Its folder.
         folder: PathBuf,
     },
+    /// A device, a pipe or a socket where a file is meant.
+    #[error("{}: is a device or a pipe, expected a regular file", path.display())]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
+    },
     /// The file to be written is the one being read.
-    #[error("{}: is the checkpoint being read, expected another path to write to", path.display())]
+    #[error("{}: is being read, expected another path to write to", path.display())]
     SameFile {
         /// The file.
         path: PathBuf,
@@ -427,6 +431,18 @@ pub enum Container {
     Safetensors,
     /// The zip format of `torch.save`.
     Torch,
+}
+
+impl ArchiveError {
+    /// Whether the message names the file. A tensor in memory does not know where it came from.
+    pub(super) fn names_file(&self) -> bool {
+        !matches!(
+            self,
+            ArchiveError::TensorBytes { .. }
+                | ArchiveError::TensorDtype { .. }
+                | ArchiveError::IntegerRange { .. }
+        )
+    }
 }
 
 impl Container {
@@ -595,59 +611,36 @@ impl Archive {
         changed: &BTreeMap<String, RawTensor>,
         metadata: &str,
     ) -> Result<(), ArchiveError> {
+        self.write_accepted(path, container, (changed, metadata), |_| Ok(()))
+    }
+
+    /// As [`Archive::write`]; the finished file is shown to `accept`, under its temporary name,
+    /// before it takes its place.
+    pub(super) fn write_accepted<E: From<ArchiveError>>(
+        &self,
+        path: &Path,
+        container: Container,
+        (changed, metadata): (&BTreeMap<String, RawTensor>, &str),
+        accept: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
         for (name, tensor) in changed {
             if !self.contains(name) {
-                return Err(self.no_such_tensor(name));
+                return Err(self.no_such_tensor(name).into());
             }
             tensor.check(name)?;
         }
-        self.check_destination(path)?;
         let contents = Contents {
             archive: self,
             changed,
             metadata,
         };
-        let mut temporary = temporary_beside(path)?;
-        let mut out = BufWriter::new(temporary.as_file_mut());
-        match container {
-            Container::Safetensors => safetensors_file::write(&mut out, path, &contents)?,
-            Container::Torch => torch_file::writer::write(&mut out, path, &contents)?,
-        }
-        let flushed = out.flush();
-        drop(out);
-        flushed
-            .and_then(|()| temporary.as_file().sync_all())
-            .and_then(|()| Ok(temporary.persist(path).map(drop)?))
-            .map_err(|source| write_error(path, source))
-    }
-
-    /// Whether [`Archive::write`] could put a file at this path: for a check before long work.
-    ///
-    /// # Errors
-    /// The path is that of the file being read, of a folder or in a missing folder.
-    pub fn check_destination(&self, path: &Path) -> Result<(), ArchiveError> {
-        let folder = folder_of(path);
-        if !folder.is_dir() {
-            return Err(ArchiveError::MissingFolder {
-                path: path.to_owned(),
-                folder: folder.to_owned(),
-            });
-        }
-        if path.is_dir() {
-            return Err(ArchiveError::Folder {
-                path: path.to_owned(),
-            });
-        }
-        // Only a path that exists has a canonical form.
-        let same = path
-            .canonicalize()
-            .is_ok_and(|path| self.path.canonicalize().is_ok_and(|own| own == path));
-        if same {
-            return Err(ArchiveError::SameFile {
-                path: path.to_owned(),
-            });
-        }
-        Ok(())
+        Destination::new(path, &[&self.path])?.write(
+            |out| match container {
+                Container::Safetensors => Ok(safetensors_file::write(out, path, &contents)?),
+                Container::Torch => Ok(torch_file::writer::write(out, path, &contents)?),
+            },
+            accept,
+        )
     }
 
     fn no_such_tensor(&self, name: &str) -> ArchiveError {
@@ -669,17 +662,17 @@ pub fn write_array(
     values: &[f64],
 ) -> Result<(), ArchiveError> {
     let tensor = RawTensor::from_f64(Dtype::F64, shape.to_vec(), values);
-    let failed = |source: std::io::Error| write_error(path, source);
-    let view = safetensors::tensor::TensorView::new(tensor.dtype, tensor.shape, &tensor.bytes)
-        .map_err(|error| failed(std::io::Error::other(error)))?;
-    let bytes = safetensors::serialize([(name, view)], None)
-        .map_err(|error| failed(std::io::Error::other(error)))?;
-    let mut temporary = temporary_beside(path)?;
-    temporary
-        .write_all(&bytes)
-        .and_then(|()| temporary.as_file().sync_all())
-        .and_then(|()| Ok(temporary.persist(path).map(drop)?))
-        .map_err(failed)
+    let destination = Destination::new(path, &[])?;
+    let failed = |error| destination.failed(io::Error::other(error));
+    let view = safetensors::tensor::TensorView::new(tensor.dtype, tensor.shape, &tensor.bytes);
+    let bytes = safetensors::serialize([(name, view.map_err(failed)?)], None).map_err(failed)?;
+    destination.write(
+        |out| {
+            out.write_all(&bytes)
+                .map_err(|error| destination.failed(error))
+        },
+        |_| Ok(()),
+    )
 }
 
 /// What is to be written: an archive with some tensors replaced.
@@ -738,8 +731,6 @@ impl<'a> Contents<'a> {
 
 /// Opens a file and reads the bytes that tell its format.
 fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
-    /// Up to the magic of a tar file.
-    const START: u64 = 263;
     let read = |source| ArchiveError::Read {
         path: path.to_owned(),
         source,
@@ -750,17 +741,29 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
             path: path.to_owned(),
         });
     }
-    let mut file = File::open(path).map_err(read)?;
-    let mut start = Vec::new();
-    let head = (&mut file).take(START).read_to_end(&mut start);
-    head.map_err(read)?;
-    file.rewind().map_err(read)?;
-    if start.is_empty() {
-        return Err(ArchiveError::Empty {
-            path: path.to_owned(),
-        });
+    // Opening a pipe without a writer would wait for ever.
+    if std::fs::metadata(path).map_err(read)?.is_file() {
+        let mut file = File::open(path).map_err(read)?;
+        let start = first_bytes(&mut file).map_err(read)?;
+        return match start.is_empty() {
+            true => Err(ArchiveError::Empty {
+                path: path.to_owned(),
+            }),
+            false => Ok((file, start)),
+        };
     }
-    Ok((file, start))
+    Err(ArchiveError::NotAFile {
+        path: path.to_owned(),
+    })
+}
+/// Enough of a file to tell its format by.
+fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
+    /// Up to the magic of a tar file.
+    const START: u64 = 263;
+    let mut start = Vec::new();
+    file.take(START).read_to_end(&mut start)?;
+    file.rewind()?;
+    Ok(start)
 }
 
 /// Names a format that cannot be read, as precisely as its first bytes allow.
@@ -785,39 +788,6 @@ fn foreign_format(path: &Path, start: &[u8]) -> ArchiveError {
     let first = &start[..start.len().min(16)];
     let found = format!("it starts with \"{}\"", first.escape_ascii());
     ArchiveError::UnknownFormat { path, found }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-/// A file beside its final place, so that renaming moves no bytes. It goes away
-/// when it is dropped before that.
-fn temporary_beside(path: &Path) -> Result<NamedTempFile, ArchiveError> {
-    let name = path.file_name().unwrap_or_default();
-    let mut prefix = OsStr::new(".").to_owned();
-    prefix.push(name);
-    prefix.push(".");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(".part");
-    // The crate's default of 0600 would keep the file from everybody else; from
-    // 0666 the user's umask takes what it takes from any new file.
-    #[cfg(unix)]
-    let open_to_umask = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    #[cfg(unix)]
-    builder.permissions(open_to_umask);
-    let temporary = builder.tempfile_in(folder_of(path));
-    temporary.map_err(|source| write_error(path, source))
-}
-
-fn write_error(path: &Path, source: io::Error) -> ArchiveError {
-    ArchiveError::Write {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 #[cfg(test)]

@@ -83,7 +83,9 @@ impl Declared {
         let path = Self::sidecar(checkpoint);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(unreadable(&path, &error)),
         };
         toml::from_str(&text).map_err(|error| unreadable(&path, &error))

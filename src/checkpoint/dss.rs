@@ -19,6 +19,7 @@ use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::Encoded;
 use crate::checkpoint::layer::padded_modes;
+use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
@@ -152,7 +153,11 @@ impl Dss {
         };
         if poles.is_empty() || channels == 0 {
             let name = self.name("log_dt");
-            return Err(tensors.wrong_shape(&name, vec![channels], "at least one channel and mode"));
+            return Err(tensors.wrong_shape(
+                &name,
+                vec![channels],
+                "at least one channel and mode",
+            ));
         }
         if shared {
             return Ok(vec![poles; channels]);
@@ -193,7 +198,9 @@ impl Dss {
             None => Ok(vec![0.0; channels]),
             Some(name) => {
                 let shapes: [&[usize]; 2] = [&[1, channels], &[channels]];
-                Ok(tensors.shaped(name, &shapes, &format!("[1, {channels}]"))?.data)
+                Ok(tensors
+                    .shaped(name, &shapes, &format!("[1, {channels}]"))?
+                    .data)
             }
         }
     }
@@ -206,7 +213,10 @@ impl Dss {
                 expm1(z) * pole.conj() / pole.norm_sqr().max(EPSILON)
             }
             DssVersion::Softmax => {
-                let length = self.length.expect("the reader asks for L before it decodes") as f64;
+                let length = self
+                    .length
+                    .expect("the reader asks for L before it decodes")
+                    as f64;
                 let growing = pole.re > 0.0;
                 let decaying = if growing { -z } else { z };
                 let x = expm1(decaying * length) * pole;
@@ -228,7 +238,7 @@ impl Dss {
     ) -> Result<Vec<Encoded>, Fault> {
         let stored = self.decode_steps(tensors)?;
         let channels = systems.len();
-        let order = systems.iter().map(DiagonalSystem::order).max().unwrap_or(0);
+        let order = stored_order(systems);
         let (mut poles, mut weights) = (Vec::new(), Vec::new());
         let mut log_steps = Vec::new();
         for (h, system) in systems.iter().enumerate() {

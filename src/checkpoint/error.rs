@@ -95,7 +95,9 @@ pub enum Fault {
         index: usize,
     },
     /// Layers of different families in one file.
-    #[error("layer `{first}` is {first_family}, layer `{other}` is {other_family}; expected one family")]
+    #[error(
+        "layer `{first}` is {first_family}, layer `{other}` is {other_family}; expected one family"
+    )]
     MixedFamilies {
         /// First layer.
         first: String,
@@ -135,7 +137,7 @@ pub enum Fault {
         source: SystemError,
     },
     /// A system that the layout cannot hold.
-    #[error("layer `{layer}`, channel {channel}: pole {:.6e}{:+.6e}i cannot be written as {layout}: {why}", pole.re, pole.im)]
+    #[error("layer `{layer}`, channel {channel}: pole {:.3e}{:+.3e}i cannot be written as {layout}: {why}", pole.re, pole.im)]
     NotRepresentable {
         /// The layout.
         layout: &'static str,
@@ -147,6 +149,30 @@ pub enum Fault {
         pole: Complex64,
         /// What the layout lacks.
         why: &'static str,
+    },
+    /// A number that the file's number format cannot hold.
+    #[error("tensor `{tensor}` would hold {value:e}, which does not fit its dtype {dtype:?}")]
+    Overflow {
+        /// Its full name.
+        tensor: String,
+        /// The number.
+        value: f64,
+        /// The number format of the file.
+        dtype: crate::checkpoint::Dtype,
+    },
+    /// A length that no sequence has.
+    #[error("the sequence length is {found}, expected 1 to {most}")]
+    Length {
+        /// The length declared.
+        found: usize,
+        /// The longest that is taken.
+        most: usize,
+    },
+    /// A file that was written cannot be read again, and was not kept.
+    #[error("what was to be written cannot be read back: {source}")]
+    NotReadable {
+        /// What is wrong with it.
+        source: Box<CheckpointError>,
     },
     /// A model with other blocks or channels than the file it is to be written after.
     #[error("the model has {found} {what}, the file it came from has {expected}")]
@@ -172,7 +198,7 @@ impl Fault {
     pub(super) fn at(self, path: &std::path::Path) -> CheckpointError {
         match self {
             // The container's errors name the file themselves.
-            Fault::Archive(error) => CheckpointError::Archive(error),
+            Fault::Archive(error) if error.names_file() => CheckpointError::Archive(error),
             fault => CheckpointError::Content {
                 path: path.to_path_buf(),
                 fault,
@@ -205,7 +231,11 @@ impl From<ArchiveError> for Fault {
 }
 
 fn first_few(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(5).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> = names
+        .iter()
+        .take(5)
+        .map(|name| format!("`{name}`"))
+        .collect();
     let more = if names.len() > 5 { ", ..." } else { "" };
     format!("{}{more}", shown.join(", "))
 }

@@ -100,6 +100,13 @@ impl Encoded {
     }
 }
 
+/// The states that a rectangular layout stores for each channel: the largest order of any, and
+/// one at least, since no public module takes none.
+pub(super) fn stored_order(systems: &[DiagonalSystem]) -> usize {
+    let orders = systems.iter().map(DiagonalSystem::order);
+    orders.max().unwrap_or(0).max(1)
+}
+
 /// The step and the modes (λ, residue) of a channel, filled up to `order` with idle modes.
 pub(super) fn padded_modes(
     layer: &str,

@@ -9,6 +9,7 @@
 
 mod archive;
 mod declared;
+mod destination;
 mod dss;
 mod error;
 mod layer;
@@ -27,6 +28,7 @@ pub use archive::Container;
 pub use archive::write_array;
 pub use declared::Declared;
 pub use declared::DssVersion;
+pub use destination::check_destination;
 pub use error::CheckpointError;
 pub use error::Fault;
 pub use tensor::Dtype;
@@ -88,6 +90,8 @@ fn read_archive(archive: Archive, declared: &Declared) -> Result<Checkpoint, Fau
 
 /// Writes a checkpoint in the layout it came from, whole or not at all.
 ///
+/// The finished file is read once before it takes its place.
+///
 /// Tensors whose part of the model did not change are copied bit for bit; the others keep their
 /// name and dtype. The container follows the ending of `path`, else that of the source. What was
 /// declared or assumed goes into the metadata, so that the next command needs no flag.
@@ -100,7 +104,9 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError
     let changed = checkpoint.changed_tensors()?;
     let container = Container::of_path(path).unwrap_or(encoding.archive.container());
     let metadata = Metadata::render(encoding.structure.settled);
-    encoding.archive.write(path, container, &changed, &metadata)?;
+    encoding
+        .archive
+        .write(path, container, &changed, &metadata)?;
     Ok(())
 }
 
@@ -159,14 +165,6 @@ impl Checkpoint {
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
 
-    /// Whether [`write()`] could put a file at this path: for a check before long work.
-    ///
-    /// # Errors
-    /// [`ArchiveError`] when the path is that of the source, of a folder or in a missing folder.
-    pub fn check_destination(&self, path: &Path) -> Result<(), CheckpointError> {
-        Ok(self.encoding.archive.check_destination(path)?)
-    }
-
     /// The tensors that differ from those of the file.
     fn changed_tensors(&self) -> Result<BTreeMap<String, RawTensor>, CheckpointError> {
         let path = self.encoding.archive.path();
@@ -193,10 +191,25 @@ impl Checkpoint {
                 let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
                 let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
                 let shape = encoded.shape.unwrap_or(stored_shape);
-                changed.insert(name, RawTensor::from_f64(dtype, shape, &encoded.data));
+                let tensor = RawTensor::from_f64(dtype, shape, &encoded.data);
+                require_finite(&name, &tensor, &encoded.data)?;
+                changed.insert(name, tensor);
             }
         }
         Ok(changed)
+    }
+}
+
+/// Rounding to the file's number format must not overflow.
+fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
+    let rounded = tensor.to_f64(name)?;
+    match rounded.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(Fault::Overflow {
+            tensor: name.to_string(),
+            value: values[index],
+            dtype: tensor.dtype,
+        }),
     }
 }
 

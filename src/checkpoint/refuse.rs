@@ -18,7 +18,12 @@ const MARKS: [Mark; 12] = [
               C (I − Ā^L); only diagonal layers are read",
     },
     Mark {
-        ending: &["kernel.l_kernel", "kernel.omega", "kernel.kernel.omega", "kernel.z"],
+        ending: &[
+            "kernel.l_kernel",
+            "kernel.omega",
+            "kernel.kernel.omega",
+            "kernel.z",
+        ],
         what: "an S4 layer in diagonal-plus-low-rank form (DPLR)",
         why: "its C is stored as C (I − Ā^L); only diagonal layers are read",
     },
@@ -59,7 +64,11 @@ const MARKS: [Mark; 12] = [
         why: "fold it before saving (torch.nn.utils.remove_weight_norm)",
     },
     Mark {
-        ending: &["attn.in_proj_weight", "self_attn.in_proj_weight", "attn.c_attn.weight"],
+        ending: &[
+            "attn.in_proj_weight",
+            "self_attn.in_proj_weight",
+            "attn.c_attn.weight",
+        ],
         what: "a transformer",
         why: "it has no state space layer",
     },

@@ -12,6 +12,7 @@ use num_complex::Complex64;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::Encoded;
 use crate::checkpoint::layer::padded_modes;
+use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::ssm::DiagonalSystem;
@@ -56,7 +57,9 @@ impl S4d {
         let channel = |h: usize| {
             let step = log_dt.data[h].exp();
             let row = h * modes..(h + 1) * modes;
-            let parts = decay.data[row.clone()].iter().zip(&frequency.data[row.clone()]);
+            let parts = decay.data[row.clone()]
+                .iter()
+                .zip(&frequency.data[row.clone()]);
             let exponents: Vec<Complex64> = parts
                 .map(|(log_decay, &frequency)| Complex64::new(-log_decay.exp(), frequency))
                 .collect();
@@ -65,12 +68,17 @@ impl S4d {
                 .zip(&exponents)
                 .map(|(&c, &lambda)| 2.0 * c * zoh_gain(lambda, step))
                 .collect();
-            DiagonalSystem::siso(Time::Discrete { step }, exponents, &residues, feedthrough[h])
-                .map_err(|source| Fault::System {
-                    layer: self.layer.clone(),
-                    channel: h,
-                    source,
-                })
+            DiagonalSystem::siso(
+                Time::Discrete { step },
+                exponents,
+                &residues,
+                feedthrough[h],
+            )
+            .map_err(|source| Fault::System {
+                layer: self.layer.clone(),
+                channel: h,
+                source,
+            })
         };
         (0..channels).map(channel).collect()
     }
@@ -84,7 +92,9 @@ impl S4d {
             None => Ok(vec![0.0; channels]),
             Some(name) => {
                 let shapes: [&[usize]; 2] = [&[channels], &[1, channels]];
-                Ok(tensors.shaped(name, &shapes, &format!("[{channels}]"))?.data)
+                Ok(tensors
+                    .shaped(name, &shapes, &format!("[{channels}]"))?
+                    .data)
             }
         }
     }
@@ -93,7 +103,7 @@ impl S4d {
     /// a decaying mode with C = 0.
     pub(super) fn encode(&self, systems: &[DiagonalSystem]) -> Result<Vec<Encoded>, Fault> {
         let channels = systems.len();
-        let order = systems.iter().map(DiagonalSystem::order).max().unwrap_or(0);
+        let order = stored_order(systems);
         let (mut steps, mut decay, mut frequency, mut c) = (vec![], vec![], vec![], vec![]);
         for (h, system) in systems.iter().enumerate() {
             let (step, modes) = padded_modes(&self.layer, h, system, order)?;

@@ -40,12 +40,6 @@ impl<'a> Tensors<'a> {
         self.archive.contains(&self.full(name))
     }
 
-    /// All names below the prefix, without it.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let names = self.archive.names();
-        names.filter_map(|name| name.strip_prefix(self.prefix.as_str()))
-    }
-
     /// A tensor of any shape, finite throughout.
     pub(super) fn values(&self, name: &str, expected: &str) -> Result<Values, Fault> {
         let full = self.full(name);
@@ -116,5 +110,8 @@ impl Values {
 
 /// Real and imaginary parts, interleaved.
 pub(super) fn interleave(values: &[Complex64]) -> Vec<f64> {
-    values.iter().flat_map(|value| [value.re, value.im]).collect()
+    values
+        .iter()
+        .flat_map(|value| [value.re, value.im])
+        .collect()
 }

@@ -24,6 +24,9 @@ use crate::model::Pooling;
 /// ε of torch's LayerNorm.
 const NORM_EPSILON: f64 = 1e-5;
 
+/// The longest sequence that is believed: kernels of this length still fit into memory.
+pub(crate) const LENGTH_MAX: usize = 1 << 24;
+
 /// What stands around the layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tree {
@@ -52,13 +55,17 @@ struct Found {
 
 fn find<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<Found, Fault> {
     let marked = |mark: &'static str| {
-        let mut hits = names.clone().filter_map(move |name| name.find(mark).map(|at| (name, at)));
+        let mut hits = names
+            .clone()
+            .filter_map(move |name| name.find(mark).map(|at| (name, at)));
         hits.next()
     };
     if let Some((name, at)) = marked("s4_layers.") {
         let prefix = name[..at].to_string();
         let head = format!("{prefix}s4_layers.");
-        let numbers = names.clone().filter_map(|name| name.strip_prefix(head.as_str()));
+        let numbers = names
+            .clone()
+            .filter_map(|name| name.strip_prefix(head.as_str()));
         let numbers = numbers.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
         let count = numbers.collect::<BTreeSet<_>>().len();
         return Ok(Found {
@@ -88,6 +95,12 @@ impl Structure {
         names: impl Iterator<Item = &'a str> + Clone,
         declared: Declared,
     ) -> Result<Self, Fault> {
+        if let Some(found) = declared.length
+            && !(1..=LENGTH_MAX).contains(&found)
+        {
+            let most = LENGTH_MAX;
+            return Err(Fault::Length { found, most });
+        }
         let found = find(names.clone())?;
         let known: BTreeSet<&str> = names.clone().collect();
         let mut structure = Self {
@@ -102,6 +115,7 @@ impl Structure {
             structure.layers.push(layout);
         }
         structure.require_one_family(&found.layers)?;
+        structure.check_settled()?;
         if structure.tree == Tree::Classifier {
             structure.settle_placement();
         }
@@ -131,7 +145,11 @@ impl Structure {
             }));
         }
         // A kernel with none of the distinguishing tensors is read as S4D and told what it lacks.
-        if self.tree == Tree::LoneLayer && !S4d::TENSORS[1..].iter().any(|t| has(&format!("{kernel}{t}"))) {
+        if self.tree == Tree::LoneLayer
+            && !S4d::TENSORS[1..]
+                .iter()
+                .any(|t| has(&format!("{kernel}{t}")))
+        {
             return Err(Fault::NoLayer {
                 tensors: known.len(),
                 first: known.first().copied().unwrap_or_default().to_string(),
@@ -178,7 +196,7 @@ impl Structure {
             }
         };
         self.settled.dss_version = Some(version);
-        if version == DssVersion::Softmax && self.settled.length.is_none_or(|length| length == 0) {
+        if version == DssVersion::Softmax && self.settled.length.is_none() {
             return Err(Fault::Undeclared {
                 what: "the sequence length L",
                 needed_for: "the softmax kernel of DSS",
@@ -201,6 +219,17 @@ impl Structure {
             }
         }
         Ok(())
+    }
+
+    /// A DSS version declared for other layers would be carried along in the metadata.
+    fn check_settled(&self) -> Result<(), Fault> {
+        match (self.settled.dss_version, self.layers.first()) {
+            (Some(version), Some(LayerLayout::S4d(layout))) => Err(Fault::Contradiction {
+                declared: format!("DSS version `{}`", version.name()),
+                tensor: format!("{}{}log_A_real", self.prefix, layout.kernel),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file
@@ -307,7 +336,10 @@ fn output_linear(
     channels: usize,
 ) -> Result<Option<OutputLinear>, Fault> {
     let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
-    let Some(head) = names.iter().find(|head| tensors.contains(&format!("{head}weight"))) else {
+    let Some(head) = names
+        .iter()
+        .find(|head| tensors.contains(&format!("{head}weight")))
+    else {
         if place.is_empty() {
             return Ok(None);
         }
@@ -325,7 +357,11 @@ fn output_linear(
     let bias_name = format!("{head}bias");
     let bias = if tensors.contains(&bias_name) {
         let shapes: [&[usize]; 2] = [&[rows], &[rows, 1]];
-        Some(tensors.shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?.data)
+        Some(
+            tensors
+                .shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?
+                .data,
+        )
     } else {
         None
     };
@@ -346,7 +382,11 @@ fn encoder(tensors: &Tensors<'_>, channels: usize) -> Result<Encoder, Fault> {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
     };
     if !tensors.contains("encoder.bias") && columns == channels {
-        return Ok(Encoder::Embedding(DMatrix::from_row_slice(rows, columns, &weight.data)));
+        return Ok(Encoder::Embedding(DMatrix::from_row_slice(
+            rows,
+            columns,
+            &weight.data,
+        )));
     }
     if rows != channels || columns == 0 {
         return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));

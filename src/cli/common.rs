@@ -58,8 +58,8 @@ enum Version {
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_string()),
-        Ok(number) => Ok(number),
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a whole number of at least 1".to_string()),
     }
 }
 
@@ -117,7 +117,11 @@ pub(super) fn short(value: f64) -> String {
         return "0".to_string();
     }
     if (1e-3..1e4).contains(&value.abs()) {
-        return format!("{:.*}", (3 - value.abs().log10().floor() as i32).max(0) as usize, value);
+        return format!(
+            "{:.*}",
+            (3 - value.abs().log10().floor() as i32).max(0) as usize,
+            value
+        );
     }
     format!("{value:.3e}")
 }

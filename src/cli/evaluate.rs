@@ -3,19 +3,21 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::DssVersion;
+use crate::checkpoint::check_destination;
 use crate::checkpoint::write_array;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::positive;
 use crate::cli::printer::Printer;
-use crate::checkpoint::DssVersion;
 use crate::data::Dataset;
 use crate::data::Source;
 use crate::data::Split;
@@ -42,7 +44,7 @@ a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// The data.
+    /// Where the sequences come from: mnist:DIR, or a safetensors file (see below).
     #[arg(long, value_name = "DATA")]
     data: Source,
     /// The part of the data [default: test, where there are parts].
@@ -135,15 +137,22 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Part::Train => Split::Train,
         Part::Test => Split::Test,
     });
+    if let Some(file) = &arguments.logits {
+        check_destination(file, &inputs(arguments))?;
+    }
     let data = Dataset::read(&arguments.data, split)?;
     let count = arguments.limit.unwrap_or(data.len()).min(data.len());
     if data.labels().is_none() && arguments.against.is_none() && arguments.logits.is_none() {
-        bail!("the data have no `labels`, which an accuracy needs (--against and --logits do without)");
+        bail!(
+            "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
+        );
     }
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
     let path = arguments.path.path();
-    let first = logits(&checkpoint, &data, count, path, printer)?;
+    let here = |file: &PathBuf| format!("{} on {}", file.display(), arguments.data);
+    let first = logits(&checkpoint, &data, count, path, printer)
+        .with_context(|| here(&arguments.input.checkpoint))?;
     if let Some(file) = &arguments.logits {
         let flat = first.logits.concat();
         write_array(file, "logits", &[count, flat.len() / count.max(1)], &flat)?;
@@ -153,8 +162,14 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         None => None,
         Some(other) => {
             let checkpoint = open(other, &declared, printer)?;
-            let second = logits(&checkpoint, &data, count, path, printer)?;
-            Some(compare(other.display().to_string(), &first, &second, &data)?)
+            let second =
+                logits(&checkpoint, &data, count, path, printer).with_context(|| here(other))?;
+            Some(compare(
+                other.display().to_string(),
+                &first,
+                &second,
+                &data,
+            )?)
         }
     };
     let document = Document {
@@ -170,6 +185,26 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
+/// The files that a run reads, none of which it may write.
+fn inputs(arguments: &Arguments) -> Vec<&std::path::Path> {
+    let mut inputs = vec![arguments.input.checkpoint.as_path()];
+    inputs.extend(arguments.against.as_deref());
+    if let Source::Arrays(path) = &arguments.data {
+        inputs.push(path);
+    }
+    inputs
+}
+
+/// Labelled data that suit a checkpoint: for a check before long work.
+pub(super) fn labelled(checkpoint: &Checkpoint, source: &Source) -> anyhow::Result<Dataset> {
+    let data = Dataset::read(source, None)?;
+    if data.labels().is_none() {
+        bail!("{source}: no `labels`, which an accuracy needs");
+    }
+    Network::new(&checkpoint.model, data.length(), Path::Recurrence)?.logits(data.sequence(0))?;
+    Ok(data)
+}
+
 /// Accuracy and loss of a checkpoint on all of a data set.
 pub(super) fn score(
     checkpoint: &Checkpoint,
@@ -177,9 +212,6 @@ pub(super) fn score(
     path: Path,
     printer: &Printer,
 ) -> anyhow::Result<Report> {
-    if data.labels().is_none() {
-        bail!("the data have no `labels`, which an accuracy needs");
-    }
     logits(checkpoint, data, data.len(), path, printer)?.report(data)
 }
 
@@ -255,7 +287,11 @@ fn compare(
     let mut agreement = Agreement::default();
     for (one, other) in first.logits.iter().zip(&second.logits) {
         if one.len() != other.len() {
-            bail!("{checkpoint} has {} classes, expected {}", other.len(), one.len());
+            bail!(
+                "{checkpoint} has {} classes, expected {}",
+                other.len(),
+                one.len()
+            );
         }
         agreement.add(one, other);
     }
@@ -274,7 +310,9 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         vec![
             name.to_string(),
             report.to_string(),
-            report.loss.map_or("-".to_string(), |loss| format!("{loss:.5}")),
+            report
+                .loss
+                .map_or("-".to_string(), |loss| format!("{loss:.5}")),
             report.examples.to_string(),
             format!("{:.0}", report.examples_per_second),
         ]

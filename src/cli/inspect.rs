@@ -137,11 +137,22 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
         grouped(document.parameters),
     ))?;
     let header = [
-        "layer", "channels", "states", "step min", "step max", "slowest |a|", "stable", "parameters",
+        "layer",
+        "channels",
+        "states",
+        "step min",
+        "step max",
+        "slowest |a|",
+        "stable",
+        "parameters",
     ];
     let rows = document.layers.iter().map(|layer| {
         let spectrum = &layer.spectrum;
-        let slowest = spectrum.channels.iter().map(|c| c.slowest_pole).fold(0.0, f64::max);
+        let slowest = spectrum
+            .channels
+            .iter()
+            .map(|c| c.slowest_pole)
+            .fold(0.0, f64::max);
         vec![
             spectrum.name.clone(),
             spectrum.channels.len().to_string(),
@@ -165,7 +176,11 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
 }
 
 fn stability(spectrum: &LayerSpectrum) -> String {
-    let unstable = spectrum.channels.iter().filter(|channel| !channel.stable).count();
+    let unstable = spectrum
+        .channels
+        .iter()
+        .filter(|channel| !channel.stable)
+        .count();
     if unstable == 0 {
         "yes".to_string()
     } else {
@@ -180,8 +195,16 @@ fn show_spectrum(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let typical = median_spectrum(spectrum);
-    let time = if document.time == TimeBase::Discrete { "discrete" } else { "continuous" };
-    let system = if document.realisation == Realisation::Real { "real" } else { "complex" };
+    let time = if document.time == TimeBase::Discrete {
+        "discrete"
+    } else {
+        "continuous"
+    };
+    let system = if document.realisation == Realisation::Real {
+        "real"
+    } else {
+        "complex"
+    };
     printer.heading(&format!(
         "{}: Hankel singular values / largest, median of the channels ({time}, {system})",
         spectrum.name
@@ -189,9 +212,7 @@ fn show_spectrum(
     if typical.is_empty() {
         return printer.line("  no stable channel: there are no Hankel singular values");
     }
-    let smallest = typical.iter().copied().filter(|&value| value > 0.0).fold(1.0, f64::min);
-    let decades = (-smallest.log10()).ceil().clamp(2.0, 16.0);
-    let bars = log_bars(&typical, printer.width(), 5, 10f64.powf(-decades));
+    let bars = log_bars(&typical, printer.width(), 6, axis_floor(&typical));
     for (label, row) in bars.labels.iter().zip(&bars.rows) {
         printer.picture(label, row)?;
     }
@@ -202,14 +223,31 @@ fn show_spectrum(
         n => format!(", {n} values in each column"),
     };
     printer.line(&format!("  {:margin$} └{}", "", "─".repeat(columns)))?;
-    printer.line(&format!("  {:margin$}  1 … {}{per_column}", "", typical.len()))
+    printer.line(&format!(
+        "  {:margin$}  1 … {}{per_column}",
+        "",
+        typical.len()
+    ))
+}
+
+/// The power of ten where the axis ends: below nine tenths of the values, so that a few tiny ones
+/// do not press all others to the top.
+fn axis_floor(descending: &[f64]) -> f64 {
+    let shown = descending[descending.len() * 9 / 10];
+    let decades = (-shown.max(1e-16).log10()).ceil().clamp(1.0, 16.0);
+    10f64.powf(-decades)
 }
 
 fn median_spectrum(spectrum: &LayerSpectrum) -> Vec<f64> {
     let scaled: Vec<Vec<f64>> = spectrum
         .channels
         .iter()
-        .filter(|channel| channel.hankel_singular_values.first().is_some_and(|&s| s > 0.0))
+        .filter(|channel| {
+            channel
+                .hankel_singular_values
+                .first()
+                .is_some_and(|&s| s > 0.0)
+        })
         .map(|channel| {
             let values = &channel.hankel_singular_values;
             values.iter().map(|value| value / values[0]).collect()
@@ -217,8 +255,10 @@ fn median_spectrum(spectrum: &LayerSpectrum) -> Vec<f64> {
         .collect();
     let states = scaled.iter().map(Vec::len).max().unwrap_or(0);
     let column = |j: usize| {
-        let mut values: Vec<f64> =
-            scaled.iter().map(|values| values.get(j).copied().unwrap_or(0.0)).collect();
+        let mut values: Vec<f64> = scaled
+            .iter()
+            .map(|values| values.get(j).copied().unwrap_or(0.0))
+            .collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
@@ -226,7 +266,17 @@ fn median_spectrum(spectrum: &LayerSpectrum) -> Vec<f64> {
 }
 
 fn show_channels(spectrum: &LayerSpectrum, printer: &Printer) -> anyhow::Result<()> {
-    let header = ["channel", "step", "slowest |a|", "σ1", "σ2", "σ3", "σ last", "90 %", "99.9 %"];
+    let header = [
+        "channel",
+        "step",
+        "slowest |a|",
+        "σ1",
+        "σ2",
+        "σ3",
+        "σ last",
+        "90 %",
+        "99.9 %",
+    ];
     let rows = spectrum.channels.iter().map(|channel| {
         let sigma = &channel.hankel_singular_values;
         let value = |j: usize| sigma.get(j).map_or("-".to_string(), |&value| short(value));

@@ -21,7 +21,12 @@ use printer::Printer;
 /// Makes pretrained diagonal state space models (S4D, DSS) smaller by balanced truncation, and
 /// writes them back in the layout they came from.
 #[derive(Debug, Parser)]
-#[command(name = "compress-model", version, about, after_help = EXAMPLES)]
+#[command(
+    name = "compress-model",
+    version,
+    after_help = EXAMPLES,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -47,8 +52,9 @@ struct Global {
     #[arg(long, value_enum, default_value_t = Colour::Auto, global = true)]
     color: Colour,
     /// Threads to use; 0 takes all cores.
-    #[arg(long, default_value_t = 0, value_name = "N", global = true)]
-    threads: usize,
+    #[arg(long, default_value_t = 0, value_name = "N", global = true,
+          value_parser = clap::value_parser!(u16).range(..=1024))]
+    threads: u16,
     /// Say nothing on stderr but errors.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -115,14 +121,15 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
 }
 
 /// Runs the work on its own pool, so that `--threads` leaves no global state behind.
-fn in_pool(
-    threads: usize,
-    work: impl FnOnce() -> anyhow::Result<()> + Send,
-) -> anyhow::Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+fn in_pool(threads: u16, work: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.into())
+        .build()?;
     pool.install(work)
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
-    error.chain().find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
 }

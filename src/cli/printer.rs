@@ -94,6 +94,7 @@ impl Printer {
 
     /// Something that was assumed or repaired, on stderr.
     pub(super) fn note(&self, kind: &str, text: &str) {
+        let text = printable(text);
         let kind = paint(&format!("{kind}:"), "33", self.colour_err);
         self.talk(&format!("{kind} {text}"));
     }
@@ -117,7 +118,11 @@ impl Printer {
         }
         let template = "{msg} [{bar:30}] {pos}/{len} {per_sec} eta {eta}";
         let style = ProgressStyle::with_template(template);
-        bar.set_style(style.expect("the template is a constant").progress_chars("=> "));
+        bar.set_style(
+            style
+                .expect("the template is a constant")
+                .progress_chars("=> "),
+        );
         bar.set_message(what.to_string());
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
@@ -139,7 +144,26 @@ fn causes(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    printable(&text)
+}
+
+/// Longest message that is shown; names in a file can be of any length.
+const MESSAGE_MAX: usize = 2000;
+
+/// Names from a file may hold control characters that a terminal would obey.
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(MESSAGE_MAX) {
+        if c == '\n' || !(c.is_control() || ('\u{200b}'..='\u{202e}').contains(&c)) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_debug());
+        }
+    }
+    if text.chars().nth(MESSAGE_MAX).is_some() {
+        out.push_str(" ...");
+    }
+    out
 }
 
 fn paint(text: &str, code: &str, colour: bool) -> String {

@@ -4,12 +4,15 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::Container;
+use crate::checkpoint::check_destination;
 use crate::checkpoint::read;
 use crate::checkpoint::write;
 use crate::cli::common::Declarations;
@@ -18,6 +21,7 @@ use crate::cli::common::grouped;
 use crate::cli::common::open;
 use crate::cli::common::short;
 use crate::cli::evaluate::Report;
+use crate::cli::evaluate::labelled;
 use crate::cli::evaluate::score;
 use crate::cli::inspect::Time;
 use crate::cli::printer::Printer;
@@ -27,7 +31,6 @@ use crate::compress::Plan;
 use crate::compress::RealisationChoice;
 use crate::compress::Rule;
 use crate::compress::reduce_layer;
-use crate::data::Dataset;
 use crate::data::Source;
 use crate::infer::Path as InferPath;
 use crate::model::Model;
@@ -70,7 +73,8 @@ pub(super) struct Arguments {
     /// Plan and report without writing.
     #[arg(long)]
     dry_run: bool,
-    /// Labelled data: also print the accuracy before and after.
+    /// Labelled data (mnist:DIR or a safetensors file, as for `evaluate`): also print the accuracy
+    /// before and after.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     #[command(flatten)]
@@ -81,13 +85,13 @@ pub(super) struct Arguments {
 #[group(required = true, multiple = false)]
 struct RuleArguments {
     /// Stored states to keep in every channel.
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     order: Option<usize>,
     /// Keep the smallest order with this share of the sum of squared Hankel singular values.
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     energy: Option<f64>,
     /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     tolerance: Option<f64>,
 }
 
@@ -126,17 +130,25 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let start = Instant::now();
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let plan = plan(arguments, &checkpoint)?;
-    if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        checkpoint.check_destination(output)?;
+    if let Some(output) = &arguments.output {
+        check_destination(output, &[path])?;
     }
-    let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let here = || path.display().to_string();
+    let plan = plan(arguments, &checkpoint).with_context(here)?;
+    let data = match &arguments.data {
+        None => None,
+        Some(source) => Some(labelled(&checkpoint, source)?),
+    };
+    let (model, layers) = reduce(&checkpoint.model, &plan, printer).with_context(here)?;
     let reduced = checkpoint.with_model(model);
     let parameters_after = reduced.parameters()?;
     let mut document = Document {
         checkpoint: path.display().to_string(),
-        output: arguments.output.as_ref().map(|output| output.display().to_string()),
+        output: arguments
+            .output
+            .as_ref()
+            .map(|output| output.display().to_string()),
         family: checkpoint.family(),
         plan: &plan,
         dry_run: arguments.dry_run,
@@ -157,10 +169,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         document.rounding_error = Some(worst_difference(&reduced.model, &written.model, length)?);
     }
     document.seconds = start.elapsed().as_secs_f64();
-    if let Some(source) = &arguments.data {
-        let data = Dataset::read(source, None)?;
-        document.before = Some(score(&checkpoint, &data, InferPath::Fft, printer)?);
-        document.after = Some(score(&reduced, &data, InferPath::Fft, printer)?);
+    if let Some(data) = &data {
+        document.before = Some(score(&checkpoint, data, InferPath::Fft, printer)?);
+        document.after = Some(score(&reduced, data, InferPath::Fft, printer)?);
     }
     if printer.is_json() {
         return printer.json(&document);
@@ -234,12 +245,18 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let length = document.plan.kernel_length;
     let kernel = format!("kernel error, L = {length}");
     let header = [
-        "layer", "states", "discarded Σσ", "error bound", "H2 error", &kernel, "condition",
+        "layer",
+        "states",
+        "Σσ cut (all)",
+        "bound (worst)",
+        "H2 error",
+        &kernel,
+        "cond(V)",
     ];
     let rows = document.layers.iter().map(|layer| {
         vec![
             layer.name.clone(),
-            format!("{} → {}", layer.order_before, layer.order),
+            states(layer),
             layer.discarded.map_or("-".to_string(), short),
             short(layer.error_bound),
             percent(layer.relative_h2_error),
@@ -262,14 +279,32 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     show_outcome(document, printer)
 }
 
+/// "32 → 8", and where channels need different orders also what they use of it.
+fn states(layer: &LayerRecord) -> String {
+    let least = layer.channels.iter().map(|channel| channel.order).min();
+    let stored = format!("{} → {}", layer.order_before, layer.order);
+    match least {
+        Some(least) if least < layer.order => format!("{stored} ({least} to {} used)", layer.order),
+        _ => stored,
+    }
+}
+
 fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     match (&document.output, document.rounding_error) {
         (Some(output), Some(rounding)) => printer.line(&format!(
-            "wrote {} and read it back (its number format moves kernels by {})",
-            Path::new(output).display(),
+            "wrote {output}{} and read it back; its number format moves kernels by {}",
+            container(Path::new(output)),
             percent(rounding),
         )),
         _ => printer.line("dry run: nothing was written"),
+    }
+}
+
+/// A remark when the ending of the output says nothing about its container.
+fn container(output: &Path) -> &'static str {
+    match Container::of_path(output) {
+        Some(_) => "",
+        None => " (in the container of the source, since its ending names none)",
     }
 }
 

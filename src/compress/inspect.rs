@@ -60,7 +60,9 @@ pub fn inspect(
     realisation: Realisation,
 ) -> Result<Vec<LayerSpectrum>, CompressError> {
     let blocks = model.blocks.iter();
-    blocks.map(|block| inspect_layer(block, time, realisation)).collect()
+    blocks
+        .map(|block| inspect_layer(block, time, realisation))
+        .collect()
 }
 
 /// The step of [`inspect`], for callers that show progress.
@@ -106,7 +108,9 @@ fn inspect_channel(
             TimeBase::Discrete => system.clone(),
             TimeBase::Continuous => system.undo_zoh()?,
         };
-        hankel_values(base.stable()?, realisation)?.values().to_vec()
+        hankel_values(base.stable()?, realisation)?
+            .values()
+            .to_vec()
     } else {
         Vec::new()
     };

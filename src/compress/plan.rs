@@ -137,7 +137,12 @@ impl Plan {
     /// # Errors
     /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`].
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        let most = model.blocks.iter().map(|block| block.order()).max().unwrap_or(0);
+        let most = model
+            .blocks
+            .iter()
+            .map(|block| block.order())
+            .max()
+            .unwrap_or(0);
         match self.rule {
             Rule::Order(asked) if asked > most => Err(PlanError::Order { asked, most }),
             Rule::Energy(_) | Rule::Tolerance(_) if self.method == Method::Modal => {
@@ -164,7 +169,10 @@ mod tests {
         let zero = Plan::new(Rule::Order(0)).unwrap_err();
         assert_eq!(zero.to_string(), "the order is 0, expected at least 1");
         for found in [0.0, -0.5, 1.5] {
-            assert_eq!(Plan::new(Rule::Energy(found)), Err(PlanError::Energy { found }));
+            assert_eq!(
+                Plan::new(Rule::Energy(found)),
+                Err(PlanError::Energy { found })
+            );
         }
         assert!(matches!(
             Plan::new(Rule::Energy(f64::NAN)),

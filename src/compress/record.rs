@@ -45,7 +45,7 @@ pub struct LayerRecord {
     pub name: String,
     /// Stored states of each channel before.
     pub order_before: usize,
-    /// Stored states of each channel now: the largest of any channel.
+    /// Stored states of each channel now: the largest of any channel, and one at least.
     pub order: usize,
     /// Σ of the discarded Hankel singular values of all channels. Absent when none was balanced.
     pub discarded: Option<f64>,
@@ -73,7 +73,7 @@ impl LayerRecord {
         Self {
             name,
             order_before,
-            order: channels.iter().map(|c| c.order).max().unwrap_or(0),
+            order: channels.iter().map(|c| c.order).max().unwrap_or(0).max(1),
             discarded: (!discarded.is_empty()).then(|| discarded.iter().sum()),
             error_bound: largest(|c| c.error_bound),
             relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),

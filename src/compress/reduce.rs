@@ -1,5 +1,6 @@
 //! Reducing every channel of every layer.
 
+use nalgebra::DVector;
 use rayon::prelude::*;
 
 use crate::compress::ChannelRecord;
@@ -136,7 +137,9 @@ fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, Co
         return Ok(vec![modal(system, plan)?]);
     }
     let realisations = plan.realisation.candidates().iter();
-    realisations.map(|&realisation| balanced(system, plan, realisation)).collect()
+    realisations
+        .map(|&realisation| balanced(system, plan, realisation))
+        .collect()
 }
 
 fn whole(system: &DiagonalSystem, note: Option<String>) -> Candidate {
@@ -199,7 +202,10 @@ fn balanced(
     };
     let reduced = fit(&balanced, asked, slots)?;
     if plan.rule() != Rule::Order(slots) && reduced.system.order() >= system.order() {
-        return Ok(whole(system, Some("kept whole: the rule asks for every state".into())));
+        return Ok(whole(
+            system,
+            Some("kept whole: the rule asks for every state".into()),
+        ));
     }
     Ok(Candidate {
         notes: notes(&balanced, &reduced, asked, slots),
@@ -234,9 +240,20 @@ fn notes(balanced: &Balanced, reduced: &Reduced, asked: usize, slots: usize) -> 
             "only {rank} of {possible} states stand above rounding"
         ));
     }
-    if reduced.system.order() < slots && rank >= possible && reduced.order < asked {
+    if reduced.lowered {
         notes.push(format!(
-            "{} of {slots} slots used: real poles take one each",
+            "a higher order than {} has a pole on the stability boundary in double precision",
+            reduced.order
+        ));
+    }
+    if reduced.system.order() < slots
+        && !reduced.lowered
+        && rank >= possible
+        && reduced.order < asked
+    {
+        notes.push(format!(
+            "{} of {slots} stored states are used: of the next larger truncation too many poles are \
+             real, and each takes a stored state of its own",
             reduced.system.order()
         ));
     }
@@ -255,9 +272,10 @@ fn kernel_distance(
     reduced: &DiagonalSystem,
     length: usize,
 ) -> Result<(f64, f64), ControlError> {
-    let full = full.kernel(length)?;
-    let reduced = reduced.kernel(length)?;
-    let squares = full.iter().zip(&reduced).map(|(k, r)| (k - r) * (k - r));
-    let norm: f64 = full.iter().map(|k| k * k).sum();
-    Ok((squares.sum::<f64>().sqrt(), norm.sqrt()))
+    let full = DVector::from_vec(full.kernel(length)?);
+    let reduced = DVector::from_vec(reduced.kernel(length)?);
+    // Scaled first: the squares of very small or large kernels leave the range of doubles.
+    let scale = full.amax().max(f64::MIN_POSITIVE);
+    let norm = |x: DVector<f64>| (x / scale).norm() * scale;
+    Ok((norm(&full - reduced), norm(full)))
 }

@@ -15,10 +15,13 @@ use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::Diagonalised;
 use crate::linalg::GradedSvd;
+use crate::linalg::Scalar;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
 use crate::linalg::expm1;
 use crate::linalg::ln_1p;
+use crate::linalg::multiply;
+use crate::linalg::multiply_adjoint;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
 use crate::ssm::SystemError;
@@ -67,6 +70,9 @@ pub struct Reduced {
     pub error_bound: f64,
     /// κ₂ of the eigenvectors that diagonalise the truncated matrix.
     pub condition: f64,
+    /// Whether a lower order was taken because a higher one has a pole on or outside the boundary
+    /// of stability in double precision.
+    pub lowered: bool,
     /// Whether the cut fell between two equal Hankel singular values.
     pub tie: bool,
 }
@@ -136,7 +142,7 @@ fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
 }
 
 /// The balanced (A, B, C) of as many states as the numerical rank, `apply` being A.
-pub(super) fn project<T: ComplexField<RealField = f64>>(
+pub(super) fn project<T: Scalar>(
     factors: &GramianFactors<T>,
     svd: &GradedSvd<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
@@ -145,18 +151,20 @@ pub(super) fn project<T: ComplexField<RealField = f64>>(
     let states = factors.controllability.nrows();
     let hankel = HankelValues::new(svd.sigma.clone(), states);
     let rank = hankel.numerical_rank();
-    let mut right = &factors.controllability * svd.v.columns(0, rank);
-    let mut left = &factors.observability * svd.u.columns(0, rank);
+    let mut right = multiply(
+        &factors.controllability,
+        &svd.v.columns(0, rank).into_owned(),
+    );
+    let mut left = multiply(&factors.observability, &svd.u.columns(0, rank).into_owned());
     for j in 0..rank {
         let root = svd.sigma[j].sqrt();
         right.column_mut(j).unscale_mut(root);
         left.column_mut(j).unscale_mut(root);
     }
-    let left = left.adjoint();
     let block = Block {
-        a: &left * apply(&right),
-        b: &left * b,
-        c: c * &right,
+        a: multiply_adjoint(&left, &apply(&right)),
+        b: multiply_adjoint(&left, b),
+        c: multiply(c, &right),
     };
     (hankel, block)
 }
@@ -203,7 +211,8 @@ impl Balanced {
     /// # References
     /// Ezoe and Sato, section IV-B (parameter extraction).
     pub fn truncate(&self, states: usize) -> Result<Reduced, ControlError> {
-        let mut order = states.min(self.hankel.numerical_rank());
+        let possible = states.min(self.hankel.numerical_rank());
+        let mut order = possible;
         loop {
             let (modes, condition) = self.diagonal_modes(order)?;
             match self.to_system(modes) {
@@ -213,6 +222,7 @@ impl Balanced {
                         order,
                         error_bound: self.hankel.truncation_bound(order),
                         condition,
+                        lowered: order < possible,
                         tie: self.hankel.tie_at(order),
                     });
                 }
@@ -273,10 +283,10 @@ pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
 }
 
 /// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
-struct Modes {
-    values: Vec<Complex64>,
-    input: DMatrix<Complex64>,
-    output: DMatrix<Complex64>,
+pub(super) struct Modes {
+    pub(super) values: Vec<Complex64>,
+    pub(super) input: DMatrix<Complex64>,
+    pub(super) output: DMatrix<Complex64>,
 }
 
 impl Modes {
@@ -289,7 +299,11 @@ impl Modes {
         }
     }
 
-    fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
+    pub(super) fn new(
+        d: &Diagonalised,
+        b: &DMatrix<Complex64>,
+        c: &DMatrix<Complex64>,
+    ) -> Self {
         Self {
             values: d.values.clone(),
             input: &d.inverse * b,
@@ -297,21 +311,26 @@ impl Modes {
         }
     }
 
-    /// Of each pair of a real system the upper member, with twice its output.
-    fn heard(self) -> Self {
+    /// Of each pair of a real system the upper member, with twice its output. The rows and columns
+    /// of a real pole are real but for rounding.
+    pub(super) fn heard(self) -> Self {
         let upper: Vec<usize> = (0..self.values.len())
             .filter(|&i| self.values[i].im >= 0.0)
             .collect();
         let values: Vec<Complex64> = upper.iter().map(|&i| self.values[i]).collect();
+        let mut input = self.input.select_rows(&upper);
         let mut output = self.output.select_columns(&upper);
-        for (mut column, value) in output.column_iter_mut().zip(&values) {
+        for (i, value) in values.iter().enumerate() {
             if value.im > 0.0 {
-                column *= Complex64::from(2.0);
+                output.column_mut(i).scale_mut(2.0);
+            } else {
+                input.row_mut(i).iter_mut().for_each(|b| b.im = 0.0);
+                output.column_mut(i).iter_mut().for_each(|c| c.im = 0.0);
             }
         }
         Self {
             values,
-            input: self.input.select_rows(&upper),
+            input,
             output,
         }
     }

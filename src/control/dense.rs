@@ -11,6 +11,7 @@ use crate::control::ControlError;
 use crate::control::GramianFactors;
 use crate::control::HankelValues;
 use crate::control::balance::Block;
+use crate::control::balance::Modes;
 use crate::control::balance::exponent_of;
 use crate::control::balance::project;
 use crate::control::gramian::grade_columns;
@@ -219,23 +220,15 @@ impl DenseBalanced {
 pub fn diagonalise(system: &DenseSystem) -> Result<(DiagonalSystem, f64), ControlError> {
     let d = diagonalise_real(system.state())?;
     let time = system.time();
-    let input = &d.inverse * system.input().map(Complex64::from);
-    let output = system.output().map(Complex64::from) * &d.vectors;
-    let upper: Vec<usize> = (0..d.values.len())
-        .filter(|&i| d.values[i].im >= 0.0)
-        .collect();
-    let exponents = upper.iter().map(|&i| pole_exponent(time, d.values[i]));
-    let mut output = output.select_columns(&upper);
-    for (mut column, &i) in output.column_iter_mut().zip(&upper) {
-        if d.values[i].im > 0.0 {
-            column *= Complex64::from(2.0);
-        }
-    }
+    let b = system.input().map(Complex64::from);
+    let c = system.output().map(Complex64::from);
+    let modes = Modes::new(&d, &b, &c).heard();
+    let exponents = modes.values.iter().map(|&pole| pole_exponent(time, pole));
     let diagonal = DiagonalSystem::new(
         time,
         exponents.collect(),
-        input.select_rows(&upper),
-        output,
+        modes.input,
+        modes.output,
         system.feedthrough().clone(),
     )?;
     Ok((diagonal, d.condition))

@@ -110,9 +110,7 @@ pub fn complex_gramian_factors(
 /// # References
 /// Kautz, *Transient synthesis in the time domain*, IRE Trans. Circuit Theory 1 (1954); the
 /// two-parameter form of Ninness and Gustafsson, IEEE Trans. Automat. Control 42 (1997).
-pub fn real_gramian_factors(
-    system: StableSystem<'_>,
-) -> Result<GramianFactors<f64>, ControlError> {
+pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f64>, ControlError> {
     if system.system().require_siso().is_err() {
         return Ok(real_factors_of_several(system.system()));
     }
@@ -124,7 +122,10 @@ pub fn real_gramian_factors(
         .collect();
     // The phase of an output weight turns the two rows of a pair into each other. It is applied
     // last: a small row must reach the grading of the columns before it is mixed with a large one.
-    let phases: Vec<Complex64> = modes.iter().map(|mode| phase(mode.residue.conj())).collect();
+    let phases: Vec<Complex64> = modes
+        .iter()
+        .map(|mode| phase(mode.residue.conj()))
+        .collect();
     let observability = real_factor(plane, &modes, |lambda| lambda.conj(), weights);
     Ok(GramianFactors {
         controllability: real_factor(plane, &modes, |lambda| lambda, vec![1.0; modes.len()]),
@@ -374,7 +375,7 @@ fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) ->
     let mut best = None;
     let mut largest = 0.0;
     for (i, (&node, value)) in nodes.iter().zip(g).enumerate() {
-        let size = value.norm() / plane.decay(node).sqrt();
+        let size = value.l1_norm() / plane.decay(node).sqrt();
         if active[i] && size > largest {
             largest = size;
             best = Some(i);
@@ -563,7 +564,11 @@ mod tests {
                 ),
             };
             assert!(left.norm() < 1e-13 * w_c.norm(), "{time:?} {}", left.norm());
-            assert!(right.norm() < 1e-13 * w_o.norm(), "{time:?} {}", right.norm());
+            assert!(
+                right.norm() < 1e-13 * w_o.norm(),
+                "{time:?} {}",
+                right.norm()
+            );
         }
     }
 
@@ -599,7 +604,11 @@ mod tests {
                 ),
             };
             assert!(left.norm() < 1e-13 * w_c.norm(), "{time:?} {}", left.norm());
-            assert!(right.norm() < 1e-13 * w_o.norm(), "{time:?} {}", right.norm());
+            assert!(
+                right.norm() < 1e-13 * w_o.norm(),
+                "{time:?} {}",
+                right.norm()
+            );
         }
     }
 

@@ -1,7 +1,6 @@
 //! Hankel singular values and the order rules that read them.
 
 use nalgebra::ComplexField;
-use nalgebra::DMatrix;
 
 use crate::control::ControlError;
 use crate::control::GramianFactors;
@@ -10,7 +9,9 @@ use crate::control::complex_gramian_factors;
 use crate::control::real_gramian_factors;
 use crate::control::realisation::real_states;
 use crate::linalg::GradedSvd;
+use crate::linalg::Scalar;
 use crate::linalg::graded_svd;
+use crate::linalg::multiply_adjoint;
 use crate::ssm::StableSystem;
 
 /// Two neighbouring values closer than this, relative to the larger, count as a tie.
@@ -66,7 +67,9 @@ impl HankelValues {
     pub fn order_for_tolerance(&self, tolerance: f64) -> usize {
         let allowed = tolerance * self.0.first().copied().unwrap_or(0.0);
         let orders = 0..=self.0.len();
-        let smallest = orders.into_iter().find(|&q| self.truncation_bound(q) <= allowed);
+        let smallest = orders
+            .into_iter()
+            .find(|&q| self.truncation_bound(q) <= allowed);
         smallest.unwrap_or(self.0.len())
     }
 
@@ -141,11 +144,14 @@ pub fn hankel_values(
 }
 
 /// F_o* F_c = U diag(σ) V*. The matrix is scaled to one first: its square could underflow.
-pub(super) fn factor_svd<T: ComplexField<RealField = f64>>(
+pub(super) fn factor_svd<T: Scalar>(
     factors: &GramianFactors<T>,
 ) -> Result<GradedSvd<T>, ControlError> {
-    let product: DMatrix<T> = factors.observability.adjoint() * &factors.controllability;
-    let largest = product.iter().map(|x| x.clone().abs()).fold(0.0, f64::max);
+    let product = multiply_adjoint(&factors.observability, &factors.controllability);
+    let largest = product
+        .iter()
+        .map(|&x| ComplexField::norm1(x))
+        .fold(0.0, f64::max);
     let scale = if largest > 0.0 { largest } else { 1.0 };
     let mut svd = graded_svd(&product.unscale(scale))?;
     svd.sigma.iter_mut().for_each(|value| *value *= scale);

@@ -24,7 +24,9 @@ use crate::ssm::StableSystem;
 pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
     let output = RealSystem::of(system.system()).output;
     let factors = real_gramian_factors(system)?;
-    Ok((output * factors.controllability).norm())
+    // Scaled first: the squares of very small or large weights leave the range of doubles.
+    let scale = output.iter().fold(f64::MIN_POSITIVE, |most, c| most.max(c.abs()));
+    Ok(((output / scale) * factors.controllability).norm() * scale)
 }
 
 /// The H2 norm of the difference of two stable systems on the same time base: the ℓ2 distance of

@@ -24,17 +24,37 @@ pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
         Split::Train => ("train", "train*images-idx3-ubyte[.gz]"),
     };
     let images_path = find_images(folder, stem, pattern)?;
-    let name = images_path.file_name().unwrap_or_default().to_string_lossy();
+    let name = images_path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
     let labels_path = folder.join(name.replace("images-idx3", "labels-idx1"));
     let (counts, pixels) = read_idx(&images_path, IMAGES_MAGIC, 3)?;
     let (label_counts, labels) = read_idx(&labels_path, LABELS_MAGIC, 1)?;
     let (count, length) = (counts[0], counts[1] * counts[2]);
+    if count == 0 || length == 0 {
+        let found = format!("images of {counts:?}");
+        return Err(content(
+            &images_path,
+            found,
+            "at least one image of one pixel",
+        ));
+    }
     if label_counts[0] != count {
         let found = format!("{} labels", label_counts[0]);
-        return Err(content(&labels_path, found, format!("{count}, one for each image")));
+        return Err(content(
+            &labels_path,
+            found,
+            format!("{count}, one for each image"),
+        ));
     }
     Ok(Dataset {
-        inputs: Inputs::Values(pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect()),
+        inputs: Inputs::Values(
+            pixels
+                .iter()
+                .map(|&pixel| f32::from(pixel) / 255.0)
+                .collect(),
+        ),
         labels: Some(labels.into_iter().map(usize::from).collect()),
         count,
         length,
@@ -49,7 +69,11 @@ fn find_images(folder: &Path, stem: &str, expected: &'static str) -> Result<Path
     };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
-        let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        let name = entry
+            .map_err(io)?
+            .file_name()
+            .to_string_lossy()
+            .into_owned();
         let ending = name.ends_with("images-idx3-ubyte") || name.ends_with("images-idx3-ubyte.gz");
         if name.starts_with(stem) && ending {
             found.push(name);
@@ -82,19 +106,32 @@ fn read_idx(path: &Path, magic: u32, axes: usize) -> Result<(Vec<usize>, Vec<u8>
         .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]))
         .collect();
     if words[0] != magic {
-        return Err(content(path, format!("magic number {}", words[0]), magic.to_string()));
+        return Err(content(
+            path,
+            format!("magic number {}", words[0]),
+            magic.to_string(),
+        ));
     }
     let sizes: Vec<usize> = words[1..].iter().map(|&size| size as usize).collect();
-    let bytes = words[1..].iter().try_fold(1u64, |total, &size| total.checked_mul(size.into()));
+    let bytes = words[1..]
+        .iter()
+        .try_fold(1u64, |total, &size| total.checked_mul(size.into()));
     let Some(expected) = bytes.filter(|&bytes| bytes <= BYTES_MAX) else {
         let found = format!("a header that claims {sizes:?}");
         return Err(content(path, found, format!("at most {BYTES_MAX} bytes")));
     };
     let mut data = Vec::new();
-    reader.take(expected + 1).read_to_end(&mut data).map_err(io)?;
+    reader
+        .take(expected + 1)
+        .read_to_end(&mut data)
+        .map_err(io)?;
     if data.len() as u64 != expected {
         let found = format!("{} bytes of data (or more)", data.len());
-        return Err(content(path, found, format!("{expected} as its header says")));
+        return Err(content(
+            path,
+            found,
+            format!("{expected} as its header says"),
+        ));
     }
     Ok((sizes, data))
 }
@@ -105,7 +142,9 @@ mod tests {
 
     fn idx(magic: u32, sizes: &[u32], data: &[u8]) -> Vec<u8> {
         let mut bytes = magic.to_be_bytes().to_vec();
-        sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+        sizes
+            .iter()
+            .for_each(|size| bytes.extend(size.to_be_bytes()));
         bytes.extend(data);
         bytes
     }
@@ -135,10 +174,16 @@ mod tests {
         let labels = idx(2049, &[1], &[7]);
         let short = folder(&idx(2051, &[1, 2, 2], &[0]), &labels);
         let error = read(short.path(), Split::Test).unwrap_err().to_string();
-        assert!(error.contains("1 bytes of data") && error.contains("expected 4"), "{error}");
+        assert!(
+            error.contains("1 bytes of data") && error.contains("expected 4"),
+            "{error}"
+        );
         let wrong = folder(&idx(2050, &[1, 2, 2], &[0; 4]), &labels);
         let error = read(wrong.path(), Split::Test).unwrap_err().to_string();
-        assert!(error.contains("magic number 2050, expected 2051"), "{error}");
+        assert!(
+            error.contains("magic number 2050, expected 2051"),
+            "{error}"
+        );
         let huge = folder(&idx(2051, &[u32::MAX; 3], &[0; 4]), &labels);
         let error = read(huge.path(), Split::Test).unwrap_err().to_string();
         assert!(error.contains("a header that claims"), "{error}");

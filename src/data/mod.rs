@@ -30,6 +30,15 @@ impl FromStr for Source {
     }
 }
 
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Mnist(folder) => write!(f, "mnist:{}", folder.display()),
+            Source::Arrays(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
 /// Which part of a data set that has parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Split {
@@ -89,6 +98,14 @@ pub enum DataError {
         found: String,
         /// What should be there.
         expected: String,
+    },
+    /// A tensor that does not hold what it should.
+    #[error("{}: {source}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the tensor.
+        source: ArchiveError,
     },
     /// A split asked of data that have none.
     #[error("{} is one set of sequences and has no splits", path.display())]

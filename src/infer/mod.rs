@@ -85,6 +85,14 @@ pub enum InferError {
         /// Its place in the sequence.
         index: usize,
     },
+    /// One of many sequences does not fit.
+    #[error("sequence {index}: {source}")]
+    Sequence {
+        /// Its place among those given.
+        index: usize,
+        /// What is wrong with it.
+        source: Box<InferError>,
+    },
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -143,11 +151,23 @@ impl<'a> Network<'a> {
     /// # Errors
     /// As [`Network::logits`], for the first sequence that fails.
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
-        sequences.par_iter().map(|&sequence| self.logits(sequence)).collect()
+        let numbered = sequences.par_iter().enumerate();
+        let logits = numbered.map(|(index, &sequence)| {
+            self.logits(sequence)
+                .map_err(|source| InferError::Sequence {
+                    index,
+                    source: Box::new(source),
+                })
+        });
+        logits.collect()
     }
 
     fn encode(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
-        let encoder = self.model.encoder.as_ref().expect("new() asked for an encoder");
+        let encoder = self
+            .model
+            .encoder
+            .as_ref()
+            .expect("new() asked for an encoder");
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.ncols();

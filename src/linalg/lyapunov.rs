@@ -6,7 +6,6 @@ use num_complex::Complex64;
 
 use crate::linalg::LinalgError;
 use crate::linalg::dense;
-use crate::linalg::eigen::triangularise;
 
 /// Which of the two equations is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +166,56 @@ impl Triangular {
         }
         Ok(&self.z * u)
     }
+}
+
+/// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
+/// row of every block that holds a conjugate pair.
+pub(super) fn triangularise(
+    q: &mut DMatrix<Complex64>,
+    t: &mut DMatrix<Complex64>,
+) -> Vec<usize> {
+    let mut pairs = Vec::new();
+    for k in 1..t.nrows() {
+        let below = t[(k, k - 1)];
+        if below == Complex64::ZERO {
+            continue;
+        }
+        let (a, b) = (t[(k - 1, k - 1)].re, t[(k - 1, k)].re);
+        let (c, d) = (below.re, t[(k, k)].re);
+        let half = 0.5 * (a - d);
+        let discriminant = half * half + b * c;
+        let root = Complex64::from(discriminant).sqrt();
+        let value = Complex64::from(0.5 * (a + d)) + root;
+        // (T − value I) x = 0 gives x = (value − d, c); the rotation takes x to e₁.
+        rotate(q, t, k, (value - d, Complex64::from(c)));
+        if discriminant < 0.0 {
+            pairs.push(k - 1);
+        }
+    }
+    pairs
+}
+
+fn rotate(
+    q: &mut DMatrix<Complex64>,
+    t: &mut DMatrix<Complex64>,
+    k: usize,
+    (x, y): (Complex64, Complex64),
+) {
+    let norm = x.norm().hypot(y.norm());
+    let (x, y) = (x / norm, y / norm);
+    for matrix in [&mut *t, &mut *q] {
+        for i in 0..matrix.nrows() {
+            let (left, right) = (matrix[(i, k - 1)], matrix[(i, k)]);
+            matrix[(i, k - 1)] = left * x + right * y;
+            matrix[(i, k)] = right * x.conj() - left * y.conj();
+        }
+    }
+    for j in 0..t.ncols() {
+        let (upper, lower) = (t[(k - 1, j)], t[(k, j)]);
+        t[(k - 1, j)] = upper * x.conj() + lower * y.conj();
+        t[(k, j)] = lower * x - upper * y;
+    }
+    t[(k, k - 1)] = Complex64::ZERO;
 }
 
 /// F with F Fᵀ ≈ W for a symmetric W that should be positive semidefinite.

@@ -6,6 +6,7 @@
 
 mod eigen;
 mod fft;
+mod kernels;
 #[cfg(feature = "lapack")]
 pub mod lapack;
 mod lyapunov;
@@ -18,6 +19,9 @@ pub use eigen::Diagonalised;
 pub use eigen::diagonalise_complex;
 pub use eigen::diagonalise_real;
 pub use fft::Convolver;
+pub use kernels::Scalar;
+pub use kernels::multiply;
+pub use kernels::multiply_adjoint;
 pub use lyapunov::Equation;
 pub use lyapunov::SymmetricRoot;
 pub use lyapunov::Triangular;
@@ -55,6 +59,18 @@ pub enum LinalgError {
         size: usize,
         /// The cap that was reached.
         iterations: usize,
+    },
+    /// A NaN or an infinity where numbers are needed.
+    #[error("{what} holds a value that is not finite")]
+    NotFinite {
+        /// The matrix.
+        what: &'static str,
+    },
+    /// The eigenvalue iteration did not converge.
+    #[error("the eigenvalues of a {size} x {size} matrix did not converge")]
+    NoEigenvalues {
+        /// Rows of the matrix.
+        size: usize,
     },
     /// The matrix has no complete set of eigenvectors in working precision.
     #[error("a {size} x {size} matrix is defective: its eigenvectors are linearly dependent")]

@@ -1,6 +1,5 @@
 //! The dense real factorisations in pure Rust.
 
-use nalgebra::ComplexField;
 use nalgebra::DMatrix;
 use nalgebra::Schur;
 use nalgebra::SymmetricEigen;
@@ -21,14 +20,6 @@ const DEFLATION: [f64; 3] = [1.0, 8.0, 64.0];
 /// # Errors
 /// [`LinalgError::NotConverged`].
 pub fn real_schur(matrix: &DMatrix<f64>) -> Result<(DMatrix<f64>, DMatrix<f64>), LinalgError> {
-    schur(matrix, "the real Schur form")
-}
-
-/// A = Q T Q*, triangular for a complex matrix, quasi-triangular for a real one.
-pub(super) fn schur<T: ComplexField<RealField = f64>>(
-    matrix: &DMatrix<T>,
-    what: &'static str,
-) -> Result<(DMatrix<T>, DMatrix<T>), LinalgError> {
     let size = matrix.nrows();
     if size == 0 {
         return Ok((matrix.clone(), matrix.clone()));
@@ -37,7 +28,7 @@ pub(super) fn schur<T: ComplexField<RealField = f64>>(
     let attempt = |factor| Schur::try_new(matrix.clone(), factor * f64::EPSILON, iterations);
     let found = DEFLATION.into_iter().find_map(attempt);
     found.map(Schur::unpack).ok_or(LinalgError::NotConverged {
-        what,
+        what: "the real Schur form",
         size,
         iterations,
     })

@@ -36,11 +36,7 @@ pub fn pivoted_qr<T: ComplexField<RealField = f64>>(matrix: &DMatrix<T>) -> Pivo
     }
     let q = accumulate(&reflectors, rows, steps);
     let r = DMatrix::from_fn(steps, columns, |i, j| {
-        if i <= j {
-            a[(i, j)].clone()
-        } else {
-            T::zero()
-        }
+        if i <= j { a[(i, j)].clone() } else { T::zero() }
     });
     PivotedQr { q, r, permutation }
 }
@@ -118,7 +114,10 @@ mod tests {
 
     fn sample(rows: usize, columns: usize) -> DMatrix<Complex64> {
         DMatrix::from_fn(rows, columns, |i, j| {
-            Complex64::new((1.3 * (i * 7 + j * 3) as f64).sin(), ((i + 2 * j) as f64).cos())
+            Complex64::new(
+                (1.3 * (i * 7 + j * 3) as f64).sin(),
+                ((i + 2 * j) as f64).cos(),
+            )
         })
     }
 

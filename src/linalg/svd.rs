@@ -4,6 +4,11 @@ use nalgebra::ComplexField;
 use nalgebra::DMatrix;
 
 use crate::linalg::LinalgError;
+use crate::linalg::Scalar;
+use crate::linalg::kernels::fast_pivoted_qr;
+use crate::linalg::kernels::right_singular_vectors;
+use crate::linalg::multiply;
+use crate::linalg::multiply_adjoint;
 use crate::linalg::pivoted_qr;
 
 /// Sweeps after which the Jacobi iteration gives up; five to eight are usual.
@@ -19,24 +24,111 @@ pub struct GradedSvd<T: ComplexField<RealField = f64>> {
     pub v: DMatrix<T>,
 }
 
+/// A matrix whose triangular factor falls below this, relative to its head, is left to Jacobi
+/// rotations alone: a bidiagonalising SVD tells nothing about such columns any more.
+const STEEP: f64 = 1e-18;
+
 /// Decomposes M so that each σ is accurate relative to itself when M = D₁ K D₂ with diagonal
 /// D₁, D₂ and a well-conditioned K, however steep the grading.
 ///
 /// ```text
-/// M Π = Q₁ R,   R* = Q₂ R₂ (pivoted again),   Y = R₂*,   Y W = U S   by one-sided Jacobi
+/// M Π = Q R,   R* Y = Z,   columns of Z orthogonal:   σ_j = ‖z_j‖,   U = Q Y,   V = Π Z Σ⁻¹
 /// ```
 ///
-/// A bidiagonalising SVD loses every σ below about 1e-16 σ₁; this one does not. Two columns
-/// count as orthogonal when |x*y| ≤ n ε ‖x‖ ‖y‖. Cost about 10 n³ for each sweep.
+/// Y starts from an ordinary SVD of R* and is then corrected by one-sided Jacobi rotations of
+/// those pairs of columns that still move a σ: with c = |z_p* z_q|/(‖z_p‖ ‖z_q‖) and
+/// ρ = (σ_q/σ_p)², a pair does so by c²/max(1 − ρ, c), compared with n ε. A mild spectrum needs
+/// no rotation; one that spans more than 18 decades gets the full iteration on a second pivoted
+/// QR. A bidiagonalising SVD alone would lose every σ below about 1e-16 σ₁. Cost about 40 n³
+/// flops, 10 n³ more for each full sweep.
 ///
 /// # Errors
-/// [`LinalgError::NotConverged`] after 60 sweeps (NaN in the input, in practice).
+/// [`LinalgError::NotFinite`]; [`LinalgError::NotConverged`] after 60 sweeps.
 ///
 /// # References
-/// Drmač and Veselić (2008), SIAM J. Matrix Anal. Appl. 29, parts I and II.
-pub fn graded_svd<T: ComplexField<RealField = f64>>(
-    matrix: &DMatrix<T>,
-) -> Result<GradedSvd<T>, LinalgError> {
+/// Drmač and Veselić (2008), SIAM J. Matrix Anal. Appl. 29, parts I and II; Drmač and Bujanović
+/// for the ordinary SVD as preconditioner.
+pub fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, LinalgError> {
+    if !matrix.iter().all(|x| nalgebra::ComplexField::is_finite(x)) {
+        return Err(LinalgError::NotFinite {
+            what: "a matrix to be decomposed",
+        });
+    }
+    let (q, r, permutation) = fast_pivoted_qr(matrix);
+    let steps = r.nrows();
+    let head = if steps > 0 { size_of(&r[(0, 0)]) } else { 0.0 };
+    let tail = (0..steps).map(|i| size_of(&r[(i, i)])).fold(head, f64::min);
+    if tail <= STEEP * head {
+        return steep_svd(matrix);
+    }
+    let columns = r.adjoint();
+    let Some(mut y) = right_singular_vectors(&columns) else {
+        return steep_svd(matrix);
+    };
+    let mut z = multiply(&columns, &y);
+    refine(&mut z, &mut y)?;
+    let (order, sigma) = descending_norms(&z);
+    let left = DMatrix::from_fn(y.nrows(), sigma.len(), |i, j| y[(i, order[j])]);
+    let right = DMatrix::from_fn(z.nrows(), sigma.len(), |i, j| {
+        scaled_inverse(&z[(i, order[j])], sigma[j])
+    });
+    Ok(GradedSvd {
+        u: multiply(&q, &left),
+        sigma,
+        v: unpivot_rows(&right, &permutation),
+    })
+}
+
+fn size_of<T: Scalar>(x: &T) -> f64 {
+    nalgebra::ComplexField::abs(*x)
+}
+
+/// Rotates pairs of columns until none moves a singular value.
+fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(), LinalgError> {
+    for _ in 0..SWEEPS_MAX {
+        let pairs = pairs_that_matter(z);
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        for pair in pairs {
+            rotate_pair(z, y, pair, 0.0);
+        }
+    }
+    Err(LinalgError::NotConverged {
+        what: "the one-sided Jacobi iteration",
+        size: z.ncols(),
+        iterations: SWEEPS_MAX,
+    })
+}
+
+/// The pairs of columns whose inner product moves a singular value by more than n ε of itself.
+fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> Vec<(usize, usize)> {
+    let norms: Vec<f64> = z.column_iter().map(|column| column.norm()).collect();
+    let unit = DMatrix::from_fn(z.nrows(), z.ncols(), |i, j| {
+        scaled_inverse(&z[(i, j)], norms[j])
+    });
+    let cosines = multiply_adjoint(&unit, &unit);
+    let threshold = f64::EPSILON * z.ncols().max(8) as f64;
+    let mut pairs = Vec::new();
+    for p in 0..z.ncols() {
+        for q in p + 1..z.ncols() {
+            let square = nalgebra::ComplexField::modulus_squared(cosines[(p, q)]);
+            if square <= threshold * threshold {
+                continue;
+            }
+            let ratio = norms[p].min(norms[q]) / norms[p].max(norms[q]);
+            let gap = 1.0 - ratio * ratio;
+            if square > threshold * gap.max(square.sqrt()) {
+                pairs.push((p, q));
+            }
+        }
+    }
+    pairs
+}
+
+/// The full Jacobi iteration on twice pivoted triangular factors:
+/// M Π = Q₁ R, R* = Q₂ R₂ (pivoted again), Y = R₂*, Y W = U S.
+fn steep_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, LinalgError> {
     let first = pivoted_qr(matrix);
     let second = pivoted_qr(&first.r.adjoint());
     let mut y = unpivot_rows(&second.r.adjoint(), &second.permutation);
@@ -46,10 +138,10 @@ pub fn graded_svd<T: ComplexField<RealField = f64>>(
     let left = DMatrix::from_fn(y.nrows(), sigma.len(), |i, j| {
         scaled_inverse(&y[(i, order[j])], sigma[j])
     });
-    let right = DMatrix::from_fn(w.nrows(), sigma.len(), |i, j| w[(i, order[j])].clone());
-    let v = unpivot_rows(&(&second.q * right), &first.permutation);
+    let right = DMatrix::from_fn(w.nrows(), sigma.len(), |i, j| w[(i, order[j])]);
+    let v = unpivot_rows(&multiply(&second.q, &right), &first.permutation);
     Ok(GradedSvd {
-        u: &first.q * left,
+        u: multiply(&first.q, &left),
         sigma,
         v,
     })
@@ -185,9 +277,6 @@ mod tests {
     #[test]
     fn a_matrix_with_nan_is_an_error_and_not_a_hang() {
         let a = DMatrix::from_element(3, 3, f64::NAN);
-        assert!(matches!(
-            graded_svd(&a),
-            Err(LinalgError::NotConverged { .. })
-        ));
+        assert!(matches!(graded_svd(&a), Err(LinalgError::NotFinite { .. })));
     }
 }

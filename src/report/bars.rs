@@ -31,7 +31,9 @@ pub fn log_bars(values: &[f64], width: usize, height: usize, floor: f64) -> Bars
         .map(|&value| filled(value, decades, 8 * height))
         .collect();
     let rows = (0..height).rev().map(|row| {
-        let cells = eighths.iter().map(|&fill| EIGHTHS[fill.saturating_sub(8 * row).min(8)]);
+        let cells = eighths
+            .iter()
+            .map(|&fill| EIGHTHS[fill.saturating_sub(8 * row).min(8)]);
         cells.collect::<String>()
     });
     let labels = (0..height).map(|row| match row {
@@ -42,7 +44,10 @@ pub fn log_bars(values: &[f64], width: usize, height: usize, floor: f64) -> Bars
     let labels: Vec<String> = labels.collect();
     let widest = labels.iter().map(String::len).max().unwrap_or(0);
     Bars {
-        labels: labels.iter().map(|label| format!("{label:>widest$}")).collect(),
+        labels: labels
+            .iter()
+            .map(|label| format!("{label:>widest$}"))
+            .collect(),
         rows: rows.collect(),
         values_per_column: per_column,
     }

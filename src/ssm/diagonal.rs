@@ -104,7 +104,7 @@ fn list_modes(modes: &[(usize, Complex64)]) -> String {
     let shown: Vec<String> = modes
         .iter()
         .take(4)
-        .map(|(i, pole)| format!("mode {i} has lambda = {:.6}{:+.6}i", pole.re, pole.im))
+        .map(|(i, pole)| format!("mode {i} has lambda = {:.3e}{:+.3e}i", pole.re, pole.im))
         .collect();
     let more = if modes.len() > 4 { ", ..." } else { "" };
     format!("{}{more}", shown.join(", "))
@@ -130,10 +130,7 @@ impl DiagonalSystem {
         check_finite("the exponent", exponents.iter().map(|x| x.is_finite()))?;
         check_finite("the input weight", rows_finite(&input))?;
         check_finite("the output weight", rows_finite(&output.transpose()))?;
-        check_finite(
-            "the feedthrough",
-            feedthrough.iter().map(|x| x.is_finite()),
-        )?;
+        check_finite("the feedthrough", feedthrough.iter().map(|x| x.is_finite()))?;
         Ok(Self {
             time,
             exponents,
@@ -443,7 +440,7 @@ mod tests {
         let system = sample(Time::Discrete { step: 0.05 });
         let kernel = system.kernel(300).unwrap();
         let poles = system.poles();
-        let mut state = vec![Complex64::ZERO; 2];
+        let mut state = [Complex64::ZERO; 2];
         for (k, expected) in kernel.iter().enumerate() {
             let u = if k == 0 { 1.0 } else { 0.0 };
             for i in 0..2 {
@@ -493,7 +490,11 @@ mod tests {
         let residues = [Complex64::ONE; 2];
         let system = DiagonalSystem::siso(Time::Continuous, exponents, &residues, 0.0).unwrap();
         let error = system.stable().unwrap_err();
-        assert!(error.to_string().contains("1 of 2 modes do not decay: mode 1"));
+        assert!(
+            error
+                .to_string()
+                .contains("1 of 2 modes do not decay: mode 1")
+        );
         assert_eq!(system.unstable_modes().len(), 1);
     }
 }

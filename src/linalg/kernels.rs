@@ -1,0 +1,155 @@
+//! The dense kernels of faer on nalgebra's matrices, on one thread: parallelism is over channels.
+
+use faer::MatMut;
+use faer::MatRef;
+use faer::Par;
+use faer::dyn_stack::MemBuffer;
+use faer::dyn_stack::MemStack;
+use faer::linalg::matmul::matmul;
+use faer::linalg::svd::ComputeSvdVectors;
+use faer::linalg::svd::svd;
+use faer::linalg::svd::svd_scratch;
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+/// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
+pub trait Scalar:
+    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
+{
+}
+
+impl Scalar for f64 {}
+impl Scalar for Complex64 {}
+
+fn view<T: Scalar>(a: &DMatrix<T>) -> MatRef<'_, T> {
+    MatRef::from_column_major_slice(a.as_slice(), a.nrows(), a.ncols())
+}
+
+fn view_mut<T: Scalar>(a: &mut DMatrix<T>) -> MatMut<'_, T> {
+    let (rows, columns) = a.shape();
+    MatMut::from_column_major_slice_mut(a.as_mut_slice(), rows, columns)
+}
+
+/// A B. nalgebra multiplies complex matrices entry by entry, some twenty times slower.
+pub fn multiply<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.nrows(), b.ncols());
+    let out = view_mut(&mut product);
+    let one = nalgebra::one();
+    matmul(out, faer::Accum::Replace, view(a), view(b), one, Par::Seq);
+    product
+}
+
+/// A* B.
+pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    let out = view_mut(&mut product);
+    let one = nalgebra::one();
+    matmul(
+        out,
+        faer::Accum::Replace,
+        view(a).adjoint(),
+        view(b),
+        one,
+        Par::Seq,
+    );
+    product
+}
+
+/// A Π = Q R with column pivoting: Q (m × k), R (k × n), and the column of A that stands at each
+/// place. Norms are downdated, so the order of columns that are small against the first is only
+/// roughly right.
+pub(super) fn fast_pivoted_qr<T: Scalar>(a: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>, Vec<usize>) {
+    let qr = view(a).col_piv_qr();
+    let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
+    let (forward, _) = qr.P().arrays();
+    (
+        DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]),
+        DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
+            if i <= j { r[(i, j)] } else { nalgebra::zero() }
+        }),
+        forward.to_vec(),
+    )
+}
+
+/// The right singular vectors (n × min(m, n)) by bidiagonalisation, accurate in the absolute
+/// sense. `None` when the iteration does not converge.
+pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatrix<T>> {
+    let (rows, columns) = a.shape();
+    let least = rows.min(columns);
+    let mut vectors = DMatrix::zeros(columns, least);
+    let mut sigma = faer::diag::Diag::<T>::zeros(least);
+    let (no, thin) = (ComputeSvdVectors::No, ComputeSvdVectors::Thin);
+    let scratch = svd_scratch::<T>(rows, columns, no, thin, Par::Seq, Default::default());
+    let mut memory = MemBuffer::new(scratch);
+    let out = Some(view_mut(&mut vectors));
+    let stack = MemStack::new(&mut memory);
+    let done = svd(
+        view(a),
+        sigma.as_mut(),
+        None,
+        out,
+        Par::Seq,
+        stack,
+        Default::default(),
+    );
+    done.is_ok().then_some(vectors)
+}
+
+/// Eigenvalues and unit eigenvectors of a complex matrix.
+pub(super) fn complex_eigen(
+    a: &DMatrix<Complex64>,
+) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
+    let eigen = view(a).eigen().ok()?;
+    Some(unpacked(eigen.S(), eigen.U()))
+}
+
+/// Eigenvalues and unit eigenvectors of a real matrix, pairs next to each other.
+pub(super) fn real_eigen(a: &DMatrix<f64>) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
+    let eigen = view(a).eigen().ok()?;
+    Some(unpacked(eigen.S(), eigen.U()))
+}
+
+fn unpacked(
+    values: faer::diag::DiagRef<'_, Complex64>,
+    vectors: MatRef<'_, Complex64>,
+) -> (Vec<Complex64>, DMatrix<Complex64>) {
+    let size = vectors.nrows();
+    let values = (0..size).map(|i| values[i]).collect();
+    (values, DMatrix::from_fn(size, size, |i, j| vectors[(i, j)]))
+}
+
+/// All singular values, descending.
+pub(super) fn singular_values(a: &DMatrix<Complex64>) -> Option<Vec<f64>> {
+    view(a).singular_values().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_agree_with_nalgebra() {
+        let a = DMatrix::from_fn(5, 3, |i, j| Complex64::new(i as f64 - 1.5, j as f64 + 0.25));
+        let b = DMatrix::from_fn(3, 4, |i, j| Complex64::new((i * j) as f64, 1.0 - i as f64));
+        assert!((multiply(&a, &b) - &a * &b).norm() < 1e-13);
+        let c = DMatrix::from_fn(5, 2, |i, j| Complex64::new(1.0, (i + j) as f64));
+        assert!((multiply_adjoint(&a, &c) - a.adjoint() * &c).norm() < 1e-13);
+        let empty = DMatrix::<f64>::zeros(3, 0);
+        assert_eq!(
+            multiply(&empty, &DMatrix::zeros(0, 2)),
+            DMatrix::zeros(3, 2)
+        );
+    }
+
+    #[test]
+    fn the_fast_pivoted_qr_rebuilds_its_matrix() {
+        for (rows, columns) in [(6, 6), (7, 4), (4, 7)] {
+            let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3) as f64).sin());
+            let (q, r, permutation) = fast_pivoted_qr(&a);
+            let product = q * r;
+            for (j, &from) in permutation.iter().enumerate() {
+                assert!((product.column(j) - a.column(from)).norm() < 1e-13);
+            }
+        }
+    }
+}

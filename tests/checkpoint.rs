@@ -1,0 +1,505 @@
+//! Reading and writing files: values against PyTorch, round trips, and refusals.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{here, shared};
+use hankelite::checkpoint::{
+    Archive, ArchiveError, Checkpoint, CheckpointError, Container, Declared, DssVersion, Fault,
+    RawTensor, read, write,
+};
+use hankelite::data::{Dataset, Source};
+use hankelite::infer::{Network, Path as Run};
+use hankelite::model::{Placement, Pooling};
+
+/// Logits and kernels of PyTorch are float64 computed from the stored float32 weights. What is
+/// left is the order of summation; for DSS the float32 constants of its formula.
+const AGAINST_TORCH: f64 = 1e-9;
+
+fn data(name: &str) -> PathBuf {
+    here("data").join(name)
+}
+
+fn open(name: &str, declared: Declared) -> Checkpoint {
+    read(&data(name), &declared).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn golden(name: &str, tensor: &str) -> (Vec<usize>, Vec<f64>) {
+    let archive = Archive::open(&data(name)).unwrap();
+    let raw = archive.tensor(tensor).unwrap();
+    let values = raw.to_f64(tensor).unwrap();
+    (raw.shape, values)
+}
+
+fn assert_close(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1.0_f64, |most, x| most.max(x.abs()));
+    let pairs = found.iter().zip(expected);
+    let worst = pairs.map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+    assert!(worst <= AGAINST_TORCH * scale, "{what}: off by {worst:e}");
+}
+
+fn logits(checkpoint: &Checkpoint, golden_file: &str, run: Run) -> Vec<f64> {
+    let source = Source::Arrays(data(golden_file));
+    let inputs = Dataset::read(&source, None).unwrap();
+    let network = Network::new(&checkpoint.model, inputs.length(), run).unwrap();
+    let sequences: Vec<_> = (0..inputs.len()).map(|i| inputs.sequence(i)).collect();
+    network.logits_of_all(&sequences).unwrap().concat()
+}
+
+fn kernels(checkpoint: &Checkpoint, length: usize) -> Vec<f64> {
+    let blocks = checkpoint.model.blocks.iter();
+    let systems = blocks.flat_map(|block| &block.systems);
+    systems
+        .flat_map(|system| system.kernel(length).unwrap())
+        .collect()
+}
+
+fn softmax() -> Declared {
+    Declared {
+        dss_version: Some(DssVersion::Softmax),
+        length: Some(48),
+        ..Declared::default()
+    }
+}
+
+/// Every classifier fixture: file, golden file, what has to be declared.
+fn classifiers() -> Vec<(&'static str, &'static str, Declared)> {
+    let s4d = "s4d_classifier_golden.safetensors";
+    let plain = Declared::default();
+    vec![
+        ("s4d_classifier.safetensors", s4d, plain),
+        ("s4d_classifier.pth", s4d, plain),
+        ("dataparallel.pth", s4d, plain),
+        ("lightning_like.ckpt", s4d, plain),
+        ("flat_state_dict.pt", s4d, plain),
+        (
+            "noncontiguous.pth",
+            "noncontiguous_golden.safetensors",
+            plain,
+        ),
+        ("mixed_dtypes.pth", "mixed_dtypes_golden.safetensors", plain),
+        (
+            "dss_exp_classifier.pth",
+            "dss_exp_classifier_golden.safetensors",
+            plain,
+        ),
+        (
+            "dss_softmax_classifier.pth",
+            "dss_softmax_classifier_golden.safetensors",
+            softmax(),
+        ),
+        (
+            "dss_softmax_unstable.pth",
+            "dss_softmax_unstable_golden.safetensors",
+            softmax(),
+        ),
+    ]
+}
+
+#[test]
+fn kernels_and_logits_equal_those_of_pytorch() {
+    for (file, golden_file, declared) in classifiers() {
+        let checkpoint = open(file, declared);
+        let (_, expected) = golden(golden_file, "kernels");
+        assert_close(
+            &kernels(&checkpoint, 48),
+            &expected,
+            &format!("{file} kernels"),
+        );
+        let (_, expected) = golden(golden_file, "logits_postnorm");
+        let found = logits(&checkpoint, golden_file, Run::Fft);
+        assert_close(&found, &expected, &format!("{file} logits"));
+    }
+}
+
+#[test]
+fn declared_norm_and_pooling_change_the_logits_as_in_pytorch() {
+    let golden_file = "s4d_classifier_golden.safetensors";
+    let pre = Declared {
+        norm: Some(Placement::Pre),
+        ..Declared::default()
+    };
+    let (_, expected) = golden(golden_file, "logits_prenorm");
+    let found = logits(&open("s4d_classifier.pth", pre), golden_file, Run::Fft);
+    assert_close(&found, &expected, "pre-norm");
+    let last = Declared {
+        pooling: Some(Pooling::Last),
+        ..Declared::default()
+    };
+    let (_, expected) = golden(golden_file, "logits_postnorm_last");
+    let found = logits(&open("s4d_classifier.pth", last), golden_file, Run::Fft);
+    assert_close(&found, &expected, "last step");
+}
+
+#[test]
+fn lone_layers_are_read_in_every_version_their_tensors_fit() {
+    let s4d = open("s4d_layer.safetensors", Declared::default());
+    let (_, expected) = golden("s4d_layer_golden.safetensors", "kernel");
+    assert_close(&kernels(&s4d, 48), &expected, "S4D layer");
+    assert!(s4d.model.encoder.is_none() && s4d.model.head.is_none());
+    for (version, tensor) in [
+        (DssVersion::Exp, "kernel_exp"),
+        (DssVersion::ExpNoScale, "kernel_exp_no_scale"),
+    ] {
+        let declared = Declared {
+            dss_version: Some(version),
+            ..Declared::default()
+        };
+        let dss = open("dss_exp_layer.safetensors", declared);
+        let (_, expected) = golden("dss_exp_layer_golden.safetensors", tensor);
+        assert_close(&kernels(&dss, 48), &expected, tensor);
+    }
+}
+
+#[test]
+fn recurrence_and_fft_give_the_same_logits() {
+    for (file, golden_file, declared) in classifiers() {
+        let checkpoint = open(file, declared);
+        let fft = logits(&checkpoint, golden_file, Run::Fft);
+        let recurrence = logits(&checkpoint, golden_file, Run::Recurrence);
+        assert_close(&recurrence, &fft, file);
+    }
+}
+
+#[test]
+fn what_was_assumed_is_listed_and_what_was_declared_is_not() {
+    let assumed = open("dss_exp_classifier.pth", Declared::default());
+    let text = assumed.assumptions().join("\n");
+    for word in ["post-norm", "mean pooling", "DSS version `exp`"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    let declared = Declared {
+        norm: Some(Placement::Pre),
+        pooling: Some(Pooling::Last),
+        dss_version: Some(DssVersion::ExpNoScale),
+        length: None,
+    };
+    let told = open("dss_exp_classifier.pth", declared);
+    assert!(told.assumptions().is_empty(), "{:?}", told.assumptions());
+}
+
+/// Every readable fixture, and the real files where they are at hand.
+fn readable() -> Vec<(PathBuf, Declared)> {
+    let mut files: Vec<_> = classifiers()
+        .into_iter()
+        .map(|(file, _, declared)| (data(file), declared))
+        .collect();
+    files.push((data("s4d_layer.safetensors"), Declared::default()));
+    files.push((data("dss_exp_layer.safetensors"), Declared::default()));
+    for file in [
+        "gevorgyg/ckpt.pth",
+        "gevorgyg/ckpt.safetensors",
+        "dallingordon/ckpt.pth",
+        "asleep-ece/ckpt.pth",
+        "asleep-ece/preprocessing_ckpt.pth",
+        "jayesh365/s4d_signal_testing_ckpt_0.pth",
+    ] {
+        if let Some(path) = shared(&format!("data/checkpoints/{file}")) {
+            files.push((path, Declared::default()));
+        }
+    }
+    files
+}
+
+fn all_tensors(path: &Path) -> Vec<(String, RawTensor)> {
+    let archive = Archive::open(path).unwrap();
+    let names: Vec<String> = archive.names().map(str::to_string).collect();
+    let tensors = names.into_iter().map(|name| {
+        let raw = archive.tensor(&name).unwrap();
+        (name, raw)
+    });
+    tensors.collect()
+}
+
+fn assert_same_tensors(first: &Path, second: &Path) {
+    let (first, second) = (all_tensors(first), all_tensors(second));
+    assert_eq!(first.len(), second.len());
+    for ((name, a), (other, b)) in first.iter().zip(&second) {
+        assert_eq!(name, other);
+        assert!(
+            a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn an_unchanged_model_is_written_back_bit_for_bit_in_either_container() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, declared) in readable() {
+        let checkpoint = read(&path, &declared).unwrap();
+        for name in ["out.safetensors", "out.pth"] {
+            let out = folder.path().join(name);
+            write(&checkpoint, &out).unwrap();
+            assert_same_tensors(&path, &out);
+            let back = read(&out, &Declared::default()).unwrap();
+            assert_eq!(back.model, checkpoint.model, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_written_file_needs_no_declaration_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let declared = Declared {
+        norm: Some(Placement::Pre),
+        ..softmax()
+    };
+    let checkpoint = open("dss_softmax_classifier.pth", declared);
+    for name in ["out.safetensors", "out.pth"] {
+        let out = folder.path().join(name);
+        write(&checkpoint, &out).unwrap();
+        let back = read(&out, &Declared::default()).unwrap();
+        assert!(back.assumptions().is_empty());
+        assert_eq!(back.declared(), checkpoint.declared());
+        let other = Declared {
+            norm: Some(Placement::Post),
+            ..Declared::default()
+        };
+        let overruled = read(&out, &other).unwrap();
+        assert_eq!(overruled.declared().norm, Some(Placement::Post));
+    }
+}
+
+#[test]
+fn a_sidecar_declares_and_a_bad_one_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.pth");
+    std::fs::copy(data("dss_softmax_classifier.pth"), &path).unwrap();
+    let sidecar = Declared::sidecar(&path);
+    std::fs::write(&sidecar, "length = 48\nnorm = \"pre\"\n").unwrap();
+    let checkpoint = read(&path, &Declared::default()).unwrap();
+    assert_eq!(checkpoint.declared().length, Some(48));
+    assert_eq!(checkpoint.declared().norm, Some(Placement::Pre));
+    std::fs::write(&sidecar, "lenght = 48\n").unwrap();
+    let error = read(&path, &Declared::default()).err().unwrap().to_string();
+    assert!(
+        error.contains("model.hankelite.toml") && error.contains("lenght"),
+        "{error}"
+    );
+}
+
+fn fault(name: &str, declared: Declared) -> Fault {
+    match read(&data(name), &declared).err() {
+        Some(CheckpointError::Content { fault, .. }) => fault,
+        Some(other) => panic!("{name}: {other}"),
+        None => panic!("{name} was read"),
+    }
+}
+
+#[test]
+fn models_of_other_kinds_are_refused_by_name() {
+    let none = Declared::default();
+    for (file, word) in [
+        ("bad/dplr.pth", "DPLR"),
+        ("bad/mamba.safetensors", "Mamba"),
+        ("bad/cnn.pth", "convolutional"),
+    ] {
+        let found = fault(file, none);
+        assert!(
+            matches!(found, Fault::Unsupported { .. }),
+            "{file}: {found}"
+        );
+        assert!(found.to_string().contains(word), "{file}: {found}");
+    }
+    for name in ["mnist100HZ", "ppg100HZ", "ppg50HZ"] {
+        let Some(path) = shared(&format!("data/checkpoints/asleep-ece/{name}_ckpt.pth")) else {
+            continue;
+        };
+        let error = read(&path, &none).err().unwrap().to_string();
+        assert!(
+            error.contains("DPLR") && error.contains("kernel.P"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_the_tensors_name_the_tensor_and_what_was_expected() {
+    let none = Declared::default();
+    let found = fault("bad/mixed_families.safetensors", none);
+    assert!(matches!(found, Fault::MixedFamilies { .. }), "{found}");
+    let found = fault("bad/nan.safetensors", none);
+    assert!(
+        matches!(&found, Fault::NotFinite { tensor, .. } if tensor == "s4_layers.1.kernel.C"),
+        "{found}"
+    );
+    let found = fault("bad/missing.safetensors", none);
+    assert!(
+        matches!(&found, Fault::Missing { tensor, .. } if tensor == "s4_layers.1.kernel.log_dt"),
+        "{found}"
+    );
+    let found = fault("bad/extra.safetensors", none);
+    assert!(
+        matches!(&found, Fault::Unconsumed { tensors } if tensors.len() == 1),
+        "{found}"
+    );
+    let found = fault("bad/shapes.safetensors", none);
+    assert!(
+        matches!(&found, Fault::Shape { tensor, .. } if tensor.ends_with("kernel.C")),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_softmax_kernel_asks_for_its_length_and_a_version_must_fit_the_tensors() {
+    let found = fault("dss_softmax_classifier.pth", Declared::default());
+    assert!(matches!(found, Fault::Undeclared { .. }), "{found}");
+    let declared = Declared {
+        dss_version: Some(DssVersion::Exp),
+        length: Some(48),
+        ..Declared::default()
+    };
+    let found = fault("dss_softmax_classifier.pth", declared);
+    assert!(matches!(found, Fault::Contradiction { .. }), "{found}");
+}
+
+#[test]
+fn containers_that_are_no_checkpoint_are_refused_each_with_its_own_words() {
+    for (file, word) in [
+        ("bad/legacy.pth", "1.6"),
+        ("bad/evil.pth", "system"),
+        ("bad/whole_module.pth", "never runs code"),
+        ("bad/torchscript.pt", "TorchScript"),
+        ("bad/lfs_pointer.pth", "Git LFS"),
+    ] {
+        let error = read(&data(file), &Declared::default()).err().unwrap();
+        assert!(
+            matches!(error, CheckpointError::Archive(_)),
+            "{file}: {error}"
+        );
+        assert!(error.to_string().contains(word), "{file}: {error}");
+    }
+    let error = read(Path::new("/no/such/file.pth"), &Declared::default())
+        .err()
+        .unwrap();
+    assert!(matches!(error, CheckpointError::Archive(_)), "{error}");
+}
+
+#[test]
+fn tensors_of_every_type_are_read_and_none_is_dropped() {
+    let error = Archive::open(&data("complex_int_bool.pth"))
+        .err()
+        .map(|error| error.to_string());
+    // complex128 has no place in the archive; it is named, never skipped.
+    let error = error.expect("the file holds a complex128 tensor");
+    assert!(
+        error.contains("ComplexDouble") || error.contains("complex128"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_pole_that_the_layout_cannot_hold_is_named() {
+    let checkpoint = open("s4d_classifier.pth", Declared::default());
+    let mut model = checkpoint.model.clone();
+    let system = &model.blocks[1].systems[2];
+    let mut exponents = system.exponents().to_vec();
+    exponents[3].re = 0.25;
+    model.blocks[1].systems[2] = hankelite::ssm::DiagonalSystem::siso(
+        system.time(),
+        exponents,
+        &system.residues().unwrap(),
+        0.0,
+    )
+    .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.pth");
+    let error = write(&checkpoint.with_model(model), &out).unwrap_err();
+    let CheckpointError::Content { fault, .. } = error else {
+        panic!("a content error, not {error}");
+    };
+    assert!(
+        matches!(&fault, Fault::NotRepresentable { channel: 2, layer, .. } if layer == "s4_layers.1"),
+        "{fault}"
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_number_that_overflows_the_files_dtype_is_named_before_anything_is_written() {
+    let checkpoint = open("mixed_dtypes.pth", Declared::default());
+    let mut model = checkpoint.model.clone();
+    for system in &mut model.blocks[0].systems {
+        let residues: Vec<_> = system
+            .residues()
+            .unwrap()
+            .iter()
+            .map(|r| r * 1e60)
+            .collect();
+        let (time, exponents) = (system.time(), system.exponents().to_vec());
+        *system = hankelite::ssm::DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.pth");
+    let error = write(&checkpoint.with_model(model), &out).unwrap_err();
+    assert!(
+        matches!(&error, CheckpointError::Content { fault: Fault::Overflow { tensor, .. }, .. }
+            if tensor == "s4_layers.0.kernel.C"),
+        "{error}"
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_dss_version_declared_for_s4d_layers_is_a_contradiction() {
+    let declared = Declared {
+        dss_version: Some(DssVersion::Exp),
+        ..Declared::default()
+    };
+    let found = fault("s4d_classifier.pth", declared);
+    assert!(matches!(found, Fault::Contradiction { .. }), "{found}");
+}
+
+#[test]
+fn the_source_is_never_overwritten_and_a_missing_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    std::fs::copy(data("s4d_layer.safetensors"), &path).unwrap();
+    let checkpoint = read(&path, &Declared::default()).unwrap();
+    let same = folder.path().join(".").join("model.safetensors");
+    let error = write(&checkpoint, &same).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CheckpointError::Archive(ArchiveError::SameFile { .. })
+        ),
+        "{error}"
+    );
+    let error = write(&checkpoint, &folder.path().join("no/out.pth")).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CheckpointError::Archive(ArchiveError::MissingFolder { .. })
+        ),
+        "{error}"
+    );
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "nothing is left behind");
+}
+
+#[test]
+fn the_ending_of_the_output_chooses_the_container() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = open("s4d_layer.safetensors", Declared::default());
+    for (name, container) in [
+        ("a.safetensors", Container::Safetensors),
+        ("a.pth", Container::Torch),
+        ("a.without_a_known_ending", Container::Safetensors),
+    ] {
+        let out = folder.path().join(name);
+        write(&checkpoint, &out).unwrap();
+        assert_eq!(
+            Archive::open(&out).unwrap().container(),
+            container,
+            "{name}"
+        );
+    }
+}

@@ -1,0 +1,509 @@
+//! The program as a person or a script meets it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{here, shared};
+use serde_json::Value;
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    command.args(arguments).env_remove("NO_COLOR");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = run(&[arguments, &["--format", "json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Exit code 1, nothing on stdout, and every word in the message.
+fn assert_fails(arguments: &[&str], words: &[&str]) {
+    let output = run(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(
+        message.contains("error:") && !message.contains("panicked"),
+        "{message}"
+    );
+    for word in words {
+        assert!(message.contains(word), "{word:?} in {message}");
+    }
+}
+
+fn data(name: &str) -> String {
+    here("data").join(name).display().to_string()
+}
+
+fn model(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    folder.join(name).display().to_string()
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+#[test]
+fn inspect_shows_a_table_and_a_picture() {
+    let output = run(&["inspect", &model("waves/model.safetensors")]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success());
+    for word in [
+        "S4D, 2 layers, 5,514 parameters",
+        "s4_layers.1",
+        "slowest |a|",
+        "█",
+        "1 … 64",
+    ] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "no colour into a pipe");
+    let talk = text(&output.stderr);
+    assert!(talk.contains("assumed: post-norm"), "{talk}");
+}
+
+#[test]
+fn inspect_gives_every_value_in_json() {
+    let shown = json(&["inspect", &model("waves/model.safetensors")]);
+    let layers = shown["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    assert_eq!(layers[0]["name"], "s4_layers.0");
+    for (index, channel) in layers[1]["channels"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(channel["index"], index);
+        assert_eq!(channel["states"], 32);
+        assert_eq!(channel["stable"], true);
+        let sigma: Vec<f64> =
+            serde_json::from_value(channel["hankel_singular_values"].clone()).unwrap();
+        assert!(sigma.len() > 32 && sigma.len() <= 64);
+        assert!(sigma.windows(2).all(|pair| pair[0] >= pair[1]));
+    }
+    let complex = json(&[
+        "inspect",
+        &model("waves/model.safetensors"),
+        "--realisation",
+        "complex",
+        "--time",
+        "continuous",
+    ]);
+    let sigma = &complex["layers"][0]["channels"][0]["hankel_singular_values"];
+    assert_eq!(sigma.as_array().unwrap().len(), 32);
+}
+
+#[test]
+fn an_unstable_layer_is_shown_and_not_reduced() {
+    let file = data("dss_softmax_unstable.pth");
+    let shown = json(&["inspect", &file, "--length", "48"]);
+    let channel = &shown["layers"][0]["channels"][0];
+    assert_eq!(channel["stable"], false);
+    assert_eq!(channel["unstable_modes"], serde_json::json!([1, 4]));
+    let folder = Folder::new();
+    let out = folder.path("out.pth");
+    assert_fails(
+        &[
+            "reduce", &file, "--length", "48", "--order", "3", "--output", &out,
+        ],
+        &["s4_layers.0", "channel 0", "lambda = 3.000e-1"],
+    );
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn reduce_writes_a_smaller_file_that_reads_without_flags() {
+    let folder = Folder::new();
+    let out = folder.path("small.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&["reduce", &source, "--order", "8", "--output", &out]);
+    assert_eq!(record["layers"][0]["order_before"], 32);
+    assert_eq!(record["layers"][0]["order"], 8);
+    let number = |key: &str| record[key].as_f64().unwrap();
+    assert_eq!(number("parameters_before"), 5514.0);
+    // Two layers of 16 channels lose 24 states of four numbers each.
+    assert_eq!(number("parameters_after"), 5514.0 - 2.0 * 16.0 * 24.0 * 4.0);
+    assert!(number("seconds") > 0.0 && number("rounding_error") < 1e-4);
+    for layer in record["layers"].as_array().unwrap() {
+        for key in [
+            "discarded",
+            "error_bound",
+            "relative_h2_error",
+            "relative_kernel_error",
+        ] {
+            assert!(layer[key].as_f64().unwrap() > 0.0, "{key}");
+        }
+    }
+    let output = run(&["inspect", &out]);
+    assert!(output.status.success());
+    assert!(
+        !text(&output.stderr).contains("assumed"),
+        "{}",
+        text(&output.stderr)
+    );
+    let size = |path: &str| std::fs::metadata(path).unwrap().len();
+    assert!(size(&out) < size(&source));
+}
+
+#[test]
+fn the_same_command_writes_the_same_bytes_and_a_dry_run_writes_none() {
+    let folder = Folder::new();
+    let source = data("s4d_classifier.pth");
+    for ending in ["pth", "safetensors"] {
+        let out = folder.path(&format!("same.{ending}"));
+        let arguments = ["reduce", &source, "--order", "3", "--output", &out];
+        assert!(run(&arguments).status.success());
+        let first = std::fs::read(&out).unwrap();
+        assert!(run(&arguments).status.success());
+        assert_eq!(first, std::fs::read(&out).unwrap());
+    }
+    let before = folder.files().len();
+    let out = folder.path("none.pth");
+    let arguments = [
+        "reduce",
+        &source,
+        "--order",
+        "3",
+        "--output",
+        &out,
+        "--dry-run",
+    ];
+    assert!(run(&arguments).status.success());
+    assert_eq!(folder.files().len(), before);
+    assert!(
+        run(&["reduce", &source, "--order", "3", "--dry-run"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn evaluate_scores_compares_and_writes_logits() {
+    let folder = Folder::new();
+    let source = model("waves/model.safetensors");
+    let test = model("waves/test.safetensors");
+    let logits = folder.path("logits.safetensors");
+    let shown = json(&["evaluate", &source, "--data", &test, "--logits", &logits]);
+    assert!(
+        (shown["accuracy"].as_f64().unwrap() - 0.9725).abs() < 0.003,
+        "{shown}"
+    );
+    assert_eq!(shown["examples"], 400);
+    assert!(shown["loss"].as_f64().unwrap() < 0.2);
+    let archive = hankelite::checkpoint::Archive::open(Path::new(&logits)).unwrap();
+    assert_eq!(archive.shape("logits"), Some(&[400, 10][..]));
+    let out = folder.path("same.pth");
+    assert!(
+        run(&["reduce", &source, "--order", "32", "--output", &out])
+            .status
+            .success()
+    );
+    let shown = json(&[
+        "evaluate",
+        &source,
+        "--data",
+        &test,
+        "--limit",
+        "20",
+        "--against",
+        &out,
+    ]);
+    assert_eq!(shown["against"]["max_difference"], 0.0);
+    assert_eq!(shown["against"]["agreement"], 1.0);
+    assert_eq!(shown["examples"], 20);
+    let unlabelled = model("waves/calibration.safetensors");
+    let other = ["--path", "recurrence", "--against", &out];
+    let shown = json(&[&["evaluate", &source, "--data", &unlabelled][..], &other].concat());
+    assert_eq!(shown["accuracy"], Value::Null);
+    assert_fails(
+        &["evaluate", &source, "--data", &unlabelled],
+        &["no `labels`"],
+    );
+}
+
+#[test]
+fn reduce_can_show_what_the_accuracy_lost() {
+    let folder = Folder::new();
+    let out = folder.path("small.pth");
+    let test = model("waves/test.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&[
+        "reduce", &source, "--order", "16", "--output", &out, "--data", &test,
+    ]);
+    let before = record["before"]["accuracy"].as_f64().unwrap();
+    let after = record["after"]["accuracy"].as_f64().unwrap();
+    assert!(
+        before > 0.96 && after > 0.1 && after < before,
+        "{before} {after}"
+    );
+}
+
+#[test]
+fn wrong_files_are_told_apart_and_named() {
+    let folder = Folder::new();
+    let empty = folder.path("empty.pth");
+    std::fs::write(&empty, b"").unwrap();
+    let nowhere = folder.path("nowhere.pth");
+    assert_fails(&["inspect", &nowhere], &["nowhere.pth"]);
+    assert_fails(&["inspect", &empty], &["empty.pth", "empty"]);
+    assert_fails(&["inspect", &folder.path("")], &["folder"]);
+    for (file, words) in [
+        ("bad/lfs_pointer.pth", &["Git LFS", "git lfs pull"][..]),
+        ("bad/legacy.pth", &["1.6"]),
+        ("bad/evil.pth", &["system"]),
+        ("bad/dplr.pth", &["DPLR", "kernel.P"]),
+        ("bad/mamba.safetensors", &["Mamba"]),
+        ("bad/nan.safetensors", &["s4_layers.1.kernel.C", "NaN"]),
+        (
+            "bad/extra.safetensors",
+            &["belong to no known part", "hint:"],
+        ),
+    ] {
+        assert_fails(&["inspect", &data(file)], words);
+        assert_fails(
+            &["inspect", &data(file)],
+            &[Path::new(file).file_name().unwrap().to_str().unwrap()],
+        );
+    }
+}
+
+#[test]
+fn wrong_numbers_and_wrong_outputs_write_nothing() {
+    let folder = Folder::new();
+    let source = folder.path("source.pth");
+    std::fs::copy(data("s4d_classifier.pth"), &source).unwrap();
+    let out = folder.path("out.pth");
+    let refused = |options: &[&str], words: &[&str]| {
+        let start = ["reduce", &source, "--output", &out];
+        assert_fails(&[&start[..], options].concat(), words);
+    };
+    refused(&["--order", "0"], &["order is 0", "at least 1"]);
+    refused(&["--order", "7"], &["order is 7", "1 to 6"]);
+    refused(&["--energy", "1.5"], &["1.5"]);
+    refused(&["--tolerance=-1"], &["-1"]);
+    refused(
+        &["--energy", "0.9", "--method", "modal"],
+        &["modal", "order"],
+    );
+    let missing = folder.path("no/out.pth");
+    assert_fails(
+        &["reduce", &source, "--order", "3", "--output", &missing],
+        &["does not exist"],
+    );
+    assert_fails(
+        &["reduce", &source, "--order", "3", "--output", &source],
+        &["source.pth"],
+    );
+    assert_eq!(folder.files().len(), 1);
+}
+
+#[test]
+fn an_output_that_is_no_plain_file_or_an_input_is_refused() {
+    let folder = Folder::new();
+    let source = folder.path("source.safetensors");
+    std::fs::copy(data("s4d_classifier.safetensors"), &source).unwrap();
+    let before = std::fs::read(&source).unwrap();
+    let evaluate = ["evaluate", &source, "--data", &source, "--logits", &source];
+    assert_fails(&evaluate, &["is being read"]);
+    assert_eq!(std::fs::read(&source).unwrap(), before);
+    #[cfg(unix)]
+    {
+        let reduce =
+            |out: &str| assert_fails(&["reduce", &source, "--order", "3", "-o", out], &["device"]);
+        reduce("/dev/null");
+        let link = folder.path("link.safetensors");
+        std::fs::write(folder.path("target.safetensors"), b"old").unwrap();
+        std::os::unix::fs::symlink(folder.path("target.safetensors"), &link).unwrap();
+        assert!(
+            run(&["reduce", &source, "--order", "3", "-o", &link])
+                .status
+                .success()
+        );
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_ne!(
+            std::fs::read(folder.path("target.safetensors")).unwrap(),
+            b"old"
+        );
+    }
+}
+
+#[test]
+fn a_failed_run_leaves_an_existing_output_as_it_was() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    std::fs::write(&out, b"precious").unwrap();
+    let source = data("s4d_classifier.pth");
+    let missing = folder.path("no-data.safetensors");
+    let arguments = ["reduce", &source, "--order", "3", "-o", &out, "--data"];
+    assert_fails(
+        &[&arguments[..], &[&missing]].concat(),
+        &["no-data.safetensors"],
+    );
+    let unlabelled = model("waves/calibration.safetensors");
+    assert_fails(&[&arguments[..], &[&unlabelled]].concat(), &["no `labels`"]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+}
+
+#[test]
+fn even_the_loosest_rule_writes_a_file_that_can_be_read() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&["reduce", &source, "--tolerance", "1e9", "-o", &out]);
+    assert_eq!(record["layers"][0]["order"], 1);
+    assert_eq!(record["layers"][0]["channels"][0]["order"], 0);
+    assert!(run(&["inspect", &out]).status.success());
+}
+
+#[test]
+fn a_length_that_no_sequence_has_is_refused_wherever_it_stands() {
+    let source = model("waves/model.safetensors");
+    for length in ["16777217", "2305843009213693952"] {
+        let arguments = [
+            "reduce",
+            &source,
+            "--order",
+            "4",
+            "--dry-run",
+            "--length",
+            length,
+        ];
+        assert_fails(&arguments, &["sequence length", length]);
+    }
+    let folder = Folder::new();
+    let copy = folder.path("model.safetensors");
+    std::fs::copy(&source, &copy).unwrap();
+    std::fs::write(folder.path("model.hankelite.toml"), "length = 0\n").unwrap();
+    assert_fails(&["inspect", &copy], &["sequence length is 0"]);
+}
+
+#[test]
+fn names_from_a_file_cannot_command_the_terminal() {
+    let folder = Folder::new();
+    let path = folder.path("odd.safetensors");
+    let header = r#"{"x\u001b[31m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 4]);
+    std::fs::write(&path, bytes).unwrap();
+    let output = run(&["inspect", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!output.stderr.contains(&0x1b), "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrong_usage_exits_with_two_and_help_with_zero() {
+    for arguments in [
+        &["reduce", "x.pth", "--output", "y.pth"][..],
+        &[
+            "reduce", "x.pth", "--output", "y.pth", "--order", "3", "--energy", "0.5",
+        ],
+        &["reduce", "x.pth", "--order", "3"],
+        &["frobnicate"],
+        &["evaluate", "x.pth"],
+        &["inspect", "x.pth", "--threads", "20000"],
+        &[],
+    ] {
+        assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    for arguments in [
+        &["--help"][..],
+        &["inspect", "--help"],
+        &["reduce", "--help"],
+        &["evaluate", "--help"],
+        &["--version"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        let help = text(&output.stdout);
+        assert!(
+            help.contains("Examples:") || arguments == ["--version"],
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn the_page_of_commands_is_the_help() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for command in [&[][..], &["inspect"], &["reduce"], &["evaluate"]] {
+        let help = text(&run(&[command, &["--help"]].concat()).stdout);
+        assert!(page.contains(help.trim_end()), "docs/cli.md lacks:\n{help}");
+    }
+}
+
+#[test]
+fn colour_and_quiet_do_as_they_are_told() {
+    let file = model("waves/model.safetensors");
+    let output = run(&["inspect", &file, "--color", "always", "--quiet"]);
+    assert!(text(&output.stdout).contains("\u{1b}["));
+    assert!(output.stderr.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
+    let file = model("waves/model.safetensors");
+    let full = Path::new("/dev/full");
+    if full.exists() {
+        let output = program(&["inspect", &file])
+            .stdout(std::fs::OpenOptions::new().write(true).open(full).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!text(&output.stderr).contains("panicked"));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = program(&["inspect", &file])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_real_file_of_another_person_is_reduced_and_scored() {
+    let (Some(file), Some(mnist)) = (
+        shared("data/checkpoints/gevorgyg/ckpt.pth"),
+        shared("data/mnist"),
+    ) else {
+        return;
+    };
+    let folder = Folder::new();
+    let out = folder.path("small.pth");
+    let file = file.display().to_string();
+    let record = json(&["reduce", &file, "--order", "16", "--output", &out]);
+    println!("seconds: {}", record["seconds"]);
+    let source = format!("mnist:{}", mnist.display());
+    let shown = json(&["evaluate", &out, "--data", &source, "--limit", "200"]);
+    assert!(shown["accuracy"].as_f64().unwrap() > 0.8, "{shown}");
+}
