@@ -284,7 +284,7 @@ fn an_error_norm_asks_for_equal_numbers_of_inputs_and_outputs() {
 
 #[test]
 fn extreme_numbers_give_a_result_or_an_error_and_never_a_panic() {
-    let sizes = [0.0, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300];
+    let sizes: [f64; 7] = [0.0, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300];
     for (k, &rate) in sizes.iter().enumerate() {
         for (l, &weight) in sizes.iter().enumerate() {
             let lambda = vec![

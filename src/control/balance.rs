@@ -256,7 +256,11 @@ impl Balanced {
     }
 
     fn to_system(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes.values.iter().map(|&value| exponent_of(self.time, value)).collect();
+        let exponents = modes
+            .values
+            .iter()
+            .map(|&value| exponent_of(self.time, value))
+            .collect();
         if self.feedthrough.shape() == (1, 1) {
             let residues = modes.output.iter().zip(modes.input.iter());
             let residues: Vec<Complex64> = residues.map(|(c, b)| c * b).collect();
@@ -299,11 +303,7 @@ impl Modes {
         }
     }
 
-    pub(super) fn new(
-        d: &Diagonalised,
-        b: &DMatrix<Complex64>,
-        c: &DMatrix<Complex64>,
-    ) -> Self {
+    pub(super) fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
         Self {
             values: d.values.clone(),
             input: &d.inverse * b,

@@ -15,6 +15,15 @@ const CANCELLED: f64 = 1.0 / (1_u128 << 98) as f64;
 /// Below this part of its terms a difference of poles is taken from the exponents instead.
 const CLOSE: f64 = 1.0 / (1_u32 << 24) as f64;
 
+/// Cholesky by columns, with the pivots chosen by the caller.
+pub(super) trait Eliminate {
+    /// The active row whose diagonal entry |g_i|² / (1 − |a_i|²) is largest, if any is not zero.
+    fn pivot(&mut self) -> Option<usize>;
+
+    /// The column of pivot k, which leaves the active rows; `None` when its row is zero.
+    fn eliminate(&mut self, k: usize) -> Option<Vec<WideComplex>>;
+}
+
 /// Cholesky elimination of W = F F*, column by column, for the positive semidefinite W of poles λ
 /// and rows g.
 ///
@@ -58,9 +67,10 @@ impl<'a> Elimination<'a> {
             active: vec![true; nodes.len()],
         }
     }
+}
 
-    /// The active row whose diagonal entry |g_i|² / (1 − |a_i|²) is largest, if any is not zero.
-    pub(super) fn pivot(&self) -> Option<usize> {
+impl Eliminate for Elimination<'_> {
+    fn pivot(&mut self) -> Option<usize> {
         let mut best = None;
         let mut largest = 0.0;
         for i in (0..self.active.len()).filter(|&i| self.active[i]) {
@@ -73,8 +83,7 @@ impl<'a> Elimination<'a> {
         best
     }
 
-    /// The column of pivot k, which leaves the active rows; `None` when its row is zero.
-    pub(super) fn eliminate(&mut self, k: usize) -> Option<Vec<WideComplex>> {
+    fn eliminate(&mut self, k: usize) -> Option<Vec<WideComplex>> {
         let active = std::mem::take(&mut self.active);
         let mut column = vec![WideComplex::ZERO; active.len()];
         let silent = self.rows.norm(k) == 0.0;

@@ -5,7 +5,10 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::ControlError;
+use crate::control::generators::Eliminate;
 use crate::control::generators::Elimination;
+use crate::control::plane::Plane;
+use crate::control::quick::Quick;
 use crate::control::realisation::ROOT_TWO;
 use crate::control::realisation::RealMode;
 use crate::control::realisation::apply_modes;
@@ -52,9 +55,10 @@ pub struct GramianFactors<T: ComplexField<RealField = f64>> {
 /// accurate relative to itself; no ε is added and nothing can fail. Cost O(n²).
 ///
 /// With several inputs or outputs b_i b̄_j and c̄_i c_j are inner products of rows of B and columns
-/// of C. The generator then has that many columns and is carried with 106 bits, because almost
-/// parallel rows at close poles cancel; entries of F keep 15 digits unless they cancel by more
-/// than 10¹⁶. Cost O(n² m + n² p).
+/// of C. The generator then has that many columns, and almost parallel rows at close poles cancel.
+/// So an estimate of the error goes along with the elimination in double precision, and where it
+/// is not good enough the elimination is done with 106 bits, about 30 times slower: entries of F
+/// keep 15 digits unless they cancel by more than 10¹⁶. Cost O(n² m + n² p).
 ///
 /// # Errors
 /// None at present: a stable system has Gramians.
@@ -135,11 +139,7 @@ pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f
 
 fn complex_factors_of_several(system: &DiagonalSystem) -> GramianFactors<Complex64> {
     let factor = |nodes: &[Complex64], rows: &DMatrix<Complex64>| {
-        let mut elimination = Elimination::new(system.time(), nodes, rows);
-        let mut columns = Vec::new();
-        while let Some(k) = elimination.pivot() {
-            columns.extend(elimination.eliminate(k));
-        }
+        let columns = complex_columns(system.time(), nodes, rows);
         DMatrix::from_fn(nodes.len(), columns.len(), |i, j| columns[j][i].to_c64())
     };
     let mirrored: Vec<Complex64> = system.exponents().iter().map(|node| node.conj()).collect();
@@ -147,6 +147,27 @@ fn complex_factors_of_several(system: &DiagonalSystem) -> GramianFactors<Complex
         controllability: factor(system.exponents(), system.input()),
         observability: factor(&mirrored, &system.output().adjoint()),
     }
+}
+
+/// In double precision, or with 106 bits where that is not accurate.
+fn complex_columns(
+    time: Time,
+    nodes: &[Complex64],
+    rows: &DMatrix<Complex64>,
+) -> Vec<Vec<WideComplex>> {
+    fn all(elimination: &mut impl Eliminate) -> Vec<Vec<WideComplex>> {
+        let mut columns = Vec::new();
+        while let Some(k) = elimination.pivot() {
+            columns.extend(elimination.eliminate(k));
+        }
+        columns
+    }
+    let mut quick = Quick::new(time, nodes, rows);
+    let columns = all(&mut quick);
+    if quick.is_accurate() {
+        return columns;
+    }
+    all(&mut Elimination::new(time, nodes, rows))
 }
 
 fn real_factors_of_several(system: &DiagonalSystem) -> GramianFactors<f64> {
@@ -188,8 +209,26 @@ fn real_factor_of_blocks(
         }
     }
     let rows = DMatrix::from_row_slice(nodes.len(), width, &rows);
-    let mut elimination = Elimination::new(time, &nodes, &rows);
-    let mut columns: Vec<Vec<f64>> = Vec::new();
+    let mut quick = Quick::new(time, &nodes, &rows);
+    let mut columns = columns_by_pairs(&mut quick, blocks, &partners);
+    if !(quick.is_accurate() && pairs_stand_apart(blocks, &columns)) {
+        let mut wide = Elimination::new(time, &nodes, &rows);
+        columns = columns_by_pairs(&mut wide, blocks, &partners);
+    }
+    columns.sort_by(|x, y| squares(y).total_cmp(&squares(x)));
+    grade_columns(&DMatrix::from_fn(nodes.len(), columns.len(), |i, j| {
+        columns[j][i]
+    }))
+}
+
+/// Real columns, for each pivot those of its pair. `partners` gives for each node the first of its
+/// block, and the other one.
+fn columns_by_pairs(
+    elimination: &mut impl Eliminate,
+    blocks: &[RealBlock],
+    partners: &[(usize, Option<usize>)],
+) -> Vec<Vec<f64>> {
+    let mut columns = Vec::new();
     while let Some(k) = elimination.pivot() {
         let (first, partner) = partners[k];
         let mut parts = Vec::new();
@@ -203,8 +242,25 @@ fn real_factor_of_blocks(
         let pivots = first..first + if partner.is_some() { 2 } else { 1 };
         columns.extend(real_columns(&parts, pivots));
     }
-    columns.sort_by(|x, y| squares(y).total_cmp(&squares(x)));
-    grade_columns(&DMatrix::from_fn(nodes.len(), columns.len(), |i, j| columns[j][i]))
+    columns
+}
+
+/// Whether both rows of each pair are of like size. A pair that is almost one real state has a row
+/// that is the small difference of two.
+fn pairs_stand_apart(blocks: &[RealBlock], columns: &[Vec<f64>]) -> bool {
+    let size = |row: usize| {
+        columns
+            .iter()
+            .map(|column| column[row].powi(2))
+            .sum::<f64>()
+    };
+    let mut row = 0;
+    blocks.iter().all(|block| {
+        let here = row;
+        row += block.states();
+        let (x, y) = (size(here), size(here + block.states() - 1));
+        x.min(y) >= 1e-2 * x.max(y)
+    })
 }
 
 fn squares(column: &[f64]) -> f64 {
@@ -283,47 +339,6 @@ fn phase(x: Complex64) -> Complex64 {
         Complex64::ONE
     } else {
         x / modulus
-    }
-}
-
-/// Where the poles live: the left half-plane, or the unit disc seen through exponents.
-#[derive(Clone, Copy)]
-enum Plane {
-    Half,
-    Disc { step: f64 },
-}
-
-impl Plane {
-    fn of(time: Time) -> Self {
-        match time {
-            Time::Continuous => Plane::Half,
-            Time::Discrete { step } => Plane::Disc { step },
-        }
-    }
-
-    /// −(λ_i + λ_j), or 1 − a_i a_j.
-    fn sum_gap(self, x: Complex64, y: Complex64) -> Complex64 {
-        match self {
-            Plane::Half => -(x + y),
-            Plane::Disc { step } => -expm1((x + y) * step),
-        }
-    }
-
-    /// λ_i − λ_j, or a_i − a_j, taken from the larger of the two so that nothing overflows.
-    fn difference(self, x: Complex64, y: Complex64) -> Complex64 {
-        match self {
-            Plane::Half => x - y,
-            Plane::Disc { step } if x.re > y.re => -(x * step).exp() * expm1((y - x) * step),
-            Plane::Disc { step } => (y * step).exp() * expm1((x - y) * step),
-        }
-    }
-
-    /// −2 Re λ, or 1 − |a|²: |g|² over this is the diagonal entry of the Gramian.
-    fn decay(self, x: Complex64) -> f64 {
-        match self {
-            Plane::Half => -2.0 * x.re,
-            Plane::Disc { step } => -(2.0 * x.re * step).exp_m1(),
-        }
     }
 }
 

@@ -12,6 +12,8 @@ mod gramian;
 mod hankel;
 mod modal;
 mod norm;
+mod plane;
+mod quick;
 mod realisation;
 
 pub use balance::Balanced;

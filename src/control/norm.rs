@@ -25,7 +25,9 @@ pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
     let output = RealSystem::of(system.system()).output;
     let factors = real_gramian_factors(system)?;
     // Scaled first: the squares of very small or large weights leave the range of doubles.
-    let scale = output.iter().fold(f64::MIN_POSITIVE, |most, c| most.max(c.abs()));
+    let scale = output
+        .iter()
+        .fold(f64::MIN_POSITIVE, |most, c| most.max(c.abs()));
     Ok(((output / scale) * factors.controllability).norm() * scale)
 }
 
@@ -46,10 +48,14 @@ pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64
     let exponents = [full.exponents(), reduced.exponents()].concat();
     let mut input = DMatrix::zeros(order, inputs);
     input.rows_mut(0, kept).copy_from(full.input());
-    input.rows_mut(kept, reduced.order()).copy_from(reduced.input());
+    input
+        .rows_mut(kept, reduced.order())
+        .copy_from(reduced.input());
     let mut output = DMatrix::zeros(outputs, order);
     output.columns_mut(0, kept).copy_from(full.output());
-    output.columns_mut(kept, reduced.order()).copy_from(&-reduced.output());
+    output
+        .columns_mut(kept, reduced.order())
+        .copy_from(&-reduced.output());
     let feedthrough = DMatrix::zeros(outputs, inputs);
     let difference = DiagonalSystem::new(full.time(), exponents, input, output, feedthrough)?;
     h2_norm(difference.stable()?)

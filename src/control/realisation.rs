@@ -112,14 +112,20 @@ impl RealSystem {
         if let Ok(modes) = real_modes(system) {
             let (input, output) = (real_input(&modes), real_output(&modes));
             return Self {
-                modes: modes.iter().map(|mode| (mode.lambda, mode.single)).collect(),
+                modes: modes
+                    .iter()
+                    .map(|mode| (mode.lambda, mode.single))
+                    .collect(),
                 input: DMatrix::from_column_slice(input.len(), 1, &input),
                 output: DMatrix::from_row_slice(1, output.len(), &output),
             };
         }
         let blocks = real_blocks(system);
         Self {
-            modes: blocks.iter().map(|block| (block.lambda, block.single)).collect(),
+            modes: blocks
+                .iter()
+                .map(|block| (block.lambda, block.single))
+                .collect(),
             input: block_input(&blocks, system.input().ncols()),
             output: block_output(&blocks, system.output().nrows()),
         }

@@ -96,7 +96,11 @@ fn residual(matrix: &DMatrix<f64>, values: &[Complex64], vectors: &DMatrix<Compl
     for (k, value) in values.iter().enumerate() {
         for i in 0..matrix.nrows() {
             let expected = value * vectors[(i, k)];
-            let expected = if value.im < 0.0 { expected.im } else { expected.re };
+            let expected = if value.im < 0.0 {
+                expected.im
+            } else {
+                expected.re
+            };
             worst = worst.max((images[(i, k)] - expected).abs());
         }
     }
@@ -226,7 +230,8 @@ mod tests {
     #[test]
     fn a_repeated_real_eigenvalue_with_two_vectors_is_diagonalised() {
         // diag(1, 1, 2, 2, 2 ± i) in a basis of general position.
-        let mut block = DMatrix::from_diagonal(&DVector::from_vec(vec![1.0, 1.0, 2.0, 2.0, 2.0, 2.0]));
+        let mut block =
+            DMatrix::from_diagonal(&DVector::from_vec(vec![1.0, 1.0, 2.0, 2.0, 2.0, 2.0]));
         (block[(4, 5)], block[(5, 4)]) = (1.0, -1.0);
         let basis = DMatrix::from_fn(6, 6, |i, j| ((3 * i + 7 * j * j + i * j + 1) as f64).sin());
         let a = &basis * block * basis.clone().try_inverse().unwrap();

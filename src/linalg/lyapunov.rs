@@ -170,10 +170,7 @@ impl Triangular {
 
 /// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
 /// row of every block that holds a conjugate pair.
-pub(super) fn triangularise(
-    q: &mut DMatrix<Complex64>,
-    t: &mut DMatrix<Complex64>,
-) -> Vec<usize> {
+pub(super) fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) -> Vec<usize> {
     let mut pairs = Vec::new();
     for k in 1..t.nrows() {
         let below = t[(k, k - 1)];
