@@ -25,7 +25,7 @@ type Failure = Box<dyn std::error::Error>;
 const COLUMNS: [(&str, Method, TimeBase, RealisationChoice); 5] = [
     (
         "modal",
-        Method::Modal,
+        Method::ModalHinf,
         TimeBase::Discrete,
         RealisationChoice::Real,
     ),

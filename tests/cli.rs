@@ -312,6 +312,11 @@ fn wrong_numbers_and_wrong_outputs_write_nothing() {
         &["--energy", "0.9", "--method", "modal"],
         &["modal", "order"],
     );
+    refused(&["--order", "3", "--unstable"], &["--length"]);
+    let unstable = data("dss_softmax_unstable.pth");
+    let start = ["reduce", &unstable, "--length", "48", "--order", "3"];
+    let words = ["mode 1 has lambda", "--unstable --length L"];
+    assert_fails(&[&start[..], &["--output", &out]].concat(), &words);
     let missing = folder.path("no/out.pth");
     assert_fails(
         &["reduce", &source, "--order", "3", "--output", &missing],

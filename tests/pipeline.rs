@@ -67,7 +67,7 @@ fn every_plan(order: usize) -> Vec<Plan> {
             plans.push(plan);
         }
         let mut plan = Plan::new(Rule::Order(order)).unwrap();
-        (plan.time, plan.method, plan.kernel_length) = (time, Method::Modal, 48);
+        (plan.time, plan.method, plan.kernel_length) = (time, Method::ModalHinf, 48);
         plans.push(plan);
     }
     plans
@@ -243,7 +243,7 @@ fn orders_out_of_range_are_refused() {
         "{error}"
     );
     let mut plan = Plan::new(Rule::Energy(0.5)).unwrap();
-    plan.method = Method::Modal;
+    plan.method = Method::ModalHinf;
     let error = reduce(&checkpoint.model, &plan).unwrap_err();
     assert!(
         matches!(error, CompressError::Plan(PlanError::ModalNeedsOrder)),
@@ -388,4 +388,113 @@ fn cutting_nothing_through_the_whole_machinery_keeps_the_logits_of_a_real_model(
             .fold(0.0, f64::max);
         assert!(worst < 1e-4, "{worst:e}");
     }
+}
+
+const METHODS: [Method; 6] = [
+    Method::Balanced,
+    Method::Residualised,
+    Method::ModalHinf,
+    Method::ModalH2,
+    Method::H2Optimal,
+    Method::Horizon,
+];
+
+#[test]
+fn every_method_writes_what_it_planned_and_its_feedthrough() {
+    for (name, checkpoint) in fixtures() {
+        for method in METHODS {
+            let mut plan = Plan::new(Rule::Order(3)).unwrap();
+            (plan.method, plan.kernel_length) = (method, 48);
+            let reduced = reduce(&checkpoint.model, &plan).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let out = folder.path().join("small.safetensors");
+            let small = checkpoint.with_model(reduced.model.clone());
+            write(&small, &out).unwrap();
+            let back = read(&out, &checkpoint.declared()).unwrap().model;
+            let place = format!("{name} {method:?}");
+            for (index, block) in reduced.model.blocks.iter().enumerate() {
+                let before = &checkpoint.model.blocks[index].systems;
+                let read_back = &back.blocks[index].systems;
+                for (h, system) in block.systems.iter().enumerate() {
+                    let record = &reduced.records[index].channels[h];
+                    assert!(system.order() <= 3 && system.is_stable(), "{place}");
+                    assert!(record.error_bound.is_finite(), "{place}");
+                    let d = |system: &hankelite::ssm::DiagonalSystem| system.feedthrough()[(0, 0)];
+                    let change = record.feedthrough_change;
+                    assert_eq!(change.is_some(), method == Method::Residualised, "{place}");
+                    let kept = d(&before[h]) + change.unwrap_or(0.0) - d(system);
+                    assert!(kept.abs() < 1e-14, "{place}: {kept:e}");
+                    let error = (d(&read_back[h]) - d(system)).abs();
+                    assert!(error <= 1e-6 * d(system).abs(), "{place}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn h2_optimal_refinement_is_never_worse_than_its_start() {
+    for (name, checkpoint) in fixtures() {
+        let mut plan = Plan::new(Rule::Order(2)).unwrap();
+        let start = reduce(&checkpoint.model, &plan).unwrap();
+        plan.method = Method::H2Optimal;
+        let refined = reduce(&checkpoint.model, &plan).unwrap();
+        for (before, after) in start.records.iter().zip(&refined.records) {
+            for (before, after) in before.channels.iter().zip(&after.channels) {
+                assert!(after.h2_error <= before.h2_error, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
+    let checkpoint = dss(DssVersion::Softmax, "dss_softmax_unstable.pth");
+    for rule in [Rule::Order(3), Rule::Energy(0.9), Rule::Tolerance(0.1)] {
+        let mut plan = Plan::new(rule).unwrap();
+        (plan.unstable, plan.kernel_length) = (true, 48);
+        let reduced = reduce(&checkpoint.model, &plan).unwrap();
+        for (block, record) in reduced.model.blocks.iter().zip(&reduced.records) {
+            assert!(
+                record.error_bound == f64::INFINITY,
+                "unstable channels have no bound"
+            );
+            assert!(record.relative_h2_error == f64::INFINITY);
+            assert!(
+                record.relative_kernel_error < 0.5,
+                "{rule:?} {}",
+                record.relative_kernel_error
+            );
+            for (system, channel) in block.systems.iter().zip(&record.channels) {
+                assert_eq!(system.order(), channel.order);
+                assert!(channel.kernel_error.is_finite());
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("small.pth");
+        write(&checkpoint.with_model(reduced.model.clone()), &out).unwrap();
+        let back = read(&out, &checkpoint.declared()).unwrap().model;
+        for (planned, written) in reduced.model.blocks.iter().zip(&back.blocks) {
+            for (planned, written) in planned.systems.iter().zip(&written.systems) {
+                let (k, found) = (planned.kernel(48).unwrap(), written.kernel(48).unwrap());
+                let size = k.iter().fold(0.0_f64, |m, k| m.max(k.abs()));
+                let worst = k
+                    .iter()
+                    .zip(&found)
+                    .fold(0.0_f64, |m, (x, y)| m.max((x - y).abs()));
+                assert!(worst < 1e-4 * size, "{worst:e} {size:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn horizon_balancing_counts_steps() {
+    let mut plan = Plan::new(Rule::Order(3)).unwrap();
+    (plan.method, plan.time) = (Method::Horizon, TimeBase::Continuous);
+    let error = reduce(&s4d().model, &plan).unwrap_err();
+    assert!(
+        matches!(error, CompressError::Plan(PlanError::HorizonNeedsSteps)),
+        "{error}"
+    );
 }

@@ -16,6 +16,8 @@ use clap::Subcommand;
 use clap::ValueEnum;
 
 use crate::checkpoint::CheckpointError;
+use crate::control::ControlError;
+use crate::ssm::SystemError;
 use printer::Printer;
 
 /// Makes pretrained diagonal state space models (S4D, DSS) smaller by balanced truncation, and
@@ -129,7 +131,11 @@ fn in_pool(threads: u16, work: impl FnOnce() -> anyhow::Result<()> + Send) -> an
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
-    error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<CheckpointError>()?.hint())
+    error.chain().find_map(|cause| {
+        if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
+            let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
+            return Some(hint.to_string());
+        }
+        cause.downcast_ref::<CheckpointError>()?.hint()
+    })
 }

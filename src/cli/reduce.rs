@@ -43,6 +43,8 @@ Examples:
   compress-model reduce model.pth --order 8 --output small.pth
   compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
   compress-model reduce model.pth --energy 0.999 --dry-run
+  compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
+  compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
 
@@ -59,9 +61,13 @@ pub(super) struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     rule: RuleArguments,
-    /// Balanced truncation, or keeping the modes with the largest |residue|/(1 − |a|).
+    /// How a channel is made smaller.
     #[arg(long, value_enum, default_value_t = How::Balanced)]
     method: How,
+    /// Reduce channels with modes that do not decay over the sequence length (--length) instead
+    /// of refusing them. The method and the realisation do not apply to such channels.
+    #[arg(long)]
+    unstable: bool,
     /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
     /// Nyquist frequency.
     #[arg(long, value_enum, default_value_t = Time::Discrete)]
@@ -97,8 +103,19 @@ struct RuleArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum How {
+    /// Balanced truncation.
     Balanced,
-    Modal,
+    /// Balanced residualisation: keeps the gain for constant input; changes D.
+    Residualised,
+    /// Keep the modes with the largest |residue|/(1 − |a|).
+    #[value(alias = "modal")]
+    ModalHinf,
+    /// Keep the modes with the largest |residue|/√(1 − |a|²).
+    ModalH2,
+    /// Balanced truncation, then poles and residues moved to the least kernel error.
+    H2Optimal,
+    /// Truncation balanced over the sequence length (--length) instead of all time.
+    Horizon,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -194,7 +211,11 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
     let mut plan = Plan::new(rule)?;
     plan.method = match arguments.method {
         How::Balanced => Method::Balanced,
-        How::Modal => Method::Modal,
+        How::Residualised => Method::Residualised,
+        How::ModalHinf => Method::ModalHinf,
+        How::ModalH2 => Method::ModalH2,
+        How::H2Optimal => Method::H2Optimal,
+        How::Horizon => Method::Horizon,
     };
     plan.time = arguments.time.base();
     plan.realisation = match arguments.realisation {
@@ -202,7 +223,12 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         Realise::Complex => RealisationChoice::Complex,
         Realise::Auto => RealisationChoice::Auto,
     };
-    plan.kernel_length = checkpoint.declared().length.unwrap_or(KERNEL_LENGTH);
+    let length = checkpoint.declared().length;
+    if arguments.unstable && length.is_none() {
+        bail!("--unstable keeps the first L kernel samples: say L with --length");
+    }
+    plan.kernel_length = length.unwrap_or(KERNEL_LENGTH);
+    plan.unstable = arguments.unstable;
     plan.check(&checkpoint.model)?;
     Ok(plan)
 }
@@ -258,8 +284,8 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
             layer.name.clone(),
             states(layer),
             layer.discarded.map_or("-".to_string(), short),
-            short(layer.error_bound),
-            percent(layer.relative_h2_error),
+            finite(layer.error_bound, short),
+            finite(layer.relative_h2_error, percent),
             percent(layer.relative_kernel_error),
             short(layer.condition),
         ]
@@ -327,6 +353,15 @@ fn show_notes(layers: &[LayerRecord], printer: &Printer) {
             };
             printer.note("note", &format!("{}, {which}: {text}", layer.name));
         }
+    }
+}
+
+/// A number, or a dash where unstable modes leave none.
+fn finite(value: f64, show: fn(f64) -> String) -> String {
+    if value.is_finite() {
+        show(value)
+    } else {
+        "-".to_string()
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a model to a smaller model: choose orders, reduce every channel, keep a record.
 
+mod cut;
 mod inspect;
 mod plan;
 mod record;

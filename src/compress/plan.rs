@@ -17,14 +17,23 @@ pub enum Rule {
     Tolerance(f64),
 }
 
-/// How states are chosen.
+/// How a channel is made smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Method {
     /// Balanced truncation: new poles and residues.
     Balanced,
+    /// Balanced residualisation: as truncation, but the gain at rest stays, and the feedthrough D
+    /// changes.
+    Residualised,
     /// The modes with the largest |residue|/(1 − |a|) stay as they are; the others go.
-    Modal,
+    ModalHinf,
+    /// The modes with the largest |residue|/√(1 − |a|²) stay as they are; the others go.
+    ModalH2,
+    /// Balanced truncation, then poles and residues are moved to a minimum of the H2 error.
+    H2Optimal,
+    /// Truncation balanced over the first `kernel_length` steps instead of all time.
+    Horizon,
 }
 
 /// In which time base the channels are balanced or scored.
@@ -69,8 +78,12 @@ pub struct Plan {
     pub time: TimeBase,
     /// The realisation. Default: real. Modal truncation knows no realisation.
     pub realisation: RealisationChoice,
-    /// Steps over which the kernel error is measured. Default: 1024.
+    /// Steps over which the kernel error is measured; also the horizon of [`Method::Horizon`] and
+    /// of unstable channels. Default: 1024.
     pub kernel_length: usize,
+    /// Whether channels with modes that do not decay are reduced over `kernel_length` steps
+    /// instead of refused. Default: no.
+    pub unstable: bool,
 }
 
 /// Why settings make no sense.
@@ -100,6 +113,9 @@ pub enum PlanError {
     /// Rules that read Hankel singular values, with a method that has none.
     #[error("modal truncation takes an order, not an energy or a tolerance")]
     ModalNeedsOrder,
+    /// Balancing over a horizon before discretisation.
+    #[error("the method horizon counts steps: it takes discrete time, not continuous time")]
+    HorizonNeedsSteps,
 }
 
 impl Plan {
@@ -124,6 +140,7 @@ impl Plan {
             time: TimeBase::Discrete,
             realisation: RealisationChoice::Real,
             kernel_length: 1024,
+            unstable: false,
         })
     }
 
@@ -135,7 +152,7 @@ impl Plan {
     /// Whether the plan suits a model: an order that some layer has.
     ///
     /// # Errors
-    /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`].
+    /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`], [`PlanError::HorizonNeedsSteps`].
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
         let most = model
             .blocks
@@ -143,10 +160,12 @@ impl Plan {
             .map(|block| block.order())
             .max()
             .unwrap_or(0);
+        let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
         match self.rule {
             Rule::Order(asked) if asked > most => Err(PlanError::Order { asked, most }),
-            Rule::Energy(_) | Rule::Tolerance(_) if self.method == Method::Modal => {
-                Err(PlanError::ModalNeedsOrder)
+            Rule::Energy(_) | Rule::Tolerance(_) if modal => Err(PlanError::ModalNeedsOrder),
+            _ if self.method == Method::Horizon && self.time == TimeBase::Continuous => {
+                Err(PlanError::HorizonNeedsSteps)
             }
             _ => Ok(()),
         }

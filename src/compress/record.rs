@@ -21,17 +21,21 @@ pub struct ChannelRecord {
     /// Σ of the discarded Hankel singular values, in the time base that was balanced. Absent
     /// when nothing was balanced.
     pub discarded: Option<f64>,
-    /// A bound on the H∞ norm of the error, in the same time base: 2 Σ discarded, or the sum of
-    /// the removed modes' peak gains.
+    /// A bound on the H∞ norm of the error, in the same time base: twice the sum of the distinct
+    /// discarded values, or the sum of the removed modes' peak gains, or (H2-optimal, horizon) a
+    /// certified upper bound of the norm itself. Infinite (null in JSON) where modes do not decay.
     pub error_bound: f64,
-    /// ‖k − k_r‖₂ over the infinite horizon, discrete time.
+    /// ‖k − k_r‖₂ over the infinite horizon, discrete time; a change of the feedthrough counts
+    /// into k[0]. Infinite (null in JSON) where modes do not decay.
     pub h2_error: f64,
-    /// ‖k‖₂ over the infinite horizon, discrete time.
+    /// ‖k‖₂ over the infinite horizon, discrete time; infinite as `h2_error`.
     pub h2_norm: f64,
     /// ‖k − k_r‖₂ over the first L steps.
     pub kernel_error: f64,
     /// ‖k‖₂ over the first L steps.
     pub kernel_norm: f64,
+    /// What was added to the feedthrough D. Absent when D stays as it is.
+    pub feedthrough_change: Option<f64>,
     /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
     pub condition: f64,
     /// What a person should know: a lower order than asked for, a tie, a channel kept whole.
@@ -84,7 +88,10 @@ impl LayerRecord {
     }
 }
 
-/// error / norm, and 0 when a silent channel stayed silent.
+/// error / norm; 0 when a silent channel stayed silent, infinite when the norms do not exist.
 fn ratio(error: f64, norm: f64) -> f64 {
-    if error == 0.0 { 0.0 } else { error / norm }
+    if error == 0.0 || error == f64::INFINITY {
+        return error;
+    }
+    error / norm
 }

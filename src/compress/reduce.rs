@@ -10,18 +10,25 @@ use crate::compress::Method;
 use crate::compress::Plan;
 use crate::compress::Rule;
 use crate::compress::TimeBase;
-use crate::control::Balanced;
+use crate::compress::cut::Cutter;
 use crate::control::ControlError;
+use crate::control::HankelValues;
+use crate::control::HorizonMethod;
+use crate::control::ModalScore;
 use crate::control::Realisation;
 use crate::control::Reduced;
-use crate::control::balance;
+use crate::control::balance_over_horizon;
 use crate::control::h2_error;
 use crate::control::h2_norm;
+use crate::control::h2_refine;
+use crate::control::hinf_error;
 use crate::control::modal_scores;
 use crate::control::modal_truncation;
+use crate::control::reduce_over_horizon;
 use crate::model::Block;
 use crate::model::Model;
 use crate::ssm::DiagonalSystem;
+use crate::ssm::StableSystem;
 use crate::ssm::Time;
 
 /// A smaller model and what was done to make it.
@@ -34,8 +41,12 @@ pub struct Compressed {
     pub records: Vec<LayerRecord>,
 }
 
-/// Reduces every channel of a model. Nothing but poles and residues changes; a channel whose
-/// order is already met stays as it is, so the full order is the identity.
+/// Reduces every channel of a model. Nothing but poles and residues changes, and with
+/// [`Method::Residualised`] the feedthrough D; a channel whose order is already met stays as it
+/// is, so the full order is the identity.
+///
+/// A channel with modes that do not decay is refused, unless the plan allows it: then its first
+/// `kernel_length` samples are kept by [`reduce_over_horizon`], whatever the method.
 ///
 /// Channels run in parallel. Cost about 60 (2N)³ flops for each channel.
 ///
@@ -96,10 +107,13 @@ fn reduce_channel(
     plan: &Plan,
     channel: usize,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
+    if plan.unstable && !system.is_stable() {
+        return over_horizon(system, plan, channel);
+    }
     let full = system.stable()?;
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in candidates(system, plan)? {
-        let error = h2_error(full, candidate.system.stable()?)?;
+        let error = response_error(full, candidate.system.stable()?)?;
         if best.as_ref().is_none_or(|(least, _)| error < *least) {
             best = Some((error, candidate));
         }
@@ -119,10 +133,84 @@ fn reduce_channel(
         h2_norm: h2_norm(full)?,
         kernel_error,
         kernel_norm,
+        feedthrough_change: feedthrough_change(system, &candidate.system),
         condition: candidate.condition,
         notes: candidate.notes,
     };
     Ok((candidate.system, record))
+}
+
+/// A channel with modes that do not decay, kept over the first L steps.
+fn over_horizon(
+    system: &DiagonalSystem,
+    plan: &Plan,
+    channel: usize,
+) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
+    let length = plan.kernel_length;
+    let order = match plan.rule() {
+        Rule::Order(order) => order,
+        Rule::Energy(share) => half(horizon_values(system, length)?.order_for_energy(share)),
+        Rule::Tolerance(t) => half(horizon_values(system, length)?.order_for_tolerance(t)),
+    };
+    let reduced = reduce_over_horizon(system, order.max(1), length)?;
+    let growing = system.unstable_modes().len();
+    let way = match reduced.method {
+        HorizonMethod::Whole => "kept whole",
+        HorizonMethod::FiniteHorizon => "reduced by balancing over L steps",
+        HorizonMethod::Split => "stable and growing modes reduced apart over L steps",
+    };
+    let (before, after) = (growing, reduced.unstable);
+    let record = ChannelRecord {
+        index: channel,
+        order_before: system.order(),
+        order: reduced.system.order(),
+        states: None,
+        realisation: None,
+        discarded: None,
+        error_bound: f64::INFINITY,
+        h2_error: f64::INFINITY,
+        h2_norm: f64::INFINITY,
+        kernel_error: reduced.kernel_error,
+        kernel_norm: reduced.kernel_norm,
+        feedthrough_change: None,
+        condition: reduced.condition,
+        notes: vec![
+            format!("modes that do not decay: {way}"),
+            format!("{before} modes did not decay before, {after} do not now"),
+        ],
+    };
+    Ok((reduced.system, record))
+}
+
+fn horizon_values(system: &DiagonalSystem, length: usize) -> Result<HankelValues, ControlError> {
+    let horizon = length.div_ceil(2).max(1);
+    let balanced = balance_over_horizon(system, horizon, Realisation::Real)?;
+    Ok(balanced.hankel().clone())
+}
+
+/// Stored modes for real states, when all are pairs.
+fn half(states: usize) -> usize {
+    states.div_ceil(2)
+}
+
+/// The new feedthrough less the old one, where it changed.
+fn feedthrough_change(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Option<f64> {
+    let change = reduced.feedthrough()[(0, 0)] - full.feedthrough()[(0, 0)];
+    (change != 0.0).then_some(change)
+}
+
+/// The ℓ2 distance of the impulse responses, feedthrough included: where D changes, it makes up
+/// for a part of k[0].
+fn response_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64, ControlError> {
+    let error = h2_error(full, reduced)?;
+    let (full, reduced) = (full.system(), reduced.system());
+    let Some(change) = feedthrough_change(full, reduced) else {
+        return Ok(error);
+    };
+    let first = full.kernel(1)?[0] - reduced.kernel(1)?[0];
+    Ok((error * error + change * (change - 2.0 * first))
+        .max(0.0)
+        .sqrt())
 }
 
 fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, ControlError> {
@@ -133,8 +221,10 @@ fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, Co
             .then(|| format!("kept whole: it has {} states", system.order()));
         return Ok(vec![whole(system, note)]);
     }
-    if plan.method == Method::Modal {
-        return Ok(vec![modal(system, plan)?]);
+    match plan.method {
+        Method::ModalHinf => return Ok(vec![modal(system, plan, ModalScore::Hinf)?]),
+        Method::ModalH2 => return Ok(vec![modal(system, plan, ModalScore::H2)?]),
+        _ => {}
     }
     let realisations = plan.realisation.candidates().iter();
     realisations
@@ -162,14 +252,18 @@ fn in_time_base(system: &DiagonalSystem, time: TimeBase) -> Result<DiagonalSyste
     })
 }
 
-fn modal(system: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlError> {
+fn modal(
+    system: &DiagonalSystem,
+    plan: &Plan,
+    score: ModalScore,
+) -> Result<Candidate, ControlError> {
     let Rule::Order(order) = plan.rule() else {
         unreachable!("Plan::check refuses other rules for modal truncation");
     };
     let base = in_time_base(system, plan.time)?;
-    let kept = modal_truncation(base.stable()?, order)?;
-    let all: f64 = modal_scores(base.stable()?)?.iter().sum();
-    let stay: f64 = modal_scores(kept.stable()?)?.iter().sum();
+    let kept = modal_truncation(base.stable()?, order, score)?;
+    let all: f64 = modal_scores(base.stable()?, ModalScore::Hinf)?.iter().sum();
+    let stay: f64 = modal_scores(kept.stable()?, ModalScore::Hinf)?.iter().sum();
     Ok(Candidate {
         error_bound: (all - stay).max(0.0),
         ..whole(&back_to_discrete(kept, system)?, None)
@@ -192,49 +286,55 @@ fn balanced(
     realisation: Realisation,
 ) -> Result<Candidate, ControlError> {
     let base = in_time_base(system, plan.time)?;
-    let balanced = balance(base.stable()?, realisation)?;
-    let hankel = balanced.hankel();
+    let cutter = Cutter::new(&base, plan.method, realisation, plan.kernel_length)?;
+    let hankel = cutter.hankel();
     let (asked, slots) = match plan.rule() {
         Rule::Order(order) if realisation == Realisation::Real => (2 * order, order),
         Rule::Order(order) => (order, order),
         Rule::Energy(share) => (hankel.order_for_energy(share), system.order()),
         Rule::Tolerance(tolerance) => (hankel.order_for_tolerance(tolerance), system.order()),
     };
-    let reduced = fit(&balanced, asked, slots)?;
+    let reduced = cutter.fit(asked, slots)?;
     if plan.rule() != Rule::Order(slots) && reduced.system.order() >= system.order() {
         return Ok(whole(
             system,
             Some("kept whole: the rule asks for every state".into()),
         ));
     }
-    Ok(Candidate {
-        notes: notes(&balanced, &reduced, asked, slots),
+    let mut candidate = Candidate {
+        notes: notes(&cutter, &reduced, asked, slots),
         states: Some(reduced.order),
         realisation: Some(realisation),
         discarded: Some(hankel.discarded(reduced.order)),
         error_bound: reduced.error_bound,
         condition: reduced.condition,
-        system: back_to_discrete(reduced.system, system)?,
-    })
-}
-
-/// The largest balanced order whose diagonal form fits into `slots` stored states: a pair takes
-/// one, and a real pole takes one too.
-fn fit(balanced: &Balanced, asked: usize, slots: usize) -> Result<Reduced, ControlError> {
-    let mut states = asked;
-    loop {
-        let reduced = balanced.truncate(states)?;
-        if reduced.system.order() <= slots {
-            return Ok(reduced);
+        system: reduced.system,
+    };
+    if plan.method == Method::H2Optimal {
+        let refined = h2_refine(base.stable()?, candidate.system.stable()?)?;
+        candidate.system = refined.system;
+        if !refined.converged {
+            let note = "the refinement stopped short of a stationary point";
+            candidate.notes.push(note.into());
         }
-        states = reduced.order - 1;
     }
+    if matches!(plan.method, Method::H2Optimal | Method::Horizon) {
+        // No bound is known in advance, so the norm itself is enclosed.
+        let small = candidate.system.stable()?;
+        candidate.error_bound = hinf_error(base.stable()?, small, Realisation::Real)?.upper;
+    }
+    if feedthrough_change(&base, &candidate.system).is_some() {
+        let note = "the feedthrough D changes with the poles; it is written with them";
+        candidate.notes.push(note.into());
+    }
+    candidate.system = back_to_discrete(candidate.system, system)?;
+    Ok(candidate)
 }
 
-fn notes(balanced: &Balanced, reduced: &Reduced, asked: usize, slots: usize) -> Vec<String> {
+fn notes(cutter: &Cutter, reduced: &Reduced, asked: usize, slots: usize) -> Vec<String> {
     let mut notes = Vec::new();
-    let rank = balanced.hankel().numerical_rank();
-    let possible = asked.min(balanced.hankel().values().len());
+    let rank = cutter.hankel().numerical_rank();
+    let possible = asked.min(cutter.hankel().values().len());
     if rank < possible {
         notes.push(format!(
             "only {rank} of {possible} states stand above rounding"
@@ -246,11 +346,8 @@ fn notes(balanced: &Balanced, reduced: &Reduced, asked: usize, slots: usize) -> 
             reduced.order
         ));
     }
-    if reduced.system.order() < slots
-        && !reduced.lowered
-        && rank >= possible
-        && reduced.order < asked
-    {
+    let short = reduced.system.order() < slots && !reduced.lowered;
+    if short && rank >= possible && reduced.order < asked {
         notes.push(format!(
             "{} of {slots} stored states are used: of the next larger truncation too many poles are \
              real, and each takes a stored state of its own",
@@ -272,8 +369,12 @@ fn kernel_distance(
     reduced: &DiagonalSystem,
     length: usize,
 ) -> Result<(f64, f64), ControlError> {
+    let change = feedthrough_change(full, reduced).unwrap_or(0.0);
     let full = DVector::from_vec(full.kernel(length)?);
-    let reduced = DVector::from_vec(reduced.kernel(length)?);
+    let mut reduced = DVector::from_vec(reduced.kernel(length)?);
+    if let Some(first) = reduced.get_mut(0) {
+        *first += change;
+    }
     // Scaled first: the squares of very small or large kernels leave the range of doubles.
     let scale = full.amax().max(f64::MIN_POSITIVE);
     let norm = |x: DVector<f64>| (x / scale).norm() * scale;

@@ -37,15 +37,15 @@ const POLE_MIN: f64 = 1e-304;
 /// factorisation.
 #[derive(Debug, Clone)]
 pub struct Balanced {
-    hankel: HankelValues,
-    form: Form,
-    time: Time,
-    feedthrough: DMatrix<f64>,
+    pub(super) hankel: HankelValues,
+    pub(super) form: Form,
+    pub(super) time: Time,
+    pub(super) feedthrough: DMatrix<f64>,
 }
 
 /// (A − I, B, C) in discrete time, (A, B, C) in continuous time, k × k with σ_k above rounding.
 #[derive(Debug, Clone)]
-enum Form {
+pub(super) enum Form {
     Real(Block<f64>),
     Complex(Block<Complex64>),
 }
@@ -56,6 +56,9 @@ pub(super) struct Block<T: ComplexField<RealField = f64>> {
     pub(super) b: DMatrix<T>,
     pub(super) c: DMatrix<T>,
 }
+
+/// Shifted poles ν and the residues whose real part is heard, with κ₂ of the eigenvectors.
+pub(super) type DiagonalModes = (Vec<(Complex64, Complex64)>, f64);
 
 /// A truncated system, diagonal again.
 #[derive(Debug, Clone)]
@@ -108,9 +111,9 @@ pub fn balance(
                 }
                 out
             };
-            let svd = factor_svd(&factors)?;
-            let weights = (source.input(), source.output());
-            let (hankel, block) = project(&factors, &svd, apply, weights);
+            let states = source.order();
+            let (hankel, block) =
+                project(&factors, apply, source.input(), source.output(), states)?;
             (hankel, Form::Complex(block))
         }
         Realisation::Real => {
@@ -118,10 +121,9 @@ pub fn balance(
             let factors = real_gramian_factors(system)?;
             let shifted = shifted_poles(source.time(), &real.exponents());
             let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
-            let svd = factor_svd(&factors)?;
-            let weights = (&real.input, &real.output);
-            let (hankel, block) = project(&factors, &svd, apply, weights);
-            (hankel.of_states(real_states(source)), Form::Real(block))
+            let states = real_states(source);
+            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
+            (hankel, Form::Real(block))
         }
     };
     Ok(Balanced {
@@ -133,7 +135,7 @@ pub fn balance(
 }
 
 /// λ in continuous time, a − 1 in discrete time.
-fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
+pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     let shifted = exponents.iter().map(|&lambda| match time {
         Time::Continuous => lambda,
         Time::Discrete { step } => expm1(lambda * step),
@@ -141,16 +143,29 @@ fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
     shifted.collect()
 }
 
-/// The balanced (A, B, C) of as many states as the numerical rank, `apply` being A.
+/// Hankel values and the balanced (A, B, C) of as many states as the numerical rank, `apply` being
+/// A, of a system stored with `states` states.
 pub(super) fn project<T: Scalar>(
     factors: &GramianFactors<T>,
+    apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
+    b: &DMatrix<T>,
+    c: &DMatrix<T>,
+    states: usize,
+) -> Result<(HankelValues, Block<T>), ControlError> {
+    let svd = factor_svd(factors)?;
+    let hankel = HankelValues::new(svd.sigma.clone(), states);
+    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, (b, c));
+    Ok((hankel, block))
+}
+
+/// The balanced (A, B, C) of the leading `rank` states.
+pub(super) fn project_onto<T: Scalar>(
+    factors: &GramianFactors<T>,
     svd: &GradedSvd<T>,
+    rank: usize,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     (b, c): (&DMatrix<T>, &DMatrix<T>),
-) -> (HankelValues, Block<T>) {
-    let states = factors.controllability.nrows();
-    let hankel = HankelValues::new(svd.sigma.clone(), states);
-    let rank = hankel.numerical_rank();
+) -> Block<T> {
     let mut right = multiply(
         &factors.controllability,
         &svd.v.columns(0, rank).into_owned(),
@@ -161,12 +176,11 @@ pub(super) fn project<T: Scalar>(
         right.column_mut(j).unscale_mut(root);
         left.column_mut(j).unscale_mut(root);
     }
-    let block = Block {
+    Block {
         a: multiply_adjoint(&left, &apply(&right)),
         b: multiply_adjoint(&left, b),
         c: multiply(c, &right),
-    };
-    (hankel, block)
+    }
 }
 
 impl<T: ComplexField<RealField = f64>> Block<T> {
@@ -176,6 +190,44 @@ impl<T: ComplexField<RealField = f64>> Block<T> {
             b: self.b.rows(0, order).into_owned(),
             c: self.c.columns(0, order).into_owned(),
         }
+    }
+}
+
+impl Form {
+    /// The leading `order` states.
+    pub(super) fn leading(&self, order: usize) -> Form {
+        match self {
+            Form::Real(block) => Form::Real(block.leading(order)),
+            Form::Complex(block) => Form::Complex(block.leading(order)),
+        }
+    }
+
+    /// The system in modal coordinates, with the part whose real output is heard, and κ₂(V).
+    fn modes(&self) -> Result<(Modes, f64), ControlError> {
+        match self {
+            Form::Complex(block) => {
+                if block.a.is_empty() {
+                    return Ok((Modes::none(&block.b, &block.c), 1.0));
+                }
+                let d = diagonalise_complex(&block.a)?;
+                Ok((Modes::new(&d, &block.b, &block.c), d.condition))
+            }
+            Form::Real(block) => {
+                let b = block.b.map(Complex64::from);
+                let c = block.c.map(Complex64::from);
+                if block.a.is_empty() {
+                    return Ok((Modes::none(&b, &c), 1.0));
+                }
+                let d = diagonalise_real(&block.a)?;
+                Ok((Modes::new(&d, &b, &c).heard(), d.condition))
+            }
+        }
+    }
+
+    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j of one input and one output.
+    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
+        let (modes, condition) = self.modes()?;
+        Ok((modes.residues(), condition))
     }
 }
 
@@ -214,8 +266,8 @@ impl Balanced {
         let possible = states.min(self.hankel.numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.diagonal_modes(order)?;
-            match self.to_system(modes) {
+            let (modes, condition) = self.form.leading(order).modes()?;
+            match self.to_system_of_modes(modes) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -232,42 +284,37 @@ impl Balanced {
         }
     }
 
-    /// The truncated system in modal coordinates, with the part whose real output is heard.
-    fn diagonal_modes(&self, order: usize) -> Result<(Modes, f64), ControlError> {
-        if order == 0 {
-            return Ok((Modes::none(&self.feedthrough), 1.0));
+    fn to_system_of_modes(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
+        if self.feedthrough.shape() == (1, 1) {
+            return self.to_system(&modes.residues(), self.feedthrough[(0, 0)]);
         }
-        match &self.form {
-            Form::Complex(block) => {
-                let block = block.leading(order);
-                let d = diagonalise_complex(&block.a)?;
-                let modes = Modes::new(&d, &block.b, &block.c);
-                Ok((modes, d.condition))
-            }
-            Form::Real(block) => {
-                let block = block.leading(order);
-                let d = diagonalise_real(&block.a)?;
-                let b = block.b.map(Complex64::from);
-                let c = block.c.map(Complex64::from);
-                let modes = Modes::new(&d, &b, &c).heard();
-                Ok((modes, d.condition))
-            }
-        }
-    }
-
-    fn to_system(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
         let exponents = modes
             .values
             .iter()
             .map(|&value| exponent_of(self.time, value))
             .collect();
-        if self.feedthrough.shape() == (1, 1) {
-            let residues = modes.output.iter().zip(modes.input.iter());
-            let residues: Vec<Complex64> = residues.map(|(c, b)| c * b).collect();
-            return DiagonalSystem::siso(self.time, exponents, &residues, self.feedthrough[(0, 0)]);
-        }
-        let feedthrough = self.feedthrough.clone();
-        DiagonalSystem::new(self.time, exponents, modes.input, modes.output, feedthrough)
+        DiagonalSystem::new(
+            self.time,
+            exponents,
+            modes.input,
+            modes.output,
+            self.feedthrough.clone(),
+        )
+    }
+
+    /// The diagonal system of shifted poles and residues, in the time base that was balanced, with
+    /// one input and one output.
+    pub(super) fn to_system(
+        &self,
+        modes: &[(Complex64, Complex64)],
+        feedthrough: f64,
+    ) -> Result<DiagonalSystem, SystemError> {
+        let exponents = modes
+            .iter()
+            .map(|&(value, _)| exponent_of(self.time, value))
+            .collect();
+        let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
+        DiagonalSystem::siso(self.time, exponents, &residues, feedthrough)
     }
 }
 
@@ -294,13 +341,20 @@ pub(super) struct Modes {
 }
 
 impl Modes {
-    /// No modes, as many inputs and outputs as the feedthrough has.
-    fn none(feedthrough: &DMatrix<f64>) -> Self {
+    /// No modes, for order zero.
+    fn none(b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
         Self {
             values: Vec::new(),
-            input: DMatrix::zeros(0, feedthrough.ncols()),
-            output: DMatrix::zeros(feedthrough.nrows(), 0),
+            input: b.clone(),
+            output: c.clone(),
         }
+    }
+
+    /// Shifted poles and residues of one input and one output.
+    fn residues(&self) -> Vec<(Complex64, Complex64)> {
+        let weights = self.output.iter().zip(self.input.iter());
+        let residues = weights.map(|(c, b)| c * b);
+        self.values.iter().copied().zip(residues).collect()
     }
 
     pub(super) fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {

@@ -13,7 +13,7 @@ use crate::control::HankelValues;
 use crate::control::balance::Block;
 use crate::control::balance::Modes;
 use crate::control::balance::exponent_of;
-use crate::control::balance::project;
+use crate::control::balance::project_onto;
 use crate::control::gramian::grade_columns;
 use crate::linalg::Equation;
 use crate::linalg::GradedSvd;
@@ -180,7 +180,8 @@ pub fn dense_balance(system: &DenseSystem) -> Result<DenseBalanced, ControlError
     let svd = product_svd(&factors)?;
     let apply = |x: &DMatrix<f64>| system.state() * x;
     let weights = (system.input(), system.output());
-    let (hankel, block) = project(&factors, &svd, apply, weights);
+    let hankel = HankelValues::new(svd.sigma.clone(), system.order());
+    let block = project_onto(&factors, &svd, hankel.numerical_rank(), apply, weights);
     Ok(DenseBalanced {
         hankel,
         block,

@@ -29,11 +29,6 @@ impl HankelValues {
         Self(values)
     }
 
-    /// The same values for a system stored with more states: zeros fill up.
-    pub(super) fn of_states(self, states: usize) -> Self {
-        Self::new(self.0, states)
-    }
-
     /// All values, descending.
     pub fn values(&self) -> &[f64] {
         &self.0
@@ -51,15 +46,41 @@ impl HankelValues {
 
     /// The sum of the values cut off at order q.
     pub fn discarded(&self, order: usize) -> f64 {
-        self.0.iter().skip(order).rev().sum()
+        let cut = self.0.iter().skip(order).rev();
+        cut.fold(0.0, |sum, value| sum + value)
     }
 
-    /// The bound ‖G − G_q‖∞ ≤ 2 Σ_{j>q} σ_j on the error of balanced truncation to order q.
+    /// The bound on the error of balanced truncation or residualisation to order q.
+    ///
+    /// ```text
+    /// ‖G − G_q‖∞ ≤ 2 Σ σ   over the distinct values among σ_{q+1}, …, σ_n
+    /// ```
+    ///
+    /// Values equal to ten digits count once, as the largest of them; each is compared with the
+    /// largest of its group, so a slow slope of values never chains into one group. Values that
+    /// differ by more count in full, however near they are.
     ///
     /// # References
-    /// Ezoe and Sato, eq. (60) (the norm, not its square).
+    /// Enns (1984); Glover, *All optimal Hankel-norm approximations*, Int. J. Control 39 (1984),
+    /// theorem 9.6, for distinct values; Ezoe and Sato, eq. (60) (the norm, not its square).
     pub fn truncation_bound(&self, order: usize) -> f64 {
-        2.0 * self.discarded(order)
+        // An empty `sum` is −0, which would reach the record.
+        2.0 * self
+            .distinct(order)
+            .iter()
+            .rev()
+            .fold(0.0, |sum, value| sum + value)
+    }
+
+    /// The largest member of each group of equal values among σ_{q+1}, …, σ_n, descending.
+    fn distinct(&self, order: usize) -> Vec<f64> {
+        let mut groups: Vec<f64> = Vec::new();
+        for &value in self.0.iter().skip(order) {
+            if groups.last().is_none_or(|&leader| !equal(leader, value)) {
+                groups.push(value);
+            }
+        }
+        groups
     }
 
     /// The smallest order q whose bound 2 Σ_{j>q} σ_j is at most `tolerance` · σ₁. The full
@@ -73,14 +94,41 @@ impl HankelValues {
         smallest.unwrap_or(self.0.len())
     }
 
-    /// The smallest order q with Σ_{j≤q} σ_j² ≥ `fraction` · Σ σ_j².
+    /// The smallest order that keeps this share of the states, ⌈`fraction` · n⌉: 0 for a share of
+    /// 0 or below, n for a share of 1 or above. It reads no values.
+    pub fn order_for_fraction(&self, fraction: f64) -> usize {
+        let states = self.0.len();
+        // 0.3 · 10 is 3 + 4e-16: rounding alone must not cost a state.
+        let share = (fraction * states as f64 * (1.0 - 4.0 * f64::EPSILON)).ceil();
+        (share.max(0.0) as usize).min(states)
+    }
+
+    /// The smallest order q with Σ_{j≤q} σ_j ≥ `fraction` · Σ σ_j (values, not squares).
+    ///
+    /// A share of 0 or below gives 0, any other at least 1 unless every value is zero; a share of
+    /// 1 gives the number of values that are not zero.
+    pub fn order_for_sum(&self, fraction: f64) -> usize {
+        self.order_for_share(fraction, |value| value)
+    }
+
+    /// The smallest order q with Σ_{j≤q} σ_j² ≥ `fraction` · Σ σ_j² (squares, not values).
+    ///
+    /// Edges as [`HankelValues::order_for_sum`].
     pub fn order_for_energy(&self, fraction: f64) -> usize {
-        let total: f64 = self.0.iter().rev().map(|value| value * value).sum();
-        // Counted from the small end, so that a fraction next to one is not lost in rounding.
-        let allowed = (1.0 - fraction) * total;
+        self.order_for_share(fraction, |value| value * value)
+    }
+
+    fn order_for_share(&self, fraction: f64, weight: impl Fn(f64) -> f64) -> usize {
+        let total: f64 = self.0.iter().rev().map(|&value| weight(value)).sum();
+        // 1 − 0.9 is 0.1 less an ulp of one: rounding alone must not cost a state.
+        let allowed = if fraction < 1.0 {
+            (1.0 - fraction + f64::EPSILON) * total
+        } else {
+            0.0
+        };
         let mut tail = 0.0;
-        for (index, value) in self.0.iter().enumerate().rev() {
-            tail += value * value;
+        for (index, &value) in self.0.iter().enumerate().rev() {
+            tail += weight(value);
             if tail > allowed {
                 return index + 1;
             }
@@ -94,8 +142,13 @@ impl HankelValues {
             return false;
         }
         let (kept, cut) = (self.0[order - 1], self.0[order]);
-        kept > 0.0 && kept - cut <= TIE * kept
+        kept > 0.0 && equal(kept, cut)
     }
+}
+
+/// Whether a value is its larger neighbour to ten digits.
+fn equal(larger: f64, value: f64) -> bool {
+    larger - value <= TIE * larger
 }
 
 /// The Hankel singular values of a stable system.
@@ -184,6 +237,51 @@ mod tests {
         assert_eq!(values(&[1.0, 1.0]).order_for_energy(0.51), 2);
         assert_eq!(values(&[1.0, 1e-3]).order_for_energy(1.0), 2);
         assert_eq!(values(&[1.0, 0.0]).order_for_energy(1.0), 1);
+    }
+
+    #[test]
+    fn the_bound_counts_equal_values_once_and_near_ones_in_full() {
+        let sigma = values(&[3.0, 2.0, 2.0, 2.0, 0.5, 0.0, 0.0]);
+        assert_eq!(sigma.truncation_bound(0), 11.0);
+        assert_eq!(sigma.truncation_bound(1), 5.0);
+        assert_eq!(sigma.truncation_bound(2), 5.0);
+        assert_eq!(sigma.truncation_bound(4), 1.0);
+        assert_eq!(sigma.truncation_bound(5), 0.0);
+        assert_eq!(sigma.discarded(1), 6.5);
+        // A group is represented by its largest value, and a slope does not chain.
+        let rounded = values(&[1.0, 1.0 - 1e-13]);
+        assert_eq!(rounded.truncation_bound(0), 2.0);
+        let near = values(&[1.0, 1.0 - 1e-9]);
+        assert!(near.truncation_bound(0) > 3.9);
+        let slope: Vec<f64> = (0..10).map(|k| 1.0 - 6e-11 * f64::from(k)).collect();
+        assert!(values(&slope).truncation_bound(0) > 9.9);
+    }
+
+    #[test]
+    fn a_tolerance_sees_a_tie_as_one_value() {
+        let sigma = values(&[1.0, 0.1, 0.1]);
+        assert_eq!(sigma.order_for_tolerance(0.2), 1);
+        assert_eq!(sigma.order_for_tolerance(0.199), 3);
+        assert_eq!(sigma.order_for_tolerance(2.2), 0);
+    }
+
+    #[test]
+    fn a_share_of_states_is_rounded_up() {
+        let sigma = values(&[1.0; 10]);
+        let orders = [-1.0, 0.0, 0.01, 0.3, 0.31, 1.0, 7.0].map(|f| sigma.order_for_fraction(f));
+        assert_eq!(orders, [0, 0, 1, 3, 4, 10, 10]);
+        assert_eq!(values(&[]).order_for_fraction(0.5), 0);
+    }
+
+    #[test]
+    fn sums_of_values_and_of_squares_are_different_rules() {
+        let sigma = values(&[4.0, 3.0, 2.0, 1.0, 0.0]);
+        let sums = [0.0, 0.1, 0.4, 0.41, 0.9, 0.91, 1.0].map(|f| sigma.order_for_sum(f));
+        assert_eq!(sums, [0, 1, 1, 2, 3, 4, 4]);
+        let energies = [0.0, 0.1, 0.53, 0.54, 0.96, 0.97, 1.0].map(|f| sigma.order_for_energy(f));
+        assert_eq!(energies, [0, 1, 1, 2, 3, 4, 4]);
+        assert_eq!(values(&[0.0, 0.0]).order_for_sum(0.9), 0);
+        assert_eq!(values(&[]).order_for_sum(0.9), 0);
     }
 
     #[test]

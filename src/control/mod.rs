@@ -1,5 +1,6 @@
-//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, balanced and
-//! modal truncation, H2 norms.
+//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, reduction by
+//! balanced truncation, residualisation, modes, H2-optimal refinement and finite horizons, and
+//! the H2 and H∞ norms that measure it.
 //!
 //! Gramians of diagonal systems are Cauchy-like. They are never formed: their factors come
 //! straight from poles and weights, and every small difference is taken before it is multiplied.
@@ -9,12 +10,17 @@ mod balance;
 mod dense;
 mod generators;
 mod gramian;
+mod h2_optimal;
 mod hankel;
+mod hinf;
+mod horizon;
 mod modal;
 mod norm;
 mod plane;
 mod quick;
 mod realisation;
+mod residualise;
+mod unstable;
 
 pub use balance::Balanced;
 pub use balance::Reduced;
@@ -31,13 +37,29 @@ pub use dense::diagonalise;
 pub use gramian::GramianFactors;
 pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;
+pub use h2_optimal::H2Refined;
+pub use h2_optimal::h2_optimal;
+pub use h2_optimal::h2_refine;
 pub use hankel::HankelValues;
 pub use hankel::hankel_values;
+pub use hinf::HinfNorm;
+pub use hinf::hinf_error;
+pub use hinf::hinf_norm;
+pub use horizon::HorizonBalanced;
+pub use horizon::HorizonReduced;
+pub use horizon::balance_over_horizon;
+pub use modal::ModalScore;
 pub use modal::modal_scores;
 pub use modal::modal_truncation;
 pub use norm::h2_error;
 pub use norm::h2_norm;
 pub use realisation::Realisation;
+pub use residualise::DcBalanced;
+pub use residualise::balance_for_dc;
+pub use residualise::dc_gain;
+pub use unstable::HorizonMethod;
+pub use unstable::OverHorizon;
+pub use unstable::reduce_over_horizon;
 
 use crate::linalg::LinalgError;
 use crate::ssm::SystemError;

@@ -38,6 +38,17 @@ pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
 /// [`ControlError::DifferentTime`]; [`ControlError::System`] when the numbers of inputs or
 /// outputs differ.
 pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64, ControlError> {
+    let shape = full.system().feedthrough().shape();
+    let difference = difference(full, reduced, DMatrix::zeros(shape.0, shape.1))?;
+    h2_norm(difference.stable()?)
+}
+
+/// The system full − reduced, with the modes of both and the given feedthrough.
+pub(super) fn difference(
+    full: StableSystem<'_>,
+    reduced: StableSystem<'_>,
+    feedthrough: DMatrix<f64>,
+) -> Result<DiagonalSystem, ControlError> {
     let (full, reduced) = (full.system(), reduced.system());
     if full.time() != reduced.time() {
         return Err(ControlError::DifferentTime);
@@ -56,7 +67,11 @@ pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64
     output
         .columns_mut(kept, reduced.order())
         .copy_from(&-reduced.output());
-    let feedthrough = DMatrix::zeros(outputs, inputs);
-    let difference = DiagonalSystem::new(full.time(), exponents, input, output, feedthrough)?;
-    h2_norm(difference.stable()?)
+    Ok(DiagonalSystem::new(
+        full.time(),
+        exponents,
+        input,
+        output,
+        feedthrough,
+    )?)
 }

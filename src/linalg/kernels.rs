@@ -9,8 +9,12 @@ use faer::linalg::matmul::matmul;
 use faer::linalg::svd::ComputeSvdVectors;
 use faer::linalg::svd::svd;
 use faer::linalg::svd::svd_scratch;
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
+
+use crate::linalg::PivotedQr;
+use crate::linalg::pivoted_qr;
 
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
 pub trait Scalar:
@@ -62,13 +66,17 @@ pub(super) fn fast_pivoted_qr<T: Scalar>(a: &DMatrix<T>) -> (DMatrix<T>, DMatrix
     let qr = view(a).col_piv_qr();
     let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
     let (forward, _) = qr.P().arrays();
-    (
-        DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]),
-        DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
-            if i <= j { r[(i, j)] } else { nalgebra::zero() }
-        }),
-        forward.to_vec(),
-    )
+    let q = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
+    let r = DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
+        if i <= j { r[(i, j)] } else { nalgebra::zero() }
+    });
+    // faer divides by the norm of a column that is zero.
+    let finite = |x: &T| nalgebra::ComplexField::is_finite(x);
+    if !(q.iter().all(finite) && r.iter().all(finite)) {
+        let PivotedQr { q, r, permutation } = pivoted_qr(a);
+        return (q, r, permutation);
+    }
+    (q, r, forward.to_vec())
 }
 
 /// The right singular vectors (n × min(m, n)) by bidiagonalisation, accurate in the absolute
@@ -93,6 +101,16 @@ pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatri
         Default::default(),
     );
     done.is_ok().then_some(vectors)
+}
+
+/// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those
+/// before it only. `None` when they are linearly dependent.
+pub(super) fn orthonormalised<T: Scalar>(x: &DMatrix<T>) -> Option<DMatrix<T>> {
+    let gram = multiply_adjoint(x, x);
+    let factor = view(&gram).llt(faer::Side::Lower).ok()?;
+    let mut adjoint = x.adjoint();
+    solve_lower_triangular_in_place(factor.L(), view_mut(&mut adjoint), Par::Seq);
+    Some(adjoint.adjoint())
 }
 
 /// Eigenvalues and unit eigenvectors of a complex matrix.

@@ -5,6 +5,8 @@
     reason = "a skipped test says so in the test output"
 )]
 
+pub(crate) mod systems;
+
 use std::path::{Path, PathBuf};
 
 use num_complex::Complex64;

@@ -1,0 +1,82 @@
+//! The methods that balance first and cut then, behind one face.
+
+use crate::compress::Method;
+use crate::control::Balanced;
+use crate::control::ControlError;
+use crate::control::DcBalanced;
+use crate::control::HankelValues;
+use crate::control::HorizonBalanced;
+use crate::control::Realisation;
+use crate::control::Reduced;
+use crate::control::balance;
+use crate::control::balance_for_dc;
+use crate::control::balance_over_horizon;
+use crate::ssm::DiagonalSystem;
+
+/// A balanced channel, to be cut at any order.
+pub(super) enum Cutter {
+    Truncate(Balanced),
+    Residualise(DcBalanced),
+    Horizon(HorizonBalanced),
+}
+
+impl Cutter {
+    /// Balances as the method asks; methods that balance nothing get plain balancing.
+    pub(super) fn new(
+        system: &DiagonalSystem,
+        method: Method,
+        realisation: Realisation,
+        horizon: usize,
+    ) -> Result<Self, ControlError> {
+        let stable = system.stable()?;
+        Ok(match method {
+            Method::Residualised => Cutter::Residualise(balance_for_dc(stable, realisation)?),
+            Method::Horizon => Cutter::Horizon(balance_over_horizon(system, horizon, realisation)?),
+            _ => Cutter::Truncate(balance(stable, realisation)?),
+        })
+    }
+
+    pub(super) fn hankel(&self) -> &HankelValues {
+        match self {
+            Cutter::Truncate(balanced) => balanced.hankel(),
+            Cutter::Residualise(balanced) => balanced.hankel(),
+            Cutter::Horizon(balanced) => balanced.hankel(),
+        }
+    }
+
+    /// The cut at an order; over a horizon it knows no error bound.
+    fn cut(&self, states: usize) -> Result<Reduced, ControlError> {
+        match self {
+            Cutter::Truncate(balanced) => balanced.truncate(states),
+            Cutter::Residualise(balanced) => balanced.residualise(states),
+            Cutter::Horizon(balanced) => {
+                let reduced = balanced.truncate(states)?;
+                Ok(Reduced {
+                    system: reduced.system,
+                    order: reduced.order,
+                    error_bound: f64::INFINITY,
+                    condition: reduced.condition,
+                    lowered: false,
+                    tie: reduced.tie,
+                })
+            }
+        }
+    }
+
+    /// The largest balanced order whose diagonal form is stable and fits into `slots` stored
+    /// states: a pair takes one, and a real pole takes one too.
+    pub(super) fn fit(&self, asked: usize, slots: usize) -> Result<Reduced, ControlError> {
+        let mut states = asked;
+        let mut lowered = false;
+        loop {
+            let mut reduced = self.cut(states)?;
+            let fits = reduced.system.order() <= slots;
+            if fits && reduced.system.is_stable() {
+                reduced.lowered |= lowered;
+                return Ok(reduced);
+            }
+            lowered |= fits;
+            states = reduced.order - 1;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Balanced residualisation: the states that are cut follow their steady state.
+
+use nalgebra::DMatrix;
+use nalgebra::DVector;
+use num_complex::Complex64;
+
+use crate::control::Balanced;
+use crate::control::ControlError;
+use crate::control::HankelValues;
+use crate::control::Realisation;
+use crate::control::Reduced;
+use crate::control::balance::Form;
+use crate::control::balance::project;
+use crate::control::balance::shifted_poles;
+use crate::control::complex_gramian_factors;
+use crate::control::real_gramian_factors;
+use crate::control::realisation::apply_modes;
+use crate::control::realisation::real_input;
+use crate::control::realisation::real_modes;
+use crate::control::realisation::real_output;
+use crate::control::realisation::real_states;
+use crate::linalg::expm1;
+use crate::ssm::DiagonalSystem;
+use crate::ssm::StableSystem;
+use crate::ssm::SystemError;
+use crate::ssm::Time;
+
+/// A balanced system, ready to be residualised at any order.
+///
+/// In discrete time this is not the system of [`crate::control::balance`]: the output of a
+/// [`DiagonalSystem`] includes the input of the same step, and that direct part k[0] must be set
+/// apart first. What is balanced is the rest of the kernel, k[1], k[2], …, whose Hankel singular
+/// values are at most those of the whole.
+#[derive(Debug, Clone)]
+pub struct DcBalanced {
+    /// The reciprocal system, whose feedthrough is the gain at rest.
+    reciprocal: Balanced,
+}
+
+/// Balances a stable system with one input and one output for [`DcBalanced::residualise`].
+///
+/// ```text
+/// continuous:  N = A,      (b, c, D)
+/// discrete:    N = A − I,  (b, c A, D + Re c b)      k[0] = Re c b,  k[l] = Re (c a) a^{l−1} b
+/// reciprocal:  (N⁻¹, N⁻¹ b, c N⁻¹, D − c N⁻¹ b)      G at 1/s, with the Gramians of the system itself
+/// ```
+///
+/// N⁻¹ is diagonal, so nothing is solved for, however far apart the poles lie. Cost as
+/// [`crate::control::balance`].
+///
+/// # Errors
+/// [`ControlError::System`] unless the system has one input and one output.
+///
+/// # References
+/// As [`DcBalanced::residualise`].
+pub fn balance_for_dc(
+    system: StableSystem<'_>,
+    realisation: Realisation,
+) -> Result<DcBalanced, ControlError> {
+    let delayed = without_direct_part(system.system())?;
+    let (hankel, form) = match realisation {
+        Realisation::Real => reciprocal_real(delayed.stable()?)?,
+        Realisation::Complex => reciprocal_complex(delayed.stable()?)?,
+    };
+    Ok(DcBalanced {
+        reciprocal: Balanced {
+            hankel,
+            form,
+            time: delayed.time(),
+            feedthrough: DMatrix::from_element(1, 1, dc_gain(system)?),
+        },
+    })
+}
+
+/// The system itself in continuous time; that of k[1], k[2], … in discrete time.
+fn without_direct_part(source: &DiagonalSystem) -> Result<DiagonalSystem, ControlError> {
+    source.require_siso()?;
+    if source.time() == Time::Continuous {
+        return Ok(source.clone());
+    }
+    let mut output = source.output().clone();
+    for (mut column, pole) in output.column_iter_mut().zip(source.poles()) {
+        column *= pole;
+    }
+    Ok(DiagonalSystem::new(
+        source.time(),
+        source.exponents().to_vec(),
+        source.input().clone(),
+        output,
+        source.feedthrough().clone(),
+    )?)
+}
+
+/// 1/ν for every exponent.
+fn reciprocals(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
+    let shifted = shifted_poles(time, exponents).into_iter();
+    shifted.map(|value| value.inv()).collect()
+}
+
+fn reciprocal_complex(system: StableSystem<'_>) -> Result<(HankelValues, Form), ControlError> {
+    let source = system.system();
+    let inverse = DVector::from_vec(reciprocals(source.time(), source.exponents()));
+    let inverse = DMatrix::from_diagonal(&inverse);
+    let factors = complex_gramian_factors(system)?;
+    let (b, c) = (&inverse * source.input(), source.output() * &inverse);
+    let apply = |x: &DMatrix<Complex64>| &inverse * x;
+    let (hankel, block) = project(&factors, apply, &b, &c, source.order())?;
+    Ok((hankel, Form::Complex(block)))
+}
+
+fn reciprocal_real(system: StableSystem<'_>) -> Result<(HankelValues, Form), ControlError> {
+    let source = system.system();
+    let mut modes = real_modes(source)?;
+    let exponents: Vec<Complex64> = modes.iter().map(|mode| mode.lambda).collect();
+    let inverse = reciprocals(source.time(), &exponents);
+    let factors = real_gramian_factors(system)?;
+    let input = real_input(&modes);
+    let b = DMatrix::from_column_slice(input.len(), 1, &input);
+    let b = apply_modes(&modes, &inverse, &b);
+    for (mode, factor) in modes.iter_mut().zip(&inverse) {
+        mode.residue *= *factor;
+    }
+    let output = real_output(&modes);
+    let c = DMatrix::from_row_slice(1, output.len(), &output);
+    let apply = |x: &DMatrix<f64>| apply_modes(&modes, &inverse, x);
+    let (hankel, block) = project(&factors, apply, &b, &c, real_states(source))?;
+    Ok((hankel, Form::Real(block)))
+}
+
+impl DcBalanced {
+    /// The Hankel singular values of what is balanced: in discrete time those of k[1], k[2], ….
+    pub fn hankel(&self) -> &HankelValues {
+        self.reciprocal.hankel()
+    }
+
+    /// Keeps the `states` leading balanced states, sets the others to the values at which they
+    /// would rest, and diagonalises the result.
+    ///
+    /// With the balanced N, b and c split at the order r, residualisation is the first line, and
+    /// truncation of the reciprocal system, the second, is the same thing:
+    ///
+    /// ```text
+    /// N_r = N₁₁ − N₁₂ N₂₂⁻¹ N₂₁   b_r = b₁ − N₁₂ N₂₂⁻¹ b₂   c_r = c₁ − c₂ N₂₂⁻¹ N₂₁   D_r = D − c₂ N₂₂⁻¹ b₂
+    /// (N⁻¹)₁₁ = V diag(μ) V⁻¹, residues ρ:   ν = 1/μ,   residue ρ ν²,   D_r = G(rest) + Σ ρ ν
+    /// ```
+    ///
+    /// The gain at rest (s = 0, z = 1) is that of the full system, to rounding; the error is at
+    /// most `error_bound` and largest at high frequency, where truncation is exact. The result is
+    /// stable. In discrete time its residues are divided by their poles, which puts the direct
+    /// part back: y_k sees u_k through k[0] + D.
+    ///
+    /// **The feedthrough changes.** It must be written with the reduced system; without it the
+    /// result is worse than truncation. For the complex realisation the real part of D_r is kept,
+    /// all that Re(C x + D_r u) can show; the error bound then holds for the real output.
+    ///
+    /// As for truncation a lower order is taken, and said in `order`, when rounding would make a
+    /// pole unstable.
+    ///
+    /// # Errors
+    /// [`ControlError::Linalg`] when the result has no complete set of eigenvectors.
+    ///
+    /// # References
+    /// Liu and Anderson, *Singular perturbation approximation of balanced systems*, Int. J.
+    /// Control 50 (1989), also for the reciprocal system; SLICOT AB09BD computes the same.
+    pub fn residualise(&self, states: usize) -> Result<Reduced, ControlError> {
+        let possible = states.min(self.hankel().numerical_rank());
+        let mut order = possible;
+        loop {
+            let (modes, condition) = self.reciprocal.form.leading(order).diagonal_modes()?;
+            match self.turn_back(modes) {
+                Ok(system) if system.is_stable() => {
+                    return Ok(Reduced {
+                        system,
+                        order,
+                        error_bound: self.hankel().truncation_bound(order),
+                        condition,
+                        lowered: order < possible,
+                        tie: self.hankel().tie_at(order),
+                    });
+                }
+                Err(error) if order == 0 => return Err(error.into()),
+                _ => order -= 1,
+            }
+        }
+    }
+
+    /// From poles μ and residues of the reciprocal system to the system.
+    fn turn_back(
+        &self,
+        mut modes: Vec<(Complex64, Complex64)>,
+    ) -> Result<DiagonalSystem, SystemError> {
+        let mut feedthrough = self.reciprocal.feedthrough[(0, 0)];
+        for (value, residue) in &mut modes {
+            *value = value.inv();
+            *residue *= *value;
+            feedthrough += residue.re;
+            *residue *= *value;
+            if self.reciprocal.time != Time::Continuous {
+                *residue /= *value + 1.0;
+                feedthrough -= residue.re;
+            }
+        }
+        self.reciprocal.to_system(&modes, feedthrough)
+    }
+}
+
+/// The gain of the real output at rest: s = 0, z = 1.
+///
+/// ```text
+/// continuous: D − Re Σ c_i b_i/λ_i        discrete: D + Re Σ c_i b_i/(1 − a_i)
+/// ```
+///
+/// # Errors
+/// [`ControlError::System`] unless the system has one input and one output.
+///
+/// # Examples
+/// ```
+/// use hankelite::control::dc_gain;
+/// use hankelite::ssm::{DiagonalSystem, Time};
+/// use num_complex::Complex64;
+///
+/// let pole = vec![Complex64::new(-2.0, 0.0)];
+/// let system = DiagonalSystem::siso(Time::Continuous, pole, &[Complex64::ONE], 0.5)?;
+/// assert_eq!(dc_gain(system.stable()?)?, 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn dc_gain(system: StableSystem<'_>) -> Result<f64, ControlError> {
+    let system = system.system();
+    let residues = system.residues()?;
+    let gains = system
+        .scaled_exponents()
+        .into_iter()
+        .map(|z| match system.time() {
+            Time::Continuous => -z,
+            Time::Discrete { .. } => -expm1(z),
+        });
+    let heard = residues
+        .iter()
+        .zip(gains)
+        .map(|(residue, gap): (_, Complex64)| (residue / gap).re);
+    Ok(heard.sum::<f64>() + system.feedthrough()[(0, 0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: [Time; 2] = [Time::Continuous, Time::Discrete { step: 0.2 }];
+
+    fn sample(time: Time) -> DiagonalSystem {
+        let exponents = [
+            (-0.5, 3.1),
+            (-0.4, 0.0),
+            (-1.5, -7.0),
+            (-0.1, 0.2),
+            (-2.0, 0.0),
+        ];
+        let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
+        let residues = [
+            (1.0, 0.3),
+            (0.2, -0.7),
+            (-2.0, 0.1),
+            (0.05, 0.02),
+            (1.0, 0.0),
+        ];
+        let residues = residues.map(|(re, im)| Complex64::new(re, im));
+        DiagonalSystem::siso(time, exponents, &residues, 0.75).unwrap()
+    }
+
+    #[test]
+    fn the_gain_at_rest_stays_and_the_poles_decay() {
+        for time in TIMES {
+            for realisation in [Realisation::Real, Realisation::Complex] {
+                let system = sample(time);
+                let full = system.stable().unwrap();
+                let gain = dc_gain(full).unwrap();
+                let balanced = balance_for_dc(full, realisation).unwrap();
+                for order in 0..=balanced.hankel().values().len() {
+                    let reduced = balanced.residualise(order).unwrap();
+                    assert_eq!(reduced.order, order);
+                    let found = dc_gain(reduced.system.stable().unwrap()).unwrap();
+                    let error = (found - gain).abs() / gain.abs();
+                    assert!(error < 1e-12, "{time:?} {realisation:?} {order}: {error:e}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_full_order_is_the_system_itself() {
+        let system = sample(TIMES[1]);
+        let balanced = balance_for_dc(system.stable().unwrap(), Realisation::Real).unwrap();
+        let same = balanced.residualise(8).unwrap().system;
+        assert!((same.feedthrough()[(0, 0)] - 0.75).abs() < 1e-12);
+        let kernels = system
+            .kernel(40)
+            .unwrap()
+            .into_iter()
+            .zip(same.kernel(40).unwrap());
+        for (k, found) in kernels {
+            assert!((k - found).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn order_zero_is_the_gain_at_rest() {
+        for time in TIMES {
+            let system = sample(time);
+            let full = system.stable().unwrap();
+            let reduced = balance_for_dc(full, Realisation::Real)
+                .unwrap()
+                .residualise(0)
+                .unwrap();
+            let gain = dc_gain(full).unwrap();
+            assert_eq!(reduced.system.order(), 0);
+            assert!((reduced.system.feedthrough()[(0, 0)] - gain).abs() < 1e-12 * gain.abs());
+        }
+    }
+}
