@@ -11,12 +11,10 @@ use crate::control::Realisation;
 use crate::control::complex_gramian_factors;
 use crate::control::hankel::factor_svd;
 use crate::control::real_gramian_factors;
-use crate::control::realisation::apply_modes;
-use crate::control::realisation::real_input;
-use crate::control::realisation::real_modes;
-use crate::control::realisation::real_output;
+use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::Diagonalised;
+use crate::linalg::GradedSvd;
 use crate::linalg::Scalar;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
@@ -42,10 +40,10 @@ pub struct Balanced {
     pub(super) hankel: HankelValues,
     pub(super) form: Form,
     pub(super) time: Time,
-    pub(super) feedthrough: f64,
+    pub(super) feedthrough: DMatrix<f64>,
 }
 
-/// (A − I, b, c) in discrete time, (A, b, c) in continuous time, k × k with σ_k above rounding.
+/// (A − I, B, C) in discrete time, (A, B, C) in continuous time, k × k with σ_k above rounding.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
     Real(Block<f64>),
@@ -82,18 +80,18 @@ pub struct Reduced {
     pub tie: bool,
 }
 
-/// Balances a stable system with one input and one output.
+/// Balances a stable system with any numbers of inputs and outputs.
 ///
 /// ```text
 /// F_o* F_c = U Σ V*,   T_right = F_c V Σ^{−1/2},   T_left = Σ^{−1/2} U* F_o*
-/// A_bal − I = T_left (A − I) T_right,   b_bal = T_left b,   c_bal = c T_right
+/// A_bal − I = T_left (A − I) T_right,   B_bal = T_left B,   C_bal = C T_right
 /// ```
 ///
 /// In discrete time A − I is projected instead of A: for small steps every pole is next to one,
 /// and its distance from one is what carries the digits. Cost about 60 n³ flops.
 ///
 /// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
+/// [`ControlError::Linalg`] when the Jacobi iteration does not settle.
 ///
 /// # References
 /// Ezoe and Sato, appendix A, in the square-root form that never inverts a Gramian.
@@ -105,7 +103,6 @@ pub fn balance(
     let (hankel, form) = match realisation {
         Realisation::Complex => {
             let factors = complex_gramian_factors(system)?;
-            let states = source.order();
             let shifted = shifted_poles(source.time(), source.exponents());
             let apply = |x: &DMatrix<Complex64>| {
                 let mut out = x.clone();
@@ -114,21 +111,18 @@ pub fn balance(
                 }
                 out
             };
+            let states = source.order();
             let (hankel, block) =
                 project(&factors, apply, source.input(), source.output(), states)?;
             (hankel, Form::Complex(block))
         }
         Realisation::Real => {
-            let modes = real_modes(source)?;
-            let states = real_states(source);
+            let real = RealSystem::of(source);
             let factors = real_gramian_factors(system)?;
-            let exponents: Vec<Complex64> = modes.iter().map(|mode| mode.lambda).collect();
-            let shifted = shifted_poles(source.time(), &exponents);
-            let input = real_input(&modes);
-            let b = DMatrix::from_column_slice(input.len(), 1, &input);
-            let c = DMatrix::from_row_slice(1, input.len(), &real_output(&modes));
-            let apply = |x: &DMatrix<f64>| apply_modes(&modes, &shifted, x);
-            let (hankel, block) = project(&factors, apply, &b, &c, states)?;
+            let shifted = shifted_poles(source.time(), &real.exponents());
+            let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
+            let states = real_states(source);
+            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
             (hankel, Form::Real(block))
         }
     };
@@ -136,7 +130,7 @@ pub fn balance(
         hankel,
         form,
         time: source.time(),
-        feedthrough: source.feedthrough()[(0, 0)],
+        feedthrough: source.feedthrough().clone(),
     })
 }
 
@@ -149,6 +143,8 @@ pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex6
     shifted.collect()
 }
 
+/// Hankel values and the balanced (A, B, C) of as many states as the numerical rank, `apply` being
+/// A, of a system stored with `states` states.
 pub(super) fn project<T: Scalar>(
     factors: &GramianFactors<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
@@ -158,7 +154,18 @@ pub(super) fn project<T: Scalar>(
 ) -> Result<(HankelValues, Block<T>), ControlError> {
     let svd = factor_svd(factors)?;
     let hankel = HankelValues::new(svd.sigma.clone(), states);
-    let rank = hankel.numerical_rank();
+    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, (b, c));
+    Ok((hankel, block))
+}
+
+/// The balanced (A, B, C) of the leading `rank` states.
+pub(super) fn project_onto<T: Scalar>(
+    factors: &GramianFactors<T>,
+    svd: &GradedSvd<T>,
+    rank: usize,
+    apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
+    (b, c): (&DMatrix<T>, &DMatrix<T>),
+) -> Block<T> {
     let mut right = multiply(
         &factors.controllability,
         &svd.v.columns(0, rank).into_owned(),
@@ -169,16 +176,15 @@ pub(super) fn project<T: Scalar>(
         right.column_mut(j).unscale_mut(root);
         left.column_mut(j).unscale_mut(root);
     }
-    let block = Block {
+    Block {
         a: multiply_adjoint(&left, &apply(&right)),
         b: multiply_adjoint(&left, b),
         c: multiply(c, &right),
-    };
-    Ok((hankel, block))
+    }
 }
 
 impl<T: ComplexField<RealField = f64>> Block<T> {
-    fn leading(&self, order: usize) -> Block<T> {
+    pub(super) fn leading(&self, order: usize) -> Block<T> {
         Block {
             a: self.a.view((0, 0), (order, order)).into_owned(),
             b: self.b.rows(0, order).into_owned(),
@@ -196,40 +202,32 @@ impl Form {
         }
     }
 
-    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j.
-    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
+    /// The system in modal coordinates, with the part whose real output is heard, and κ₂(V).
+    fn modes(&self) -> Result<(Modes, f64), ControlError> {
         match self {
             Form::Complex(block) => {
                 if block.a.is_empty() {
-                    return Ok((Vec::new(), 1.0));
+                    return Ok((Modes::none(&block.b, &block.c), 1.0));
                 }
                 let d = diagonalise_complex(&block.a)?;
-                let residues = residues(&d, &block.b, &block.c);
-                let modes = d.values.iter().copied().zip(residues).collect();
-                Ok((modes, d.condition))
+                Ok((Modes::new(&d, &block.b, &block.c), d.condition))
             }
             Form::Real(block) => {
-                if block.a.is_empty() {
-                    return Ok((Vec::new(), 1.0));
-                }
-                let d = diagonalise_real(&block.a)?;
                 let b = block.b.map(Complex64::from);
                 let c = block.c.map(Complex64::from);
-                let residues = residues(&d, &b, &c);
-                let modes = d.values.iter().copied().zip(residues);
-                // Of a pair one member stays, with twice its residue.
-                let kept = modes.filter(|(value, _)| value.im >= 0.0);
-                let heard = kept.map(|(value, residue)| {
-                    let share = if value.im > 0.0 {
-                        2.0 * residue
-                    } else {
-                        Complex64::from(residue.re)
-                    };
-                    (value, share)
-                });
-                Ok((heard.collect(), d.condition))
+                if block.a.is_empty() {
+                    return Ok((Modes::none(&b, &c), 1.0));
+                }
+                let d = diagonalise_real(&block.a)?;
+                Ok((Modes::new(&d, &b, &c).heard(), d.condition))
             }
         }
+    }
+
+    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j of one input and one output.
+    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
+        let (modes, condition) = self.modes()?;
+        Ok((modes.residues(), condition))
     }
 }
 
@@ -250,8 +248,11 @@ impl Balanced {
     /// Keeps the `states` leading balanced states and diagonalises what is left.
     ///
     /// ```text
-    /// A_r = V diag(ν) V⁻¹,   residue_j = (c_r V)_j (V⁻¹ b_r)_j
+    /// A_r = V diag(ν) V⁻¹,   b_j = (V⁻¹ B_r)_j,   c_j = (C_r V)_j
     /// ```
+    ///
+    /// With one input and one output b is one and c is the residue. Of a conjugate pair one mode
+    /// stays, with twice its c.
     ///
     /// A truncated stable system is stable; when rounding still puts a pole on or outside the
     /// boundary, the next lower order is taken and `order` says so.
@@ -265,8 +266,8 @@ impl Balanced {
         let possible = states.min(self.hankel.numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.form.leading(order).diagonal_modes()?;
-            match self.to_system(&modes, self.feedthrough) {
+            let (modes, condition) = self.form.leading(order).modes()?;
+            match self.to_system_of_modes(modes) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -283,7 +284,26 @@ impl Balanced {
         }
     }
 
-    /// The diagonal system of shifted poles and residues, in the time base that was balanced.
+    fn to_system_of_modes(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
+        if self.feedthrough.shape() == (1, 1) {
+            return self.to_system(&modes.residues(), self.feedthrough[(0, 0)]);
+        }
+        let exponents = modes
+            .values
+            .iter()
+            .map(|&value| exponent_of(self.time, value))
+            .collect();
+        DiagonalSystem::new(
+            self.time,
+            exponents,
+            modes.input,
+            modes.output,
+            self.feedthrough.clone(),
+        )
+    }
+
+    /// The diagonal system of shifted poles and residues, in the time base that was balanced, with
+    /// one input and one output.
     pub(super) fn to_system(
         &self,
         modes: &[(Complex64, Complex64)],
@@ -291,34 +311,81 @@ impl Balanced {
     ) -> Result<DiagonalSystem, SystemError> {
         let exponents = modes
             .iter()
-            .map(|&(value, _)| self.exponent(value))
+            .map(|&(value, _)| exponent_of(self.time, value))
             .collect();
         let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
         DiagonalSystem::siso(self.time, exponents, &residues, feedthrough)
     }
+}
 
-    /// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is
-    /// zero to rounding becomes one that is gone after a single step.
-    fn exponent(&self, value: Complex64) -> Complex64 {
-        match self.time {
-            Time::Continuous => value,
-            Time::Discrete { step } => {
-                let pole = value + 1.0;
-                if pole.norm() < POLE_MIN {
-                    return Complex64::from(POLE_MIN.ln()) / step;
-                }
-                ln_1p(value) / step
+/// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is zero to
+/// rounding becomes one that is gone after a single step.
+pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
+    match time {
+        Time::Continuous => value,
+        Time::Discrete { step } => {
+            let pole = value + 1.0;
+            if pole.norm() < POLE_MIN {
+                return Complex64::from(POLE_MIN.ln()) / step;
             }
+            ln_1p(value) / step
         }
     }
 }
 
-fn residues(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Vec<Complex64> {
-    let outputs = c * &d.vectors;
-    let inputs = &d.inverse * b;
-    outputs
-        .iter()
-        .zip(inputs.iter())
-        .map(|(c, b)| c * b)
-        .collect()
+/// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
+pub(super) struct Modes {
+    pub(super) values: Vec<Complex64>,
+    pub(super) input: DMatrix<Complex64>,
+    pub(super) output: DMatrix<Complex64>,
+}
+
+impl Modes {
+    /// No modes, for order zero.
+    fn none(b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
+        Self {
+            values: Vec::new(),
+            input: b.clone(),
+            output: c.clone(),
+        }
+    }
+
+    /// Shifted poles and residues of one input and one output.
+    fn residues(&self) -> Vec<(Complex64, Complex64)> {
+        let weights = self.output.iter().zip(self.input.iter());
+        let residues = weights.map(|(c, b)| c * b);
+        self.values.iter().copied().zip(residues).collect()
+    }
+
+    pub(super) fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
+        Self {
+            values: d.values.clone(),
+            input: &d.inverse * b,
+            output: c * &d.vectors,
+        }
+    }
+
+    /// Of each pair of a real system the upper member, with twice its output. The rows and columns
+    /// of a real pole are real but for rounding.
+    pub(super) fn heard(self) -> Self {
+        let upper: Vec<usize> = (0..self.values.len())
+            .filter(|&i| self.values[i].im >= 0.0)
+            .collect();
+        let values: Vec<Complex64> = upper.iter().map(|&i| self.values[i]).collect();
+        let mut input = self.input.select_rows(&upper);
+        let mut output = self.output.select_columns(&upper);
+        for (i, value) in values.iter().enumerate() {
+            if value.im > 0.0 {
+                output.column_mut(i).scale_mut(2.0);
+            } else {
+                input.row_mut(i).iter_mut().for_each(|b| b.im = 0.0);
+                output.column_mut(i).iter_mut().for_each(|c| c.im = 0.0);
+            }
+        }
+        Self {
+            values,
+            input,
+            output,
+        }
+    }
 }

@@ -151,18 +151,20 @@ fn equal(larger: f64, value: f64) -> bool {
     larger - value <= TIE * larger
 }
 
-/// The Hankel singular values of a stable system with one input and one output.
+/// The Hankel singular values of a stable system.
 ///
 /// ```text
 /// σ = singular values of F_o* F_c,   W_c = F_c F_c*,   W_o = F_o F_o*
 /// ```
 ///
 /// There are as many as the realisation has states: one per mode for
-/// [`Realisation::Complex`]; two per pair and one per real pole for [`Realisation::Real`].
-/// Each is accurate relative to itself. Cost about 50 n³ flops.
+/// [`Realisation::Complex`]; two per pair and one per real pole for [`Realisation::Real`] (two
+/// per real pole whose residue Re(c b) has rank two, with several inputs and outputs).
+/// Each is accurate relative to itself, within the limit that [`complex_gramian_factors`] states
+/// for several inputs or outputs. Cost about 50 n³ flops.
 ///
 /// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
+/// [`ControlError::Linalg`] when the Jacobi iteration does not settle.
 ///
 /// # Examples
 /// ```

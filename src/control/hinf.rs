@@ -102,6 +102,8 @@ pub fn hinf_error(
     reduced: StableSystem<'_>,
     realisation: Realisation,
 ) -> Result<HinfNorm, ControlError> {
+    full.system().require_siso()?;
+    reduced.system().require_siso()?;
     let direct = full.system().feedthrough() - reduced.system().feedthrough();
     let difference = difference(full, reduced, direct)?;
     hinf_norm(difference.stable()?, realisation)

@@ -94,7 +94,7 @@ pub fn balance_over_horizon(
             hankel,
             form,
             time: system.time(),
-            feedthrough: system.feedthrough()[(0, 0)],
+            feedthrough: system.feedthrough().clone(),
         },
         clipped,
     })
@@ -174,7 +174,9 @@ impl HorizonBalanced {
     pub fn truncate(&self, states: usize) -> Result<HorizonReduced, ControlError> {
         let order = states.min(self.hankel().numerical_rank());
         let (modes, condition) = self.balanced.form.leading(order).diagonal_modes()?;
-        let system = self.balanced.to_system(&modes, self.balanced.feedthrough)?;
+        let system = self
+            .balanced
+            .to_system(&modes, self.balanced.feedthrough[(0, 0)])?;
         Ok(HorizonReduced {
             stable: system.is_stable(),
             system,

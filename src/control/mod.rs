@@ -7,6 +7,8 @@
 //! So each Hankel singular value is right relative to itself, and no factorisation can fail.
 
 mod balance;
+mod dense;
+mod generators;
 mod gramian;
 mod h2_optimal;
 mod hankel;
@@ -14,6 +16,8 @@ mod hinf;
 mod horizon;
 mod modal;
 mod norm;
+mod plane;
+mod quick;
 mod realisation;
 mod residualise;
 mod unstable;
@@ -21,6 +25,15 @@ mod unstable;
 pub use balance::Balanced;
 pub use balance::Reduced;
 pub use balance::balance;
+pub use dense::DenseBalanced;
+pub use dense::DenseGramians;
+pub use dense::DenseReduced;
+pub use dense::dense_balance;
+pub use dense::dense_gramian_factors;
+pub use dense::dense_gramians;
+pub use dense::dense_h2_norm;
+pub use dense::dense_hankel_values;
+pub use dense::diagonalise;
 pub use gramian::GramianFactors;
 pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;

@@ -8,13 +8,17 @@ use num_complex::Complex64;
 
 use crate::ssm::DiagonalSystem;
 use crate::ssm::SystemError;
+use crate::ssm::block_input;
+use crate::ssm::block_output;
+use crate::ssm::real_blocks;
 
 /// Which of two systems with the same stored modes is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Realisation {
     /// y = Re(C x): the conjugate-closed system of twice the order, whose output the network
-    /// uses. A mode with Im λ = 0 counts once.
+    /// uses. A mode with Im λ = 0 counts once, unless several inputs and outputs show a residue
+    /// Re(c b) of rank two.
     Real,
     /// y = C x with complex y: the modes as they are stored. This is what the paper balances.
     Complex,
@@ -77,13 +81,65 @@ pub(super) fn real_modes(system: &DiagonalSystem) -> Result<Vec<RealMode>, Syste
     Ok(modes)
 }
 
-/// States of the real system as stored: one for a real pole, two for any other mode.
+/// States of the real system as stored: two for a pair; for a real pole the rank of Re(c b), at
+/// least one.
 pub(super) fn real_states(system: &DiagonalSystem) -> usize {
+    if system.require_siso().is_err() {
+        return real_blocks(system).iter().map(|block| block.states()).sum();
+    }
     let states = system.exponents().iter().map(|lambda| match lambda.im {
         0.0 => 1,
         _ => 2,
     });
     states.sum()
+}
+
+/// The real system in the coordinates of its Gramian factors.
+#[derive(Debug, Clone)]
+pub(super) struct RealSystem {
+    /// λ and whether the mode is one real state, for each mode.
+    modes: Vec<(Complex64, bool)>,
+    /// B, one row for each real state.
+    pub(super) input: DMatrix<f64>,
+    /// C, one column for each real state.
+    pub(super) output: DMatrix<f64>,
+}
+
+impl RealSystem {
+    /// With one input and one output the modes of [`real_modes`]; otherwise a block for each
+    /// stored mode.
+    pub(super) fn of(system: &DiagonalSystem) -> Self {
+        if let Ok(modes) = real_modes(system) {
+            let (input, output) = (real_input(&modes), real_output(&modes));
+            return Self {
+                modes: modes
+                    .iter()
+                    .map(|mode| (mode.lambda, mode.single))
+                    .collect(),
+                input: DMatrix::from_column_slice(input.len(), 1, &input),
+                output: DMatrix::from_row_slice(1, output.len(), &output),
+            };
+        }
+        let blocks = real_blocks(system);
+        Self {
+            modes: blocks
+                .iter()
+                .map(|block| (block.lambda, block.single))
+                .collect(),
+            input: block_input(&blocks, system.input().ncols()),
+            output: block_output(&blocks, system.output().nrows()),
+        }
+    }
+
+    /// The exponents, one for each mode.
+    pub(super) fn exponents(&self) -> Vec<Complex64> {
+        self.modes.iter().map(|&(lambda, _)| lambda).collect()
+    }
+
+    /// M X for the real block-diagonal M that multiplies mode i by `factors[i]`.
+    pub(super) fn apply(&self, factors: &[Complex64], x: &DMatrix<f64>) -> DMatrix<f64> {
+        apply_blocks(self.modes.iter().map(|&(_, single)| single), factors, x)
+    }
 }
 
 /// The real coordinates of a pair are (√2 Re x, √2 Im x), a unitary image of (x, x̄), so that
@@ -122,19 +178,28 @@ pub(super) fn apply_modes(
     factors: &[Complex64],
     x: &DMatrix<f64>,
 ) -> DMatrix<f64> {
+    apply_blocks(modes.iter().map(|mode| mode.single), factors, x)
+}
+
+fn apply_blocks(
+    single: impl Iterator<Item = bool>,
+    factors: &[Complex64],
+    x: &DMatrix<f64>,
+) -> DMatrix<f64> {
     let mut out = x.clone();
     let mut row = 0;
-    for (mode, factor) in modes.iter().zip(factors) {
-        if mode.single {
+    for (single, factor) in single.zip(factors) {
+        if single {
             out.row_mut(row).scale_mut(factor.re);
-        } else {
-            for j in 0..x.ncols() {
-                let value = factor * Complex64::new(x[(row, j)], x[(row + 1, j)]);
-                out[(row, j)] = value.re;
-                out[(row + 1, j)] = value.im;
-            }
+            row += 1;
+            continue;
         }
-        row += mode.states();
+        for j in 0..x.ncols() {
+            let value = factor * Complex64::new(x[(row, j)], x[(row + 1, j)]);
+            out[(row, j)] = value.re;
+            out[(row + 1, j)] = value.im;
+        }
+        row += 2;
     }
     out
 }

@@ -67,7 +67,7 @@ pub fn balance_for_dc(
             hankel,
             form,
             time: delayed.time(),
-            feedthrough: dc_gain(system)?,
+            feedthrough: DMatrix::from_element(1, 1, dc_gain(system)?),
         },
     })
 }
@@ -189,7 +189,7 @@ impl DcBalanced {
         &self,
         mut modes: Vec<(Complex64, Complex64)>,
     ) -> Result<DiagonalSystem, SystemError> {
-        let mut feedthrough = self.reciprocal.feedthrough;
+        let mut feedthrough = self.reciprocal.feedthrough[(0, 0)];
         for (value, residue) in &mut modes {
             *value = value.inv();
             *residue *= *value;

@@ -13,6 +13,9 @@ use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
+use crate::linalg::PivotedQr;
+use crate::linalg::pivoted_qr;
+
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
 pub trait Scalar:
     nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
@@ -63,13 +66,17 @@ pub(super) fn fast_pivoted_qr<T: Scalar>(a: &DMatrix<T>) -> (DMatrix<T>, DMatrix
     let qr = view(a).col_piv_qr();
     let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
     let (forward, _) = qr.P().arrays();
-    (
-        DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]),
-        DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
-            if i <= j { r[(i, j)] } else { nalgebra::zero() }
-        }),
-        forward.to_vec(),
-    )
+    let q = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
+    let r = DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
+        if i <= j { r[(i, j)] } else { nalgebra::zero() }
+    });
+    // faer divides by the norm of a column that is zero.
+    let finite = |x: &T| nalgebra::ComplexField::is_finite(x);
+    if !(q.iter().all(finite) && r.iter().all(finite)) {
+        let PivotedQr { q, r, permutation } = pivoted_qr(a);
+        return (q, r, permutation);
+    }
+    (q, r, forward.to_vec())
 }
 
 /// The right singular vectors (n × min(m, n)) by bidiagonalisation, accurate in the absolute

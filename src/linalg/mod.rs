@@ -1,4 +1,5 @@
-//! Dense linear algebra for small matrices: a graded SVD, diagonalisation, long convolution.
+//! Dense linear algebra for small matrices: a graded SVD, diagonalisation, Lyapunov equations, long
+//! convolution.
 //!
 //! Nothing here knows what a system is. The matrices are a few hundred rows at most, so accuracy
 //! comes before blocking.
@@ -6,8 +7,13 @@
 mod eigen;
 mod fft;
 mod kernels;
+#[cfg(feature = "lapack")]
+pub mod lapack;
+mod lyapunov;
+pub mod pure;
 mod qr;
 mod svd;
+mod wide;
 
 pub use eigen::Diagonalised;
 pub use eigen::diagonalise_complex;
@@ -16,15 +22,32 @@ pub use fft::Convolver;
 pub use kernels::Scalar;
 pub use kernels::multiply;
 pub use kernels::multiply_adjoint;
+pub use lyapunov::Equation;
+pub use lyapunov::SymmetricRoot;
+pub use lyapunov::Triangular;
+pub use lyapunov::symmetric_root;
 pub use qr::PivotedQr;
 pub use qr::pivoted_qr;
 pub use svd::GradedSvd;
 pub use svd::graded_svd;
+pub use wide::Wide;
+pub use wide::WideComplex;
+pub use wide::power_of_two_below;
+pub use wide::two_product;
 
 use num_complex::Complex64;
 
+/// The factorisations that the dense real path uses.
+#[cfg(feature = "lapack")]
+use crate::linalg::lapack as dense;
+/// The factorisations that the dense real path uses.
+#[cfg(not(feature = "lapack"))]
+use crate::linalg::pure as dense;
+
+pub use dense::dense_svd;
+
 /// What can go wrong in a factorisation.
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum LinalgError {
     /// An iteration did not settle within its cap.
@@ -52,6 +75,13 @@ pub enum LinalgError {
     /// The matrix has no complete set of eigenvectors in working precision.
     #[error("a {size} x {size} matrix is defective: its eigenvectors are linearly dependent")]
     Defective {
+        /// Rows of the matrix.
+        size: usize,
+    },
+    /// Two eigenvalues make a Lyapunov or Stein equation singular; for a factor, one of them is
+    /// unstable.
+    #[error("the matrix equation of size {size} has no unique (or no positive) solution")]
+    NoUniqueSolution {
         /// Rows of the matrix.
         size: usize,
     },

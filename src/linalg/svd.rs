@@ -254,6 +254,21 @@ mod tests {
     }
 
     #[test]
+    fn zero_matrices_and_zero_columns_have_zero_values() {
+        for size in [1, 2, 5, 40, 67] {
+            let mut a = DMatrix::<f64>::zeros(size, size);
+            assert_eq!(graded_svd(&a).unwrap().sigma, vec![0.0; size]);
+            a[(size - 1, size / 2)] = 3.0;
+            let svd = graded_svd(&a).unwrap();
+            assert!((svd.sigma[0] - 3.0).abs() < 1e-15);
+            assert!(svd.sigma[1..].iter().all(|&value| value == 0.0), "{size}");
+            let complex = a.map(num_complex::Complex64::from);
+            let sigma = graded_svd(&complex).unwrap().sigma;
+            assert!(sigma[1..].iter().all(|&value| value == 0.0), "{size}");
+        }
+    }
+
+    #[test]
     fn a_matrix_with_nan_is_an_error_and_not_a_hang() {
         let a = DMatrix::from_element(3, 3, f64::NAN);
         assert!(matches!(graded_svd(&a), Err(LinalgError::NotFinite { .. })));

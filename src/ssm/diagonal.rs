@@ -38,7 +38,7 @@ pub enum SystemError {
     /// A matrix has the wrong shape.
     #[error("the {matrix} matrix has shape {found:?}, expected {expected:?}")]
     Shape {
-        /// `input`, `output` or `feedthrough`.
+        /// `input`, `output` or `feedthrough`; `state` of a dense system.
         matrix: &'static str,
         /// Rows and columns found.
         found: (usize, usize),
@@ -50,7 +50,7 @@ pub enum SystemError {
     NotFinite {
         /// Which number.
         what: &'static str,
-        /// Index of the mode (for the feedthrough, of its entry).
+        /// Index of the mode (for the feedthrough, of its entry; for a dense system, the row).
         mode: usize,
     },
     /// A step that is not a positive number.
@@ -74,6 +74,21 @@ pub enum SystemError {
         inputs: usize,
         /// Outputs found.
         outputs: usize,
+    },
+    /// Two systems that are to be compared have different numbers of inputs or outputs.
+    #[error(
+        "the system has {inputs} inputs and {outputs} outputs, expected {expected_inputs} and \
+         {expected_outputs}"
+    )]
+    Size {
+        /// Inputs found.
+        inputs: usize,
+        /// Outputs found.
+        outputs: usize,
+        /// Inputs expected.
+        expected_inputs: usize,
+        /// Outputs expected.
+        expected_outputs: usize,
     },
     /// A function for one time base met the other.
     #[error("the system is in {found} time, expected {expected} time")]
@@ -111,11 +126,7 @@ impl DiagonalSystem {
         check_shape("input", input.shape(), (n, m))?;
         check_shape("output", output.shape(), (p, n))?;
         check_shape("feedthrough", feedthrough.shape(), (p, m))?;
-        if let Time::Discrete { step } = time
-            && !(step > 0.0 && step.is_finite())
-        {
-            return Err(SystemError::Step { step });
-        }
+        check_time(time)?;
         check_finite("the exponent", exponents.iter().map(|x| x.is_finite()))?;
         check_finite("the input weight", rows_finite(&input))?;
         check_finite("the output weight", rows_finite(&output.transpose()))?;
@@ -217,6 +228,23 @@ impl DiagonalSystem {
         } else {
             Err(SystemError::NotSiso { inputs, outputs })
         }
+    }
+
+    /// An error unless the system has the given numbers of inputs and outputs.
+    ///
+    /// # Errors
+    /// [`SystemError::Size`].
+    pub fn require_size(&self, inputs: usize, outputs: usize) -> Result<(), SystemError> {
+        let found = (self.input.ncols(), self.output.nrows());
+        if found == (inputs, outputs) {
+            return Ok(());
+        }
+        Err(SystemError::Size {
+            inputs: found.0,
+            outputs: found.1,
+            expected_inputs: inputs,
+            expected_outputs: outputs,
+        })
     }
 
     /// Index and exponent of every mode that does not decay (Re λ ≥ 0). A mode whose residue is
@@ -346,7 +374,17 @@ pub(crate) fn zoh_gain(lambda: Complex64, step: f64) -> Complex64 {
     }
 }
 
-fn check_shape(
+/// Checks that the step of a discrete time base is a positive number.
+pub(super) fn check_time(time: Time) -> Result<(), SystemError> {
+    match time {
+        Time::Discrete { step } if !(step > 0.0 && step.is_finite()) => {
+            Err(SystemError::Step { step })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_shape(
     matrix: &'static str,
     found: (usize, usize),
     expected: (usize, usize),

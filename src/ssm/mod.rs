@@ -1,8 +1,16 @@
-//! What a system is: diagonal state space systems in continuous and discrete time.
+//! What a system is: diagonal and dense state space systems in continuous and discrete time.
 
+mod blocks;
+mod dense;
 mod diagonal;
 mod time;
 
+pub(crate) use blocks::RealBlock;
+pub(crate) use blocks::block_input;
+pub(crate) use blocks::block_output;
+pub(crate) use blocks::real_blocks;
+
+pub use dense::DenseSystem;
 pub use diagonal::DiagonalSystem;
 pub use diagonal::StableSystem;
 pub use diagonal::SystemError;

@@ -12,3 +12,13 @@ pub enum Time {
         step: f64,
     },
 }
+
+impl Time {
+    /// `continuous` or `discrete`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Time::Continuous => "continuous",
+            Time::Discrete { .. } => "discrete",
+        }
+    }
+}

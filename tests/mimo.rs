@@ -1,0 +1,342 @@
+//! Diagonal systems with several inputs and outputs: values, norms and truncations against
+//! high-precision references, and the invariances that hold for any system.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops where it is wrong"
+)]
+
+mod common;
+
+use common::{here, json, pairs, reals, worst_relative};
+use hankelite::control::{
+    ControlError, Realisation, balance, balance_for_dc, balance_over_horizon,
+    complex_gramian_factors, h2_error, h2_norm, hankel_values, hinf_error, hinf_norm,
+    real_gramian_factors,
+};
+use hankelite::ssm::{DiagonalSystem, SystemError, Time};
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+use serde_json::Value;
+
+fn systems() -> Vec<Value> {
+    let file = json(&here("reference/mimo_hankel.json"));
+    file["systems"].as_array().unwrap().clone()
+}
+
+fn system(value: &Value, time: Time) -> DiagonalSystem {
+    let [lambda, b, c] = ["lambda", "b", "c"].map(|key| pairs(&value[key]));
+    let [m, p] = ["inputs", "outputs"].map(|key| value[key].as_u64().unwrap() as usize);
+    let n = lambda.len();
+    DiagonalSystem::new(
+        time,
+        lambda,
+        DMatrix::from_row_slice(n, m, &b),
+        DMatrix::from_row_slice(p, n, &c),
+        DMatrix::from_fn(p, m, |i, j| (i + 2 * j) as f64),
+    )
+    .unwrap()
+}
+
+fn both_times(value: &Value) -> [(&'static str, DiagonalSystem); 2] {
+    let step = value["step"].as_f64().unwrap();
+    [
+        ("continuous", system(value, Time::Continuous)),
+        ("discrete", system(value, Time::Discrete { step })),
+    ]
+}
+
+#[test]
+fn every_hankel_value_and_norm_matches_high_precision() {
+    let mut failures = Vec::new();
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        for (time, system) in both_times(&value) {
+            let stable = system.stable().unwrap();
+            for (key, realisation) in [
+                ("real", Realisation::Real),
+                ("complex", Realisation::Complex),
+            ] {
+                let expected = reals(&value[key][time]["hsv"]);
+                let sigma = hankel_values(stable, realisation).unwrap();
+                let error = worst_relative(sigma.values(), &expected);
+                println!("{name:20} {time:10} {key:8} {error:9.2e}");
+                if error.is_nan() || error >= 1e-10 {
+                    failures.push(format!("{name} {time} {key}: {error:e}"));
+                }
+            }
+            let expected: f64 = value["real"][time]["h2"].as_str().unwrap().parse().unwrap();
+            let error = (h2_norm(stable).unwrap() / expected - 1.0).abs();
+            if error.is_nan() || error >= 1e-12 {
+                failures.push(format!("{name} {time} h2: {error:e}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Re(C A^l B) for l = 0..count.
+fn markov(system: &DiagonalSystem, count: usize) -> Vec<DMatrix<f64>> {
+    let poles = system.poles();
+    let mut state = system.input().clone();
+    let mut out = Vec::new();
+    for _ in 0..count {
+        out.push((system.output() * &state).map(|x| x.re));
+        for (mut row, pole) in state.row_iter_mut().zip(&poles) {
+            row *= *pole;
+        }
+    }
+    out
+}
+
+#[test]
+fn truncations_are_diagonal_again_and_match_high_precision() {
+    let mut seen = 0;
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        let [_, (_, system)] = both_times(&value);
+        let full = system.stable().unwrap();
+        let balanced = balance(full, Realisation::Real).unwrap();
+        let none = Vec::new();
+        for cut in value["real"]["discrete"]["truncations"]
+            .as_array()
+            .unwrap_or(&none)
+        {
+            seen += 1;
+            let order = cut["order"].as_u64().unwrap() as usize;
+            let reduced = balanced.truncate(order).unwrap();
+            assert_eq!(reduced.order, order, "{name}");
+            assert_eq!(reduced.system.feedthrough(), system.feedthrough());
+            let (m, p) = (system.input().ncols(), system.output().nrows());
+            let expected = cut["markov"].as_array().unwrap();
+            let found = markov(&reduced.system, expected.len());
+            let size = markov(&system, 1)[0].amax();
+            for (found, expected) in found.iter().zip(expected) {
+                let expected = DMatrix::from_row_slice(p, m, &reals(expected));
+                let worst = (found - expected).amax() / size;
+                assert!(worst < 1e-10, "{name} order {order}: {worst:e}");
+            }
+            let expected: f64 = cut["h2_error"].as_str().unwrap().parse().unwrap();
+            let found = h2_error(full, reduced.system.stable().unwrap()).unwrap();
+            let error = (found - expected).abs() / h2_norm(full).unwrap();
+            println!("{name:20} order {order}: h2 error {error:9.2e}");
+            assert!(error < 1e-10, "{name} order {order}: {found} {expected}");
+        }
+    }
+    assert!(seen > 8, "{seen}");
+}
+
+#[test]
+fn full_order_gives_the_same_impulse_response_and_half_of_it_stays_within_the_bound() {
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        let [_, (_, system)] = both_times(&value);
+        let full = system.stable().unwrap();
+        let balanced = balance(full, Realisation::Real).unwrap();
+        let reduced = balanced.truncate(usize::MAX).unwrap();
+        let size = markov(&system, 1)[0].norm();
+        for (x, y) in markov(&system, 12).iter().zip(markov(&reduced.system, 12)) {
+            let worst = (x - y).norm() / size;
+            assert!(worst < 1e-8 * reduced.condition, "{name}: {worst:e}");
+        }
+        let half = balanced
+            .truncate(balanced.hankel().numerical_rank() / 2)
+            .unwrap();
+        // The L2 norm of the error of one input channel is below the H-infinity bound; rounding
+        // of the eigenvectors comes on top.
+        let inputs = system.input().ncols() as f64;
+        let error = h2_error(full, half.system.stable().unwrap()).unwrap();
+        let rounding = 1e-14 * half.condition * h2_norm(full).unwrap();
+        assert!(
+            error <= inputs.sqrt() * half.error_bound + rounding,
+            "{name}: {error:e} {:e} {rounding:e}",
+            half.error_bound
+        );
+    }
+}
+
+/// Turns inputs and outputs by unitary matrices, permutes modes and rescales them.
+fn disguised(system: &DiagonalSystem) -> DiagonalSystem {
+    let n = system.order();
+    let turned = |size: usize| {
+        let raw = DMatrix::from_fn(size, size, |i, j| ((3 * i + 5 * j * j + 1) as f64).sin());
+        raw.qr().q().map(Complex64::from)
+    };
+    let order: Vec<usize> = (0..n).rev().collect();
+    let mut input = system.input().select_rows(&order) * turned(system.input().ncols());
+    let mut output = turned(system.output().nrows()) * system.output().select_columns(&order);
+    for i in 0..n {
+        let scale = Complex64::new(0.3, -1.7);
+        input.row_mut(i).iter_mut().for_each(|b| *b *= scale);
+        output.column_mut(i).iter_mut().for_each(|c| *c /= scale);
+    }
+    let exponents = order.iter().map(|&i| system.exponents()[i]).collect();
+    let feedthrough = system.feedthrough().clone();
+    DiagonalSystem::new(system.time(), exponents, input, output, feedthrough).unwrap()
+}
+
+#[test]
+fn values_do_not_depend_on_the_order_of_modes_nor_on_unitary_changes_of_inputs_and_outputs() {
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        // Turning them in double precision changes these systems themselves.
+        if [
+            "weak_input",
+            "rounded_parallel",
+            "closed",
+            "near_real_real_rows",
+        ]
+        .contains(&name)
+            || name.starts_with("real_")
+            || ["poor", "cluster", "huge_step"].contains(&name)
+        {
+            continue;
+        }
+        for (time, system) in both_times(&value) {
+            let sigma = hankel_values(system.stable().unwrap(), Realisation::Real).unwrap();
+            let other = disguised(&system);
+            let other = hankel_values(other.stable().unwrap(), Realisation::Real).unwrap();
+            let error = worst_relative(other.values(), sigma.values());
+            assert!(error < 1e-10, "{name} {time}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn one_input_and_one_output_stacked_twice_give_the_values_of_the_single_system_doubled() {
+    let lambda = vec![Complex64::new(-0.5, 3.0), Complex64::new(-0.7, 1.0)];
+    let c = [Complex64::new(1.0, -2.0), Complex64::new(0.3, 0.5)];
+    let time = Time::Discrete { step: 0.1 };
+    let single = DiagonalSystem::siso(time, lambda.clone(), &c, 0.0).unwrap();
+    let double = DiagonalSystem::new(
+        time,
+        lambda,
+        DMatrix::from_element(2, 2, Complex64::ONE),
+        DMatrix::from_fn(2, 2, |_, j| c[j]),
+        DMatrix::zeros(2, 2),
+    )
+    .unwrap();
+    for realisation in [Realisation::Real, Realisation::Complex] {
+        let one = hankel_values(single.stable().unwrap(), realisation).unwrap();
+        let two = hankel_values(double.stable().unwrap(), realisation).unwrap();
+        let expected: Vec<f64> = one.values().iter().map(|x| 2.0 * x).collect();
+        assert!(worst_relative(two.values(), &expected) < 1e-14);
+    }
+}
+
+#[test]
+fn a_system_without_inputs_has_no_values_but_zero() {
+    let lambda = vec![Complex64::new(-0.5, 3.0); 2];
+    let silent = DiagonalSystem::new(
+        Time::Continuous,
+        lambda,
+        DMatrix::zeros(2, 0),
+        DMatrix::from_element(2, 2, Complex64::ONE),
+        DMatrix::zeros(2, 0),
+    )
+    .unwrap();
+    let stable = silent.stable().unwrap();
+    assert_eq!(
+        hankel_values(stable, Realisation::Real).unwrap().values(),
+        [0.0; 4]
+    );
+    assert_eq!(h2_norm(stable).unwrap(), 0.0);
+    let reduced = balance(stable, Realisation::Real)
+        .unwrap()
+        .truncate(3)
+        .unwrap();
+    assert_eq!(reduced.order, 0);
+    assert_eq!(reduced.system.output().shape(), (2, 0));
+}
+
+#[test]
+fn zero_rows_and_repeated_poles_take_no_column() {
+    let lambda = vec![Complex64::new(-0.5, 3.0); 4];
+    let mut input = DMatrix::from_fn(4, 2, |i, j| Complex64::new(i as f64 + 0.1, j as f64 - 0.7));
+    input.row_mut(1).fill(Complex64::ZERO);
+    let output = DMatrix::from_fn(2, 4, |i, j| Complex64::new(j as f64, i as f64));
+    for time in [Time::Continuous, Time::Discrete { step: 0.1 }] {
+        let (input, output) = (input.clone(), output.clone());
+        let feedthrough = DMatrix::zeros(2, 2);
+        let system = DiagonalSystem::new(time, lambda.clone(), input, output, feedthrough).unwrap();
+        let stable = system.stable().unwrap();
+        let factors = complex_gramian_factors(stable).unwrap();
+        assert_eq!(factors.controllability.ncols(), 2);
+        let factors = real_gramian_factors(stable).unwrap();
+        assert_eq!(factors.controllability.ncols(), 4);
+        assert_eq!(factors.observability.ncols(), 4);
+    }
+}
+
+#[test]
+fn an_error_norm_asks_for_equal_numbers_of_inputs_and_outputs() {
+    let values = systems();
+    let (one, two) = (
+        system(&values[0], Time::Continuous),
+        system(&values[1], Time::Continuous),
+    );
+    let error = h2_error(one.stable().unwrap(), two.stable().unwrap()).unwrap_err();
+    let expected = SystemError::Size {
+        inputs: 4,
+        outputs: 4,
+        expected_inputs: 2,
+        expected_outputs: 3,
+    };
+    assert_eq!(error, ControlError::System(expected));
+}
+
+#[test]
+fn extreme_numbers_give_a_result_or_an_error_and_never_a_panic() {
+    let sizes: [f64; 7] = [0.0, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300];
+    for (k, &rate) in sizes.iter().enumerate() {
+        for (l, &weight) in sizes.iter().enumerate() {
+            let lambda = vec![
+                Complex64::new(-rate.max(1e-320), weight),
+                Complex64::new(-1.0, -rate),
+                Complex64::new(-2.0, 0.0),
+            ];
+            let input = DMatrix::from_fn(3, 2, |i, j| {
+                Complex64::new(sizes[(i + j + k) % 7], -sizes[(i * j + l) % 7])
+            });
+            let output = DMatrix::from_fn(2, 3, |i, j| {
+                Complex64::new(weight, sizes[(2 * i + j + l) % 7])
+            });
+            for time in [Time::Continuous, Time::Discrete { step: 0.1 }] {
+                let (input, output) = (input.clone(), output.clone());
+                let feedthrough = DMatrix::zeros(2, 2);
+                let system = DiagonalSystem::new(time, lambda.clone(), input, output, feedthrough);
+                let system = system.unwrap();
+                let stable = system.stable().unwrap();
+                for realisation in [Realisation::Real, Realisation::Complex] {
+                    if let Ok(balanced) = balance(stable, realisation) {
+                        let _ = balanced.truncate(2);
+                    }
+                }
+                let _ = h2_norm(stable);
+            }
+        }
+    }
+}
+
+#[test]
+fn methods_for_one_input_and_one_output_say_so() {
+    let values = systems();
+    let [(_, slow), (_, system)] = both_times(&values[0]);
+    let stable = system.stable().unwrap();
+    let expected = ControlError::System(SystemError::NotSiso {
+        inputs: 2,
+        outputs: 3,
+    });
+    for realisation in [Realisation::Real, Realisation::Complex] {
+        let errors = [
+            balance_over_horizon(&system, 50, realisation).err(),
+            hinf_norm(stable, realisation).err(),
+            hinf_error(stable, stable, realisation).err(),
+            balance_for_dc(slow.stable().unwrap(), realisation).err(),
+        ];
+        for error in errors {
+            assert_eq!(error.as_ref(), Some(&expected));
+        }
+    }
+}
