@@ -26,7 +26,7 @@ pub struct ChannelRecord {
     /// certified upper bound of the norm itself. Infinite (null in JSON) where modes do not decay.
     pub error_bound: f64,
     /// ‖k − k_r‖₂ over the infinite horizon, discrete time; a change of the feedthrough counts
-    /// into k[0]. Infinite (null in JSON) where modes do not decay.
+    /// into k\[0\]. Infinite (null in JSON) where modes do not decay.
     pub h2_error: f64,
     /// ‖k‖₂ over the infinite horizon, discrete time; infinite as `h2_error`.
     pub h2_norm: f64,

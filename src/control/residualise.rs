@@ -28,8 +28,8 @@ use crate::ssm::Time;
 /// A balanced system, ready to be residualised at any order.
 ///
 /// In discrete time this is not the system of [`crate::control::balance`]: the output of a
-/// [`DiagonalSystem`] includes the input of the same step, and that direct part k[0] must be set
-/// apart first. What is balanced is the rest of the kernel, k[1], k[2], …, whose Hankel singular
+/// [`DiagonalSystem`] includes the input of the same step, and that direct part k\[0\] must be set
+/// apart first. What is balanced is the rest of the kernel, k\[1\], k\[2\], …, whose Hankel singular
 /// values are at most those of the whole.
 #[derive(Debug, Clone)]
 pub struct DcBalanced {
@@ -72,7 +72,7 @@ pub fn balance_for_dc(
     })
 }
 
-/// The system itself in continuous time; that of k[1], k[2], … in discrete time.
+/// The system itself in continuous time; that of k\[1\], k\[2\], … in discrete time.
 fn without_direct_part(source: &DiagonalSystem) -> Result<DiagonalSystem, ControlError> {
     source.require_siso()?;
     if source.time() == Time::Continuous {
@@ -128,7 +128,7 @@ fn reciprocal_real(system: StableSystem<'_>) -> Result<(HankelValues, Form), Con
 }
 
 impl DcBalanced {
-    /// The Hankel singular values of what is balanced: in discrete time those of k[1], k[2], ….
+    /// The Hankel singular values of what is balanced: in discrete time those of k\[1\], k\[2\], ….
     pub fn hankel(&self) -> &HankelValues {
         self.reciprocal.hankel()
     }
@@ -147,7 +147,7 @@ impl DcBalanced {
     /// The gain at rest (s = 0, z = 1) is that of the full system, to rounding; the error is at
     /// most `error_bound` and largest at high frequency, where truncation is exact. The result is
     /// stable. In discrete time its residues are divided by their poles, which puts the direct
-    /// part back: y_k sees u_k through k[0] + D.
+    /// part back: y_k sees u_k through k\[0\] + D.
     ///
     /// **The feedthrough changes.** It must be written with the reduced system; without it the
     /// result is worse than truncation. For the complex realisation the real part of D_r is kept,

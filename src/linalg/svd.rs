@@ -25,11 +25,11 @@ pub struct GradedSvd<T: ComplexField<RealField = f64>> {
 }
 
 /// Inner products of unit vectors below this are left alone.
-const ORTHOGONAL: f64 = 1e-14;
+const ORTHOGONAL: f64 = 1e-12;
 
 /// Columns whose norms span more than this are decomposed in groups: a bidiagonalising SVD is
 /// accurate relative to its largest value only.
-const GROUP_SPAN: f64 = 1e-8;
+const GROUP_SPAN: f64 = 1e-15;
 
 /// Decomposes M so that each σ is accurate relative to itself when M = D₁ K D₂ with diagonal
 /// D₁, D₂ and a well-conditioned K, however steep the grading.
@@ -38,8 +38,8 @@ const GROUP_SPAN: f64 = 1e-8;
 /// M Π = Q R,   R* Y = Z,   columns of Z orthogonal:   σ_j = ‖z_j‖,   U = Q Y,   V = Π Z Σ⁻¹
 /// ```
 ///
-/// Y starts block-diagonal, from ordinary SVDs of groups of columns of R* whose norms span eight
-/// decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
+/// Y starts block-diagonal, from ordinary SVDs of groups of columns of R* whose norms span
+/// fifteen decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
 /// move a σ: with c = |z_p* z_q|/(‖z_p‖ ‖z_q‖) and ρ = (σ_q/σ_p)², a pair does so by
 /// c²/max(1 − ρ, c), compared with n ε. A mild spectrum needs no rotation. A bidiagonalising SVD
 /// alone would lose every σ below about 1e-16 σ₁. Cost about 40 n³ flops, and 12 n for each
@@ -58,32 +58,29 @@ pub fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, Linalg
     }
     let (q, r, permutation) = fast_pivoted_qr(matrix);
     let (mut z, mut y) = preconditioned(&r.adjoint());
-    refine(&mut z, &mut y)?;
+    let worst_cosine = refine(&mut z, &mut y)?;
     let (order, sigma) = descending_norms(&z);
     let left = DMatrix::from_fn(y.nrows(), sigma.len(), |i, j| y[(i, order[j])]);
     let right = DMatrix::from_fn(z.nrows(), sigma.len(), |i, j| {
         scaled_inverse(&z[(i, order[j])], sigma[j])
     });
-    let rank = sigma.iter().take_while(|&&value| value > 0.0).count();
+    let right = if worst_cosine > ORTHOGONAL {
+        let rank = sigma.iter().take_while(|&&value| value > 0.0).count();
+        orthonormal(right, rank)
+    } else {
+        right
+    };
     Ok(GradedSvd {
         u: multiply(&q, &left),
         sigma,
-        v: unpivot_rows(&orthonormal(right, rank), &permutation),
+        v: unpivot_rows(&right, &permutation),
     })
 }
 
 /// Makes the first `rank` columns orthonormal, X ← X L⁻* with X* X = L L*. They are so already
 /// as far as the σ can tell; this clears what small vectors still hold of large ones.
 fn orthonormal<T: Scalar>(mut x: DMatrix<T>, rank: usize) -> DMatrix<T> {
-    let leading = x.columns(0, rank).into_owned();
-    let mut distance = multiply_adjoint(&leading, &leading);
-    for j in 0..rank {
-        distance[(j, j)] -= T::one();
-    }
-    let largest = distance.iter().map(|&e| nalgebra::ComplexField::norm1(e));
-    if largest.fold(0.0, f64::max) > ORTHOGONAL
-        && let Some(better) = orthonormalised(&leading)
-    {
+    if let Some(better) = orthonormalised(&x.columns(0, rank).into_owned()) {
         x.columns_mut(0, rank).copy_from(&better);
     }
     x
@@ -113,12 +110,13 @@ fn preconditioned<T: Scalar>(b: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
     (z, y)
 }
 
-/// Rotates pairs of columns until none moves a singular value.
-fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(), LinalgError> {
+/// Rotates pairs of columns until none moves a singular value. Returns the largest cosine between
+/// two columns that is left.
+fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<f64, LinalgError> {
     for _ in 0..SWEEPS_MAX {
-        let pairs = pairs_that_matter(z);
+        let (pairs, worst_cosine) = pairs_that_matter(z);
         if pairs.is_empty() {
-            return Ok(());
+            return Ok(worst_cosine);
         }
         for pair in pairs {
             rotate_pair(z, y, pair);
@@ -131,21 +129,27 @@ fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(), Linal
     })
 }
 
-/// The pairs of columns whose inner product moves a singular value by more than n ε of itself.
-fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> Vec<(usize, usize)> {
+/// The pairs of columns whose inner product moves a singular value by more than n ε of itself,
+/// and the largest cosine between any two columns.
+fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> (Vec<(usize, usize)>, f64) {
     let norms: Vec<f64> = z.column_iter().map(|column| column.norm()).collect();
-    let unit = DMatrix::from_fn(z.nrows(), z.ncols(), |i, j| {
-        scaled_inverse(&z[(i, j)], norms[j])
-    });
+    let mut unit = z.clone();
+    for (mut column, &norm) in unit.column_iter_mut().zip(&norms) {
+        if norm > 0.0 {
+            column.unscale_mut(norm);
+        }
+    }
     let cosines = multiply_adjoint(&unit, &unit);
     let threshold = f64::EPSILON * z.ncols().max(8) as f64;
+    let mut worst_square = 0.0_f64;
     let mut pairs = Vec::new();
-    for p in 0..z.ncols() {
-        for q in p + 1..z.ncols() {
+    for q in 1..z.ncols() {
+        for p in 0..q {
             let square = nalgebra::ComplexField::modulus_squared(cosines[(p, q)]);
             if square <= threshold * threshold {
                 continue;
             }
+            worst_square = worst_square.max(square);
             let ratio = norms[p].min(norms[q]) / norms[p].max(norms[q]);
             let gap = 1.0 - ratio * ratio;
             if square > threshold * gap.max(square.sqrt()) {
@@ -153,7 +157,7 @@ fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> Vec<(usize, usize)> {
             }
         }
     }
-    pairs
+    (pairs, worst_square.sqrt())
 }
 
 fn scaled_inverse<T: ComplexField<RealField = f64>>(entry: &T, sigma: f64) -> T {
