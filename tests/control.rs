@@ -56,16 +56,6 @@ fn shared_system(value: &Value) -> (DiagonalSystem, f64) {
     (continuous(lambda, &b, &c), value["Delta"].as_f64().unwrap())
 }
 
-/// What is asked of each reference file: 1e-10, except where the argument Im(λ)Δ of e^{λΔ} is
-/// hundreds of turns, so that double precision has lost digits before any Gramian is formed
-/// (the files' own `f64_vs_f80_maxrel` says 1e-12 and 2e-9 for a method in long doubles).
-fn tolerance(name: &str, time: &str) -> f64 {
-    match (name, time) {
-        ("legs128" | "legs256", "discrete_zoh") => 1e-8,
-        _ => 1e-10,
-    }
-}
-
 #[test]
 fn every_hankel_value_of_the_shared_references_is_right_relative_to_itself() {
     for (name, value) in shared_systems() {
@@ -75,7 +65,7 @@ fn every_hankel_value_of_the_shared_references_is_right_relative_to_itself() {
             let sigma = hankel_values(system.stable().unwrap(), Realisation::Complex).unwrap();
             let error = worst_relative(sigma.values(), &expected);
             println!("{name:28} {time:12} {error:9.2e}");
-            assert!(error < tolerance(&name, time), "{name} {time}: {error:e}");
+            assert!(error < 1e-10, "{name} {time}: {error:e}");
         }
     }
 }
