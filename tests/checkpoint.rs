@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use common::{here, shared};
 use hankelite::checkpoint::{
     Archive, ArchiveError, Checkpoint, CheckpointError, Container, Declared, DssVersion, Fault,
-    RawTensor, read, write,
+    RawTensor, read, read_dynamics, write,
 };
 use hankelite::data::{Dataset, Source};
 use hankelite::infer::{Network, Path as Run};
@@ -243,6 +243,44 @@ fn an_unchanged_model_is_written_back_bit_for_bit_in_either_container() {
             assert_eq!(back.model, checkpoint.model, "{}", path.display());
         }
     }
+}
+
+#[test]
+fn the_dynamics_alone_are_the_same_systems_and_write_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, declared) in readable() {
+        let whole = read(&path, &declared).unwrap();
+        let mut alone = read_dynamics(&path, &declared).unwrap();
+        assert!(alone.model.encoder.is_none() && alone.model.head.is_none());
+        for (a, b) in whole.model.blocks.iter().zip(&mut alone.model.blocks) {
+            assert_eq!(a.systems, b.systems);
+            b.systems.iter_mut().for_each(shift_residues);
+        }
+        let out = folder.path().join("out.pth");
+        write(&alone, &out).unwrap();
+        let back = read(&out, &Declared::default()).unwrap();
+        assert_eq!(back.model.encoder, whole.model.encoder);
+        assert_eq!(back.model.head, whole.model.head);
+        assert_ne!(back.model.blocks[0].systems, whole.model.blocks[0].systems);
+    }
+    for file in [
+        "bad/nan.safetensors",
+        "bad/extra.safetensors",
+        "bad/missing.safetensors",
+    ] {
+        assert!(matches!(
+            read_dynamics(&data(file), &Declared::default()),
+            Err(CheckpointError::Content { .. })
+        ));
+    }
+}
+
+fn shift_residues(system: &mut hankelite::ssm::DiagonalSystem) {
+    let residues: Vec<_> = system.residues().unwrap().iter().map(|r| r * 1.5).collect();
+    let (time, exponents) = (system.time(), system.exponents().to_vec());
+    let feedthrough = system.feedthrough()[(0, 0)];
+    *system =
+        hankelite::ssm::DiagonalSystem::siso(time, exponents, &residues, feedthrough).unwrap();
 }
 
 #[test]

@@ -45,6 +45,7 @@ use crate::ssm::DiagonalSystem;
 use declared::Metadata;
 use layer::Role;
 use tensors::Tensors;
+use tree::Parts;
 use tree::Structure;
 
 /// A model together with how its file encodes it.
@@ -70,11 +71,29 @@ struct Encoding {
 /// # Errors
 /// [`CheckpointError`] with file, tensor, what was found and what was expected.
 pub fn read(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::open(path)?;
-    read_archive(archive, declared).map_err(|fault| fault.at(path))
+    read_parts(path, declared, Parts::Whole)
 }
 
-fn read_archive(archive: Archive, declared: &Declared) -> Result<Checkpoint, Fault> {
+/// As [`read`], but the model holds the systems of every layer and nothing else: it can be
+/// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
+/// the file, so memory is bounded by the dynamics and the largest tensor.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_dynamics(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
+    read_parts(path, declared, Parts::Dynamics)
+}
+
+fn read_parts(
+    path: &Path,
+    declared: &Declared,
+    parts: Parts,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::open(path)?;
+    read_archive(archive, declared, parts).map_err(|fault| fault.at(path))
+}
+
+fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<Checkpoint, Fault> {
     let names: Vec<String> = archive.names().map(str::to_string).collect();
     let names = || names.iter().map(String::as_str);
     refuse::refuse_known(names())?;
@@ -82,7 +101,7 @@ fn read_archive(archive: Archive, declared: &Declared) -> Result<Checkpoint, Fau
     let in_sidecar = Declared::from_sidecar(archive.path())?;
     let structure = Structure::detect(names(), declared.or(in_file).or(in_sidecar))?;
     let tensors = Tensors::new(&archive, &structure.prefix);
-    let model = structure.decode(&tensors)?;
+    let model = structure.decode(&tensors, parts)?;
     tensors.require_all_used()?;
     let encoding = Arc::new(Encoding { archive, structure });
     Ok(Checkpoint { model, encoding })

@@ -37,6 +37,15 @@ pub(super) enum Tree {
     LoneLayer,
 }
 
+/// How much of a file becomes the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// Everything, so that the model can run.
+    Whole,
+    /// The systems only.
+    Dynamics,
+}
+
 /// The structure of a file: tree, prefix, layouts, and what was settled on the way.
 pub(super) struct Structure {
     pub(super) tree: Tree,
@@ -257,7 +266,11 @@ impl Structure {
     }
 
     /// Reads every tensor into the canonical model.
-    pub(super) fn decode(&self, tensors: &Tensors<'_>) -> Result<Model, Fault> {
+    ///
+    /// With [`Parts::Dynamics`] all tensors are checked all the same, and those beside the
+    /// systems are let go one by one.
+    pub(super) fn decode(&self, tensors: &Tensors<'_>, parts: Parts) -> Result<Model, Fault> {
+        let keep = parts == Parts::Whole;
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
             let systems = layout.decode(tensors)?;
@@ -275,8 +288,8 @@ impl Structure {
             blocks.push(Block {
                 name: place.trim_end_matches('.').to_string(),
                 systems,
-                output: output_linear(tensors, &place, channels)?,
-                norm,
+                output: output_linear(tensors, &place, channels)?.filter(|_| keep),
+                norm: norm.filter(|_| keep),
             });
         }
         if self.tree == Tree::LoneLayer {
@@ -295,13 +308,15 @@ impl Structure {
                 return Err(tensors.wrong_shape(&name, vec![block.channels()], &expected));
             }
         }
+        let encoder = Some(encoder(tensors, channels)?).filter(|_| keep);
+        let head = Head {
+            pooling: self.settled.pooling.unwrap_or(Pooling::Mean),
+            linear: decoder(tensors, channels)?,
+        };
         Ok(Model {
-            encoder: Some(encoder(tensors, channels)?),
+            encoder,
             blocks,
-            head: Some(Head {
-                pooling: self.settled.pooling.unwrap_or(Pooling::Mean),
-                linear: decoder(tensors, channels)?,
-            }),
+            head: Some(head).filter(|_| keep),
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Declared;
 use crate::checkpoint::DssVersion;
 use crate::checkpoint::read;
+use crate::checkpoint::read_dynamics;
 use crate::cli::printer::Printer;
 use crate::model::Placement;
 use crate::model::Pooling;
@@ -87,20 +88,32 @@ impl Declarations {
     }
 }
 
-/// Reads a checkpoint and says what was assumed and what was set aside.
+/// Reads a checkpoint that is to be run, and says what was assumed and what was set aside.
 pub(super) fn open(
     path: &Path,
     declared: &Declared,
     printer: &Printer,
 ) -> anyhow::Result<Checkpoint> {
-    let checkpoint = read(path, declared)?;
+    Ok(announced(read(path, declared)?, printer))
+}
+
+/// As [`open`], for a checkpoint whose layers are only looked at or reduced.
+pub(super) fn open_dynamics(
+    path: &Path,
+    declared: &Declared,
+    printer: &Printer,
+) -> anyhow::Result<Checkpoint> {
+    Ok(announced(read_dynamics(path, declared)?, printer))
+}
+
+fn announced(checkpoint: Checkpoint, printer: &Printer) -> Checkpoint {
     for assumption in checkpoint.assumptions() {
         printer.note("assumed", assumption);
     }
     for note in checkpoint.notes() {
         printer.note("note", note);
     }
-    Ok(checkpoint)
+    checkpoint
 }
 
 /// A checkpoint argument.

@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
-use crate::cli::common::open;
+use crate::cli::common::open_dynamics;
 use crate::cli::common::short;
 use crate::cli::printer::Printer;
 use crate::compress::LayerSpectrum;
@@ -87,7 +87,7 @@ struct Layer {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let checkpoint = open_dynamics(path, &arguments.declarations.declared(), printer)?;
     let realisation = match arguments.realisation {
         Realised::Real => Realisation::Real,
         Realised::Complex => Realisation::Complex,

@@ -21,6 +21,7 @@ use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
 use crate::cli::common::open;
+use crate::cli::common::open_dynamics;
 use crate::cli::common::short;
 use crate::cli::evaluate::Report;
 use crate::cli::evaluate::labelled;
@@ -152,7 +153,11 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     if let Some(output) = &arguments.output {
         check_destination(output, &[path])?;
     }
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let declared = arguments.declarations.declared();
+    let checkpoint = match arguments.data {
+        Some(_) => open(path, &declared, printer)?,
+        None => open_dynamics(path, &declared, printer)?,
+    };
     let here = || path.display().to_string();
     let plan = plan(arguments, &checkpoint).with_context(here)?;
     let data = match &arguments.data {

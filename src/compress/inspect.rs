@@ -45,6 +45,8 @@ pub struct ChannelSpectrum {
     pub unstable_modes: Vec<usize>,
     /// The largest |a| of any mode: how long the channel remembers.
     pub slowest_pole: f64,
+    /// Jacobi rotations that the values took after an ordinary SVD; 0 for a mild spectrum.
+    pub rotations: usize,
     /// All Hankel singular values, descending; empty for an unstable channel, which has none.
     pub hankel_singular_values: Vec<f64>,
 }
@@ -103,16 +105,15 @@ fn inspect_channel(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<ChannelSpectrum, ControlError> {
-    let values = if system.is_stable() {
+    let (values, rotations) = if system.is_stable() {
         let base = match time {
             TimeBase::Discrete => system.clone(),
             TimeBase::Continuous => system.undo_zoh()?,
         };
-        hankel_values(base.stable()?, realisation)?
-            .values()
-            .to_vec()
+        let hankel = hankel_values(base.stable()?, realisation)?;
+        (hankel.values().to_vec(), hankel.rotations())
     } else {
-        Vec::new()
+        (Vec::new(), 0)
     };
     let step = match system.time() {
         Time::Continuous => 1.0,
@@ -126,6 +127,7 @@ fn inspect_channel(
         stable: system.is_stable(),
         unstable_modes: system.unstable_modes().iter().map(|mode| mode.0).collect(),
         slowest_pole: poles.iter().map(|pole| pole.norm()).fold(0.0, f64::max),
+        rotations,
         hankel_singular_values: values,
     })
 }

@@ -21,6 +21,9 @@ pub struct ChannelRecord {
     /// Σ of the discarded Hankel singular values, in the time base that was balanced. Absent
     /// when nothing was balanced.
     pub discarded: Option<f64>,
+    /// Jacobi rotations that the Hankel values took after an ordinary SVD; 0 for a mild spectrum.
+    /// Absent when nothing was balanced.
+    pub rotations: Option<usize>,
     /// A bound on the H∞ norm of the error, in the same time base: twice the sum of the distinct
     /// discarded values, or the sum of the removed modes' peak gains, or (H2-optimal, horizon) a
     /// certified upper bound of the norm itself. Infinite (null in JSON) where modes do not decay.

@@ -153,7 +153,7 @@ pub(super) fn project<T: Scalar>(
     states: usize,
 ) -> Result<(HankelValues, Block<T>), ControlError> {
     let svd = factor_svd(factors)?;
-    let hankel = HankelValues::new(svd.sigma.clone(), states);
+    let hankel = HankelValues::traced(&svd, states);
     let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, (b, c));
     Ok((hankel, block))
 }

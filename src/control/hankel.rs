@@ -19,19 +19,38 @@ const TIE: f64 = 1e-10;
 
 /// Hankel singular values σ₁ ≥ σ₂ ≥ … ≥ 0, one per state of the balanced system.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HankelValues(Vec<f64>);
+pub struct HankelValues {
+    values: Vec<f64>,
+    rotations: usize,
+}
 
 impl HankelValues {
     /// Sorts the values; zeros fill up to `states` when the system is not minimal.
     pub(super) fn new(mut values: Vec<f64>, states: usize) -> Self {
         values.resize(states.max(values.len()), 0.0);
         values.sort_by(|a, b| b.total_cmp(a));
-        Self(values)
+        let rotations = 0;
+        Self { values, rotations }
+    }
+
+    /// Values with the trace of how they were found.
+    pub(super) fn traced<T: Scalar>(svd: &GradedSvd<T>, states: usize) -> Self {
+        let rotations = svd.rotations;
+        Self {
+            rotations,
+            ..Self::new(svd.sigma.clone(), states)
+        }
+    }
+
+    /// How many Jacobi rotations the values took after an ordinary SVD. 0: the spectrum is mild,
+    /// and the ordinary SVD alone kept the digits of every value.
+    pub fn rotations(&self) -> usize {
+        self.rotations
     }
 
     /// All values, descending.
     pub fn values(&self) -> &[f64] {
-        &self.0
+        &self.values
     }
 
     /// The number of values that stand above rounding: σ_j > n ε σ₁.
@@ -39,14 +58,17 @@ impl HankelValues {
     /// Smaller values are right too, but the states behind them cannot be told apart in a
     /// double-precision model.
     pub fn numerical_rank(&self) -> usize {
-        let largest = self.0.first().copied().unwrap_or(0.0);
-        let floor = self.0.len() as f64 * f64::EPSILON * largest;
-        self.0.iter().take_while(|&&value| value > floor).count()
+        let largest = self.values.first().copied().unwrap_or(0.0);
+        let floor = self.values.len() as f64 * f64::EPSILON * largest;
+        self.values
+            .iter()
+            .take_while(|&&value| value > floor)
+            .count()
     }
 
     /// The sum of the values cut off at order q.
     pub fn discarded(&self, order: usize) -> f64 {
-        let cut = self.0.iter().skip(order).rev();
+        let cut = self.values.iter().skip(order).rev();
         cut.fold(0.0, |sum, value| sum + value)
     }
 
@@ -75,7 +97,7 @@ impl HankelValues {
     /// The largest member of each group of equal values among σ_{q+1}, …, σ_n, descending.
     fn distinct(&self, order: usize) -> Vec<f64> {
         let mut groups: Vec<f64> = Vec::new();
-        for &value in self.0.iter().skip(order) {
+        for &value in self.values.iter().skip(order) {
             if groups.last().is_none_or(|&leader| !equal(leader, value)) {
                 groups.push(value);
             }
@@ -86,18 +108,18 @@ impl HankelValues {
     /// The smallest order q whose bound 2 Σ_{j>q} σ_j is at most `tolerance` · σ₁. The full
     /// order when the tolerance is tighter than every bound, 0 when even order 0 meets it.
     pub fn order_for_tolerance(&self, tolerance: f64) -> usize {
-        let allowed = tolerance * self.0.first().copied().unwrap_or(0.0);
-        let orders = 0..=self.0.len();
+        let allowed = tolerance * self.values.first().copied().unwrap_or(0.0);
+        let orders = 0..=self.values.len();
         let smallest = orders
             .into_iter()
             .find(|&q| self.truncation_bound(q) <= allowed);
-        smallest.unwrap_or(self.0.len())
+        smallest.unwrap_or(self.values.len())
     }
 
     /// The smallest order that keeps this share of the states, ⌈`fraction` · n⌉: 0 for a share of
     /// 0 or below, n for a share of 1 or above. It reads no values.
     pub fn order_for_fraction(&self, fraction: f64) -> usize {
-        let states = self.0.len();
+        let states = self.values.len();
         // 0.3 · 10 is 3 + 4e-16: rounding alone must not cost a state.
         let share = (fraction * states as f64 * (1.0 - 4.0 * f64::EPSILON)).ceil();
         (share.max(0.0) as usize).min(states)
@@ -119,7 +141,7 @@ impl HankelValues {
     }
 
     fn order_for_share(&self, fraction: f64, weight: impl Fn(f64) -> f64) -> usize {
-        let total: f64 = self.0.iter().rev().map(|&value| weight(value)).sum();
+        let total: f64 = self.values.iter().rev().map(|&value| weight(value)).sum();
         // 1 − 0.9 is 0.1 less an ulp of one: rounding alone must not cost a state.
         let allowed = if fraction < 1.0 {
             (1.0 - fraction + f64::EPSILON) * total
@@ -127,7 +149,7 @@ impl HankelValues {
             0.0
         };
         let mut tail = 0.0;
-        for (index, &value) in self.0.iter().enumerate().rev() {
+        for (index, &value) in self.values.iter().enumerate().rev() {
             tail += weight(value);
             if tail > allowed {
                 return index + 1;
@@ -138,10 +160,10 @@ impl HankelValues {
 
     /// Whether σ_q = σ_{q+1} to ten digits: the cut at order q is then not unique.
     pub fn tie_at(&self, order: usize) -> bool {
-        if order == 0 || order >= self.0.len() {
+        if order == 0 || order >= self.values.len() {
             return false;
         }
-        let (kept, cut) = (self.0[order - 1], self.0[order]);
+        let (kept, cut) = (self.values[order - 1], self.values[order]);
         kept > 0.0 && equal(kept, cut)
     }
 }
@@ -186,12 +208,12 @@ pub fn hankel_values(
         Realisation::Complex => {
             let factors = complex_gramian_factors(system)?;
             let states = factors.controllability.nrows();
-            Ok(HankelValues::new(factor_svd(&factors)?.sigma, states))
+            Ok(HankelValues::traced(&factor_svd(&factors)?, states))
         }
         Realisation::Real => {
             let factors = real_gramian_factors(system)?;
             let states = real_states(system.system());
-            Ok(HankelValues::new(factor_svd(&factors)?.sigma, states))
+            Ok(HankelValues::traced(&factor_svd(&factors)?, states))
         }
     }
 }

@@ -51,6 +51,7 @@ pub fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
             u: DMatrix::zeros(matrix.nrows(), 0),
             sigma: Vec::new(),
             v: DMatrix::zeros(matrix.ncols(), 0),
+            rotations: 0,
         });
     }
     let svd = all_finite(matrix).then(|| SVD::new(matrix.clone()));
@@ -59,6 +60,7 @@ pub fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
         u: svd.u.columns(0, thin).into_owned(),
         sigma: svd.singular_values.iter().copied().collect(),
         v: svd.vt.rows(0, thin).transpose(),
+        rotations: 0,
     })
 }
 

@@ -22,6 +22,8 @@ pub struct GradedSvd<T: ComplexField<RealField = f64>> {
     pub sigma: Vec<f64>,
     /// Right vectors, n × k.
     pub v: DMatrix<T>,
+    /// Jacobi rotations after the ordinary SVD; 0 when that alone kept the digits of every σ.
+    pub rotations: usize,
 }
 
 /// Inner products of unit vectors below this are left alone.
@@ -58,7 +60,7 @@ pub fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, Linalg
     }
     let (q, r, permutation) = fast_pivoted_qr(matrix);
     let (mut z, mut y) = preconditioned(&r.adjoint());
-    let worst_cosine = refine(&mut z, &mut y)?;
+    let (worst_cosine, rotations) = refine(&mut z, &mut y)?;
     let (order, sigma) = descending_norms(&z);
     let left = DMatrix::from_fn(y.nrows(), sigma.len(), |i, j| y[(i, order[j])]);
     let right = DMatrix::from_fn(z.nrows(), sigma.len(), |i, j| {
@@ -74,6 +76,7 @@ pub fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, Linalg
         u: multiply(&q, &left),
         sigma,
         v: unpivot_rows(&right, &permutation),
+        rotations,
     })
 }
 
@@ -111,13 +114,15 @@ fn preconditioned<T: Scalar>(b: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
 }
 
 /// Rotates pairs of columns until none moves a singular value. Returns the largest cosine between
-/// two columns that is left.
-fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<f64, LinalgError> {
+/// two columns that is left, and the number of rotations.
+fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(f64, usize), LinalgError> {
+    let mut rotations = 0;
     for _ in 0..SWEEPS_MAX {
         let (pairs, worst_cosine) = pairs_that_matter(z);
         if pairs.is_empty() {
-            return Ok(worst_cosine);
+            return Ok((worst_cosine, rotations));
         }
+        rotations += pairs.len();
         for pair in pairs {
             rotate_pair(z, y, pair);
         }
