@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use tempfile::NamedTempFile;
 
-use crate::checkpoint::archive::ArchiveError;
+use crate::checkpoint::archive_error::ArchiveError;
 
 /// Whether a file could be written to `path`, which must be none of `inputs`: for a check before
 /// long work.

@@ -16,10 +16,10 @@
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::encoded::Encoded;
+use crate::checkpoint::encoded::padded_modes;
+use crate::checkpoint::encoded::stored_order;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layer::Encoded;
-use crate::checkpoint::layer::padded_modes;
-use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
@@ -77,7 +77,7 @@ impl Dss {
             return Err(tensors.wrong_shape(&w, found.shape, &expected));
         }
         let w = found.to_complex();
-        let feedthrough = self.decode_feedthrough(tensors, channels)?;
+        let feedthrough = tensors.feedthrough(self.feedthrough.as_deref(), channels)?;
         let channel = |h: usize| {
             let step = steps.real[h];
             let ratio = steps.imaginary[h] / step;
@@ -187,22 +187,6 @@ impl Dss {
         let parts = decay.data.iter().zip(&frequency.data);
         let poles = parts.map(|(a, &b)| Complex64::new(-a.exp(), if log { b.exp() } else { b }));
         Ok((poles.collect(), shared))
-    }
-
-    fn decode_feedthrough(
-        &self,
-        tensors: &Tensors<'_>,
-        channels: usize,
-    ) -> Result<Vec<f64>, Fault> {
-        match &self.feedthrough {
-            None => Ok(vec![0.0; channels]),
-            Some(name) => {
-                let shapes: [&[usize]; 2] = [&[1, channels], &[channels]];
-                Ok(tensors
-                    .shaped(name, &shapes, &format!("[1, {channels}]"))?
-                    .data)
-            }
-        }
     }
 
     /// The residue of a mode with W = 1.

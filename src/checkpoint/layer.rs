@@ -1,17 +1,11 @@
-//! The layer families behind one face, and what their encoders share.
-
-use num_complex::Complex64;
+//! The layer families behind one face.
 
 use crate::checkpoint::dss::Dss;
+use crate::checkpoint::encoded::Encoded;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::s4d::S4d;
 use crate::checkpoint::tensors::Tensors;
 use crate::ssm::DiagonalSystem;
-use crate::ssm::SystemError;
-use crate::ssm::Time;
-
-/// The decay that an empty slot of a rectangular layout is given; its residue is zero.
-const IDLE_EXPONENT: f64 = -0.5;
 
 /// How the state space of one layer is laid out in the file.
 #[derive(Debug, Clone)]
@@ -47,86 +41,4 @@ impl LayerLayout {
             LayerLayout::Dss(layout) => layout.encode(systems, tensors),
         }
     }
-}
-
-/// Which change of the systems makes a tensor be written anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Poles and residues.
-    Mode,
-    /// The steps Δ.
-    Step,
-    /// The feedthrough D.
-    Feedthrough,
-}
-
-/// A tensor to be written, still in double precision.
-pub(super) struct Encoded {
-    pub(super) name: String,
-    /// `None` keeps the shape of the file.
-    pub(super) shape: Option<Vec<usize>>,
-    pub(super) data: Vec<f64>,
-    pub(super) role: Role,
-}
-
-impl Encoded {
-    pub(super) fn mode(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
-        let (shape, role) = (Some(shape), Role::Mode);
-        Self {
-            name,
-            shape,
-            data,
-            role,
-        }
-    }
-
-    pub(super) fn step(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
-        let (shape, role) = (Some(shape), Role::Step);
-        Self {
-            name,
-            shape,
-            data,
-            role,
-        }
-    }
-
-    pub(super) fn feedthrough(name: String, data: Vec<f64>) -> Self {
-        Self {
-            name,
-            shape: None,
-            data,
-            role: Role::Feedthrough,
-        }
-    }
-}
-
-/// The states that a rectangular layout stores for each channel: the largest order of any, and
-/// one at least, since no public module takes none.
-pub(super) fn stored_order(systems: &[DiagonalSystem]) -> usize {
-    let orders = systems.iter().map(DiagonalSystem::order);
-    orders.max().unwrap_or(0).max(1)
-}
-
-/// The step and the modes (λ, residue) of a channel, filled up to `order` with idle modes.
-pub(super) fn padded_modes(
-    layer: &str,
-    channel: usize,
-    system: &DiagonalSystem,
-    order: usize,
-) -> Result<(f64, Vec<(Complex64, Complex64)>), Fault> {
-    let fault = |source| Fault::System {
-        layer: layer.to_string(),
-        channel,
-        source,
-    };
-    let Time::Discrete { step } = system.time() else {
-        return Err(fault(SystemError::WrongTime {
-            found: "continuous",
-            expected: "discrete",
-        }));
-    };
-    let residues = system.residues().map_err(fault)?;
-    let mut modes: Vec<_> = system.exponents().iter().copied().zip(residues).collect();
-    modes.resize(order, (Complex64::from(IDLE_EXPONENT), Complex64::ZERO));
-    Ok((step, modes))
 }

@@ -8,9 +8,11 @@
 //! One file per layout, with `decode` beside `encode`; no convention of a layout leaks out.
 
 mod archive;
+mod archive_error;
 mod declared;
 mod destination;
 mod dss;
+mod encoded;
 mod error;
 mod layer;
 mod pickle;
@@ -23,9 +25,9 @@ mod torch_file;
 mod tree;
 
 pub use archive::Archive;
-pub use archive::ArchiveError;
 pub use archive::Container;
 pub use archive::write_array;
+pub use archive_error::ArchiveError;
 pub use declared::Declared;
 pub use declared::DssVersion;
 pub use destination::check_destination;
@@ -43,7 +45,7 @@ use crate::model::Model;
 use crate::ssm::DiagonalSystem;
 
 use declared::Metadata;
-use layer::Role;
+use encoded::Role;
 use tensors::Tensors;
 use tree::Parts;
 use tree::Structure;

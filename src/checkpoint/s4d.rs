@@ -9,10 +9,10 @@
 
 use num_complex::Complex64;
 
+use crate::checkpoint::encoded::Encoded;
+use crate::checkpoint::encoded::padded_modes;
+use crate::checkpoint::encoded::stored_order;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layer::Encoded;
-use crate::checkpoint::layer::padded_modes;
-use crate::checkpoint::layer::stored_order;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::ssm::DiagonalSystem;
@@ -53,7 +53,7 @@ impl S4d {
         let pairs = format!("[{channels}, {modes}, 2] (real and imaginary parts)");
         let c = tensors.shaped(&name("C"), &[&[channels, modes, 2]], &pairs)?;
         let c = c.to_complex();
-        let feedthrough = self.decode_feedthrough(tensors, channels)?;
+        let feedthrough = tensors.feedthrough(self.feedthrough.as_deref(), channels)?;
         let channel = |h: usize| {
             let step = log_dt.data[h].exp();
             let row = h * modes..(h + 1) * modes;
@@ -81,22 +81,6 @@ impl S4d {
             })
         };
         (0..channels).map(channel).collect()
-    }
-
-    fn decode_feedthrough(
-        &self,
-        tensors: &Tensors<'_>,
-        channels: usize,
-    ) -> Result<Vec<f64>, Fault> {
-        match &self.feedthrough {
-            None => Ok(vec![0.0; channels]),
-            Some(name) => {
-                let shapes: [&[usize]; 2] = [&[channels], &[1, channels]];
-                Ok(tensors
-                    .shaped(name, &shapes, &format!("[{channels}]"))?
-                    .data)
-            }
-        }
     }
 
     /// The tensors that hold other systems. All channels get the largest order; empty slots hold

@@ -22,9 +22,9 @@ use serde::Serialize;
 use serde::Serializer;
 use serde::ser::SerializeMap;
 
-use crate::checkpoint::archive::ArchiveError;
 use crate::checkpoint::archive::Contents;
 use crate::checkpoint::archive::METADATA_KEY;
+use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::tensor::RawTensor;
 use crate::checkpoint::tensor::byte_length;

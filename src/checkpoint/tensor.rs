@@ -9,7 +9,7 @@ use half::f16;
 use num_complex::Complex;
 pub use safetensors::Dtype;
 
-use crate::checkpoint::archive::ArchiveError;
+use crate::checkpoint::archive_error::ArchiveError;
 
 /// A tensor in row-major order, little endian.
 ///

@@ -79,6 +79,20 @@ impl<'a> Tensors<'a> {
         Err(self.wrong_shape(name, values.shape, expected))
     }
 
+    /// D of every channel, stored as [channels] or [1, channels]; 0 where a bare kernel has none.
+    pub(super) fn feedthrough(
+        &self,
+        name: Option<&str>,
+        channels: usize,
+    ) -> Result<Vec<f64>, Fault> {
+        let Some(name) = name else {
+            return Ok(vec![0.0; channels]);
+        };
+        let shapes: [&[usize]; 2] = [&[channels], &[1, channels]];
+        let expected = format!("[{channels}] or [1, {channels}]");
+        Ok(self.shaped(name, &shapes, &expected)?.data)
+    }
+
     pub(super) fn wrong_shape(&self, name: &str, found: Vec<usize>, expected: &str) -> Fault {
         Fault::Shape {
             tensor: self.full(name),

@@ -24,7 +24,7 @@ use std::sync::PoisonError;
 use zip::CompressionMethod;
 use zip::ZipArchive;
 
-use crate::checkpoint::archive::ArchiveError;
+use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::pickle::Plain;
 use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::tensor::RawTensor;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::checkpoint::archive::ArchiveError;
+use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::pickle::Budget;
 use crate::checkpoint::pickle::Call;
 use crate::checkpoint::pickle::Dict;

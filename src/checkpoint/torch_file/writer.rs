@@ -14,8 +14,8 @@ use zip::ZipWriter;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 
-use crate::checkpoint::archive::ArchiveError;
 use crate::checkpoint::archive::Contents;
+use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::pickle::Plain;
 use crate::checkpoint::pickle::writer::PickleWriter;
 use crate::checkpoint::tensor::Dtype;
