@@ -274,7 +274,7 @@ fn show_channels(spectrum: &LayerSpectrum, printer: &Printer) -> anyhow::Result<
         "σ2",
         "σ3",
         "σ last",
-        "90 %",
+        "90 % energy",
         "99.9 %",
     ];
     let rows = spectrum.channels.iter().map(|channel| {
