@@ -460,27 +460,12 @@ fn solve_scaled(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::samples::pairs_and_real_poles;
 
     const TIMES: [Time; 2] = [Time::Continuous, Time::Discrete { step: 0.3 }];
 
     fn sample(time: Time) -> DiagonalSystem {
-        let exponents = [
-            (-0.5, 3.1),
-            (-0.4, 0.0),
-            (-1.5, -7.0),
-            (-0.1, 0.2),
-            (-2.0, 0.0),
-        ];
-        let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
-        let residues = [
-            (1.0, 0.3),
-            (0.2, -0.7),
-            (-2.0, 0.1),
-            (0.05, 0.02),
-            (1.0, 0.0),
-        ];
-        let residues = residues.map(|(re, im)| Complex64::new(re, im));
-        DiagonalSystem::siso(time, exponents, &residues, 0.5).unwrap()
+        pairs_and_real_poles(time, 0.5)
     }
 
     #[test]

@@ -20,6 +20,8 @@ mod plane;
 mod quick;
 mod realisation;
 mod residualise;
+#[cfg(test)]
+mod samples;
 mod unstable;
 
 pub use balance::Balanced;
