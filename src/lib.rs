@@ -47,6 +47,7 @@
 //! | [`compress`] | plan, reduce, record |
 //! | [`infer`] | whole sequences on the host |
 //! | [`data`] | data sets |
+//! | `nn` | trainable networks (feature `train`) |
 //! | [`report`] | pictures for the terminal |
 //! | `cli` | the program (feature `cli`) |
 //!
@@ -62,6 +63,8 @@ pub mod data;
 pub mod infer;
 pub mod linalg;
 pub mod model;
+#[cfg(feature = "train")]
+pub mod nn;
 pub mod report;
 pub mod ssm;
 

@@ -1,0 +1,78 @@
+//! Differentiable networks in candle: what the trainer trains.
+//!
+//! A network is made from a [`Model`](crate::model::Model) and gives one back without loss. The
+//! trainer sees only the trait [`SequenceModel`].
+
+use candle_core::Device;
+use candle_core::Tensor;
+use candle_core::Var;
+use rand_chacha::ChaCha8Rng;
+
+/// Which optimiser settings a parameter takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Step sizes, poles and input vectors: their own rate, no decay.
+    Dynamics,
+    /// Weight matrices: the common rate, with decay.
+    Plain,
+    /// Biases and normalisation: the common rate, no decay.
+    NoDecay,
+}
+
+/// One trainable tensor.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    /// Unique within the network, e.g. `blocks.0.log_step`.
+    pub name: String,
+    /// The tensor.
+    pub var: Var,
+    /// Its optimiser group.
+    pub group: Group,
+}
+
+/// A tensor that training changes without a gradient, e.g. the running mean of a batch norm.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    /// Unique within the network.
+    pub name: String,
+    /// The tensor.
+    pub var: Var,
+}
+
+/// A batch on the device.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Numbers, batch × L × width (f32 or f64), or tokens, batch × L (u32).
+    pub steps: Tensor,
+    /// The true length of each sequence where they are padded.
+    pub lengths: Option<Vec<usize>>,
+}
+
+/// How a network is run.
+pub enum Mode<'a> {
+    /// Dropout and batch statistics on; all randomness comes from here.
+    Train(&'a mut ChaCha8Rng),
+    /// Deterministic.
+    Evaluate,
+}
+
+/// A network that the trainer can train.
+pub trait SequenceModel: Send + Sync {
+    /// The outputs: batch × classes where the network pools over time, else batch × L × outputs.
+    ///
+    /// # Errors
+    /// candle's, with the shapes that do not fit.
+    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor>;
+
+    /// All trainable tensors, always in the same order.
+    fn parameters(&self) -> &[Parameter];
+
+    /// All tensors of state without a gradient, always in the same order.
+    fn buffers(&self) -> &[Buffer] {
+        &[]
+    }
+
+    /// Where the tensors are.
+    fn device(&self) -> &Device;
+}
