@@ -8,6 +8,7 @@ use crate::control::HankelValues;
 use crate::control::HorizonBalanced;
 use crate::control::Realisation;
 use crate::control::Reduced;
+use crate::control::WeightedBalanced;
 use crate::control::balance;
 use crate::control::balance_for_dc;
 use crate::control::balance_over_horizon;
@@ -18,6 +19,7 @@ pub(super) enum Cutter {
     Truncate(Balanced),
     Residualise(DcBalanced),
     Horizon(HorizonBalanced),
+    Weighted(WeightedBalanced),
 }
 
 impl Cutter {
@@ -41,6 +43,7 @@ impl Cutter {
             Cutter::Truncate(balanced) => balanced.hankel(),
             Cutter::Residualise(balanced) => balanced.hankel(),
             Cutter::Horizon(balanced) => balanced.hankel(),
+            Cutter::Weighted(balanced) => balanced.hankel(),
         }
     }
 
@@ -49,6 +52,7 @@ impl Cutter {
         match self {
             Cutter::Truncate(balanced) => balanced.truncate(states),
             Cutter::Residualise(balanced) => balanced.residualise(states),
+            Cutter::Weighted(balanced) => balanced.truncate(states),
             Cutter::Horizon(balanced) => {
                 let reduced = balanced.truncate(states)?;
                 Ok(Reduced {

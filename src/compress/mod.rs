@@ -1,11 +1,18 @@
 //! From a model to a smaller model: choose orders, reduce every channel, keep a record.
 
+mod allocate;
 mod cut;
+mod heard;
 mod inspect;
 mod plan;
 mod record;
 mod reduce;
 
+pub use allocate::Allocation;
+pub use allocate::allocate;
+pub use heard::ErrorCurve;
+pub use heard::HeardChannel;
+pub use heard::HeardLayer;
 pub use inspect::ChannelSpectrum;
 pub use inspect::LayerSpectrum;
 pub use inspect::inspect;
@@ -18,6 +25,7 @@ pub use plan::Rule;
 pub use plan::TimeBase;
 pub use record::ChannelRecord;
 pub use record::LayerRecord;
+pub use record::WeightedRecord;
 pub use reduce::Compressed;
 pub use reduce::reduce;
 pub use reduce::reduce_layer;

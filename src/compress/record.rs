@@ -41,8 +41,44 @@ pub struct ChannelRecord {
     pub feedthrough_change: Option<f64>,
     /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
     pub condition: f64,
+    /// What calibration measured. Absent without calibration.
+    pub weighted: Option<WeightedRecord>,
     /// What a person should know: a lower order than asked for, a tie, a channel kept whole.
     pub notes: Vec<String>,
+}
+
+/// Root mean squares of a channel's output and of its error, for what the channel hears.
+#[derive(Debug, Clone, Serialize)]
+pub struct WeightedRecord {
+    /// Of the output itself.
+    pub norm: f64,
+    /// Of the error of truncation balanced for white noise, at the same order.
+    pub unweighted: f64,
+    /// Of the error of the truncation that was taken.
+    pub truncated: f64,
+    /// After the residues and the feedthrough were fitted again; `truncated` when they were not.
+    pub refitted: f64,
+    /// Of the error of the result.
+    pub error: f64,
+    /// Steps in which the poles were refined.
+    pub steps: usize,
+    /// Whether the truncation balanced for white noise was taken, having the smaller error.
+    pub white: bool,
+}
+
+impl WeightedRecord {
+    /// A channel that stays as it is, or of which nothing is heard.
+    pub(super) fn identity(norm: f64) -> Self {
+        Self {
+            norm,
+            unweighted: 0.0,
+            truncated: 0.0,
+            refitted: 0.0,
+            error: 0.0,
+            steps: 0,
+            white: false,
+        }
+    }
 }
 
 /// What was done to one layer.
@@ -62,6 +98,9 @@ pub struct LayerRecord {
     pub relative_h2_error: f64,
     /// The same over the first L steps.
     pub relative_kernel_error: f64,
+    /// (Σ_h E_h(error) / Σ_h E_h(output))^{1/2} for what the layer hears. Absent without
+    /// calibration.
+    pub relative_weighted_error: Option<f64>,
     /// The largest condition of any channel.
     pub condition: f64,
     /// The channels.
@@ -76,6 +115,11 @@ impl LayerRecord {
             let norm: f64 = channels.iter().map(|c| norm(c).powi(2)).sum();
             ratio(error.sqrt(), norm.sqrt())
         };
+        let heard = channels.iter().filter_map(|c| c.weighted.as_ref());
+        let heard = heard.fold(None, |sums: Option<(f64, f64)>, w| {
+            let (error, norm) = sums.unwrap_or_default();
+            Some((error + w.error.powi(2), norm + w.norm.powi(2)))
+        });
         let discarded: Vec<f64> = channels.iter().filter_map(|c| c.discarded).collect();
         Self {
             name,
@@ -85,6 +129,7 @@ impl LayerRecord {
             error_bound: largest(|c| c.error_bound),
             relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),
             relative_kernel_error: relative(|c| c.kernel_error, |c| c.kernel_norm),
+            relative_weighted_error: heard.map(|(error, norm)| ratio(error.sqrt(), norm.sqrt())),
             condition: largest(|c| c.condition),
             channels,
         }

@@ -92,15 +92,16 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
 }
 
 /// A candidate for one channel.
-struct Candidate {
-    system: DiagonalSystem,
-    states: Option<usize>,
-    realisation: Option<Realisation>,
-    discarded: Option<f64>,
-    rotations: Option<usize>,
-    error_bound: f64,
-    condition: f64,
-    notes: Vec<String>,
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) system: DiagonalSystem,
+    pub(super) states: Option<usize>,
+    pub(super) realisation: Option<Realisation>,
+    pub(super) discarded: Option<f64>,
+    pub(super) rotations: Option<usize>,
+    pub(super) error_bound: f64,
+    pub(super) condition: f64,
+    pub(super) notes: Vec<String>,
 }
 
 fn reduce_channel(
@@ -119,9 +120,20 @@ fn reduce_channel(
             best = Some((error, candidate));
         }
     }
-    let (error, candidate) = best.expect("every method offers a candidate");
-    let (kernel_error, kernel_norm) =
-        kernel_distance(system, &candidate.system, plan.kernel_length)?;
+    let (_, candidate) = best.expect("every method offers a candidate");
+    measured(system, candidate, channel, plan.kernel_length)
+}
+
+/// The system of a candidate, with what it costs.
+pub(super) fn measured(
+    system: &DiagonalSystem,
+    candidate: Candidate,
+    channel: usize,
+    kernel_length: usize,
+) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
+    let full = system.stable()?;
+    let error = response_error(full, candidate.system.stable()?)?;
+    let (kernel_error, kernel_norm) = kernel_distance(system, &candidate.system, kernel_length)?;
     let record = ChannelRecord {
         index: channel,
         order_before: system.order(),
@@ -137,6 +149,7 @@ fn reduce_channel(
         kernel_norm,
         feedthrough_change: feedthrough_change(system, &candidate.system),
         condition: candidate.condition,
+        weighted: None,
         notes: candidate.notes,
     };
     Ok((candidate.system, record))
@@ -177,6 +190,7 @@ fn over_horizon(
         kernel_norm: reduced.kernel_norm,
         feedthrough_change: None,
         condition: reduced.condition,
+        weighted: None,
         notes: vec![
             format!("modes that do not decay: {way}"),
             format!("{before} modes did not decay before, {after} do not now"),
@@ -235,7 +249,7 @@ fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, Co
         .collect()
 }
 
-fn whole(system: &DiagonalSystem, note: Option<String>) -> Candidate {
+pub(super) fn whole(system: &DiagonalSystem, note: Option<String>) -> Candidate {
     Candidate {
         system: system.clone(),
         states: None,

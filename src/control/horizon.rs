@@ -237,7 +237,7 @@ fn window_gramian(
 
 /// F with W = F F* by Cholesky with complete pivoting, and the largest relative diagonal entry
 /// that was set aside.
-fn factor<T: ComplexField<RealField = f64>>(
+pub(super) fn factor<T: ComplexField<RealField = f64>>(
     mut w: DMatrix<T>,
 ) -> Result<(DMatrix<T>, f64), ControlError> {
     let finite = |row: usize| w.row(row).iter().all(|x| x.clone().is_finite());

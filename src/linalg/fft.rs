@@ -1,5 +1,6 @@
 //! Causal convolution of real sequences by FFT.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use num_complex::Complex64;
@@ -30,6 +31,19 @@ impl Convolver {
             forward: planner.plan_fft_forward(padded),
             backward: planner.plan_fft_inverse(padded),
         }
+    }
+
+    /// The spectrum of a real sequence of any length n, without padding: n/2 + 1 values. The
+    /// sequence is used as scratch.
+    pub fn transform(sequence: &mut [f64]) -> Vec<Complex64> {
+        thread_local! {
+            static PLANNER: RefCell<RealFftPlanner<f64>> = RefCell::new(RealFftPlanner::new());
+        }
+        let plan = PLANNER.with_borrow_mut(|planner| planner.plan_fft_forward(sequence.len()));
+        let mut spectrum = plan.make_output_vec();
+        plan.process(sequence, &mut spectrum)
+            .expect("both buffers have the planned sizes");
+        spectrum
     }
 
     /// The spectrum of a sequence of at most `length` samples, zero-padded against wrap-around.

@@ -11,6 +11,7 @@ use faer::linalg::svd::svd;
 use faer::linalg::svd::svd_scratch;
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use nalgebra::DMatrix;
+use nalgebra::DVector;
 use num_complex::Complex64;
 
 use crate::linalg::PivotedQr;
@@ -101,6 +102,68 @@ pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatri
         Default::default(),
     );
     done.is_ok().then_some(vectors)
+}
+
+/// A least-squares solution and what it was solved with.
+#[derive(Debug, Clone)]
+pub struct LeastSquares {
+    /// The x with the least ‖A x − b‖² + ridge² ‖S x‖², S the norms of the columns of A.
+    pub solution: DVector<f64>,
+    /// b − A x.
+    pub residual: DVector<f64>,
+    /// Orthonormal columns that span A.
+    pub span: DMatrix<f64>,
+}
+
+/// Least squares by QR, with columns scaled to unit norm and a ridge on the scaled unknowns, so
+/// that columns that are parallel to rounding share their weight. A is m × n with m ≥ n.
+pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSquares {
+    let n = a.ncols();
+    let norm = |column: nalgebra::DVectorView<'_, f64>| column.norm().max(f64::MIN_POSITIVE);
+    let norms: Vec<f64> = a.column_iter().map(norm).collect();
+    let mut scaled = a.clone();
+    for (mut column, norm) in scaled.column_iter_mut().zip(&norms) {
+        column.unscale_mut(*norm);
+    }
+    let qr = view(&scaled).qr();
+    let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
+    let span = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
+    let mut stacked = DMatrix::zeros(2 * n, n);
+    for j in 0..n {
+        stacked[(n + j, j)] = ridge;
+        for i in 0..=j {
+            stacked[(i, j)] = r[(i, j)];
+        }
+    }
+    let small = stacked.qr();
+    let right = span.tr_mul(b);
+    let mut solution = small.q().rows(0, n).tr_mul(&right);
+    // With a ridge above zero R has no zero on its diagonal.
+    small.r().solve_upper_triangular_mut(&mut solution);
+    for (value, norm) in solution.iter_mut().zip(&norms) {
+        *value /= norm;
+    }
+    LeastSquares {
+        residual: b - a * &solution,
+        solution,
+        span,
+    }
+}
+
+/// G with Gᵀ G = A, upper triangular. `None` when A is not positive definite to rounding.
+pub fn cholesky_root(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+    let factor = view(a).llt(faer::Side::Lower).ok()?;
+    let lower = factor.L();
+    Some(DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| {
+        if i <= j { lower[(j, i)] } else { 0.0 }
+    }))
+}
+
+/// R of A = Q R, upper triangular, min(m, n) × n.
+pub fn triangular_factor(a: &DMatrix<f64>) -> DMatrix<f64> {
+    let qr = view(a).qr();
+    let r = qr.thin_R();
+    DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| if i <= j { r[(i, j)] } else { 0.0 })
 }
 
 /// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those

@@ -1,0 +1,287 @@
+//! Reducing channels for what they hear.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+
+use crate::compress::ChannelRecord;
+use crate::compress::CompressError;
+use crate::compress::LayerRecord;
+use crate::compress::cut::Cutter;
+use crate::compress::record::WeightedRecord;
+use crate::compress::reduce::Candidate;
+use crate::compress::reduce::measured;
+use crate::compress::reduce::whole;
+use crate::control::ControlError;
+use crate::control::InputWeight;
+use crate::control::Realisation;
+use crate::control::Refinement;
+use crate::control::balance;
+use crate::control::balance_weighted;
+use crate::control::weighted_norm;
+use crate::control::weighted_refine;
+use crate::model::Block;
+use crate::ssm::DiagonalSystem;
+
+/// Orders at which the error of a channel is tabulated: all up to this one, then a quarter more
+/// each time.
+const DENSE_ORDERS: usize = 8;
+
+/// One channel balanced for what it hears, to be cut at any order. Every cut is made once.
+pub struct HeardChannel {
+    system: DiagonalSystem,
+    weight: Option<InputWeight>,
+    plain: Cutter,
+    weighted: Option<Cutter>,
+    norm: f64,
+    cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
+}
+
+/// A channel cut at one order.
+struct Cut {
+    candidate: Candidate,
+    record: WeightedRecord,
+}
+
+/// The squared weighted error of a channel at some orders, never rising with the order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ErrorCurve {
+    /// Orders, rising, from 1 to the full one.
+    pub orders: Vec<usize>,
+    /// E at each order; 0 at the full one.
+    pub errors: Vec<f64>,
+}
+
+impl HeardChannel {
+    /// Balances a channel twice, for what it hears and for white noise. `weight` is `None` for a
+    /// channel that hears nothing; only white noise is left for it then.
+    ///
+    /// # Errors
+    /// [`ControlError::System`] when a mode does not decay.
+    pub fn new(system: &DiagonalSystem, weight: Option<InputWeight>) -> Result<Self, ControlError> {
+        let stable = system.stable()?;
+        let weighted = match &weight {
+            Some(weight) => Some(Cutter::Weighted(balance_weighted(stable, weight)?)),
+            None => None,
+        };
+        Ok(Self {
+            norm: match &weight {
+                Some(weight) => weighted_norm(system, weight)?,
+                None => 0.0,
+            },
+            plain: Cutter::Truncate(balance(stable, Realisation::Real)?),
+            system: system.clone(),
+            weighted,
+            weight,
+            cuts: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// √E of the channel's own kernel: the root mean square of what it says; 0 when it hears
+    /// nothing.
+    pub fn norm(&self) -> f64 {
+        self.norm
+    }
+
+    /// Squared weighted errors after truncation and refitting of the residues.
+    ///
+    /// # Errors
+    /// [`ControlError`] of a cut.
+    pub fn curve(&self) -> Result<ErrorCurve, ControlError> {
+        let full = self.system.order().max(1);
+        let mut orders = Vec::new();
+        let mut order = 1;
+        while order < full {
+            orders.push(order);
+            order += (order / 4).max(1).min(if order < DENSE_ORDERS { 1 } else { full });
+        }
+        let mut least = f64::INFINITY;
+        let mut errors = Vec::with_capacity(orders.len() + 1);
+        for &order in &orders {
+            if least > 0.0 {
+                let cut = self.cut(order, Refinement::Residues)?;
+                least = least.min(cut.record.error.powi(2));
+            }
+            errors.push(least);
+        }
+        orders.push(full);
+        errors.push(0.0);
+        Ok(ErrorCurve { orders, errors })
+    }
+
+    fn cut(&self, order: usize, refinement: Refinement) -> Result<Arc<Cut>, ControlError> {
+        let key = (order, refinement == Refinement::Full);
+        // A thread that panicked while holding the lock left the map whole.
+        let known = |cuts: &Mutex<BTreeMap<_, Arc<Cut>>>| {
+            let cuts = cuts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            cuts.get(&key).cloned()
+        };
+        if refinement != Refinement::None
+            && let Some(cut) = known(&self.cuts)
+        {
+            return Ok(cut);
+        }
+        let cut = Arc::new(self.make_cut(order, refinement)?);
+        if refinement != Refinement::None {
+            let mut cuts = self.cuts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            cuts.insert(key, Arc::clone(&cut));
+        }
+        Ok(cut)
+    }
+
+    fn make_cut(&self, order: usize, refinement: Refinement) -> Result<Cut, ControlError> {
+        if order >= self.system.order() {
+            let note = (order > self.system.order())
+                .then(|| format!("kept whole: it has {} states", self.system.order()));
+            return Ok(Cut {
+                candidate: whole(&self.system, note),
+                record: WeightedRecord::identity(self.norm),
+            });
+        }
+        let white = self.truncated(&self.plain, order)?;
+        let Some((weight, weighted)) = self.weight.as_ref().zip(self.weighted.as_ref()) else {
+            let mut candidate = white;
+            let note = "hears nothing in the calibration data: balanced for white noise";
+            candidate.notes.push(note.into());
+            return Ok(Cut {
+                candidate,
+                record: WeightedRecord::identity(0.0),
+            });
+        };
+        let heard = self.truncated(weighted, order)?;
+        let refine = |candidate: &Candidate| {
+            let start = candidate.system.stable()?;
+            weighted_refine(&self.system, start, order, weight, Refinement::None)
+        };
+        let (for_heard, for_white) = (refine(&heard)?.error, refine(&white)?.error);
+        let white_is_better = for_white < for_heard;
+        let mut candidate = if white_is_better { white } else { heard };
+        if white_is_better {
+            let note = "balanced for white noise, which left the smaller weighted error";
+            candidate.notes.push(note.into());
+        }
+        let start = candidate.system.stable()?;
+        let refined = weighted_refine(&self.system, start, order, weight, refinement)?;
+        candidate.system = refined.system;
+        Ok(Cut {
+            candidate,
+            record: WeightedRecord {
+                norm: self.norm,
+                unweighted: for_white,
+                truncated: refined.truncated,
+                refitted: refined.refitted,
+                error: refined.error,
+                steps: refined.steps,
+                white: white_is_better,
+            },
+        })
+    }
+
+    fn truncated(&self, cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
+        let reduced = cutter.fit(2 * order, order)?;
+        Ok(Candidate {
+            states: Some(reduced.order),
+            realisation: Some(Realisation::Real),
+            rotations: Some(cutter.hankel().rotations()),
+            error_bound: f64::INFINITY,
+            condition: reduced.condition,
+            ..whole(&reduced.system, None)
+        })
+    }
+}
+
+/// A layer with its channels balanced for what they hear.
+pub struct HeardLayer {
+    /// The channels, in order.
+    pub channels: Vec<HeardChannel>,
+}
+
+impl HeardLayer {
+    /// Balances all channels of a layer, in parallel; `weight` says what each of them hears.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub fn new(
+        block: &Block,
+        weight: impl Fn(usize) -> Option<InputWeight> + Sync,
+    ) -> Result<Self, CompressError> {
+        let systems = block.systems.par_iter().enumerate();
+        let channels = systems.map(|(index, system)| {
+            HeardChannel::new(system, weight(index)).map_err(|e| fault(block, index, e))
+        });
+        Ok(Self {
+            channels: channels.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The error curves of all channels, in parallel.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub fn curves(&self, block: &Block) -> Result<Vec<ErrorCurve>, CompressError> {
+        let channels = self.channels.par_iter().enumerate();
+        let curves =
+            channels.map(|(index, channel)| channel.curve().map_err(|e| fault(block, index, e)));
+        curves.collect()
+    }
+
+    /// The channels cut to `orders[h]` stored states, without records.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub fn systems(
+        &self,
+        block: &Block,
+        orders: &[usize],
+        refinement: Refinement,
+    ) -> Result<Vec<DiagonalSystem>, CompressError> {
+        let channels = self.channels.par_iter().zip(orders).enumerate();
+        let systems = channels.map(|(index, (channel, &order))| {
+            let cut = channel.cut(order, refinement);
+            let cut = cut.map_err(|error| fault(block, index, error))?;
+            Ok(cut.candidate.system.clone())
+        });
+        systems.collect()
+    }
+
+    /// Cuts channel h to `orders[h]` stored states. The block must be the one that the layer was
+    /// made from.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`]; the block is then unchanged.
+    pub fn reduce(
+        &self,
+        block: &mut Block,
+        orders: &[usize],
+        refinement: Refinement,
+        kernel_length: usize,
+    ) -> Result<LayerRecord, CompressError> {
+        let order_before = block.order();
+        let channels = self.channels.par_iter().zip(orders).enumerate();
+        let reduced: Vec<(DiagonalSystem, ChannelRecord)> = channels
+            .map(|(index, (channel, &order))| {
+                let reduced = channel.cut(order, refinement).and_then(|cut| {
+                    let candidate = cut.candidate.clone();
+                    let (system, mut record) =
+                        measured(&channel.system, candidate, index, kernel_length)?;
+                    record.weighted = Some(cut.record.clone());
+                    Ok((system, record))
+                });
+                reduced.map_err(|error| fault(block, index, error))
+            })
+            .collect::<Result<_, _>>()?;
+        let (systems, records) = reduced.into_iter().unzip();
+        block.systems = systems;
+        Ok(LayerRecord::new(block.name.clone(), order_before, records))
+    }
+}
+
+fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
+    CompressError::Channel {
+        layer: block.name.clone(),
+        channel,
+        source,
+    }
+}

@@ -1,0 +1,318 @@
+//! What a channel hears: autocorrelations of inputs, and the error that they make of a kernel's
+//! error.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::linalg::Convolver;
+use crate::linalg::cholesky_root;
+use crate::linalg::multiply;
+use crate::linalg::multiply_adjoint;
+
+/// Added to R(0), relative to it: white noise at this level, so that no frequency is free.
+const FLOOR: f64 = 1e-6;
+
+/// Added to the diagonal of moments, relative to its mean, so that they have a Cholesky factor.
+const JITTER: f64 = 1e-10;
+
+/// Input statistics of one layer, gathered from sequences of L steps.
+///
+/// ```text
+/// R_h(m) = mean over sequences of (1/L) Σ_t u_h[t] u_h[t+m],   m = 0..L−1,  u = 0 outside
+/// μ_h    = mean over sequences and steps of u_h[t]
+/// ```
+///
+/// Every lag is divided by L, not by its number of products: only then is the spectrum a mean of
+/// periodograms and never negative. The mean stays inside R: it is an input at rest that the
+/// channel really hears.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InputStatistics {
+    mean: Vec<f64>,
+    autocorrelation: DMatrix<f64>,
+    sequences: usize,
+}
+
+/// Why numbers are not statistics of an input.
+#[derive(Debug, Clone, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum StatisticsError {
+    /// The parts do not belong together.
+    #[error("{found} means and {expected} autocorrelations, expected one of each per channel")]
+    Channels {
+        /// Means found.
+        found: usize,
+        /// Autocorrelations found.
+        expected: usize,
+    },
+    /// No lag at all, or no sequence behind it.
+    #[error("statistics of {sequences} sequences of {length} steps, expected at least one of each")]
+    Empty {
+        /// Sequences.
+        sequences: usize,
+        /// Steps.
+        length: usize,
+    },
+    /// A NaN or an infinity.
+    #[error("channel {channel}: {what} is not finite")]
+    NotFinite {
+        /// The channel.
+        channel: usize,
+        /// Which number.
+        what: &'static str,
+    },
+    /// |R(m)| above R(0), or R(0) below μ²: no signal has that.
+    #[error("channel {channel}: {what}: no signal has this autocorrelation")]
+    Impossible {
+        /// The channel.
+        channel: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl InputStatistics {
+    /// Statistics from their parts: H means, R as L × H.
+    ///
+    /// # Errors
+    /// [`StatisticsError`] for parts that no signals have.
+    pub fn new(
+        mean: Vec<f64>,
+        autocorrelation: DMatrix<f64>,
+        sequences: usize,
+    ) -> Result<Self, StatisticsError> {
+        let (length, channels) = autocorrelation.shape();
+        if mean.len() != channels {
+            return Err(StatisticsError::Channels {
+                found: mean.len(),
+                expected: channels,
+            });
+        }
+        if length == 0 || sequences == 0 {
+            return Err(StatisticsError::Empty { sequences, length });
+        }
+        for (channel, (&mean, lags)) in mean.iter().zip(autocorrelation.column_iter()).enumerate() {
+            check_channel(channel, mean, lags.as_slice())?;
+        }
+        Ok(Self {
+            mean,
+            autocorrelation,
+            sequences,
+        })
+    }
+
+    /// μ_h of every channel.
+    pub fn mean(&self) -> &[f64] {
+        &self.mean
+    }
+
+    /// R, L × H.
+    pub fn autocorrelation(&self) -> &DMatrix<f64> {
+        &self.autocorrelation
+    }
+
+    /// How many sequences stand behind R.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// The number of channels H.
+    pub fn channels(&self) -> usize {
+        self.mean.len()
+    }
+
+    /// The number of steps L.
+    pub fn length(&self) -> usize {
+        self.autocorrelation.nrows()
+    }
+
+    /// What channel h hears. `None` for a channel that hears nothing.
+    pub fn weight(&self, channel: usize) -> Option<InputWeight> {
+        let lags = self.autocorrelation.column(channel);
+        (lags[0] > 0.0).then(|| InputWeight::coloured(lags.as_slice()))
+    }
+}
+
+fn check_channel(channel: usize, mean: f64, lags: &[f64]) -> Result<(), StatisticsError> {
+    if !mean.is_finite() {
+        let what = "the mean";
+        return Err(StatisticsError::NotFinite { channel, what });
+    }
+    if !lags.iter().all(|r| r.is_finite()) {
+        let what = "the autocorrelation";
+        return Err(StatisticsError::NotFinite { channel, what });
+    }
+    let (power, slack) = (lags[0], 1e-6 * lags[0].abs());
+    let impossible = |what: String| Err(StatisticsError::Impossible { channel, what });
+    if let Some(lag) = (0..lags.len()).find(|&m| lags[m].abs() > power + slack) {
+        return impossible(format!("R({lag}) = {:e} is above R(0) = {power:e}", lags[lag]));
+    }
+    if mean * mean > power + slack {
+        return impossible(format!("the mean {mean:e} is above the root of R(0) = {power:e}"));
+    }
+    Ok(())
+}
+
+/// The metric that an input makes of kernel errors: how loud the output error is.
+///
+/// ```text
+/// spectrum:  E(d) = Σ_{i,j<L} d_i d_j R(|i−j|) = (1/2L) Σ_k S(k) |D(k)|²     on 2L frequencies
+/// moments:   E(d) = dᵀ M d,   M_ij = mean over sequences of (1/L) Σ_{t<L} u[t−i] u[t−j]
+/// ```
+///
+/// Moments give exactly the mean square of (d ∗ u) over the steps of the sequences, start-up
+/// included. The spectrum gives that of a stationary input with the same autocorrelation; it
+/// needs L numbers instead of L².
+#[derive(Debug, Clone)]
+pub struct InputWeight {
+    length: usize,
+    metric: Metric,
+}
+
+#[derive(Debug, Clone)]
+enum Metric {
+    Spectrum {
+        lags: Vec<f64>,
+        /// √(m_k S(k)/2L) at the frequencies πk/L, k = 0..=L; m counts both signs.
+        roots: Vec<f64>,
+    },
+    Moments {
+        /// G with Gᵀ G = M + jitter · 1, L × L.
+        root: DMatrix<f64>,
+        jitter: f64,
+    },
+}
+
+impl InputWeight {
+    /// White noise of unit power over `length` steps.
+    pub fn white(length: usize) -> Self {
+        let mut lags = vec![0.0; length.max(1)];
+        lags[0] = 1.0;
+        Self::spectrum(lags)
+    }
+
+    /// From R(0..L), R(0) > 0, with a white floor of 1e-6 R(0).
+    fn coloured(lags: &[f64]) -> Self {
+        let mut lags = lags.to_vec();
+        lags[0] *= 1.0 + FLOOR;
+        Self::spectrum(lags)
+    }
+
+    fn spectrum(lags: Vec<f64>) -> Self {
+        let length = lags.len();
+        let root = |(k, s): (usize, f64)| {
+            let multiplicity = if k == 0 || k == length { 1.0 } else { 2.0 };
+            (multiplicity * s.max(0.0) / (2 * length) as f64).sqrt()
+        };
+        let spectrum = even_spectrum(&lags).into_iter().enumerate();
+        let roots = spectrum.map(root).collect();
+        Self {
+            length,
+            metric: Metric::Spectrum { lags, roots },
+        }
+    }
+
+    /// The exact moments of sequences, one in each row of `heard` (sequences × L). `None` when
+    /// the channel hears nothing. Cost O(n L² + L³); memory O(L²).
+    ///
+    /// ```text
+    /// M_ij = Γ_{L−1−i, L−1−j} + M_{i+1, j+1},   Γ_st = mean over sequences of u[s] u[t] / L
+    /// ```
+    pub fn moments(heard: &DMatrix<f64>) -> Option<Self> {
+        let (sequences, length) = heard.shape();
+        let gamma = multiply_adjoint(heard, heard) / (sequences * length).max(1) as f64;
+        let mut moments = DMatrix::zeros(length, length);
+        for j in (0..length).rev() {
+            for i in (0..length).rev() {
+                let later = match i.max(j) + 1 < length {
+                    true => moments[(i + 1, j + 1)],
+                    false => 0.0,
+                };
+                moments[(i, j)] = gamma[(length - 1 - i, length - 1 - j)] + later;
+            }
+        }
+        let scale = moments.trace() / length.max(1) as f64;
+        if !(scale > 0.0 && scale.is_finite()) {
+            return None;
+        }
+        let mut jitter = JITTER * scale;
+        loop {
+            let mut shifted = moments.clone();
+            (0..length).for_each(|i| shifted[(i, i)] += jitter);
+            if let Some(root) = cholesky_root(&shifted) {
+                let metric = Metric::Moments { root, jitter };
+                return Some(Self { length, metric });
+            }
+            jitter *= 10.0;
+        }
+    }
+
+    /// The number of steps L.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// R(0), ..., R(L−1) of a weight by spectrum.
+    pub(super) fn lags(&self) -> Option<&[f64]> {
+        match &self.metric {
+            Metric::Spectrum { lags, .. } => Some(lags),
+            Metric::Moments { .. } => None,
+        }
+    }
+
+    /// The images of signals (columns of at most L values): their inner products are those of the
+    /// metric, but for the jitter of moments.
+    pub(super) fn image(&self, signals: &DMatrix<f64>) -> DMatrix<f64> {
+        match &self.metric {
+            Metric::Moments { root, .. } => {
+                let used = root.columns(0, signals.nrows()).into_owned();
+                multiply(&used, signals)
+            }
+            Metric::Spectrum { roots, .. } => {
+                let mut images = DMatrix::zeros(2 * roots.len(), signals.ncols());
+                let mut padded = vec![0.0; 2 * self.length];
+                for (signal, mut image) in signals.column_iter().zip(images.column_iter_mut()) {
+                    padded.fill(0.0);
+                    padded[..signal.len()].copy_from_slice(signal.as_slice());
+                    let spectrum = Convolver::transform(&mut padded).into_iter();
+                    for (k, (d, root)) in spectrum.zip(roots).enumerate() {
+                        image[2 * k] = d.re * root;
+                        image[2 * k + 1] = d.im * root;
+                    }
+                }
+                images
+            }
+        }
+    }
+
+    /// √E(d) of a kernel's error d, of which the first L values count.
+    pub fn norm(&self, error: &[f64]) -> f64 {
+        let kept = error.len().min(self.length);
+        let error = DMatrix::from_column_slice(kept, 1, &error[..kept]);
+        let square = self.image(&error).norm_squared();
+        match self.metric {
+            Metric::Spectrum { .. } => square.sqrt(),
+            Metric::Moments { jitter, .. } => {
+                (square - jitter * error.norm_squared()).max(0.0).sqrt()
+            }
+        }
+    }
+}
+
+/// f(z) = Σ_m R(m) e^{zm}.
+pub(super) fn generating(lags: &[f64], z: Complex64) -> Complex64 {
+    let a = z.exp();
+    let lags = lags.iter().rev();
+    lags.fold(Complex64::ZERO, |sum, &r| sum * a + r)
+}
+
+/// The spectrum Σ_m R(|m|) cos(πkm/L), k = 0..=L, of lags that are zero from L on.
+fn even_spectrum(lags: &[f64]) -> Vec<f64> {
+    let length = lags.len();
+    let mut even = vec![0.0; 2 * length];
+    even[..length].copy_from_slice(lags);
+    for m in 1..length {
+        even[2 * length - m] = lags[m];
+    }
+    let spectrum = Convolver::transform(&mut even);
+    spectrum.iter().map(|value| value.re).collect()
+}
