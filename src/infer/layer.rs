@@ -1,5 +1,6 @@
 //! One block on a whole sequence: x is L × H, one contiguous column for each channel.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use nalgebra::DMatrix;
@@ -26,6 +27,18 @@ pub(super) struct Layer<'a> {
 struct Channel {
     operator: Operator,
     feedthrough: f64,
+}
+
+/// What the way back through a layer needs.
+pub(super) struct Trace {
+    /// What the channels convolve.
+    heard: DMatrix<f64>,
+    /// What they give.
+    y: DMatrix<f64>,
+    /// After the map that mixes channels, before the gate.
+    mixed: Option<DMatrix<f64>>,
+    /// What is normalised.
+    normed: DMatrix<f64>,
 }
 
 enum Operator {
@@ -62,6 +75,16 @@ impl Channel {
             *y += self.feedthrough * u;
         }
         output
+    }
+}
+
+impl Channel {
+    /// The adjoint of [`Channel::run`]: the same with time reversed.
+    fn run_backward(&self, slope: &[f64], convolver: &Convolver) -> Vec<f64> {
+        let reversed: Vec<f64> = slope.iter().rev().copied().collect();
+        let mut out = self.run(&reversed, convolver);
+        out.reverse();
+        out
     }
 }
 
@@ -102,12 +125,102 @@ impl<'a> Layer<'a> {
         }
     }
 
-    fn branch(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
+    /// As [`Layer::forward`], with what [`Layer::backward`] needs.
+    pub(super) fn forward_traced(&self, x: DMatrix<f64>) -> (DMatrix<f64>, Trace) {
+        let heard = self.heard(&x).into_owned();
+        let y = self.convolved(&heard);
+        let mixed = match &self.block.output {
+            None => None,
+            Some(output) => Some(apply_linear(&output.linear, &y.map(gelu))),
+        };
+        let branch = match (&self.block.output, &mixed) {
+            (Some(output), Some(mixed)) if output.gated => gated(mixed),
+            (_, Some(mixed)) => mixed.clone(),
+            _ => y.map(gelu),
+        };
+        let sum = match &self.block.norm {
+            None => branch,
+            Some(_) => branch + &x,
+        };
+        let out = match &self.block.norm {
+            Some((norm, Placement::Post)) => normalised(norm, sum.clone()),
+            _ => sum.clone(),
+        };
+        let normed = match &self.block.norm {
+            Some((_, Placement::Post)) => sum,
+            _ => x,
+        };
+        let trace = Trace {
+            heard,
+            y,
+            mixed,
+            normed,
+        };
+        (out, trace)
+    }
+
+    /// The derivative by the layer's input, what the layer heard, and the derivative by y, from
+    /// the derivative by the layer's output.
+    pub(super) fn backward(
+        &self,
+        trace: Trace,
+        slope: DMatrix<f64>,
+    ) -> (DMatrix<f64>, DMatrix<f64>, DMatrix<f64>) {
+        let slope = match &self.block.norm {
+            Some((norm, Placement::Post)) => normalised_backward(norm, &trace.normed, &slope),
+            _ => slope,
+        };
+        let own = self.branch_backward(&trace, &slope);
+        let mut heard = DMatrix::zeros(own.nrows(), own.ncols());
+        for (h, channel) in self.channels.iter().enumerate() {
+            let back = channel.run_backward(own.column(h).as_slice(), &self.convolver);
+            heard.column_mut(h).copy_from_slice(&back);
+        }
+        let below = match &self.block.norm {
+            None => heard,
+            Some((_, Placement::Post)) => heard + slope,
+            Some((norm, Placement::Pre)) => {
+                normalised_backward(norm, &trace.normed, &heard) + slope
+            }
+        };
+        (below, trace.heard, own)
+    }
+
+    /// The derivative by y from that by the branch's output.
+    fn branch_backward(&self, trace: &Trace, slope: &DMatrix<f64>) -> DMatrix<f64> {
+        let mut own = match (&self.block.output, &trace.mixed) {
+            (Some(output), Some(mixed)) => {
+                let mixed = match output.gated {
+                    true => gated_backward(mixed, slope),
+                    false => slope.clone(),
+                };
+                mixed * output.linear.weight.transpose()
+            }
+            _ => slope.clone(),
+        };
+        own.zip_apply(&trace.y, |slope, y| *slope *= gelu_slope(y));
+        own
+    }
+
+    /// What the channels convolve.
+    pub(super) fn heard<'x>(&self, x: &'x DMatrix<f64>) -> Cow<'x, DMatrix<f64>> {
+        match &self.block.norm {
+            Some((norm, Placement::Pre)) => Cow::Owned(normalised(norm, x.clone())),
+            _ => Cow::Borrowed(x),
+        }
+    }
+
+    fn convolved(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
         let mut y = DMatrix::zeros(x.nrows(), x.ncols());
         for (h, channel) in self.channels.iter().enumerate() {
             let output = channel.run(x.column(h).as_slice(), &self.convolver);
             y.column_mut(h).copy_from_slice(&output);
         }
+        y
+    }
+
+    fn branch(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
+        let mut y = self.convolved(x);
         y.apply(|value| *value = gelu(*value));
         match &self.block.output {
             None => y,
@@ -126,10 +239,55 @@ fn apply_output(output: &OutputLinear, y: &DMatrix<f64>) -> DMatrix<f64> {
     if !output.gated {
         return mixed;
     }
+    gated(&mixed)
+}
+
+/// a ∘ sigmoid(g) of the halves (a, g).
+fn gated(mixed: &DMatrix<f64>) -> DMatrix<f64> {
     let half = mixed.ncols() / 2;
     let mut out = mixed.columns(0, half).into_owned();
     let gate = mixed.columns(half, half);
     out.zip_apply(&gate, |a, g| *a /= 1.0 + (-g).exp());
+    out
+}
+
+/// The derivative by (a, g) from that by a ∘ sigmoid(g).
+fn gated_backward(mixed: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+    let half = mixed.ncols() / 2;
+    let mut out = mixed.clone();
+    for h in 0..half {
+        for t in 0..mixed.nrows() {
+            let gate = 1.0 / (1.0 + (-mixed[(t, half + h)]).exp());
+            out[(t, h)] = slope[(t, h)] * gate;
+            out[(t, half + h)] = slope[(t, h)] * mixed[(t, h)] * gate * (1.0 - gate);
+        }
+    }
+    out
+}
+
+/// Φ(a) + a φ(a).
+fn gelu_slope(a: f64) -> f64 {
+    let density = (-0.5 * a * a).exp() / std::f64::consts::TAU.sqrt();
+    0.5 * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2)) + a * density
+}
+
+/// The derivative by x from that by `normalised(x)`.
+fn normalised_backward(norm: &LayerNorm, x: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+    let channels = x.ncols() as f64;
+    let mut out = DMatrix::zeros(x.nrows(), x.ncols());
+    for t in 0..x.nrows() {
+        let mean = x.row(t).sum() / channels;
+        let variance = x.row(t).iter().map(|v| (v - mean).powi(2)).sum::<f64>() / channels;
+        let scale = 1.0 / (variance + norm.epsilon).sqrt();
+        let unit = |h: usize| (x[(t, h)] - mean) * scale;
+        let weighted = |h: usize| slope[(t, h)] * norm.weight[h];
+        let every = 0..x.ncols();
+        let level = every.clone().map(weighted).sum::<f64>() / channels;
+        let tilt = every.map(|h| weighted(h) * unit(h)).sum::<f64>() / channels;
+        for h in 0..x.ncols() {
+            out[(t, h)] = scale * (weighted(h) - level - unit(h) * tilt);
+        }
+    }
     out
 }
 

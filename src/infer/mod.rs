@@ -3,11 +3,17 @@
 //! This is the path that accuracies and comparisons come from. It keeps no state between calls
 //! and needs no training crate. Every sequence is independent, so they run on all cores.
 
+mod adjoint;
 mod layer;
 mod score;
+mod statistics;
 
+pub use adjoint::Felt;
+pub use adjoint::importance;
 pub use score::Agreement;
 pub use score::Score;
+pub use statistics::heard;
+pub use statistics::input_statistics;
 
 use nalgebra::DMatrix;
 use rayon::prelude::*;
@@ -85,6 +91,9 @@ pub enum InferError {
         /// Its place in the sequence.
         index: usize,
     },
+    /// Statistics of nothing.
+    #[error("no sequences to gather statistics from")]
+    NoSequences,
     /// One of many sequences does not fit.
     #[error("sequence {index}: {source}")]
     Sequence {
@@ -144,6 +153,25 @@ impl<'a> Network<'a> {
         };
         let logits = apply_linear(&head.linear, &pooled);
         Ok(logits.iter().copied().collect())
+    }
+
+    /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
+    /// the normalisation where that comes first. Ends with layer `last`.
+    pub(super) fn listen(
+        &self,
+        sequence: Sequence<'_>,
+        last: usize,
+        mut show: impl FnMut(usize, &DMatrix<f64>),
+    ) -> Result<(), InferError> {
+        let mut x = self.encode(sequence)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            show(index, &layer.heard(&x));
+            if index >= last || index + 1 == self.layers.len() {
+                break;
+            }
+            x = layer.forward(x);
+        }
+        Ok(())
     }
 
     /// The logits of many sequences, on all cores, in order.

@@ -1,0 +1,155 @@
+//! What every layer hears, gathered from sequences.
+
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+
+use crate::control::InputStatistics;
+use crate::infer::InferError;
+use crate::infer::Network;
+use crate::infer::Sequence;
+use crate::linalg::Convolver;
+
+/// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
+const GROUP: usize = 4;
+
+/// Groups whose sums are held at a time.
+const GROUPS_HELD: usize = 8;
+
+/// Sums over sequences for one layer.
+struct Sums {
+    /// Σ u, one for each channel.
+    values: Vec<f64>,
+    /// Σ |U(k)|² on 2L frequencies, L + 1 × H.
+    power: DMatrix<f64>,
+}
+
+impl Sums {
+    fn zeros(length: usize, channels: usize) -> Self {
+        Self {
+            values: vec![0.0; channels],
+            power: DMatrix::zeros(length + 1, channels),
+        }
+    }
+
+    /// Adds a sequence, L × H.
+    fn add(&mut self, heard: &DMatrix<f64>) {
+        let length = heard.nrows();
+        let mut padded = vec![0.0; 2 * length];
+        for (h, column) in heard.column_iter().enumerate() {
+            self.values[h] += column.sum();
+            padded[..length].copy_from_slice(column.as_slice());
+            padded[length..].fill(0.0);
+            let spectrum = Convolver::transform(&mut padded);
+            for (sum, value) in self.power.column_mut(h).iter_mut().zip(&spectrum) {
+                *sum += value.norm_sqr();
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Sums) {
+        self.power += &other.power;
+        for (sum, value) in self.values.iter_mut().zip(&other.values) {
+            *sum += value;
+        }
+    }
+
+    /// Means and autocorrelations.
+    fn statistics(&self, sequences: usize) -> InputStatistics {
+        let (bins, channels) = self.power.shape();
+        let length = bins - 1;
+        let samples = (sequences * length) as f64;
+        let mut autocorrelation = DMatrix::zeros(length, channels);
+        for (mut lags, power) in autocorrelation
+            .column_iter_mut()
+            .zip(self.power.column_iter())
+        {
+            // The inverse transform of an even real spectrum is its forward transform.
+            let mut even: Vec<f64> = power.iter().copied().collect();
+            even.extend(power.iter().rev().skip(1).take(length - 1));
+            let transformed = Convolver::transform(&mut even);
+            for (lag, value) in lags.iter_mut().zip(&transformed) {
+                *lag = value.re / (2 * length) as f64 / samples;
+            }
+        }
+        let mean = self.values.iter().map(|sum| sum / samples).collect();
+        InputStatistics::new(mean, autocorrelation, sequences)
+            .expect("sums of periodograms are statistics")
+    }
+}
+
+/// What the channels of one layer hear: for each channel sequences × L. Cost a forward pass for
+/// each sequence, up to the layer; memory O(n L H).
+///
+/// # Errors
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+pub fn heard(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+    layer: usize,
+) -> Result<Vec<DMatrix<f64>>, InferError> {
+    if sequences.is_empty() {
+        return Err(InferError::NoSequences);
+    }
+    let numbered = sequences.par_iter().enumerate();
+    let inputs = numbered.map(|(index, &sequence)| {
+        let mut kept = DMatrix::zeros(0, 0);
+        let run = network.listen(sequence, layer, |at, heard| {
+            if at == layer {
+                kept = heard.clone();
+            }
+        });
+        run.map(|()| kept).map_err(|source| InferError::Sequence {
+            index,
+            source: Box::new(source),
+        })
+    });
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let (length, channels) = inputs[0].shape();
+    let of = |h| DMatrix::from_fn(inputs.len(), length, |n, t| inputs[n][(t, h)]);
+    Ok((0..channels).map(of).collect())
+}
+
+/// The statistics of what every layer hears when the model runs on the given sequences: one for
+/// each block. Sequences run on all cores; the result does not depend on their number. Memory
+/// O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
+///
+/// # Errors
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+pub fn input_statistics(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+) -> Result<Vec<InputStatistics>, InferError> {
+    if sequences.is_empty() {
+        return Err(InferError::NoSequences);
+    }
+    let length = network.length;
+    let blocks = &network.model.blocks;
+    let empty = || -> Vec<Sums> {
+        let sums = blocks.iter().map(|b| Sums::zeros(length, b.channels()));
+        sums.collect()
+    };
+    let mut total = empty();
+    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
+        let groups = held.par_chunks(GROUP).enumerate();
+        let sums = groups.map(|(group, members)| {
+            let mut sums = empty();
+            for (i, &sequence) in members.iter().enumerate() {
+                let index = (part * GROUPS_HELD + group) * GROUP + i;
+                network
+                    .listen(sequence, blocks.len(), |layer, heard| sums[layer].add(heard))
+                    .map_err(|source| InferError::Sequence {
+                        index,
+                        source: Box::new(source),
+                    })?;
+            }
+            Ok(sums)
+        });
+        for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
+            for (total, sums) in total.iter_mut().zip(&sums) {
+                total.merge(sums);
+            }
+        }
+    }
+    let statistics = total.iter().map(|sums| sums.statistics(sequences.len()));
+    Ok(statistics.collect())
+}
