@@ -77,6 +77,7 @@ fn a_printed_source_is_read_as_the_same_source() {
         "listops:dir",
         "text:input.txt,length=64",
         "arrays:x.safetensors,count=7",
+        "arrays:notes:x",
         "lagged-sine:width=0.01",
         "listops",
         "copy:score=answer",
@@ -580,6 +581,7 @@ fn arrays_of_other_types_are_read() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn arrays_that_cannot_be_data_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let inputs = ("inputs", "F64", &[2, 2][..], f64s(&[0.0, 1.0, 2.0, 3.0]));
@@ -925,18 +927,20 @@ fn the_reviews_have_their_published_lengths() {
     };
     let data = train(&format!("imdb:{},length=16384", path.display()));
     assert_eq!((data.len(), data.notes().len()), (25_000, 0));
-    let lengths = data.lengths().unwrap();
-    for (class, min, max, mean) in [(0, 52, 8969, 1302.97904), (1, 70, 13_704, 1347.16024)] {
-        let of: Vec<usize> = (0..25_000)
-            .filter(|&i| data.labels().unwrap()[i] == class)
-            .map(|i| lengths[i])
-            .collect();
-        assert_eq!(
-            (of.len(), of.iter().min(), of.iter().max()),
-            (12_500, Some(&min), Some(&max))
+    let (lengths, labels) = (data.lengths().unwrap(), data.labels().unwrap());
+    for (class, shortest, longest) in [(0, 52, 8969), (1, 70, 13_704)] {
+        let of = || (0..25_000).filter(|&i| labels[i] == class);
+        assert_eq!(of().count(), 12_500);
+        let (min, max) = (
+            of().map(|i| lengths[i]).min(),
+            of().map(|i| lengths[i]).max(),
         );
-        let found = of.iter().sum::<usize>() as f64 / 12_500.0;
-        assert!((found - mean).abs() < 1e-4, "{found}");
+        assert_eq!((min, max), (Some(shortest), Some(longest)));
+    }
+    // Shares from the notes beside the files, to their digits.
+    for (most, share) in [(1024, 0.530), (2048, 0.834), (4096, 0.971)] {
+        let found = lengths.iter().filter(|&&n| n <= most).count() as f64 / 25_000.0;
+        assert!((found - share).abs() <= 0.0005, "{most}: {found}");
     }
 }
 
@@ -1026,6 +1030,78 @@ fn damaged_files_are_read_or_refused() {
         }
         assert!(refused > 10, "{text}: only {refused} refused");
         std::fs::write(&path, &good).unwrap();
+    }
+}
+
+fn program(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    let output = command.arg("data").args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn the_program_describes_and_writes_data() {
+    let task = "listops:max_length=40,min_length=5,count=50,held_out=20";
+    let (code, shown, _) = program(&[task]);
+    assert_eq!(code, Some(0));
+    for word in [
+        "train",
+        "validation",
+        "test",
+        "vocabulary",
+        "example 0",
+        "answer: class",
+        "[",
+    ] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    let (_, json, _) = program(&[
+        "adding:length=6,count=30",
+        "--example",
+        "2",
+        "--format",
+        "json",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let part = &json["parts"][0];
+    assert_eq!(
+        (&part["part"], &part["sequences"], &part["width"]),
+        (&"train".into(), &30.into(), &2.into())
+    );
+    let shown: Vec<f32> = serde_json::from_value(part["example"]["values"].clone()).unwrap();
+    assert_eq!(shown, values(&train("adding:length=6,count=30"), 2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors").display().to_string();
+    let (code, shown, talk) = program(&[task, "--split", "test", "--output", &path]);
+    assert_eq!((code, shown.as_str()), (Some(0), ""));
+    assert!(talk.contains("out.safetensors"));
+    let written = Dataset::read(&source(&path), None).unwrap();
+    assert_eq!(
+        contents(&written),
+        contents(&Dataset::read(&source(task), None).unwrap())
+    );
+
+    for (arguments, expected, word) in [
+        (&[task, "--output", &path][..], 1, "--split"),
+        (&["imdb:nothing", "--split", "validation"], 1, "hint: hold"),
+        (&["imdb:nothing"], 1, "nothing"),
+        (&[path.as_str(), "--output", &path], 1, "out.safetensors"),
+        (&[task, "--example", "50"], 1, "less than 50"),
+        (&["adding:lenght=5"], 2, "its keys are length"),
+    ] {
+        let (code, shown, message) = program(arguments);
+        assert_eq!(
+            (code, shown.as_str()),
+            (Some(expected), ""),
+            "{arguments:?}: {message}"
+        );
+        assert!(message.contains(word), "{word:?} in {message}");
     }
 }
 

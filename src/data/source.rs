@@ -228,7 +228,15 @@ impl Display for Source {
         match self {
             Source::Mnist(folder) => write!(f, "mnist:{}", folder.display()),
             Source::PermutedMnist(folder) => write!(f, "mnist:{},permuted=true", folder.display()),
-            Source::Arrays(path) => write!(f, "{}", path.display()),
+            Source::Arrays(path) => {
+                // A path such as `notes:x` would be taken for a name without `arrays:` before it.
+                let plain = path.display().to_string();
+                let name = match plain.parse().as_ref() == Ok(self) {
+                    true => "",
+                    false => "arrays:",
+                };
+                write!(f, "{name}{plain}")
+            }
             Source::SpokenDigits(data) => data.fmt(f),
             Source::Reviews(data) => data.fmt(f),
             Source::ListOpsFiles(data) => {
@@ -246,12 +254,12 @@ impl Display for Source {
                 count,
                 seed,
             } => {
-                // Only with its name before it can the path of an array file take keys.
-                let name = match **source {
-                    Source::Arrays(_) => "arrays:",
-                    _ => "",
-                };
-                write!(f, "{name}{source},count={count},seed={seed}")
+                match &**source {
+                    // Only with its name before it can the path of an array file take keys.
+                    Source::Arrays(path) => write!(f, "arrays:{}", path.display())?,
+                    other => other.fmt(f)?,
+                }
+                write!(f, ",count={count},seed={seed}")
             }
         }
     }
