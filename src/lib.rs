@@ -46,13 +46,13 @@
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
 //! | [`infer`] | whole sequences on the host |
-//! | [`data`] | data sets |
+//! | [`data`] | data sets and generated tasks |
 //! | `nn` | trainable networks (feature `train`) |
 //! | [`report`] | pictures for the terminal |
 //! | `cli` | the program (feature `cli`) |
 //!
-//! Theory runs in double precision. Nothing here prints, keeps global state or draws random
-//! numbers; the program alone does the first.
+//! Theory runs in double precision. Nothing here prints or keeps global state; the program
+//! alone does the first. Random numbers come from seeds that the caller gives.
 
 pub mod checkpoint;
 #[cfg(feature = "cli")]

@@ -255,10 +255,23 @@ pub fn write_array(
     values: &[f64],
 ) -> Result<(), ArchiveError> {
     let tensor = RawTensor::from_f64(Dtype::F64, shape.to_vec(), values);
+    write_arrays(path, &[(name, tensor)])
+}
+
+/// Writes arrays as a safetensors file, whole or not at all.
+///
+/// # Errors
+/// As [`write_array`]; also when bytes do not fill their shape.
+pub fn write_arrays(path: &Path, arrays: &[(&str, RawTensor)]) -> Result<(), ArchiveError> {
     let destination = Destination::new(path, &[])?;
     let failed = |error| destination.failed(io::Error::other(error));
-    let view = safetensors::tensor::TensorView::new(tensor.dtype, tensor.shape, &tensor.bytes);
-    let bytes = safetensors::serialize([(name, view.map_err(failed)?)], None).map_err(failed)?;
+    let mut views = Vec::with_capacity(arrays.len());
+    for (name, array) in arrays {
+        let (dtype, shape) = (array.dtype, array.shape.clone());
+        let view = safetensors::tensor::TensorView::new(dtype, shape, &array.bytes);
+        views.push((*name, view.map_err(failed)?));
+    }
+    let bytes = safetensors::serialize(views, None).map_err(failed)?;
     destination.write(
         |out| {
             out.write_all(&bytes)

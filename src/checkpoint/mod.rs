@@ -27,6 +27,7 @@ mod tree;
 pub use archive::Archive;
 pub use archive::Container;
 pub use archive::write_array;
+pub use archive::write_arrays;
 pub use archive_error::ArchiveError;
 pub use declared::Declared;
 pub use declared::DssVersion;

@@ -37,7 +37,8 @@ Examples:
   compress-model evaluate model.pth --against small.pth --data test.safetensors
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
-a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).";
+a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
+All data sets and generated tasks: `compress-model data --help`.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -189,9 +190,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn inputs(arguments: &Arguments) -> Vec<&std::path::Path> {
     let mut inputs = vec![arguments.input.checkpoint.as_path()];
     inputs.extend(arguments.against.as_deref());
-    if let Source::Arrays(path) = &arguments.data {
-        inputs.push(path);
-    }
+    inputs.extend(arguments.data.path());
     inputs
 }
 

@@ -3,6 +3,7 @@
 //! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage.
 
 mod common;
+mod data;
 mod evaluate;
 mod inspect;
 mod printer;
@@ -17,6 +18,7 @@ use clap::ValueEnum;
 
 use crate::checkpoint::CheckpointError;
 use crate::control::ControlError;
+use crate::data::DataError;
 use crate::ssm::SystemError;
 use printer::Printer;
 
@@ -42,6 +44,7 @@ Examples:
   compress-model reduce model.pth --order 8 --output small.pth
   compress-model evaluate small.pth --data mnist:data/mnist
   compress-model evaluate model.pth --against small.pth --data test.safetensors
+  compress-model data adding:length=200
 
 `compress-model COMMAND --help` shows the options of one command, with examples.";
 
@@ -90,6 +93,8 @@ enum Command {
     Reduce(reduce::Arguments),
     /// Run the classifier on data, or compare two checkpoints.
     Evaluate(evaluate::Arguments),
+    /// Describe a data set or a generated task, or write it as arrays.
+    Data(data::Arguments),
 }
 
 /// Runs the program with the given arguments, the first being its name. Returns the exit code:
@@ -119,6 +124,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Inspect(arguments) => inspect::run(arguments, printer),
         Command::Reduce(arguments) => reduce::run(arguments, printer),
         Command::Evaluate(arguments) => evaluate::run(arguments, printer),
+        Command::Data(arguments) => data::run(arguments, printer),
     }
 }
 
@@ -135,6 +141,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
             let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
             return Some(hint.to_string());
+        }
+        if let Some(error) = cause.downcast_ref::<DataError>() {
+            return error.hint().map(str::to_string);
         }
         cause.downcast_ref::<CheckpointError>()?.hint()
     })

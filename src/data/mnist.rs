@@ -9,9 +9,10 @@ use flate2::read::MultiGzDecoder;
 
 use crate::data::DataError;
 use crate::data::Dataset;
-use crate::data::Inputs;
 use crate::data::Split;
-use crate::data::content;
+use crate::data::Targets;
+use crate::data::draw::Draw;
+use crate::data::error::content;
 
 const IMAGES_MAGIC: u32 = 2051;
 const LABELS_MAGIC: u32 = 2049;
@@ -20,7 +21,8 @@ const BYTES_MAX: u64 = 4 << 30;
 
 pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
     let (stem, pattern) = match split {
-        Split::Test => ("t10k", "t10k*images-idx3-ubyte[.gz]"),
+        // The data set has no validation part; the caller asks for none.
+        Split::Test | Split::Validation => ("t10k", "t10k*images-idx3-ubyte[.gz]"),
         Split::Train => ("train", "train*images-idx3-ubyte[.gz]"),
     };
     let images_path = find_images(folder, stem, pattern)?;
@@ -48,17 +50,22 @@ pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
             format!("{count}, one for each image"),
         ));
     }
-    Ok(Dataset {
-        inputs: Inputs::Values(
-            pixels
-                .iter()
-                .map(|&pixel| f32::from(pixel) / 255.0)
-                .collect(),
-        ),
-        labels: Some(labels.into_iter().map(usize::from).collect()),
-        count,
-        length,
-    })
+    let pixels = pixels.iter().map(|&pixel| f32::from(pixel) / 255.0);
+    let labels: Vec<usize> = labels.into_iter().map(usize::from).collect();
+    // Ten digits, also where a small file lacks some; other sets of this format have more.
+    let classes = labels.iter().fold(10, |most, &label| most.max(label + 1));
+    let targets = Targets::Classes { labels, classes };
+    Ok(Dataset::from_values(pixels.collect(), 1, length).with_targets(targets))
+}
+
+/// The seed of the one order of the pixels that all permuted sets share.
+const PERMUTATION_SEED: u64 = 0;
+
+/// As [`read`], with the pixels of every image in one fixed random order.
+pub(super) fn read_permuted(folder: &Path, split: Split) -> Result<Dataset, DataError> {
+    let data = read(folder, split)?;
+    let order = Draw::new(PERMUTATION_SEED, 0).order(data.length());
+    Ok(data.reordered(&order))
 }
 
 /// The first file in name order that starts with `stem` and holds images.

@@ -1,173 +1,129 @@
-//! Data sets as host arrays: MNIST files and safetensors files.
+//! Data sets as host arrays: files that are read, and tasks that are generated.
+//!
+//! A [`Source`] is a text such as `mnist:data/mnist` or `adding:length=200,count=1000,seed=1`;
+//! [`Dataset::read`] makes a [`Dataset`] of one of its parts. [`Batches`] gives a seeded order,
+//! [`Dataset::batch`] host arrays for a trainer. Nothing depends on the number of threads: the
+//! same source gives the same bytes.
 
+mod adding;
 mod arrays;
+mod autoregression;
+mod batch;
+mod copy;
+mod dataset;
+mod draw;
+mod error;
+mod files;
+mod fsdd;
+mod generate;
+mod imdb;
+mod lagged_sine;
+mod listops;
+mod listops_file;
 mod mnist;
+mod options;
+mod recall;
+mod source;
+mod text;
+
+pub use adding::Adding;
+pub use autoregression::Autoregression;
+pub use batch::Batch;
+pub use batch::Batches;
+pub use batch::Steps;
+pub use copy::Copying;
+pub use dataset::ConstantAnswer;
+pub use dataset::Dataset;
+pub use dataset::Targets;
+pub use error::DataError;
+pub use fsdd::SpokenDigits;
+pub use generate::Baseline;
+pub use imdb::Reviews;
+pub use lagged_sine::LaggedSine;
+pub use listops::ListOps;
+pub use listops_file::ListOpsFiles;
+pub use options::SourceError;
+pub use recall::Recall;
+pub use source::Source;
+pub use text::Text;
 
 use std::path::Path;
-use std::path::PathBuf;
-use std::str::FromStr;
-
-use crate::checkpoint::ArchiveError;
-use crate::infer::Sequence;
-
-/// Where data come from: `mnist:DIR`, or the path of a safetensors file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A folder with idx files, compressed or not.
-    Mnist(PathBuf),
-    /// A safetensors file with `inputs` and, for scores, `labels`.
-    Arrays(PathBuf),
-}
-
-impl FromStr for Source {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text.strip_prefix("mnist:") {
-            Some(folder) => Source::Mnist(folder.into()),
-            None => Source::Arrays(text.into()),
-        })
-    }
-}
-
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Source::Mnist(folder) => write!(f, "mnist:{}", folder.display()),
-            Source::Arrays(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
 
 /// Which part of a data set that has parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Split {
     /// The training part.
     Train,
+    /// The part that settings are chosen on, where the data set has its own.
+    Validation,
     /// The held-out part.
     #[default]
     Test,
 }
 
-/// Sequences of one length, with or without labels.
-#[derive(Debug, Clone)]
-pub struct Dataset {
-    inputs: Inputs,
-    labels: Option<Vec<usize>>,
-    count: usize,
-    length: usize,
-}
-
-#[derive(Debug, Clone)]
-enum Inputs {
-    /// count × length × width.
-    Values(Vec<f32>),
-    /// count × length.
-    Tokens(Vec<u32>),
-}
-
-/// Why data cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DataError {
-    /// The container could not be read.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// A file could not be read.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A folder without the files that were asked for.
-    #[error("{}: no file `{expected}` here", folder.display())]
-    NoFile {
-        /// The folder.
-        folder: PathBuf,
-        /// The name looked for.
-        expected: &'static str,
-    },
-    /// A file whose content is not what its name says.
-    #[error("{}: {found}, expected {expected}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is there.
-        found: String,
-        /// What should be there.
-        expected: String,
-    },
-    /// A tensor that does not hold what it should.
-    #[error("{}: {source}", path.display())]
-    Tensor {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the tensor.
-        source: ArchiveError,
-    },
-    /// A split asked of data that have none.
-    #[error("{} is one set of sequences and has no splits", path.display())]
-    NoSplits {
-        /// The file.
-        path: PathBuf,
-    },
+impl std::fmt::Display for Split {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Split::Train => "train",
+            Split::Validation => "validation",
+            Split::Test => "test",
+        })
+    }
 }
 
 impl Dataset {
-    /// Reads a data set. A split may be named only where the source has splits; the held-out part
-    /// is the default there.
+    /// Reads or generates a data set. A split may be named only where the source has splits; the
+    /// held-out part is the default there.
     ///
     /// # Errors
     /// [`DataError`] with the file and what was found and expected.
     pub fn read(source: &Source, split: Option<Split>) -> Result<Self, DataError> {
-        match (source, split) {
-            (Source::Mnist(folder), split) => mnist::read(folder, split.unwrap_or_default()),
-            (Source::Arrays(path), None) => arrays::read(path),
-            (Source::Arrays(path), Some(_)) => Err(DataError::NoSplits { path: path.clone() }),
+        let part = part(source, split)?;
+        match source {
+            Source::Mnist(folder) => mnist::read(folder, part),
+            Source::PermutedMnist(folder) => mnist::read_permuted(folder, part),
+            Source::Arrays(path) => arrays::read(path),
+            Source::SpokenDigits(data) => data.read(part),
+            Source::Reviews(data) => data.read(part),
+            Source::ListOpsFiles(data) => data.read(split),
+            Source::Text(data) => data.read(part),
+            Source::ListOps(task) => task.generate(part),
+            Source::Recall(task) => task.generate(part),
+            Source::Adding(task) => task.generate(part),
+            Source::Copying(task) => task.generate(part),
+            Source::LaggedSine(task) => task.generate(part),
+            Source::Autoregression(task) => task.generate(part),
+            Source::Sample {
+                source,
+                count,
+                seed,
+            } => Self::read(source, split)?.sample(*count, *seed),
         }
     }
 
-    /// The number of sequences.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether there is no sequence.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// The number of steps of each sequence.
-    pub fn length(&self) -> usize {
-        self.length
-    }
-
-    /// Sequence `index`.
-    pub fn sequence(&self, index: usize) -> Sequence<'_> {
-        match &self.inputs {
-            Inputs::Values(values) => {
-                let size = values.len() / self.count.max(1);
-                Sequence::Values(&values[index * size..(index + 1) * size])
-            }
-            Inputs::Tokens(tokens) => {
-                let row = index * self.length..(index + 1) * self.length;
-                Sequence::Tokens(&tokens[row])
-            }
-        }
-    }
-
-    /// The labels, one for each sequence, if there are any.
-    pub fn labels(&self) -> Option<&[usize]> {
-        self.labels.as_deref()
+    /// Writes the data as a safetensors file, whole or not at all, which `Source::Arrays` reads
+    /// back to an equal set: `inputs` (f32, or i32 tokens), `lengths`, `labels` or `targets`,
+    /// `mask` (u8), and the numbers `vocabulary` and `classes`, each where the data have it.
+    ///
+    /// # Errors
+    /// [`DataError::Archive`] when the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), DataError> {
+        arrays::write(self, path)
     }
 }
 
-fn content(path: &Path, found: impl Into<String>, expected: impl Into<String>) -> DataError {
-    DataError::Content {
-        path: path.to_path_buf(),
-        found: found.into(),
-        expected: expected.into(),
+/// The part to read, if the source has it.
+fn part(source: &Source, split: Option<Split>) -> Result<Split, DataError> {
+    let (splits, part) = (source.splits(), split.unwrap_or_default());
+    if splits.contains(&part) || (splits.is_empty() && split.is_none()) {
+        return Ok(part);
     }
+    let path = source.path().unwrap_or(Path::new("")).to_path_buf();
+    if splits.is_empty() {
+        return Err(DataError::NoSplits { path });
+    }
+    let parts: Vec<String> = splits.iter().map(Split::to_string).collect();
+    let (data, parts) = (source.to_string(), parts.join(", "));
+    Err(DataError::NoPart { data, part, parts })
 }

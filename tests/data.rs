@@ -1,0 +1,1120 @@
+//! Data sets and generated tasks against their definitions.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use common::shared;
+use hankelite::data::{Batches, DataError, Dataset, Source, SourceError, Split, Steps, Targets};
+use hankelite::infer::Sequence;
+use proptest::prelude::*;
+
+fn source(text: &str) -> Source {
+    text.parse().unwrap()
+}
+
+fn train(text: &str) -> Dataset {
+    Dataset::read(&source(text), Some(Split::Train)).unwrap()
+}
+
+/// The message of the error, without a split.
+fn refused(text: &str) -> String {
+    Dataset::read(&source(text), None).unwrap_err().to_string()
+}
+
+fn values(data: &Dataset, index: usize) -> &[f32] {
+    match data.sequence(index) {
+        Sequence::Values(values) => values,
+        Sequence::Tokens(_) => panic!("tokens"),
+    }
+}
+
+fn tokens(data: &Dataset, index: usize) -> &[u32] {
+    match data.sequence(index) {
+        Sequence::Tokens(tokens) => tokens,
+        Sequence::Values(_) => panic!("numbers"),
+    }
+}
+
+fn answers(data: &Dataset) -> &[f32] {
+    match data.targets() {
+        Targets::Values { values, width: 1 } => values,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Everything a data set holds.
+fn contents(data: &Dataset) -> hankelite::data::Batch {
+    data.batch(&(0..data.len()).collect::<Vec<_>>())
+}
+
+fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+const TASKS: [&str; 6] = [
+    "recall:delay=7,count=300,held_out=40",
+    "adding:length=11,count=300,held_out=40",
+    "copy:lag=5,count=300,held_out=40",
+    "lagged-sine:length=20,count=300,held_out=40",
+    "ar:lag=3,length=9,pairs=2,count=300,held_out=40",
+    "listops:max_length=60,min_length=10,count=300,held_out=40",
+];
+
+#[test]
+fn a_printed_source_is_read_as_the_same_source() {
+    let files = [
+        "some/file.safetensors",
+        "mnist:a,b/mnist",
+        "mnist:mnist,permuted=true,count=5",
+        "fsdd:x,rate=2000,length=9,test_takes=10",
+        "imdb:aclImdb.tar.gz,length=1024,count=100,seed=3",
+        "listops:dir",
+        "text:input.txt,length=64",
+        "arrays:x.safetensors,count=7",
+        "arrays:notes:x",
+        "lagged-sine:width=0.01",
+        "listops",
+        "copy:score=answer",
+    ];
+    for text in files.into_iter().chain(TASKS) {
+        let first = source(text);
+        assert_eq!(first, source(&first.to_string()), "{text} {first}");
+    }
+    assert_eq!(source("x:y/z.safetensors").to_string(), "x:y/z.safetensors");
+    let Source::Mnist(folder) = source("mnist:a,b") else {
+        panic!("the comma belongs to the path");
+    };
+    assert_eq!(folder, Path::new("a,b"));
+}
+
+#[test]
+fn a_source_that_makes_no_sense_is_named_with_what_it_could_be() {
+    let error = |text: &str| text.parse::<Source>().unwrap_err();
+    assert!(matches!(error("ading:length=3"), SourceError::Name { .. }));
+    let unknown = error("adding:lenght=3");
+    assert!(matches!(unknown, SourceError::Key { .. }));
+    assert!(
+        unknown
+            .to_string()
+            .contains("length, count, held_out, seed")
+    );
+    assert!(matches!(
+        error("adding:length=3,length=4"),
+        SourceError::Twice { .. }
+    ));
+    for wrong in [
+        "0",
+        "1",
+        "16777217",
+        "-1",
+        "2.5",
+        "",
+        "nan",
+        "99999999999999999999",
+    ] {
+        let error = error(&format!("adding:length={wrong}"));
+        assert!(
+            matches!(error, SourceError::Value { .. }),
+            "{wrong}: {error}"
+        );
+        assert!(error.to_string().contains("2 to 16777216"), "{error}");
+    }
+    assert!(matches!(
+        error("lagged-sine:width=nan"),
+        SourceError::Value { .. }
+    ));
+    assert!(matches!(error("imdb"), SourceError::NoPath { .. }));
+    assert!(matches!(error("adding:folder"), SourceError::Path { .. }));
+    assert!(matches!(
+        error("ar:lag=5,length=4"),
+        SourceError::Value { .. }
+    ));
+    let huge = source("adding:length=16777216,count=16777216");
+    let error = Dataset::read(&huge, Some(Split::Train)).unwrap_err();
+    assert!(matches!(error, DataError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn parts_that_are_not_there_are_errors() {
+    let error = Dataset::read(&source("imdb:x"), Some(Split::Validation)).unwrap_err();
+    assert!(matches!(error, DataError::NoPart { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("hold"));
+    let error = Dataset::read(&source("x.safetensors"), Some(Split::Train)).unwrap_err();
+    assert!(matches!(error, DataError::NoSplits { .. }), "{error}");
+}
+
+#[test]
+fn tasks_do_not_depend_on_threads_and_a_larger_set_begins_with_the_smaller() {
+    for text in TASKS {
+        let with = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            pool.build().unwrap().install(|| contents(&train(text)))
+        };
+        let one = with(1);
+        assert_eq!(one, with(3), "{text}");
+        let fewer = contents(&train(&text.replace("count=300", "count=100")));
+        assert_eq!(fewer, contents(&train(text).take(100).unwrap()), "{text}");
+        let other = contents(&train(&format!("{text},seed=1")));
+        assert_ne!(one, other, "{text}");
+        let test = Dataset::read(&source(text), Some(Split::Test)).unwrap();
+        assert_eq!(test.len(), 40);
+        assert_ne!(
+            contents(&test.take(30).unwrap()),
+            contents(&train(text).take(30).unwrap())
+        );
+    }
+}
+
+#[test]
+fn recall_asks_for_its_first_symbol() {
+    let data = train("recall:delay=20,classes=3,distractors=5,count=500");
+    assert_eq!(
+        (data.length(), data.vocabulary(), data.classes()),
+        (22, Some(9), Some(3))
+    );
+    for (index, &label) in data.labels().unwrap().iter().enumerate() {
+        let row = tokens(&data, index);
+        assert_eq!(row[0] as usize, label);
+        assert!(row[1..21].iter().all(|token| (3..8).contains(token)));
+        assert_eq!(row[21], 8);
+    }
+}
+
+#[test]
+fn adding_marks_one_number_in_each_half_and_asks_for_their_sum() {
+    let data = train("adding:length=9,count=2000");
+    let mut marks = [0; 9];
+    for (index, answer) in answers(&data).iter().enumerate() {
+        let row = values(&data, index);
+        let marked: Vec<usize> = (0..9).filter(|t| row[2 * t + 1] == 1.0).collect();
+        assert!(
+            matches!(marked[..], [i, j] if i < 4 && j >= 4),
+            "{marked:?}"
+        );
+        assert_eq!(*answer, row[2 * marked[0]] + row[2 * marked[1]]);
+        assert_eq!(row.iter().skip(1).step_by(2).sum::<f32>(), 2.0);
+        assert!(row.iter().step_by(2).all(|u| (0.0..=1.0).contains(u)));
+        marked.iter().for_each(|t| marks[*t] += 1);
+    }
+    // 2000/4 in the first half, 2000/5 in the second; five standard errors are below 100.
+    assert!(
+        marks[..4].iter().all(|n| (400..600).contains(n)),
+        "{marks:?}"
+    );
+    assert!(
+        marks[4..].iter().all(|n| (300..500).contains(n)),
+        "{marks:?}"
+    );
+}
+
+#[test]
+fn copy_says_its_first_ten_symbols_again() {
+    for (text, masked) in [
+        ("copy:lag=7,count=50", false),
+        ("copy:lag=7,score=answer,count=50", true),
+    ] {
+        let data = train(text);
+        let Targets::StepClasses {
+            labels,
+            classes: 10,
+            mask,
+        } = data.targets()
+        else {
+            panic!("{text}");
+        };
+        for (index, answer) in labels.chunks_exact(27).enumerate() {
+            let row = tokens(&data, index);
+            assert!(row[..10].iter().all(|token| *token < 8));
+            let rest: Vec<u32> = (10..27).map(|t| if t == 17 { 9 } else { 8 }).collect();
+            assert_eq!(row[10..], rest);
+            assert!(answer[..17].iter().all(|label| *label == 8));
+            assert_eq!(answer[17..], row[..10]);
+        }
+        let counted = |mask: &Vec<bool>| mask.iter().enumerate().all(|(i, m)| *m == (i % 27 >= 17));
+        assert_eq!(mask.as_ref().map(counted), masked.then_some(true));
+    }
+}
+
+#[test]
+fn the_sine_process_has_its_mean_and_covariance() {
+    for width in [0.1, 1.0, 2.5] {
+        let text = format!("lagged-sine:length=40,width={width},count=4000");
+        let data = train(&text);
+        assert!(data.notes().is_empty());
+        let h = |t: f64| (-(t / width).powi(2)).exp() / (width * std::f64::consts::PI.sqrt());
+        for (index, &answer) in answers(&data).iter().enumerate() {
+            assert_eq!(answer, f64::from(values(&data, index)[20]).sin() as f32);
+        }
+        for lag in [0, 1, 2, 5] {
+            for first in [0, 15, 34] {
+                let product = |index: usize| {
+                    let row = values(&data, index);
+                    (f64::from(row[first]) - 1.0) * (f64::from(row[first + lag]) - 1.0)
+                };
+                let mean = (0..4000).map(product).sum::<f64>() / 4000.0;
+                let expected = h(lag as f64);
+                // Var(x y) = h(0)² + h(t)² for Gaussian x, y; five standard errors.
+                let error = ((h(0.0).powi(2) + expected.powi(2)) / 4000.0).sqrt();
+                assert!(
+                    (mean - expected).abs() < 5.0 * error,
+                    "{width} {lag} {mean} {expected}"
+                );
+            }
+        }
+    }
+    let smooth = train("lagged-sine:length=200,width=10,count=500");
+    assert!(
+        smooth.notes()[0].contains("diagonal"),
+        "{:?}",
+        smooth.notes()
+    );
+    assert_eq!(train("lagged-sine:length=1000,width=100,count=1").len(), 1);
+}
+
+#[test]
+fn trivial_answers_cost_what_the_specification_says() {
+    let loss = |text: &str| source(text).baseline().unwrap().loss;
+    let floor = |text: &str| source(text).baseline().unwrap().floor.unwrap();
+    // Figures of the specifications, to their digits.
+    for (width, constant, linear) in [
+        (1.0, 0.1646, 0.0709),
+        (0.1, 0.4975, 0.4917),
+        (0.01, 0.5, 0.5),
+    ] {
+        let text = format!("lagged-sine:width={width}");
+        assert!((loss(&text) - constant).abs() < 6e-5, "{}", loss(&text));
+        assert!((floor(&text) - linear).abs() < 6e-5, "{}", floor(&text));
+    }
+    assert!((loss("copy:lag=100") - 0.1733).abs() < 5e-5);
+    assert!((loss("ar") - 0.5263).abs() < 5e-5 && floor("ar") == 0.1);
+    assert_eq!(loss("adding"), 1.0 / 6.0);
+    // And to those of the data: five standard errors of a mean over 20000.
+    for (text, deviation) in [
+        ("adding:length=4,count=20000", 0.2),
+        ("ar:lag=1,pairs=0,count=20000", 0.75),
+        ("lagged-sine:length=2,count=20000", 0.25),
+        ("recall:delay=0,count=20000", 0.1),
+    ] {
+        let found = train(text).constant_answer().unwrap().loss;
+        let error = 5.0 * deviation / 20_000f64.sqrt();
+        assert!(
+            (found - loss(text)).abs() < error,
+            "{text}: {found} {}",
+            loss(text)
+        );
+    }
+}
+
+#[test]
+fn the_autoregressive_process_keeps_its_equation() {
+    let data = train("ar:lag=3,length=12,pairs=2,scale=0.5,count=4000");
+    assert_eq!(data.width(), Some(5));
+    let x = |index: usize, t: usize| match t {
+        12 => f64::from(answers(&data)[index]),
+        t => f64::from(values(&data, index)[5 * t]) / 0.5,
+    };
+    let mean = |of: &dyn Fn(usize) -> f64| (0..4000).map(of).sum::<f64>() / 4000.0;
+    for t in [3, 7, 12] {
+        let noise = |index: usize| x(index, t) - 0.9 * x(index, t - 3);
+        let power = mean(&|index| noise(index).powi(2));
+        assert!(
+            (power - 0.1).abs() < 5.0 * 0.1 * (2f64 / 4000.0).sqrt(),
+            "{power}"
+        );
+        let shared = mean(&|index| noise(index) * x(index, t - 3));
+        assert!(
+            shared.abs() < 5.0 * (0.1f64 * 0.5263 / 4000.0).sqrt(),
+            "{shared}"
+        );
+        let variance = mean(&|index| x(index, t).powi(2));
+        assert!((variance - 0.5263).abs() < 5.0 * 0.5263 * (2f64 / 4000.0).sqrt());
+    }
+    for t in 0..12 {
+        let row = &values(&data, 1)[5 * t + 1..5 * t + 5];
+        let angles = [t as f64, t as f64 * 10_000f64.powf(-0.5)];
+        for (found, angle) in row.chunks_exact(2).zip(angles) {
+            assert!((f64::from(found[0]) - 0.5 * angle.sin()).abs() < 1e-6);
+            assert!((f64::from(found[1]) - 0.5 * angle.cos()).abs() < 1e-6);
+        }
+    }
+}
+
+/// Value and depth of the tree that begins at word `at`, by recursion over words, not tokens.
+fn evaluate(words: &[&str], at: &mut usize) -> (u32, usize) {
+    let word = words[*at];
+    *at += 1;
+    if let Ok(digit) = word.parse() {
+        return (digit, 1);
+    }
+    let (mut arguments, mut depth) = (Vec::new(), 0);
+    while words[*at] != "]" {
+        let (value, below) = evaluate(words, at);
+        arguments.push(value);
+        depth = depth.max(below);
+    }
+    *at += 1;
+    let mut sorted = arguments.clone();
+    sorted.sort_unstable();
+    let n = sorted.len();
+    let value = match word {
+        "[MIN" => sorted[0],
+        "[MAX" => sorted[n - 1],
+        "[SM" => arguments.iter().sum::<u32>() % 10,
+        "[MED" if n % 2 == 1 => sorted[n / 2],
+        "[MED" => (sorted[n / 2 - 1] + sorted[n / 2]) / 2,
+        other => panic!("{other}"),
+    };
+    (value, depth + 1)
+}
+
+/// The true tokens of every tree.
+fn trees(data: &Dataset) -> Vec<Vec<u32>> {
+    let lengths = data.lengths().unwrap().iter().enumerate();
+    lengths
+        .map(|(i, &n)| tokens(data, i)[..n].to_vec())
+        .collect()
+}
+
+#[test]
+fn trees_keep_the_published_rules_and_have_their_values() {
+    let text = "listops:min_length=20,max_length=120,max_depth=5,max_args=4,count=3000";
+    let (task, data) = (source(text), train(text));
+    assert_eq!(
+        (data.length(), data.vocabulary(), data.classes()),
+        (120, Some(16), Some(10))
+    );
+    let (mut deepest, mut counts) = (0, [0usize; 15]);
+    for (index, tree) in trees(&data).iter().enumerate() {
+        let spelled = task.spelled(tree);
+        let words: Vec<&str> = spelled.split(' ').collect();
+        let mut at = 0;
+        let (value, depth) = evaluate(&words, &mut at);
+        assert_eq!(
+            (at, value as usize),
+            (words.len(), data.labels().unwrap()[index])
+        );
+        assert!(tree.len() > 20 && tree.len() < 120);
+        assert!(
+            tokens(&data, index)[tree.len()..]
+                .iter()
+                .all(|token| *token == 0)
+        );
+        deepest = deepest.max(depth);
+        tree.iter()
+            .for_each(|token| counts[*token as usize - 1] += 1);
+    }
+    assert_eq!(deepest, 5);
+    // Digits are alike, operators are alike, and every operator is closed.
+    let within = |counts: &[usize]| {
+        let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
+        counts
+            .iter()
+            .all(|&n| (n as f64 - mean).abs() < 6.0 * mean.sqrt())
+    };
+    assert!(
+        within(&counts[..10]) && within(&counts[10..14]),
+        "{counts:?}"
+    );
+    assert_eq!(counts[10..14].iter().sum::<usize>(), counts[14]);
+}
+
+#[test]
+fn no_tree_stands_twice_or_in_two_parts() {
+    let text = "listops:min_length=3,max_length=8,max_depth=3,count=800,held_out=400";
+    let mut all = std::collections::HashSet::new();
+    for split in [Split::Train, Split::Validation, Split::Test] {
+        for tree in trees(&Dataset::read(&source(text), Some(split)).unwrap()) {
+            assert!(all.insert(tree));
+        }
+    }
+    assert_eq!(all.len(), 1600);
+    // Ten digits make ten trees of one token.
+    let few = source("listops:min_length=0,max_length=2,max_depth=1,count=1000");
+    let error = Dataset::read(&few, Some(Split::Train)).unwrap_err();
+    assert!(matches!(error, DataError::TooFew { .. }), "{error}");
+}
+
+#[test]
+fn an_epoch_holds_every_sequence_once_and_goes_on_anywhere() {
+    let data = train("adding:length=2,count=103");
+    let epoch = Batches::new(&data, 10, 4, 2).unwrap();
+    assert_eq!(epoch.len(), 11);
+    let all: Vec<&[usize]> = epoch.from(0).collect();
+    assert_eq!(all[10].len(), 3);
+    let mut flat = all.concat();
+    flat.sort_unstable();
+    assert!(flat.into_iter().eq(0..103));
+    assert!(epoch.from(7).eq(all[7..].iter().copied()));
+    assert_eq!((epoch.get(7), epoch.get(11)), (Some(all[7]), None));
+    assert_eq!(epoch, Batches::new(&data, 10, 4, 2).unwrap());
+    assert_ne!(epoch, Batches::new(&data, 10, 4, 3).unwrap());
+    assert_ne!(epoch, Batches::new(&data, 10, 5, 2).unwrap());
+    for size in [0, 104] {
+        let error = Batches::new(&data, size, 0, 0).unwrap_err();
+        assert!(
+            matches!(error, DataError::BatchSize { most: 103, .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_batch_holds_the_rows_asked_for() {
+    for text in TASKS {
+        let data = train(text);
+        let indices = [5, 0, 299, 5];
+        let batch = data.batch(&indices);
+        assert_eq!((batch.count, batch.length), (4, data.length()));
+        for (place, &index) in indices.iter().enumerate() {
+            match (batch.sequence(place), data.sequence(index)) {
+                (Sequence::Values(a), Sequence::Values(b)) => assert_eq!(a, b),
+                (Sequence::Tokens(a), Sequence::Tokens(b)) => assert_eq!(a, b),
+                _ => panic!("{text}"),
+            }
+        }
+        assert_eq!(batch, contents(&data.select(&indices)));
+        if let (Targets::Classes { labels, .. }, Some(all)) = (&batch.targets, data.labels()) {
+            assert_eq!(labels[..], [all[5], all[0], all[299], all[5]]);
+        }
+    }
+}
+
+#[test]
+fn held_out_sequences_are_not_among_those_that_stay() {
+    let data = train("adding:length=2,count=50");
+    let (stay, held) = data.hold_out(20, 3).unwrap();
+    let mut joined: Vec<&[f32]> = (0..30).map(|i| values(&stay, i)).collect();
+    joined.extend((0..20).map(|i| values(&held, i)));
+    let mut all: Vec<&[f32]> = (0..50).map(|i| values(&data, i)).collect();
+    joined.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert_eq!(joined, all);
+    assert_eq!(contents(&held), contents(&data.sample(20, 3).unwrap()));
+    assert_ne!(contents(&held), contents(&data.sample(20, 4).unwrap()));
+    for count in [0, 50] {
+        let error = data.hold_out(count, 0).unwrap_err();
+        assert!(
+            matches!(error, DataError::Subset { most: 49, .. }),
+            "{error}"
+        );
+    }
+    assert!(matches!(
+        data.take(51),
+        Err(DataError::Subset { most: 50, .. })
+    ));
+}
+
+#[test]
+fn written_arrays_are_read_as_the_same_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    for text in TASKS.into_iter().chain(["copy:lag=3,score=answer,count=9"]) {
+        let data = train(text);
+        data.write(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let again = Dataset::read(&Source::Arrays(path.clone()), None).unwrap();
+        assert_eq!(contents(&again), contents(&data), "{text}");
+        assert_eq!(again.vocabulary(), data.vocabulary());
+        assert_eq!(again.classes(), data.classes());
+        again.write(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{text}");
+        let some = source(&format!("arrays:{},count=5,seed=1", path.display()));
+        assert_eq!(Dataset::read(&some, None).unwrap().len(), 5);
+    }
+}
+
+/// A safetensors file of tensors (name, type, shape, bytes).
+fn safetensors(tensors: &[(&str, &str, &[usize], Vec<u8>)]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        let entry = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        header.insert(name.to_string(), entry);
+        data.extend(bytes);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(data);
+    file
+}
+
+fn f64s(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+fn i64s(numbers: &[i64]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+#[test]
+fn arrays_of_other_types_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = safetensors(&[
+        ("inputs", "I64", &[2, 2, 1], i64s(&[-1, 2, 3, 4])),
+        ("targets", "F64", &[2], f64s(&[0.5, -0.5])),
+        ("lengths", "I64", &[2], i64s(&[2, 1])),
+    ]);
+    let path = file(folder.path(), "a.safetensors", &bytes);
+    let data = Dataset::read(&Source::Arrays(path), None).unwrap();
+    assert_eq!(values(&data, 0), [-1.0, 2.0]);
+    assert_eq!(
+        (answers(&data), data.lengths()),
+        (&[0.5, -0.5][..], Some(&[2, 1][..]))
+    );
+    let bytes = safetensors(&[
+        ("inputs", "I64", &[1, 3], i64s(&[4, 0, 1])),
+        ("labels", "I64", &[1, 3], i64s(&[0, 0, 2])),
+        ("mask", "I64", &[1, 3], i64s(&[0, 0, 1])),
+        ("vocabulary", "I64", &[1], i64s(&[7])),
+    ]);
+    let path = file(folder.path(), "b.safetensors", &bytes);
+    let data = Dataset::read(&Source::Arrays(path), None).unwrap();
+    assert_eq!((data.vocabulary(), data.classes()), (Some(7), Some(3)));
+    assert_eq!(data.constant_answer().unwrap().accuracy, Some(1.0));
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
+fn arrays_that_cannot_be_data_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs = ("inputs", "F64", &[2, 2][..], f64s(&[0.0, 1.0, 2.0, 3.0]));
+    let tokens = ("inputs", "I64", &[2, 2][..], i64s(&[0, 1, 2, 3]));
+    let cases = [
+        (
+            vec![("inputs", "F64", &[1, 2][..], f64s(&[0.0, f64::NAN]))],
+            "NaN at index 1",
+        ),
+        (
+            vec![("inputs", "F64", &[1, 2][..], f64s(&[1e300, 0.0]))],
+            "inf at index 0",
+        ),
+        (
+            vec![("inputs", "F64", &[0, 2][..], f64s(&[]))],
+            "at least one sequence",
+        ),
+        (
+            vec![("inputs", "I64", &[1, 2][..], i64s(&[0, -1]))],
+            "holds -1",
+        ),
+        (
+            vec![("inputs", "F64", &[4][..], f64s(&[0.0; 4]))],
+            "shape [4]",
+        ),
+        (
+            vec![inputs.clone(), ("labels", "I64", &[3][..], i64s(&[0; 3]))],
+            "[2]",
+        ),
+        (
+            vec![inputs.clone(), ("labels", "I64", &[2][..], i64s(&[0, -2]))],
+            "holds -2",
+        ),
+        (
+            vec![
+                inputs.clone(),
+                ("labels", "F64", &[2][..], f64s(&[0.0, 1.0])),
+            ],
+            "labels",
+        ),
+        (
+            vec![
+                inputs.clone(),
+                ("targets", "F64", &[2][..], f64s(&[0.0, f64::INFINITY])),
+            ],
+            "inf",
+        ),
+        (
+            vec![inputs.clone(), ("lengths", "I64", &[2][..], i64s(&[1, 3]))],
+            "sequence 1",
+        ),
+        (
+            vec![inputs.clone(), ("lengths", "I64", &[2][..], i64s(&[0, 1]))],
+            "sequence 0",
+        ),
+        (
+            vec![
+                inputs,
+                ("labels", "I64", &[2][..], i64s(&[0, 5])),
+                ("classes", "I64", &[1][..], i64s(&[5])),
+            ],
+            "`classes`",
+        ),
+        (
+            vec![tokens, ("vocabulary", "I64", &[1][..], i64s(&[3]))],
+            "`vocabulary`",
+        ),
+    ];
+    for (tensors, word) in cases {
+        let path = file(folder.path(), "x.safetensors", &safetensors(&tensors));
+        let error = refused(path.to_str().unwrap());
+        assert!(
+            error.contains(word) && error.contains("x.safetensors"),
+            "{word}: {error}"
+        );
+    }
+}
+
+const REVIEWS: [(&str, &[u8]); 5] = [
+    ("train/neg/10_2.txt", b"bad"),
+    ("train/neg/2_1.txt", b"worse than \xff"),
+    ("train/pos/0_9.txt", b"good"),
+    ("test/neg/0_1.txt", b"no"),
+    ("test/pos/0_10.txt", b"yes"),
+];
+
+fn tar_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, bytes) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        let name = format!("aclImdb/{name}");
+        archive.append_data(&mut header, name, *bytes).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(bytes).unwrap();
+    gz.finish().unwrap()
+}
+
+#[test]
+fn reviews_from_a_folder_and_from_an_archive_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in REVIEWS {
+        file(&folder.path().join("aclImdb"), name, bytes);
+    }
+    let archive = tar_of(&REVIEWS);
+    let plain = file(folder.path(), "a.tar", &archive);
+    let packed = file(folder.path(), "a.tar.gz", &gzip(&archive));
+    let of = |path: &Path| train(&format!("imdb:{},length=6", path.display()));
+    let data = of(folder.path());
+    assert_eq!(contents(&data), contents(&of(&plain)));
+    assert_eq!(contents(&data), contents(&of(&packed)));
+    assert_eq!(data.labels(), Some(&[0, 0, 1][..]));
+    assert_eq!(data.lengths(), Some(&[3, 6, 4][..]));
+    assert_eq!(tokens(&data, 0), [99, 98, 101, 0, 0, 0]);
+    assert_eq!(data.notes(), ["1 of 3 texts cut to 6 bytes"]);
+    let short = file(folder.path(), "short.tar.gz", &gzip(&archive)[..60]);
+    assert!(refused(&format!("imdb:{}", short.display())).contains("short.tar.gz"));
+    let missing = refused(&format!("imdb:{}/nothing", folder.path().display()));
+    assert!(missing.contains("nothing"), "{missing}");
+    let empty = file(
+        folder.path(),
+        "e.tar",
+        &tar_of(&[("test/neg/0_1.txt", b"")]),
+    );
+    let error = refused(&format!("imdb:{}", empty.display()));
+    assert!(error.contains("pos"), "{error}");
+}
+
+fn wav(channels: u16, rate: u32, samples: &[i16]) -> Vec<u8> {
+    let spec = hound::WavSpec {
+        channels,
+        sample_rate: rate,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut bytes, spec).unwrap();
+    samples
+        .iter()
+        .for_each(|sample| writer.write_sample(*sample).unwrap());
+    writer.finalize().unwrap();
+    bytes.into_inner()
+}
+
+#[test]
+fn recordings_become_means_of_groups_of_unit_loudness() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples: Vec<i16> = (0..26).map(|i| (i * i * 7 % 101) as i16 - 50).collect();
+    file(folder.path(), "3_ann_0.wav", &wav(1, 8000, &samples));
+    file(folder.path(), "1_ann_7.wav", &wav(1, 8000, &samples[..12]));
+    let text = |keys: &str| format!("fsdd:{},{keys}", folder.path().display());
+    let data = Dataset::read(&source(&text("length=5")), None).unwrap();
+    // 26 samples are four groups of six; the rest of two is dropped.
+    let groups = samples[..24].chunks(6);
+    let means: Vec<f64> = groups
+        .map(|g| g.iter().map(|&x| f64::from(x)).sum::<f64>() / 6.0)
+        .collect();
+    let loudness = (means.iter().map(|x| x * x).sum::<f64>() / 4.0).sqrt() + 1e-6;
+    for (found, mean) in values(&data, 0).iter().zip(&means) {
+        assert!((f64::from(*found) - mean / loudness).abs() < 1e-6);
+    }
+    assert_eq!((values(&data, 0)[4], data.lengths()), (0.0, Some(&[4][..])));
+    assert_eq!(data.labels(), Some(&[3][..]));
+    assert_eq!(train(&text("length=5")).labels(), Some(&[1][..]));
+    assert_eq!(
+        train(&text("length=1")).notes(),
+        ["1 of 1 recordings cut to 1 steps"]
+    );
+    assert!(refused(&text("rate=3000")).contains("2666.7"));
+    assert!(refused(&text("test_takes=0")).contains("test part"));
+    for (name, bytes, word) in [
+        ("3_ann_1.wav", wav(2, 8000, &samples), "2 channels"),
+        (
+            "3_ann_1.wav",
+            wav(1, 8000, &samples)[..60].to_vec(),
+            "3_ann_1.wav",
+        ),
+        ("3_ann_1.wav", b"RIFX".to_vec(), "WAV"),
+        ("3_ann_1.wav", wav(1, 8000, &samples[..3]), "3 samples"),
+        ("x_ann_1.wav", wav(1, 8000, &samples), "{digit}"),
+    ] {
+        let path = file(folder.path(), name, &bytes);
+        let error = refused(&text("length=5"));
+        assert!(error.contains(word), "{word}: {error}");
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn trees_are_read_from_both_forms_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |text: &str| {
+        let path = file(folder.path(), "t.tsv", text.as_bytes());
+        Dataset::read(
+            &source(&format!("listops:{},length=9", path.display())),
+            None,
+        )
+    };
+    let first = "Source\tTarget\n( ( ( [MAX 1 ) 7 ) ] )\t7\r\n5\t5\n";
+    let data = read(first).unwrap();
+    assert_eq!(
+        (data.labels(), data.lengths()),
+        (Some(&[7, 5][..]), Some(&[4, 1][..]))
+    );
+    assert_eq!(tokens(&data, 0), [12, 2, 8, 15, 0, 0, 0, 0, 0]);
+    assert_eq!(data.vocabulary(), Some(16));
+    let old = read("2\t[FIRST 2 [LAST 3 4 ] ]\n").unwrap();
+    assert_eq!((old.labels(), old.vocabulary()), (Some(&[2][..]), Some(18)));
+    for (text, word) in [
+        ("6\t[MAX 1 7 ]\n", "line 1: value"),
+        ("7\t[MAX 1 7\n", "does not end"),
+        ("7\t[MAX 1 7 ] ]\n", "behind the end"),
+        ("7\t]\n", "without an operator"),
+        ("7\t[MAX ]\n", "without arguments"),
+        ("7\t[MAX 1 x ]\n", "word \"x\""),
+        ("7 [MAX 1 7 ]\n", "no tab"),
+        ("9\t[MAX 1 2 3 4 5 6 7 8 9 ]\n", "11 tokens"),
+        ("\n", "no line"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(
+            error.contains(word) && error.contains("t.tsv"),
+            "{word}: {error}"
+        );
+    }
+    let deep = format!("7\t{}7{}\n", "[MAX ".repeat(2000), " ]".repeat(2000));
+    let path = file(folder.path(), "deep.tsv", deep.as_bytes());
+    let error = refused(&format!("listops:{},length=9000", path.display()));
+    assert!(error.contains("deeper than 1000"), "{error}");
+    file(folder.path(), "a_test.tsv", first.as_bytes());
+    let of_folder = format!("listops:{}", folder.path().display());
+    assert_eq!(Dataset::read(&source(&of_folder), None).unwrap().len(), 2);
+    let error = Dataset::read(&source(&of_folder), Some(Split::Train)).unwrap_err();
+    assert!(matches!(error, DataError::NoFile { .. }), "{error}");
+    file(folder.path(), "b_test.tsv", first.as_bytes());
+    assert!(refused(&of_folder).contains("a_test.tsv, b_test.tsv"));
+}
+
+#[test]
+fn each_byte_of_a_text_is_answered_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let text: Vec<u8> = (0..100).collect();
+    let path = file(folder.path(), "t.txt.gz", &gzip(&text));
+    let data = train(&format!("text:{},length=20", path.display()));
+    assert_eq!((data.len(), data.vocabulary()), (4, Some(256)));
+    let Targets::StepClasses { labels, .. } = data.targets() else {
+        panic!("one each step")
+    };
+    assert!(tokens(&data, 3).iter().copied().eq(60..80));
+    assert!(labels[60..].iter().copied().eq(61..81));
+    assert!(refused(&format!("text:{},length=10", path.display())).contains("test part"));
+}
+
+#[test]
+fn permuted_pixels_are_the_same_pixels_in_one_order() {
+    let Some(folder) = shared("data/mnist") else {
+        return;
+    };
+    let plain = Dataset::read(&Source::Mnist(folder.clone()), None).unwrap();
+    let permuted = Dataset::read(&Source::PermutedMnist(folder.clone()), None).unwrap();
+    let other = Dataset::read(&Source::PermutedMnist(folder), Some(Split::Train)).unwrap();
+    assert_eq!(
+        (plain.len(), plain.classes(), other.len()),
+        (10_000, Some(10), 10_000)
+    );
+    let mean = contents(&plain);
+    let Steps::Values(pixels) = &mean.steps else {
+        panic!("pixels are numbers")
+    };
+    let mean = pixels.iter().map(|&x| f64::from(x)).sum::<f64>() / pixels.len() as f64;
+    assert!((mean - 0.132515).abs() < 1e-6, "{mean}");
+    let sorted = |data: &Dataset| {
+        let mut row = values(data, 17).to_vec();
+        row.sort_by(f32::total_cmp);
+        row
+    };
+    assert_eq!(sorted(&plain), sorted(&permuted));
+    assert_ne!(values(&plain, 17), values(&permuted, 17));
+}
+
+/// Figures from `tests/reference/fsdd_values.py`, which prepares the same files with NumPy.
+#[test]
+fn spoken_digits_are_prepared_as_by_the_reference_script() {
+    let Some(path) = shared("data/fsdd/fsdd_recordings.tar.xz") else {
+        return;
+    };
+    let text = format!("fsdd:{}", path.display());
+    let (train, test) = (train(&text), Dataset::read(&source(&text), None).unwrap());
+    assert_eq!((train.len(), test.len()), (2700, 300));
+    let first = [
+        -0.01344682,
+        1.2492938,
+        0.7684299,
+        -0.35739133,
+        -0.59831357,
+        -1.0535445,
+    ];
+    for (found, expected) in values(&test, 0).iter().zip(first) {
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+    let last = [-0.20689164, 0.67239785, -0.11990311, 1.7338929];
+    for (found, expected) in values(&train, 2699)[100..104].iter().zip(last) {
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+    for (data, expected) in [
+        (&train, 868_460.017_977_699_2),
+        (&test, 94_079.488_162_128_08),
+    ] {
+        let all = (0..data.len()).flat_map(|i| values(data, i).to_vec());
+        let sum: f64 = all.map(|x| f64::from(x).abs()).sum();
+        assert!((sum / expected - 1.0).abs() < 1e-7, "{sum}");
+    }
+}
+
+#[test]
+fn the_original_trees_all_have_their_published_values() {
+    let counts = [
+        ("test", 500),
+        ("test_d8", 10_000),
+        ("test_d14", 10_000),
+        ("test_d20a", 10_000),
+    ];
+    for (name, count) in counts.into_iter().chain([("test_d20s", 10_000)]) {
+        let Some(path) = shared(&format!("data/listops/{name}.tsv.gz")) else {
+            return;
+        };
+        // Reading computes every value and would refuse one that differs.
+        let data = Dataset::read(&source(&format!("listops:{}", path.display())), None).unwrap();
+        assert_eq!(data.len(), count);
+    }
+}
+
+#[test]
+fn the_reviews_have_their_published_lengths() {
+    let Some(path) = shared("data/imdb/aclImdb_labelled.tar.xz") else {
+        return;
+    };
+    let data = train(&format!("imdb:{},length=16384", path.display()));
+    assert_eq!((data.len(), data.notes().len()), (25_000, 0));
+    let (lengths, labels) = (data.lengths().unwrap(), data.labels().unwrap());
+    for (class, shortest, longest) in [(0, 52, 8969), (1, 70, 13_704)] {
+        let of = || (0..25_000).filter(|&i| labels[i] == class);
+        assert_eq!(of().count(), 12_500);
+        let (min, max) = (
+            of().map(|i| lengths[i]).min(),
+            of().map(|i| lengths[i]).max(),
+        );
+        assert_eq!((min, max), (Some(shortest), Some(longest)));
+    }
+    // Shares from the notes beside the files, to their digits.
+    for (most, share) in [(1024, 0.530), (2048, 0.834), (4096, 0.971)] {
+        let found = lengths.iter().filter(|&&n| n <= most).count() as f64 / 25_000.0;
+        assert!((found - share).abs() <= 0.0005, "{most}: {found}");
+    }
+}
+
+/// Good files of every kind, and the sources that read them.
+fn good_files(folder: &Path) -> Vec<(PathBuf, Vec<u8>, String)> {
+    let idx = [2051u32, 2, 2, 2]
+        .iter()
+        .flat_map(|word| word.to_be_bytes());
+    let labels: Vec<u8> = [2049u32, 2]
+        .iter()
+        .flat_map(|word| word.to_be_bytes())
+        .collect();
+    file(
+        folder,
+        "mnist/t10k-labels-idx1-ubyte",
+        &[labels, vec![1, 2]].concat(),
+    );
+    let arrays = safetensors(&[
+        ("inputs", "I64", &[2, 2], i64s(&[1, 2, 3, 4])),
+        ("labels", "I64", &[2], i64s(&[0, 1])),
+        ("lengths", "I64", &[2], i64s(&[2, 1])),
+    ]);
+    let samples: Vec<i16> = (0..200).map(|i| (i * 37 % 211) as i16).collect();
+    let kinds: [(&str, Vec<u8>, &str); 7] = [
+        (
+            "mnist/t10k-images-idx3-ubyte",
+            idx.chain([9; 8]).collect(),
+            "mnist:D/mnist",
+        ),
+        ("wav/3_ann_0.wav", wav(1, 8000, &samples), "fsdd:D/wav"),
+        ("r.tar", tar_of(&REVIEWS), "imdb:D/r.tar"),
+        ("r.tar.gz", gzip(&tar_of(&REVIEWS)), "imdb:D/r.tar.gz"),
+        (
+            "t.tsv",
+            b"Source\tTarget\n[MAX 1 7 ]\t7\n3\t( ( [SM 1 ) [MED 2 3 ] ) ]\n".to_vec(),
+            "listops:D/t.tsv",
+        ),
+        ("t.txt", (0..100).collect(), "text:D/t.txt,length=4"),
+        ("a.safetensors", arrays, "D/a.safetensors"),
+    ];
+    let placed = kinds.into_iter().map(|(name, bytes, text)| {
+        let text = text.replacen('D', &folder.display().to_string(), 1);
+        (file(folder, name, &bytes), bytes, text)
+    });
+    placed.collect()
+}
+
+/// Every damaged file is read or refused, never a panic; the good ones are read.
+#[test]
+fn damaged_files_are_read_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seed = 1u64;
+    let mut random = move |below: usize| {
+        // xorshift64
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below.max(1) as u64) as usize
+    };
+    for (path, good, text) in good_files(folder.path()) {
+        let read = || Dataset::read(&source(&text), None);
+        read().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let mut refused = 0;
+        for _ in 0..600 {
+            let mut bytes = good.clone();
+            // Headers stand at the front: half of the damage is done there.
+            for _ in 0..1 + random(3) {
+                let reach = if random(2) == 0 {
+                    bytes.len().min(64)
+                } else {
+                    bytes.len()
+                };
+                let place = random(reach);
+                bytes[place] = random(256) as u8;
+            }
+            if random(4) == 0 {
+                bytes.truncate(random(good.len()));
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            match read() {
+                Ok(data) => assert_eq!(contents(&data).count, data.len()),
+                Err(error) => {
+                    refused += 1;
+                    assert!(!error.to_string().is_empty());
+                }
+            }
+        }
+        assert!(refused > 10, "{text}: only {refused} refused");
+        std::fs::write(&path, &good).unwrap();
+    }
+}
+
+fn program(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    let output = command.arg("data").args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn the_program_describes_and_writes_data() {
+    let task = "listops:max_length=40,min_length=5,count=50,held_out=20";
+    let (code, shown, _) = program(&[task]);
+    assert_eq!(code, Some(0));
+    for word in [
+        "train",
+        "validation",
+        "test",
+        "vocabulary",
+        "example 0",
+        "answer: class",
+        "[",
+    ] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    let (_, json, _) = program(&[
+        "adding:length=6,count=30",
+        "--example",
+        "2",
+        "--format",
+        "json",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let part = &json["parts"][0];
+    assert_eq!(
+        (&part["part"], &part["sequences"], &part["width"]),
+        (&"train".into(), &30.into(), &2.into())
+    );
+    let shown: Vec<f32> = serde_json::from_value(part["example"]["values"].clone()).unwrap();
+    assert_eq!(shown, values(&train("adding:length=6,count=30"), 2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors").display().to_string();
+    let (code, shown, talk) = program(&[task, "--split", "test", "--output", &path]);
+    assert_eq!((code, shown.as_str()), (Some(0), ""));
+    assert!(talk.contains("out.safetensors"));
+    let written = Dataset::read(&source(&path), None).unwrap();
+    assert_eq!(
+        contents(&written),
+        contents(&Dataset::read(&source(task), None).unwrap())
+    );
+
+    for (arguments, expected, word) in [
+        (&[task, "--output", &path][..], 1, "--split"),
+        (&["imdb:nothing", "--split", "validation"], 1, "hint: hold"),
+        (&["imdb:nothing"], 1, "nothing"),
+        (&[path.as_str(), "--output", &path], 1, "out.safetensors"),
+        (&[task, "--example", "50"], 1, "less than 50"),
+        (&["adding:lenght=5"], 2, "its keys are length"),
+    ] {
+        let (code, shown, message) = program(arguments);
+        assert_eq!(
+            (code, shown.as_str()),
+            (Some(expected), ""),
+            "{arguments:?}: {message}"
+        );
+        assert!(message.contains(word), "{word:?} in {message}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_text_is_a_source_or_refused(
+        name in "(mnist|fsdd|imdb|listops|text|arrays|recall|adding|copy|lagged-sine|ar|.{0,6}):?",
+        rest in "((length|count|seed|lag|width|scale|rate|x|.{0,3})(=[-+.0-9e]{0,8}|.{0,4}),?){0,4}",
+    ) {
+        if let Ok(first) = format!("{name}{rest}").parse::<Source>() {
+            prop_assert_eq!(&first, &first.to_string().parse::<Source>().unwrap());
+        }
+    }
+}
