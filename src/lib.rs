@@ -46,6 +46,7 @@
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
 //! | [`infer`] | whole sequences on the host |
+//! | [`calibrate`] | reduction for what the layers really hear |
 //! | [`data`] | data sets and generated tasks |
 //! | `nn` | trainable networks (feature `train`) |
 //! | [`report`] | pictures for the terminal |
@@ -54,6 +55,7 @@
 //! Theory runs in double precision. Nothing here prints or keeps global state; the program
 //! alone does the first. Random numbers come from seeds that the caller gives.
 
+pub mod calibrate;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;

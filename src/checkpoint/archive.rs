@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -263,6 +264,18 @@ pub fn write_array(
 /// # Errors
 /// As [`write_array`]; also when bytes do not fill their shape.
 pub fn write_arrays(path: &Path, arrays: &[(&str, RawTensor)]) -> Result<(), ArchiveError> {
+    write_arrays_with(path, arrays, None)
+}
+
+/// As [`write_arrays`], with a text that [`Archive::metadata`] gives back.
+///
+/// # Errors
+/// As [`write_arrays`].
+pub fn write_arrays_with(
+    path: &Path,
+    arrays: &[(&str, RawTensor)],
+    metadata: Option<&str>,
+) -> Result<(), ArchiveError> {
     let destination = Destination::new(path, &[])?;
     let failed = |error| destination.failed(io::Error::other(error));
     let mut views = Vec::with_capacity(arrays.len());
@@ -271,7 +284,9 @@ pub fn write_arrays(path: &Path, arrays: &[(&str, RawTensor)]) -> Result<(), Arc
         let view = safetensors::tensor::TensorView::new(dtype, shape, &array.bytes);
         views.push((*name, view.map_err(failed)?));
     }
-    let bytes = safetensors::serialize(views, None).map_err(failed)?;
+    // One key: a map of several would be written in a random order.
+    let metadata = metadata.map(|text| HashMap::from([(METADATA_KEY.into(), text.into())]));
+    let bytes = safetensors::serialize(views, metadata).map_err(failed)?;
     destination.write(
         |out| {
             out.write_all(&bytes)

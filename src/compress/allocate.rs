@@ -172,7 +172,9 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         left = left.saturating_sub(group.size * order(&places, g));
     }
     let errors = places.iter().zip(groups);
-    let mut error: f64 = errors.map(|(&place, group)| group.curve.errors[place]).sum();
+    let mut error: f64 = errors
+        .map(|(&place, group)| group.curve.errors[place])
+        .sum();
     let first = (0..groups.len()).filter_map(|g| groups[g].step(g, places[g]));
     let mut steps: BinaryHeap<Step> = first.collect();
     while let Some(step) = steps.pop() {
@@ -183,7 +185,9 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         if step.cost > left {
             // The whole step is too much: the largest part of it that fits, as the group's last.
             let from = places[step.group];
-            let fits = |&to: &usize| group.size * (group.curve.orders[to] - group.curve.orders[from]) <= left;
+            let fits = |&to: &usize| {
+                group.size * (group.curve.orders[to] - group.curve.orders[from]) <= left
+            };
             if let Some(to) = (from + 1..step.to).rev().find(fits) {
                 left -= group.size * (group.curve.orders[to] - group.curve.orders[from]);
                 places[step.group] = to;

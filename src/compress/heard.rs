@@ -95,7 +95,9 @@ impl HeardChannel {
         let mut order = 1;
         while order < full {
             orders.push(order);
-            order += (order / 4).max(1).min(if order < DENSE_ORDERS { 1 } else { full });
+            order += (order / 4)
+                .max(1)
+                .min(if order < DENSE_ORDERS { 1 } else { full });
         }
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
@@ -115,7 +117,9 @@ impl HeardChannel {
         let key = (order, refinement == Refinement::Full);
         // A thread that panicked while holding the lock left the map whole.
         let known = |cuts: &Mutex<BTreeMap<_, Arc<Cut>>>| {
-            let cuts = cuts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let cuts = cuts
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             cuts.get(&key).cloned()
         };
         if refinement != Refinement::None
@@ -125,7 +129,10 @@ impl HeardChannel {
         }
         let cut = Arc::new(self.make_cut(order, refinement)?);
         if refinement != Refinement::None {
-            let mut cuts = self.cuts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut cuts = self
+                .cuts
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             cuts.insert(key, Arc::clone(&cut));
         }
         Ok(cut)

@@ -144,10 +144,15 @@ fn check_channel(channel: usize, mean: f64, lags: &[f64]) -> Result<(), Statisti
     let (power, slack) = (lags[0], 1e-6 * lags[0].abs());
     let impossible = |what: String| Err(StatisticsError::Impossible { channel, what });
     if let Some(lag) = (0..lags.len()).find(|&m| lags[m].abs() > power + slack) {
-        return impossible(format!("R({lag}) = {:e} is above R(0) = {power:e}", lags[lag]));
+        return impossible(format!(
+            "R({lag}) = {:e} is above R(0) = {power:e}",
+            lags[lag]
+        ));
     }
     if mean * mean > power + slack {
-        return impossible(format!("the mean {mean:e} is above the root of R(0) = {power:e}"));
+        return impossible(format!(
+            "the mean {mean:e} is above the root of R(0) = {power:e}"
+        ));
     }
     Ok(())
 }
@@ -188,6 +193,25 @@ impl InputWeight {
         let mut lags = vec![0.0; length.max(1)];
         lags[0] = 1.0;
         Self::spectrum(lags)
+    }
+
+    /// The spectrum of sequences, one in each row of `heard` (sequences × L). `None` when the
+    /// channel hears nothing.
+    pub fn of_sequences(heard: &DMatrix<f64>) -> Option<Self> {
+        let (sequences, length) = heard.shape();
+        let mut power = vec![0.0; length + 1];
+        let mut padded = vec![0.0; 2 * length];
+        for row in heard.row_iter() {
+            padded.fill(0.0);
+            padded.iter_mut().zip(row.iter()).for_each(|(p, &u)| *p = u);
+            let spectrum = Convolver::transform(&mut padded);
+            power
+                .iter_mut()
+                .zip(&spectrum)
+                .for_each(|(p, u)| *p += u.norm_sqr());
+        }
+        let lags = lags_of(&power, sequences);
+        (lags[0] > 0.0).then(|| Self::coloured(&lags))
     }
 
     /// From R(0..L), R(0) > 0, with a white floor of 1e-6 R(0).
@@ -315,4 +339,19 @@ fn even_spectrum(lags: &[f64]) -> Vec<f64> {
     }
     let spectrum = Convolver::transform(&mut even);
     spectrum.iter().map(|value| value.re).collect()
+}
+
+/// R(0..L) from Σ |U(k)|² on 2L frequencies (k = 0..=L) of `sequences` sequences of L steps.
+pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
+    let length = power.len() - 1;
+    // The inverse transform of an even real spectrum is its forward transform.
+    let mut even = power.to_vec();
+    even.extend(power.iter().rev().skip(1).take(length.saturating_sub(1)));
+    let transformed = Convolver::transform(&mut even);
+    let scale = (2 * length * length * sequences.max(1)) as f64;
+    transformed
+        .iter()
+        .take(length)
+        .map(|value| value.re / scale)
+        .collect()
 }

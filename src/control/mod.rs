@@ -56,6 +56,7 @@ pub use horizon::balance_over_horizon;
 pub use input::InputStatistics;
 pub use input::InputWeight;
 pub use input::StatisticsError;
+pub use input::lags_of;
 pub use modal::ModalScore;
 pub use modal::modal_scores;
 pub use modal::modal_truncation;

@@ -221,8 +221,7 @@ impl<'a> Target<'a> {
         let exponents = point.nodes.iter().map(|z| z / self.step).collect();
         let residues: Vec<_> = (0..point.nodes.len()).map(|i| point.residue(i)).collect();
         let feedthrough = point.fit.solution[2 * point.nodes.len()];
-        let system =
-            DiagonalSystem::siso(self.full.time(), exponents, &residues, feedthrough);
+        let system = DiagonalSystem::siso(self.full.time(), exponents, &residues, feedthrough);
         // Weights that overflowed are no offer.
         let Ok(system) = system else { return Ok(()) };
         let error = weighted_error(self.full, &system, self.weight)?;
@@ -258,7 +257,9 @@ impl<'a> Target<'a> {
             let normal = Normal::new(self, &point);
             let mut gain = 0.0;
             while gain <= 0.0 && damping < DAMPING_MAX {
-                let next = normal.step(damping).map(|step| self.refit(moved(&point, &step)));
+                let next = normal
+                    .step(damping)
+                    .map(|step| self.refit(moved(&point, &step)));
                 match next {
                     Some(next) if next.error < point.error => {
                         gain = 1.0 - next.error / point.error;

@@ -120,11 +120,7 @@ fn moment_factor(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight) 
 
 /// The covariance of the coordinates (√2 Re x, √2 Im x) of each pair, or x of a real mode, when
 /// every mode hears the input with weight 1.
-fn coloured_gramian(
-    modes: &[RealMode],
-    nodes: &[Complex64],
-    lags: &[f64],
-) -> DMatrix<f64> {
+fn coloured_gramian(modes: &[RealMode], nodes: &[Complex64], lags: &[f64]) -> DMatrix<f64> {
     let f: Vec<Complex64> = nodes.iter().map(|&z| generating(lags, z)).collect();
     // The covariance with mode j or, conjugated, with its mirror image.
     let moment = |i: usize, z: Complex64, f_other: Complex64| {
@@ -146,10 +142,7 @@ fn coloured_gramian(
             let scale = share(&modes[i]) * share(&modes[j]);
             let x = moment(i, nodes[j].conj(), f[j].conj()) * scale;
             let y = moment(i, nodes[j], f[j]) * scale;
-            let block = [
-                [x.re + y.re, y.im - x.im],
-                [y.im + x.im, x.re - y.re],
-            ];
+            let block = [[x.re + y.re, y.im - x.im], [y.im + x.im, x.re - y.re]];
             for (p, row) in block.iter().take(modes[i].states()).enumerate() {
                 for (q, &value) in row.iter().take(modes[j].states()).enumerate() {
                     gramian[(first[i] + p, first[j] + q)] = value;

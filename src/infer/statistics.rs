@@ -4,6 +4,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::control::InputStatistics;
+use crate::control::lags_of;
 use crate::infer::InferError;
 use crate::infer::Network;
 use crate::infer::Sequence;
@@ -63,13 +64,7 @@ impl Sums {
             .column_iter_mut()
             .zip(self.power.column_iter())
         {
-            // The inverse transform of an even real spectrum is its forward transform.
-            let mut even: Vec<f64> = power.iter().copied().collect();
-            even.extend(power.iter().rev().skip(1).take(length - 1));
-            let transformed = Convolver::transform(&mut even);
-            for (lag, value) in lags.iter_mut().zip(&transformed) {
-                *lag = value.re / (2 * length) as f64 / samples;
-            }
+            lags.copy_from_slice(&lags_of(power.as_slice(), sequences));
         }
         let mean = self.values.iter().map(|sum| sum / samples).collect();
         InputStatistics::new(mean, autocorrelation, sequences)
@@ -136,7 +131,9 @@ pub fn input_statistics(
             for (i, &sequence) in members.iter().enumerate() {
                 let index = (part * GROUPS_HELD + group) * GROUP + i;
                 network
-                    .listen(sequence, blocks.len(), |layer, heard| sums[layer].add(heard))
+                    .listen(sequence, blocks.len(), |layer, heard| {
+                        sums[layer].add(heard)
+                    })
                     .map_err(|source| InferError::Sequence {
                         index,
                         source: Box::new(source),

@@ -163,7 +163,11 @@ pub fn cholesky_root(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
 pub fn triangular_factor(a: &DMatrix<f64>) -> DMatrix<f64> {
     let qr = view(a).qr();
     let r = qr.thin_R();
-    DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| if i <= j { r[(i, j)] } else { 0.0 })
+    DMatrix::from_fn(
+        r.nrows(),
+        r.ncols(),
+        |i, j| if i <= j { r[(i, j)] } else { 0.0 },
+    )
 }
 
 /// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those

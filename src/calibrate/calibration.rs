@@ -1,0 +1,280 @@
+//! What was gathered from a few sequences, and its file.
+
+use std::path::Path;
+
+use nalgebra::DMatrix;
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::calibrate::CalibrateError;
+use crate::checkpoint::Archive;
+use crate::checkpoint::ArchiveError;
+use crate::checkpoint::Dtype;
+use crate::checkpoint::RawTensor;
+use crate::checkpoint::write_arrays_with;
+use crate::control::InputStatistics;
+use crate::control::StatisticsError;
+use crate::infer::Network;
+use crate::infer::Path as InferPath;
+use crate::infer::Sequence;
+use crate::infer::importance;
+use crate::infer::input_statistics;
+use crate::model::Encoder;
+use crate::model::Model;
+
+/// The name of the format in the file's metadata.
+const FORMAT: &str = "hankelite input statistics 1";
+
+/// What one layer hears, and how much the logits feel its channels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerCalibration {
+    /// The layer's name.
+    pub name: String,
+    /// What it hears.
+    pub statistics: InputStatistics,
+    /// [`importance`] of each channel.
+    pub importance: Vec<f64>,
+}
+
+/// What a network's layers hear, gathered once; enough to reduce it again without the data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    layers: Vec<LayerCalibration>,
+    fingerprint: String,
+    origin: String,
+}
+
+/// What stands beside the arrays of a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    format: String,
+    fingerprint: String,
+    origin: String,
+    sequences: usize,
+    layers: Vec<String>,
+}
+
+impl Calibration {
+    /// Runs a model on sequences of `length` steps and gathers what its layers hear. Nothing
+    /// depends on the number of threads. Cost about four forward passes for each sequence.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Infer`] when the model does not run on a sequence, and for no sequences.
+    pub fn gather(
+        model: &Model,
+        length: usize,
+        sequences: &[Sequence<'_>],
+        origin: &str,
+    ) -> Result<Self, CalibrateError> {
+        let network = Network::new(model, length, InferPath::Fft)?;
+        let statistics = input_statistics(&network, sequences)?;
+        let importance = importance(&network, sequences)?;
+        let parts = model.blocks.iter().zip(statistics).zip(importance);
+        let layers = parts.map(|((block, statistics), importance)| LayerCalibration {
+            name: block.name.clone(),
+            statistics,
+            importance,
+        });
+        Ok(Self {
+            layers: layers.collect(),
+            fingerprint: fingerprint(model),
+            origin: origin.to_string(),
+        })
+    }
+
+    /// One entry for each layer.
+    pub fn layers(&self) -> &[LayerCalibration] {
+        &self.layers
+    }
+
+    /// Steps of the sequences.
+    pub fn length(&self) -> usize {
+        self.layers
+            .first()
+            .map_or(0, |layer| layer.statistics.length())
+    }
+
+    /// Sequences behind the statistics.
+    pub fn sequences(&self) -> usize {
+        self.layers
+            .first()
+            .map_or(0, |layer| layer.statistics.sequences())
+    }
+
+    /// Where the sequences came from.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Whether the statistics are of this very model.
+    ///
+    /// # Errors
+    /// [`CalibrateError::OtherModel`].
+    pub fn check(&self, model: &Model) -> Result<(), CalibrateError> {
+        let shape = |layers: Vec<(String, usize)>| {
+            let layers = layers
+                .iter()
+                .map(|(name, channels)| format!("{name} ({channels})"));
+            layers.collect::<Vec<_>>().join(", ")
+        };
+        let own = self
+            .layers
+            .iter()
+            .map(|l| (l.name.clone(), l.statistics.channels()));
+        let other = model.blocks.iter().map(|b| (b.name.clone(), b.channels()));
+        let (found, expected) = (shape(own.collect()), shape(other.collect()));
+        if found != expected {
+            return Err(CalibrateError::OtherModel {
+                found: format!("layers (channels) {found}"),
+                expected,
+            });
+        }
+        let expected = fingerprint(model);
+        if self.fingerprint != expected {
+            return Err(CalibrateError::OtherModel {
+                found: format!("the same shapes but fingerprint {}", self.fingerprint),
+                expected,
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes the statistics as a safetensors file, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ArchiveError`] of the destination.
+    pub fn write(&self, path: &Path) -> Result<(), ArchiveError> {
+        let mut arrays = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            let statistics = &layer.statistics;
+            let (length, channels) = statistics.autocorrelation().shape();
+            // Column-major L × H is row-major H × L.
+            let lags = statistics.autocorrelation().as_slice();
+            let array = |name: &str, shape: Vec<usize>, values: &[f64]| {
+                let tensor = RawTensor::from_f64(Dtype::F64, shape, values);
+                (format!("{index}.{name}"), tensor)
+            };
+            arrays.push(array("autocorrelation", vec![channels, length], lags));
+            arrays.push(array("mean", vec![channels], statistics.mean()));
+            arrays.push(array("importance", vec![channels], &layer.importance));
+        }
+        let header = Header {
+            format: FORMAT.to_string(),
+            fingerprint: self.fingerprint.clone(),
+            origin: self.origin.clone(),
+            sequences: self.sequences(),
+            layers: self.layers.iter().map(|layer| layer.name.clone()).collect(),
+        };
+        let header = serde_json::to_string(&header).expect("plain data become JSON");
+        let arrays: Vec<(&str, RawTensor)> = arrays
+            .iter()
+            .map(|(name, tensor)| (name.as_str(), tensor.clone()))
+            .collect();
+        write_arrays_with(path, &arrays, Some(&header))
+    }
+
+    /// Whether a file says that it holds statistics.
+    pub fn is_file_of(path: &Path) -> bool {
+        Archive::open(path).is_ok_and(|archive| header(&archive).is_some())
+    }
+
+    /// Reads what [`Calibration::write`] wrote.
+    ///
+    /// # Errors
+    /// [`ArchiveError`] for a damaged file or missing arrays; [`CalibrateError::Statistics`] for
+    /// numbers that no input has.
+    pub fn read(path: &Path) -> Result<Self, CalibrateError> {
+        let archive = Archive::open(path)?;
+        let Some(header) = header(&archive) else {
+            return Err(CalibrateError::NotStatistics {
+                path: path.to_path_buf(),
+            });
+        };
+        let layers = header.layers.iter().enumerate();
+        let layers = layers.map(|(index, name)| layer(&archive, index, name, header.sequences));
+        Ok(Self {
+            layers: layers.collect::<Result<_, _>>()?,
+            fingerprint: header.fingerprint,
+            origin: header.origin,
+        })
+    }
+}
+
+fn header(archive: &Archive) -> Option<Header> {
+    let header: Header = serde_json::from_str(archive.metadata()?).ok()?;
+    (header.format == FORMAT).then_some(header)
+}
+
+fn layer(
+    archive: &Archive,
+    index: usize,
+    name: &str,
+    sequences: usize,
+) -> Result<LayerCalibration, CalibrateError> {
+    let numbers = |part: &str| {
+        let tensor = format!("{index}.{part}");
+        let raw = archive.tensor(&tensor)?;
+        let values = raw.to_f64(&tensor)?;
+        Ok::<_, ArchiveError>((raw.shape, values))
+    };
+    let statistics = |source| CalibrateError::Statistics {
+        layer: name.to_string(),
+        source,
+    };
+    let (shape, lags) = numbers("autocorrelation")?;
+    let &[channels, length] = shape.as_slice() else {
+        return Err(statistics(StatisticsError::Empty {
+            sequences,
+            length: 0,
+        }));
+    };
+    let (_, mean) = numbers("mean")?;
+    let (_, importance) = numbers("importance")?;
+    let found = importance.len();
+    if found != channels {
+        let expected = channels;
+        return Err(statistics(StatisticsError::Channels { found, expected }));
+    }
+    if let Some(channel) = importance
+        .iter()
+        .position(|i| !(*i >= 0.0 && i.is_finite()))
+    {
+        let what = "the importance";
+        return Err(statistics(StatisticsError::NotFinite { channel, what }));
+    }
+    let lags = DMatrix::from_vec(length, channels, lags);
+    Ok(LayerCalibration {
+        name: name.to_string(),
+        statistics: InputStatistics::new(mean, lags, sequences).map_err(statistics)?,
+        importance,
+    })
+}
+
+/// A hash (FNV-1a, 64 bits) of the numbers that decide what the layers hear.
+fn fingerprint(model: &Model) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut take = |value: f64| {
+        for byte in value.to_bits().to_le_bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    };
+    match &model.encoder {
+        Some(Encoder::Linear(linear)) => linear.weight.iter().for_each(|&w| take(w)),
+        Some(Encoder::Embedding(table)) => table.iter().for_each(|&w| take(w)),
+        None => {}
+    }
+    for block in &model.blocks {
+        for system in &block.systems {
+            let residues = system.residues().unwrap_or_default();
+            for z in system.exponents().iter().chain(&residues) {
+                take(z.re);
+                take(z.im);
+            }
+            system.feedthrough().iter().for_each(|&d| take(d));
+        }
+        if let Some(output) = &block.output {
+            output.linear.weight.iter().for_each(|&w| take(w));
+        }
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,77 @@
+//! Reduction for what the layers of a network really hear.
+//!
+//! Balanced truncation takes every input for white noise. Here a few unlabelled sequences are run
+//! through the network first. Every channel is then balanced, refined and given its states for
+//! the input it really gets: [`Calibration`] holds what was gathered, [`Prepared`] the balanced
+//! channels, and [`Prepared::reduce`] makes a smaller model of any size from them.
+
+mod calibration;
+mod prepared;
+mod settings;
+
+pub use calibration::Calibration;
+pub use calibration::LayerCalibration;
+pub use prepared::Calibrated;
+pub use prepared::Choice;
+pub use prepared::Prepared;
+pub use settings::Importance;
+pub use settings::Settings;
+pub use settings::Size;
+pub use settings::WeightChoice;
+
+use std::path::PathBuf;
+
+use crate::checkpoint::ArchiveError;
+use crate::compress::CompressError;
+use crate::control::StatisticsError;
+use crate::infer::InferError;
+
+/// Why a model was not reduced for its input.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// The network does not run on the sequences.
+    #[error(transparent)]
+    Infer(#[from] InferError),
+    /// A channel cannot be reduced.
+    #[error(transparent)]
+    Compress(#[from] CompressError),
+    /// A file that cannot be read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// A file without statistics.
+    #[error("{}: no input statistics in it, expected a file of `compress-model calibrate`", path.display())]
+    NotStatistics {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Statistics that no input has.
+    #[error("layer `{layer}`: {source}")]
+    Statistics {
+        /// The layer.
+        layer: String,
+        /// What is wrong.
+        source: StatisticsError,
+    },
+    /// Statistics of another model.
+    #[error("the statistics are of another model: {found}, expected {expected}")]
+    OtherModel {
+        /// What the statistics say.
+        found: String,
+        /// What the model says.
+        expected: String,
+    },
+    /// A size that makes no sense.
+    #[error("{what} is {found}, expected {expected}")]
+    Setting {
+        /// Which setting.
+        what: &'static str,
+        /// The number found.
+        found: f64,
+        /// What it should be.
+        expected: String,
+    },
+    /// Moments without sequences, or too large.
+    #[error("{0}")]
+    Weight(String),
+}

@@ -1,0 +1,126 @@
+//! What to do, checked.
+
+use serde::Serialize;
+
+use crate::calibrate::CalibrateError;
+use crate::compress::Allocation;
+use crate::control::Refinement;
+use crate::model::Model;
+
+/// How small the model becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// This many stored states for each channel, in the mean.
+    Order(usize),
+    /// This share of all states, above 0 and at most 1.
+    Budget(f64),
+    /// The fewest states with which the output error of all channels together, relative to their
+    /// output, is at most this: (Σ_h E_h(error)/Σ_h E_h(output))^{1/2}.
+    Error(f64),
+}
+
+/// How much the output error of a channel counts when states are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Importance {
+    /// All the others are tried, then factors 2 and 1/2 on single layers; the sharing that moves
+    /// the logits of the calibration sequences least is taken. Equal without sequences.
+    Auto,
+    /// An output error counts the same everywhere.
+    Equal,
+    /// By the root of [`Importance::Gradient`].
+    Root,
+    /// By how much the logits feel it, [`crate::infer::importance`].
+    Gradient,
+}
+
+/// Which metric stands for the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightChoice {
+    /// Moments where the sequences are at hand and all of them fit into 1 GiB, else the spectrum.
+    Auto,
+    /// Exact second moments of the sequences.
+    Moments,
+    /// The spectrum of a stationary input with the same autocorrelation.
+    Spectrum,
+}
+
+/// Settings of a calibrated reduction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Settings {
+    /// How small.
+    pub size: Size,
+    /// How states are shared. Default: uniform for an order, else one order per channel.
+    pub allocation: Allocation,
+    /// What counts when they are shared. Default: auto.
+    pub importance: Importance,
+    /// What is refined after truncation. Default: everything.
+    pub refinement: Refinement,
+    /// Whether each layer is reduced again for what it hears in the reduced network, where that
+    /// brings the logits nearer. Default: no.
+    pub sequential: bool,
+    /// Steps over which the kernel error is measured. Default: those of the calibration.
+    pub kernel_length: Option<usize>,
+}
+
+impl Settings {
+    /// Default settings for a size.
+    pub fn new(size: Size) -> Self {
+        Self {
+            size,
+            allocation: match size {
+                Size::Order(_) => Allocation::Uniform,
+                _ => Allocation::Channel,
+            },
+            importance: Importance::Auto,
+            refinement: Refinement::Full,
+            sequential: false,
+            kernel_length: None,
+        }
+    }
+
+    /// The states that may be kept in all: one for each channel at least.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Setting`] for numbers out of range.
+    pub(super) fn budget(&self, model: &Model) -> Result<usize, CalibrateError> {
+        let systems = model.blocks.iter().flat_map(|block| &block.systems);
+        let orders: Vec<usize> = systems.map(|system| system.order()).collect();
+        let most = orders.iter().copied().max().unwrap_or(0);
+        let all: usize = orders.iter().sum();
+        let wrong = |what, found: f64, expected: String| {
+            Err(CalibrateError::Setting {
+                what,
+                found,
+                expected,
+            })
+        };
+        match self.size {
+            Size::Order(order) if order == 0 || order > most => {
+                let range = format!("1 to {most} (the stored states of each channel)");
+                wrong("the order", order as f64, range)
+            }
+            Size::Order(order) => Ok(order * orders.len()),
+            Size::Budget(share) if !(share > 0.0 && share <= 1.0) => {
+                let range = "a share above 0 and at most 1".to_string();
+                wrong("the budget", share, range)
+            }
+            Size::Budget(share) => {
+                let budget = (share * all as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize;
+                if budget < orders.len() {
+                    let least = orders.len() as f64 / all.max(1) as f64;
+                    let range = format!("at least {least:.4}: one state for each channel");
+                    return wrong("the budget", share, range);
+                }
+                Ok(budget)
+            }
+            Size::Error(error) if !(error >= 0.0 && error.is_finite()) => {
+                let range = "a number of at least 0".to_string();
+                wrong("the largest error", error, range)
+            }
+            Size::Error(_) => Ok(all),
+        }
+    }
+}
