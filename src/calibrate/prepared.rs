@@ -1,5 +1,7 @@
 //! Channels balanced once for what they hear, and models of any size made from them.
 
+use std::sync::OnceLock;
+
 use serde::Serialize;
 
 use crate::calibrate::CalibrateError;
@@ -36,7 +38,7 @@ pub struct Prepared<'a> {
     calibration: &'a Calibration,
     sequences: &'a [Sequence<'a>],
     layers: Vec<HeardLayer>,
-    curves: Vec<Vec<ErrorCurve>>,
+    curves: OnceLock<Vec<Vec<ErrorCurve>>>,
     logits: Vec<Vec<f64>>,
     moments: bool,
 }
@@ -117,7 +119,6 @@ impl<'a> Prepared<'a> {
             _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?),
         };
         let mut layers = Vec::with_capacity(model.blocks.len());
-        let mut curves = Vec::with_capacity(model.blocks.len());
         for (index, block) in model.blocks.iter().enumerate() {
             let statistics = &calibration.layers()[index].statistics;
             let layer = match (&network, moments) {
@@ -127,7 +128,6 @@ impl<'a> Prepared<'a> {
                 }
                 _ => HeardLayer::new(block, |h| statistics.weight(h))?,
             };
-            curves.push(layer.curves(block)?);
             layers.push(layer);
         }
         let logits = match &network {
@@ -139,7 +139,7 @@ impl<'a> Prepared<'a> {
             calibration,
             sequences,
             layers,
-            curves,
+            curves: OnceLock::new(),
             logits,
             moments,
         })
@@ -264,13 +264,10 @@ impl<'a> Prepared<'a> {
             }
             _ => None,
         };
-        let orders = allocate(
-            &self.curves,
-            &importance,
-            settings.allocation,
-            budget,
-            target,
-        );
+        let orders = match (settings.allocation, settings.size) {
+            (Allocation::Uniform, Size::Order(order)) => self.uniform(order),
+            (allocation, _) => allocate(self.curves()?, &importance, allocation, budget, target),
+        };
         let mut model = self.model.clone();
         let parts = model.blocks.iter_mut().zip(&self.layers).zip(&orders);
         for ((block, layer), orders) in parts {
@@ -283,6 +280,27 @@ impl<'a> Prepared<'a> {
             importance: name,
             factors: Vec::new(),
         })
+    }
+
+    /// The same order everywhere, as far as channels have it.
+    fn uniform(&self, order: usize) -> Vec<Vec<usize>> {
+        let blocks = self.model.blocks.iter();
+        let orders = blocks.map(|block| {
+            let systems = block.systems.iter();
+            systems.map(|system| order.min(system.order())).collect()
+        });
+        orders.collect()
+    }
+
+    /// The error curves of all channels, made once.
+    fn curves(&self) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+        if self.curves.get().is_none() {
+            let layers = self.layers.iter().zip(&self.model.blocks);
+            let curves = layers.map(|(layer, block)| layer.curves(block));
+            let curves: Vec<_> = curves.collect::<Result<_, _>>()?;
+            return Ok(self.curves.get_or_init(|| curves));
+        }
+        Ok(self.curves.get_or_init(Vec::new))
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.
@@ -300,8 +318,30 @@ impl<'a> Prepared<'a> {
         (weighted.collect(), name)
     }
 
-    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the centred logits z over the calibration sequences.
-    fn logit_change(&self, model: &Model) -> Result<Option<f64>, CalibrateError> {
+    /// (Σ E_h(error)/Σ E_h(output))^{1/2} over all channels of any model in the place of this one.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Compress`] when a kernel cannot be formed.
+    pub fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
+        let (mut error, mut norm) = (0.0, 0.0);
+        for (layer, block) in self.layers.iter().zip(&model.blocks) {
+            let (e, n) = layer.errors_of(block)?;
+            error += e;
+            norm += n;
+        }
+        Ok(if error > 0.0 {
+            f64::sqrt(error / norm)
+        } else {
+            0.0
+        })
+    }
+
+    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the centred logits z of any model in the place of this one over
+    /// the calibration sequences. `None` without sequences.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Infer`].
+    pub fn logit_change(&self, model: &Model) -> Result<Option<f64>, CalibrateError> {
         if self.logits.is_empty() {
             return Ok(None);
         }

@@ -296,6 +296,21 @@ pub fn write_arrays_with(
     )
 }
 
+/// Writes a text, whole or not at all.
+///
+/// # Errors
+/// As [`write_array`].
+pub fn write_text(path: &Path, text: &str) -> Result<(), ArchiveError> {
+    let destination = Destination::new(path, &[])?;
+    destination.write(
+        |out| {
+            out.write_all(text.as_bytes())
+                .map_err(|error| destination.failed(error))
+        },
+        |_| Ok(()),
+    )
+}
+
 /// What is to be written: an archive with some tensors replaced.
 pub(super) struct Contents<'a> {
     archive: &'a Archive,

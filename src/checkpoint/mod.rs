@@ -29,6 +29,7 @@ pub use archive::Container;
 pub use archive::write_array;
 pub use archive::write_arrays;
 pub use archive::write_arrays_with;
+pub use archive::write_text;
 pub use archive_error::ArchiveError;
 pub use declared::Declared;
 pub use declared::DssVersion;

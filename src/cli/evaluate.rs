@@ -94,8 +94,8 @@ impl Run {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
     /// 0 to 1; absent without labels, as are the next two.
-    accuracy: Option<f64>,
-    standard_error: Option<f64>,
+    pub(super) accuracy: Option<f64>,
+    pub(super) standard_error: Option<f64>,
     loss: Option<f64>,
     examples: usize,
     seconds: f64,

@@ -2,12 +2,16 @@
 //!
 //! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage.
 
+mod calibrate;
+mod calibration;
 mod common;
+mod compare;
 mod data;
 mod evaluate;
 mod inspect;
 mod printer;
 mod reduce;
+mod sweep;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -42,6 +46,8 @@ const EXAMPLES: &str = "\
 Examples:
   compress-model inspect model.pth
   compress-model reduce model.pth --order 8 --output small.pth
+  compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
   compress-model evaluate small.pth --data mnist:data/mnist
   compress-model evaluate model.pth --against small.pth --data test.safetensors
   compress-model data adding:length=200
@@ -91,6 +97,12 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Cut the states of every channel and write a smaller checkpoint.
     Reduce(reduce::Arguments),
+    /// Gather what every layer hears from unlabelled sequences.
+    Calibrate(calibrate::Arguments),
+    /// Size against error (and accuracy) in one run: which size to take.
+    Sweep(sweep::Arguments),
+    /// All methods side by side at equal states.
+    Compare(compare::Arguments),
     /// Run the classifier on data, or compare two checkpoints.
     Evaluate(evaluate::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
@@ -123,6 +135,9 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
     match command {
         Command::Inspect(arguments) => inspect::run(arguments, printer),
         Command::Reduce(arguments) => reduce::run(arguments, printer),
+        Command::Calibrate(arguments) => calibrate::run(arguments, printer),
+        Command::Sweep(arguments) => sweep::run(arguments, printer),
+        Command::Compare(arguments) => compare::run(arguments, printer),
         Command::Evaluate(arguments) => evaluate::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }

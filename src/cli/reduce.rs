@@ -12,11 +12,17 @@ use nalgebra::DVector;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::calibrate::Choice;
+use crate::calibrate::Settings;
+use crate::calibrate::Size;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Container;
 use crate::checkpoint::Written;
 use crate::checkpoint::check_destination;
 use crate::checkpoint::write;
+use crate::cli::calibration::Heard;
+use crate::cli::calibration::Ways;
+use crate::cli::calibration::prepare;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
@@ -47,6 +53,8 @@ Examples:
   compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
   compress-model reduce model.pth --energy 0.999 --dry-run
   compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
   compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
@@ -64,6 +72,11 @@ pub(super) struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     rule: RuleArguments,
+    /// Reduce for what the layers really hear: unlabelled sequences (any data source of
+    /// `evaluate`), or the statistics that `calibrate` wrote.
+    #[arg(long, value_name = "DATA|STATS",
+          conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
+    calibrate: Option<String>,
     /// How a channel is made smaller.
     #[arg(long, value_enum, default_value_t = How::Balanced)]
     method: How,
@@ -87,6 +100,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
     declarations: Declarations,
 }
 
@@ -102,6 +117,22 @@ struct RuleArguments {
     /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     tolerance: Option<f64>,
+    /// With --calibrate: keep this share of all states, shared among channels.
+    #[arg(
+        long,
+        value_name = "F",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    budget: Option<f64>,
+    /// With --calibrate: keep the fewest states with this output error, relative to the output.
+    #[arg(
+        long,
+        value_name = "E",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    max_error: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,13 +164,18 @@ struct Document<'a> {
     checkpoint: String,
     output: Option<String>,
     family: &'static str,
-    plan: &'a Plan,
+    /// Absent with calibration.
+    plan: Option<&'a Plan>,
+    /// What calibration chose. Absent without it.
+    calibration: Option<Choice>,
     dry_run: bool,
     parameters_before: usize,
     parameters_after: usize,
     seconds: f64,
     /// ‖k_written − k_planned‖/‖k‖ of the worst channel: what the file's number format costs.
     rounding_error: Option<f64>,
+    /// Steps over which kernel errors were measured.
+    kernel_length: usize,
     before: Option<Report>,
     after: Option<Report>,
     assumptions: &'a [String],
@@ -154,17 +190,24 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         check_destination(output, &[path])?;
     }
     let declared = arguments.declarations.declared();
-    let checkpoint = match arguments.data {
-        Some(_) => open(path, &declared, printer)?,
-        None => open_dynamics(path, &declared, printer)?,
+    let runs = arguments.data.is_some() || arguments.calibrate.is_some();
+    let checkpoint = match runs {
+        true => open(path, &declared, printer)?,
+        false => open_dynamics(path, &declared, printer)?,
     };
     let here = || path.display().to_string();
-    let plan = plan(arguments, &checkpoint).with_context(here)?;
     let data = match &arguments.data {
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
-    let (model, layers) = reduce(&checkpoint.model, &plan, printer).with_context(here)?;
+    let work = work(arguments, &checkpoint, printer).with_context(here)?;
+    let Work {
+        model,
+        layers,
+        plan,
+        calibration,
+        kernel_length,
+    } = work;
     let reduced = checkpoint.with_model(model);
     let parameters_after = reduced.parameters()?;
     let mut document = Document {
@@ -174,7 +217,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
             .as_ref()
             .map(|output| output.display().to_string()),
         family: checkpoint.family(),
-        plan: &plan,
+        plan: plan.as_ref(),
+        calibration,
+        kernel_length,
         dry_run: arguments.dry_run,
         parameters_before: checkpoint.parameters()?,
         parameters_after,
@@ -188,7 +233,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
         let written = write(&reduced, output)?;
-        let worst = worst_difference(&reduced.model, &written, plan.kernel_length)?;
+        let worst = worst_difference(&reduced.model, &written, kernel_length)?;
         document.rounding_error = Some(worst);
     }
     document.seconds = start.elapsed().as_secs_f64();
@@ -202,11 +247,69 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
+/// A reduced model and how it came about.
+struct Work {
+    model: Model,
+    layers: Vec<LayerRecord>,
+    plan: Option<Plan>,
+    calibration: Option<Choice>,
+    kernel_length: usize,
+}
+
+fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> anyhow::Result<Work> {
+    if let Some(source) = &arguments.calibrate {
+        return calibrated(arguments, source, checkpoint, printer);
+    }
+    let plan = plan(arguments, checkpoint)?;
+    let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
+    Ok(Work {
+        model,
+        layers,
+        kernel_length: plan.kernel_length,
+        plan: Some(plan),
+        calibration: None,
+    })
+}
+
+fn calibrated(
+    arguments: &Arguments,
+    source: &str,
+    checkpoint: &Checkpoint,
+    printer: &Printer,
+) -> anyhow::Result<Work> {
+    let rule = &arguments.rule;
+    let size = match (rule.order, rule.budget, rule.max_error) {
+        (Some(order), ..) => Size::Order(order),
+        (_, Some(share), _) => Size::Budget(share),
+        (.., Some(error)) => Size::Error(error),
+        _ => bail!("--calibrate takes --order, --budget or --max-error"),
+    };
+    let mut settings = Settings::new(size);
+    arguments.ways.apply(&mut settings);
+    settings.kernel_length = checkpoint.declared().length;
+    let ways = &arguments.ways;
+    let heard = Heard::open(source, ways.sequences(), checkpoint, printer)?;
+    let listed = heard.listed();
+    let prepared = prepare(checkpoint, &heard, &listed, ways, printer)?;
+    let spinner = printer.spinner("reducing");
+    let calibrated = prepared.reduce(&settings);
+    spinner.finish_and_clear();
+    let calibrated = calibrated?;
+    Ok(Work {
+        model: calibrated.model,
+        layers: calibrated.records,
+        plan: None,
+        kernel_length: settings.kernel_length.unwrap_or(heard.calibration.length()),
+        calibration: Some(calibrated.choice),
+    })
+}
+
 fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
     let RuleArguments {
         order,
         energy,
         tolerance,
+        ..
     } = arguments.rule;
     let rule = match (order, energy, tolerance) {
         (Some(order), ..) => Rule::Order(order),
@@ -274,29 +377,38 @@ fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
-    let length = document.plan.kernel_length;
+    let length = document.kernel_length;
     let kernel = format!("kernel error, L = {length}");
+    let heard = document.calibration.is_some();
+    let (cut, bound) = match heard {
+        true => ("weighted error", "truncated only"),
+        false => ("Σσ cut (all)", "bound (worst)"),
+    };
     let header = [
-        "layer",
-        "states",
-        "Σσ cut (all)",
-        "bound (worst)",
-        "H2 error",
-        &kernel,
-        "cond(V)",
+        "layer", "states", cut, bound, "H2 error", &kernel, "cond(V)",
     ];
     let rows = document.layers.iter().map(|layer| {
+        let (cut, bound) = match layer.relative_weighted_error {
+            Some(error) => (percent(error), percent(layer.relative_truncation_error())),
+            None => (
+                layer.discarded.map_or("-".to_string(), short),
+                finite(layer.error_bound, short),
+            ),
+        };
         vec![
             layer.name.clone(),
             states(layer),
-            layer.discarded.map_or("-".to_string(), short),
-            finite(layer.error_bound, short),
+            cut,
+            bound,
             finite(layer.relative_h2_error, percent),
             percent(layer.relative_kernel_error),
             short(layer.condition),
         ]
     });
     printer.table(&header, rows.collect())?;
+    if let Some(choice) = &document.calibration {
+        show_choice(choice, printer)?;
+    }
     show_notes(&document.layers, printer);
     printer.line(&format!(
         "parameters {} → {} ({:.1} %) in {:.2} s",
@@ -309,6 +421,47 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
     show_outcome(document, printer)
+}
+
+/// What calibration chose, in a few lines.
+fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "heard      {} ({} steps), weighted by {}",
+        choice.origin,
+        choice.length,
+        match choice.weight {
+            "moments" => "their exact moments",
+            _ => "their spectrum",
+        },
+    ))?;
+    let mut shared = format!(
+        "states     {} → {} used ({:.1} %)",
+        grouped(choice.states_before),
+        grouped(choice.states),
+        100.0 * choice.states as f64 / choice.states_before as f64
+    );
+    if let Some(importance) = choice.importance {
+        shared.push_str(&format!(", shared by {importance} importance"));
+    }
+    if choice.layer_factors.iter().any(|&factor| factor != 1.0) {
+        let factors = choice.layer_factors.iter().map(f64::to_string);
+        let factors: Vec<String> = factors.collect();
+        shared.push_str(&format!(", layers times {}", factors.join(", ")));
+    }
+    printer.line(&shared)?;
+    let mut error = format!(
+        "error      {} of the layers' output",
+        percent(choice.relative_error)
+    );
+    if let Some(change) = choice.logit_change {
+        error.push_str(&format!(", {} of the logits", percent(change)));
+    }
+    match choice.sequential {
+        Some(true) => error.push_str("; layers reduced again for what they hear now"),
+        Some(false) => error.push_str("; reducing layers again brought nothing"),
+        None => {}
+    }
+    printer.line(&error)
 }
 
 /// "32 → 8", and where channels need different orders also what they use of it.

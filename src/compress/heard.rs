@@ -20,6 +20,7 @@ use crate::control::Realisation;
 use crate::control::Refinement;
 use crate::control::balance;
 use crate::control::balance_weighted;
+use crate::control::weighted_error;
 use crate::control::weighted_norm;
 use crate::control::weighted_refine;
 use crate::model::Block;
@@ -83,6 +84,18 @@ impl HeardChannel {
     /// nothing.
     pub fn norm(&self) -> f64 {
         self.norm
+    }
+
+    /// The squared weighted error of any system in the place of this channel; 0 when it hears
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`weighted_error`].
+    pub fn error_of(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
+        match &self.weight {
+            Some(weight) => Ok(weighted_error(&self.system, reduced, weight)?.powi(2)),
+            None => Ok(0.0),
+        }
     }
 
     /// Squared weighted errors after truncation and refitting of the residues.
@@ -221,6 +234,21 @@ impl HeardLayer {
         Ok(Self {
             channels: channels.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// (Σ E_h(error), Σ E_h(output)) of any systems in the place of the channels.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub fn errors_of(&self, block: &Block) -> Result<(f64, f64), CompressError> {
+        let channels = self.channels.par_iter().zip(&block.systems).enumerate();
+        let errors = channels.map(|(index, (channel, system))| {
+            let error = channel.error_of(system);
+            error.map_err(|error| fault(block, index, error))
+        });
+        let errors = errors.collect::<Result<Vec<_>, _>>()?;
+        let norms = self.channels.iter().map(|channel| channel.norm.powi(2));
+        Ok((errors.iter().sum(), norms.sum()))
     }
 
     /// The error curves of all channels, in parallel.

@@ -136,6 +136,17 @@ impl LayerRecord {
     }
 }
 
+impl LayerRecord {
+    /// As `relative_weighted_error`, before the refinement; 0 without calibration.
+    pub fn relative_truncation_error(&self) -> f64 {
+        let heard = self.channels.iter().filter_map(|c| c.weighted.as_ref());
+        let (error, norm) = heard.fold((0.0, 0.0), |(error, norm), w| {
+            (error + w.truncated.powi(2), norm + w.norm.powi(2))
+        });
+        ratio(f64::sqrt(error), f64::sqrt(norm))
+    }
+}
+
 /// error / norm; 0 when a silent channel stayed silent, infinite when the norms do not exist.
 fn ratio(error: f64, norm: f64) -> f64 {
     if error == 0.0 || error == f64::INFINITY {

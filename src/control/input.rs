@@ -287,6 +287,9 @@ impl InputWeight {
     /// metric, but for the jitter of moments.
     pub(super) fn image(&self, signals: &DMatrix<f64>) -> DMatrix<f64> {
         match &self.metric {
+            Metric::Moments { root, .. } if signals.nrows() == self.length => {
+                multiply(root, signals)
+            }
             Metric::Moments { root, .. } => {
                 let used = root.columns(0, signals.nrows()).into_owned();
                 multiply(&used, signals)

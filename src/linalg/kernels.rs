@@ -104,6 +104,9 @@ pub(super) fn right_singular_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatri
     done.is_ok().then_some(vectors)
 }
 
+/// Columns below this, relative to the longest, are not scaled up.
+const COLUMN_LEAST: f64 = 1e-12;
+
 /// A least-squares solution and what it was solved with.
 #[derive(Debug, Clone)]
 pub struct LeastSquares {
@@ -119,8 +122,10 @@ pub struct LeastSquares {
 /// that columns that are parallel to rounding share their weight. A is m × n with m ≥ n.
 pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSquares {
     let n = a.ncols();
-    let norm = |column: nalgebra::DVectorView<'_, f64>| column.norm().max(f64::MIN_POSITIVE);
-    let norms: Vec<f64> = a.column_iter().map(norm).collect();
+    let norms: Vec<f64> = a.column_iter().map(|column| column.norm()).collect();
+    // A column that is rounding beside the others would take any weight.
+    let least = COLUMN_LEAST * norms.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let norms: Vec<f64> = norms.iter().map(|norm| norm.max(least)).collect();
     let mut scaled = a.clone();
     for (mut column, norm) in scaled.column_iter_mut().zip(&norms) {
         column.unscale_mut(*norm);

@@ -1,0 +1,155 @@
+//! Curves over a logarithmic axis as SVG.
+
+use plotters::prelude::*;
+
+/// One curve.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    /// What the legend says.
+    pub name: String,
+    /// Points, x rising.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The words round a picture.
+#[derive(Debug, Clone)]
+pub struct Captions<'a> {
+    /// Above it.
+    pub title: &'a str,
+    /// Below the logarithmic axis.
+    pub x: &'a str,
+    /// Beside the other axis.
+    pub y: &'a str,
+}
+
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 92, 175),
+    RGBColor(200, 60, 30),
+    RGBColor(0, 135, 80),
+    RGBColor(130, 70, 160),
+    RGBColor(190, 140, 0),
+    RGBColor(0, 150, 170),
+    RGBColor(110, 110, 110),
+    RGBColor(210, 80, 140),
+];
+
+/// Draws curves with marked points; x is logarithmic with ticks at powers of two, y linear. A
+/// point may be ringed. Points that are not finite are left out.
+pub fn curves_svg(curves: &[Curve], captions: &Captions<'_>, ringed: Option<(f64, f64)>) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail but for captions without a font, which SVG does not need.
+    let _ = draw(&mut text, curves, captions, ringed);
+    text
+}
+
+fn draw(
+    text: &mut String,
+    curves: &[Curve],
+    captions: &Captions<'_>,
+    ringed: Option<(f64, f64)>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let finite = |&&(x, y): &&(f64, f64)| x > 0.0 && x.is_finite() && y.is_finite();
+    let all = || {
+        curves
+            .iter()
+            .flat_map(|curve| curve.points.iter().filter(finite))
+    };
+    let range = |get: fn(&(f64, f64)) -> f64| {
+        let low = all().map(get).fold(f64::INFINITY, f64::min);
+        let high = all().map(get).fold(f64::NEG_INFINITY, f64::max);
+        if low < high {
+            (low, high)
+        } else {
+            (low - 0.5, low + 0.5)
+        }
+    };
+    if all().next().is_none() {
+        return Ok(());
+    }
+    let (left, right) = range(|point| point.0.log2());
+    let (low, high) = range(|point| point.1);
+    let margin = 0.04 * (high - low);
+    let root = SVGBackend::with_string(text, (760, 480)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(14)
+        .caption(captions.title, ("sans-serif", 17))
+        .x_label_area_size(42)
+        .y_label_area_size(58)
+        .build_cartesian_2d(left - 0.1..right + 0.1, low - margin..high + margin)?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_labels(((right - left).ceil() as usize + 1).clamp(2, 14))
+        .x_label_formatter(&|x| power(*x))
+        .x_desc(captions.x)
+        .y_desc(captions.y)
+        .label_style(("sans-serif", 13))
+        .draw()?;
+    for (index, curve) in curves.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let points = || {
+            let points = curve.points.iter().filter(finite);
+            points.map(|&(x, y)| (x.log2(), y))
+        };
+        chart
+            .draw_series(LineSeries::new(points(), colour.stroke_width(2)))?
+            .label(&curve.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        chart.draw_series(points().map(|point| Circle::new(point, 3, colour.filled())))?;
+    }
+    if let Some((x, y)) = ringed {
+        let ring = Circle::new((x.log2(), y), 8, BLACK.stroke_width(2));
+        chart.draw_series(std::iter::once(ring))?;
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(180, 180, 180))
+        .position(SeriesLabelPosition::LowerRight)
+        .label_font(("sans-serif", 13))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// 2^x in as few digits as show it.
+fn power(x: f64) -> String {
+    let value = x.exp2();
+    if (value - value.round()).abs() < 1e-6 * value {
+        return format!("{value:.0}");
+    }
+    if value < 10.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.1}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_holds_its_words_and_no_stray_numbers() {
+        let curve = Curve {
+            name: "one".into(),
+            points: vec![(1.0, 10.0), (2.0, f64::NAN), (4.0, 90.0)],
+        };
+        let captions = Captions {
+            title: "title",
+            x: "states",
+            y: "accuracy",
+        };
+        let svg = curves_svg(&[curve.clone()], &captions, Some((4.0, 90.0)));
+        for word in ["title", "states", "accuracy", "one", "</svg>"] {
+            assert!(svg.contains(word), "{word}");
+        }
+        assert!(!svg.contains("NaN"));
+        let nothing = Curve {
+            points: Vec::new(),
+            ..curve
+        };
+        assert!(!curves_svg(&[nothing], &captions, None).contains("NaN"));
+    }
+}
