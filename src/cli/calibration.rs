@@ -53,20 +53,20 @@ pub(super) struct Ways {
     sequences: Sequences,
     /// What stands for the input: exact moments of the sequences, or the spectrum of a stationary
     /// input with the same autocorrelation.
-    #[arg(long, value_enum, default_value_t = Weight::Auto)]
+    #[arg(long, value_enum, default_value_t = Weight::Auto, requires = "calibrate")]
     weight: Weight,
     /// How far truncated channels are refined in the weighted error.
-    #[arg(long, value_enum, default_value_t = Refine::Full)]
+    #[arg(long, value_enum, default_value_t = Refine::Full, requires = "calibrate")]
     refine: Refine,
     /// How states are shared [default: uniform for --order, channel for --budget and --max-error].
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, requires = "calibrate")]
     allocate: Option<Allocate>,
     /// What counts when states are shared.
-    #[arg(long, value_enum, default_value_t = Count::Auto)]
+    #[arg(long, value_enum, default_value_t = Count::Auto, requires = "calibrate")]
     importance: Count,
     /// Reduce each layer again for what it hears in the reduced network, and keep that where the
     /// logits come nearer.
-    #[arg(long)]
+    #[arg(long, requires = "calibrate")]
     sequential: bool,
 }
 
