@@ -19,12 +19,12 @@ use num_complex::Complex64;
 
 const REALISATIONS: [Realisation; 2] = [Realisation::Real, Realisation::Complex];
 
-/// What part of the norm the error of a truncation is known to in double precision. Beside poles
-/// of size 50 one at -1e-8 is known to 1e-6 of its decay once the truncated matrix is formed, and
-/// its peak gain with it.
+/// What part of the norm the error of a truncation is known to in double precision. The frequency
+/// of a pole at -1e-8 + 5i is known to some ulps of 5, each 1e-7 of its decay, and a peak that stands
+/// so far beside another leaves that part of its gain.
 fn formed_to(name: &str) -> f64 {
     match name {
-        "nearaxis8" | "near_axis" => 1e-4,
+        "nearaxis8" | "near_axis" => 3e-6,
         "wide8" | "wide16" => 1e-7,
         _ => 1e-9,
     }
@@ -177,7 +177,7 @@ fn residualisation_keeps_the_gain_at_rest_within_the_error_bound() {
     for reference in own_systems().into_iter().chain(shared_systems()) {
         for (time, system) in reference.both_times() {
             let full = system.stable().unwrap();
-            let gain = dc_gain(full).unwrap();
+            let gain = dc_gain(full)[(0, 0)];
             for realisation in REALISATIONS {
                 if system.order() > 16 {
                     continue;
@@ -191,7 +191,7 @@ fn residualisation_keeps_the_gain_at_rest_within_the_error_bound() {
                         continue;
                     };
                     let small = reduced.system.stable().unwrap();
-                    let error = (dc_gain(small).unwrap() - gain).abs() / size;
+                    let error = (dc_gain(small)[(0, 0)] - gain).abs() / size;
                     worst = worst.max(error);
                     assert!(error < 1e-13, "{place}: {error:e}");
                     // Of a complex feedthrough only the real part is kept: the real output counts.

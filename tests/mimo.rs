@@ -12,10 +12,10 @@ mod common;
 use common::{here, json, pairs, reals, worst_relative};
 use hankelite::control::{
     ControlError, Realisation, balance, balance_for_dc, balance_over_horizon,
-    complex_gramian_factors, h2_error, h2_norm, hankel_values, hinf_error, hinf_norm,
+    complex_gramian_factors, dc_gain, dense_balance, h2_error, h2_norm, hankel_values,
     real_gramian_factors,
 };
-use hankelite::ssm::{DiagonalSystem, SystemError, Time};
+use hankelite::ssm::{DenseSystem, DiagonalSystem, SystemError, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use serde_json::Value;
@@ -319,24 +319,137 @@ fn extreme_numbers_give_a_result_or_an_error_and_never_a_panic() {
     }
 }
 
+/// Orders from none to all.
+fn some_orders(rank: usize) -> Vec<usize> {
+    let mut orders = vec![0, rank / 4, rank / 2, rank - rank.min(1), rank];
+    orders.dedup();
+    orders
+}
+
+const REALISATIONS: [Realisation; 2] = [Realisation::Real, Realisation::Complex];
+
 #[test]
-fn methods_for_one_input_and_one_output_say_so() {
-    let values = systems();
-    let [(_, slow), (_, system)] = both_times(&values[0]);
-    let stable = system.stable().unwrap();
-    let expected = ControlError::System(SystemError::NotSiso {
-        inputs: 2,
-        outputs: 3,
-    });
-    for realisation in [Realisation::Real, Realisation::Complex] {
-        let errors = [
-            balance_over_horizon(&system, 50, realisation).err(),
-            hinf_norm(stable, realisation).err(),
-            hinf_error(stable, stable, realisation).err(),
-            balance_for_dc(slow.stable().unwrap(), realisation).err(),
-        ];
-        for error in errors {
-            assert_eq!(error.as_ref(), Some(&expected));
+fn residualisation_keeps_the_gain_at_rest_and_the_poles_inside() {
+    let (mut worst, mut count) = (0.0_f64, 0);
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        for (time, system) in both_times(&value) {
+            let full = system.stable().unwrap();
+            let gain = dc_gain(full);
+            for realisation in REALISATIONS {
+                let balanced = balance_for_dc(full, realisation).unwrap();
+                for order in some_orders(balanced.hankel().numerical_rank()) {
+                    let reduced = balanced.residualise(order).unwrap();
+                    let place = format!("{name} {time} {realisation:?} {order}");
+                    assert!(reduced.order == order || reduced.lowered, "{place}");
+                    let small = reduced.system.stable().unwrap();
+                    let error = (dc_gain(small) - &gain).norm() / gain.norm();
+                    worst = worst.max(error);
+                    assert!(error < 1e-13, "{place}: {error:e}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    println!("{count} residualisations, worst gain error {worst:e}");
+}
+
+#[test]
+fn a_residualised_diagonal_system_is_the_residualised_dense_one() {
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        let [(_, system), _] = both_times(&value);
+        let full = system.stable().unwrap();
+        let diagonal = balance_for_dc(full, Realisation::Real).unwrap();
+        let dense = DenseSystem::from_diagonal(&system).unwrap();
+        let dense = dense_balance(&dense).unwrap();
+        let sigma = diagonal.hankel().values();
+        for order in 1..sigma.len().min(12) {
+            // The dense path knows values and directions to 1e-14 of the largest value.
+            let (kept, cut) = (sigma[order - 1], sigma[order]);
+            if cut < 1e-4 * sigma[0] || kept - cut < 1e-3 * sigma[0] {
+                continue;
+            }
+            let found = diagonal.residualise(order).unwrap().system;
+            let found = DenseSystem::from_diagonal(&found).unwrap();
+            let expected = dense.residualise(order).unwrap().system;
+            let mut worst = 0.0_f64;
+            for frequency in [0.0, 0.1, 1.0, 3.0, 10.0, 100.0] {
+                let s = Complex64::new(0.0, frequency);
+                let (x, y) = (found.transfer(s).unwrap(), expected.transfer(s).unwrap());
+                worst = worst.max((x - &y).norm() / y.norm());
+            }
+            println!("{name:20} {order:2}: {worst:9.2e}");
+            assert!(worst < 1e-9, "{name} {order}: {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn over_a_long_horizon_values_are_those_of_the_infinite_one_and_the_full_order_is_exact() {
+    let mut seen = 0;
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        let [_, (_, system)] = both_times(&value);
+        let exponents = system.scaled_exponents();
+        let slowest = exponents
+            .iter()
+            .map(|z| -z.re)
+            .fold(f64::INFINITY, f64::min);
+        // The two members of an almost real pair cancel in a Gramian that is formed.
+        if slowest < 1e-3 || name.starts_with("near_real") {
+            continue;
+        }
+        seen += 1;
+        let horizon = (40.0 / slowest) as usize + 2;
+        for realisation in REALISATIONS {
+            let infinite = hankel_values(system.stable().unwrap(), realisation).unwrap();
+            let finite = balance_over_horizon(&system, horizon, realisation).unwrap();
+            let size = infinite.values()[0];
+            let pairs = infinite.values().iter().zip(finite.hankel().values());
+            // A Gramian that is formed keeps values to the root of rounding.
+            for (x, y) in pairs {
+                assert!(
+                    (x - y).abs() < 3e-8 * size,
+                    "{name} {realisation:?}: {x} {y}"
+                );
+            }
+            let error = (infinite.values()[0] - finite.hankel().values()[0]).abs() / size;
+            assert!(error < 1e-12, "{name} {realisation:?}: {error:e}");
+        }
+        let finite = balance_over_horizon(&system, 20, Realisation::Real).unwrap();
+        let same = finite.truncate(usize::MAX).unwrap();
+        let lost = finite
+            .hankel()
+            .values()
+            .iter()
+            .filter(|x| **x < 1e-7)
+            .count();
+        if lost == 0 {
+            let size = markov(&system, 1)[0].norm();
+            for (x, y) in markov(&system, 12).iter().zip(markov(&same.system, 12)) {
+                let worst = (x - y).norm() / size;
+                assert!(worst < 1e-11 * same.condition, "{name}: {worst:e}");
+            }
+        }
+    }
+    assert!(seen > 3, "{seen}");
+}
+
+#[test]
+fn values_over_a_horizon_are_those_of_the_block_hankel_matrix() {
+    let [_, (_, system)] = both_times(&systems()[0]);
+    for horizon in [1, 3, 16] {
+        let parameters = markov(&system, 2 * horizon);
+        let (p, m) = parameters[0].shape();
+        let hankel = DMatrix::from_fn(p * horizon, m * horizon, |i, j| {
+            parameters[i / p + j / m][(i % p, j % m)]
+        });
+        let expected = hankel.singular_values();
+        let found = balance_over_horizon(&system, horizon, Realisation::Real).unwrap();
+        let largest = expected[0];
+        for (x, y) in found.hankel().values().iter().zip(expected.iter()) {
+            assert!((x - y).abs() < 1e-10 * largest, "{horizon}: {x} {y}");
         }
     }
 }

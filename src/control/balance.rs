@@ -10,6 +10,8 @@ use crate::control::HankelValues;
 use crate::control::Realisation;
 use crate::control::complex_gramian_factors;
 use crate::control::hankel::factor_svd;
+use crate::control::modes::Modes;
+use crate::control::modes::gaps;
 use crate::control::real_gramian_factors;
 use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
@@ -19,17 +21,11 @@ use crate::linalg::Scalar;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
 use crate::linalg::expm1;
-use crate::linalg::ln_1p;
 use crate::linalg::multiply;
 use crate::linalg::multiply_adjoint;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
-use crate::ssm::SystemError;
 use crate::ssm::Time;
-
-/// The smallest pole kept apart from zero: ln of it is the fastest decay per step that is
-/// written, e^{−700} after one step.
-const POLE_MIN: f64 = 1e-304;
 
 /// A system in balanced coordinates, ready to be cut at any order.
 ///
@@ -56,9 +52,6 @@ pub(super) struct Block<T: ComplexField<RealField = f64>> {
     pub(super) b: DMatrix<T>,
     pub(super) c: DMatrix<T>,
 }
-
-/// Shifted poles ν and the residues whose real part is heard, with κ₂ of the eigenvectors.
-pub(super) type DiagonalModes = (Vec<(Complex64, Complex64)>, f64);
 
 /// A truncated system, diagonal again.
 #[derive(Debug, Clone)]
@@ -194,40 +187,78 @@ impl<T: ComplexField<RealField = f64>> Block<T> {
 }
 
 impl Form {
-    /// The leading `order` states.
-    pub(super) fn leading(&self, order: usize) -> Form {
-        match self {
-            Form::Real(block) => Form::Real(block.leading(order)),
-            Form::Complex(block) => Form::Complex(block.leading(order)),
-        }
-    }
-
-    /// The system in modal coordinates, with the part whose real output is heard, and κ₂(V).
-    fn modes(&self) -> Result<(Modes, f64), ControlError> {
+    /// The leading `order` states in modal coordinates, with the part whose real output is heard,
+    /// and κ₂(V). Small decays are taken from the Gramians where these are known.
+    pub(super) fn modes(
+        &self,
+        order: usize,
+        gramians: Gramians<'_>,
+    ) -> Result<(Modes, f64), ControlError> {
         match self {
             Form::Complex(block) => {
-                if block.a.is_empty() {
-                    return Ok((Modes::none(&block.b, &block.c), 1.0));
+                let kept = block.leading(order);
+                if order == 0 {
+                    return Ok((Modes::none(&kept.b, &kept.c), 1.0));
                 }
-                let d = diagonalise_complex(&block.a)?;
-                Ok((Modes::new(&d, &block.b, &block.c), d.condition))
+                let d = diagonalise_complex(&kept.a)?;
+                let mut modes = Modes::new(&d, &kept.b, &kept.c);
+                modes.gaps = gramians.gaps(&d, block, order);
+                Ok((modes, d.condition))
             }
             Form::Real(block) => {
-                let b = block.b.map(Complex64::from);
-                let c = block.c.map(Complex64::from);
-                if block.a.is_empty() {
+                let kept = block.leading(order);
+                let (b, c) = (kept.b.map(Complex64::from), kept.c.map(Complex64::from));
+                if order == 0 {
                     return Ok((Modes::none(&b, &c), 1.0));
                 }
-                let d = diagonalise_real(&block.a)?;
-                Ok((Modes::new(&d, &b, &c).heard(), d.condition))
+                let d = diagonalise_real(&kept.a)?;
+                let mut modes = Modes::new(&d, &b, &c);
+                modes.gaps = gramians.gaps(&d, block, order);
+                Ok((modes.heard(), d.condition))
             }
         }
     }
+}
 
-    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j of one input and one output.
-    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
-        let (modes, condition) = self.modes()?;
-        Ok((modes.residues(), condition))
+/// What is known of the Gramians of a block that was cut to its leading states.
+#[derive(Clone, Copy)]
+pub(super) enum Gramians<'a> {
+    /// Nothing.
+    Unknown,
+    /// Both are diag(σ), and so they stay when the block is cut.
+    Kept(&'a [f64]),
+    /// Both are diag(σ) for the whole block of a discrete system: A₁₁ Σ₁ A₁₁* − Σ₁ is
+    /// −B₁ B₁* − A₁₂ Σ₂ A₁₂*.
+    Cut(&'a [f64]),
+}
+
+impl Gramians<'_> {
+    fn gaps<T>(self, d: &Diagonalised, block: &Block<T>, order: usize) -> Vec<Option<f64>>
+    where
+        T: Scalar + Into<Complex64>,
+    {
+        let (sigma, tail) = match self {
+            Gramians::Unknown => return vec![None; order],
+            Gramians::Kept(sigma) => (sigma, 0),
+            Gramians::Cut(sigma) => (sigma, block.a.nrows() - order),
+        };
+        let (m, p) = (block.b.ncols(), block.c.nrows());
+        let mut b = DMatrix::zeros(order, m + tail);
+        let mut c = DMatrix::zeros(p + tail, order);
+        for i in 0..order {
+            for j in 0..m {
+                b[(i, j)] = block.b[(i, j)].into();
+            }
+            for j in 0..p {
+                c[(j, i)] = block.c[(j, i)].into();
+            }
+            for k in 0..tail {
+                let root = sigma[order + k].sqrt();
+                b[(i, m + k)] = block.a[(i, order + k)].into() * root;
+                c[(p + k, i)] = block.a[(order + k, i)].into() * root;
+            }
+        }
+        gaps(d, block.a.norm(), &sigma[..order], (&b, &c))
     }
 }
 
@@ -266,8 +297,8 @@ impl Balanced {
         let possible = states.min(self.hankel.numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.form.leading(order).modes()?;
-            match self.to_system_of_modes(modes) {
+            let (modes, condition) = self.modes(order)?;
+            match modes.into_system(self.time, self.feedthrough.clone()) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -284,108 +315,12 @@ impl Balanced {
         }
     }
 
-    fn to_system_of_modes(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
-        if self.feedthrough.shape() == (1, 1) {
-            return self.to_system(&modes.residues(), self.feedthrough[(0, 0)]);
-        }
-        let exponents = modes
-            .values
-            .iter()
-            .map(|&value| exponent_of(self.time, value))
-            .collect();
-        DiagonalSystem::new(
-            self.time,
-            exponents,
-            modes.input,
-            modes.output,
-            self.feedthrough.clone(),
-        )
-    }
-
-    /// The diagonal system of shifted poles and residues, in the time base that was balanced, with
-    /// one input and one output.
-    pub(super) fn to_system(
-        &self,
-        modes: &[(Complex64, Complex64)],
-        feedthrough: f64,
-    ) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes
-            .iter()
-            .map(|&(value, _)| exponent_of(self.time, value))
-            .collect();
-        let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
-        DiagonalSystem::siso(self.time, exponents, &residues, feedthrough)
-    }
-}
-
-/// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is zero to
-/// rounding becomes one that is gone after a single step.
-pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
-    match time {
-        Time::Continuous => value,
-        Time::Discrete { step } => {
-            let pole = value + 1.0;
-            if pole.norm() < POLE_MIN {
-                return Complex64::from(POLE_MIN.ln()) / step;
-            }
-            ln_1p(value) / step
-        }
-    }
-}
-
-/// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
-pub(super) struct Modes {
-    pub(super) values: Vec<Complex64>,
-    pub(super) input: DMatrix<Complex64>,
-    pub(super) output: DMatrix<Complex64>,
-}
-
-impl Modes {
-    /// No modes, for order zero.
-    fn none(b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
-        Self {
-            values: Vec::new(),
-            input: b.clone(),
-            output: c.clone(),
-        }
-    }
-
-    /// Shifted poles and residues of one input and one output.
-    fn residues(&self) -> Vec<(Complex64, Complex64)> {
-        let weights = self.output.iter().zip(self.input.iter());
-        let residues = weights.map(|(c, b)| c * b);
-        self.values.iter().copied().zip(residues).collect()
-    }
-
-    pub(super) fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
-        Self {
-            values: d.values.clone(),
-            input: &d.inverse * b,
-            output: c * &d.vectors,
-        }
-    }
-
-    /// Of each pair of a real system the upper member, with twice its output. The rows and columns
-    /// of a real pole are real but for rounding.
-    pub(super) fn heard(self) -> Self {
-        let upper: Vec<usize> = (0..self.values.len())
-            .filter(|&i| self.values[i].im >= 0.0)
-            .collect();
-        let values: Vec<Complex64> = upper.iter().map(|&i| self.values[i]).collect();
-        let mut input = self.input.select_rows(&upper);
-        let mut output = self.output.select_columns(&upper);
-        for (i, value) in values.iter().enumerate() {
-            if value.im > 0.0 {
-                output.column_mut(i).scale_mut(2.0);
-            } else {
-                input.row_mut(i).iter_mut().for_each(|b| b.im = 0.0);
-                output.column_mut(i).iter_mut().for_each(|c| c.im = 0.0);
-            }
-        }
-        Self {
-            values,
-            input,
-            output,
-        }
+    fn modes(&self, order: usize) -> Result<(Modes, f64), ControlError> {
+        let sigma = self.hankel.values();
+        let gramians = match self.time {
+            Time::Continuous => Gramians::Kept(sigma),
+            Time::Discrete { .. } => Gramians::Cut(sigma),
+        };
+        self.form.modes(order, gramians)
     }
 }

@@ -11,12 +11,13 @@ use crate::control::ControlError;
 use crate::control::GramianFactors;
 use crate::control::HankelValues;
 use crate::control::balance::Block;
-use crate::control::balance::Modes;
-use crate::control::balance::exponent_of;
 use crate::control::balance::project_onto;
 use crate::control::gramian::grade_columns;
+use crate::control::modes::Modes;
+use crate::control::modes::exponent_of;
 use crate::linalg::Equation;
 use crate::linalg::GradedSvd;
+use crate::linalg::LinalgError;
 use crate::linalg::Triangular;
 use crate::linalg::dense_svd;
 use crate::linalg::diagonalise_real;
@@ -202,9 +203,65 @@ impl DenseBalanced {
     /// [`ControlError::System`] when the result is not finite.
     pub fn truncate(&self, states: usize) -> Result<DenseReduced, ControlError> {
         let order = states.min(self.hankel.numerical_rank());
+        self.reduced(self.block.leading(order), self.feedthrough.clone())
+    }
+
+    /// Keeps the `states` leading balanced states and sets the others to the values at which they
+    /// would rest (s = 0, z = 1). The feedthrough changes.
+    ///
+    /// ```text
+    /// N_r = N₁₁ − N₁₂ N₂₂⁻¹ N₂₁   b_r = b₁ − N₁₂ N₂₂⁻¹ b₂   c_r = c₁ − c₂ N₂₂⁻¹ N₂₁
+    /// D_r = D − c₂ N₂₂⁻¹ b₂       N = A, or A − I in discrete time
+    /// ```
+    ///
+    /// In discrete time C (zI − A)⁻¹ B + D is what keeps its gain, the transfer function of
+    /// [`DenseSystem::transfer`].
+    ///
+    /// # Errors
+    /// [`ControlError::Linalg`] when N₂₂ is singular to working precision.
+    ///
+    /// # References
+    /// Liu and Anderson, *Singular perturbation approximation of balanced systems*, Int. J.
+    /// Control 50 (1989); SLICOT AB09BD.
+    pub fn residualise(&self, states: usize) -> Result<DenseReduced, ControlError> {
+        let rank = self.hankel.numerical_rank();
+        let order = states.min(rank);
         let Block { a, b, c } = self.block.leading(order);
+        let shift = match self.time {
+            Time::Continuous => 0.0,
+            Time::Discrete { .. } => 1.0,
+        };
+        let rest = rank - order;
+        let mut steady = self.block.a.view((order, order), (rest, rest)).into_owned();
+        steady -= DMatrix::identity(rest, rest) * shift;
+        let (n21, b2) = (
+            self.block.a.view((order, 0), (rest, order)),
+            self.block.b.rows(order, rest),
+        );
+        let (n12, c2) = (
+            self.block.a.view((0, order), (order, rest)),
+            self.block.c.columns(order, rest),
+        );
+        let lu = steady.lu();
+        let singular = LinalgError::NoUniqueSolution { size: rest };
+        let follow = lu.solve(&n21.into_owned()).ok_or(singular.clone())?;
+        let driven = lu.solve(&b2.into_owned()).ok_or(singular)?;
+        let block = Block {
+            a: a - n12 * &follow,
+            b: b - n12 * &driven,
+            c: c - c2 * follow,
+        };
+        self.reduced(block, &self.feedthrough - c2 * driven)
+    }
+
+    fn reduced(
+        &self,
+        block: Block<f64>,
+        feedthrough: DMatrix<f64>,
+    ) -> Result<DenseReduced, ControlError> {
+        let order = block.a.nrows();
         Ok(DenseReduced {
-            system: DenseSystem::new(self.time, a, b, c, self.feedthrough.clone())?,
+            system: DenseSystem::new(self.time, block.a, block.b, block.c, feedthrough)?,
             order,
             error_bound: self.hankel.truncation_bound(order),
             tie: self.hankel.tie_at(order),

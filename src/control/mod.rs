@@ -15,6 +15,7 @@ mod hankel;
 mod hinf;
 mod horizon;
 mod modal;
+mod modes;
 mod norm;
 mod plane;
 mod quick;
