@@ -12,8 +12,8 @@ mod common;
 use common::{here, json, pairs, reals, worst_relative};
 use hankelite::control::{
     ControlError, Realisation, balance, balance_for_dc, balance_over_horizon,
-    complex_gramian_factors, dc_gain, dense_balance, h2_error, h2_norm, hankel_values,
-    real_gramian_factors,
+    complex_gramian_factors, dc_gain, dense_balance, h2_error, h2_norm, hankel_values, hinf_error,
+    hinf_norm, real_gramian_factors,
 };
 use hankelite::ssm::{DenseSystem, DiagonalSystem, SystemError, Time};
 use nalgebra::DMatrix;
@@ -452,4 +452,164 @@ fn values_over_a_horizon_are_those_of_the_block_hankel_matrix() {
             assert!((x - y).abs() < 1e-10 * largest, "{horizon}: {x} {y}");
         }
     }
+}
+
+/// ‖G‖₂ at one frequency, by the dense system behind the modes.
+fn gain_at(system: &DenseSystem, frequency: f64) -> f64 {
+    let s = match system.time() {
+        Time::Continuous => Complex64::new(0.0, frequency),
+        Time::Discrete { .. } => Complex64::new(0.0, frequency).exp(),
+    };
+    // The transfer function of the dense system is that of C A^l B one step later.
+    let shift = match system.time() {
+        Time::Continuous => Complex64::ONE,
+        Time::Discrete { .. } => s,
+    };
+    let direct = system.feedthrough().map(Complex64::from);
+    let strict = system.transfer(s).unwrap() - &direct;
+    (strict * shift + direct).singular_values()[0]
+}
+
+#[test]
+fn h_infinity_norms_bound_a_sweep_and_are_attained_where_they_say() {
+    let mut closest = f64::INFINITY;
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        for (time, system) in both_times(&value) {
+            let found = hinf_norm(system.stable().unwrap(), Realisation::Real).unwrap();
+            let gap = found.upper / found.value - 1.0;
+            assert!((0.0..1e-8).contains(&gap), "{name} {time}: {found:?}");
+            let dense = DenseSystem::from_diagonal(&system).unwrap();
+            if found.frequency.is_finite() && name != "huge_step" {
+                let there = gain_at(&dense, found.frequency);
+                let error = (there / found.value - 1.0).abs();
+                // A pole e^z beside the circle is rounded in the dense matrix.
+                let allowed = match name {
+                    "near_axis" | "tiny_step" => 1e-6,
+                    _ => 1e-9,
+                };
+                assert!(error < allowed, "{name} {time}: {there} {found:?}");
+            }
+            for k in 0..400 {
+                let frequency = match system.time() {
+                    Time::Continuous => 1e-3 * 1.04_f64.powi(k),
+                    Time::Discrete { .. } => std::f64::consts::PI * f64::from(k) / 399.0,
+                };
+                let gain = gain_at(&dense, frequency);
+                assert!(
+                    gain <= found.upper * (1.0 + 1e-12),
+                    "{name} {time} {frequency}"
+                );
+                closest = closest.min(found.upper / gain);
+            }
+        }
+    }
+    println!("a sweep of 400 points comes within {:.1e}", closest - 1.0);
+}
+
+#[test]
+fn h_infinity_norms_do_not_depend_on_unitary_changes_of_inputs_and_outputs() {
+    for value in systems() {
+        for (time, system) in both_times(&value) {
+            let flat = DMatrix::zeros(system.output().nrows(), system.input().ncols());
+            let (lambda, b, c) = (
+                system.exponents().to_vec(),
+                system.input().clone(),
+                system.output().clone(),
+            );
+            let system = DiagonalSystem::new(system.time(), lambda, b, c, flat).unwrap();
+            let other = disguised(&system);
+            let [x, y] = [&system, &other].map(|system| {
+                let norm = hinf_norm(system.stable().unwrap(), Realisation::Real);
+                norm.unwrap().value
+            });
+            assert!(
+                (x / y - 1.0).abs() < 1e-8,
+                "{} {time}: {x} {y}",
+                value["name"]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_single_channel_seen_as_one_of_several_has_its_norm() {
+    let lambda = vec![Complex64::new(-1e-7, 3.0), Complex64::new(-0.7, 1.0)];
+    let c = [Complex64::new(1.0, -2.0), Complex64::new(0.3, 0.5)];
+    for time in [Time::Continuous, Time::Discrete { step: 0.1 }] {
+        let single = DiagonalSystem::siso(time, lambda.clone(), &c, 0.5).unwrap();
+        let single = single.stable().unwrap();
+        // The same response in both entries of a diagonal 2 x 2 matrix, one of them halved.
+        let twice = [&lambda[..], &lambda[..]].concat();
+        let input = DMatrix::from_fn(4, 2, |i, j| {
+            Complex64::from(f64::from(u8::from(i / 2 == j)))
+        });
+        let output = DMatrix::from_fn(2, 4, |i, j| {
+            if i != j / 2 {
+                return Complex64::ZERO;
+            }
+            c[j % 2] * if i == 0 { 1.0 } else { 0.5 }
+        });
+        let direct = DMatrix::from_row_slice(2, 2, &[0.5, 0.0, 0.0, 0.25]);
+        let several = DiagonalSystem::new(time, twice, input, output, direct).unwrap();
+        for realisation in REALISATIONS {
+            let one = hinf_norm(single, realisation).unwrap();
+            let two = hinf_norm(several.stable().unwrap(), realisation).unwrap();
+            assert!(
+                (two.value / one.value - 1.0).abs() < 1e-9,
+                "{one:?} {two:?}"
+            );
+            assert!(
+                (two.frequency - one.frequency).abs() < 1e-9,
+                "{one:?} {two:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn errors_of_truncation_and_residualisation_lie_within_their_bounds() {
+    let mut count = 0;
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        for (time, system) in both_times(&value) {
+            let full = system.stable().unwrap();
+            let size = hinf_norm(full, Realisation::Real).unwrap().value;
+            let balanced = balance(full, Realisation::Real).unwrap();
+            let resting = balance_for_dc(full, Realisation::Real).unwrap();
+            // A frequency is known to some ulps, a part of 1e-6 of the decay of a pole at -1e-8.
+            let formed = if name == "near_axis" { 3e-6 } else { 0.0 };
+            for order in some_orders(balanced.hankel().numerical_rank()) {
+                let place = format!("{name} {time} {order}");
+                let cut = balanced.truncate(order).unwrap();
+                let rest = resting.residualise(order).unwrap();
+                for (reduced, hankel) in [(&cut, balanced.hankel()), (&rest, resting.hankel())] {
+                    // Directions of close values are known to rounding over their distance.
+                    let sigma = |k: usize| hankel.values().get(k).copied().unwrap_or(0.0);
+                    let distance = match order {
+                        0 => f64::INFINITY,
+                        _ => (sigma(order - 1) - sigma(order)) / sigma(0),
+                    };
+                    let mixed = 1e-16 / distance;
+                    let slack = (1e-12 * reduced.condition + formed + mixed) * size;
+                    let small = reduced.system.stable().unwrap();
+                    let error = hinf_error(full, small, Realisation::Real).unwrap();
+                    assert!(
+                        error.value <= reduced.error_bound + slack,
+                        "{place}: {error:?} {:e} {:e} {size:e}",
+                        reduced.error_bound,
+                        reduced.condition
+                    );
+                    count += 1;
+                }
+                let small = cut.system.stable().unwrap();
+                let error = hinf_error(full, small, Realisation::Real).unwrap();
+                let sigma = balanced.hankel().values();
+                let next = sigma.get(cut.order).copied().unwrap_or(0.0);
+                let slack = (1e-12 * cut.condition + formed) * size;
+                assert!(next <= error.upper + slack, "{place}: {next:e} {error:?}");
+            }
+        }
+    }
+    println!("{count} reductions");
 }

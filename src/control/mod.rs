@@ -21,6 +21,7 @@ mod plane;
 mod quick;
 mod realisation;
 mod residualise;
+mod response;
 #[cfg(test)]
 mod samples;
 mod unstable;

@@ -180,6 +180,9 @@ impl DcBalanced {
     fn turn_back(&self, mut modes: Modes) -> Result<DiagonalSystem, ControlError> {
         let (time, gain) = (self.reciprocal.time, &self.reciprocal.feedthrough);
         for j in 0..modes.values.len() {
+            if let (Time::Continuous, Some(gap)) = (time, modes.gaps[j]) {
+                modes.values[j].re = -0.5 * gap;
+            }
             let value = modes.values[j].inv();
             modes.values[j] = value;
             // 1 − |a|² of ν = 1/μ is −(2 Re μ + 1)/|μ|², and −2 Re ν is −2 Re μ/|μ|².

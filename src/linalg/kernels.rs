@@ -136,6 +136,20 @@ fn unpacked(
     (values, DMatrix::from_fn(size, size, |i, j| vectors[(i, j)]))
 }
 
+/// The largest singular value, right to rounding: 0 of an empty matrix, infinite where an entry is
+/// not finite.
+pub fn spectral_norm(a: &DMatrix<Complex64>) -> f64 {
+    if a.is_empty() {
+        return 0.0;
+    }
+    if !a.iter().all(|x| x.is_finite()) {
+        return f64::INFINITY;
+    }
+    let sigma = singular_values(a).and_then(|sigma| sigma.first().copied());
+    // The other norm is a bound.
+    sigma.unwrap_or_else(|| a.norm())
+}
+
 /// All singular values, descending.
 pub(super) fn singular_values(a: &DMatrix<Complex64>) -> Option<Vec<f64>> {
     view(a).singular_values().ok()

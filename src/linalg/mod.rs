@@ -22,6 +22,7 @@ pub use fft::Convolver;
 pub use kernels::Scalar;
 pub use kernels::multiply;
 pub use kernels::multiply_adjoint;
+pub use kernels::spectral_norm;
 pub use lyapunov::Equation;
 pub use lyapunov::SymmetricRoot;
 pub use lyapunov::Triangular;
