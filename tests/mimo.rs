@@ -12,8 +12,8 @@ mod common;
 use common::{here, json, pairs, reals, worst_relative};
 use hankelite::control::{
     ControlError, Realisation, balance, balance_for_dc, balance_over_horizon,
-    complex_gramian_factors, dc_gain, dense_balance, h2_error, h2_norm, hankel_values, hinf_error,
-    hinf_norm, real_gramian_factors,
+    complex_gramian_factors, dc_gain, dense_balance, h2_error, h2_norm, h2_optimal, hankel_values,
+    hinf_error, hinf_norm, real_gramian_factors,
 };
 use hankelite::ssm::{DenseSystem, DiagonalSystem, SystemError, Time};
 use nalgebra::DMatrix;
@@ -614,4 +614,49 @@ fn errors_of_truncation_and_residualisation_lie_within_their_bounds() {
         }
     }
     println!("{count} reductions");
+}
+
+#[test]
+fn h2_refinement_never_loses_to_truncation_and_mostly_ends_at_a_stationary_point() {
+    let (mut runs, mut converged, mut gains) = (0, 0, Vec::new());
+    for value in systems() {
+        let name = value["name"].as_str().unwrap();
+        // Poles on the axis, or many turns or decades within a step, leave no digits to descend by.
+        if ["near_axis", "aliased", "huge_step", "scaled"].contains(&name) {
+            continue;
+        }
+        for (time, system) in both_times(&value) {
+            let full = system.stable().unwrap();
+            let norm = h2_norm(full).unwrap();
+            let states = hankel_values(full, Realisation::Real)
+                .unwrap()
+                .numerical_rank()
+                / 2;
+            if system.order() > 12 || states == 0 {
+                continue;
+            }
+            let (refined, start) = h2_optimal(full, states).unwrap();
+            let place = format!("{name} {time} {states}");
+            let before = h2_error(full, start.system.stable().unwrap()).unwrap();
+            assert_eq!(refined.error_before, before, "{place}");
+            let found = h2_error(full, refined.system.stable().unwrap()).unwrap();
+            assert_eq!(refined.error, found, "{place}");
+            assert!(found <= before, "{place}");
+            assert_eq!(refined.system.feedthrough(), system.feedthrough());
+            runs += 1;
+            converged += usize::from(refined.converged);
+            if before > 1e-6 * norm {
+                gains.push(found / before);
+            }
+            println!("{place}: {:.4}, {} steps", found / before, refined.steps);
+        }
+    }
+    gains.sort_by(f64::total_cmp);
+    let median = gains[gains.len() / 2];
+    println!("{runs} runs, {converged} converged, error/before: median {median:.4}");
+    assert!(
+        runs > 10 && converged * 4 >= runs * 3,
+        "{converged} of {runs}"
+    );
+    assert!(median < 0.99, "{median}");
 }

@@ -10,6 +10,7 @@ mod balance;
 mod dense;
 mod generators;
 mod gramian;
+mod h2_kernel;
 mod h2_optimal;
 mod hankel;
 mod hinf;
