@@ -18,6 +18,7 @@ pub(super) enum Cutter {
     Truncate(Balanced),
     Residualise(DcBalanced),
     Horizon(HorizonBalanced),
+    HankelNorm(Balanced, DiagonalSystem),
 }
 
 impl Cutter {
@@ -32,6 +33,7 @@ impl Cutter {
         Ok(match method {
             Method::Residualised => Cutter::Residualise(balance_for_dc(stable, realisation)?),
             Method::Horizon => Cutter::Horizon(balance_over_horizon(system, horizon, realisation)?),
+            Method::HankelNorm => Cutter::HankelNorm(balance(stable, realisation)?, system.clone()),
             _ => Cutter::Truncate(balance(stable, realisation)?),
         })
     }
@@ -41,6 +43,7 @@ impl Cutter {
             Cutter::Truncate(balanced) => balanced.hankel(),
             Cutter::Residualise(balanced) => balanced.hankel(),
             Cutter::Horizon(balanced) => balanced.hankel(),
+            Cutter::HankelNorm(balanced, _) => balanced.hankel(),
         }
     }
 
@@ -49,6 +52,7 @@ impl Cutter {
         match self {
             Cutter::Truncate(balanced) => balanced.truncate(states),
             Cutter::Residualise(balanced) => balanced.residualise(states),
+            Cutter::HankelNorm(balanced, full) => balanced.hankel_norm(full.stable()?, states),
             Cutter::Horizon(balanced) => {
                 let reduced = balanced.truncate(states)?;
                 Ok(Reduced {
