@@ -11,6 +11,7 @@ use crate::control::Realisation;
 use crate::control::complex_gramian_factors;
 use crate::control::hankel::factor_svd;
 use crate::control::modes::Modes;
+use crate::control::modes::any_near_boundary;
 use crate::control::modes::gaps;
 use crate::control::real_gramian_factors;
 use crate::control::realisation::RealSystem;
@@ -39,11 +40,27 @@ pub struct Balanced {
     pub(super) feedthrough: DMatrix<f64>,
 }
 
-/// (A − I, B, C) in discrete time, (A, B, C) in continuous time, k × k with σ_k above rounding.
+/// What the balanced (A − I, B, C), in continuous time (A, B, C), is made from.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
-    Real(Block<f64>),
-    Complex(Block<Complex64>),
+    Real(Projection<f64>),
+    Complex(Projection<Complex64>),
+}
+
+/// Factors and singular vectors of as many states as the numerical rank. A block is formed when
+/// it is asked for: of most systems only the leading states are.
+#[derive(Debug, Clone)]
+pub(super) struct Projection<T: ComplexField<RealField = f64>> {
+    /// F_o.
+    left: DMatrix<T>,
+    /// A F_c, or (A − I) F_c.
+    moved: DMatrix<T>,
+    u: DMatrix<T>,
+    v: DMatrix<T>,
+    sigma: Vec<f64>,
+    input: DMatrix<T>,
+    /// C F_c.
+    heard: DMatrix<T>,
 }
 
 #[derive(Debug, Clone)]
@@ -105,9 +122,9 @@ pub fn balance(
                 out
             };
             let states = source.order();
-            let (hankel, block) =
-                project(&factors, apply, source.input(), source.output(), states)?;
-            (hankel, Form::Complex(block))
+            let (hankel, projection) =
+                project(factors, apply, source.input(), source.output(), states)?;
+            (hankel, Form::Complex(projection))
         }
         Realisation::Real => {
             let real = RealSystem::of(source);
@@ -115,8 +132,8 @@ pub fn balance(
             let shifted = shifted_poles(source.time(), &real.exponents());
             let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
             let states = real_states(source);
-            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
-            (hankel, Form::Real(block))
+            let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
+            (hankel, Form::Real(projection))
         }
     };
     Ok(Balanced {
@@ -136,19 +153,56 @@ pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex6
     shifted.collect()
 }
 
-/// Hankel values and the balanced (A, B, C) of as many states as the numerical rank, `apply` being
-/// A, of a system stored with `states` states.
+/// Hankel values and the projection onto as many states as the numerical rank, `apply` being A, of
+/// a system stored with `states` states.
 pub(super) fn project<T: Scalar>(
-    factors: &GramianFactors<T>,
+    factors: GramianFactors<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     b: &DMatrix<T>,
     c: &DMatrix<T>,
     states: usize,
-) -> Result<(HankelValues, Block<T>), ControlError> {
-    let svd = factor_svd(factors)?;
+) -> Result<(HankelValues, Projection<T>), ControlError> {
+    let svd = factor_svd(&factors)?;
     let hankel = HankelValues::traced(&svd, states);
-    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, (b, c));
-    Ok((hankel, block))
+    let projection = Projection {
+        moved: apply(&factors.controllability),
+        heard: multiply(c, &factors.controllability),
+        left: factors.observability,
+        u: svd.u,
+        v: svd.v,
+        sigma: svd.sigma[..hankel.numerical_rank()].to_vec(),
+        input: b.clone(),
+    };
+    Ok((hankel, projection))
+}
+
+impl<T: Scalar> Projection<T> {
+    fn rank(&self) -> usize {
+        self.sigma.len()
+    }
+
+    /// The balanced (A, B, C) of the leading `order` states. Cost 4 n² `order` products.
+    pub(super) fn leading(&self, order: usize) -> Block<T> {
+        let scaled = |vectors: &DMatrix<T>| {
+            let mut vectors = vectors.columns(0, order).into_owned();
+            for (mut column, sigma) in vectors.column_iter_mut().zip(&self.sigma) {
+                column.unscale_mut(sigma.sqrt());
+            }
+            vectors
+        };
+        let v = scaled(&self.v);
+        let left = multiply(&self.left, &scaled(&self.u));
+        Block {
+            a: multiply_adjoint(&left, &multiply(&self.moved, &v)),
+            b: multiply_adjoint(&left, &self.input),
+            c: multiply(&self.heard, &v),
+        }
+    }
+
+    /// All states above rounding.
+    pub(super) fn whole(&self) -> Block<T> {
+        self.leading(self.rank())
+    }
 }
 
 /// The balanced (A, B, C) of the leading `rank` states.
@@ -195,25 +249,25 @@ impl Form {
         gramians: Gramians<'_>,
     ) -> Result<(Modes, f64), ControlError> {
         match self {
-            Form::Complex(block) => {
-                let kept = block.leading(order);
+            Form::Complex(projection) => {
+                let kept = projection.leading(order);
                 if order == 0 {
                     return Ok((Modes::none(&kept.b, &kept.c), 1.0));
                 }
                 let d = diagonalise_complex(&kept.a)?;
                 let mut modes = Modes::new(&d, &kept.b, &kept.c);
-                modes.gaps = gramians.gaps(&d, block, order);
+                modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
                 Ok((modes, d.condition))
             }
-            Form::Real(block) => {
-                let kept = block.leading(order);
+            Form::Real(projection) => {
+                let kept = projection.leading(order);
                 let (b, c) = (kept.b.map(Complex64::from), kept.c.map(Complex64::from));
                 if order == 0 {
                     return Ok((Modes::none(&b, &c), 1.0));
                 }
                 let d = diagonalise_real(&kept.a)?;
                 let mut modes = Modes::new(&d, &b, &c);
-                modes.gaps = gramians.gaps(&d, block, order);
+                modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
                 Ok((modes.heard(), d.condition))
             }
         }
@@ -227,38 +281,53 @@ pub(super) enum Gramians<'a> {
     Unknown,
     /// Both are diag(σ), and so they stay when the block is cut.
     Kept(&'a [f64]),
+    /// The same for (A − I)⁻¹, which obeys M Σ + Σ M* + Σ = −(M B)(M B)*.
+    Reciprocal(&'a [f64]),
     /// Both are diag(σ) for the whole block of a discrete system: A₁₁ Σ₁ A₁₁* − Σ₁ is
     /// −B₁ B₁* − A₁₂ Σ₂ A₁₂*.
     Cut(&'a [f64]),
 }
 
 impl Gramians<'_> {
-    fn gaps<T>(self, d: &Diagonalised, block: &Block<T>, order: usize) -> Vec<Option<f64>>
+    /// See [`gaps`]. Hardly any system has a mode so near the boundary, so the block before the cut
+    /// is formed only then.
+    fn gaps<T>(
+        self,
+        d: &Diagonalised,
+        kept: &Block<T>,
+        whole: impl Fn() -> Block<T>,
+    ) -> Vec<Option<f64>>
     where
         T: Scalar + Into<Complex64>,
     {
-        let (sigma, tail) = match self {
+        let (order, size) = (kept.a.nrows(), kept.a.norm());
+        let (sigma, distance): (_, fn(Complex64) -> f64) = match self {
             Gramians::Unknown => return vec![None; order],
-            Gramians::Kept(sigma) => (sigma, 0),
-            Gramians::Cut(sigma) => (sigma, block.a.nrows() - order),
+            Gramians::Kept(sigma) => (sigma, |value| 2.0 * value.re),
+            Gramians::Reciprocal(sigma) => (sigma, |value| 2.0 * value.re + 1.0),
+            Gramians::Cut(sigma) => (sigma, |value| 2.0 * value.re + value.norm_sqr()),
         };
-        let (m, p) = (block.b.ncols(), block.c.nrows());
-        let mut b = DMatrix::zeros(order, m + tail);
-        let mut c = DMatrix::zeros(p + tail, order);
-        for i in 0..order {
-            for j in 0..m {
-                b[(i, j)] = block.b[(i, j)].into();
-            }
-            for j in 0..p {
-                c[(j, i)] = block.c[(j, i)].into();
-            }
-            for k in 0..tail {
-                let root = sigma[order + k].sqrt();
-                b[(i, m + k)] = block.a[(i, order + k)].into() * root;
-                c[(p + k, i)] = block.a[(order + k, i)].into() * root;
+        if !any_near_boundary(d, size, distance) {
+            return vec![None; order];
+        }
+        let (b, c) = (kept.b.map(Into::into), kept.c.map(Into::into));
+        if !matches!(self, Gramians::Cut(_)) {
+            return gaps(d, size, &sigma[..order], (&b, &c));
+        }
+        let whole = whole();
+        let (m, p, tail) = (b.ncols(), c.nrows(), whole.a.nrows() - order);
+        let (mut b, mut c) = (
+            b.resize_horizontally(m + tail, Complex64::ZERO),
+            c.resize_vertically(p + tail, Complex64::ZERO),
+        );
+        for k in 0..tail {
+            let root = sigma[order + k].sqrt();
+            for i in 0..order {
+                b[(i, m + k)] = whole.a[(i, order + k)].into() * root;
+                c[(p + k, i)] = whole.a[(order + k, i)].into() * root;
             }
         }
-        gaps(d, block.a.norm(), &sigma[..order], (&b, &c))
+        gaps(d, size, &sigma[..order], (&b, &c))
     }
 }
 

@@ -63,8 +63,8 @@ impl Balanced {
         }
         let cut = Cut::new(&self.hankel, states);
         let optimum = match &self.form {
-            Form::Real(block) => stable_modes(&half_plane(block, self.time, 0.0)?, &cut)?,
-            Form::Complex(block) => stable_modes(&half_plane(block, self.time, 0.0)?, &cut)?,
+            Form::Real(form) => stable_modes(&half_plane(&form.whole(), self.time, 0.0)?, &cut)?,
+            Form::Complex(form) => stable_modes(&half_plane(&form.whole(), self.time, 0.0)?, &cut)?,
         };
         cut.require(optimum.order)?;
         let (order, condition) = (optimum.order, optimum.condition);

@@ -119,8 +119,8 @@ fn balance_complex(system: &DiagonalSystem, horizon: usize) -> Result<BalancedFo
     let diagonal = DMatrix::from_diagonal(&DVector::from_vec(shifted));
     let apply = |x: &DMatrix<Complex64>| &diagonal * x;
     let (b, c) = (system.input(), system.output());
-    let (hankel, block) = project(&factors, apply, b, c, system.order())?;
-    Ok((hankel, Form::Complex(block), lost_c.max(lost_o)))
+    let (hankel, projection) = project(factors, apply, b, c, system.order())?;
+    Ok((hankel, Form::Complex(projection), lost_c.max(lost_o)))
 }
 
 fn balance_real(
@@ -149,8 +149,8 @@ fn balance_real(
     let shifted = shifted_poles(system.time(), &exponents);
     let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
     let states = real_states(system);
-    let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
-    Ok((hankel, Form::Real(block), lost_c.max(lost_o)))
+    let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
+    Ok((hankel, Form::Real(projection), lost_c.max(lost_o)))
 }
 
 impl HorizonBalanced {

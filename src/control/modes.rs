@@ -151,6 +151,17 @@ pub(super) fn gaps(
     (0..d.values.len()).map(each).collect()
 }
 
+/// Whether rounding of A reaches 1e-12 of a mode's distance from the boundary of stability.
+pub(super) fn any_near_boundary(
+    d: &Diagonalised,
+    size: f64,
+    distance: impl Fn(Complex64) -> f64,
+) -> bool {
+    let mixing = Mixing::new(d, f64::EPSILON * size);
+    let near = |j: usize| mixing.of_value(j) > 1e-12 * distance(d.values[j]).abs();
+    (0..d.values.len()).any(near)
+}
+
 /// A quotient replaces an eigenvalue's own decay only where its error is below this part of the
 /// other.
 const CLEARLY: f64 = 0.01;

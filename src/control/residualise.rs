@@ -101,8 +101,8 @@ fn reciprocal_complex(system: StableSystem<'_>) -> Result<(HankelValues, Form), 
     let factors = complex_gramian_factors(system)?;
     let (b, c) = (&inverse * source.input(), source.output() * &inverse);
     let apply = |x: &DMatrix<Complex64>| &inverse * x;
-    let (hankel, block) = project(&factors, apply, &b, &c, source.order())?;
-    Ok((hankel, Form::Complex(block)))
+    let (hankel, projection) = project(factors, apply, &b, &c, source.order())?;
+    Ok((hankel, Form::Complex(projection)))
 }
 
 fn reciprocal_real(system: StableSystem<'_>) -> Result<(HankelValues, Form), ControlError> {
@@ -113,8 +113,8 @@ fn reciprocal_real(system: StableSystem<'_>) -> Result<(HankelValues, Form), Con
     let b = real.apply(&inverse, &real.input);
     let c = real.apply_right(&real.output, &inverse);
     let apply = |x: &DMatrix<f64>| real.apply(&inverse, x);
-    let (hankel, block) = project(&factors, apply, &b, &c, real_states(source))?;
-    Ok((hankel, Form::Real(block)))
+    let (hankel, projection) = project(factors, apply, &b, &c, real_states(source))?;
+    Ok((hankel, Form::Real(projection)))
 }
 
 impl DcBalanced {
@@ -156,7 +156,11 @@ impl DcBalanced {
         let possible = states.min(self.hankel().numerical_rank());
         let mut order = possible;
         loop {
-            let gramians = Gramians::Kept(self.hankel().values());
+            let sigma = self.hankel().values();
+            let gramians = match self.reciprocal.time {
+                Time::Continuous => Gramians::Kept(sigma),
+                Time::Discrete { .. } => Gramians::Reciprocal(sigma),
+            };
             let (modes, condition) = self.reciprocal.form.modes(order, gramians)?;
             match self.turn_back(modes) {
                 Ok(system) if system.is_stable() => {

@@ -6,8 +6,8 @@ use nalgebra::DMatrix;
 use crate::linalg::LinalgError;
 use crate::linalg::Scalar;
 use crate::linalg::kernels::fast_pivoted_qr;
-use crate::linalg::kernels::orthonormalised;
 use crate::linalg::kernels::gram_vectors;
+use crate::linalg::kernels::orthonormalised;
 use crate::linalg::multiply;
 use crate::linalg::multiply_adjoint;
 
