@@ -530,7 +530,7 @@ fn check_hankel_norm(
         found > next * (1.0 - 1e-9) - 1e-13 * sigma[0],
         "{place}: {found}"
     );
-    if order % 3 == 0 {
+    if order.is_multiple_of(3) {
         let norm = hinf_error(full, small, Realisation::Real).unwrap().value;
         let slack = formed_to(name) * 2.0 * sigma.iter().sum::<f64>();
         assert!(norm <= reduced.error_bound + slack, "{place}: {norm:e}");
