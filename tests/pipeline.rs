@@ -390,13 +390,14 @@ fn cutting_nothing_through_the_whole_machinery_keeps_the_logits_of_a_real_model(
     }
 }
 
-const METHODS: [Method; 6] = [
+const METHODS: [Method; 7] = [
     Method::Balanced,
     Method::Residualised,
     Method::ModalHinf,
     Method::ModalH2,
     Method::H2Optimal,
     Method::Horizon,
+    Method::HankelNorm,
 ];
 
 #[test]

@@ -15,8 +15,9 @@ mod common;
 
 use common::{json, reals, shared};
 use hankelite::control::{
-    ControlError, Realisation, balance, dense_balance, dense_gramian_factors, dense_gramians,
-    dense_h2_norm, dense_hankel_values, diagonalise, h2_norm, hankel_values,
+    ControlError, DenseBalanced, Realisation, balance, balance_for_dc, dense_balance,
+    dense_gramian_factors, dense_gramians, dense_h2_norm, dense_hankel_values,
+    dense_stochastic_balance, dense_weighted_balance, diagonalise, h2_norm, hankel_values,
 };
 use hankelite::linalg::{Equation, Triangular, symmetric_root};
 use hankelite::ssm::{DenseSystem, DiagonalSystem, SystemError, Time};
@@ -676,4 +677,263 @@ fn roots_of_computed_gramians_lose_what_factors_keep() {
     assert!(error(textbook.as_slice(), 0) < 1e-12 && error(dense.values(), 0) < 1e-12);
     assert!(error(textbook.as_slice(), 10) > 1e-6 && error(textbook.as_slice(), 11) > 1e-2);
     assert!(error(dense.values(), 6) < 1e-10 && error(dense.values(), 9) < 1e-6);
+}
+
+/// Feedthrough and Markov parameters against a printed model.
+fn assert_model(found: &DenseSystem, expected: &DenseSystem, accuracy: f64) {
+    assert_eq!(found.order(), expected.order());
+    let direct = (found.feedthrough() - expected.feedthrough()).amax();
+    assert!(direct < 6e-5, "D: {direct:e}");
+    let pairs = found.markov_parameters(4).into_iter();
+    for (l, (x, y)) in pairs.zip(expected.markov_parameters(4)).enumerate() {
+        let error = (x - &y).amax() / y.amax();
+        assert!(error < accuracy, "parameter {l}: {error:e}");
+    }
+}
+
+fn with_feedthrough(a: &str, b: &str, c: &str, d: &str) -> DenseSystem {
+    let parts = [a, b, c, d].map(matrix);
+    let [a, b, c, d] = parts;
+    DenseSystem::new(Time::Continuous, a, b, c, d).unwrap()
+}
+
+#[test]
+fn the_slicot_example_residualised_to_five_states_is_the_printed_model() {
+    // examples/results/AB09BD.res, four decimals.
+    let expected = with_feedthrough(
+        "1.3960 5.1248 0 0 4.4331; -4.1411 -3.8605 0 0 -0.6738; 0 0 0.5847 1.9230 0; \
+         0 0 -4.3823 -3.2922 0; 1.3261 1.7851 0 0 -0.2249",
+        "-0.2901 0.2901; -3.4004 3.4004; -0.6379 -0.6379; -3.9315 -3.9315; 1.9813 -1.9813",
+        "-0.6570 0.2053 -0.6416 0.2526 -0.0364; 0.1094 0.4875 0 0 0.8641; \
+         0.6570 -0.2053 -0.6416 0.2526 0.0364",
+        "0.0498 -0.0007; 0.0010 -0.0010; -0.0007 0.0498",
+    );
+    let dense = dense_balance(&slicot_7()).unwrap().residualise(5).unwrap();
+    assert_model(&dense.system, &expected, 2e-3);
+    let (diagonal, _) = diagonalise(&slicot_7()).unwrap();
+    let balanced = balance_for_dc(diagonal.stable().unwrap(), Realisation::Real).unwrap();
+    let reduced = balanced.residualise(5).unwrap();
+    let found = DenseSystem::from_diagonal(&reduced.system).unwrap();
+    assert_model(&found, &expected, 2e-3);
+    for (x, y) in found
+        .markov_parameters(12)
+        .iter()
+        .zip(dense.system.markov_parameters(12))
+    {
+        assert!((x - &y).norm() < 1e-10 * y.norm());
+    }
+    assert!((found.feedthrough() - dense.system.feedthrough()).norm() < 1e-12);
+}
+
+#[test]
+fn the_slicot_example_in_hankel_norm_is_the_printed_model() {
+    // examples/results/AB09CD.res, four decimals.
+    let expected = with_feedthrough(
+        "-0.5038 -5.3070 -3.2250 0 0; 1.8355 -0.5038 -2.6289 0 0; 0 0 -1.5171 0 0; \
+         0 0 0 -1.2925 -9.0718; 0 0 0 0.5047 -1.2925",
+        "-1.5343 1.5343; -0.3614 0.3614; -1.1096 1.1096; -4.5325 -4.5325; -0.7396 -0.7396",
+        "1.8971 -0.3055 -2.1124 0.4421 -2.1023; -0.0394 1.1112 -0.3119 0 0; \
+         -1.8971 0.3055 2.1124 0.4421 -2.1023",
+        "0.0126 -0.0126; 0.0005 -0.0005; -0.0126 0.0126",
+    );
+    let dense = dense_balance(&slicot_7()).unwrap().hankel_norm(5).unwrap();
+    assert_model(&dense.system, &expected, 2e-3);
+    let error = slicot_7().minus(&dense.system).unwrap();
+    let norm = dense_hankel_values(&error).unwrap().values()[0];
+    assert!((norm / 0.0252661410376 - 1.0).abs() < 1e-9, "{norm}");
+    let (diagonal, _) = diagonalise(&slicot_7()).unwrap();
+    let full = diagonal.stable().unwrap();
+    let balanced = balance(full, Realisation::Real).unwrap();
+    let reduced = balanced.hankel_norm(full, 5).unwrap();
+    assert_model(
+        &DenseSystem::from_diagonal(&reduced.system).unwrap(),
+        &expected,
+        2e-3,
+    );
+}
+
+#[test]
+fn the_slicot_example_by_stochastic_balancing_is_the_printed_model() {
+    // examples/results/AB09HD.res, beta = 1, four decimals.
+    let expected = with_feedthrough(
+        "1.2729 0 6.5947 0 -3.4229; 0 0.8169 0 2.4821 0; -2.9889 0 -2.9028 0 -0.3692; \
+         0 -3.3921 0 -3.1126 0; -1.4767 0 -2.0339 0 -0.6107",
+        "0.1331 -0.1331; -0.0862 -0.0862; -2.6777 2.6777; -3.5767 -3.5767; -2.3033 2.3033",
+        "-0.6907 -0.6882 0.0779 0.0958 -0.0038; 0.0676 0 0.6532 0 -0.7522; \
+         0.6907 -0.6882 -0.0779 0.0958 0.0038",
+        "0 0; 0 0; 0 0",
+    );
+    let balanced = dense_stochastic_balance(&slicot_7(), 1.0).unwrap();
+    let printed = [0.8803, 0.8506, 0.8038, 0.4494, 0.3973, 0.0214, 0.0209];
+    let found = balanced.hankel().values();
+    assert!(agrees(found, &printed, 0.0, 5.1e-5 / 0.8803), "{found:?}");
+    let reduced = balanced.truncate(5).unwrap();
+    assert_eq!(reduced.error_bound, f64::INFINITY);
+    assert_model(&reduced.system, &expected, 2e-3);
+    // Without beta the feedthrough would have to be of full row rank.
+    assert!(matches!(
+        dense_stochastic_balance(&slicot_7(), 0.0),
+        Err(ControlError::Linalg(_))
+    ));
+}
+
+/// The largest gain of W_o (G − G_r) W_i on a fine sweep.
+fn weighted_error(
+    system: &DenseSystem,
+    reduced: &DenseSystem,
+    (input, output): (&DenseSystem, &DenseSystem),
+) -> f64 {
+    let error = system.minus(reduced).unwrap();
+    let gain = |k: i32| {
+        let s = Complex64::new(0.0, if k == 0 { 0.0 } else { 1e-3 * 1.01_f64.powi(k) });
+        let product =
+            output.transfer(s).unwrap() * error.transfer(s).unwrap() * input.transfer(s).unwrap();
+        product.singular_values()[0]
+    };
+    (0..1400).map(gain).fold(0.0, f64::max)
+}
+
+#[test]
+fn vargas_weighted_example_has_the_printed_model_and_error() {
+    let system = transfer(&[8.0, 6.0, 2.0], &[1.0, 4.0, 5.0, 2.0]);
+    let (input, output) = (transfer(&[1.0], &[1.0, 3.0]), transfer(&[1.0], &[1.0, 4.0]));
+    let balanced = dense_weighted_balance(&system, Some(&input), Some(&output)).unwrap();
+    let reduced = balanced.residualise(1).unwrap().system;
+    // (2.398 s + 1.739)/(s + 1.739): D, then c b and the pole.
+    let (pole, gain) = (reduced.state()[0], reduced.feedthrough()[0]);
+    let residue = reduced.output()[0] * reduced.input()[0];
+    println!("{gain} {pole} {residue}");
+    assert!((pole + 1.739).abs() < 5e-4 && (gain - 2.398).abs() < 5e-4);
+    assert!((residue - (1.739 - 2.398 * 1.739)).abs() < 2e-3);
+    let error = weighted_error(&system, &reduced, (&input, &output));
+    assert!((error - 0.0855).abs() < 5e-5, "{error}");
+}
+
+#[test]
+fn the_weighted_errors_of_roc_are_found() {
+    // The weight of the paper; the Julia test builds it with B = I, and two of its six errors are
+    // marked broken there.
+    let eye = DMatrix::<f64>::identity(2, 2);
+    let weight = DenseSystem::new(
+        Time::Continuous,
+        &eye * -4.5,
+        &eye * 3.0,
+        &eye * 1.5,
+        eye.clone(),
+    )
+    .unwrap();
+    let system = roc_3();
+    let balanced: DenseBalanced =
+        dense_weighted_balance(&system, Some(&weight), Some(&weight)).unwrap();
+    let printed = [(1, 2.12, 1.405), (2, 0.265, 0.25), (3, 0.112, 0.065)];
+    for (order, cut, rest) in printed {
+        let truncated = balanced.truncate(order).unwrap().system;
+        let residualised = balanced.residualise(order).unwrap().system;
+        for (found, expected) in [(truncated, cut), (residualised, rest)] {
+            let error = weighted_error(&system, &found, (&weight, &weight));
+            println!("{order}: {error} {expected}");
+            assert!(
+                (error / expected - 1.0).abs() < 0.01,
+                "{order}: {error} {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn without_weights_weighted_balancing_is_balancing() {
+    let unit = DenseSystem::new(
+        Time::Continuous,
+        DMatrix::zeros(0, 0),
+        DMatrix::zeros(0, 2),
+        DMatrix::zeros(2, 0),
+        DMatrix::identity(2, 2),
+    )
+    .unwrap();
+    let plain = dense_hankel_values(&slicot_7()).unwrap();
+    for weight in [None, Some(&unit)] {
+        let found = dense_weighted_balance(&slicot_7(), weight, None).unwrap();
+        assert!(agrees(found.hankel().values(), plain.values(), 1e-12, 0.0));
+    }
+    let wrong = dense_weighted_balance(&slicot_7(), None, Some(&unit));
+    assert!(matches!(
+        wrong,
+        Err(ControlError::System(SystemError::Size { .. }))
+    ));
+}
+
+#[test]
+fn the_weighted_example_of_slicot_ab09id_is_reduced_to_its_printed_model() {
+    // doc/AB09ID: the unstable mode stays, the other two are reduced to one with the weight V.
+    let system = continuous(
+        matrix("-26.4 6.4023 4.3868; 32 0 0; 0 8 0"),
+        matrix("16; 0; 0"),
+        matrix("9.2994 1.1624 .1090"),
+    );
+    let weight = continuous(
+        matrix(
+            "-1 0 4 -9.2994 -1.1624 -.1090; 0 2 0 -9.2994 -1.1624 -.1090; \
+             0 0 -3 -9.2994 -1.1624 -.1090; 16 16 16 -26.4 6.4023 4.3868; \
+             0 0 0 32 0 0; 0 0 0 0 8 0",
+        ),
+        matrix("1; 1; 1; 0; 0; 0"),
+        matrix("1 1 1 0 0 0"),
+    );
+    let (diagonal, _) = diagonalise(&system).unwrap();
+    let growing = select(&diagonal, |lambda| lambda.re >= 0.0);
+    let stable = DenseSystem::from_diagonal(&select(&diagonal, |lambda| lambda.re < 0.0)).unwrap();
+    let balanced = dense_weighted_balance(&stable, None, Some(&weight)).unwrap();
+    let found = balanced.hankel().values();
+    assert!(
+        agrees(found, &[3.8253, 0.2005], 0.0, 5.1e-5 / 3.8),
+        "{found:?}"
+    );
+    let reduced = balanced.truncate(1).unwrap().system;
+    assert!((reduced.state()[0] + 34.5297).abs() < 5.1e-5);
+    let residue = reduced.output()[0] * reduced.input()[0];
+    assert!((residue - 16.9329 * 6.9152).abs() < 1.5e-3, "{residue}");
+    assert!((growing.exponents()[0].re - 9.19).abs() < 5.1e-5);
+    let residue = growing.residues().unwrap()[0].re;
+    assert!((residue - 11.9593 * 2.8955).abs() < 1e-3, "{residue}");
+}
+
+#[test]
+fn the_weighted_hankel_norm_example_of_slicot_ab09kd_has_its_printed_model() {
+    // doc/AB09KD: V = 1 - 1.8 s/(s^2 - 0.2 s + 1) grows, and so do its zeros: the stable part of
+    // V G has the residues V(pole) times those of G.
+    let weight = |s: Complex64| 1.0 - 1.8 * s / (s * s - 0.2 * s + 1.0);
+    let scaled = |system: &DiagonalSystem, gain: &dyn Fn(Complex64) -> Complex64| {
+        let residues = system.residues().unwrap();
+        let pairs = residues.iter().zip(system.exponents());
+        let residues: Vec<Complex64> = pairs.map(|(r, &pole)| r * gain(pole)).collect();
+        let direct = system.feedthrough()[0];
+        DiagonalSystem::siso(
+            Time::Continuous,
+            system.exponents().to_vec(),
+            &residues,
+            direct,
+        )
+        .unwrap()
+    };
+    let (diagonal, _) = diagonalise(&butterworth_6()).unwrap();
+    let weighted = scaled(&diagonal, &weight);
+    let full = weighted.stable().unwrap();
+    let balanced = balance(full, Realisation::Real).unwrap();
+    let found = balanced.hankel().values();
+    let printed = [2.6790, 2.1589, 0.8424, 0.1929, 0.0219, 0.0011];
+    assert!(agrees(found, &printed, 0.0, 5.1e-5 / 2.679), "{found:?}");
+    let reduced = balanced.hankel_norm(full, 4).unwrap().system;
+    let reduced = scaled(&reduced, &|s| weight(s).inv());
+    let expected = with_feedthrough(
+        "-0.2391 0.3072 1.1630 1.1967; -2.9709 -0.2391 2.6270 3.1027; 0 0 -0.5137 -1.2842; \
+         0 0 0.1519 -0.5137",
+        "-1.0497; -3.7052; 0.8223; 0.7435",
+        "-0.4466 0.0143 -0.4780 -0.2013",
+        "0.0219",
+    );
+    assert_model(
+        &DenseSystem::from_diagonal(&reduced).unwrap(),
+        &expected,
+        2e-2,
+    );
 }

@@ -150,6 +150,8 @@ enum How {
     H2Optimal,
     /// Truncation balanced over the sequence length (--length) instead of all time.
     Horizon,
+    /// Least Hankel norm of the error.
+    HankelNorm,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -325,6 +327,7 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         How::ModalH2 => Method::ModalH2,
         How::H2Optimal => Method::H2Optimal,
         How::Horizon => Method::Horizon,
+        How::HankelNorm => Method::HankelNorm,
     };
     plan.time = arguments.time.base();
     plan.realisation = match arguments.realisation {

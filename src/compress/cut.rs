@@ -20,6 +20,7 @@ pub(super) enum Cutter {
     Residualise(DcBalanced),
     Horizon(HorizonBalanced),
     Weighted(WeightedBalanced),
+    HankelNorm(Balanced, DiagonalSystem),
 }
 
 impl Cutter {
@@ -34,6 +35,7 @@ impl Cutter {
         Ok(match method {
             Method::Residualised => Cutter::Residualise(balance_for_dc(stable, realisation)?),
             Method::Horizon => Cutter::Horizon(balance_over_horizon(system, horizon, realisation)?),
+            Method::HankelNorm => Cutter::HankelNorm(balance(stable, realisation)?, system.clone()),
             _ => Cutter::Truncate(balance(stable, realisation)?),
         })
     }
@@ -44,6 +46,7 @@ impl Cutter {
             Cutter::Residualise(balanced) => balanced.hankel(),
             Cutter::Horizon(balanced) => balanced.hankel(),
             Cutter::Weighted(balanced) => balanced.hankel(),
+            Cutter::HankelNorm(balanced, _) => balanced.hankel(),
         }
     }
 
@@ -53,6 +56,7 @@ impl Cutter {
             Cutter::Truncate(balanced) => balanced.truncate(states),
             Cutter::Residualise(balanced) => balanced.residualise(states),
             Cutter::Weighted(balanced) => balanced.truncate(states),
+            Cutter::HankelNorm(balanced, full) => balanced.hankel_norm(full.stable()?, states),
             Cutter::Horizon(balanced) => {
                 let reduced = balanced.truncate(states)?;
                 Ok(Reduced {

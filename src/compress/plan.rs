@@ -34,6 +34,8 @@ pub enum Method {
     H2Optimal,
     /// Truncation balanced over the first `kernel_length` steps instead of all time.
     Horizon,
+    /// The least Hankel norm of the error: new poles and residues.
+    HankelNorm,
 }
 
 /// In which time base the channels are balanced or scored.

@@ -337,8 +337,11 @@ fn balanced(
             candidate.notes.push(note.into());
         }
     }
-    if matches!(plan.method, Method::H2Optimal | Method::Horizon) {
-        // No bound is known in advance, so the norm itself is enclosed.
+    if matches!(
+        plan.method,
+        Method::H2Optimal | Method::Horizon | Method::HankelNorm
+    ) {
+        // No bound is known in advance, or a poor one, so the norm itself is enclosed.
         let small = candidate.system.stable()?;
         candidate.error_bound = hinf_error(base.stable()?, small, Realisation::Real)?.upper;
     }

@@ -10,6 +10,9 @@ use crate::control::HankelValues;
 use crate::control::Realisation;
 use crate::control::complex_gramian_factors;
 use crate::control::hankel::factor_svd;
+use crate::control::modes::Modes;
+use crate::control::modes::any_near_boundary;
+use crate::control::modes::gaps;
 use crate::control::real_gramian_factors;
 use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
@@ -19,17 +22,11 @@ use crate::linalg::Scalar;
 use crate::linalg::diagonalise_complex;
 use crate::linalg::diagonalise_real;
 use crate::linalg::expm1;
-use crate::linalg::ln_1p;
 use crate::linalg::multiply;
 use crate::linalg::multiply_adjoint;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
-use crate::ssm::SystemError;
 use crate::ssm::Time;
-
-/// The smallest pole kept apart from zero: ln of it is the fastest decay per step that is
-/// written, e^{−700} after one step.
-const POLE_MIN: f64 = 1e-304;
 
 /// A system in balanced coordinates, ready to be cut at any order.
 ///
@@ -43,11 +40,27 @@ pub struct Balanced {
     pub(super) feedthrough: DMatrix<f64>,
 }
 
-/// (A − I, B, C) in discrete time, (A, B, C) in continuous time, k × k with σ_k above rounding.
+/// What the balanced (A − I, B, C), in continuous time (A, B, C), is made from.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
-    Real(Block<f64>),
-    Complex(Block<Complex64>),
+    Real(Projection<f64>),
+    Complex(Projection<Complex64>),
+}
+
+/// Factors and singular vectors of as many states as the numerical rank. A block is formed when
+/// it is asked for: of most systems only the leading states are.
+#[derive(Debug, Clone)]
+pub(super) struct Projection<T: ComplexField<RealField = f64>> {
+    /// F_o.
+    left: DMatrix<T>,
+    /// A F_c, or (A − I) F_c.
+    moved: DMatrix<T>,
+    u: DMatrix<T>,
+    v: DMatrix<T>,
+    sigma: Vec<f64>,
+    input: DMatrix<T>,
+    /// C F_c.
+    heard: DMatrix<T>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,9 +69,6 @@ pub(super) struct Block<T: ComplexField<RealField = f64>> {
     pub(super) b: DMatrix<T>,
     pub(super) c: DMatrix<T>,
 }
-
-/// Shifted poles ν and the residues whose real part is heard, with κ₂ of the eigenvectors.
-pub(super) type DiagonalModes = (Vec<(Complex64, Complex64)>, f64);
 
 /// A truncated system, diagonal again.
 #[derive(Debug, Clone)]
@@ -112,9 +122,9 @@ pub fn balance(
                 out
             };
             let states = source.order();
-            let (hankel, block) =
-                project(&factors, apply, source.input(), source.output(), states)?;
-            (hankel, Form::Complex(block))
+            let (hankel, projection) =
+                project(factors, apply, source.input(), source.output(), states)?;
+            (hankel, Form::Complex(projection))
         }
         Realisation::Real => {
             let real = RealSystem::of(source);
@@ -122,8 +132,8 @@ pub fn balance(
             let shifted = shifted_poles(source.time(), &real.exponents());
             let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
             let states = real_states(source);
-            let (hankel, block) = project(&factors, apply, &real.input, &real.output, states)?;
-            (hankel, Form::Real(block))
+            let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
+            (hankel, Form::Real(projection))
         }
     };
     Ok(Balanced {
@@ -143,19 +153,56 @@ pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex6
     shifted.collect()
 }
 
-/// Hankel values and the balanced (A, B, C) of as many states as the numerical rank, `apply` being
-/// A, of a system stored with `states` states.
+/// Hankel values and the projection onto as many states as the numerical rank, `apply` being A, of
+/// a system stored with `states` states.
 pub(super) fn project<T: Scalar>(
-    factors: &GramianFactors<T>,
+    factors: GramianFactors<T>,
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     b: &DMatrix<T>,
     c: &DMatrix<T>,
     states: usize,
-) -> Result<(HankelValues, Block<T>), ControlError> {
-    let svd = factor_svd(factors)?;
+) -> Result<(HankelValues, Projection<T>), ControlError> {
+    let svd = factor_svd(&factors)?;
     let hankel = HankelValues::traced(&svd, states);
-    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, (b, c));
-    Ok((hankel, block))
+    let projection = Projection {
+        moved: apply(&factors.controllability),
+        heard: multiply(c, &factors.controllability),
+        left: factors.observability,
+        u: svd.u,
+        v: svd.v,
+        sigma: svd.sigma[..hankel.numerical_rank()].to_vec(),
+        input: b.clone(),
+    };
+    Ok((hankel, projection))
+}
+
+impl<T: Scalar> Projection<T> {
+    fn rank(&self) -> usize {
+        self.sigma.len()
+    }
+
+    /// The balanced (A, B, C) of the leading `order` states. Cost 4 n² `order` products.
+    pub(super) fn leading(&self, order: usize) -> Block<T> {
+        let scaled = |vectors: &DMatrix<T>| {
+            let mut vectors = vectors.columns(0, order).into_owned();
+            for (mut column, sigma) in vectors.column_iter_mut().zip(&self.sigma) {
+                column.unscale_mut(sigma.sqrt());
+            }
+            vectors
+        };
+        let v = scaled(&self.v);
+        let left = multiply(&self.left, &scaled(&self.u));
+        Block {
+            a: multiply_adjoint(&left, &multiply(&self.moved, &v)),
+            b: multiply_adjoint(&left, &self.input),
+            c: multiply(&self.heard, &v),
+        }
+    }
+
+    /// All states above rounding.
+    pub(super) fn whole(&self) -> Block<T> {
+        self.leading(self.rank())
+    }
 }
 
 /// The balanced (A, B, C) of the leading `rank` states.
@@ -194,40 +241,93 @@ impl<T: ComplexField<RealField = f64>> Block<T> {
 }
 
 impl Form {
-    /// The leading `order` states.
-    pub(super) fn leading(&self, order: usize) -> Form {
+    /// The leading `order` states in modal coordinates, with the part whose real output is heard,
+    /// and κ₂(V). Small decays are taken from the Gramians where these are known.
+    pub(super) fn modes(
+        &self,
+        order: usize,
+        gramians: Gramians<'_>,
+    ) -> Result<(Modes, f64), ControlError> {
         match self {
-            Form::Real(block) => Form::Real(block.leading(order)),
-            Form::Complex(block) => Form::Complex(block.leading(order)),
-        }
-    }
-
-    /// The system in modal coordinates, with the part whose real output is heard, and κ₂(V).
-    fn modes(&self) -> Result<(Modes, f64), ControlError> {
-        match self {
-            Form::Complex(block) => {
-                if block.a.is_empty() {
-                    return Ok((Modes::none(&block.b, &block.c), 1.0));
+            Form::Complex(projection) => {
+                let kept = projection.leading(order);
+                if order == 0 {
+                    return Ok((Modes::none(&kept.b, &kept.c), 1.0));
                 }
-                let d = diagonalise_complex(&block.a)?;
-                Ok((Modes::new(&d, &block.b, &block.c), d.condition))
+                let d = diagonalise_complex(&kept.a)?;
+                let mut modes = Modes::new(&d, &kept.b, &kept.c);
+                modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
+                Ok((modes, d.condition))
             }
-            Form::Real(block) => {
-                let b = block.b.map(Complex64::from);
-                let c = block.c.map(Complex64::from);
-                if block.a.is_empty() {
+            Form::Real(projection) => {
+                let kept = projection.leading(order);
+                let (b, c) = (kept.b.map(Complex64::from), kept.c.map(Complex64::from));
+                if order == 0 {
                     return Ok((Modes::none(&b, &c), 1.0));
                 }
-                let d = diagonalise_real(&block.a)?;
-                Ok((Modes::new(&d, &b, &c).heard(), d.condition))
+                let d = diagonalise_real(&kept.a)?;
+                let mut modes = Modes::new(&d, &b, &c);
+                modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
+                Ok((modes.heard(), d.condition))
             }
         }
     }
+}
 
-    /// A = V diag(ν) V⁻¹ and the residues (c V)_j (V⁻¹ b)_j of one input and one output.
-    pub(super) fn diagonal_modes(&self) -> Result<DiagonalModes, ControlError> {
-        let (modes, condition) = self.modes()?;
-        Ok((modes.residues(), condition))
+/// What is known of the Gramians of a block that was cut to its leading states.
+#[derive(Clone, Copy)]
+pub(super) enum Gramians<'a> {
+    /// Nothing.
+    Unknown,
+    /// Both are diag(σ), and so they stay when the block is cut.
+    Kept(&'a [f64]),
+    /// The same for (A − I)⁻¹, which obeys M Σ + Σ M* + Σ = −(M B)(M B)*.
+    Reciprocal(&'a [f64]),
+    /// Both are diag(σ) for the whole block of a discrete system: A₁₁ Σ₁ A₁₁* − Σ₁ is
+    /// −B₁ B₁* − A₁₂ Σ₂ A₁₂*.
+    Cut(&'a [f64]),
+}
+
+impl Gramians<'_> {
+    /// See [`gaps`]. Hardly any system has a mode so near the boundary, so the block before the cut
+    /// is formed only then.
+    fn gaps<T>(
+        self,
+        d: &Diagonalised,
+        kept: &Block<T>,
+        whole: impl Fn() -> Block<T>,
+    ) -> Vec<Option<f64>>
+    where
+        T: Scalar + Into<Complex64>,
+    {
+        let (order, size) = (kept.a.nrows(), kept.a.norm());
+        let (sigma, distance): (_, fn(Complex64) -> f64) = match self {
+            Gramians::Unknown => return vec![None; order],
+            Gramians::Kept(sigma) => (sigma, |value| 2.0 * value.re),
+            Gramians::Reciprocal(sigma) => (sigma, |value| 2.0 * value.re + 1.0),
+            Gramians::Cut(sigma) => (sigma, |value| 2.0 * value.re + value.norm_sqr()),
+        };
+        if !any_near_boundary(d, size, distance) {
+            return vec![None; order];
+        }
+        let (b, c) = (kept.b.map(Into::into), kept.c.map(Into::into));
+        if !matches!(self, Gramians::Cut(_)) {
+            return gaps(d, size, &sigma[..order], (&b, &c));
+        }
+        let whole = whole();
+        let (m, p, tail) = (b.ncols(), c.nrows(), whole.a.nrows() - order);
+        let (mut b, mut c) = (
+            b.resize_horizontally(m + tail, Complex64::ZERO),
+            c.resize_vertically(p + tail, Complex64::ZERO),
+        );
+        for k in 0..tail {
+            let root = sigma[order + k].sqrt();
+            for i in 0..order {
+                b[(i, m + k)] = whole.a[(i, order + k)].into() * root;
+                c[(p + k, i)] = whole.a[(order + k, i)].into() * root;
+            }
+        }
+        gaps(d, size, &sigma[..order], (&b, &c))
     }
 }
 
@@ -266,8 +366,8 @@ impl Balanced {
         let possible = states.min(self.hankel.numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.form.leading(order).modes()?;
-            match self.to_system_of_modes(modes) {
+            let (modes, condition) = self.modes(order)?;
+            match modes.into_system(self.time, self.feedthrough.clone()) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
                         system,
@@ -284,108 +384,12 @@ impl Balanced {
         }
     }
 
-    fn to_system_of_modes(&self, modes: Modes) -> Result<DiagonalSystem, SystemError> {
-        if self.feedthrough.shape() == (1, 1) {
-            return self.to_system(&modes.residues(), self.feedthrough[(0, 0)]);
-        }
-        let exponents = modes
-            .values
-            .iter()
-            .map(|&value| exponent_of(self.time, value))
-            .collect();
-        DiagonalSystem::new(
-            self.time,
-            exponents,
-            modes.input,
-            modes.output,
-            self.feedthrough.clone(),
-        )
-    }
-
-    /// The diagonal system of shifted poles and residues, in the time base that was balanced, with
-    /// one input and one output.
-    pub(super) fn to_system(
-        &self,
-        modes: &[(Complex64, Complex64)],
-        feedthrough: f64,
-    ) -> Result<DiagonalSystem, SystemError> {
-        let exponents = modes
-            .iter()
-            .map(|&(value, _)| exponent_of(self.time, value))
-            .collect();
-        let residues: Vec<Complex64> = modes.iter().map(|&(_, residue)| residue).collect();
-        DiagonalSystem::siso(self.time, exponents, &residues, feedthrough)
-    }
-}
-
-/// λ from a shifted pole: itself, or ln(1 + ν)/Δ on the principal branch. A pole that is zero to
-/// rounding becomes one that is gone after a single step.
-pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
-    match time {
-        Time::Continuous => value,
-        Time::Discrete { step } => {
-            let pole = value + 1.0;
-            if pole.norm() < POLE_MIN {
-                return Complex64::from(POLE_MIN.ln()) / step;
-            }
-            ln_1p(value) / step
-        }
-    }
-}
-
-/// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
-pub(super) struct Modes {
-    pub(super) values: Vec<Complex64>,
-    pub(super) input: DMatrix<Complex64>,
-    pub(super) output: DMatrix<Complex64>,
-}
-
-impl Modes {
-    /// No modes, for order zero.
-    fn none(b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
-        Self {
-            values: Vec::new(),
-            input: b.clone(),
-            output: c.clone(),
-        }
-    }
-
-    /// Shifted poles and residues of one input and one output.
-    fn residues(&self) -> Vec<(Complex64, Complex64)> {
-        let weights = self.output.iter().zip(self.input.iter());
-        let residues = weights.map(|(c, b)| c * b);
-        self.values.iter().copied().zip(residues).collect()
-    }
-
-    pub(super) fn new(d: &Diagonalised, b: &DMatrix<Complex64>, c: &DMatrix<Complex64>) -> Self {
-        Self {
-            values: d.values.clone(),
-            input: &d.inverse * b,
-            output: c * &d.vectors,
-        }
-    }
-
-    /// Of each pair of a real system the upper member, with twice its output. The rows and columns
-    /// of a real pole are real but for rounding.
-    pub(super) fn heard(self) -> Self {
-        let upper: Vec<usize> = (0..self.values.len())
-            .filter(|&i| self.values[i].im >= 0.0)
-            .collect();
-        let values: Vec<Complex64> = upper.iter().map(|&i| self.values[i]).collect();
-        let mut input = self.input.select_rows(&upper);
-        let mut output = self.output.select_columns(&upper);
-        for (i, value) in values.iter().enumerate() {
-            if value.im > 0.0 {
-                output.column_mut(i).scale_mut(2.0);
-            } else {
-                input.row_mut(i).iter_mut().for_each(|b| b.im = 0.0);
-                output.column_mut(i).iter_mut().for_each(|c| c.im = 0.0);
-            }
-        }
-        Self {
-            values,
-            input,
-            output,
-        }
+    fn modes(&self, order: usize) -> Result<(Modes, f64), ControlError> {
+        let sigma = self.hankel.values();
+        let gramians = match self.time {
+            Time::Continuous => Gramians::Kept(sigma),
+            Time::Discrete { .. } => Gramians::Cut(sigma),
+        };
+        self.form.modes(order, gramians)
     }
 }

@@ -11,12 +11,16 @@ use crate::control::ControlError;
 use crate::control::GramianFactors;
 use crate::control::HankelValues;
 use crate::control::balance::Block;
-use crate::control::balance::Modes;
-use crate::control::balance::exponent_of;
 use crate::control::balance::project_onto;
 use crate::control::gramian::grade_columns;
+use crate::control::hankel_norm::Cut;
+use crate::control::hankel_norm::half_plane;
+use crate::control::hankel_norm::stable_modes;
+use crate::control::modes::Modes;
+use crate::control::modes::exponent_of;
 use crate::linalg::Equation;
 use crate::linalg::GradedSvd;
+use crate::linalg::LinalgError;
 use crate::linalg::Triangular;
 use crate::linalg::dense_svd;
 use crate::linalg::diagonalise_real;
@@ -72,7 +76,7 @@ pub fn dense_gramian_factors(system: &DenseSystem) -> Result<GramianFactors<f64>
 }
 
 /// F F* is real: Re F and Im F side by side stand for F, and a QR brings them to n columns.
-fn real_factor(factor: &DMatrix<Complex64>) -> DMatrix<f64> {
+pub(super) fn real_factor(factor: &DMatrix<Complex64>) -> DMatrix<f64> {
     let columns = factor.ncols();
     let parts = DMatrix::from_fn(factor.nrows(), 2 * columns, |i, j| {
         if j < columns {
@@ -91,7 +95,7 @@ fn equation(time: Time) -> Equation {
     }
 }
 
-fn stable_schur(time: Time, state: &DMatrix<f64>) -> Result<Triangular, ControlError> {
+pub(super) fn stable_schur(time: Time, state: &DMatrix<f64>) -> Result<Triangular, ControlError> {
     let schur = Triangular::new(state)?;
     let values = schur.eigenvalues();
     let unstable = |value: &Complex64| match time {
@@ -151,6 +155,8 @@ pub struct DenseBalanced {
     block: Block<f64>,
     time: Time,
     feedthrough: DMatrix<f64>,
+    /// Whether the Gramians are those of the system, so that error bounds hold.
+    bounded: bool,
 }
 
 /// A truncated dense system.
@@ -160,7 +166,7 @@ pub struct DenseReduced {
     pub system: DenseSystem,
     /// States kept; below the asked number when that was above the numerical rank.
     pub order: usize,
-    /// 2 Σ_{j>order} σ_j.
+    /// 2 Σ_{j>order} σ_j; infinite after weighted or stochastic balancing, for which none is known.
     pub error_bound: f64,
     /// Whether the cut fell between two equal Hankel singular values.
     pub tie: bool,
@@ -176,17 +182,26 @@ pub struct DenseReduced {
 /// Tombs and Postlethwaite, *Truncated balanced realization of a stable non-minimal state-space
 /// system*, Int. J. Control 46 (1987).
 pub fn dense_balance(system: &DenseSystem) -> Result<DenseBalanced, ControlError> {
-    let factors = dense_gramian_factors(system)?;
-    let svd = product_svd(&factors)?;
+    balanced_by(system, &dense_gramian_factors(system)?, true)
+}
+
+/// The system balanced by these factors, whatever Gramians they belong to.
+pub(super) fn balanced_by(
+    system: &DenseSystem,
+    factors: &GramianFactors<f64>,
+    bounded: bool,
+) -> Result<DenseBalanced, ControlError> {
+    let svd = product_svd(factors)?;
     let apply = |x: &DMatrix<f64>| system.state() * x;
     let weights = (system.input(), system.output());
     let hankel = HankelValues::new(svd.sigma.clone(), system.order());
-    let block = project_onto(&factors, &svd, hankel.numerical_rank(), apply, weights);
+    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, weights);
     Ok(DenseBalanced {
         hankel,
         block,
         time: system.time(),
         feedthrough: system.feedthrough().clone(),
+        bounded,
     })
 }
 
@@ -202,12 +217,105 @@ impl DenseBalanced {
     /// [`ControlError::System`] when the result is not finite.
     pub fn truncate(&self, states: usize) -> Result<DenseReduced, ControlError> {
         let order = states.min(self.hankel.numerical_rank());
+        self.reduced(self.block.leading(order), self.feedthrough.clone())
+    }
+
+    /// Keeps the `states` leading balanced states and sets the others to the values at which they
+    /// would rest (s = 0, z = 1). The feedthrough changes.
+    ///
+    /// ```text
+    /// N_r = N₁₁ − N₁₂ N₂₂⁻¹ N₂₁   b_r = b₁ − N₁₂ N₂₂⁻¹ b₂   c_r = c₁ − c₂ N₂₂⁻¹ N₂₁
+    /// D_r = D − c₂ N₂₂⁻¹ b₂       N = A, or A − I in discrete time
+    /// ```
+    ///
+    /// In discrete time C (zI − A)⁻¹ B + D is what keeps its gain, the transfer function of
+    /// [`DenseSystem::transfer`].
+    ///
+    /// # Errors
+    /// [`ControlError::Linalg`] when N₂₂ is singular to working precision.
+    ///
+    /// # References
+    /// Liu and Anderson, *Singular perturbation approximation of balanced systems*, Int. J.
+    /// Control 50 (1989); SLICOT AB09BD.
+    pub fn residualise(&self, states: usize) -> Result<DenseReduced, ControlError> {
+        let rank = self.hankel.numerical_rank();
+        let order = states.min(rank);
         let Block { a, b, c } = self.block.leading(order);
+        let shift = match self.time {
+            Time::Continuous => 0.0,
+            Time::Discrete { .. } => 1.0,
+        };
+        let rest = rank - order;
+        let mut steady = self.block.a.view((order, order), (rest, rest)).into_owned();
+        steady -= DMatrix::identity(rest, rest) * shift;
+        let (n21, b2) = (
+            self.block.a.view((order, 0), (rest, order)),
+            self.block.b.rows(order, rest),
+        );
+        let (n12, c2) = (
+            self.block.a.view((0, order), (order, rest)),
+            self.block.c.columns(order, rest),
+        );
+        let lu = steady.lu();
+        let singular = LinalgError::NoUniqueSolution { size: rest };
+        let follow = lu.solve(&n21.into_owned()).ok_or(singular.clone())?;
+        let driven = lu.solve(&b2.into_owned()).ok_or(singular)?;
+        let block = Block {
+            a: a - n12 * &follow,
+            b: b - n12 * &driven,
+            c: c - c2 * follow,
+        };
+        self.reduced(block, &self.feedthrough - c2 * driven)
+    }
+
+    fn reduced(
+        &self,
+        block: Block<f64>,
+        feedthrough: DMatrix<f64>,
+    ) -> Result<DenseReduced, ControlError> {
+        let order = block.a.nrows();
         Ok(DenseReduced {
-            system: DenseSystem::new(self.time, a, b, c, self.feedthrough.clone())?,
+            system: DenseSystem::new(self.time, block.a, block.b, block.c, feedthrough)?,
             order,
-            error_bound: self.hankel.truncation_bound(order),
+            error_bound: if self.bounded {
+                self.hankel.truncation_bound(order)
+            } else {
+                f64::INFINITY
+            },
             tie: self.hankel.tie_at(order),
+        })
+    }
+
+    /// The system of order `states` whose error has the least Hankel norm, σ_{r+1}; see
+    /// [`Balanced::hankel_norm`](crate::control::Balanced::hankel_norm) for the equations. The
+    /// state matrix is block-diagonal. Nothing checks the result.
+    ///
+    /// # Errors
+    /// [`ControlError::HankelNorm`] when rounding leaves another number of stable modes;
+    /// [`ControlError::Linalg`].
+    ///
+    /// # References
+    /// Glover, Int. J. Control 39 (1984); SLICOT AB09CD.
+    pub fn hankel_norm(&self, states: usize) -> Result<DenseReduced, ControlError> {
+        if states >= self.hankel.numerical_rank() {
+            return self.truncate(states);
+        }
+        let cut = Cut::new(&self.hankel, states);
+        let block = half_plane(&self.block, self.time, 1.0)?;
+        let optimum = stable_modes(&block, &cut)?;
+        cut.require(optimum.order)?;
+        let feedthrough = match self.time {
+            Time::Continuous => &self.feedthrough + &optimum.direct,
+            Time::Discrete { .. } => self.feedthrough.clone(),
+        };
+        let (modes, factor) = optimum.modes_in(self.time);
+        let system = modes.into_system(self.time, feedthrough)?;
+        let system = DenseSystem::from_diagonal(&system)?;
+        Ok(DenseReduced {
+            order: cut.order(),
+            error_bound: factor * self.hankel.truncation_bound(cut.order()),
+            tie: cut.order() < states,
+            system,
         })
     }
 }

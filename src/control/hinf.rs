@@ -4,15 +4,21 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::f64::consts::PI;
 
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::ControlError;
 use crate::control::Realisation;
 use crate::control::norm::difference;
 use crate::control::realisation::real_modes;
+use crate::control::response::Response;
+use crate::control::response::Several;
+use crate::control::response::Single;
 use crate::linalg::expm1;
+use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
 use crate::ssm::Time;
+use crate::ssm::real_blocks;
 
 /// The gap between the two bounds at which the search ends, relative to the norm.
 const GAP: f64 = 1e-9;
@@ -40,8 +46,9 @@ pub struct HinfNorm {
     pub frequency: f64,
 }
 
-/// The H∞ norm of a stable system with one input and one output: the largest gain |G(iω)| or
-/// |G(e^{iθ})|, feedthrough included.
+/// The H∞ norm of a stable system: the largest gain |G(iω)| or |G(e^{iθ})|, feedthrough included.
+/// With several inputs or outputs |·| is the largest singular value, and c_j b_j below the p × m
+/// residue of a mode.
 ///
 /// ```text
 /// G(iω)    = D + Σ c_j b_j/(iω − λ_j)          G(e^{iθ}) = D + Σ c_j b_j/(1 − a_j e^{−iθ})
@@ -63,8 +70,12 @@ pub struct HinfNorm {
 /// where modes cancel. After 200 000 intervals the bounds are returned as they stand; `upper` is
 /// a bound in every case. Typical cost: a few hundred intervals, 12 n products each.
 ///
+/// With several inputs or outputs the first term is the largest norm at the corners (t, s) of a
+/// polygon round the parabola s = t², since ‖g₀ + g₁ t + g₂ s‖ is convex; a bound of second order,
+/// so that some more intervals are needed, each of 12 n p m products and four p × m norms.
+///
 /// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
+/// None at present: a stable system has a norm.
 ///
 /// # Examples
 /// ```
@@ -88,32 +99,97 @@ pub fn hinf_norm(
     system: StableSystem<'_>,
     realisation: Realisation,
 ) -> Result<HinfNorm, ControlError> {
-    Ok(Search::new(system, realisation)?.run())
+    let source = system.system();
+    if source.require_siso().is_ok() {
+        let (nodes, residues) = match realisation {
+            Realisation::Complex => (source.exponents().to_vec(), source.residues()?),
+            Realisation::Real => closed_residues(source)?,
+        };
+        let direct = source.feedthrough()[(0, 0)];
+        let response = Single { residues, direct };
+        return Ok(Search::new(source.time(), &nodes, response, realisation).run());
+    }
+    let (nodes, input, output) = match realisation {
+        Realisation::Complex => (
+            source.exponents().to_vec(),
+            source.input().clone(),
+            source.output().clone(),
+        ),
+        Realisation::Real => closed_rows(source),
+    };
+    let response = Several {
+        input,
+        output,
+        direct: source.feedthrough().clone(),
+    };
+    Ok(Search::new(source.time(), &nodes, response, realisation).run())
+}
+
+/// The poles and residues of the conjugate-closed system with one input and one output.
+fn closed_residues(
+    source: &DiagonalSystem,
+) -> Result<(Vec<Complex64>, Vec<Complex64>), ControlError> {
+    let (mut nodes, mut residues) = (Vec::new(), Vec::new());
+    for mode in real_modes(source)? {
+        if mode.single {
+            nodes.push(mode.lambda);
+            residues.push(mode.residue);
+        } else {
+            nodes.extend([mode.lambda, mode.lambda.conj()]);
+            residues.extend([0.5 * mode.residue, 0.5 * mode.residue.conj()]);
+        }
+    }
+    Ok((nodes, residues))
+}
+
+type Rows = (Vec<Complex64>, DMatrix<Complex64>, DMatrix<Complex64>);
+
+/// The poles, rows of B and columns of C of the conjugate-closed system: Re(c x) = (c x + c̄ x̄)/2.
+fn closed_rows(source: &DiagonalSystem) -> Rows {
+    let (mut nodes, mut input, mut output) = (Vec::new(), Vec::new(), Vec::new());
+    for block in real_blocks(source) {
+        if block.single {
+            nodes.push(block.lambda);
+            input.extend(block.input);
+            output.extend(block.output);
+            continue;
+        }
+        nodes.extend([block.lambda, block.lambda.conj()]);
+        input.extend_from_slice(&block.input);
+        input.extend(block.input.iter().map(|b| b.conj()));
+        output.extend(block.output.iter().map(|c| 0.5 * c));
+        output.extend(block.output.iter().map(|c| 0.5 * c.conj()));
+    }
+    let (m, p) = (source.input().ncols(), source.output().nrows());
+    let input = DMatrix::from_row_slice(nodes.len(), m, &input);
+    let output = DMatrix::from_column_slice(p, nodes.len(), &output);
+    (nodes, input, output)
 }
 
 /// The H∞ norm of the difference of two stable systems on the same time base, feedthroughs
-/// included: the worst error over all sinusoids. Poles shared by both are merged, so what
-/// cancels exactly is gone.
+/// included: the worst error over all sinusoids. With one input and one output poles shared by
+/// both are merged, so what cancels exactly is gone.
 ///
 /// # Errors
-/// [`ControlError::DifferentTime`]; [`ControlError::System`] as [`hinf_norm`].
+/// [`ControlError::DifferentTime`]; [`ControlError::System`] when the numbers of inputs or
+/// outputs differ.
 pub fn hinf_error(
     full: StableSystem<'_>,
     reduced: StableSystem<'_>,
     realisation: Realisation,
 ) -> Result<HinfNorm, ControlError> {
-    full.system().require_siso()?;
-    reduced.system().require_siso()?;
+    let shape = full.system().feedthrough().shape();
+    reduced.system().require_size(shape.1, shape.0)?;
     let direct = full.system().feedthrough() - reduced.system().feedthrough();
     let difference = difference(full, reduced, direct)?;
     hinf_norm(difference.stable()?, realisation)
 }
 
-/// One term r/(iω − z) or r/(1 − e^{z − iθ}).
+/// One term R/(iω − z) or R/(1 − e^{z − iθ}), ‖R‖ its size.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     z: Complex64,
-    residue: Complex64,
+    size: f64,
 }
 
 /// What is known of |G| on the frequencies centre ± reach.
@@ -146,68 +222,54 @@ impl Ord for Interval {
 }
 
 /// The sums over modes about one centre.
-struct Expansion {
-    coefficients: [Complex64; TERMS],
+struct Expansion<V> {
+    coefficients: Vec<V>,
     /// The terms left out, the near modes, and what rounding may have cost.
     remainder: f64,
     rounding: f64,
 }
 
-struct Search {
+struct Search<R> {
     time: Time,
     terms: Vec<Term>,
-    feedthrough: f64,
+    response: R,
     symmetric: bool,
     lower: f64,
     frequency: f64,
 }
 
-impl Search {
-    fn new(system: StableSystem<'_>, realisation: Realisation) -> Result<Self, ControlError> {
-        let source = system.system();
-        let step = match source.time() {
+impl<R: Response> Search<R> {
+    fn new(time: Time, nodes: &[Complex64], response: R, realisation: Realisation) -> Self {
+        let step = match time {
             Time::Continuous => 1.0,
             Time::Discrete { step } => step,
         };
         // Reducing the angle once moves it by an ulp of λΔ, which is what λΔ is known to.
         let angle = |im: f64| {
-            if source.time() == Time::Continuous {
+            if time == Time::Continuous {
                 im
             } else {
                 wrap(im)
             }
         };
-        let term = |z: Complex64, residue: Complex64| Term {
-            z: Complex64::new(z.re, angle(z.im)),
-            residue,
+        let term = |(&lambda, size): (&Complex64, f64)| {
+            let z = lambda * step;
+            let z = Complex64::new(z.re, angle(z.im));
+            Term { z, size }
         };
-        let mut terms = Vec::new();
-        match realisation {
-            Realisation::Complex => {
-                let modes = source.exponents().iter().zip(source.residues()?);
-                terms.extend(modes.map(|(lambda, residue)| term(lambda * step, residue)));
-            }
-            Realisation::Real => {
-                for mode in real_modes(source)? {
-                    let z = mode.lambda * step;
-                    if mode.single {
-                        terms.push(term(z, mode.residue));
-                    } else {
-                        terms.push(term(z, 0.5 * mode.residue));
-                        terms.push(term(z.conj(), 0.5 * mode.residue.conj()));
-                    }
-                }
-            }
-        }
-        terms.retain(|term| term.residue != Complex64::ZERO);
-        Ok(Self {
-            time: source.time(),
-            terms,
-            feedthrough: source.feedthrough()[(0, 0)],
+        Self {
+            time,
+            terms: nodes.iter().zip(response.sizes()).map(term).collect(),
+            response,
             symmetric: realisation == Realisation::Real,
             lower: 0.0,
             frequency: 0.0,
-        })
+        }
+    }
+
+    /// The modes that are heard.
+    fn heard(&self) -> impl Iterator<Item = &Term> {
+        self.terms.iter().filter(|term| term.size > 0.0)
     }
 
     fn is_continuous(&self) -> bool {
@@ -218,7 +280,7 @@ impl Search {
         let mut heap = BinaryHeap::new();
         let mut far = 0.0;
         if self.is_continuous() {
-            self.raise(self.feedthrough.abs(), f64::INFINITY);
+            self.raise(self.response.direct(), f64::INFINITY);
             far = self.cover_line(&mut heap);
         } else {
             self.cover_circle(&mut heap);
@@ -272,7 +334,7 @@ impl Search {
         let start = if self.symmetric { 0.0 } else { -PI };
         let mut cuts = vec![start, PI];
         cuts.extend((1..16).map(|k| start + (PI - start) * f64::from(k) / 16.0));
-        let angles = self.terms.iter().map(|term| term.z.im);
+        let angles = self.heard().map(|term| term.z.im);
         cuts.extend(angles.filter(|&angle| angle > start));
         self.cover(cuts, heap);
     }
@@ -280,30 +342,17 @@ impl Search {
     /// Intervals on the imaginary axis up to the frequency where the modes' own gains are below
     /// the gain found; returns the bound beyond it.
     fn cover_line(&mut self, heap: &mut BinaryHeap<Interval>) -> f64 {
-        let fastest = self
-            .terms
-            .iter()
-            .map(|term| term.z.norm())
-            .fold(0.0, f64::max);
+        let fastest = self.heard().map(|term| term.z.norm()).fold(0.0, f64::max);
         let mut edge = 2.0 * fastest;
         let mut cuts = vec![0.0, edge];
-        cuts.extend(self.terms.iter().map(|term| term.z.im).filter(|&w| w > 0.0));
+        cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w > 0.0));
         if !self.symmetric {
             cuts.push(-edge);
-            cuts.extend(
-                self.terms
-                    .iter()
-                    .map(|term| term.z.im)
-                    .filter(|&w| w <= 0.0),
-            );
+            cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w <= 0.0));
         }
         self.cover(cuts, heap);
         for _ in 0..OCTAVES_MAX {
-            let gains = self
-                .terms
-                .iter()
-                .map(|term| term.residue.norm() / (edge - term.z.norm()));
-            let tail = self.feedthrough.abs() + gains.sum::<f64>();
+            let tail = self.beyond(edge);
             if tail <= self.lower * (1.0 + GAP) || !tail.is_finite() {
                 return if tail.is_nan() { 0.0 } else { tail };
             }
@@ -313,11 +362,13 @@ impl Search {
             }
             edge *= 2.0;
         }
-        let gains = self
-            .terms
-            .iter()
-            .map(|term| term.residue.norm() / (edge - term.z.norm()));
-        self.feedthrough.abs() + gains.sum::<f64>()
+        self.beyond(edge)
+    }
+
+    /// A bound of the gain at frequencies above `edge`.
+    fn beyond(&self, edge: f64) -> f64 {
+        let gains = self.heard().map(|term| term.size / (edge - term.z.norm()));
+        self.response.direct() + gains.sum::<f64>()
     }
 
     fn cover(&mut self, mut cuts: Vec<f64>, heap: &mut BinaryHeap<Interval>) {
@@ -341,11 +392,12 @@ impl Search {
     }
 
     fn gain(&self, frequency: f64) -> f64 {
-        let terms = self.terms.iter();
-        let sum: Complex64 = terms
-            .map(|term| term.residue / self.gap(term.z, frequency))
-            .sum();
-        (sum + self.feedthrough).norm()
+        let weight = |term: &Term| match term.size {
+            0.0 => Complex64::ZERO,
+            _ => self.gap(term.z, frequency).inv(),
+        };
+        let weights: Vec<Complex64> = self.terms.iter().map(weight).collect();
+        R::norm(&self.response.combine(&weights, true))
     }
 
     /// The smallest |gap| of one mode over an interval.
@@ -370,13 +422,10 @@ impl Search {
         };
         let sums = self.expand(centre, reach, span);
         let g = &sums.coefficients;
-        let linear = 2.0 * (g[0].conj() * g[1]).re;
-        let square = g[1].norm_sqr() + 2.0 * (g[0].conj() * g[2]).re;
-        let cubic = 2.0 * (g[1].conj() * g[2]).re.abs() * span.powi(3);
-        let quartic = g[2].norm_sqr() * span.powi(4);
-        let peak = peak_of(linear, square, span);
-        let head = g[0].norm_sqr() + linear * peak + square * peak * peak;
-        let tail: f64 = (3..TERMS).map(|k| g[k].norm() * span.powi(k as i32)).sum();
+        let (main, peak) = R::quadratic([&g[0], &g[1], &g[2]], span);
+        let tail: f64 = (3..TERMS)
+            .map(|k| R::norm_bound(&g[k]) * span.powi(k as i32))
+            .sum();
         if peak.abs() < span {
             let there = if self.is_continuous() {
                 peak
@@ -385,7 +434,6 @@ impl Search {
             };
             self.raise(self.gain(centre + there), centre + there);
         }
-        let main = (head + cubic + quartic).max(0.0).sqrt();
         Interval {
             centre,
             reach,
@@ -394,12 +442,15 @@ impl Search {
         }
     }
 
-    fn expand(&self, centre: f64, reach: f64, span: f64) -> Expansion {
-        let mut coefficients = [Complex64::ZERO; TERMS];
-        coefficients[0] = Complex64::from(self.feedthrough);
+    fn expand(&self, centre: f64, reach: f64, span: f64) -> Expansion<R::Value> {
+        let count = self.terms.len();
+        let mut weights = vec![Complex64::ZERO; TERMS * count];
         let mut remainder = 0.0;
-        let mut size = self.feedthrough.abs();
-        for term in &self.terms {
+        let mut size = self.response.direct();
+        for (j, term) in self.terms.iter().enumerate() {
+            if term.size == 0.0 {
+                continue;
+            }
             let gap = self.gap(term.z, centre);
             let ratio = if self.is_continuous() {
                 gap.inv()
@@ -408,12 +459,12 @@ impl Search {
             };
             let shrink = span * ratio.norm();
             if shrink > 0.5 {
-                let gain = term.residue.norm() / self.least_gap(term.z, centre, reach);
+                let gain = term.size / self.least_gap(term.z, centre, reach);
                 remainder += gain;
                 size += gain;
                 continue;
             }
-            let value = term.residue / gap;
+            let value = gap.inv();
             let next = if self.is_continuous() {
                 value / gap
             } else {
@@ -422,30 +473,24 @@ impl Search {
             // d/dt of the variable s = it, and alternating signs, together −i for each order.
             let turn = Complex64::new(ratio.im, -ratio.re);
             let mut power = Complex64::new(next.im, -next.re);
-            coefficients[0] += value;
-            for coefficient in &mut coefficients[1..] {
-                *coefficient += power;
+            weights[j] = value;
+            for k in 1..TERMS {
+                weights[k * count + j] = power;
                 power *= turn;
             }
-            remainder += power.norm() * span.powi(TERMS as i32) / (1.0 - shrink);
-            size += value.norm() + next.norm() * span / (1.0 - shrink);
+            remainder += term.size * power.norm() * span.powi(TERMS as i32) / (1.0 - shrink);
+            size += term.size * (value.norm() + next.norm() * span / (1.0 - shrink));
         }
+        let combine = |k: usize| {
+            let weights = &weights[k * count..(k + 1) * count];
+            self.response.combine(weights, k == 0)
+        };
         Expansion {
-            coefficients,
+            coefficients: (0..TERMS).map(combine).collect(),
             remainder,
-            rounding: (self.terms.len() + 16) as f64 * f64::EPSILON * size,
+            rounding: (count + 15 + self.response.width()) as f64 * f64::EPSILON * size,
         }
     }
-}
-
-/// Where `linear` t + `square` t² is largest on [−span, span].
-fn peak_of(linear: f64, square: f64, span: f64) -> f64 {
-    let edge = if linear < 0.0 { -span } else { span };
-    if square >= 0.0 {
-        return edge;
-    }
-    let vertex = -linear / (2.0 * square);
-    if vertex.abs() < span { vertex } else { edge }
 }
 
 /// An angle in [−π, π].
@@ -456,7 +501,6 @@ fn wrap(angle: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ssm::DiagonalSystem;
 
     fn norm(system: &DiagonalSystem, realisation: Realisation) -> HinfNorm {
         hinf_norm(system.stable().unwrap(), realisation).unwrap()
@@ -511,6 +555,21 @@ mod tests {
         }
     }
 
+    /// The search as [`hinf_norm`] starts it.
+    fn search_of(system: &DiagonalSystem, realisation: Realisation) -> Search<Single> {
+        let (nodes, residues) = match realisation {
+            Realisation::Complex => (system.exponents().to_vec(), system.residues().unwrap()),
+            Realisation::Real => closed_residues(system).unwrap(),
+        };
+        let direct = system.feedthrough()[(0, 0)];
+        Search::new(
+            system.time(),
+            &nodes,
+            Single { residues, direct },
+            realisation,
+        )
+    }
+
     #[test]
     fn the_expansion_bounds_a_dense_sweep_inside_its_interval() {
         let exponents = [(-0.2, 1.0), (-0.05, 1.3), (-1.0, 0.0), (-0.4, -2.5)];
@@ -521,7 +580,7 @@ mod tests {
             let system = DiagonalSystem::siso(time, exponents.clone(), &residues, 0.1).unwrap();
             for realisation in [Realisation::Real, Realisation::Complex] {
                 for (centre, reach) in [(1.0, 0.5), (0.7, 0.01), (-2.0, 0.9), (3.0, 0.1)] {
-                    let mut search = Search::new(system.stable().unwrap(), realisation).unwrap();
+                    let mut search = search_of(&system, realisation);
                     let bound = search.enclose(centre, reach).bound;
                     let sweep = (0..=2000).map(|k| f64::from(k - 1000) / 1000.0);
                     let largest = sweep.map(|x| search.gain(centre + reach * x));

@@ -11,13 +11,10 @@ use crate::control::GramianFactors;
 use crate::control::HankelValues;
 use crate::control::Realisation;
 use crate::control::balance::Form;
+use crate::control::balance::Gramians;
 use crate::control::balance::project;
 use crate::control::balance::shifted_poles;
-use crate::control::realisation::RealMode;
-use crate::control::realisation::apply_modes;
-use crate::control::realisation::real_input;
-use crate::control::realisation::real_modes;
-use crate::control::realisation::real_output;
+use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::expm1;
 use crate::ssm::DiagonalSystem;
@@ -67,8 +64,7 @@ pub struct HorizonReduced {
 /// Cost about 60 n³ flops, whatever the horizon.
 ///
 /// # Errors
-/// [`ControlError::System`] for continuous time, for more than one input or output, and where
-/// growth over the horizon overflows.
+/// [`ControlError::System`] for continuous time, and where growth over the horizon overflows.
 ///
 /// # References
 /// Gawronski and Juang, *Model reduction in limited time and frequency intervals*, Int. J.
@@ -84,7 +80,6 @@ pub fn balance_over_horizon(
             expected: "discrete",
         }));
     };
-    system.require_siso()?;
     let (hankel, form, clipped) = match realisation {
         Realisation::Real => balance_real(system, step, horizon)?,
         Realisation::Complex => balance_complex(system, horizon)?,
@@ -105,15 +100,17 @@ type BalancedForm = (HankelValues, Form, f64);
 fn balance_complex(system: &DiagonalSystem, horizon: usize) -> Result<BalancedForm, ControlError> {
     let nodes = system.scaled_exponents();
     let mirrored: Vec<Complex64> = nodes.iter().map(|z| z.conj()).collect();
-    let conjugate = system.output().map(|c| c.conj());
-    let gramian = |nodes: &[Complex64], weights: &[Complex64]| {
-        DMatrix::from_fn(nodes.len(), nodes.len(), |i, j| {
-            let sum = window_sum(nodes[i] + nodes[j].conj(), horizon as f64);
-            weights[i] * weights[j].conj() * sum
-        })
+    let gramian = |nodes: &[Complex64], rows: &DMatrix<Complex64>| {
+        let mut gramian = rows * rows.adjoint();
+        for j in 0..nodes.len() {
+            for i in 0..nodes.len() {
+                gramian[(i, j)] *= window_sum(nodes[i] + nodes[j].conj(), horizon as f64);
+            }
+        }
+        gramian
     };
-    let (controllability, lost_c) = factor(gramian(&nodes, system.input().as_slice()))?;
-    let (observability, lost_o) = factor(gramian(&mirrored, conjugate.as_slice()))?;
+    let (controllability, lost_c) = factor(gramian(&nodes, system.input()))?;
+    let (observability, lost_o) = factor(gramian(&mirrored, &system.output().adjoint()))?;
     let factors = GramianFactors {
         controllability,
         observability,
@@ -122,8 +119,8 @@ fn balance_complex(system: &DiagonalSystem, horizon: usize) -> Result<BalancedFo
     let diagonal = DMatrix::from_diagonal(&DVector::from_vec(shifted));
     let apply = |x: &DMatrix<Complex64>| &diagonal * x;
     let (b, c) = (system.input(), system.output());
-    let (hankel, block) = project(&factors, apply, b, c, system.order())?;
-    Ok((hankel, Form::Complex(block), lost_c.max(lost_o)))
+    let (hankel, projection) = project(factors, apply, b, c, system.order())?;
+    Ok((hankel, Form::Complex(projection), lost_c.max(lost_o)))
 }
 
 fn balance_real(
@@ -131,27 +128,29 @@ fn balance_real(
     step: f64,
     horizon: usize,
 ) -> Result<BalancedForm, ControlError> {
-    let modes = real_modes(system)?;
-    let nodes: Vec<Complex64> = modes.iter().map(|mode| mode.lambda * step).collect();
+    let real = RealSystem::of(system);
+    let exponents = real.exponents();
+    let nodes: Vec<Complex64> = exponents.iter().map(|lambda| lambda * step).collect();
     let mirrored: Vec<Complex64> = nodes.iter().map(|z| z.conj()).collect();
-    let ones = vec![Complex64::ONE; modes.len()];
-    let share = |mode: &RealMode| if mode.single { 1.0 } else { 0.5 };
-    let outputs = modes.iter().map(|mode| mode.residue.conj() * share(mode));
-    let outputs: Vec<Complex64> = outputs.collect();
-    let (controllability, lost_c) = factor(window_gramian(&modes, &nodes, &ones, horizon))?;
-    let (observability, lost_o) = factor(window_gramian(&modes, &mirrored, &outputs, horizon))?;
+    let gramian = |nodes: &[Complex64], rows: &DMatrix<f64>| {
+        factor(window_gramian(
+            &real,
+            nodes,
+            &real.complex_rows(rows),
+            horizon,
+        ))
+    };
+    let (controllability, lost_c) = gramian(&nodes, &real.input)?;
+    let (observability, lost_o) = gramian(&mirrored, &real.output.transpose())?;
     let factors = GramianFactors {
         controllability,
         observability,
     };
-    let exponents: Vec<Complex64> = modes.iter().map(|mode| mode.lambda).collect();
     let shifted = shifted_poles(system.time(), &exponents);
-    let input = real_input(&modes);
-    let b = DMatrix::from_column_slice(input.len(), 1, &input);
-    let c = DMatrix::from_row_slice(1, input.len(), &real_output(&modes));
-    let apply = |x: &DMatrix<f64>| apply_modes(&modes, &shifted, x);
-    let (hankel, block) = project(&factors, apply, &b, &c, real_states(system))?;
-    Ok((hankel, Form::Real(block), lost_c.max(lost_o)))
+    let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
+    let states = real_states(system);
+    let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
+    Ok((hankel, Form::Real(projection), lost_c.max(lost_o)))
 }
 
 impl HorizonBalanced {
@@ -173,10 +172,9 @@ impl HorizonBalanced {
     /// [`ControlError::Linalg`] when the truncated matrix has no complete set of eigenvectors.
     pub fn truncate(&self, states: usize) -> Result<HorizonReduced, ControlError> {
         let order = states.min(self.hankel().numerical_rank());
-        let (modes, condition) = self.balanced.form.leading(order).diagonal_modes()?;
-        let system = self
-            .balanced
-            .to_system(&modes, self.balanced.feedthrough[(0, 0)])?;
+        let (modes, condition) = self.balanced.form.modes(order, Gramians::Unknown)?;
+        let feedthrough = self.balanced.feedthrough.clone();
+        let system = modes.into_system(self.balanced.time, feedthrough)?;
         Ok(HorizonReduced {
             stable: system.is_stable(),
             system,
@@ -196,25 +194,29 @@ fn window_sum(z: Complex64, horizon: f64) -> Complex64 {
     expm1(z * horizon) / gap
 }
 
-/// The Gramian over the horizon in the coordinates (√2 Re x, √2 Im x) of each pair.
+/// The Gramian over the horizon in the coordinates (√2 Re x, √2 Im x) of each pair, from the
+/// complex row of each mode.
 fn window_gramian(
-    modes: &[RealMode],
+    real: &RealSystem,
     nodes: &[Complex64],
-    weights: &[Complex64],
+    weights: &DMatrix<Complex64>,
     horizon: usize,
 ) -> DMatrix<f64> {
-    let rows: Vec<(usize, bool)> = modes
-        .iter()
-        .enumerate()
-        .flat_map(|(i, mode)| (0..mode.states()).map(move |part| (i, part == 1)))
-        .collect();
-    let scale = |i: usize| if modes[i].single { 0.5_f64.sqrt() } else { 1.0 };
+    let rows = real.states();
+    let scale = |i: usize| {
+        if real.is_single(i) {
+            0.5_f64.sqrt()
+        } else {
+            1.0
+        }
+    };
+    let (products, plain) = (weights * weights.adjoint(), weights * weights.transpose());
     let entry = |row: usize, column: usize| {
         let ((i, imaginary_i), (j, imaginary_j)) = (rows[row], rows[column]);
-        let sum = |x: Complex64, weight| weight * window_sum(nodes[i] + x, horizon as f64);
+        let sum = |x: Complex64| window_sum(nodes[i] + x, horizon as f64);
         // Σ x_i x̄_j and Σ x_i x_j.
-        let hermitian = weights[i] * sum(nodes[j].conj(), weights[j].conj());
-        let plain = weights[i] * sum(nodes[j], weights[j]);
+        let hermitian = products[(i, j)] * sum(nodes[j].conj());
+        let plain = plain[(i, j)] * sum(nodes[j]);
         let value = match (imaginary_i, imaginary_j) {
             (false, false) => hermitian.re + plain.re,
             (false, true) => plain.im - hermitian.im,
@@ -308,15 +310,12 @@ mod tests {
         DiagonalSystem::siso(Time::Discrete { step: 0.1 }, exponents, &residues, 0.0).unwrap()
     }
 
-    /// Σ_{l<h} A^l b bᵀ A^{lT} and Σ Aᵀ^l cᵀ c A^l by their definitions.
+    /// Σ_{l<h} A^l B Bᵀ A^{lT} and Σ Aᵀ^l Cᵀ C A^l by their definitions.
     fn direct(system: &DiagonalSystem, horizon: usize) -> (DMatrix<f64>, DMatrix<f64>) {
-        let modes = real_modes(system).unwrap();
-        let input = real_input(&modes);
-        let states = input.len();
-        let identity = DMatrix::identity(states, states);
-        let a = apply_modes(&modes, &system.poles(), &identity);
-        let mut x = DMatrix::from_column_slice(states, 1, &input);
-        let mut y = DMatrix::from_row_slice(1, states, &real_output(&modes));
+        let real = RealSystem::of(system);
+        let (mut x, mut y) = (real.input.clone(), real.output.clone());
+        let states = x.nrows();
+        let a = real.apply(&system.poles(), &DMatrix::identity(states, states));
         let mut sums = (
             DMatrix::zeros(states, states),
             DMatrix::zeros(states, states),
@@ -330,29 +329,46 @@ mod tests {
         sums
     }
 
+    /// Two inputs and three outputs.
+    fn several() -> DiagonalSystem {
+        let single = sample();
+        let n = single.order();
+        let entry = |i: usize, j: usize| {
+            Complex64::new(((3 * i + j) as f64).sin(), ((i + 2 * j * j) as f64).cos())
+        };
+        DiagonalSystem::new(
+            single.time(),
+            single.exponents().to_vec(),
+            DMatrix::from_fn(n, 2, entry),
+            DMatrix::from_fn(3, n, entry),
+            DMatrix::zeros(3, 2),
+        )
+        .unwrap()
+    }
+
     #[test]
     fn the_factors_give_the_sums_over_the_horizon() {
-        let system = sample();
-        let modes = real_modes(&system).unwrap();
-        let nodes: Vec<Complex64> = system.scaled_exponents();
-        for horizon in [1, 2, 37] {
-            let (w_c, w_o) = direct(&system, horizon);
-            let ones = vec![Complex64::ONE; modes.len()];
-            let (found, clipped) = factor(window_gramian(&modes, &nodes, &ones, horizon)).unwrap();
-            let error = (&found * found.transpose() - &w_c).norm() / w_c.norm();
-            assert!(
-                error < 1e-13 && clipped < 1e-14,
-                "{horizon} {error:e} {clipped:e}"
-            );
-            assert!(found.ncols() <= horizon.min(7));
+        for system in [sample(), several()] {
+            let real = RealSystem::of(&system);
+            let nodes: Vec<Complex64> = system.scaled_exponents();
             let mirrored: Vec<Complex64> = nodes.iter().map(|z| z.conj()).collect();
-            let weights = modes
-                .iter()
-                .map(|m| m.residue.conj() * if m.single { 1.0 } else { 0.5 });
-            let weights: Vec<Complex64> = weights.collect();
-            let (found, _) = factor(window_gramian(&modes, &mirrored, &weights, horizon)).unwrap();
-            let error = (&found * found.transpose() - &w_o).norm() / w_o.norm();
-            assert!(error < 1e-13, "{horizon} {error:e}");
+            for horizon in [1, 2, 37] {
+                let (w_c, w_o) = direct(&system, horizon);
+                let rows = real.complex_rows(&real.input);
+                let (found, clipped) =
+                    factor(window_gramian(&real, &nodes, &rows, horizon)).unwrap();
+                let error = (&found * found.transpose() - &w_c).norm() / w_c.norm();
+                assert!(
+                    error < 1e-13 && clipped < 1e-14,
+                    "{horizon} {error:e} {clipped:e}"
+                );
+                let inputs = real.input.ncols();
+                assert!(found.ncols() <= (horizon * inputs).min(real.input.nrows()));
+                let rows = real.complex_rows(&real.output.transpose());
+                let (found, _) = factor(window_gramian(&real, &mirrored, &rows, horizon)).unwrap();
+                let error = (&found * found.transpose() - &w_o).norm() / w_o.norm();
+                assert!(error < 1e-13, "{horizon} {error:e}");
+            }
         }
     }
 

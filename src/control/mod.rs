@@ -8,20 +8,25 @@
 
 mod balance;
 mod dense;
+mod dense_weighted;
 mod generators;
 mod gramian;
+mod h2_kernel;
 mod h2_optimal;
 mod hankel;
+mod hankel_norm;
 mod hinf;
 mod horizon;
 mod input;
 mod modal;
+mod modes;
 mod norm;
 mod plane;
 mod quick;
 mod realisation;
 mod refine;
 mod residualise;
+mod response;
 #[cfg(test)]
 mod samples;
 mod unstable;
@@ -39,6 +44,8 @@ pub use dense::dense_gramians;
 pub use dense::dense_h2_norm;
 pub use dense::dense_hankel_values;
 pub use dense::diagonalise;
+pub use dense_weighted::dense_stochastic_balance;
+pub use dense_weighted::dense_weighted_balance;
 pub use gramian::GramianFactors;
 pub use gramian::complex_gramian_factors;
 pub use gramian::real_gramian_factors;
@@ -93,6 +100,19 @@ pub enum ControlError {
     /// Two systems that are to be compared have different time bases or steps.
     #[error("the two systems have different time bases or steps")]
     DifferentTime,
+    /// A Hankel-norm approximation that rounding has moved off its optimum.
+    #[error(
+        "the Hankel norm of the error is {found:e} at order {order}, expected {expected:e}: \
+         rounding spoilt the approximation; use balanced truncation, or another order"
+    )]
+    HankelNorm {
+        /// The order of the approximation.
+        order: usize,
+        /// The Hankel norm of its error; NaN when the number of stable modes is wrong.
+        found: f64,
+        /// σ_{order+1}, the least possible.
+        expected: f64,
+    },
     /// An order of zero, or above the number of modes.
     #[error("order {asked} is out of range, expected 1 to {most}")]
     Order {

@@ -136,6 +136,45 @@ impl RealSystem {
         self.modes.iter().map(|&(lambda, _)| lambda).collect()
     }
 
+    /// X M for the same M as in [`RealSystem::apply`].
+    pub(super) fn apply_right(&self, x: &DMatrix<f64>, factors: &[Complex64]) -> DMatrix<f64> {
+        let conjugate: Vec<Complex64> = factors.iter().map(|factor| factor.conj()).collect();
+        self.apply(&conjugate, &x.transpose()).transpose()
+    }
+
+    /// The complex row of each mode behind a matrix with one row for each real state: b of `input`,
+    /// and c̄ of the transposed output (c̄/2 of a pair).
+    pub(super) fn complex_rows(&self, real: &DMatrix<f64>) -> DMatrix<Complex64> {
+        let mut row = 0;
+        let mut rows = DMatrix::zeros(self.modes.len(), real.ncols());
+        for (i, &(_, single)) in self.modes.iter().enumerate() {
+            for j in 0..real.ncols() {
+                rows[(i, j)] = if single {
+                    Complex64::from(real[(row, j)])
+                } else {
+                    Complex64::new(real[(row, j)], real[(row + 1, j)]) / ROOT_TWO
+                };
+            }
+            row += if single { 1 } else { 2 };
+        }
+        rows
+    }
+
+    /// For each real state its mode, and whether it is the imaginary part of it.
+    pub(super) fn states(&self) -> Vec<(usize, bool)> {
+        let modes = self.modes.iter().enumerate();
+        let parts = modes.flat_map(|(i, &(_, single))| {
+            let parts = if single { 1 } else { 2 };
+            (0..parts).map(move |part| (i, part == 1))
+        });
+        parts.collect()
+    }
+
+    /// Whether mode i is one real state.
+    pub(super) fn is_single(&self, i: usize) -> bool {
+        self.modes[i].1
+    }
+
     /// M X for the real block-diagonal M that multiplies mode i by `factors[i]`.
     pub(super) fn apply(&self, factors: &[Complex64], x: &DMatrix<f64>) -> DMatrix<f64> {
         apply_blocks(self.modes.iter().map(|&(_, single)| single), factors, x)

@@ -10,19 +10,17 @@ use crate::control::HankelValues;
 use crate::control::Realisation;
 use crate::control::Reduced;
 use crate::control::balance::Form;
+use crate::control::balance::Gramians;
 use crate::control::balance::project;
 use crate::control::balance::shifted_poles;
 use crate::control::complex_gramian_factors;
+use crate::control::modes::Modes;
 use crate::control::real_gramian_factors;
-use crate::control::realisation::apply_modes;
-use crate::control::realisation::real_input;
-use crate::control::realisation::real_modes;
-use crate::control::realisation::real_output;
+use crate::control::realisation::RealSystem;
 use crate::control::realisation::real_states;
 use crate::linalg::expm1;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::StableSystem;
-use crate::ssm::SystemError;
 use crate::ssm::Time;
 
 /// A balanced system, ready to be residualised at any order.
@@ -37,7 +35,7 @@ pub struct DcBalanced {
     reciprocal: Balanced,
 }
 
-/// Balances a stable system with one input and one output for [`DcBalanced::residualise`].
+/// Balances a stable system for [`DcBalanced::residualise`].
 ///
 /// ```text
 /// continuous:  N = A,      (b, c, D)
@@ -49,7 +47,7 @@ pub struct DcBalanced {
 /// [`crate::control::balance`].
 ///
 /// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
+/// [`ControlError::Linalg`] when the Jacobi iteration does not settle.
 ///
 /// # References
 /// As [`DcBalanced::residualise`].
@@ -67,14 +65,13 @@ pub fn balance_for_dc(
             hankel,
             form,
             time: delayed.time(),
-            feedthrough: DMatrix::from_element(1, 1, dc_gain(system)?),
+            feedthrough: dc_gain(system),
         },
     })
 }
 
 /// The system itself in continuous time; that of k\[1\], k\[2\], … in discrete time.
 fn without_direct_part(source: &DiagonalSystem) -> Result<DiagonalSystem, ControlError> {
-    source.require_siso()?;
     if source.time() == Time::Continuous {
         return Ok(source.clone());
     }
@@ -104,27 +101,20 @@ fn reciprocal_complex(system: StableSystem<'_>) -> Result<(HankelValues, Form), 
     let factors = complex_gramian_factors(system)?;
     let (b, c) = (&inverse * source.input(), source.output() * &inverse);
     let apply = |x: &DMatrix<Complex64>| &inverse * x;
-    let (hankel, block) = project(&factors, apply, &b, &c, source.order())?;
-    Ok((hankel, Form::Complex(block)))
+    let (hankel, projection) = project(factors, apply, &b, &c, source.order())?;
+    Ok((hankel, Form::Complex(projection)))
 }
 
 fn reciprocal_real(system: StableSystem<'_>) -> Result<(HankelValues, Form), ControlError> {
     let source = system.system();
-    let mut modes = real_modes(source)?;
-    let exponents: Vec<Complex64> = modes.iter().map(|mode| mode.lambda).collect();
-    let inverse = reciprocals(source.time(), &exponents);
+    let real = RealSystem::of(source);
+    let inverse = reciprocals(source.time(), &real.exponents());
     let factors = real_gramian_factors(system)?;
-    let input = real_input(&modes);
-    let b = DMatrix::from_column_slice(input.len(), 1, &input);
-    let b = apply_modes(&modes, &inverse, &b);
-    for (mode, factor) in modes.iter_mut().zip(&inverse) {
-        mode.residue *= *factor;
-    }
-    let output = real_output(&modes);
-    let c = DMatrix::from_row_slice(1, output.len(), &output);
-    let apply = |x: &DMatrix<f64>| apply_modes(&modes, &inverse, x);
-    let (hankel, block) = project(&factors, apply, &b, &c, real_states(source))?;
-    Ok((hankel, Form::Real(block)))
+    let b = real.apply(&inverse, &real.input);
+    let c = real.apply_right(&real.output, &inverse);
+    let apply = |x: &DMatrix<f64>| real.apply(&inverse, x);
+    let (hankel, projection) = project(factors, apply, &b, &c, real_states(source))?;
+    Ok((hankel, Form::Real(projection)))
 }
 
 impl DcBalanced {
@@ -166,7 +156,12 @@ impl DcBalanced {
         let possible = states.min(self.hankel().numerical_rank());
         let mut order = possible;
         loop {
-            let (modes, condition) = self.reciprocal.form.leading(order).diagonal_modes()?;
+            let sigma = self.hankel().values();
+            let gramians = match self.reciprocal.time {
+                Time::Continuous => Gramians::Kept(sigma),
+                Time::Discrete { .. } => Gramians::Reciprocal(sigma),
+            };
+            let (modes, condition) = self.reciprocal.form.modes(order, gramians)?;
             match self.turn_back(modes) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {
@@ -178,40 +173,47 @@ impl DcBalanced {
                         tie: self.hankel().tie_at(order),
                     });
                 }
-                Err(error) if order == 0 => return Err(error.into()),
+                Err(error) if order == 0 => return Err(error),
                 _ => order -= 1,
             }
         }
     }
 
-    /// From poles μ and residues of the reciprocal system to the system.
-    fn turn_back(
-        &self,
-        mut modes: Vec<(Complex64, Complex64)>,
-    ) -> Result<DiagonalSystem, SystemError> {
-        let mut feedthrough = self.reciprocal.feedthrough[(0, 0)];
-        for (value, residue) in &mut modes {
-            *value = value.inv();
-            *residue *= *value;
-            feedthrough += residue.re;
-            *residue *= *value;
-            if self.reciprocal.time != Time::Continuous {
-                *residue /= *value + 1.0;
-                feedthrough -= residue.re;
+    /// From the modes of the reciprocal system to the system, with the feedthrough that its gain
+    /// at rest lacks.
+    fn turn_back(&self, mut modes: Modes) -> Result<DiagonalSystem, ControlError> {
+        let (time, gain) = (self.reciprocal.time, &self.reciprocal.feedthrough);
+        for j in 0..modes.values.len() {
+            if let (Time::Continuous, Some(gap)) = (time, modes.gaps[j]) {
+                modes.values[j].re = -0.5 * gap;
             }
+            let value = modes.values[j].inv();
+            modes.values[j] = value;
+            // 1 − |a|² of ν = 1/μ is −(2 Re μ + 1)/|μ|², and −2 Re ν is −2 Re μ/|μ|².
+            modes.gaps[j] = modes.gaps[j].map(|gap| gap * value.norm_sqr());
+            let scale = match time {
+                Time::Continuous => value * value,
+                Time::Discrete { .. } => value * value / (value + 1.0),
+            };
+            modes.output.column_mut(j).apply(|c| *c *= scale);
         }
-        self.reciprocal.to_system(&modes, feedthrough)
+        let silent = modes.into_system(time, DMatrix::zeros(gain.nrows(), gain.ncols()))?;
+        let feedthrough = gain - dc_gain(silent.stable()?);
+        Ok(DiagonalSystem::new(
+            time,
+            silent.exponents().to_vec(),
+            silent.input().clone(),
+            silent.output().clone(),
+            feedthrough,
+        )?)
     }
 }
 
-/// The gain of the real output at rest: s = 0, z = 1.
+/// The gain of the real output at rest, p × m: s = 0, z = 1.
 ///
 /// ```text
 /// continuous: D − Re Σ c_i b_i/λ_i        discrete: D + Re Σ c_i b_i/(1 − a_i)
 /// ```
-///
-/// # Errors
-/// [`ControlError::System`] unless the system has one input and one output.
 ///
 /// # Examples
 /// ```
@@ -221,24 +223,19 @@ impl DcBalanced {
 ///
 /// let pole = vec![Complex64::new(-2.0, 0.0)];
 /// let system = DiagonalSystem::siso(Time::Continuous, pole, &[Complex64::ONE], 0.5)?;
-/// assert_eq!(dc_gain(system.stable()?)?, 1.0);
+/// assert_eq!(dc_gain(system.stable()?)[(0, 0)], 1.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn dc_gain(system: StableSystem<'_>) -> Result<f64, ControlError> {
+pub fn dc_gain(system: StableSystem<'_>) -> DMatrix<f64> {
     let system = system.system();
-    let residues = system.residues()?;
-    let gains = system
-        .scaled_exponents()
-        .into_iter()
-        .map(|z| match system.time() {
+    let mut scaled = system.input().clone();
+    for (mut row, z) in scaled.row_iter_mut().zip(system.scaled_exponents()) {
+        row /= match system.time() {
             Time::Continuous => -z,
             Time::Discrete { .. } => -expm1(z),
-        });
-    let heard = residues
-        .iter()
-        .zip(gains)
-        .map(|(residue, gap): (_, Complex64)| (residue / gap).re);
-    Ok(heard.sum::<f64>() + system.feedthrough()[(0, 0)])
+        };
+    }
+    (system.output() * scaled).map(|x| x.re) + system.feedthrough()
 }
 
 #[cfg(test)]
@@ -258,12 +255,12 @@ mod tests {
             for realisation in [Realisation::Real, Realisation::Complex] {
                 let system = sample(time);
                 let full = system.stable().unwrap();
-                let gain = dc_gain(full).unwrap();
+                let gain = dc_gain(full)[(0, 0)];
                 let balanced = balance_for_dc(full, realisation).unwrap();
                 for order in 0..=balanced.hankel().values().len() {
                     let reduced = balanced.residualise(order).unwrap();
                     assert_eq!(reduced.order, order);
-                    let found = dc_gain(reduced.system.stable().unwrap()).unwrap();
+                    let found = dc_gain(reduced.system.stable().unwrap())[(0, 0)];
                     let error = (found - gain).abs() / gain.abs();
                     assert!(error < 1e-12, "{time:?} {realisation:?} {order}: {error:e}");
                 }
@@ -296,7 +293,7 @@ mod tests {
                 .unwrap()
                 .residualise(0)
                 .unwrap();
-            let gain = dc_gain(full).unwrap();
+            let gain = dc_gain(full)[(0, 0)];
             assert_eq!(reduced.system.order(), 0);
             assert!((reduced.system.feedthrough()[(0, 0)] - gain).abs() < 1e-12 * gain.abs());
         }

@@ -88,11 +88,11 @@ pub fn balance_weighted(
     let b = DMatrix::from_column_slice(input.len(), 1, &input);
     let c = DMatrix::from_row_slice(1, input.len(), &real_output(&modes));
     let apply = |x: &DMatrix<f64>| apply_modes(&modes, &shifted, x);
-    let (hankel, block) = project(&factors, apply, &b, &c, real_states(source))?;
+    let (hankel, projection) = project(factors, apply, &b, &c, real_states(source))?;
     Ok(WeightedBalanced {
         balanced: Balanced {
             hankel,
-            form: Form::Real(block),
+            form: Form::Real(projection),
             time: source.time(),
             feedthrough: source.feedthrough().clone(),
         },

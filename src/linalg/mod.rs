@@ -25,6 +25,7 @@ pub use kernels::cholesky_root;
 pub use kernels::least_squares;
 pub use kernels::multiply;
 pub use kernels::multiply_adjoint;
+pub use kernels::spectral_norm;
 pub use kernels::triangular_factor;
 pub use lyapunov::Equation;
 pub use lyapunov::SymmetricRoot;

@@ -6,8 +6,8 @@ use nalgebra::DMatrix;
 use crate::linalg::LinalgError;
 use crate::linalg::Scalar;
 use crate::linalg::kernels::fast_pivoted_qr;
+use crate::linalg::kernels::gram_vectors;
 use crate::linalg::kernels::orthonormalised;
-use crate::linalg::kernels::right_singular_vectors;
 use crate::linalg::multiply;
 use crate::linalg::multiply_adjoint;
 
@@ -102,7 +102,7 @@ fn preconditioned<T: Scalar>(b: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
             .take_while(|&&norm| norm > GROUP_SPAN * head);
         let count = same.count().max(1);
         let group = b.columns(start, count).into_owned();
-        if let Some(vectors) = right_singular_vectors(&group) {
+        if let Some(vectors) = gram_vectors(&group.unscale(head.max(f64::MIN_POSITIVE))) {
             z.columns_mut(start, count)
                 .copy_from(&multiply(&group, &vectors));
             y.view_mut((start, start), (count, count))
