@@ -48,6 +48,7 @@
 //! | [`infer`] | whole sequences on the host |
 //! | [`data`] | data sets |
 //! | `nn` | trainable networks (feature `train`) |
+//! | `train` | the trainer (feature `train`) |
 //! | [`report`] | pictures for the terminal |
 //! | `cli` | the program (feature `cli`) |
 //!
@@ -67,6 +68,8 @@ pub mod model;
 pub mod nn;
 pub mod report;
 pub mod ssm;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use checkpoint::Checkpoint;
 pub use checkpoint::Declared;
