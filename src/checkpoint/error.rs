@@ -184,6 +184,12 @@ pub enum Fault {
         /// Found in the file.
         expected: usize,
     },
+    /// A model that lacks a part of the layout it is to be written in.
+    #[error("the model has no {missing}, which the S4Model of example.py needs")]
+    Incomplete {
+        /// The part.
+        missing: &'static str,
+    },
     /// A sidecar or a metadata record that cannot be understood.
     #[error("the declarations in {place} cannot be read: {message}")]
     Declarations {

@@ -8,6 +8,7 @@ use nalgebra::DMatrix;
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::dss::Dss;
+use crate::checkpoint::encoded::Encoded;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::LayerLayout;
 use crate::checkpoint::s4d::S4d;
@@ -318,6 +319,89 @@ impl Structure {
             blocks,
             head: Some(head).filter(|_| keep),
         })
+    }
+}
+
+impl Structure {
+    /// The tree of a new classifier of S4D layers, as `example.py` names it.
+    pub(super) fn new_s4d(model: &Model) -> Result<Self, Fault> {
+        let lacks = |missing| Fault::Incomplete { missing };
+        let head = model.head.as_ref().ok_or(lacks("head"))?;
+        let first = model.blocks.first().ok_or(lacks("layer"))?;
+        let placed = |block: &Block| block.norm.as_ref().map(|(_, placement)| *placement);
+        let norm = placed(first).ok_or(lacks("normalisation"))?;
+        if model.blocks.iter().any(|block| placed(block) != Some(norm)) {
+            return Err(lacks("one placement of all normalisations"));
+        }
+        let layer = |index: usize| {
+            LayerLayout::S4d(S4d {
+                layer: format!("s4_layers.{index}"),
+                kernel: format!("s4_layers.{index}.kernel."),
+                feedthrough: Some(format!("s4_layers.{index}.D")),
+            })
+        };
+        Ok(Self {
+            tree: Tree::Classifier,
+            prefix: String::new(),
+            layers: (0..model.blocks.len()).map(layer).collect(),
+            settled: Declared {
+                norm: Some(norm),
+                pooling: Some(head.pooling),
+                ..Declared::default()
+            },
+            assumptions: Vec::new(),
+        })
+    }
+
+    /// All tensors around the systems that the model holds, in the shapes of `example.py`. What a
+    /// model read by [`Parts::Dynamics`] left out is not among them.
+    pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
+        let mut out = Vec::new();
+        if let Some(Encoder::Linear(linear)) = &model.encoder {
+            encode_linear("encoder.", linear, &mut out);
+        }
+        if let Some(Encoder::Embedding(table)) = &model.encoder {
+            let shape = vec![table.ncols(), table.nrows()];
+            let data = table.as_slice().to_vec();
+            out.push(Encoded::weight("encoder.weight".to_string(), shape, data));
+        }
+        for (index, block) in model.blocks.iter().enumerate() {
+            let place = match self.tree {
+                Tree::Classifier => format!("s4_layers.{index}."),
+                Tree::LoneLayer => String::new(),
+            };
+            if let Some(output) = &block.output {
+                let kind = if output.gated { "0." } else { "" };
+                let name = format!("{place}output_linear.{kind}");
+                let first = out.len();
+                encode_linear(&name, &output.linear, &mut out);
+                if let Some(shape) = out[first].shape.as_mut().filter(|_| output.gated) {
+                    // A convolution of width one.
+                    shape.push(1);
+                }
+            }
+            if let Some((norm, _)) = &block.norm {
+                for (part, data) in [("weight", &norm.weight), ("bias", &norm.bias)] {
+                    let name = format!("norms.{index}.{part}");
+                    out.push(Encoded::weight(name, vec![data.len()], data.clone()));
+                }
+            }
+        }
+        if let Some(head) = &model.head {
+            encode_linear("decoder.", &head.linear, &mut out);
+        }
+        out
+    }
+}
+
+fn encode_linear(head: &str, linear: &Linear, out: &mut Vec<Encoded>) {
+    let (inputs, outputs) = linear.weight.shape();
+    let data = linear.weight.as_slice().to_vec();
+    let name = format!("{head}weight");
+    out.push(Encoded::weight(name, vec![outputs, inputs], data));
+    if let Some(bias) = &linear.bias {
+        let name = format!("{head}bias");
+        out.push(Encoded::weight(name, vec![outputs], bias.clone()));
     }
 }
 
