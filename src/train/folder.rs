@@ -23,20 +23,34 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Whether a new run may be put there: the folder is missing or empty. For a check before
+    /// long work; nothing is made.
+    ///
+    /// # Errors
+    /// [`TrainError::NotEmpty`]; [`TrainError::Io`].
+    pub fn require_new(path: &Path) -> Result<(), TrainError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(path).map_err(io(path))? {
+            if !is_unfinished(&entry.map_err(io(path))?.path()) {
+                let path = path.to_path_buf();
+                return Err(TrainError::NotEmpty { path });
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the folder of a new run and writes its settings.
     ///
     /// # Errors
     /// [`TrainError::NotEmpty`]; [`TrainError::Io`] when it cannot be made or written.
     pub fn create(path: &Path, config: &str) -> Result<Self, TrainError> {
-        let failed = io(path);
-        std::fs::create_dir_all(path).map_err(&failed)?;
-        if std::fs::read_dir(path).map_err(&failed)?.next().is_some() {
-            let path = path.to_path_buf();
-            return Err(TrainError::NotEmpty { path });
-        }
-        let folder = Self {
-            path: path.to_path_buf(),
-        };
+        Self::require_new(path)?;
+        std::fs::create_dir_all(path).map_err(io(path))?;
+        let path = path.to_path_buf();
+        let folder = Self { path };
+        folder.sweep()?;
         folder.write_whole("config.toml", config.as_bytes())?;
         Ok(folder)
     }
@@ -154,8 +168,7 @@ impl Folder {
     fn sweep(&self) -> Result<(), TrainError> {
         for entry in std::fs::read_dir(&self.path).map_err(io(&self.path))? {
             let path = entry.map_err(io(&self.path))?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            if name.is_some_and(|name| name.starts_with(TEMPORARY) && name.ends_with(".part")) {
+            if is_unfinished(&path) {
                 std::fs::remove_file(&path).map_err(io(&path))?;
             }
         }
@@ -165,6 +178,12 @@ impl Folder {
 
 /// How the names of unfinished files start, here and in the checkpoint room.
 const TEMPORARY: &str = ".hankelite-";
+
+/// Whether a file was left by a run that was killed while it wrote.
+fn is_unfinished(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(TEMPORARY) && name.ends_with(".part"))
+}
 
 fn io(path: &Path) -> impl Fn(std::io::Error) -> TrainError + use<> {
     let path = path.to_path_buf();
