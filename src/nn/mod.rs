@@ -3,6 +3,15 @@
 //! A network is made from a [`Model`](crate::model::Model) and gives one back without loss. The
 //! trainer sees only the trait [`SequenceModel`].
 
+mod convolution;
+mod fourier;
+mod kernel;
+mod lanes;
+mod mix;
+mod norm;
+mod real;
+mod scan;
+
 use candle_core::Device;
 use candle_core::Tensor;
 use candle_core::Var;
