@@ -9,8 +9,12 @@ mod kernel;
 mod lanes;
 mod mix;
 mod norm;
+mod op;
+mod plain;
+mod plan;
 mod real;
 mod scan;
+mod stack;
 
 use candle_core::Device;
 use candle_core::Tensor;
