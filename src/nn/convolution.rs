@@ -105,8 +105,14 @@ impl<T: Real> Convolution<T> {
         sums: &mut [Point<T>],
         [first, second]: &mut [Vec<Point<T>>; 2],
     ) {
-        let (of_y, of_u) = (sized(first, self.plan.size()), sized(second, self.plan.size()));
-        let groups = self.spectra.iter().zip(sums.chunks_exact_mut(self.plan.size()));
+        let (of_y, of_u) = (
+            sized(first, self.plan.size()),
+            sized(second, self.plan.size()),
+        );
+        let groups = self
+            .spectra
+            .iter()
+            .zip(sums.chunks_exact_mut(self.plan.size()));
         for (group, (spectrum, sum)) in groups.enumerate() {
             self.pack(g, group, of_y);
             self.pack(u, group, of_u);
@@ -122,7 +128,8 @@ impl<T: Real> Convolution<T> {
         mut sums: Vec<Point<T>>,
     ) -> DynamicsGradient<T> {
         let size = self.plan.size();
-        sums.par_chunks_exact_mut(size).for_each(|sum| self.plan.inverse(sum));
+        sums.par_chunks_exact_mut(size)
+            .for_each(|sum| self.plan.inverse(sum));
         let scale = T::of(1.0 / size as f64);
         let of_kernel = |h: usize, at: &dyn Fn(usize) -> usize| -> Vec<T> {
             let (group, width) = (h / LANES, self.lanes.channels_of(h / LANES).1);

@@ -159,8 +159,12 @@ impl<T: Real> Plan<T> {
         let first = &self.levels[0];
         self.pass::<false, true>(first, g);
         self.pass::<false, true>(first, u);
-        let parts = g.chunks_exact_mut(first.part).zip(u.chunks_exact_mut(first.part));
-        let spectra = kernel.chunks_exact(first.part).zip(sum.chunks_exact_mut(first.part));
+        let parts = g
+            .chunks_exact_mut(first.part)
+            .zip(u.chunks_exact_mut(first.part));
+        let spectra = kernel
+            .chunks_exact(first.part)
+            .zip(sum.chunks_exact_mut(first.part));
         for ((g, u), (kernel, sum)) in parts.zip(spectra) {
             self.correlate_part(1, g, u, (kernel, sum));
         }
@@ -178,8 +182,12 @@ impl<T: Real> Plan<T> {
             let level = &self.levels[depth];
             self.pass::<false, false>(level, g);
             self.pass::<false, false>(level, u);
-            let parts = g.chunks_exact_mut(level.part).zip(u.chunks_exact_mut(level.part));
-            let spectra = kernel.chunks_exact(level.part).zip(sum.chunks_exact_mut(level.part));
+            let parts = g
+                .chunks_exact_mut(level.part)
+                .zip(u.chunks_exact_mut(level.part));
+            let spectra = kernel
+                .chunks_exact(level.part)
+                .zip(sum.chunks_exact_mut(level.part));
             for ((g, u), (kernel, sum)) in parts.zip(spectra) {
                 self.correlate_part(depth + 1, g, u, (kernel, sum));
             }
@@ -195,10 +203,18 @@ impl<T: Real> Plan<T> {
 
     fn pass<const INVERSE: bool, const HALF: bool>(&self, level: &Level<T>, data: &mut [Point<T>]) {
         match level.radix {
-            2 => self.arch.dispatch(Pass::<T, 2, INVERSE, HALF> { level, data }),
-            3 => self.arch.dispatch(Pass::<T, 3, INVERSE, HALF> { level, data }),
-            4 => self.arch.dispatch(Pass::<T, 4, INVERSE, HALF> { level, data }),
-            _ => self.arch.dispatch(Pass::<T, 5, INVERSE, HALF> { level, data }),
+            2 => self
+                .arch
+                .dispatch(Pass::<T, 2, INVERSE, HALF> { level, data }),
+            3 => self
+                .arch
+                .dispatch(Pass::<T, 3, INVERSE, HALF> { level, data }),
+            4 => self
+                .arch
+                .dispatch(Pass::<T, 4, INVERSE, HALF> { level, data }),
+            _ => self
+                .arch
+                .dispatch(Pass::<T, 5, INVERSE, HALF> { level, data }),
         }
     }
 }
@@ -293,8 +309,14 @@ fn small<const R: usize, const INVERSE: bool, T: Real, S: Simd>(
         b[0] = plus::<T, S>(simd, a[0], a[1]);
         b[1] = minus::<T, S>(simd, a[0], a[1]);
     } else if R == 4 {
-        let (s02, d02) = (plus::<T, S>(simd, a[0], a[2]), minus::<T, S>(simd, a[0], a[2]));
-        let (s13, d13) = (plus::<T, S>(simd, a[1], a[3]), minus::<T, S>(simd, a[1], a[3]));
+        let (s02, d02) = (
+            plus::<T, S>(simd, a[0], a[2]),
+            minus::<T, S>(simd, a[0], a[2]),
+        );
+        let (s13, d13) = (
+            plus::<T, S>(simd, a[1], a[3]),
+            minus::<T, S>(simd, a[1], a[3]),
+        );
         b[0] = plus::<T, S>(simd, s02, s13);
         b[2] = minus::<T, S>(simd, s02, s13);
         b[1] = minus_turned::<T, S>(simd, d02, d13);
@@ -330,8 +352,14 @@ fn odd<const R: usize, const INVERSE: bool, T: Real, S: Simd>(
             let (cos, sin) = (T::splat(simd, T::of(cos)), T::splat(simd, T::of(sin)));
             let s = plus::<T, S>(simd, a[p], a[R - p]);
             let d = minus::<T, S>(simd, a[p], a[R - p]);
-            even = (T::fused(simd, cos, s.0, even.0), T::fused(simd, cos, s.1, even.1));
-            uneven = (T::fused(simd, sin, d.0, uneven.0), T::fused(simd, sin, d.1, uneven.1));
+            even = (
+                T::fused(simd, cos, s.0, even.0),
+                T::fused(simd, cos, s.1, even.1),
+            );
+            uneven = (
+                T::fused(simd, sin, d.0, uneven.0),
+                T::fused(simd, sin, d.1, uneven.1),
+            );
         }
         let (low, high) = if INVERSE { (R - k, k) } else { (k, R - k) };
         b[low] = minus_turned::<T, S>(simd, even, uneven);
@@ -473,11 +501,7 @@ impl<T: Real> WithSimd for Adjoint<'_, T> {
 
 /// a conj(b).
 #[inline(always)]
-fn times_conjugate<T: Real, S: Simd>(
-    simd: S,
-    a: Complex<T, S>,
-    b: Complex<T, S>,
-) -> Complex<T, S> {
+fn times_conjugate<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
     let re = T::fused(simd, a.0, b.0, T::times(simd, a.1, b.1));
     let cross = T::times(simd, a.0, b.1);
     (re, T::minus(simd, T::times(simd, a.1, b.0), cross))
@@ -542,15 +566,24 @@ mod tests {
                         range.map(terms).sum::<f64>()
                     };
                     let direct = sum(&|j| kernel[j].re[lane] * u[t - j].im[lane], 0..t + 1);
-                    assert!((y[t].im[lane] / scale - direct).abs() < 1e-11, "{length} {t}");
+                    assert!(
+                        (y[t].im[lane] / scale - direct).abs() < 1e-11,
+                        "{length} {t}"
+                    );
                     let adjoint = |j: usize| kernel[j - t].re[lane] * g[j].re[lane];
                     let direct = sum(&adjoint, t..length);
-                    assert!((gu[t].re[lane] / scale - direct).abs() < 1e-11, "{length} {t}");
+                    assert!(
+                        (gu[t].re[lane] / scale - direct).abs() < 1e-11,
+                        "{length} {t}"
+                    );
                     let both = |j: usize| {
                         g[j].re[lane] * u[j - t].re[lane] + g[j].im[lane] * u[j - t].im[lane]
                     };
                     let direct = sum(&both, t..length);
-                    assert!((gk[t].re[lane] / scale - direct).abs() < 1e-11, "{length} {t}");
+                    assert!(
+                        (gk[t].re[lane] / scale - direct).abs() < 1e-11,
+                        "{length} {t}"
+                    );
                 }
             }
         }

@@ -113,7 +113,12 @@ impl Modes {
         let near = self.powers::<T>(1, short, Start::OneConjugate);
         let mut products = vec![T::zero(); 2 * long * 2 * count];
         let stacked = RowMajor::new(&stacked, 2 * long, short);
-        multiply_rows(&mut products, stacked, RowMajor::new(&near, short, 2 * count), false);
+        multiply_rows(
+            &mut products,
+            stacked,
+            RowMajor::new(&near, short, 2 * count),
+            false,
+        );
         let (plain, ramped) = products.split_at(long * 2 * count);
         let mut gradient = Self {
             exponents: vec![Complex64::ZERO; count],
@@ -248,7 +253,10 @@ mod tests {
             let narrow = sample().kernel::<f32>(length);
             for l in 0..length {
                 assert!((wide[l] - expected[l]).abs() < 1e-12, "{length} {l}");
-                assert!((f64::from(narrow[l]) - expected[l]).abs() < 2e-6, "{length} {l}");
+                assert!(
+                    (f64::from(narrow[l]) - expected[l]).abs() < 2e-6,
+                    "{length} {l}"
+                );
             }
         }
     }

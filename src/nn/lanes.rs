@@ -53,7 +53,9 @@ impl Lanes {
         let row = self.length * self.channels;
         if width == LANES && slab.len() == 2 * row {
             let (re, im) = slab.split_at(row);
-            let rows = re.chunks_exact(self.channels).zip(im.chunks_exact(self.channels));
+            let rows = re
+                .chunks_exact(self.channels)
+                .zip(im.chunks_exact(self.channels));
             for (point, (re, im)) in points.iter_mut().zip(rows) {
                 point.re.copy_from_slice(&re[first..first + LANES]);
                 point.im.copy_from_slice(&im[first..first + LANES]);
@@ -65,7 +67,11 @@ impl Lanes {
             let (part, place) = (index / self.stacked, index % self.stacked * width);
             let rows = sequence.chunks_exact(self.channels);
             for (point, row) in points.iter_mut().zip(rows) {
-                let lanes = if part == 0 { &mut point.re } else { &mut point.im };
+                let lanes = if part == 0 {
+                    &mut point.re
+                } else {
+                    &mut point.im
+                };
                 lanes[place..place + width].copy_from_slice(&row[first..first + width]);
             }
         }

@@ -98,7 +98,12 @@ impl<T: Real> Mix<'_, T> {
             row.copy_from_slice(self.bias);
         }
         let weight = RowMajor::new(self.weight, outputs, self.channels).transpose();
-        multiply_rows(out, RowMajor::new(active, rows, self.channels), weight, true);
+        multiply_rows(
+            out,
+            RowMajor::new(active, rows, self.channels),
+            weight,
+            true,
+        );
     }
 
     /// `of_y` ← the gradient of y from that of o; `g` is used up.
@@ -121,16 +126,15 @@ impl<T: Real> Mix<'_, T> {
             Mixing::Gated => {
                 let mixed = sized(&mut scratch.mixed, 2 * y.len());
                 self.linear(active, mixed, rows);
-                Arch::new().dispatch(GateBackward {
-                    mixed,
-                    g,
-                    channels,
-                });
+                Arch::new().dispatch(GateBackward { mixed, g, channels });
                 self.linear_backward(active, (mixed, of_y), gradient, rows);
             }
         }
         scale(of_y, self.inner, channels);
-        Arch::new().dispatch(Product { out: of_y, by: slope });
+        Arch::new().dispatch(Product {
+            out: of_y,
+            by: slope,
+        });
     }
 
     fn linear_backward(

@@ -121,7 +121,11 @@ impl Blocks {
         gradient: &Tensor,
     ) -> Result<[Tensor; 3]> {
         let size = size_of(x.shape())?;
-        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let saved = self
+            .saved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
         let g = with_values(gradient, |g: &[T]| Ok(g.to_vec()))?;
         let (of_x, of_modes, of_parameters) = with_values(x, |x| {
@@ -270,18 +274,29 @@ mod tests {
                 let seed = direction as f64;
                 let decay = |i: usize| -0.3 - 0.29 * number(seed, i);
                 // The first mode of a channel may grow.
-                let sign = |i: usize| if growing && i % plan.modes == 0 { -1.0 } else { 1.0 };
+                let sign = |i: usize| {
+                    if growing && i % plan.modes == 0 {
+                        -1.0
+                    } else {
+                        1.0
+                    }
+                };
                 modes.extend((0..count).map(|i| sign(i) * decay(i)));
                 modes.extend((0..count).map(|i| 1.5 * number(seed + 1.0, i)));
                 modes.extend((0..2 * count).map(|i| number(seed + 2.0, i) / plan.modes as f64));
             }
         }
         let parameters: usize = plans.iter().map(|plan| plan.parameters(channels)).sum();
-        let parameters: Vec<f64> = (0..parameters).map(|i| 0.3 + 0.7 * number(4.0, i)).collect();
+        let parameters: Vec<f64> = (0..parameters)
+            .map(|i| 0.3 + 0.7 * number(4.0, i))
+            .collect();
         let count = BATCH * LENGTH * channels;
         let (modes_len, parameters_len) = (modes.len(), parameters.len());
         Ok(Inputs {
-            x: var((0..count).map(|i| number(5.0, i)).collect(), &[BATCH, LENGTH, channels])?,
+            x: var(
+                (0..count).map(|i| number(5.0, i)).collect(),
+                &[BATCH, LENGTH, channels],
+            )?,
             modes: var(modes, &[modes_len])?,
             parameters: var(parameters, &[parameters_len])?,
         })
@@ -317,7 +332,10 @@ mod tests {
 
     fn worst(a: &[f64], b: &[f64]) -> f64 {
         assert_eq!(a.len(), b.len());
-        let far = a.iter().zip(b).map(|(a, b)| (a - b).abs() / (1.0 + b.abs()));
+        let far = a
+            .iter()
+            .zip(b)
+            .map(|(a, b)| (a - b).abs() / (1.0 + b.abs()));
         far.fold(0.0, f64::max)
     }
 
@@ -331,13 +349,19 @@ mod tests {
                     let flat = |x: Tensor| x.flatten_all()?.to_vec1::<f64>();
                     let values = (flat(fast(&inputs, &plans)?)?, flat(slow(&inputs, &plans)?)?);
                     let far = worst(&values.0, &values.1);
-                    assert!(far < 1e-10, "{channels} case {index}: values differ by {far:e}");
+                    assert!(
+                        far < 1e-10,
+                        "{channels} case {index}: values differ by {far:e}"
+                    );
                     let (a, b) = (
                         gradients(fast, &inputs, &plans)?,
                         gradients(slow, &inputs, &plans)?,
                     );
                     let far = worst(&a, &b);
-                    assert!(far < 1e-8, "{channels} case {index}: gradients differ by {far:e}");
+                    assert!(
+                        far < 1e-8,
+                        "{channels} case {index}: gradients differ by {far:e}"
+                    );
                 }
             }
         }

@@ -113,7 +113,9 @@ impl Block<'_> {
         let out = if rows == 0 {
             active
         } else {
-            let weight = self.parameter(places.weight)?.reshape((rows, self.channels))?;
+            let weight = self
+                .parameter(places.weight)?
+                .reshape((rows, self.channels))?;
             let flat = active.reshape(((), self.channels))?;
             let mixed = flat.matmul(&weight.t()?)?;
             let mixed = mixed.broadcast_add(&self.parameter(places.bias)?)?;
@@ -166,9 +168,8 @@ fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     let decaying = (1.0 - &growing)?;
     let sign = (&decaying - &growing)?;
     let exponents = [modes[0].mul(&sign)?, modes[1].mul(&sign)?];
-    let weights = |mask: &Tensor| -> Result<[Tensor; 2]> {
-        Ok([modes[2].mul(mask)?, modes[3].mul(mask)?])
-    };
+    let weights =
+        |mask: &Tensor| -> Result<[Tensor; 2]> { Ok([modes[2].mul(mask)?, modes[3].mul(mask)?]) };
     let forward = decaying_kernel(&exponents, &weights(&decaying)?, length)?;
     if growing.sum_all()?.to_scalar::<f64>()? == 0.0 {
         return Ok(forward);
@@ -197,7 +198,9 @@ fn decaying_kernel(z: &[Tensor; 2], w: &[Tensor; 2], length: usize) -> Result<Te
     let far = Tensor::cat(&[re, im.neg()?], 1)?;
     let channels = z[0].dim(0)?;
     let kernel = far.transpose(1, 2)?.contiguous()?.matmul(&near)?;
-    kernel.reshape((channels, long * short))?.narrow(1, 0, length)
+    kernel
+        .reshape((channels, long * short))?
+        .narrow(1, 0, length)
 }
 
 /// Fourier matrices for one size.
@@ -236,7 +239,10 @@ impl Fourier {
     /// (…, n) → the spectrum, (…, rows, columns), real and imaginary part.
     fn forward(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         let (rows, columns) = (self.rows, self.columns);
-        let turned = x.reshape(((), rows, columns))?.transpose(1, 2)?.contiguous()?;
+        let turned = x
+            .reshape(((), rows, columns))?
+            .transpose(1, 2)?
+            .contiguous()?;
         let flat = turned.reshape(((), rows))?;
         let re = flat.matmul(&self.first[0])?.reshape(((), columns, rows))?;
         let im = flat.matmul(&self.first[1])?.reshape(((), columns, rows))?;
@@ -257,13 +263,20 @@ impl Fourier {
         let [cos, sin] = &self.second;
         let real = (re.matmul(cos)? + im.matmul(sin)?)?;
         let imaginary = (im.matmul(cos)? - re.matmul(sin)?)?;
-        let turned = |x: Tensor| x.reshape(((), rows, columns))?.transpose(1, 2)?.contiguous();
+        let turned = |x: Tensor| {
+            x.reshape(((), rows, columns))?
+                .transpose(1, 2)?
+                .contiguous()
+        };
         let (real, imaginary) = (turned(real)?, turned(imaginary)?);
         let back = [&self.twiddles[0], &self.twiddles[1].neg()?];
         let [re, im] = times([&real, &imaginary], back)?;
         let (re, im) = (re.reshape(((), rows))?, im.reshape(((), rows))?);
         let x = (re.matmul(&self.first[0])? + im.matmul(&self.first[1])?)?;
-        let x = x.reshape(((), columns, rows))?.transpose(1, 2)?.contiguous()?;
+        let x = x
+            .reshape(((), columns, rows))?
+            .transpose(1, 2)?
+            .contiguous()?;
         x.reshape(((), rows * columns))? * (1.0 / (rows * columns) as f64)
     }
 }

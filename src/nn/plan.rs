@@ -106,7 +106,9 @@ pub(super) fn unpack_modes(plan: &BlockPlan, channels: usize, numbers: &[f64]) -
         };
         (0..channels).map(channel).collect()
     };
-    (0..plan.directions()).map(|d| direction(d * 4 * count)).collect()
+    (0..plan.directions())
+        .map(|d| direction(d * 4 * count))
+        .collect()
 }
 
 /// The reverse of [`unpack_modes`].

@@ -89,7 +89,14 @@ impl Real for f64 {
     const TINY: f64 = 1e-290;
 
     vectors_of!(
-        f64, f64s, as_simd_f64s, as_mut_simd_f64s, splat_f64s, add_f64s, sub_f64s, mul_f64s,
+        f64,
+        f64s,
+        as_simd_f64s,
+        as_mut_simd_f64s,
+        splat_f64s,
+        add_f64s,
+        sub_f64s,
+        mul_f64s,
         mul_add_e_f64s
     );
 
@@ -110,7 +117,14 @@ impl Real for f32 {
     const TINY: f64 = 1e-30;
 
     vectors_of!(
-        f32, f32s, as_simd_f32s, as_mut_simd_f32s, splat_f32s, add_f32s, sub_f32s, mul_f32s,
+        f32,
+        f32s,
+        as_simd_f32s,
+        as_mut_simd_f32s,
+        splat_f32s,
+        add_f32s,
+        sub_f32s,
+        mul_f32s,
         mul_add_e_f32s
     );
 
@@ -147,7 +161,15 @@ fn exp(x: f32) -> f32 {
     let k = shifted - MAGIC;
     let r = x - k * LN2_HIGH - k * LN2_LOW;
     let mut p = 1.0 / 5040.0;
-    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
         p = p * r + c;
     }
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
@@ -201,9 +223,15 @@ mod tests {
             assert!((f64::from(value) - exact).abs() < 5e-7 * scale, "gelu {x}");
             assert!((f64::from(x.gelu()) - exact).abs() < 5e-7 * scale, "{x}");
             assert!((f64::from(slope) - exact_slope).abs() < 1e-6, "slope {x}");
-            assert!((f64::from(x.sigmoid()) - wide.sigmoid()).abs() < 3e-7, "{x}");
+            assert!(
+                (f64::from(x.sigmoid()) - wide.sigmoid()).abs() < 3e-7,
+                "{x}"
+            );
             if wide.abs() <= 80.0 {
-                assert!((f64::from(exp(x)) / wide.exp() - 1.0).abs() < 4e-7, "exp {x}");
+                assert!(
+                    (f64::from(exp(x)) / wide.exp() - 1.0).abs() < 4e-7,
+                    "exp {x}"
+                );
             }
         }
     }

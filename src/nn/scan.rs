@@ -87,12 +87,7 @@ impl<T: Real> Scan<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub(super) fn forward(
-        &self,
-        u: &[T],
-        y: &mut [T],
-        [first, second]: &mut [Vec<Point<T>>; 2],
-    ) {
+    pub(super) fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Vec<Point<T>>; 2]) {
         let length = self.lanes.length;
         let (input, output) = (sized(first, length), sized(second, length));
         for (index, group) in self.groups.iter().enumerate() {
@@ -155,14 +150,16 @@ impl<T: Real> Scan<T> {
             let sums = &sums[group * per_group..(group + 1) * per_group];
             let sum = |point: &Point<T>| -> Complex64 {
                 let lanes = (0..self.lanes.stacked).map(|copy| h % LANES + copy * width);
-                let each =
-                    lanes.map(|lane| Complex64::new(point.re[lane].to_f64(), point.im[lane].to_f64()));
+                let each = lanes
+                    .map(|lane| Complex64::new(point.re[lane].to_f64(), point.im[lane].to_f64()));
                 each.sum()
             };
             let mut modes = Modes::default();
             let pairs = channel.exponents.iter().zip(&channel.weights);
             for (n, (&z, &w)) in pairs.enumerate() {
-                modes.exponents.push((w * z.exp() * sum(&sums[2 * n])).conj());
+                modes
+                    .exponents
+                    .push((w * z.exp() * sum(&sums[2 * n])).conj());
                 modes.weights.push(sum(&sums[2 * n + 1]));
             }
             gradient.forward.push(modes);
@@ -271,12 +268,7 @@ impl<V: Copy> State<V> {
 
     /// (to + Re(constant · self)) for both parts.
     #[inline(always)]
-    fn read<T: Real<Vector<S> = V>, S: Simd>(
-        self,
-        simd: S,
-        by: Constant<V>,
-        to: [V; 2],
-    ) -> [V; 2] {
+    fn read<T: Real<Vector<S> = V>, S: Simd>(self, simd: S, by: Constant<V>, to: [V; 2]) -> [V; 2] {
         let one = |part: usize| {
             let re = T::fused(simd, by.re, self.re[part], to[part]);
             T::fused(simd, by.minus_im, self.im[part], re)
@@ -492,7 +484,10 @@ mod tests {
                 backward: &[],
                 feedthrough: &[0.3, -1.2],
             };
-            let (scan, convolution) = (Scan::new(lanes, &dynamics), Convolution::new(lanes, &dynamics));
+            let (scan, convolution) = (
+                Scan::new(lanes, &dynamics),
+                Convolution::new(lanes, &dynamics),
+            );
             let count = 11 * length * 2;
             let u: Vec<f64> = (0..count).map(|i| (0.7 * i as f64).sin()).collect();
             let g: Vec<f64> = (0..count).map(|i| (1.9 * i as f64).cos()).collect();
@@ -501,7 +496,10 @@ mod tests {
             scan.forward(&u, &mut y, &mut scratch);
             convolution.forward(&u, &mut z, &mut scratch);
             let near = |what: &str, a: &[f64], b: &[f64]| {
-                let far = a.iter().zip(b).map(|(a, b)| (a - b).abs() / (1.0 + a.abs()));
+                let far = a
+                    .iter()
+                    .zip(b)
+                    .map(|(a, b)| (a - b).abs() / (1.0 + a.abs()));
                 let far = far.fold(0.0, f64::max);
                 assert!(far < 1e-10, "{length} {what} {far:e}");
             };
@@ -515,7 +513,9 @@ mod tests {
             let b = convolution.gradient(&dynamics, sums_too);
             near("of d", &a.feedthrough, &b.feedthrough);
             let flat = |modes: &[Modes]| -> Vec<f64> {
-                let each = modes.iter().flat_map(|m| m.exponents.iter().chain(&m.weights));
+                let each = modes
+                    .iter()
+                    .flat_map(|m| m.exponents.iter().chain(&m.weights));
                 each.flat_map(|z| [z.re, z.im]).collect()
             };
             near("modes", &flat(&a.forward), &flat(&b.forward));

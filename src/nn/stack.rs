@@ -10,6 +10,7 @@
 
 use rayon::prelude::*;
 
+use crate::model::Placement;
 use crate::nn::convolution::Convolution;
 use crate::nn::convolution::Dynamics;
 use crate::nn::convolution::DynamicsGradient;
@@ -31,7 +32,6 @@ use crate::nn::plan::pack_modes;
 use crate::nn::plan::unpack_modes;
 use crate::nn::real::Real;
 use crate::nn::scan::Scan;
-use crate::model::Placement;
 
 /// Groups of slabs that gradients are summed over: also the most threads that a backward pass
 /// keeps busy.
@@ -285,7 +285,8 @@ fn block_forward<T: Real>(block: &Block<'_, T>, x: &[T], modes: &[f64]) -> (Vec<
     if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
         let found = channel_statistics(block, &out, epsilon);
         let affine = block.affine(epsilon);
-        out.par_chunks_mut(slab).for_each(|out| found.apply(out, affine));
+        out.par_chunks_mut(slab)
+            .for_each(|out| found.apply(out, affine));
         statistics = Some(found);
     }
     let record = SavedBlock {
@@ -298,7 +299,11 @@ fn block_forward<T: Real>(block: &Block<'_, T>, x: &[T], modes: &[f64]) -> (Vec<
 }
 
 /// Mean and population variance of every channel over all rows, or the given running ones.
-fn channel_statistics<T: Real>(block: &Block<'_, T>, x: &[T], epsilon: f64) -> ChannelStatistics<T> {
+fn channel_statistics<T: Real>(
+    block: &Block<'_, T>,
+    x: &[T],
+    epsilon: f64,
+) -> ChannelStatistics<T> {
     let numbers = |values: &[f64]| values.iter().map(|&v| T::of(v)).collect();
     if let Some((mean, variance)) = &block.plan.running {
         return ChannelStatistics::new(numbers(mean), numbers(variance), epsilon);
@@ -318,7 +323,10 @@ fn channel_statistics<T: Real>(block: &Block<'_, T>, x: &[T], epsilon: f64) -> C
         let slabs = x.par_chunks(block.lanes.slab()).map(of_slab);
         let mut total = vec![0.0; channels];
         for sums in slabs.collect::<Vec<_>>() {
-            total.iter_mut().zip(sums).for_each(|(a, b)| *a += b * share);
+            total
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(a, b)| *a += b * share);
         }
         total
     };
@@ -365,26 +373,35 @@ fn block_backward<T: Real>(
     saved: &SavedBlock<T>,
     (g, of_parameters): (&mut Vec<T>, &mut [T]),
 ) -> Vec<f64> {
-    if let (Some(_), Some(statistics)) =
-        (block.norm(NormKind::Batch, Placement::Post), &saved.statistics)
-    {
+    if let (Some(_), Some(statistics)) = (
+        block.norm(NormKind::Batch, Placement::Post),
+        &saved.statistics,
+    ) {
         batch_post_backward(block, (x, saved), statistics, (g, of_parameters));
     }
     let segment = block.lanes.slab() * x.len().div_ceil(block.lanes.slab()).div_ceil(SEGMENTS);
     // The gradient of the state space's input; a batch norm needs it for all sequences at once.
     let mut of_input = vec![T::zero(); x.len()];
-    let segments = x.par_chunks(segment).zip(saved.response.par_chunks(segment));
-    let outputs = g.par_chunks_mut(segment).zip(of_input.par_chunks_mut(segment));
+    let segments = x
+        .par_chunks(segment)
+        .zip(saved.response.par_chunks(segment));
+    let outputs = g
+        .par_chunks_mut(segment)
+        .zip(of_input.par_chunks_mut(segment));
     let segments = segments.zip(outputs).enumerate();
     let sums = segments.map_init(Scratch::new, |scratch, (index, ((x, y), (g, z)))| {
         let first = index * segment / block.lanes.slab();
         segment_backward(block, saved, (first, x, y), (g, z), scratch)
     });
     let sums = total_of(sums.collect());
-    of_parameters.iter_mut().zip(&sums.parameters).for_each(|(a, b)| *a += *b);
-    if let (Some(_), Some(statistics)) =
-        (block.norm(NormKind::Batch, Placement::Pre), &saved.statistics)
-    {
+    of_parameters
+        .iter_mut()
+        .zip(&sums.parameters)
+        .for_each(|(a, b)| *a += *b);
+    if let (Some(_), Some(statistics)) = (
+        block.norm(NormKind::Batch, Placement::Pre),
+        &saved.statistics,
+    ) {
         batch_norm_backward(block, (x, statistics), &mut of_input, of_parameters);
         g.par_chunks_mut(segment)
             .zip(of_input.par_chunks(segment))
@@ -418,8 +435,15 @@ fn segment_backward<T: Real>(
         block.normalised(z, saved.statistics.as_ref());
         let mut of_y = std::mem::take(&mut scratch.first);
         of_y.resize(x.len(), T::zero());
-        mix_backward(block, (first + index, x, y), (g, &mut of_y), (&mut sums, scratch));
-        saved.operator.backward(&of_y, z, &mut sums.points, &mut scratch.points);
+        mix_backward(
+            block,
+            (first + index, x, y),
+            (g, &mut of_y),
+            (&mut sums, scratch),
+        );
+        saved
+            .operator
+            .backward(&of_y, z, &mut sums.points, &mut scratch.points);
         scratch.first = of_y;
         if let Some(epsilon) = block.norm(NormKind::Layer, Placement::Pre) {
             let gradient = affine_gradient(block, &mut sums.parameters);
