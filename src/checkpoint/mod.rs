@@ -234,6 +234,13 @@ impl Checkpoint {
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
+            if !block.backward.is_empty() {
+                return Err(Fault::OtherModel {
+                    what: "systems that run backwards in time",
+                    found: block.backward.len(),
+                    expected: 0,
+                });
+            }
             let stored = layout.decode(&tensors)?;
             require_equal("channels", block.channels(), stored.len())?;
             let roles = changed_roles(block, &stored);

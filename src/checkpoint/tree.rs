@@ -19,6 +19,7 @@ use crate::model::Head;
 use crate::model::LayerNorm;
 use crate::model::Linear;
 use crate::model::Model;
+use crate::model::Norm;
 use crate::model::OutputLinear;
 use crate::model::Placement;
 use crate::model::Pooling;
@@ -281,14 +282,16 @@ impl Structure {
                 Tree::LoneLayer => String::new(),
             };
             let norm = match (self.tree, self.settled.norm) {
-                (Tree::Classifier, Some(placement)) => {
-                    Some((layer_norm(tensors, index, channels)?, placement))
-                }
+                (Tree::Classifier, Some(placement)) => Some((
+                    Norm::Layer(layer_norm(tensors, index, channels)?),
+                    placement,
+                )),
                 _ => None,
             };
             blocks.push(Block {
                 name: place.trim_end_matches('.').to_string(),
                 systems,
+                backward: Vec::new(),
                 output: output_linear(tensors, &place, channels)?.filter(|_| keep),
                 norm: norm.filter(|_| keep),
             });
@@ -311,7 +314,7 @@ impl Structure {
         }
         let encoder = Some(encoder(tensors, channels)?).filter(|_| keep);
         let head = Head {
-            pooling: self.settled.pooling.unwrap_or(Pooling::Mean),
+            pooling: Some(self.settled.pooling.unwrap_or(Pooling::Mean)),
             linear: decoder(tensors, channels)?,
         };
         Ok(Model {

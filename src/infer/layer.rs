@@ -10,8 +10,8 @@ use crate::infer::InferError;
 use crate::infer::Path;
 use crate::linalg::Convolver;
 use crate::model::Block;
-use crate::model::LayerNorm;
 use crate::model::Linear;
+use crate::model::Norm;
 use crate::model::OutputLinear;
 use crate::model::Placement;
 use crate::ssm::DiagonalSystem;
@@ -20,6 +20,8 @@ use crate::ssm::DiagonalSystem;
 pub(super) struct Layer<'a> {
     block: &'a Block,
     channels: Vec<Channel>,
+    /// Those that run backwards in time.
+    backward: Vec<Channel>,
     convolver: Arc<Convolver>,
 }
 
@@ -85,11 +87,15 @@ impl<'a> Layer<'a> {
         path: Path,
         convolver: &Arc<Convolver>,
     ) -> Result<Self, InferError> {
-        let systems = block.systems.par_iter();
-        let channels = systems.map(|system| Channel::new(system, length, path, convolver));
+        let prepared = |systems: &[DiagonalSystem]| -> Result<Vec<Channel>, InferError> {
+            let systems = systems.par_iter();
+            let channels = systems.map(|system| Channel::new(system, length, path, convolver));
+            channels.collect()
+        };
         Ok(Self {
             block,
-            channels: channels.collect::<Result<_, _>>()?,
+            channels: prepared(&block.systems)?,
+            backward: prepared(&block.backward)?,
             convolver: Arc::clone(convolver),
         })
     }
@@ -107,6 +113,16 @@ impl<'a> Layer<'a> {
         for (h, channel) in self.channels.iter().enumerate() {
             let output = channel.run(x.column(h).as_slice(), &self.convolver);
             y.column_mut(h).copy_from_slice(&output);
+        }
+        for (h, channel) in self.backward.iter().enumerate() {
+            let turned: Vec<f64> = x.column(h).iter().rev().copied().collect();
+            // Of the reversed output, sample t+1 belongs to step t: the kernel starts there.
+            let output = channel.run(&turned, &self.convolver);
+            let later = output.iter().rev().skip(1);
+            y.column_mut(h)
+                .iter_mut()
+                .zip(later)
+                .for_each(|(y, o)| *y += o);
         }
         y.apply(|value| *value = gelu(*value));
         match &self.block.output {
@@ -144,8 +160,24 @@ pub(super) fn apply_linear(linear: &Linear, x: &DMatrix<f64>) -> DMatrix<f64> {
     out
 }
 
+fn normalised(norm: &Norm, x: DMatrix<f64>) -> DMatrix<f64> {
+    match norm {
+        Norm::Layer(_) => normalised_rows(norm, x),
+        Norm::Batch(batch) => {
+            let mut x = x;
+            for (h, mut column) in x.column_iter_mut().enumerate() {
+                let scale = batch.weight[h] / (batch.variance[h] + batch.epsilon).sqrt();
+                let (mean, bias) = (batch.mean[h], batch.bias[h]);
+                column.apply(|value| *value = (*value - mean) * scale + bias);
+            }
+            x
+        }
+    }
+}
+
 /// Normalises every row over the channels, with the population variance.
-fn normalised(norm: &LayerNorm, mut x: DMatrix<f64>) -> DMatrix<f64> {
+fn normalised_rows(norm: &Norm, mut x: DMatrix<f64>) -> DMatrix<f64> {
+    let (weight, bias, epsilon) = norm.affine();
     let channels = x.ncols() as f64;
     let mean = x.column_sum() / channels;
     let mut square = nalgebra::DVector::zeros(x.nrows());
@@ -153,9 +185,9 @@ fn normalised(norm: &LayerNorm, mut x: DMatrix<f64>) -> DMatrix<f64> {
         column -= &mean;
         square.zip_apply(&column, |sum, value| *sum += value * value);
     }
-    let scale = square.map(|sum: f64| 1.0 / (sum / channels + norm.epsilon).sqrt());
+    let scale = square.map(|sum: f64| 1.0 / (sum / channels + epsilon).sqrt());
     for (h, mut column) in x.column_iter_mut().enumerate() {
-        let (weight, bias) = (norm.weight[h], norm.bias[h]);
+        let (weight, bias) = (weight[h], bias[h]);
         column.zip_apply(&scale, |value, s| *value = *value * s * weight + bias);
     }
     x
