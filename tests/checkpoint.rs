@@ -179,7 +179,7 @@ fn what_was_assumed_is_listed_and_what_was_declared_is_not() {
         norm: Some(Placement::Pre),
         pooling: Some(Pooling::Last),
         dss_version: Some(DssVersion::ExpNoScale),
-        length: None,
+        ..Declared::default()
     };
     let told = open("dss_exp_classifier.pth", declared);
     assert!(told.assumptions().is_empty(), "{:?}", told.assumptions());
@@ -559,7 +559,9 @@ fn retrained(checkpoint: &Checkpoint) -> Checkpoint {
         let output = &mut block.output.as_mut().unwrap().linear;
         moved(Arc::make_mut(&mut output.weight).as_mut_slice());
         moved(output.bias.as_mut().unwrap());
-        let norm = &mut block.norm.as_mut().unwrap().0;
+        let hankelite::model::Norm::Layer(norm) = &mut block.norm.as_mut().unwrap().0 else {
+            panic!("the fixtures have layer norms");
+        };
         moved(&mut norm.weight);
         moved(&mut norm.bias);
     }
@@ -641,6 +643,13 @@ fn a_new_model_is_written_as_example_py_writes_it() {
             assert_close_to(&found, &model, golden_file, 1e-5);
         }
     }
+    // Batch norms, no pooling, plain output maps.
+    let (other, _) = variants(&open("s4d_classifier.pth", Declared::default()).model);
+    let new = Checkpoint::new_s4d(&other).unwrap();
+    let path = folder.path().join("other.safetensors");
+    write(&new, &path).unwrap();
+    let found = read(&path, &Declared::default()).unwrap();
+    assert!(found.model == new.model && found.model.head.unwrap().pooling.is_none());
     // The layout holds any stable diagonal system, whatever file it came from.
     let dss = open("dss_softmax_classifier.pth", softmax()).model;
     let new = Checkpoint::new_s4d(&dss).unwrap();
@@ -653,6 +662,23 @@ fn a_new_model_is_written_as_example_py_writes_it() {
     let unstable = open("dss_softmax_unstable.pth", softmax()).model;
     let error = Checkpoint::new_s4d(&unstable).err().unwrap().to_string();
     assert!(error.contains("cannot be written as S4D"), "{error}");
+    for model in [&dss, &unstable] {
+        let new = Checkpoint::new_dss_softmax(model, 48).unwrap();
+        let path = folder.path().join("softmax.safetensors");
+        write(&new, &path).unwrap();
+        let found = read(&path, &Declared::default()).unwrap();
+        assert!(found.model == new.model);
+        // That of the same inputs as every classifier's.
+        assert_close_to(
+            &found,
+            model,
+            "dss_softmax_unstable_golden.safetensors",
+            1e-4,
+        );
+    }
+    let (_, both_ways) = variants(&dss);
+    let error = Checkpoint::new_s4d(&both_ways).err().unwrap().to_string();
+    assert!(error.contains("bidirectional"), "{error}");
     let layer = open("s4d_layer.safetensors", Declared::default()).model;
     let error = Checkpoint::new_s4d(&layer).err().unwrap().to_string();
     assert!(error.contains("the model has no encoder"), "{error}");
@@ -670,4 +696,37 @@ fn assert_close_to(
     for (found, expected) in found.iter().zip(expected) {
         assert!((found - expected).abs() <= tolerance * expected.abs().max(1.0));
     }
+}
+
+/// The model with batch norms, plain output maps and outputs at every step; and a bidirectional
+/// one.
+fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
+    use hankelite::model::{BatchNorm, Norm};
+    let (mut other, mut both_ways) = (model.clone(), model.clone());
+    for block in &mut other.blocks {
+        let (norm, _) = block.norm.as_mut().unwrap();
+        let (weight, bias, epsilon) = norm.affine();
+        *norm = Norm::Batch(BatchNorm {
+            weight: weight.to_vec(),
+            bias: bias.to_vec(),
+            mean: bias.iter().map(|x| x + 1.0).collect(),
+            variance: bias.iter().map(|x| x.abs() + 0.5).collect(),
+            epsilon,
+        });
+        let output = block.output.as_mut().unwrap();
+        let channels = output.linear.weight.nrows();
+        output.gated = false;
+        output.linear.weight = output
+            .linear
+            .weight
+            .columns(0, channels)
+            .into_owned()
+            .into();
+        output.linear.bias.as_mut().unwrap().truncate(channels);
+    }
+    other.head.as_mut().unwrap().pooling = None;
+    for block in &mut both_ways.blocks {
+        block.backward = block.systems.clone();
+    }
+    (other, both_ways)
 }

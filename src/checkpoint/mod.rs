@@ -32,6 +32,7 @@ pub use archive_error::ArchiveError;
 pub use declared::Declared;
 pub use declared::DssVersion;
 pub use destination::check_destination;
+pub use destination::write_whole;
 pub use error::CheckpointError;
 pub use error::Fault;
 pub use tensor::Dtype;
@@ -163,9 +164,20 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Fault::Incomplete`] for a model without encoder, normalisation or head;
-    /// [`Fault::NotRepresentable`] for a pole that does not decay; [`Fault::Overflow`].
+    /// [`Fault::Bidirectional`]; [`Fault::NotRepresentable`] for a pole that does not decay;
+    /// [`Fault::Overflow`].
     pub fn new_s4d(model: &Model) -> Result<Self, CheckpointError> {
-        new_s4d(model).map_err(|fault| fault.at(Path::new(NEW)))
+        new(model, None).map_err(|fault| fault.at(Path::new(NEW)))
+    }
+
+    /// As [`Checkpoint::new_s4d`], with DSS layers, version `softmax`, for sequences of `length`
+    /// steps: they hold poles that do not decay. Every channel has its own poles, which the public
+    /// `dss.py` takes after a change of three lines (docs/formats.md).
+    ///
+    /// # Errors
+    /// As [`Checkpoint::new_s4d`]; [`Fault::Length`].
+    pub fn new_dss_softmax(model: &Model, length: usize) -> Result<Self, CheckpointError> {
+        new(model, Some(length)).map_err(|fault| fault.at(Path::new(NEW)))
     }
 
     /// The same file with another model in it, e.g. a reduced one.
@@ -267,20 +279,15 @@ impl Checkpoint {
 /// What messages call a model that is in no file yet.
 const NEW: &str = "the new model";
 
-fn new_s4d(model: &Model) -> Result<Checkpoint, Fault> {
-    if model.encoder.is_none() {
-        return Err(Fault::Incomplete { missing: "encoder" });
+fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
+    if let Some(found) = softmax.filter(|length| !(1..=tree::LENGTH_MAX).contains(length)) {
+        let most = tree::LENGTH_MAX;
+        return Err(Fault::Length { found, most });
     }
-    let structure = Structure::new_s4d(model)?;
+    let structure = Structure::new(model, softmax)?;
     let mut encoded = structure.encode(model);
     for (block, layout) in model.blocks.iter().zip(&structure.layers) {
-        if block.output.is_none() {
-            let missing = "output map of a layer";
-            return Err(Fault::Incomplete { missing });
-        }
-        if let layer::LayerLayout::S4d(layout) = layout {
-            encoded.extend(layout.encode(&block.systems)?);
-        }
+        encoded.extend(layout.encode_new(&block.systems)?);
     }
     let mut tensors = BTreeMap::new();
     for Encoded {

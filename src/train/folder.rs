@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
+use crate::checkpoint::write_whole;
 use crate::train::TrainError;
 use crate::train::observer::Entry;
 
@@ -44,14 +45,15 @@ impl Folder {
     /// Makes the folder of a new run and writes its settings.
     ///
     /// # Errors
-    /// [`TrainError::NotEmpty`]; [`TrainError::Io`] when it cannot be made or written.
+    /// [`TrainError::NotEmpty`]; [`TrainError::Io`] and [`TrainError::Archive`] when it cannot be
+    /// made or written.
     pub fn create(path: &Path, config: &str) -> Result<Self, TrainError> {
         Self::require_new(path)?;
         std::fs::create_dir_all(path).map_err(io(path))?;
         let path = path.to_path_buf();
         let folder = Self { path };
         folder.sweep()?;
-        folder.write_whole("config.toml", config.as_bytes())?;
+        folder.write("config.toml", config.as_bytes())?;
         Ok(folder)
     }
 
@@ -104,20 +106,9 @@ impl Folder {
     /// Writes a file of the folder whole or not at all.
     ///
     /// # Errors
-    /// [`TrainError::Io`].
-    pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
-        let place = self.path.join(name);
-        let failed = io(&place);
-        let mut builder = tempfile::Builder::new();
-        let mut file = builder
-            .prefix(TEMPORARY)
-            .suffix(".part")
-            .tempfile_in(&self.path)
-            .map_err(&failed)?;
-        file.write_all(bytes).map_err(&failed)?;
-        file.as_file().sync_all().map_err(&failed)?;
-        file.persist(&place).map_err(|error| failed(error.error))?;
-        Ok(())
+    /// [`TrainError::Archive`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        Ok(write_whole(&self.path.join(name), bytes)?)
     }
 
     /// Appends a line to the metrics; returns their length in bytes.
@@ -176,7 +167,7 @@ impl Folder {
     }
 }
 
-/// How the names of unfinished files start, here and in the checkpoint room.
+/// How the names of unfinished files of the checkpoint room start.
 const TEMPORARY: &str = ".hankelite-";
 
 /// Whether a file was left by a run that was killed while it wrote.
