@@ -6,12 +6,16 @@
 //!
 //! k' is the kernel of a bidirectional layer. D is added to k[0], so that it costs nothing.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use crate::nn::fourier::Plan;
 use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
 use crate::nn::lanes::Lanes;
+use crate::nn::pool::Lease;
+use crate::nn::pool::Workspace;
 use crate::nn::real::LANES;
 use crate::nn::real::Real;
 
@@ -34,22 +38,25 @@ pub(super) struct DynamicsGradient<T> {
 /// A layer's kernels as spectra.
 pub(super) struct Convolution<T> {
     lanes: Lanes,
-    plan: Plan<T>,
-    /// One spectrum for each group, scaled by 1/size.
-    spectra: Vec<Vec<Point<T>>>,
+    plan: Arc<Plan<T>>,
+    /// One spectrum after another for each group, scaled by 1/size.
+    spectra: Lease<Point<T>>,
 }
 
 impl<T: Real> Convolution<T> {
-    pub(super) fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>) -> Self {
-        let plan = Plan::new(2 * lanes.length);
+    pub(super) fn new(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        workspace: &Workspace<T>,
+    ) -> Self {
+        let plan = workspace.plan(2 * lanes.length);
         let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
             let modes = modes.par_iter();
             modes.map(|modes| modes.kernel(lanes.length)).collect()
         };
         let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
         let scale = T::of(1.0 / plan.size() as f64);
-        let spectrum = |group: usize| {
-            let mut points = vec![Point::zero(); plan.size()];
+        let spectrum = |(group, points): (usize, &mut [Point<T>])| {
             for lane in 0..LANES {
                 let Some(h) = lanes.channel_of_lane(group, lane) else {
                     continue;
@@ -64,11 +71,11 @@ impl<T: Real> Convolution<T> {
                     }
                 }
             }
-            plan.forward(&mut points);
-            points
+            plan.forward(points);
         };
-        let groups = (0..lanes.groups).into_par_iter();
-        let spectra = groups.map(spectrum).collect();
+        let mut spectra = workspace.zero_points(plan.size() * lanes.groups);
+        let groups = spectra.par_chunks_exact_mut(plan.size()).enumerate();
+        groups.for_each(spectrum);
         Self {
             lanes,
             plan,
@@ -83,18 +90,23 @@ impl<T: Real> Convolution<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub(super) fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Vec<Point<T>>; 2]) {
-        let points = sized(&mut scratch[0], self.plan.size());
-        for (group, spectrum) in self.spectra.iter().enumerate() {
+    pub(super) fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
+        let points = &mut scratch[0][..self.plan.size()];
+        for (group, spectrum) in self.spectra.chunks_exact(self.plan.size()).enumerate() {
             self.pack(u, group, points);
             self.plan.convolve(points, spectrum);
             self.lanes.unpack(points, group, y);
         }
     }
 
-    /// Room for the sums of gradients over slabs.
-    pub(super) fn no_sums(&self) -> Vec<Point<T>> {
-        vec![Point::zero(); self.plan.size() * self.lanes.groups]
+    /// Points of each of the two buffers that a pass works in.
+    pub(super) fn scratch(&self) -> usize {
+        self.plan.size()
+    }
+
+    /// Points of the sums of gradients over slabs.
+    pub(super) fn sums(&self) -> usize {
+        self.plan.size() * self.lanes.groups
     }
 
     /// u ← its gradient, from the gradient `g` of y.
@@ -103,16 +115,12 @@ impl<T: Real> Convolution<T> {
         g: &[T],
         u: &mut [T],
         sums: &mut [Point<T>],
-        [first, second]: &mut [Vec<Point<T>>; 2],
+        [first, second]: &mut [Lease<Point<T>>; 2],
     ) {
-        let (of_y, of_u) = (
-            sized(first, self.plan.size()),
-            sized(second, self.plan.size()),
-        );
-        let groups = self
-            .spectra
-            .iter()
-            .zip(sums.chunks_exact_mut(self.plan.size()));
+        let size = self.plan.size();
+        let (of_y, of_u) = (&mut first[..size], &mut second[..size]);
+        let spectra = self.spectra.chunks_exact(size);
+        let groups = spectra.zip(sums.chunks_exact_mut(size));
         for (group, (spectrum, sum)) in groups.enumerate() {
             self.pack(g, group, of_y);
             self.pack(u, group, of_u);
@@ -125,7 +133,7 @@ impl<T: Real> Convolution<T> {
     pub(super) fn gradient(
         &self,
         dynamics: &Dynamics<'_, T>,
-        mut sums: Vec<Point<T>>,
+        sums: &mut [Point<T>],
     ) -> DynamicsGradient<T> {
         let size = self.plan.size();
         sums.par_chunks_exact_mut(size)
@@ -156,12 +164,4 @@ impl<T: Real> Convolution<T> {
             feedthrough,
         }
     }
-}
-
-/// The first `count` points of a buffer that grows when it must.
-pub(super) fn sized<T: Real>(buffer: &mut Vec<Point<T>>, count: usize) -> &mut [Point<T>] {
-    if buffer.len() < count {
-        buffer.resize(count, Point::zero());
-    }
-    &mut buffer[..count]
 }

@@ -17,6 +17,7 @@ mod norm;
 mod op;
 mod plain;
 mod plan;
+mod pool;
 mod random;
 mod real;
 mod scan;

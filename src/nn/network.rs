@@ -21,6 +21,7 @@ use crate::nn::ends::TrainableEncoder;
 use crate::nn::ends::TrainableHead;
 use crate::nn::op;
 use crate::nn::plan::Size;
+use crate::nn::pool::Workspaces;
 use crate::nn::random::random_model;
 use crate::ssm::SystemError;
 
@@ -150,6 +151,7 @@ pub struct Network {
     buffers: Vec<Buffer>,
     dropout: f64,
     device: Device,
+    workspaces: Arc<Workspaces>,
 }
 
 impl Network {
@@ -181,6 +183,7 @@ impl Network {
             buffers: Vec::new(),
             dropout: options.dropout,
             device: device.clone(),
+            workspaces: Workspaces::new(),
         };
         network.list();
         Ok(network)
@@ -257,13 +260,13 @@ impl Network {
             return Ok(x.clone());
         }
         let (modes, parameters) = (Tensor::cat(&modes, 0)?, Tensor::cat(&parameters, 0)?);
-        let plans = Arc::new(plans);
+        let plans = (&Arc::new(plans), &self.workspaces);
         if !training {
             // No graph, and so nothing kept.
             let (x, modes, parameters) = (x.detach(), modes.detach(), parameters.detach());
-            return Ok(op::blocks(&x, &modes, &parameters, &plans)?.0);
+            return Ok(op::blocks(&x, &modes, &parameters, plans)?.0);
         }
-        let (out, found) = op::blocks(x, &modes, &parameters, &plans)?;
+        let (out, found) = op::blocks(x, &modes, &parameters, plans)?;
         for (block, found) in self.blocks.iter().zip(&found) {
             if let Some(found) = found {
                 block.observe(size, found)?;

@@ -11,7 +11,6 @@ use pulp::Arch;
 use pulp::Simd;
 use pulp::WithSimd;
 
-use crate::nn::real::LANES;
 use crate::nn::real::Real;
 
 /// Weight and bias, and what is added to the variance.
@@ -113,34 +112,25 @@ impl<T: Real> ChannelStatistics<T> {
     }
 }
 
-/// Σ over all entries by sixteen running sums, so that the loop becomes vector code.
+/// Mean of a row and 1/√(v + ε).
 #[inline(always)]
-fn total<T: Real>(count: usize, term: impl Fn(usize) -> T) -> T {
-    let mut sums = [T::zero(); LANES];
-    let whole = count - count % LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (lane, sum) in sums.iter_mut().enumerate() {
-            *sum += term(start + lane);
-        }
+fn mean_and_scale<T: Real, S: Simd>(simd: S, row: &[T], epsilon: T) -> (T, T) {
+    let share = T::one() / T::of(row.len() as f64);
+    let (vectors, rest) = T::parts::<S>(row);
+    let mut sum = T::splat(simd, T::zero());
+    for &x in vectors {
+        sum = T::plus(simd, sum, x);
     }
-    for (at, sum) in (whole..count).zip(sums.iter_mut()) {
-        *sum += term(at);
+    let mean = rest.iter().fold(T::sum(simd, sum), |sum, &x| sum + x) * share;
+    let centre = T::splat(simd, mean);
+    let mut square = T::splat(simd, T::zero());
+    for &x in vectors {
+        let x = T::minus(simd, x, centre);
+        square = T::fused(simd, x, x, square);
     }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            let upper = sums[lane + half];
-            sums[lane] += upper;
-        }
-    }
-    sums[0]
-}
-
-#[inline(always)]
-fn mean_and_scale<T: Real>(row: &[T], epsilon: f64) -> (T, T) {
-    let share = T::of(1.0 / row.len() as f64);
-    let mean = total(row.len(), |h| row[h]) * share;
-    let square = total(row.len(), |h| (row[h] - mean) * (row[h] - mean));
-    (mean, T::one() / (square * share + T::of(epsilon)).root())
+    let square = T::sum(simd, square);
+    let square = rest.iter().fold(square, |sum, &x| sum + (x - mean) * (x - mean));
+    (mean, T::one() / (square * share + epsilon).root())
 }
 
 struct LayerForward<'a, T> {
@@ -152,13 +142,20 @@ impl<T: Real> WithSimd for LayerForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let channels = self.affine.weight.len();
-        let (weight, bias) = (self.affine.weight, &self.affine.bias[..channels]);
-        for row in self.rows.chunks_exact_mut(channels) {
-            let (mean, scale) = mean_and_scale(row, self.affine.epsilon);
-            for h in 0..channels {
-                row[h] = (row[h] - mean) * scale * weight[h] + bias[h];
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (weight, weight_rest) = T::parts::<S>(self.affine.weight);
+        let (bias, bias_rest) = T::parts::<S>(self.affine.bias);
+        let epsilon = T::of(self.affine.epsilon);
+        for row in self.rows.chunks_exact_mut(self.affine.weight.len()) {
+            let (mean, scale) = mean_and_scale(simd, row, epsilon);
+            let (vectors, rest) = T::parts_mut::<S>(row);
+            let (centre, factor) = (T::splat(simd, mean), T::splat(simd, scale));
+            for ((x, &w), &b) in vectors.iter_mut().zip(weight).zip(bias) {
+                let normal = T::times(simd, T::minus(simd, *x, centre), factor);
+                *x = T::fused(simd, normal, w, b);
+            }
+            for ((x, w), b) in rest.iter_mut().zip(weight_rest).zip(bias_rest) {
+                *x = (*x - mean) * scale * *w + *b;
             }
         }
     }
@@ -176,22 +173,49 @@ impl<T: Real> WithSimd for LayerBackward<'_, T> {
 
     /// With x̂ the normalised row and q = w ∘ g: ∂x = s (q − mean q − x̂ mean(q x̂)).
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let weight = self.affine.weight;
-        let channels = weight.len();
-        let share = T::of(1.0 / channels as f64);
-        let of_weight = &mut self.gradient.weight[..channels];
-        let of_bias = &mut self.gradient.bias[..channels];
+    fn with_simd<S: Simd>(self, simd: S) {
+        let channels = self.affine.weight.len();
         let rows = self.x.chunks_exact(channels);
+        let epsilon = T::of(self.affine.epsilon);
+        let (weight, weight_rest) = T::parts::<S>(self.affine.weight);
+        let (of_weight, of_weight_rest) = T::parts_mut::<S>(self.gradient.weight);
+        let (of_bias, of_bias_rest) = T::parts_mut::<S>(self.gradient.bias);
         for (x, g) in rows.zip(self.g.chunks_exact_mut(channels)) {
-            let (mean, scale) = mean_and_scale(x, self.affine.epsilon);
-            let centre = total(channels, |h| weight[h] * g[h]) * share;
-            let tilt = total(channels, |h| weight[h] * g[h] * (x[h] - mean)) * scale * share;
-            for h in 0..channels {
-                let normal = (x[h] - mean) * scale;
-                of_weight[h] += g[h] * normal;
-                of_bias[h] += g[h];
-                g[h] = scale * (weight[h] * g[h] - centre - normal * tilt);
+            let (mean, scale) = mean_and_scale(simd, x, epsilon);
+            let (x, x_rest) = T::parts::<S>(x);
+            let (g, g_rest) = T::parts_mut::<S>(g);
+            let (centre, factor) = (T::splat(simd, mean), T::splat(simd, scale));
+            // Σ q and Σ q (x − μ).
+            let (mut plain, mut tilted) = (T::splat(simd, T::zero()), T::splat(simd, T::zero()));
+            for ((&x, &g), &w) in x.iter().zip(&*g).zip(weight) {
+                let q = T::times(simd, w, g);
+                plain = T::plus(simd, plain, q);
+                tilted = T::fused(simd, q, T::minus(simd, x, centre), tilted);
+            }
+            let (mut plain, mut tilted) = (T::sum(simd, plain), T::sum(simd, tilted));
+            for ((&x, &g), &w) in x_rest.iter().zip(&*g_rest).zip(weight_rest) {
+                plain += w * g;
+                tilted += w * g * (x - mean);
+            }
+            let share = T::one() / T::of(channels as f64);
+            let (plain, tilted) = (plain * share, tilted * share * scale);
+            let (level, slope) = (T::splat(simd, plain), T::splat(simd, tilted));
+            let sums = of_weight.iter_mut().zip(of_bias.iter_mut());
+            for (((&x, g), &w), (of_w, of_b)) in x.iter().zip(g).zip(weight).zip(sums) {
+                let normal = T::times(simd, T::minus(simd, x, centre), factor);
+                *of_w = T::fused(simd, *g, normal, *of_w);
+                *of_b = T::plus(simd, *of_b, *g);
+                let q = T::minus(simd, T::times(simd, w, *g), level);
+                let q = T::minus(simd, q, T::times(simd, normal, slope));
+                *g = T::times(simd, factor, q);
+            }
+            let sums = of_weight_rest.iter_mut().zip(of_bias_rest.iter_mut());
+            for (((x, g), w), (of_w, of_b)) in x_rest.iter().zip(g_rest).zip(weight_rest).zip(sums)
+            {
+                let normal = (*x - mean) * scale;
+                *of_w += *g * normal;
+                *of_b += *g;
+                *g = scale * (*w * *g - plain - normal * tilted);
             }
         }
     }

@@ -18,6 +18,8 @@ use candle_core::bail;
 use crate::nn::plain;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::Size;
+use crate::nn::pool::Workspace;
+use crate::nn::pool::Workspaces;
 use crate::nn::real::Real;
 use crate::nn::stack;
 use crate::nn::stack::SavedBlock;
@@ -34,7 +36,7 @@ pub(super) fn blocks(
     x: &Tensor,
     modes: &Tensor,
     parameters: &Tensor,
-    plans: &Arc<Vec<BlockPlan>>,
+    (plans, workspaces): (&Arc<Vec<BlockPlan>>, &Arc<Workspaces>),
 ) -> Result<(Tensor, Statistics)> {
     if !x.device().is_cpu() {
         return plain::blocks(x, modes, parameters, plans);
@@ -42,6 +44,7 @@ pub(super) fn blocks(
     let found = Arc::new(Mutex::new(Vec::new()));
     let op = Blocks {
         plans: Arc::clone(plans),
+        workspaces: Arc::clone(workspaces),
         saved: Mutex::new(None),
         found: Arc::clone(&found),
     };
@@ -53,6 +56,7 @@ pub(super) fn blocks(
 
 struct Blocks {
     plans: Arc<Vec<BlockPlan>>,
+    workspaces: Arc<Workspaces>,
     /// The `Vec<SavedBlock<T>>` of the forward pass, until the backward pass takes it.
     saved: Mutex<Option<Box<dyn Any + Send>>>,
     found: Arc<Mutex<Statistics>>,
@@ -93,6 +97,7 @@ impl Blocks {
         &self,
         size: Size,
         inputs: (&[T], &[f64], &[T]),
+        workspace: &Workspace<T>,
     ) -> Result<(CpuStorage, Shape)> {
         let (modes, parameters) = self.numbers(size.channels);
         if inputs.1.len() != modes || inputs.2.len() != parameters {
@@ -102,7 +107,7 @@ impl Blocks {
                 inputs.2.len()
             );
         }
-        let (out, saved) = stack::forward::<T>(&self.plans, size, inputs);
+        let (out, saved) = stack::forward::<T>(&self.plans, size, inputs, workspace);
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = statistics(&saved);
         *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(saved));
         let shape = Shape::from((size.batch, size.length, size.channels));
@@ -119,6 +124,7 @@ impl Blocks {
         &self,
         (x, modes, parameters): (&Tensor, &Tensor, &Tensor),
         gradient: &Tensor,
+        workspace: &Workspace<T>,
     ) -> Result<[Tensor; 3]> {
         let size = size_of(x.shape())?;
         let saved = self
@@ -134,10 +140,10 @@ impl Blocks {
                     let inputs = (x, modes, parameters);
                     // A second backward pass through the same output forms the parts again.
                     let saved = saved.map_or_else(
-                        || stack::forward::<T>(&self.plans, size, inputs).1,
+                        || stack::forward::<T>(&self.plans, size, inputs, workspace).1,
                         |saved| *saved,
                     );
-                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g)))
+                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g), workspace))
                 })
             })
         })?;
@@ -174,8 +180,14 @@ impl CustomOp3 for Blocks {
         let size = size_of(l1.shape())?;
         let modes = part(s2, l2)?;
         match s1 {
-            CpuStorage::F32(_) => self.forward::<f32>(size, (part(s1, l1)?, modes, part(s3, l3)?)),
-            CpuStorage::F64(_) => self.forward::<f64>(size, (part(s1, l1)?, modes, part(s3, l3)?)),
+            CpuStorage::F32(_) => {
+                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                self.forward(size, inputs, &self.workspaces.single)
+            }
+            CpuStorage::F64(_) => {
+                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                self.forward(size, inputs, &self.workspaces.double)
+            }
             _ => bail!("the blocks of a network run in f32 or f64"),
         }
     }
@@ -190,9 +202,9 @@ impl CustomOp3 for Blocks {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let arguments = (arg1, arg2, arg3);
         let [x, modes, parameters] = if arg1.dtype() == DType::F64 {
-            self.backward::<f64>(arguments, grad_res)?
+            self.backward(arguments, grad_res, &self.workspaces.double)?
         } else {
-            self.backward::<f32>(arguments, grad_res)?
+            self.backward(arguments, grad_res, &self.workspaces.single)?
         };
         Ok((Some(x), Some(modes), Some(parameters)))
     }
@@ -305,6 +317,8 @@ mod tests {
     type Form = fn(&Inputs, &Arc<Vec<BlockPlan>>) -> Result<Tensor>;
 
     fn fast(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
+        let workspaces = Workspaces::new();
+        let plans = (plans, &workspaces);
         Ok(blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
     }
 

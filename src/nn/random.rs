@@ -60,7 +60,7 @@ pub fn random_model(
         _ => return Err(ArchitectureError::Encoder.into()),
     };
     let fixed = fixed_poles(architecture);
-    let blocks = (0..architecture.layers);
+    let blocks = 0..architecture.layers;
     let blocks = blocks.map(|index| block(architecture, (index, length), &fixed, &mut draw));
     let blocks = blocks.collect::<Result<_, _>>()?;
     let pooling = match architecture.pooling {
@@ -131,7 +131,7 @@ fn block(
 ) -> Result<Block, NetworkError> {
     let channels = architecture.channels;
     let name = format!("blocks.{index}");
-    let mut systems = |draw: &mut Draw, feedthrough: bool| {
+    let systems = |draw: &mut Draw, feedthrough: bool| {
         let one = |channel| {
             let d = if feedthrough { draw.normal() } else { 0.0 };
             let system = draw.system(architecture, fixed, length, d);

@@ -18,6 +18,10 @@ pub(super) trait Real: WithDType + RealNumber + Default + Sync {
     /// The vectors that `lanes` consists of.
     fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>];
     fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>];
+    /// Whole vectors, and what is left.
+    fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+    fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]);
+    fn sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
     fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     fn minus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
@@ -43,7 +47,7 @@ pub(super) trait Real: WithDType + RealNumber + Default + Sync {
 
 macro_rules! vectors_of {
     ($t:ident, $vector:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident, $sub:ident,
-     $mul:ident, $fma:ident) => {
+     $mul:ident, $fma:ident, $sum:ident) => {
         type Vector<S: Simd> = S::$vector;
 
         #[inline(always)]
@@ -53,6 +57,18 @@ macro_rules! vectors_of {
         #[inline(always)]
         fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>] {
             S::$view_mut(lanes).0
+        }
+        #[inline(always)]
+        fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]) {
+            S::$view(row)
+        }
+        #[inline(always)]
+        fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]) {
+            S::$view_mut(row)
+        }
+        #[inline(always)]
+        fn sum<S: Simd>(simd: S, a: S::$vector) -> Self {
+            simd.$sum(a)
         }
         #[inline(always)]
         fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S> {
@@ -97,7 +113,8 @@ impl Real for f64 {
         add_f64s,
         sub_f64s,
         mul_f64s,
-        mul_add_e_f64s
+        mul_add_e_f64s,
+        reduce_sum_f64s
     );
 
     fn gelu_with_slope(self) -> (Self, Self) {
@@ -125,7 +142,8 @@ impl Real for f32 {
         add_f32s,
         sub_f32s,
         mul_f32s,
-        mul_add_e_f32s
+        mul_add_e_f32s,
+        reduce_sum_f32s
     );
 
     #[inline(always)]

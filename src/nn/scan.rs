@@ -23,10 +23,10 @@ use pulp::WithSimd;
 
 use crate::nn::convolution::Dynamics;
 use crate::nn::convolution::DynamicsGradient;
-use crate::nn::convolution::sized;
 use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
 use crate::nn::lanes::Lanes;
+use crate::nn::pool::Lease;
 use crate::nn::real::LANES;
 use crate::nn::real::Real;
 
@@ -87,9 +87,9 @@ impl<T: Real> Scan<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub(super) fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Vec<Point<T>>; 2]) {
+    pub(super) fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Lease<Point<T>>; 2]) {
         let length = self.lanes.length;
-        let (input, output) = (sized(first, length), sized(second, length));
+        let (input, output) = (&mut first[..length], &mut second[..length]);
         for (index, group) in self.groups.iter().enumerate() {
             self.lanes.pack(u, index, input);
             Arch::new().dispatch(Forward {
@@ -102,8 +102,13 @@ impl<T: Real> Scan<T> {
     }
 
     /// For each group: X and Σ g conj(s) of every mode, and Σ g u.
-    pub(super) fn no_sums(&self) -> Vec<Point<T>> {
-        vec![Point::zero(); self.groups.len() * (2 * self.modes + 1)]
+    pub(super) fn sums(&self) -> usize {
+        self.groups.len() * (2 * self.modes + 1)
+    }
+
+    /// Points of each of the two buffers that a pass works in.
+    pub(super) fn scratch(&self) -> usize {
+        2 * self.lanes.length
     }
 
     /// u ← its gradient, from the gradient `g` of y.
@@ -112,12 +117,12 @@ impl<T: Real> Scan<T> {
         g: &[T],
         u: &mut [T],
         sums: &mut [Point<T>],
-        [first, second]: &mut [Vec<Point<T>>; 2],
+        [first, second]: &mut [Lease<Point<T>>; 2],
     ) {
         let length = self.lanes.length;
         // The second half of the first buffer takes the gradient of u.
-        let (of_y, of_u) = sized(first, 2 * length).split_at_mut(length);
-        let input = sized(second, length);
+        let (of_y, of_u) = first[..2 * length].split_at_mut(length);
+        let input = &mut second[..length];
         let each = sums.chunks_exact_mut(2 * self.modes + 1);
         for (index, (group, sums)) in self.groups.iter().zip(each).enumerate() {
             self.lanes.pack(g, index, of_y);
@@ -137,7 +142,7 @@ impl<T: Real> Scan<T> {
     pub(super) fn gradient(
         &self,
         dynamics: &Dynamics<'_, T>,
-        sums: Vec<Point<T>>,
+        sums: &[Point<T>],
     ) -> DynamicsGradient<T> {
         let per_group = 2 * self.modes + 1;
         let mut gradient = DynamicsGradient {
@@ -459,6 +464,7 @@ fn run_back<T: Real, S: Simd>(
 mod tests {
     use super::*;
     use crate::nn::convolution::Convolution;
+    use crate::nn::pool::Workspace;
 
     /// Two channels and three modes, and a slab of odd length that is not full.
     fn dynamics() -> Vec<Modes> {
@@ -486,12 +492,14 @@ mod tests {
             };
             let (scan, convolution) = (
                 Scan::new(lanes, &dynamics),
-                Convolution::new(lanes, &dynamics),
+                Convolution::new(lanes, &dynamics, &Workspace::new()),
             );
             let count = 11 * length * 2;
             let u: Vec<f64> = (0..count).map(|i| (0.7 * i as f64).sin()).collect();
             let g: Vec<f64> = (0..count).map(|i| (1.9 * i as f64).cos()).collect();
-            let mut scratch = [Vec::new(), Vec::new()];
+            let workspace = Workspace::new();
+            let points = 4 * length + 16;
+            let mut scratch = [workspace.points(points), workspace.points(points)];
             let (mut y, mut z) = (vec![0.0; count], vec![0.0; count]);
             scan.forward(&u, &mut y, &mut scratch);
             convolution.forward(&u, &mut z, &mut scratch);
@@ -505,12 +513,13 @@ mod tests {
             };
             near("y", &y, &z);
             let (mut of_u, mut of_u_too) = (u.clone(), u.clone());
-            let (mut sums, mut sums_too) = (scan.no_sums(), convolution.no_sums());
+            let mut sums = workspace.zero_points(scan.sums());
+            let mut sums_too = workspace.zero_points(convolution.sums());
             scan.backward(&g, &mut of_u, &mut sums, &mut scratch);
             convolution.backward(&g, &mut of_u_too, &mut sums_too, &mut scratch);
             near("of u", &of_u, &of_u_too);
-            let a = scan.gradient(&dynamics, sums);
-            let b = convolution.gradient(&dynamics, sums_too);
+            let a = scan.gradient(&dynamics, &sums);
+            let b = convolution.gradient(&dynamics, &mut sums_too);
             near("of d", &a.feedthrough, &b.feedthrough);
             let flat = |modes: &[Modes]| -> Vec<f64> {
                 let each = modes

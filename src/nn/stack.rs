@@ -30,6 +30,8 @@ use crate::nn::plan::NormKind;
 use crate::nn::plan::Size;
 use crate::nn::plan::pack_modes;
 use crate::nn::plan::unpack_modes;
+use crate::nn::pool::Lease;
+use crate::nn::pool::Workspace;
 use crate::nn::real::Real;
 use crate::nn::scan::Scan;
 
@@ -47,9 +49,9 @@ const SCAN_MODES: usize = 8;
 /// What the backward pass needs of one block.
 pub(super) struct SavedBlock<T> {
     /// The block's input; that of the first one is the caller's.
-    input: Vec<T>,
+    input: Option<Lease<T>>,
     /// The state space's output.
-    response: Vec<T>,
+    response: Lease<T>,
     operator: Operator<T>,
     /// Of a batch norm.
     pub(super) statistics: Option<ChannelStatistics<T>>,
@@ -62,28 +64,35 @@ enum Operator<T> {
 }
 
 impl<T: Real> Operator<T> {
-    fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>) -> Self {
+    fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>, workspace: &Workspace<T>) -> Self {
         let few = |modes: &Modes| {
             modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
         };
         if dynamics.backward.is_empty() && dynamics.forward.iter().all(few) {
             Operator::Scan(Scan::new(lanes, dynamics))
         } else {
-            Operator::Convolution(Convolution::new(lanes, dynamics))
+            Operator::Convolution(Convolution::new(lanes, dynamics, workspace))
         }
     }
 
-    fn forward(&self, u: &[T], y: &mut [T], points: &mut [Vec<Point<T>>; 2]) {
+    fn forward(&self, u: &[T], y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
         match self {
             Operator::Convolution(convolution) => convolution.forward(u, y, points),
             Operator::Scan(scan) => scan.forward(u, y, points),
         }
     }
 
-    fn no_sums(&self) -> Vec<Point<T>> {
+    fn sums(&self) -> usize {
         match self {
-            Operator::Convolution(convolution) => convolution.no_sums(),
-            Operator::Scan(scan) => scan.no_sums(),
+            Operator::Convolution(convolution) => convolution.sums(),
+            Operator::Scan(scan) => scan.sums(),
+        }
+    }
+
+    fn scratch(&self) -> usize {
+        match self {
+            Operator::Convolution(convolution) => convolution.scratch(),
+            Operator::Scan(scan) => scan.scratch(),
         }
     }
 
@@ -92,7 +101,7 @@ impl<T: Real> Operator<T> {
         g: &[T],
         u: &mut [T],
         sums: &mut [Point<T>],
-        points: &mut [Vec<Point<T>>; 2],
+        points: &mut [Lease<Point<T>>; 2],
     ) {
         match self {
             Operator::Convolution(convolution) => convolution.backward(g, u, sums, points),
@@ -100,7 +109,11 @@ impl<T: Real> Operator<T> {
         }
     }
 
-    fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: Vec<Point<T>>) -> DynamicsGradient<T> {
+    fn gradient(
+        &self,
+        dynamics: &Dynamics<'_, T>,
+        sums: &mut [Point<T>],
+    ) -> DynamicsGradient<T> {
         match self {
             Operator::Convolution(convolution) => convolution.gradient(dynamics, sums),
             Operator::Scan(scan) => scan.gradient(dynamics, sums),
@@ -110,19 +123,22 @@ impl<T: Real> Operator<T> {
 
 /// Buffers of one thread.
 struct Scratch<T> {
-    points: [Vec<Point<T>>; 2],
+    points: [Lease<Point<T>>; 2],
     mix: MixScratch<T>,
-    first: Vec<T>,
-    second: Vec<T>,
+    /// A slab.
+    slab: Lease<T>,
+    /// A tile.
+    tile: Lease<T>,
 }
 
 impl<T: Real> Scratch<T> {
-    fn new() -> Self {
+    fn new(block: &Block<'_, T>, operator: &Operator<T>) -> Self {
+        let (workspace, points) = (block.workspace, operator.scratch());
         Self {
-            points: [Vec::new(), Vec::new()],
+            points: [workspace.points(points), workspace.points(points)],
             mix: MixScratch::default(),
-            first: Vec::new(),
-            second: Vec::new(),
+            slab: workspace.numbers(block.lanes.slab()),
+            tile: workspace.numbers(block.tile()),
         }
     }
 }
@@ -133,18 +149,24 @@ struct Block<'a, T> {
     size: Size,
     lanes: Lanes,
     parameters: &'a [T],
+    workspace: &'a Workspace<T>,
     inner: Vec<T>,
     outer: Vec<T>,
 }
 
 impl<'a, T: Real> Block<'a, T> {
-    fn new(plan: &'a BlockPlan, size: Size, parameters: &'a [T]) -> Self {
+    fn new(
+        (plan, size): (&'a BlockPlan, Size),
+        parameters: &'a [T],
+        workspace: &'a Workspace<T>,
+    ) -> Self {
         let numbers = |mask: &[f64]| mask.iter().map(|&x| T::of(x)).collect();
         Self {
             plan,
             size,
             lanes: Lanes::new(size.channels, size.length),
             parameters,
+            workspace,
             inner: numbers(&plan.inner_mask),
             outer: numbers(&plan.outer_mask),
         }
@@ -245,39 +267,45 @@ pub(super) fn forward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
     (x, modes, parameters): (&[T], &[f64], &[T]),
+    workspace: &Workspace<T>,
 ) -> (Vec<T>, Vec<SavedBlock<T>>) {
     let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(plans.len());
-    let mut current: Option<Vec<T>> = None;
+    let mut current: Option<Lease<T>> = None;
     let (mut modes, mut parameters) = (modes, parameters);
     for plan in plans {
         let (own, rest) = modes.split_at(plan.mode_numbers(size.channels));
         modes = rest;
         let (own_parameters, rest) = parameters.split_at(plan.parameters(size.channels));
         parameters = rest;
-        let block = Block::new(plan, size, own_parameters);
+        let block = Block::new((plan, size), own_parameters, workspace);
         let input = current.take();
         let (out, mut record) = block_forward(&block, input.as_deref().unwrap_or(x), own);
-        record.input = input.unwrap_or_default();
+        record.input = input;
         saved.push(record);
         current = Some(out);
     }
-    (current.unwrap_or_else(|| x.to_vec()), saved)
+    (current.as_deref().unwrap_or(x).to_vec(), saved)
 }
 
-fn block_forward<T: Real>(block: &Block<'_, T>, x: &[T], modes: &[f64]) -> (Vec<T>, SavedBlock<T>) {
+fn block_forward<T: Real>(
+    block: &Block<'_, T>,
+    x: &[T],
+    modes: &[f64],
+) -> (Lease<T>, SavedBlock<T>) {
     let modes = unpack_modes(block.plan, block.size.channels, modes);
-    let operator = Operator::new(block.lanes, &block.dynamics(&modes));
+    let operator = Operator::new(block.lanes, &block.dynamics(&modes), block.workspace);
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
     let slab = block.lanes.slab();
-    let (mut response, mut out) = (vec![T::zero(); x.len()], vec![T::zero(); x.len()]);
+    let mut response = block.workspace.numbers(x.len());
+    let mut out = block.workspace.numbers(x.len());
     let slabs = x.par_chunks(slab).zip(response.par_chunks_mut(slab));
     let slabs = slabs.zip(out.par_chunks_mut(slab)).enumerate();
-    slabs.for_each_init(Scratch::new, |scratch, (index, ((x, y), out))| {
-        let z = &mut scratch.first;
-        z.clear();
-        z.extend_from_slice(x);
+    let scratch = || Scratch::new(block, &operator);
+    slabs.for_each_init(scratch, |scratch, (index, ((x, y), out))| {
+        let z = &mut scratch.slab[..x.len()];
+        z.copy_from_slice(x);
         block.normalised(z, statistics.as_ref());
         operator.forward(z, y, &mut scratch.points);
         block.mixed((index, x), y, out, &mut scratch.mix);
@@ -290,7 +318,7 @@ fn block_forward<T: Real>(block: &Block<'_, T>, x: &[T], modes: &[f64]) -> (Vec<
         statistics = Some(found);
     }
     let record = SavedBlock {
-        input: Vec::new(),
+        input: None,
         response,
         operator,
         statistics,
@@ -341,16 +369,17 @@ pub(super) fn backward<T: Real>(
     size: Size,
     (x, modes, parameters): (&[T], &[f64], &[T]),
     (mut saved, mut g): (Vec<SavedBlock<T>>, Vec<T>),
+    workspace: &Workspace<T>,
 ) -> (Vec<T>, Vec<f64>, Vec<T>) {
     let mut of_modes = vec![0.0; modes.len()];
     let mut of_parameters = vec![T::zero(); parameters.len()];
     let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
-    for (index, plan) in plans.iter().enumerate().rev() {
+    for plan in plans.iter().rev() {
         let modes_start = modes_end - plan.mode_numbers(size.channels);
         let start = parameters_end - plan.parameters(size.channels);
-        let block = Block::new(plan, size, &parameters[start..parameters_end]);
+        let block = Block::new((plan, size), &parameters[start..parameters_end], workspace);
         let Some(record) = saved.pop() else { break };
-        let input = if index == 0 { x } else { &record.input };
+        let input = record.input.as_deref().unwrap_or(x);
         let own = &modes[modes_start..modes_end];
         let out = &mut of_parameters[start..parameters_end];
         let gradient = block_backward(&block, (input, own), &record, (&mut g, out));
@@ -361,8 +390,8 @@ pub(super) fn backward<T: Real>(
 }
 
 /// Sums of gradients over some slabs.
-struct Sums<T> {
-    points: Vec<Point<T>>,
+struct Sums<T: Real> {
+    points: Lease<Point<T>>,
     parameters: Vec<T>,
 }
 
@@ -381,7 +410,7 @@ fn block_backward<T: Real>(
     }
     let segment = block.lanes.slab() * x.len().div_ceil(block.lanes.slab()).div_ceil(SEGMENTS);
     // The gradient of the state space's input; a batch norm needs it for all sequences at once.
-    let mut of_input = vec![T::zero(); x.len()];
+    let mut of_input = block.workspace.numbers(x.len());
     let segments = x
         .par_chunks(segment)
         .zip(saved.response.par_chunks(segment));
@@ -389,11 +418,12 @@ fn block_backward<T: Real>(
         .par_chunks_mut(segment)
         .zip(of_input.par_chunks_mut(segment));
     let segments = segments.zip(outputs).enumerate();
-    let sums = segments.map_init(Scratch::new, |scratch, (index, ((x, y), (g, z)))| {
+    let scratch = || Scratch::new(block, &saved.operator);
+    let sums = segments.map_init(scratch, |scratch, (index, ((x, y), (g, z)))| {
         let first = index * segment / block.lanes.slab();
         segment_backward(block, saved, (first, x, y), (g, z), scratch)
     });
-    let sums = total_of(sums.collect());
+    let mut sums = total_of(sums.collect());
     of_parameters
         .iter_mut()
         .zip(&sums.parameters)
@@ -409,7 +439,7 @@ fn block_backward<T: Real>(
     }
     let modes = unpack_modes(block.plan, block.size.channels, modes);
     let dynamics = block.dynamics(&modes);
-    let gradient = saved.operator.gradient(&dynamics, sums.points);
+    let gradient = saved.operator.gradient(&dynamics, &mut sums.points);
     let place = block.plan.places(block.size.channels).feedthrough;
     add(&mut of_parameters[place], &gradient.feedthrough);
     let directions = [gradient.forward, gradient.backward];
@@ -424,7 +454,7 @@ fn segment_backward<T: Real>(
     scratch: &mut Scratch<T>,
 ) -> Sums<T> {
     let mut sums = Sums {
-        points: saved.operator.no_sums(),
+        points: block.workspace.zero_points(saved.operator.sums()),
         parameters: vec![T::zero(); block.parameters.len()],
     };
     let slab = block.lanes.slab();
@@ -433,18 +463,18 @@ fn segment_backward<T: Real>(
     for (index, ((x, y), (g, z))) in slabs.zip(outputs).enumerate() {
         z.copy_from_slice(x);
         block.normalised(z, saved.statistics.as_ref());
-        let mut of_y = std::mem::take(&mut scratch.first);
-        of_y.resize(x.len(), T::zero());
+        let mut whole = std::mem::replace(&mut scratch.slab, block.workspace.numbers(0));
+        let of_y = &mut whole[..x.len()];
         mix_backward(
             block,
             (first + index, x, y),
-            (g, &mut of_y),
+            (g, of_y),
             (&mut sums, scratch),
         );
         saved
             .operator
-            .backward(&of_y, z, &mut sums.points, &mut scratch.points);
-        scratch.first = of_y;
+            .backward(of_y, z, &mut sums.points, &mut scratch.points);
+        scratch.slab = whole;
         if let Some(epsilon) = block.norm(NormKind::Layer, Placement::Pre) {
             let gradient = affine_gradient(block, &mut sums.parameters);
             layer_norm_backward(x, z, block.affine(epsilon), gradient);
@@ -475,8 +505,7 @@ fn mix_backward<T: Real>(
         let tiles = x.chunks(tile).zip(y.chunks(tile));
         let outputs = g.chunks_mut(tile).zip(of_y.chunks_mut(tile));
         for ((x, y), (g, of_y)) in tiles.zip(outputs) {
-            let work = &mut scratch.second;
-            work.resize(x.len(), T::zero());
+            let work = &mut scratch.tile[..x.len()];
             if let Some(epsilon) = post {
                 mix.forward(y, work, &mut scratch.mix);
                 add(work, x);
@@ -507,13 +536,9 @@ fn affine_gradient<'a, T: Real>(
 }
 
 /// Adds the sums of the segments in their order, entry by entry.
-fn total_of<T: Real>(parts: Vec<Sums<T>>) -> Sums<T> {
-    let mut parts = parts.into_iter();
-    let mut total = parts.next().unwrap_or(Sums {
-        points: Vec::new(),
-        parameters: Vec::new(),
-    });
-    let rest: Vec<Sums<T>> = parts.collect();
+fn total_of<T: Real>(mut parts: Vec<Sums<T>>) -> Sums<T> {
+    let rest = parts.split_off(1);
+    let mut total = parts.remove(0);
     let piece = 1024;
     let pieces = total.points.par_chunks_mut(piece).enumerate();
     pieces.for_each(|(index, points)| {
@@ -572,7 +597,7 @@ fn batch_post_backward<T: Real>(
     (g, of_parameters): (&mut [T], &mut [T]),
 ) {
     let slab = block.lanes.slab();
-    let mut before = vec![T::zero(); x.len()];
+    let mut before = block.workspace.numbers(x.len());
     let slabs = x.par_chunks(slab).zip(saved.response.par_chunks(slab));
     let slabs = slabs.zip(before.par_chunks_mut(slab)).enumerate();
     slabs.for_each_init(MixScratch::default, |scratch, (index, ((x, y), out))| {
