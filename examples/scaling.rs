@@ -89,6 +89,7 @@ fn over_channels() -> Result<Panel, Failure> {
             let block = Block {
                 name: "layer".into(),
                 systems: systems.collect::<Result<_, _>>()?,
+                backward: Vec::new(),
                 output: None,
                 norm: None,
             };

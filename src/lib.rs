@@ -49,6 +49,7 @@
 //! | [`calibrate`] | reduction for what the layers really hear |
 //! | [`data`] | data sets and generated tasks |
 //! | `nn` | trainable networks (feature `train`) |
+//! | `train` | the trainer (feature `train`) |
 //! | [`report`] | pictures for the terminal |
 //! | `cli` | the program (feature `cli`) |
 //!
@@ -69,6 +70,8 @@ pub mod model;
 pub mod nn;
 pub mod report;
 pub mod ssm;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use checkpoint::Checkpoint;
 pub use checkpoint::Declared;

@@ -179,7 +179,7 @@ fn what_was_assumed_is_listed_and_what_was_declared_is_not() {
         norm: Some(Placement::Pre),
         pooling: Some(Pooling::Last),
         dss_version: Some(DssVersion::ExpNoScale),
-        length: None,
+        ..Declared::default()
     };
     let told = open("dss_exp_classifier.pth", declared);
     assert!(told.assumptions().is_empty(), "{:?}", told.assumptions());
@@ -540,4 +540,193 @@ fn the_ending_of_the_output_chooses_the_container() {
             "{name}"
         );
     }
+}
+
+/// Every number around the systems, moved by amounts that single precision holds.
+fn retrained(checkpoint: &Checkpoint) -> Checkpoint {
+    use std::sync::Arc;
+    let moved = |values: &mut [f64]| {
+        values
+            .iter_mut()
+            .for_each(|x| *x = f64::from((*x * 1.25) as f32))
+    };
+    let mut model = checkpoint.model.clone();
+    if let Some(hankelite::model::Encoder::Linear(linear)) = &mut model.encoder {
+        moved(Arc::make_mut(&mut linear.weight).as_mut_slice());
+        moved(linear.bias.as_mut().unwrap());
+    }
+    for block in &mut model.blocks {
+        let output = &mut block.output.as_mut().unwrap().linear;
+        moved(Arc::make_mut(&mut output.weight).as_mut_slice());
+        moved(output.bias.as_mut().unwrap());
+        let hankelite::model::Norm::Layer(norm) = &mut block.norm.as_mut().unwrap().0 else {
+            panic!("the fixtures have layer norms");
+        };
+        moved(&mut norm.weight);
+        moved(&mut norm.bias);
+    }
+    let head = &mut model.head.as_mut().unwrap().linear;
+    moved(Arc::make_mut(&mut head.weight).as_mut_slice());
+    moved(head.bias.as_mut().unwrap());
+    checkpoint.with_model(model)
+}
+
+#[test]
+fn weights_that_were_trained_are_written_in_the_layout_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, _, declared) in classifiers() {
+        if file == "mixed_dtypes.pth" {
+            continue; // Its half precision rounds.
+        }
+        let before = open(file, declared);
+        let after = retrained(&before);
+        let path = folder.path().join(file);
+        write(&after, &path).unwrap();
+        let found = read(&path, &declared).unwrap();
+        assert!(found.model == after.model, "{file}");
+        let (old, new) = (
+            Archive::open(&data(file)).unwrap(),
+            Archive::open(&path).unwrap(),
+        );
+        assert!(old.names().eq(new.names()), "{file}");
+        for name in old.names() {
+            assert_eq!(old.shape(name), new.shape(name), "{file} {name}");
+            let trained = ["encoder", "output_linear", "norms", "decoder"];
+            let trained = trained.iter().any(|part| name.contains(part));
+            let same = old.tensor(name).unwrap() == new.tensor(name).unwrap();
+            assert_eq!(same, !trained, "{file} {name}");
+        }
+        assert_eq!(after.parameters().unwrap(), before.parameters().unwrap());
+    }
+}
+
+#[test]
+fn a_weight_of_another_size_is_refused() {
+    let checkpoint = open("s4d_classifier.pth", Declared::default());
+    let mut model = checkpoint.model.clone();
+    model.head.as_mut().unwrap().linear.bias = Some(vec![0.0; 5]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.pth");
+    let error = write(&checkpoint.with_model(model), &path).unwrap_err();
+    let CheckpointError::Content { fault, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(fault, Fault::Shape { tensor, .. } if tensor == "decoder.bias"));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_new_model_is_written_as_example_py_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Archive::open(&data("s4d_classifier.safetensors")).unwrap();
+    for (file, golden_file, declared) in classifiers() {
+        if file == "dss_softmax_unstable.pth" || file.starts_with("dss") {
+            continue; // Checked below.
+        }
+        let model = open(file, declared).model;
+        let new = Checkpoint::new_s4d(&model).unwrap();
+        for name in ["new.safetensors", "new.pth"] {
+            let path = folder.path().join(name);
+            write(&new, &path).unwrap();
+            let written = Archive::open(&path).unwrap();
+            assert!(written.names().eq(source.names()), "{file}");
+            for tensor in source.names() {
+                assert_eq!(
+                    written.shape(tensor),
+                    source.shape(tensor),
+                    "{file} {tensor}"
+                );
+            }
+            let found = read(&path, &Declared::default()).unwrap();
+            assert!(found.assumptions().is_empty());
+            assert!(found.model == new.model, "{file}");
+            assert_close_to(&found, &model, golden_file, 1e-5);
+        }
+    }
+    // Batch norms, no pooling, plain output maps.
+    let (other, _) = variants(&open("s4d_classifier.pth", Declared::default()).model);
+    let new = Checkpoint::new_s4d(&other).unwrap();
+    let path = folder.path().join("other.safetensors");
+    write(&new, &path).unwrap();
+    let found = read(&path, &Declared::default()).unwrap();
+    assert!(found.model == new.model && found.model.head.unwrap().pooling.is_none());
+    // The layout holds any stable diagonal system, whatever file it came from.
+    let dss = open("dss_softmax_classifier.pth", softmax()).model;
+    let new = Checkpoint::new_s4d(&dss).unwrap();
+    assert_close_to(
+        &new,
+        &dss,
+        "dss_softmax_classifier_golden.safetensors",
+        1e-5,
+    );
+    let unstable = open("dss_softmax_unstable.pth", softmax()).model;
+    let error = Checkpoint::new_s4d(&unstable).err().unwrap().to_string();
+    assert!(error.contains("cannot be written as S4D"), "{error}");
+    for model in [&dss, &unstable] {
+        let new = Checkpoint::new_dss_softmax(model, 48).unwrap();
+        let path = folder.path().join("softmax.safetensors");
+        write(&new, &path).unwrap();
+        let found = read(&path, &Declared::default()).unwrap();
+        assert!(found.model == new.model);
+        // That of the same inputs as every classifier's.
+        assert_close_to(
+            &found,
+            model,
+            "dss_softmax_unstable_golden.safetensors",
+            1e-4,
+        );
+    }
+    let (_, both_ways) = variants(&dss);
+    let error = Checkpoint::new_s4d(&both_ways).err().unwrap().to_string();
+    assert!(error.contains("bidirectional"), "{error}");
+    let layer = open("s4d_layer.safetensors", Declared::default()).model;
+    let error = Checkpoint::new_s4d(&layer).err().unwrap().to_string();
+    assert!(error.contains("the model has no encoder"), "{error}");
+}
+
+/// The logits of two models differ by single precision only.
+fn assert_close_to(
+    found: &Checkpoint,
+    model: &hankelite::Model,
+    golden_file: &str,
+    tolerance: f64,
+) {
+    let expected = logits(&found.with_model(model.clone()), golden_file, Run::Fft);
+    let found = logits(found, golden_file, Run::Fft);
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() <= tolerance * expected.abs().max(1.0));
+    }
+}
+
+/// The model with batch norms, plain output maps and outputs at every step; and a bidirectional
+/// one.
+fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
+    use hankelite::model::{BatchNorm, Norm};
+    let (mut other, mut both_ways) = (model.clone(), model.clone());
+    for block in &mut other.blocks {
+        let (norm, _) = block.norm.as_mut().unwrap();
+        let (weight, bias, epsilon) = norm.affine();
+        *norm = Norm::Batch(BatchNorm {
+            weight: weight.to_vec(),
+            bias: bias.to_vec(),
+            mean: bias.iter().map(|x| x + 1.0).collect(),
+            variance: bias.iter().map(|x| x.abs() + 0.5).collect(),
+            epsilon,
+        });
+        let output = block.output.as_mut().unwrap();
+        let channels = output.linear.weight.nrows();
+        output.gated = false;
+        output.linear.weight = output
+            .linear
+            .weight
+            .columns(0, channels)
+            .into_owned()
+            .into();
+        output.linear.bias.as_mut().unwrap().truncate(channels);
+    }
+    other.head.as_mut().unwrap().pooling = None;
+    for block in &mut both_ways.blocks {
+        block.backward = block.systems.clone();
+    }
+    (other, both_ways)
 }

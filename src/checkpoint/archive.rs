@@ -65,6 +65,8 @@ pub struct Archive {
 enum Source {
     Safetensors(SafetensorsFile),
     Torch(TorchFile),
+    /// No file yet.
+    Memory(BTreeMap<String, RawTensor>),
 }
 
 impl Archive {
@@ -91,12 +93,25 @@ impl Archive {
         let tensors = match &source {
             Source::Safetensors(file) => file.tensors().map(owned).collect(),
             Source::Torch(file) => file.tensors().map(owned).collect(),
+            Source::Memory(_) => BTreeMap::new(),
         };
         Ok(Archive {
             path: path.to_owned(),
             source,
             tensors,
         })
+    }
+
+    /// Tensors that are in no file yet; `name` stands for one in messages.
+    pub(super) fn in_memory(name: &str, tensors: BTreeMap<String, RawTensor>) -> Archive {
+        let entry = |(name, tensor): (&String, &RawTensor)| {
+            (name.clone(), (tensor.dtype, tensor.shape.clone()))
+        };
+        Archive {
+            path: name.into(),
+            tensors: tensors.iter().map(entry).collect(),
+            source: Source::Memory(tensors),
+        }
     }
 
     /// The names of all tensors, sorted. A tensor of nested dictionaries is
@@ -131,6 +146,7 @@ impl Archive {
         let tensor = match &self.source {
             Source::Safetensors(file) => file.tensor(name),
             Source::Torch(file) => file.tensor(name),
+            Source::Memory(tensors) => tensors.get(name).cloned().map(Ok),
         };
         tensor.unwrap_or_else(|| Err(self.no_such_tensor(name)))
     }
@@ -141,6 +157,7 @@ impl Archive {
         match &self.source {
             Source::Safetensors(file) => file.texts().get(METADATA_KEY).map(String::as_str),
             Source::Torch(file) => file.metadata(),
+            Source::Memory(_) => None,
         }
     }
 
@@ -148,7 +165,7 @@ impl Archive {
     #[must_use]
     pub fn container(&self) -> Container {
         match self.source {
-            Source::Safetensors(_) => Container::Safetensors,
+            Source::Safetensors(_) | Source::Memory(_) => Container::Safetensors,
             Source::Torch(_) => Container::Torch,
         }
     }
@@ -158,7 +175,7 @@ impl Archive {
     #[must_use]
     pub fn wrapper(&self) -> Option<&str> {
         match &self.source {
-            Source::Safetensors(_) => None,
+            Source::Safetensors(_) | Source::Memory(_) => None,
             Source::Torch(file) => file.wrapper(),
         }
     }
@@ -174,7 +191,7 @@ impl Archive {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         match &self.source {
-            Source::Safetensors(_) => &[],
+            Source::Safetensors(_) | Source::Memory(_) => &[],
             Source::Torch(file) => file.notes(),
         }
     }
@@ -342,7 +359,7 @@ impl<'a> Contents<'a> {
     /// What surrounded the tensors in a Torch file.
     pub(super) fn document(&self) -> Option<&'a Document> {
         match &self.archive.source {
-            Source::Safetensors(_) => None,
+            Source::Safetensors(_) | Source::Memory(_) => None,
             Source::Torch(file) => Some(file.document()),
         }
     }
@@ -355,7 +372,7 @@ impl<'a> Contents<'a> {
                 .iter()
                 .map(|(key, text)| (key.as_str(), text.as_str()))
                 .collect(),
-            Source::Torch(_) => BTreeMap::new(),
+            Source::Torch(_) | Source::Memory(_) => BTreeMap::new(),
         }
     }
 

@@ -22,6 +22,10 @@ pub struct Declared {
     /// How the steps are pooled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooling: Option<Pooling>,
+    /// Whether there is no pooling at all, but outputs at every step; `pooling` is then not looked
+    /// at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_step: bool,
     /// The kernel formula of a DSS layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dss_version: Option<DssVersion>,
@@ -69,6 +73,7 @@ impl Declared {
         Self {
             norm: self.norm.or(other.norm),
             pooling: self.pooling.or(other.pooling),
+            per_step: self.per_step || other.per_step,
             dss_version: self.dss_version.or(other.dss_version),
             length: self.length.or(other.length),
         }

@@ -21,6 +21,16 @@ pub fn check_destination(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveErr
     Destination::new(path, inputs).map(drop)
 }
 
+/// Writes a small file whole or not at all, replacing one that was there.
+///
+/// # Errors
+/// As [`check_destination`]; [`ArchiveError::Write`].
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
+    let destination = Destination::new(path, &[])?;
+    let failed = |error| destination.failed(error);
+    destination.write(|out| out.write_all(bytes).map_err(failed), |_| Ok(()))
+}
+
 /// A checked place for a file.
 pub(super) struct Destination {
     /// As the user wrote it, for errors.

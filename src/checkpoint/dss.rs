@@ -17,6 +17,7 @@ use num_complex::Complex64;
 
 use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::encoded::Encoded;
+use crate::checkpoint::encoded::Role;
 use crate::checkpoint::encoded::padded_modes;
 use crate::checkpoint::encoded::stored_order;
 use crate::checkpoint::error::Fault;
@@ -220,7 +221,31 @@ impl Dss {
         systems: &[DiagonalSystem],
         tensors: &Tensors<'_>,
     ) -> Result<Vec<Encoded>, Fault> {
-        let stored = self.decode_steps(tensors)?;
+        self.encode_steps(systems, &self.decode_steps(tensors)?)
+    }
+
+    /// As [`Dss::encode`], for systems that came from no file: one step per channel.
+    pub(super) fn encode_new(&self, systems: &[DiagonalSystem]) -> Result<Vec<Encoded>, Fault> {
+        let ones = vec![1.0; systems.len()];
+        let steps = Steps {
+            real: ones.clone(),
+            imaginary: ones,
+            separate: false,
+        };
+        let mut encoded = self.encode_steps(systems, &steps)?;
+        for tensor in &mut encoded {
+            if tensor.role == Role::Feedthrough {
+                tensor.shape = Some(vec![1, systems.len()]);
+            }
+        }
+        Ok(encoded)
+    }
+
+    fn encode_steps(
+        &self,
+        systems: &[DiagonalSystem],
+        stored: &Steps,
+    ) -> Result<Vec<Encoded>, Fault> {
         let channels = systems.len();
         let order = stored_order(systems);
         let (mut poles, mut weights) = (Vec::new(), Vec::new());

@@ -19,6 +19,8 @@ pub(super) enum Role {
     Step,
     /// The feedthrough D.
     Feedthrough,
+    /// What stands around the systems: encoder, output maps, normalisations, head.
+    Weight,
 }
 
 /// A tensor to be written, still in double precision.
@@ -43,6 +45,16 @@ impl Encoded {
 
     pub(super) fn step(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
         let (shape, role) = (Some(shape), Role::Step);
+        Self {
+            name,
+            shape,
+            data,
+            role,
+        }
+    }
+
+    pub(super) fn weight(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
+        let (shape, role) = (Some(shape), Role::Weight);
         Self {
             name,
             shape,

@@ -184,6 +184,15 @@ pub enum Fault {
         /// Found in the file.
         expected: usize,
     },
+    /// Layers that run backwards in time too, which no layout written here holds.
+    #[error("the model is bidirectional; expected causal layers, all that the layout holds")]
+    Bidirectional,
+    /// A model that lacks a part of the layout it is to be written in.
+    #[error("the model has no {missing}, which the S4Model of example.py needs")]
+    Incomplete {
+        /// The part.
+        missing: &'static str,
+    },
     /// A sidecar or a metadata record that cannot be understood.
     #[error("the declarations in {place} cannot be read: {message}")]
     Declarations {

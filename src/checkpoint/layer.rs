@@ -41,4 +41,12 @@ impl LayerLayout {
             LayerLayout::Dss(layout) => layout.encode(systems, tensors),
         }
     }
+
+    /// Tensors for systems that came from no file.
+    pub(super) fn encode_new(&self, systems: &[DiagonalSystem]) -> Result<Vec<Encoded>, Fault> {
+        match self {
+            LayerLayout::S4d(layout) => layout.encode(systems),
+            LayerLayout::Dss(layout) => layout.encode_new(systems),
+        }
+    }
 }

@@ -34,6 +34,7 @@ pub use archive_error::ArchiveError;
 pub use declared::Declared;
 pub use declared::DssVersion;
 pub use destination::check_destination;
+pub use destination::write_whole;
 pub use error::CheckpointError;
 pub use error::Fault;
 pub use tensor::Dtype;
@@ -48,6 +49,7 @@ use crate::model::Model;
 use crate::ssm::DiagonalSystem;
 
 use declared::Metadata;
+use encoded::Encoded;
 use encoded::Role;
 use tensors::Tensors;
 use tree::Parts;
@@ -117,7 +119,7 @@ fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<C
 /// The finished file is read once before it takes its place.
 ///
 /// Tensors whose part of the model did not change are copied bit for bit; the others keep their
-/// name and dtype. The container follows the ending of `path`, else that of the source. What was
+/// name and dtype, and those around the systems their shape. The container follows the ending of `path`, else that of the source. What was
 /// declared or assumed goes into the metadata, so that the next command needs no flag.
 ///
 /// # Errors
@@ -130,7 +132,7 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
     let container = Container::of_path(path).unwrap_or(encoding.archive.container());
     let metadata = Metadata::render(structure.settled);
     let mut layers = Vec::new();
-    // Only dynamics can have changed; all other tensors are copies.
+    // The systems are what encoding can spoil; all other numbers are only rounded.
     let accept = |written: &Path| {
         let archive = Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
         let tensors = Tensors::new(&archive, &structure.prefix);
@@ -158,6 +160,28 @@ pub struct Written {
 }
 
 impl Checkpoint {
+    /// A new file for a model that came from none: S4D layers in the classifier `S4Model` of
+    /// `example.py` (state-spaces/s4), in single precision. The checkpoint holds the model as
+    /// rounded to that.
+    ///
+    /// # Errors
+    /// [`Fault::Incomplete`] for a model without encoder, normalisation or head;
+    /// [`Fault::Bidirectional`]; [`Fault::NotRepresentable`] for a pole that does not decay;
+    /// [`Fault::Overflow`].
+    pub fn new_s4d(model: &Model) -> Result<Self, CheckpointError> {
+        new(model, None).map_err(|fault| fault.at(Path::new(NEW)))
+    }
+
+    /// As [`Checkpoint::new_s4d`], with DSS layers, version `softmax`, for sequences of `length`
+    /// steps: they hold poles that do not decay. Every channel has its own poles, which the public
+    /// `dss.py` takes after a change of three lines (docs/formats.md).
+    ///
+    /// # Errors
+    /// As [`Checkpoint::new_s4d`]; [`Fault::Length`].
+    pub fn new_dss_softmax(model: &Model, length: usize) -> Result<Self, CheckpointError> {
+        new(model, Some(length)).map_err(|fault| fault.at(Path::new(NEW)))
+    }
+
     /// The same file with another model in it, e.g. a reduced one.
     pub fn with_model(&self, model: Model) -> Self {
         Self {
@@ -222,8 +246,15 @@ impl Checkpoint {
         let Encoding { archive, structure } = self.encoding.as_ref();
         require_equal("blocks", self.model.blocks.len(), structure.layers.len())?;
         let tensors = Tensors::new(archive, &structure.prefix);
-        let mut changed = BTreeMap::new();
+        let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
+            if !block.backward.is_empty() {
+                return Err(Fault::OtherModel {
+                    what: "systems that run backwards in time",
+                    found: block.backward.len(),
+                    expected: 0,
+                });
+            }
             let stored = layout.decode(&tensors)?;
             require_equal("channels", block.channels(), stored.len())?;
             let roles = changed_roles(block, &stored);
@@ -245,6 +276,64 @@ impl Checkpoint {
         }
         Ok(changed)
     }
+}
+
+/// What messages call a model that is in no file yet.
+const NEW: &str = "the new model";
+
+fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
+    if let Some(found) = softmax.filter(|length| !(1..=tree::LENGTH_MAX).contains(length)) {
+        let most = tree::LENGTH_MAX;
+        return Err(Fault::Length { found, most });
+    }
+    let structure = Structure::new(model, softmax)?;
+    let mut encoded = structure.encode(model);
+    for (block, layout) in model.blocks.iter().zip(&structure.layers) {
+        encoded.extend(layout.encode_new(&block.systems)?);
+    }
+    let mut tensors = BTreeMap::new();
+    for Encoded {
+        name, shape, data, ..
+    } in encoded
+    {
+        let shape = shape.unwrap_or(vec![data.len()]);
+        let tensor = RawTensor::from_f64(Dtype::F32, shape, &data);
+        require_finite(&name, &tensor, &data)?;
+        tensors.insert(name, tensor);
+    }
+    let archive = Archive::in_memory(NEW, tensors);
+    let model = structure.decode(&Tensors::new(&archive, ""), Parts::Whole)?;
+    let encoding = Arc::new(Encoding { archive, structure });
+    Ok(Checkpoint { model, encoding })
+}
+
+/// The tensors around the systems that differ from those of the file, in its shapes and dtypes.
+fn changed_weights(
+    encoded: Vec<Encoded>,
+    archive: &Archive,
+    tensors: &Tensors<'_>,
+) -> Result<BTreeMap<String, RawTensor>, Fault> {
+    let mut changed = BTreeMap::new();
+    for Encoded {
+        name, shape, data, ..
+    } in encoded
+    {
+        let found = shape.unwrap_or_default();
+        let expected = format!("{found:?}, as in the model");
+        let stored = tensors.values(&name, &expected)?;
+        if stored.data == data {
+            continue;
+        }
+        if stored.data.len() != data.len() {
+            return Err(tensors.wrong_shape(&name, stored.shape, &expected));
+        }
+        let full = tensors.full(&name);
+        let dtype = archive.dtype(&full).unwrap_or(Dtype::F32);
+        let tensor = RawTensor::from_f64(dtype, stored.shape, &data);
+        require_finite(&full, &tensor, &data)?;
+        changed.insert(full, tensor);
+    }
+    Ok(changed)
 }
 
 /// Rounding to the file's number format must not overflow.

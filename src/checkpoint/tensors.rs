@@ -65,6 +65,11 @@ impl<'a> Tensors<'a> {
         })
     }
 
+    /// Lets a tensor pass that takes no part, if it is there.
+    pub(super) fn set_aside(&self, name: &str) {
+        self.used.borrow_mut().insert(self.full(name));
+    }
+
     /// A tensor of one of the given shapes; `expected` says which in words.
     pub(super) fn shaped(
         &self,

@@ -8,21 +8,24 @@ use nalgebra::DMatrix;
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::dss::Dss;
+use crate::checkpoint::encoded::Encoded;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::LayerLayout;
 use crate::checkpoint::s4d::S4d;
 use crate::checkpoint::tensors::Tensors;
+use crate::model::BatchNorm;
 use crate::model::Block;
 use crate::model::Encoder;
 use crate::model::Head;
 use crate::model::LayerNorm;
 use crate::model::Linear;
 use crate::model::Model;
+use crate::model::Norm;
 use crate::model::OutputLinear;
 use crate::model::Placement;
 use crate::model::Pooling;
 
-/// ε of torch's LayerNorm.
+/// ε of torch's LayerNorm and BatchNorm.
 const NORM_EPSILON: f64 = 1e-5;
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
@@ -250,7 +253,7 @@ impl Structure {
             let text = "post-norm (the default of example.py; --norm pre says otherwise)";
             self.assumptions.push(text.to_string());
         }
-        if self.settled.pooling.is_none() {
+        if self.settled.pooling.is_none() && !self.settled.per_step {
             self.settled.pooling = Some(Pooling::Mean);
             let text = "mean pooling (the default of example.py; --pooling last says otherwise)";
             self.assumptions.push(text.to_string());
@@ -281,13 +284,14 @@ impl Structure {
             };
             let norm = match (self.tree, self.settled.norm) {
                 (Tree::Classifier, Some(placement)) => {
-                    Some((layer_norm(tensors, index, channels)?, placement))
+                    Some((norm(tensors, index, channels)?, placement))
                 }
                 _ => None,
             };
             blocks.push(Block {
                 name: place.trim_end_matches('.').to_string(),
                 systems,
+                backward: Vec::new(),
                 output: output_linear(tensors, &place, channels)?.filter(|_| keep),
                 norm: norm.filter(|_| keep),
             });
@@ -310,7 +314,10 @@ impl Structure {
         }
         let encoder = Some(encoder(tensors, channels)?).filter(|_| keep);
         let head = Head {
-            pooling: self.settled.pooling.unwrap_or(Pooling::Mean),
+            pooling: match self.settled.per_step {
+                true => None,
+                false => Some(self.settled.pooling.unwrap_or(Pooling::Mean)),
+            },
             linear: decoder(tensors, channels)?,
         };
         Ok(Model {
@@ -318,6 +325,143 @@ impl Structure {
             blocks,
             head: Some(head).filter(|_| keep),
         })
+    }
+}
+
+impl Structure {
+    /// The tree of a new classifier as `example.py` names it: S4D layers, or DSS-softmax layers
+    /// for a length.
+    pub(super) fn new(model: &Model, softmax: Option<usize>) -> Result<Self, Fault> {
+        if model.blocks.iter().any(|block| !block.backward.is_empty()) {
+            return Err(Fault::Bidirectional);
+        }
+        let placed = |block: &Block| block.norm.as_ref().map(|(_, placement)| *placement);
+        let norm = model.blocks.first().and_then(placed);
+        let whole = [
+            ("encoder", model.encoder.is_some()),
+            ("head", model.head.is_some()),
+            ("layer", !model.blocks.is_empty()),
+            (
+                "output map of a layer",
+                model.blocks.iter().all(|block| block.output.is_some()),
+            ),
+            (
+                "normalisation, at one place in all layers",
+                norm.is_some() && model.blocks.iter().all(|block| placed(block) == norm),
+            ),
+        ];
+        if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
+            return Err(Fault::Incomplete { missing });
+        }
+        let pooling = model.head.as_ref().and_then(|head| head.pooling);
+        let layers = (0..model.blocks.len()).map(|index| new_layer(index, softmax));
+        Ok(Self {
+            tree: Tree::Classifier,
+            prefix: String::new(),
+            layers: layers.collect(),
+            settled: Declared {
+                norm,
+                pooling,
+                per_step: pooling.is_none(),
+                dss_version: softmax.map(|_| DssVersion::Softmax),
+                length: softmax,
+            },
+            assumptions: Vec::new(),
+        })
+    }
+
+    /// All tensors around the systems that the model holds, in the shapes of `example.py`. What a
+    /// model read by [`Parts::Dynamics`] left out is not among them.
+    pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
+        let mut out = Vec::new();
+        if let Some(Encoder::Linear(linear)) = &model.encoder {
+            encode_linear("encoder.", linear, &mut out);
+        }
+        if let Some(Encoder::Embedding(table)) = &model.encoder {
+            let shape = vec![table.ncols(), table.nrows()];
+            let data = table.as_slice().to_vec();
+            out.push(Encoded::weight("encoder.weight".to_string(), shape, data));
+        }
+        for (index, block) in model.blocks.iter().enumerate() {
+            let place = match self.tree {
+                Tree::Classifier => format!("s4_layers.{index}."),
+                Tree::LoneLayer => String::new(),
+            };
+            if let Some(output) = &block.output {
+                encode_output(&place, output, &self.layers[index], &mut out);
+            }
+            if let Some((norm, _)) = &block.norm {
+                encode_norm(index, norm, &mut out);
+            }
+        }
+        if let Some(head) = &model.head {
+            encode_linear("decoder.", &head.linear, &mut out);
+        }
+        out
+    }
+}
+
+fn new_layer(index: usize, softmax: Option<usize>) -> LayerLayout {
+    let layer = format!("s4_layers.{index}");
+    let kernel = format!("{layer}.kernel.");
+    let feedthrough = Some(format!("{layer}.D"));
+    match softmax {
+        None => LayerLayout::S4d(S4d {
+            layer,
+            kernel,
+            feedthrough,
+        }),
+        Some(_) => LayerLayout::Dss(Dss {
+            layer,
+            kernel,
+            feedthrough,
+            version: DssVersion::Softmax,
+            length: softmax,
+        }),
+    }
+}
+
+/// The map behind a layer: a convolution of width one behind S4D, a linear map whose bias is a
+/// column behind DSS.
+fn encode_output(place: &str, output: &OutputLinear, layout: &LayerLayout, out: &mut Vec<Encoded>) {
+    let kind = if output.gated { "0." } else { "" };
+    let first = out.len();
+    encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
+    let columns = match layout {
+        LayerLayout::S4d(_) => &mut out[first..=first],
+        LayerLayout::Dss(_) => &mut out[first + 1..],
+    };
+    for shape in columns
+        .iter_mut()
+        .filter_map(|tensor| tensor.shape.as_mut())
+    {
+        shape.push(1);
+    }
+}
+
+fn encode_norm(index: usize, norm: &Norm, out: &mut Vec<Encoded>) {
+    let (weight, bias, _) = norm.affine();
+    let mut parts = vec![("weight", weight), ("bias", bias)];
+    if let Norm::Batch(norm) = norm {
+        parts.extend([
+            ("running_mean", &norm.mean[..]),
+            ("running_var", &norm.variance[..]),
+        ]);
+    }
+    for (part, data) in parts {
+        let name = format!("norms.{index}.{part}");
+        out.push(Encoded::weight(name, vec![data.len()], data.to_vec()));
+    }
+}
+
+fn encode_linear(head: &str, linear: &Linear, out: &mut Vec<Encoded>) {
+    let (inputs, outputs) = linear.weight.shape();
+    let data = linear.weight.as_slice().to_vec();
+    let name = format!("{head}weight");
+    out.push(Encoded::weight(name, vec![outputs, inputs], data));
+    if let Some(bias) = &linear.bias {
+        let name = format!("{head}bias");
+        out.push(Encoded::weight(name, vec![outputs], bias.clone()));
     }
 }
 
@@ -336,17 +480,29 @@ fn listed(versions: &[DssVersion]) -> String {
     names.join(", ")
 }
 
-fn layer_norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<LayerNorm, Fault> {
+/// LayerNorm; a BatchNorm1d where there are running statistics.
+fn norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<Norm, Fault> {
     let expected = format!("[{channels}]");
     let read = |part: &str| {
         let name = format!("norms.{index}.{part}");
-        tensors.shaped(&name, &[&[channels]], &expected)
+        Ok::<_, Fault>(tensors.shaped(&name, &[&[channels]], &expected)?.data)
     };
-    Ok(LayerNorm {
-        weight: read("weight")?.data,
-        bias: read("bias")?.data,
+    let (weight, bias) = (read("weight")?, read("bias")?);
+    if !tensors.contains(&format!("norms.{index}.running_mean")) {
+        return Ok(Norm::Layer(LayerNorm {
+            weight,
+            bias,
+            epsilon: NORM_EPSILON,
+        }));
+    }
+    tensors.set_aside(&format!("norms.{index}.num_batches_tracked"));
+    Ok(Norm::Batch(BatchNorm {
+        weight,
+        bias,
+        mean: read("running_mean")?,
+        variance: read("running_var")?,
         epsilon: NORM_EPSILON,
-    })
+    }))
 }
 
 /// `output_linear.0.*` (a convolution of width one, or a linear layer before a GLU) or

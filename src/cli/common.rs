@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
 
@@ -84,6 +85,7 @@ impl Declarations {
                 Version::ClipNoScale => DssVersion::ClipNoScale,
             }),
             length: self.length,
+            ..Declared::default()
         }
     }
 }
@@ -114,6 +116,18 @@ fn announced(checkpoint: Checkpoint, printer: &Printer) -> Checkpoint {
         printer.note("note", note);
     }
     checkpoint
+}
+
+/// The softmax kernel of DSS holds for one length only.
+pub(super) fn require_length(checkpoint: &Checkpoint, length: usize) -> anyhow::Result<()> {
+    let declared = checkpoint.declared();
+    match (declared.dss_version, declared.length) {
+        (Some(DssVersion::Softmax), Some(declared)) if declared != length => bail!(
+            "the softmax kernel was declared for L = {declared}, but the sequences have {length} \
+             steps"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// A checkpoint argument.

@@ -10,13 +10,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::DssVersion;
 use crate::checkpoint::check_destination;
 use crate::checkpoint::write_array;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::positive;
+use crate::cli::common::require_length;
 use crate::cli::printer::Printer;
 use crate::data::Dataset;
 use crate::data::Source;
@@ -227,15 +227,7 @@ fn logits(
     path: Path,
     printer: &Printer,
 ) -> anyhow::Result<Logits> {
-    let declared = checkpoint.declared();
-    if let (Some(DssVersion::Softmax), Some(length)) = (declared.dss_version, declared.length)
-        && length != data.length()
-    {
-        bail!(
-            "the softmax kernel was declared for L = {length}, but the sequences have {} steps",
-            data.length()
-        );
-    }
+    require_length(checkpoint, data.length())?;
     let start = Instant::now();
     let network = Network::new(&checkpoint.model, data.length(), path)?;
     let progress = printer.progress(count, "sequences");

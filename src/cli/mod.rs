@@ -1,6 +1,7 @@
 //! The program `compress-model`: the only place where the rooms meet.
 //!
-//! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage.
+//! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
+//! 130 a training was interrupted.
 
 mod calibrate;
 mod calibration;
@@ -9,9 +10,15 @@ mod compare;
 mod data;
 mod evaluate;
 mod inspect;
+#[cfg(feature = "train")]
+mod pretrain;
 mod printer;
 mod reduce;
+#[cfg(feature = "train")]
+mod retrain;
 mod sweep;
+#[cfg(feature = "train")]
+mod training;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -105,12 +112,18 @@ enum Command {
     Compare(compare::Arguments),
     /// Run the classifier on data, or compare two checkpoints.
     Evaluate(evaluate::Arguments),
+    /// Train a network from a random start.
+    #[cfg(feature = "train")]
+    Pretrain(pretrain::Arguments),
+    /// Train a checkpoint further, e.g. a reduced one.
+    #[cfg(feature = "train")]
+    Retrain(retrain::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
 }
 
 /// Runs the program with the given arguments, the first being its name. Returns the exit code:
-/// 0 done, 1 failed, 2 wrong usage.
+/// 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -126,9 +139,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             printer.error(&error, hint(&error).as_deref());
-            ExitCode::FAILURE
+            exit_code(&error)
         }
     }
+}
+
+/// What a program ended by Ctrl-C gives back by convention: 128 and the number of the signal.
+#[cfg(feature = "train")]
+const INTERRUPTED: u8 = 130;
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    #[cfg(feature = "train")]
+    if error.is::<training::Interrupted>() {
+        return ExitCode::from(INTERRUPTED);
+    }
+    let _ = error;
+    ExitCode::FAILURE
 }
 
 fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
@@ -139,6 +165,10 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Sweep(arguments) => sweep::run(arguments, printer),
         Command::Compare(arguments) => compare::run(arguments, printer),
         Command::Evaluate(arguments) => evaluate::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Pretrain(arguments) => pretrain::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Retrain(arguments) => retrain::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }
 }
@@ -159,6 +189,10 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         }
         if let Some(error) = cause.downcast_ref::<DataError>() {
             return error.hint().map(str::to_string);
+        }
+        #[cfg(feature = "train")]
+        if cause.is::<training::Interrupted>() {
+            return Some("the same command with --resume goes on".to_string());
         }
         cause.downcast_ref::<CheckpointError>()?.hint()
     })

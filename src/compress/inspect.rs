@@ -67,7 +67,8 @@ pub fn inspect(
         .collect()
 }
 
-/// The step of [`inspect`], for callers that show progress.
+/// The step of [`inspect`], for callers that show progress. Channels that run backwards in time
+/// follow the others.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -76,7 +77,8 @@ pub fn inspect_layer(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<LayerSpectrum, CompressError> {
-    let channels = block.systems.par_iter().enumerate();
+    let both = block.systems.par_iter().chain(block.backward.par_iter());
+    let channels = both.enumerate();
     let channels: Vec<ChannelSpectrum> = channels
         .map(|(index, system)| {
             inspect_channel(system, index, time, realisation).map_err(|source| {

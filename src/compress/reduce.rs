@@ -70,13 +70,14 @@ pub fn reduce(model: &Model, plan: &Plan) -> Result<Compressed, CompressError> {
 }
 
 /// Reduces the channels of one layer in place: the step of [`reduce`], for callers that show
-/// progress.
+/// progress. Those that run backwards in time follow the others in the record.
 ///
 /// # Errors
 /// [`CompressError::Channel`]; the block is then unchanged.
 pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
     let order_before = block.order();
-    let channels = block.systems.par_iter().enumerate();
+    let both = block.systems.par_iter().chain(block.backward.par_iter());
+    let channels = both.enumerate();
     let reduced: Vec<_> = channels
         .map(|(channel, system)| {
             reduce_channel(system, plan, channel).map_err(|source| CompressError::Channel {
@@ -86,7 +87,8 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
             })
         })
         .collect::<Result<_, _>>()?;
-    let (systems, records) = reduced.into_iter().unzip();
+    let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
+    block.backward = systems.split_off(block.systems.len());
     block.systems = systems;
     Ok(LayerRecord::new(block.name.clone(), order_before, records))
 }

@@ -11,8 +11,8 @@ use crate::infer::InferError;
 use crate::infer::Path;
 use crate::linalg::Convolver;
 use crate::model::Block;
-use crate::model::LayerNorm;
 use crate::model::Linear;
+use crate::model::Norm;
 use crate::model::OutputLinear;
 use crate::model::Placement;
 use crate::ssm::DiagonalSystem;
@@ -21,6 +21,8 @@ use crate::ssm::DiagonalSystem;
 pub(super) struct Layer<'a> {
     block: &'a Block,
     channels: Vec<Channel>,
+    /// Those that run backwards in time.
+    backward: Vec<Channel>,
     convolver: Arc<Convolver>,
 }
 
@@ -108,11 +110,15 @@ impl<'a> Layer<'a> {
         path: Path,
         convolver: &Arc<Convolver>,
     ) -> Result<Self, InferError> {
-        let systems = block.systems.par_iter();
-        let channels = systems.map(|system| Channel::new(system, length, path, convolver));
+        let prepared = |systems: &[DiagonalSystem]| -> Result<Vec<Channel>, InferError> {
+            let systems = systems.par_iter();
+            let channels = systems.map(|system| Channel::new(system, length, path, convolver));
+            channels.collect()
+        };
         Ok(Self {
             block,
-            channels: channels.collect::<Result<_, _>>()?,
+            channels: prepared(&block.systems)?,
+            backward: prepared(&block.backward)?,
             convolver: Arc::clone(convolver),
         })
     }
@@ -174,6 +180,11 @@ impl<'a> Layer<'a> {
             let back = channel.run_backward(own.column(h).as_slice(), &self.convolver);
             heard.column_mut(h).copy_from_slice(&back);
         }
+        for (h, channel) in self.backward.iter().enumerate() {
+            let ahead = channel.run(own.column(h).as_slice(), &self.convolver);
+            let mut column = heard.column_mut(h);
+            column.iter_mut().skip(1).zip(ahead).for_each(|(x, a)| *x += a);
+        }
         let below = match &self.block.norm {
             None => heard,
             Some((_, Placement::Post)) => heard + slope,
@@ -213,6 +224,16 @@ impl<'a> Layer<'a> {
         for (h, channel) in self.channels.iter().enumerate() {
             let output = channel.run(x.column(h).as_slice(), &self.convolver);
             y.column_mut(h).copy_from_slice(&output);
+        }
+        for (h, channel) in self.backward.iter().enumerate() {
+            let turned: Vec<f64> = x.column(h).iter().rev().copied().collect();
+            // Of the reversed output, sample t+1 belongs to step t: the kernel starts there.
+            let output = channel.run(&turned, &self.convolver);
+            let later = output.iter().rev().skip(1);
+            y.column_mut(h)
+                .iter_mut()
+                .zip(later)
+                .for_each(|(y, o)| *y += o);
         }
         y
     }
@@ -270,15 +291,22 @@ fn gelu_slope(a: f64) -> f64 {
 }
 
 /// The derivative by x from that by `normalised(x)`.
-fn normalised_backward(norm: &LayerNorm, x: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+fn normalised_backward(norm: &Norm, x: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+    let (weight, _, epsilon) = norm.affine();
+    let mut out = slope.clone();
+    if let Norm::Batch(batch) = norm {
+        for (h, mut column) in out.column_iter_mut().enumerate() {
+            column.scale_mut(weight[h] / (batch.variance[h] + epsilon).sqrt());
+        }
+        return out;
+    }
     let channels = x.ncols() as f64;
-    let mut out = DMatrix::zeros(x.nrows(), x.ncols());
     for t in 0..x.nrows() {
         let mean = x.row(t).sum() / channels;
         let variance = x.row(t).iter().map(|v| (v - mean).powi(2)).sum::<f64>() / channels;
-        let scale = 1.0 / (variance + norm.epsilon).sqrt();
+        let scale = 1.0 / (variance + epsilon).sqrt();
         let unit = |h: usize| (x[(t, h)] - mean) * scale;
-        let weighted = |h: usize| slope[(t, h)] * norm.weight[h];
+        let weighted = |h: usize| slope[(t, h)] * weight[h];
         let every = 0..x.ncols();
         let level = every.clone().map(weighted).sum::<f64>() / channels;
         let tilt = every.map(|h| weighted(h) * unit(h)).sum::<f64>() / channels;
@@ -300,8 +328,24 @@ pub(super) fn apply_linear(linear: &Linear, x: &DMatrix<f64>) -> DMatrix<f64> {
     out
 }
 
+fn normalised(norm: &Norm, x: DMatrix<f64>) -> DMatrix<f64> {
+    match norm {
+        Norm::Layer(_) => normalised_rows(norm, x),
+        Norm::Batch(batch) => {
+            let mut x = x;
+            for (h, mut column) in x.column_iter_mut().enumerate() {
+                let scale = batch.weight[h] / (batch.variance[h] + batch.epsilon).sqrt();
+                let (mean, bias) = (batch.mean[h], batch.bias[h]);
+                column.apply(|value| *value = (*value - mean) * scale + bias);
+            }
+            x
+        }
+    }
+}
+
 /// Normalises every row over the channels, with the population variance.
-fn normalised(norm: &LayerNorm, mut x: DMatrix<f64>) -> DMatrix<f64> {
+fn normalised_rows(norm: &Norm, mut x: DMatrix<f64>) -> DMatrix<f64> {
+    let (weight, bias, epsilon) = norm.affine();
     let channels = x.ncols() as f64;
     let mean = x.column_sum() / channels;
     let mut square = nalgebra::DVector::zeros(x.nrows());
@@ -309,9 +353,9 @@ fn normalised(norm: &LayerNorm, mut x: DMatrix<f64>) -> DMatrix<f64> {
         column -= &mean;
         square.zip_apply(&column, |sum, value| *sum += value * value);
     }
-    let scale = square.map(|sum: f64| 1.0 / (sum / channels + norm.epsilon).sqrt());
+    let scale = square.map(|sum: f64| 1.0 / (sum / channels + epsilon).sqrt());
     for (h, mut column) in x.column_iter_mut().enumerate() {
-        let (weight, bias) = (norm.weight[h], norm.bias[h]);
+        let (weight, bias) = (weight[h], bias[h]);
         column.zip_apply(&scale, |value, s| *value = *value * s * weight + bias);
     }
     x

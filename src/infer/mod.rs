@@ -137,7 +137,7 @@ impl<'a> Network<'a> {
         })
     }
 
-    /// The class logits of one sequence.
+    /// The class logits of one sequence; for a model without pooling, the outputs step by step.
     ///
     /// # Errors
     /// An [`InferError`] that says how the sequence does not fit the model.
@@ -148,11 +148,12 @@ impl<'a> Network<'a> {
         }
         let head = self.model.head.as_ref().expect("new() asked for a head");
         let pooled = match head.pooling {
-            Pooling::Mean => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
-            Pooling::Last => x.rows(self.length.saturating_sub(1), 1).into_owned(),
+            Some(Pooling::Mean) => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
+            Some(Pooling::Last) => x.rows(self.length.saturating_sub(1), 1).into_owned(),
+            None => x,
         };
         let logits = apply_linear(&head.linear, &pooled);
-        Ok(logits.iter().copied().collect())
+        Ok(logits.transpose().iter().copied().collect())
     }
 
     /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after

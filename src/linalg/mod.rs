@@ -10,6 +10,7 @@ mod kernels;
 #[cfg(feature = "lapack")]
 pub mod lapack;
 mod lyapunov;
+mod product;
 pub mod pure;
 mod qr;
 mod svd;
@@ -31,6 +32,9 @@ pub use lyapunov::Equation;
 pub use lyapunov::SymmetricRoot;
 pub use lyapunov::Triangular;
 pub use lyapunov::symmetric_root;
+pub use product::RealNumber;
+pub use product::RowMajor;
+pub use product::multiply_rows;
 pub use qr::PivotedQr;
 pub use qr::pivoted_qr;
 pub use svd::GradedSvd;

@@ -13,17 +13,20 @@ use crate::ssm::DiagonalSystem;
 /// f(x) = output(GELU(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
 /// ```
 ///
-/// GELU is the exact one, a Φ(a).
+/// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+1+j\].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// The layer's name in the file, e.g. `s4_layers.0`.
     pub name: String,
     /// One discrete system with one input and one output for each channel.
     pub systems: Vec<DiagonalSystem>,
+    /// The systems that run backwards in time, one for each channel; empty for a causal layer.
+    /// Their kernels k' start at the next sample, and their feedthrough is zero.
+    pub backward: Vec<DiagonalSystem>,
     /// The map that mixes channels. `None` when the file holds bare kernels.
     pub output: Option<OutputLinear>,
     /// The normalisation and its place. `None` for a lone layer, which has no residual either.
-    pub norm: Option<(LayerNorm, Placement)>,
+    pub norm: Option<(Norm, Placement)>,
 }
 
 impl Block {
@@ -34,7 +37,8 @@ impl Block {
 
     /// The largest number of modes of any channel: what a rectangular layout stores for each.
     pub fn order(&self) -> usize {
-        let orders = self.systems.iter().map(DiagonalSystem::order);
+        let all = self.systems.iter().chain(&self.backward);
+        let orders = all.map(DiagonalSystem::order);
         orders.max().unwrap_or(0)
     }
 }
@@ -66,6 +70,40 @@ pub struct OutputLinear {
     pub linear: Linear,
     /// Whether the second half of the rows gates the first: a ∘ sigmoid(g).
     pub gated: bool,
+}
+
+/// The normalisation of a block.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Norm {
+    /// Over the channels of each step.
+    Layer(LayerNorm),
+    /// Of each channel, by mean and variance found in training.
+    Batch(BatchNorm),
+}
+
+impl Norm {
+    /// Factors, offsets, and what is added to the variance.
+    pub fn affine(&self) -> (&[f64], &[f64], f64) {
+        match self {
+            Norm::Layer(norm) => (&norm.weight, &norm.bias, norm.epsilon),
+            Norm::Batch(norm) => (&norm.weight, &norm.bias, norm.epsilon),
+        }
+    }
+}
+
+/// Normalisation of each channel by fixed mean and variance, with weight and bias.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchNorm {
+    /// One factor per channel.
+    pub weight: Vec<f64>,
+    /// One offset per channel.
+    pub bias: Vec<f64>,
+    /// The mean of each channel over the training data.
+    pub mean: Vec<f64>,
+    /// The variance of each channel over the training data.
+    pub variance: Vec<f64>,
+    /// What is added to the variance.
+    pub epsilon: f64,
 }
 
 /// Normalisation over the channels of each step, with weight and bias.

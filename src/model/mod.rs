@@ -5,9 +5,11 @@
 
 mod block;
 
+pub use block::BatchNorm;
 pub use block::Block;
 pub use block::LayerNorm;
 pub use block::Linear;
+pub use block::Norm;
 pub use block::OutputLinear;
 pub use block::Placement;
 
@@ -36,12 +38,12 @@ pub enum Encoder {
     Embedding(Arc<DMatrix<f64>>),
 }
 
-/// Pooling over time and the linear map to class logits.
+/// Pooling over time and the linear map to outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    /// How the steps of a sequence become one vector.
-    pub pooling: Pooling,
-    /// From channels to classes.
+    /// How the steps of a sequence become one vector; `None` gives outputs at every step.
+    pub pooling: Option<Pooling>,
+    /// From channels to classes, or to the outputs of a step.
     pub linear: Linear,
 }
 

@@ -3,6 +3,39 @@
 //! A network is made from a [`Model`](crate::model::Model) and gives one back without loss. The
 //! trainer sees only the trait [`SequenceModel`].
 
+mod architecture;
+mod block;
+mod convolution;
+mod dynamics;
+mod ends;
+mod fourier;
+mod kernel;
+mod lanes;
+mod mix;
+mod network;
+mod norm;
+mod op;
+mod plain;
+mod plan;
+mod pool;
+mod random;
+mod real;
+mod scan;
+mod stack;
+
+pub use architecture::Architecture;
+pub use architecture::ArchitectureError;
+pub use architecture::Initialisation;
+pub use architecture::LayerKind;
+pub use architecture::Normalisation;
+pub use architecture::OutputKind;
+pub use architecture::PoolingKind;
+pub use dynamics::Parameterisation;
+pub use network::Network;
+pub use network::NetworkError;
+pub use network::NetworkOptions;
+pub use random::random_model;
+
 use candle_core::Device;
 use candle_core::Tensor;
 use candle_core::Var;

@@ -1,0 +1,143 @@
+//! One training step: forward, cross entropy, backward, AdamW.
+//!
+//! `cargo bench --bench train_step -- [--family F] [--h H] [--n N] [--layers K] [--len L]
+//! [--batch B] [--steps S] [--warmup W] [--classes C] [--glu] [--postnorm]` prints one line of
+//! JSON: CPU and wall seconds per step (median, least, largest), and the peak of resident memory.
+//! Families: `s4d` (N/2 stored pairs), `dss_exp`, `dss_softmax` (N modes). `RAYON_NUM_THREADS`
+//! sets the threads; it is read when the pool starts.
+#![allow(clippy::print_stdout, reason = "the program is there to print")]
+
+use std::time::Instant;
+
+use candle_core::Device;
+use candle_core::Tensor;
+use candle_nn::Optimizer;
+use hankelite::model::Placement;
+use hankelite::nn::Architecture;
+use hankelite::nn::Input;
+use hankelite::nn::LayerKind;
+use hankelite::nn::Mode;
+use hankelite::nn::Network;
+use hankelite::nn::Normalisation;
+use hankelite::nn::OutputKind;
+use hankelite::nn::PoolingKind;
+use hankelite::nn::SequenceModel;
+use rand::Rng;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn number(name: &str, default: usize) -> Result<usize, Failure> {
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.iter().position(|a| *a == format!("--{name}")) {
+        Some(at) => Ok(arguments.get(at + 1).ok_or("a value is missing")?.parse()?),
+        None => Ok(default),
+    }
+}
+
+fn flag(name: &str) -> bool {
+    std::env::args().any(|argument| argument == format!("--{name}"))
+}
+
+fn family() -> Result<LayerKind, Failure> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let at = arguments.iter().position(|a| a == "--family");
+    match at.and_then(|at| arguments.get(at + 1)).map(String::as_str) {
+        Some("s4d") => Ok(LayerKind::S4d),
+        None | Some("dss_exp") => Ok(LayerKind::DssExp),
+        Some("dss_softmax") => Ok(LayerKind::DssSoftmax),
+        Some(other) => Err(format!("no family `{other}`").into()),
+    }
+}
+
+fn architecture() -> Result<Architecture, Failure> {
+    let layer = family()?;
+    let stored = number("n", 16)?;
+    Ok(Architecture {
+        layer,
+        initialisation: None,
+        channels: number("h", 16)?,
+        states: if layer == LayerKind::S4d { stored / 2 } else { stored },
+        layers: number("layers", 4)?,
+        norm: Normalisation::Layer,
+        placement: if flag("postnorm") { Placement::Post } else { Placement::Pre },
+        output: if flag("glu") { OutputKind::Glu } else { OutputKind::Linear },
+        pooling: PoolingKind::Mean,
+        dropout: 0.0,
+        bidirectional: false,
+        inputs: Some(1),
+        vocabulary: None,
+        outputs: number("classes", 10)?,
+        step_min: 1e-3,
+        step_max: 1e-1,
+    })
+}
+
+/// CPU seconds of this process, all threads, to the clock tick of 10 ms.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let own = text.split_whitespace().next().and_then(|x| x.parse::<f64>().ok());
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let each = threads.filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    let total: f64 = each.sum();
+    total.max(own.unwrap_or(0.0)) * 1e-9
+}
+
+/// The peak of resident memory in MiB.
+fn peak_mib() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    number.unwrap_or(0.0) / 1024.0
+}
+
+/// Median, least and largest.
+fn summary(mut times: Vec<f64>) -> String {
+    times.sort_by(f64::total_cmp);
+    let (least, most) = (times[0], times[times.len() - 1]);
+    let median = times[times.len() / 2];
+    format!("{{\"median\": {median:.5}, \"min\": {least:.5}, \"max\": {most:.5}}}")
+}
+
+fn main() -> Result<(), Failure> {
+    let architecture = architecture()?;
+    let (batch, length) = (number("batch", 16)?, number("len", 2048)?);
+    let base = peak_mib();
+    let network = Network::random(&architecture, length, 0, &Device::Cpu)?;
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
+    let input = Input {
+        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &Device::Cpu)?,
+        lengths: None,
+    };
+    let classes = architecture.outputs as u32;
+    let labels = (0..batch).map(|_| random.random_range(0..classes));
+    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &Device::Cpu)?;
+    let vars = network.parameters().iter().map(|p| p.var.clone());
+    let mut optimiser = candle_nn::AdamW::new_lr(vars.collect(), 1e-3)?;
+    let (mut cpu, mut wall) = (Vec::new(), Vec::new());
+    let warmup = number("warmup", 2)?;
+    for step in 0..warmup + number("steps", 7)? {
+        let (start, cpu_start) = (Instant::now(), cpu_seconds());
+        let logits = network.forward(&input, Mode::Train(&mut random))?;
+        let loss = candle_nn::loss::cross_entropy(&logits, &labels)?;
+        optimiser.backward_step(&loss)?;
+        if step >= warmup {
+            wall.push(start.elapsed().as_secs_f64());
+            cpu.push(cpu_seconds() - cpu_start);
+        }
+    }
+    println!(
+        "{{\"threads\": {}, \"wall\": {}, \"cpu\": {}, \"rss_train_mib\": {:.0}, \
+         \"rss_base_mib\": {base:.0}}}",
+        rayon::current_num_threads(),
+        summary(wall),
+        summary(cpu),
+        peak_mib(),
+    );
+    Ok(())
+}

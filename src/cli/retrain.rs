@@ -1,0 +1,212 @@
+//! `compress-model retrain`.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::DssVersion;
+use crate::checkpoint::check_destination;
+use crate::checkpoint::write;
+use crate::cli::common::Declarations;
+use crate::cli::common::Input;
+use crate::cli::common::open;
+use crate::cli::common::require_length;
+use crate::cli::printer::Printer;
+use crate::cli::training;
+use crate::cli::training::Data;
+use crate::cli::training::Document;
+use crate::cli::training::measured;
+use crate::nn::Network;
+use crate::nn::NetworkOptions;
+use crate::nn::Parameterisation;
+use crate::train::Place;
+use crate::train::Recipe;
+use crate::train::Training;
+use crate::train::require_suitable;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model retrain small.pth --data mnist:data/mnist --epochs 5 --output better.pth
+  compress-model retrain small.pth --config retrain.toml --output better.pth
+  compress-model retrain small.pth --config retrain.toml --output better.pth --resume
+
+FILE has the tables [data] and [train]; options go before it. docs/training.md has all keys with
+defaults and ranges. The new checkpoint has the layout of CKPT. Ctrl-C ends the step and the run,
+with exit code 130; --resume goes on, to the same bytes.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Where the trained checkpoint goes. Its ending chooses the container.
+    #[arg(long, short, value_name = "OUT")]
+    output: PathBuf,
+    /// Settings: a TOML file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The folder of the run [default: OUT with the ending `run`].
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Go on with the run in that folder.
+    #[arg(long)]
+    resume: bool,
+    /// Where to train: cpu, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Place,
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+/// Options for the most used keys of the configuration.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
+struct Settings {
+    /// The sequences; see `compress-model data --help`.
+    #[arg(long, value_name = "DATA")]
+    data: Option<String>,
+    /// Passes over the training data [default: 10].
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Sequences of a step [default: 50].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Learning rate of all weights but the dynamics [default: 0.004].
+    #[arg(long, value_name = "RATE")]
+    lr: Option<f64>,
+    /// Learning rate of the dynamics [default: 0.001].
+    #[arg(long, value_name = "RATE")]
+    lr_dynamics: Option<f64>,
+    /// Decides order and held-out sequences [default: 0].
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// The share of channels that dropout silences.
+    #[serde(default)]
+    dropout: f64,
+    data: Option<Data>,
+    #[serde(default)]
+    train: Recipe,
+}
+
+/// What `config.toml` in the folder of the run says.
+#[derive(Serialize)]
+struct Config<'a> {
+    checkpoint: String,
+    dropout: f64,
+    data: &'a Data,
+    train: &'a Recipe,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    check_destination(&arguments.output, &[path])?;
+    let File {
+        data,
+        train: recipe,
+        dropout,
+    } = settings(arguments)?;
+    let Some(data) = data else {
+        bail!("no data: say --data, or `source` in the table [data] of --config");
+    };
+    recipe.check()?;
+    let place = run_folder(arguments);
+    training::require_folder(&place, arguments.resume)?;
+    let device = arguments.device.open()?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let sets = data.read(recipe.seed, printer)?;
+    require_suitable(&checkpoint.model, &sets.train)?;
+    require_length(&checkpoint, sets.train.length())?;
+    let options = NetworkOptions {
+        dtype: recipe.precision.dtype(),
+        dropout,
+        parameterisation: parameterisation(&checkpoint),
+        ..NetworkOptions::new(sets.train.length())
+    };
+    let network = Network::from_model(&checkpoint.model, &options, &device)?;
+    let training = Training {
+        network: &network,
+        data: &sets.train,
+        validation: sets.validation.as_ref(),
+        recipe: &recipe,
+    };
+    training.check()?;
+    let config = Config {
+        checkpoint: path.display().to_string(),
+        dropout,
+        data: &data,
+        train: &recipe,
+    };
+    let folder = training::folder(&place, &toml::to_string(&config)?, arguments.resume)?;
+    let measured = |data| measured(&network, data, recipe.batch);
+    let before = measured(sets.validation.as_ref())?;
+    let outcome = training::train(&training, &folder, printer)?;
+    let trained = checkpoint.with_model(network.to_model()?);
+    write(&trained, &arguments.output)?;
+    let document = Document {
+        output: arguments.output.display().to_string(),
+        folder: folder.path().display().to_string(),
+        device: arguments.device.to_string(),
+        parameters: trained.parameters()?,
+        sequences: sets.train.len(),
+        steps: outcome.steps,
+        seconds: outcome.seconds,
+        best: outcome.best,
+        before,
+        validation: measured(sets.validation.as_ref())?,
+        test: measured(sets.test.as_ref())?,
+        recipe: recipe.clone(),
+        history: outcome.history,
+    };
+    training::finish(&document, &folder, printer)
+}
+
+/// The file, with the options before it.
+fn settings(arguments: &Arguments) -> anyhow::Result<File> {
+    let mut file = match &arguments.config {
+        Some(path) => training::parse(path)?,
+        None => File::default(),
+    };
+    let given = &arguments.settings;
+    if let Some(source) = &given.data {
+        let data = file.data.get_or_insert_with(|| Data::of(source));
+        data.source = source.clone();
+    }
+    let recipe = &mut file.train;
+    if given.epochs.is_some() {
+        (recipe.epochs, recipe.steps) = (given.epochs, None);
+    }
+    recipe.batch = given.batch.unwrap_or(recipe.batch);
+    recipe.lr = given.lr.unwrap_or(recipe.lr);
+    recipe.lr_dynamics = given.lr_dynamics.unwrap_or(recipe.lr_dynamics);
+    recipe.seed = given.seed.unwrap_or(recipe.seed);
+    Ok(file)
+}
+
+/// DSS layers are trained as what they are; all else as the network chooses.
+fn parameterisation(checkpoint: &Checkpoint) -> Option<Parameterisation> {
+    match checkpoint.declared().dss_version {
+        Some(DssVersion::Softmax) => Some(Parameterisation::DssSoftmax),
+        Some(DssVersion::Exp | DssVersion::ExpReIm | DssVersion::ExpNoScale) => {
+            Some(Parameterisation::DssExp)
+        }
+        _ => None,
+    }
+}
+
+fn run_folder(arguments: &Arguments) -> PathBuf {
+    let beside = |output: &Path| output.with_extension("run");
+    let given = arguments.run.clone();
+    given.unwrap_or_else(|| beside(&arguments.output))
+}

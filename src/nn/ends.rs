@@ -1,0 +1,153 @@
+//! What stands before and after the blocks: encoder, pooling, head.
+
+use candle_core::DType;
+use candle_core::Device;
+use candle_core::Result;
+use candle_core::Tensor;
+use candle_core::Var;
+use candle_core::bail;
+use nalgebra::DMatrix;
+
+use crate::model::Encoder;
+use crate::model::Head;
+use crate::model::Pooling;
+use crate::nn::Group;
+use crate::nn::Parameter;
+use crate::nn::block::TrainableLinear;
+use crate::nn::block::host;
+use crate::nn::block::parameter;
+use crate::nn::block::var;
+
+/// From data to channels.
+pub(super) enum TrainableEncoder {
+    Linear(TrainableLinear),
+    /// Vocabulary × channels.
+    Embedding(Var),
+}
+
+impl TrainableEncoder {
+    pub(super) fn new(encoder: &Encoder, place: (DType, &Device)) -> Result<Self> {
+        Ok(match encoder {
+            Encoder::Linear(linear) => Self::Linear(TrainableLinear::new(linear, place)?),
+            Encoder::Embedding(table) => {
+                let (channels, vocabulary) = table.shape();
+                Self::Embedding(var(table.as_slice(), &[vocabulary, channels], place)?)
+            }
+        })
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        match self {
+            Self::Linear(linear) => linear.parameters("encoder."),
+            Self::Embedding(table) => vec![parameter("encoder.", "table", table, Group::Plain)],
+        }
+    }
+
+    pub(super) fn to_encoder(&self) -> Result<Encoder> {
+        Ok(match self {
+            Self::Linear(linear) => Encoder::Linear(linear.to_linear()?),
+            Self::Embedding(table) => {
+                let (vocabulary, channels) = table.dims2()?;
+                let table = DMatrix::from_vec(channels, vocabulary, host(table)?);
+                Encoder::Embedding(table.into())
+            }
+        })
+    }
+
+    /// Batch × L × channels from the steps of an input.
+    pub(super) fn forward(&self, steps: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Linear(linear) => {
+                let (batch, length, inputs) = steps.dims3()?;
+                let expected = linear.weight.dim(1)?;
+                if inputs != expected {
+                    bail!("a step has {inputs} numbers, expected {expected}");
+                }
+                let rows = steps.to_dtype(linear.weight.dtype())?;
+                let rows = rows.reshape((batch * length, inputs))?;
+                affine(&rows, linear)?.reshape((batch, length, ()))
+            }
+            Self::Embedding(table) => {
+                let (batch, length) = steps.dims2()?;
+                if steps.dtype() != DType::U32 {
+                    bail!("the encoder is an embedding: expected tokens in u32");
+                }
+                let rows = table.index_select(&steps.flatten_all()?, 0)?;
+                rows.reshape((batch, length, ()))
+            }
+        }
+    }
+}
+
+/// X Wᵀ + b. The bias is the last row of one product: adding it to many rows, and summing its
+/// gradient, would each be a pass of its own.
+fn affine(rows: &Tensor, linear: &TrainableLinear) -> Result<Tensor> {
+    let Some(bias) = &linear.bias else {
+        return rows.matmul(&linear.weight.t()?);
+    };
+    let ones = Tensor::ones((rows.dim(0)?, 1), rows.dtype(), rows.device())?;
+    let rows = Tensor::cat(&[rows, &ones], 1)?;
+    let weight = Tensor::cat(&[linear.weight.as_tensor(), &bias.unsqueeze(1)?], 1)?;
+    rows.matmul(&weight.t()?)
+}
+
+/// From channels to outputs.
+pub(super) struct TrainableHead {
+    pooling: Option<Pooling>,
+    linear: TrainableLinear,
+}
+
+impl TrainableHead {
+    pub(super) fn new(head: &Head, place: (DType, &Device)) -> Result<Self> {
+        Ok(Self {
+            pooling: head.pooling,
+            linear: TrainableLinear::new(&head.linear, place)?,
+        })
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        self.linear.parameters("head.")
+    }
+
+    pub(super) fn to_head(&self) -> Result<Head> {
+        Ok(Head {
+            pooling: self.pooling,
+            linear: self.linear.to_linear()?,
+        })
+    }
+
+    /// Batch × classes, or batch × L × outputs without pooling.
+    pub(super) fn forward(&self, x: &Tensor, lengths: Option<&[usize]>) -> Result<Tensor> {
+        let (batch, length, channels) = x.dims3()?;
+        let Some(pooling) = self.pooling else {
+            let rows = x.reshape((batch * length, channels))?;
+            return affine(&rows, &self.linear)?.reshape((batch, length, ()));
+        };
+        let weights = pooling_weights(pooling, (batch, length), lengths)?;
+        let weights = Tensor::from_vec(weights, (batch, 1, length), x.device())?;
+        let pooled = weights.to_dtype(x.dtype())?.matmul(x)?.squeeze(1)?;
+        affine(&pooled, &self.linear)
+    }
+}
+
+/// The share of every step in the pooled vector. Steps beyond a sequence's length have none.
+fn pooling_weights(
+    pooling: Pooling,
+    (batch, length): (usize, usize),
+    lengths: Option<&[usize]>,
+) -> Result<Vec<f64>> {
+    if let Some(lengths) = lengths
+        && (lengths.len() != batch || lengths.iter().any(|l| !(1..=length).contains(l)))
+    {
+        bail!("expected {batch} lengths from 1 to {length}");
+    }
+    let mut weights = vec![0.0; batch * length];
+    for (item, row) in weights.chunks_exact_mut(length).enumerate() {
+        let own = lengths.map_or(length, |lengths| lengths[item]);
+        match pooling {
+            Pooling::Mean => row[..own].fill(1.0 / own as f64),
+            Pooling::Last => row[own - 1] = 1.0,
+        }
+    }
+    Ok(weights)
+}

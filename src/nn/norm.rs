@@ -1,0 +1,222 @@
+//! Normalisation of rows of channels, with gradients.
+//!
+//! ```text
+//! y = w (x − μ)/√(v + ε) + b
+//! ```
+//!
+//! μ and v are mean and population variance over the channels of a row (layer norm) or over all
+//! rows of a channel (batch norm).
+
+use pulp::Arch;
+use pulp::Simd;
+use pulp::WithSimd;
+
+use crate::nn::real::Real;
+
+/// Weight and bias, and what is added to the variance.
+#[derive(Clone, Copy)]
+pub(super) struct Affine<'a, T> {
+    pub(super) weight: &'a [T],
+    pub(super) bias: &'a [T],
+    pub(super) epsilon: f64,
+}
+
+/// The gradients of weight and bias.
+pub(super) struct AffineGradient<'a, T> {
+    pub(super) weight: &'a mut [T],
+    pub(super) bias: &'a mut [T],
+}
+
+/// Normalises every row in place over its channels.
+pub(super) fn layer_norm<T: Real>(rows: &mut [T], affine: Affine<'_, T>) {
+    Arch::new().dispatch(LayerForward { rows, affine });
+}
+
+/// g ← the gradient of the rows x, given that of their layer norm.
+pub(super) fn layer_norm_backward<T: Real>(
+    x: &[T],
+    g: &mut [T],
+    affine: Affine<'_, T>,
+    gradient: AffineGradient<'_, T>,
+) {
+    Arch::new().dispatch(LayerBackward {
+        x,
+        g,
+        affine,
+        gradient,
+    });
+}
+
+/// Mean and 1/√(v + ε) of each channel, over all rows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ChannelStatistics<T> {
+    pub(super) mean: Vec<T>,
+    pub(super) variance: Vec<T>,
+    pub(super) scale: Vec<T>,
+}
+
+impl<T: Real> ChannelStatistics<T> {
+    pub(super) fn new(mean: Vec<T>, variance: Vec<T>, epsilon: f64) -> Self {
+        let scale = variance.iter();
+        let scale = scale.map(|v| T::one() / (*v + T::of(epsilon)).root());
+        Self {
+            scale: scale.collect(),
+            mean,
+            variance,
+        }
+    }
+
+    /// Normalises every row in place.
+    pub(super) fn apply(&self, rows: &mut [T], affine: Affine<'_, T>) {
+        let channels = self.mean.len();
+        for row in rows.chunks_exact_mut(channels) {
+            for h in 0..channels {
+                let normal = (row[h] - self.mean[h]) * self.scale[h];
+                row[h] = normal * affine.weight[h] + affine.bias[h];
+            }
+        }
+    }
+
+    /// Adds Σ g (x − μ)/√(v + ε) and Σ g over the rows: the gradients of weight and bias.
+    pub(super) fn sums(&self, x: &[T], g: &[T], sums: AffineGradient<'_, T>) {
+        let channels = self.mean.len();
+        for (x, g) in x.chunks_exact(channels).zip(g.chunks_exact(channels)) {
+            for h in 0..channels {
+                sums.weight[h] += g[h] * (x[h] - self.mean[h]) * self.scale[h];
+                sums.bias[h] += g[h];
+            }
+        }
+    }
+
+    /// g ← the gradient of x, given the sums over all `count` rows.
+    ///
+    /// ```text
+    /// ∂x = w s (g − Σg/n − x̂ Σ(g x̂)/n)
+    /// ```
+    pub(super) fn backward(
+        &self,
+        x: &[T],
+        g: &mut [T],
+        weight: &[T],
+        (sums, count): ((&[T], &[T]), usize),
+    ) {
+        let channels = self.mean.len();
+        let share = T::of(1.0 / count as f64);
+        for (x, g) in x.chunks_exact(channels).zip(g.chunks_exact_mut(channels)) {
+            for h in 0..channels {
+                let normal = (x[h] - self.mean[h]) * self.scale[h];
+                let centred = g[h] - (sums.1[h] + normal * sums.0[h]) * share;
+                g[h] = weight[h] * self.scale[h] * centred;
+            }
+        }
+    }
+}
+
+/// Mean of a row and 1/√(v + ε).
+#[inline(always)]
+fn mean_and_scale<T: Real, S: Simd>(simd: S, row: &[T], epsilon: T) -> (T, T) {
+    let share = T::one() / T::of(row.len() as f64);
+    let (vectors, rest) = T::parts::<S>(row);
+    let mut sum = T::splat(simd, T::zero());
+    for &x in vectors {
+        sum = T::plus(simd, sum, x);
+    }
+    let mean = rest.iter().fold(T::sum(simd, sum), |sum, &x| sum + x) * share;
+    let centre = T::splat(simd, mean);
+    let mut square = T::splat(simd, T::zero());
+    for &x in vectors {
+        let x = T::minus(simd, x, centre);
+        square = T::fused(simd, x, x, square);
+    }
+    let square = T::sum(simd, square);
+    let square = rest.iter().fold(square, |sum, &x| sum + (x - mean) * (x - mean));
+    (mean, T::one() / (square * share + epsilon).root())
+}
+
+struct LayerForward<'a, T> {
+    rows: &'a mut [T],
+    affine: Affine<'a, T>,
+}
+
+impl<T: Real> WithSimd for LayerForward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (weight, weight_rest) = T::parts::<S>(self.affine.weight);
+        let (bias, bias_rest) = T::parts::<S>(self.affine.bias);
+        let epsilon = T::of(self.affine.epsilon);
+        for row in self.rows.chunks_exact_mut(self.affine.weight.len()) {
+            let (mean, scale) = mean_and_scale(simd, row, epsilon);
+            let (vectors, rest) = T::parts_mut::<S>(row);
+            let (centre, factor) = (T::splat(simd, mean), T::splat(simd, scale));
+            for ((x, &w), &b) in vectors.iter_mut().zip(weight).zip(bias) {
+                let normal = T::times(simd, T::minus(simd, *x, centre), factor);
+                *x = T::fused(simd, normal, w, b);
+            }
+            for ((x, w), b) in rest.iter_mut().zip(weight_rest).zip(bias_rest) {
+                *x = (*x - mean) * scale * *w + *b;
+            }
+        }
+    }
+}
+
+struct LayerBackward<'a, T> {
+    x: &'a [T],
+    g: &'a mut [T],
+    affine: Affine<'a, T>,
+    gradient: AffineGradient<'a, T>,
+}
+
+impl<T: Real> WithSimd for LayerBackward<'_, T> {
+    type Output = ();
+
+    /// With x̂ the normalised row and q = w ∘ g: ∂x = s (q − mean q − x̂ mean(q x̂)).
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let channels = self.affine.weight.len();
+        let rows = self.x.chunks_exact(channels);
+        let epsilon = T::of(self.affine.epsilon);
+        let (weight, weight_rest) = T::parts::<S>(self.affine.weight);
+        let (of_weight, of_weight_rest) = T::parts_mut::<S>(self.gradient.weight);
+        let (of_bias, of_bias_rest) = T::parts_mut::<S>(self.gradient.bias);
+        for (x, g) in rows.zip(self.g.chunks_exact_mut(channels)) {
+            let (mean, scale) = mean_and_scale(simd, x, epsilon);
+            let (x, x_rest) = T::parts::<S>(x);
+            let (g, g_rest) = T::parts_mut::<S>(g);
+            let (centre, factor) = (T::splat(simd, mean), T::splat(simd, scale));
+            // Σ q and Σ q (x − μ).
+            let (mut plain, mut tilted) = (T::splat(simd, T::zero()), T::splat(simd, T::zero()));
+            for ((&x, &g), &w) in x.iter().zip(&*g).zip(weight) {
+                let q = T::times(simd, w, g);
+                plain = T::plus(simd, plain, q);
+                tilted = T::fused(simd, q, T::minus(simd, x, centre), tilted);
+            }
+            let (mut plain, mut tilted) = (T::sum(simd, plain), T::sum(simd, tilted));
+            for ((&x, &g), &w) in x_rest.iter().zip(&*g_rest).zip(weight_rest) {
+                plain += w * g;
+                tilted += w * g * (x - mean);
+            }
+            let share = T::one() / T::of(channels as f64);
+            let (plain, tilted) = (plain * share, tilted * share * scale);
+            let (level, slope) = (T::splat(simd, plain), T::splat(simd, tilted));
+            let sums = of_weight.iter_mut().zip(of_bias.iter_mut());
+            for (((&x, g), &w), (of_w, of_b)) in x.iter().zip(g).zip(weight).zip(sums) {
+                let normal = T::times(simd, T::minus(simd, x, centre), factor);
+                *of_w = T::fused(simd, *g, normal, *of_w);
+                *of_b = T::plus(simd, *of_b, *g);
+                let q = T::minus(simd, T::times(simd, w, *g), level);
+                let q = T::minus(simd, q, T::times(simd, normal, slope));
+                *g = T::times(simd, factor, q);
+            }
+            let sums = of_weight_rest.iter_mut().zip(of_bias_rest.iter_mut());
+            for (((x, g), w), (of_w, of_b)) in x_rest.iter().zip(g_rest).zip(weight_rest).zip(sums)
+            {
+                let normal = (*x - mean) * scale;
+                *of_w += *g * normal;
+                *of_b += *g;
+                *g = scale * (*w * *g - plain - normal * tilted);
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! All blocks as one operation of candle.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use candle_core::CpuStorage;
+use candle_core::CustomOp3;
+use candle_core::DType;
+use candle_core::Layout;
+use candle_core::Result;
+use candle_core::Shape;
+use candle_core::Storage;
+use candle_core::Tensor;
+use candle_core::bail;
+
+use crate::nn::plain;
+use crate::nn::plan::BlockPlan;
+use crate::nn::plan::Size;
+use crate::nn::pool::Workspace;
+use crate::nn::pool::Workspaces;
+use crate::nn::real::Real;
+use crate::nn::stack;
+use crate::nn::stack::SavedBlock;
+
+/// Mean and population variance of every channel, for each block with a batch norm.
+pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
+
+/// The outputs of all blocks for x (batch × L × H), the modes of all blocks (f64, flat) and their
+/// parameters (flat, of the type of x), both in the order of [`BlockPlan`].
+///
+/// On the processor this is one operation with its own gradient; elsewhere it is put together from
+/// candle's.
+pub(super) fn blocks(
+    x: &Tensor,
+    modes: &Tensor,
+    parameters: &Tensor,
+    (plans, workspaces): (&Arc<Vec<BlockPlan>>, &Arc<Workspaces>),
+) -> Result<(Tensor, Statistics)> {
+    if !x.device().is_cpu() {
+        return plain::blocks(x, modes, parameters, plans);
+    }
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let op = Blocks {
+        plans: Arc::clone(plans),
+        workspaces: Arc::clone(workspaces),
+        saved: Mutex::new(None),
+        found: Arc::clone(&found),
+    };
+    let x = x.contiguous()?;
+    let out = x.apply_op3(&modes.contiguous()?, &parameters.contiguous()?, op)?;
+    let statistics = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((out, statistics))
+}
+
+struct Blocks {
+    plans: Arc<Vec<BlockPlan>>,
+    workspaces: Arc<Workspaces>,
+    /// The `Vec<SavedBlock<T>>` of the forward pass, until the backward pass takes it.
+    saved: Mutex<Option<Box<dyn Any + Send>>>,
+    found: Arc<Mutex<Statistics>>,
+}
+
+fn part<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+    let all = storage.as_slice::<T>()?;
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&all[start..end]),
+        None => bail!("the blocks of a network take contiguous tensors"),
+    }
+}
+
+fn size_of(shape: &Shape) -> Result<Size> {
+    let (batch, length, channels) = shape.dims3()?;
+    if batch * length * channels == 0 {
+        bail!("an empty batch: {batch} x {length} x {channels}");
+    }
+    Ok(Size {
+        batch,
+        length,
+        channels,
+    })
+}
+
+/// Runs `work` on the numbers of a tensor on the host.
+fn with_values<T: Real, R>(tensor: &Tensor, work: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => work(part(storage, layout)?),
+        _ => bail!("expected a tensor on the processor"),
+    }
+}
+
+impl Blocks {
+    fn forward<T: Real>(
+        &self,
+        size: Size,
+        inputs: (&[T], &[f64], &[T]),
+        workspace: &Workspace<T>,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (modes, parameters) = self.numbers(size.channels);
+        if inputs.1.len() != modes || inputs.2.len() != parameters {
+            bail!(
+                "{} modes and {} parameters, expected {modes} and {parameters}",
+                inputs.1.len(),
+                inputs.2.len()
+            );
+        }
+        let (out, saved) = stack::forward::<T>(&self.plans, size, inputs, workspace);
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = statistics(&saved);
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(saved));
+        let shape = Shape::from((size.batch, size.length, size.channels));
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+
+    fn numbers(&self, channels: usize) -> (usize, usize) {
+        let modes = self.plans.iter().map(|plan| plan.mode_numbers(channels));
+        let parameters = self.plans.iter().map(|plan| plan.parameters(channels));
+        (modes.sum(), parameters.sum())
+    }
+
+    fn backward<T: Real>(
+        &self,
+        (x, modes, parameters): (&Tensor, &Tensor, &Tensor),
+        gradient: &Tensor,
+        workspace: &Workspace<T>,
+    ) -> Result<[Tensor; 3]> {
+        let size = size_of(x.shape())?;
+        let saved = self
+            .saved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
+        let g = with_values(gradient, |g: &[T]| Ok(g.to_vec()))?;
+        let (of_x, of_modes, of_parameters) = with_values(x, |x| {
+            with_values(modes, |modes| {
+                with_values(parameters, |parameters| {
+                    let inputs = (x, modes, parameters);
+                    // A second backward pass through the same output forms the parts again.
+                    let saved = saved.map_or_else(
+                        || stack::forward::<T>(&self.plans, size, inputs, workspace).1,
+                        |saved| *saved,
+                    );
+                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g), workspace))
+                })
+            })
+        })?;
+        let device = x.device();
+        Ok([
+            Tensor::from_vec(of_x, x.shape(), device)?,
+            Tensor::from_vec(of_modes, modes.shape(), device)?,
+            Tensor::from_vec(of_parameters, parameters.shape(), device)?,
+        ])
+    }
+}
+
+fn statistics<T: Real>(saved: &[SavedBlock<T>]) -> Statistics {
+    let numbers = |values: &[T]| values.iter().map(|v| v.to_f64()).collect();
+    let each = saved.iter().map(|block| block.statistics.as_ref());
+    each.map(|found| found.map(|found| (numbers(&found.mean), numbers(&found.variance))))
+        .collect()
+}
+
+impl CustomOp3 for Blocks {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let size = size_of(l1.shape())?;
+        let modes = part(s2, l2)?;
+        match s1 {
+            CpuStorage::F32(_) => {
+                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                self.forward(size, inputs, &self.workspaces.single)
+            }
+            CpuStorage::F64(_) => {
+                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                self.forward(size, inputs, &self.workspaces.double)
+            }
+            _ => bail!("the blocks of a network run in f32 or f64"),
+        }
+    }
+
+    fn bwd(
+        &self,
+        arg1: &Tensor,
+        arg2: &Tensor,
+        arg3: &Tensor,
+        _res: &Tensor,
+        grad_res: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let arguments = (arg1, arg2, arg3);
+        let [x, modes, parameters] = if arg1.dtype() == DType::F64 {
+            self.backward(arguments, grad_res, &self.workspaces.double)?
+        } else {
+            self.backward(arguments, grad_res, &self.workspaces.single)?
+        };
+        Ok((Some(x), Some(modes), Some(parameters)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use candle_core::Var;
+
+    use super::*;
+    use crate::model::Placement;
+    use crate::nn::mix::Mixing;
+    use crate::nn::plan::NormKind;
+    use crate::nn::plan::NormPlan;
+
+    const BATCH: usize = 5;
+    const LENGTH: usize = 37;
+
+    /// A smooth number for every index.
+    fn number(seed: f64, index: usize) -> f64 {
+        (12.9898 * index as f64 + seed).sin()
+    }
+
+    fn block(modes: usize, norm: Option<(NormKind, Placement)>, mixing: Mixing) -> BlockPlan {
+        BlockPlan {
+            modes,
+            bidirectional: false,
+            mixing,
+            norm: norm.map(|(kind, placement)| NormPlan {
+                kind,
+                placement,
+                epsilon: 1e-5,
+            }),
+            inner_mask: Vec::new(),
+            outer_mask: Vec::new(),
+            running: None,
+        }
+    }
+
+    /// Every kind of block, each twice in a row, with and without dropout and a way back.
+    fn cases(channels: usize) -> Vec<Vec<BlockPlan>> {
+        let mut cases = vec![vec![block(3, None, Mixing::None)]];
+        for modes in [2, 11] {
+            for kind in [NormKind::Layer, NormKind::Batch] {
+                for placement in [Placement::Pre, Placement::Post] {
+                    for mixing in [Mixing::Plain, Mixing::Gated] {
+                        let plain = block(modes, Some((kind, placement)), mixing);
+                        let mut other = plain.clone();
+                        other.bidirectional = modes == 11;
+                        let mask = |seed: f64| -> Vec<f64> {
+                            let all = (0..BATCH * channels).map(|i| number(seed, i));
+                            all.map(|x| if x > 0.6 { 0.0 } else { 1.25 }).collect()
+                        };
+                        other.inner_mask = mask(0.3);
+                        other.outer_mask = mask(0.8);
+                        cases.push(vec![plain, other]);
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    struct Inputs {
+        x: Var,
+        modes: Var,
+        parameters: Var,
+    }
+
+    fn inputs(plans: &[BlockPlan], channels: usize, growing: bool) -> Result<Inputs> {
+        let var = |values: Vec<f64>, shape: &[usize]| {
+            Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu)?)
+        };
+        let mut modes = Vec::new();
+        for plan in plans {
+            let count = channels * plan.modes;
+            for direction in 0..plan.mode_numbers(channels) / (4 * count) {
+                let seed = direction as f64;
+                let decay = |i: usize| -0.3 - 0.29 * number(seed, i);
+                // The first mode of a channel may grow.
+                let sign = |i: usize| {
+                    if growing && i % plan.modes == 0 {
+                        -1.0
+                    } else {
+                        1.0
+                    }
+                };
+                modes.extend((0..count).map(|i| sign(i) * decay(i)));
+                modes.extend((0..count).map(|i| 1.5 * number(seed + 1.0, i)));
+                modes.extend((0..2 * count).map(|i| number(seed + 2.0, i) / plan.modes as f64));
+            }
+        }
+        let parameters: usize = plans.iter().map(|plan| plan.parameters(channels)).sum();
+        let parameters: Vec<f64> = (0..parameters)
+            .map(|i| 0.3 + 0.7 * number(4.0, i))
+            .collect();
+        let count = BATCH * LENGTH * channels;
+        let (modes_len, parameters_len) = (modes.len(), parameters.len());
+        Ok(Inputs {
+            x: var(
+                (0..count).map(|i| number(5.0, i)).collect(),
+                &[BATCH, LENGTH, channels],
+            )?,
+            modes: var(modes, &[modes_len])?,
+            parameters: var(parameters, &[parameters_len])?,
+        })
+    }
+
+    type Form = fn(&Inputs, &Arc<Vec<BlockPlan>>) -> Result<Tensor>;
+
+    fn fast(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
+        let workspaces = Workspaces::new();
+        let plans = (plans, &workspaces);
+        Ok(blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+    }
+
+    fn slow(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
+        Ok(plain::blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+    }
+
+    /// A weighted sum of the outputs.
+    fn loss(form: Form, inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
+        let out = form(inputs, plans)?;
+        let weights: Vec<f64> = (0..out.elem_count()).map(|i| number(6.0, i)).collect();
+        let weights = Tensor::from_vec(weights, out.shape(), &Device::Cpu)?;
+        (out * weights)?.sum_all()
+    }
+
+    fn gradients(form: Form, inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Vec<f64>> {
+        let store = loss(form, inputs, plans)?.backward()?;
+        let mut all = Vec::new();
+        for var in [&inputs.x, &inputs.modes, &inputs.parameters] {
+            let gradient = store.get(var).expect("every input has a gradient");
+            all.extend(gradient.flatten_all()?.to_vec1::<f64>()?);
+        }
+        Ok(all)
+    }
+
+    fn worst(a: &[f64], b: &[f64]) -> f64 {
+        assert_eq!(a.len(), b.len());
+        let far = a
+            .iter()
+            .zip(b)
+            .map(|(a, b)| (a - b).abs() / (1.0 + b.abs()));
+        far.fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn both_forms_agree_in_values_and_gradients() -> Result<()> {
+        for channels in [3, 16, 21] {
+            for (index, plans) in cases(channels).into_iter().enumerate() {
+                let plans = Arc::new(plans);
+                for growing in [false, true] {
+                    let inputs = inputs(&plans, channels, growing)?;
+                    let flat = |x: Tensor| x.flatten_all()?.to_vec1::<f64>();
+                    let values = (flat(fast(&inputs, &plans)?)?, flat(slow(&inputs, &plans)?)?);
+                    let far = worst(&values.0, &values.1);
+                    assert!(
+                        far < 1e-10,
+                        "{channels} case {index}: values differ by {far:e}"
+                    );
+                    let (a, b) = (
+                        gradients(fast, &inputs, &plans)?,
+                        gradients(slow, &inputs, &plans)?,
+                    );
+                    let far = worst(&a, &b);
+                    assert!(
+                        far < 1e-8,
+                        "{channels} case {index}: gradients differ by {far:e}"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_agree_with_differences() -> Result<()> {
+        let channels = 5;
+        for (index, plans) in cases(channels).into_iter().enumerate() {
+            let plans = Arc::new(plans);
+            let inputs = inputs(&plans, channels, index % 2 == 0)?;
+            let gradient = gradients(fast, &inputs, &plans)?;
+            let mut start = 0;
+            for var in [&inputs.x, &inputs.modes, &inputs.parameters] {
+                let before = var.flatten_all()?.to_vec1::<f64>()?;
+                // A few directions of each input; every entry has its part in each.
+                for seed in 0..3 {
+                    let direction = |i: usize| number(f64::from(seed), i);
+                    let h = 1e-5;
+                    let at = |steps: f64| -> Result<f64> {
+                        let moved = before.iter().enumerate();
+                        let moved: Vec<f64> =
+                            moved.map(|(i, v)| v + steps * h * direction(i)).collect();
+                        var.set(&Tensor::from_vec(moved, var.shape(), &Device::Cpu)?)?;
+                        loss(fast, &inputs, &plans)?.to_scalar::<f64>()
+                    };
+                    let central = |m: f64| Ok::<f64, candle_core::Error>(at(m)? - at(-m)?);
+                    // Fourth order: layer norms of few channels bend strongly.
+                    let slope = (8.0 * central(1.0)? - central(2.0)?) / (12.0 * h);
+                    var.set(&Tensor::from_slice(&before, var.shape(), &Device::Cpu)?)?;
+                    let own = &gradient[start..start + before.len()];
+                    let along: f64 = own.iter().enumerate().map(|(i, g)| g * direction(i)).sum();
+                    let scale = own.iter().map(|g| g * g).sum::<f64>().sqrt();
+                    assert!(
+                        (slope - along).abs() < 1e-6 * scale,
+                        "case {index} seed {seed}: {slope} {along} {scale}"
+                    );
+                }
+                start += before.len();
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_second_backward_pass_gives_the_same_gradients() -> Result<()> {
+        let plans = Arc::new(cases(3).remove(3));
+        let inputs = inputs(&plans, 3, false)?;
+        let loss = loss(fast, &inputs, &plans)?;
+        let first = loss.backward()?;
+        let second = loss.backward()?;
+        for var in [&inputs.x, &inputs.modes, &inputs.parameters] {
+            let flat = |store: &candle_core::backprop::GradStore| {
+                let gradient = store.get(var).expect("every input has a gradient");
+                gradient.flatten_all()?.to_vec1::<f64>()
+            };
+            assert_eq!(flat(&first)?, flat(&second)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,256 @@
+//! The two number types of the fast path, f32 and f64, and their vectors.
+
+use candle_core::WithDType;
+use pulp::Simd;
+
+use crate::linalg::RealNumber;
+
+/// Numbers that one lane group holds: a full vector of f32 on the widest units.
+pub(super) const LANES: usize = 16;
+
+/// f32 in training, f64 where gradients are checked.
+///
+/// A `Vector` is what one instruction works on; its width depends on the machine and is a
+/// divisor of [`LANES`].
+pub(super) trait Real: WithDType + RealNumber + Default + Sync {
+    type Vector<S: Simd>: Copy;
+
+    /// The vectors that `lanes` consists of.
+    fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>];
+    fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>];
+    /// Whole vectors, and what is left.
+    fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+    fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]);
+    fn sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
+    fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
+    fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    fn minus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    fn times<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// a b + c.
+    fn fused<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
+
+    /// Smaller numbers are taken as zero in powers: products with subnormals are slow.
+    const TINY: f64;
+
+    fn of(value: f64) -> Self;
+    fn root(self) -> Self;
+    /// a Φ(a) and its derivative Φ(a) + a φ(a), with the exact normal distribution.
+    fn gelu_with_slope(self) -> (Self, Self);
+    fn gelu(self) -> Self;
+    fn sigmoid(self) -> Self;
+}
+
+macro_rules! vectors_of {
+    ($t:ident, $vector:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident, $sub:ident,
+     $mul:ident, $fma:ident, $sum:ident) => {
+        type Vector<S: Simd> = S::$vector;
+
+        #[inline(always)]
+        fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>] {
+            S::$view(lanes).0
+        }
+        #[inline(always)]
+        fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>] {
+            S::$view_mut(lanes).0
+        }
+        #[inline(always)]
+        fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]) {
+            S::$view(row)
+        }
+        #[inline(always)]
+        fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]) {
+            S::$view_mut(row)
+        }
+        #[inline(always)]
+        fn sum<S: Simd>(simd: S, a: S::$vector) -> Self {
+            simd.$sum(a)
+        }
+        #[inline(always)]
+        fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S> {
+            simd.$splat(value)
+        }
+        #[inline(always)]
+        fn plus<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$add(a, b)
+        }
+        #[inline(always)]
+        fn minus<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$sub(a, b)
+        }
+        #[inline(always)]
+        fn times<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$mul(a, b)
+        }
+        #[inline(always)]
+        fn fused<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
+            simd.$fma(a, b, c)
+        }
+        #[inline(always)]
+        fn of(value: f64) -> Self {
+            value as $t
+        }
+        #[inline(always)]
+        fn root(self) -> Self {
+            self.sqrt()
+        }
+    };
+}
+
+impl Real for f64 {
+    const TINY: f64 = 1e-290;
+
+    vectors_of!(
+        f64,
+        f64s,
+        as_simd_f64s,
+        as_mut_simd_f64s,
+        splat_f64s,
+        add_f64s,
+        sub_f64s,
+        mul_f64s,
+        mul_add_e_f64s,
+        reduce_sum_f64s
+    );
+
+    fn gelu_with_slope(self) -> (Self, Self) {
+        let distribution = 0.5 * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2));
+        let density = (-0.5 * self * self).exp() * DENSITY_AT_ZERO;
+        (self * distribution, distribution + self * density)
+    }
+    fn gelu(self) -> Self {
+        0.5 * self * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2))
+    }
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + (-self).exp())
+    }
+}
+
+impl Real for f32 {
+    const TINY: f64 = 1e-30;
+
+    vectors_of!(
+        f32,
+        f32s,
+        as_simd_f32s,
+        as_mut_simd_f32s,
+        splat_f32s,
+        add_f32s,
+        sub_f32s,
+        mul_f32s,
+        mul_add_e_f32s,
+        reduce_sum_f32s
+    );
+
+    #[inline(always)]
+    fn gelu_with_slope(self) -> (Self, Self) {
+        let distribution = 0.5 + 0.5 * erf(self * std::f32::consts::FRAC_1_SQRT_2);
+        let density = exp((-0.5 * self * self).max(-80.0)) * DENSITY_AT_ZERO as f32;
+        (self * distribution, distribution + self * density)
+    }
+    #[inline(always)]
+    fn gelu(self) -> Self {
+        self * (0.5 + 0.5 * erf(self * std::f32::consts::FRAC_1_SQRT_2))
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + exp((-self).clamp(-80.0, 80.0)))
+    }
+}
+
+/// 1/√(2π).
+const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
+
+/// e^x for |x| ≤ 80, to two units in the last place, without a branch so that loops over it
+/// become vector code.
+///
+/// x = k ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor polynomial of degree 7, 2^k by the
+/// exponent field. k is read off the low bits of x/ln 2 + 1.5·2²³.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let k = shifted - MAGIC;
+    let r = x - k * LN2_HIGH - k * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        p = p * r + c;
+    }
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    p * power
+}
+
+/// erf to 5e-7, as a quotient of polynomials.
+///
+/// # References
+/// The coefficients of Eigen, `MathFunctionsImpl.h`, `generic_fast_erf_float`.
+#[inline(always)]
+#[allow(clippy::excessive_precision, reason = "the coefficients as published")]
+fn erf(x: f32) -> f32 {
+    let x = x.clamp(-4.0, 4.0);
+    let square = x * x;
+    let mut p = -2.726_142_258_013_06e-10;
+    for c in [
+        2.770_681_424_959_02e-08,
+        -2.101_024_020_825_08e-06,
+        -5.692_506_394_623_46e-05,
+        -7.349_906_303_268_55e-04,
+        -2.954_599_808_540_25e-03,
+        -1.609_603_332_624_15e-02,
+    ] {
+        p = p * square + c;
+    }
+    let mut q = -1.456_607_184_649_96e-05;
+    for c in [
+        -2.133_740_552_789_05e-04,
+        -1.682_826_974_382_03e-03,
+        -7.373_329_167_204_68e-03,
+        -1.426_473_905_141_89e-02,
+    ] {
+        q = q * square + c;
+    }
+    x * p / q
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_functions_agree_with_the_exact_ones() {
+        for i in -100_000..=100_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let (value, slope) = x.gelu_with_slope();
+            let (exact, exact_slope) = wide.gelu_with_slope();
+            let scale = wide.abs().max(1.0);
+            assert!((f64::from(value) - exact).abs() < 5e-7 * scale, "gelu {x}");
+            assert!((f64::from(x.gelu()) - exact).abs() < 5e-7 * scale, "{x}");
+            assert!((f64::from(slope) - exact_slope).abs() < 1e-6, "slope {x}");
+            assert!(
+                (f64::from(x.sigmoid()) - wide.sigmoid()).abs() < 3e-7,
+                "{x}"
+            );
+            if wide.abs() <= 80.0 {
+                assert!(
+                    (f64::from(exp(x)) / wide.exp() - 1.0).abs() < 4e-7,
+                    "exp {x}"
+                );
+            }
+        }
+    }
+}

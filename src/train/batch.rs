@@ -1,0 +1,114 @@
+//! Batches of the host on the device, and the evaluation of whole data sets.
+
+use candle_core::DType;
+use candle_core::Device;
+use candle_core::Tensor;
+
+use crate::data::Batch;
+use crate::data::Dataset;
+use crate::data::Steps;
+use crate::model::Encoder;
+use crate::model::Model;
+use crate::nn::Input;
+use crate::nn::Mode;
+use crate::nn::SequenceModel;
+use crate::train::TrainError;
+use crate::train::loss::Tally;
+use crate::train::objective::Examples;
+use crate::train::objective::Objective;
+use crate::train::objective::Task;
+
+/// A batch as a network takes it.
+///
+/// # Errors
+/// candle's.
+pub fn input(batch: &Batch, dtype: DType, device: &Device) -> candle_core::Result<Input> {
+    let (count, length) = (batch.count, batch.length);
+    let steps = match &batch.steps {
+        Steps::Values(values) => {
+            let width = values.len() / (count * length);
+            Tensor::from_slice(values, (count, length, width), device)?.to_dtype(dtype)?
+        }
+        Steps::Tokens(tokens) => Tensor::from_slice(tokens, (count, length), device)?,
+    };
+    Ok(Input {
+        steps,
+        lengths: batch.lengths.clone(),
+    })
+}
+
+/// Some sequences of a data set, on the device of the network and in its number format.
+pub(super) fn examples(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    indices: &[usize],
+) -> candle_core::Result<Examples> {
+    let dtype = network
+        .parameters()
+        .first()
+        .map_or(DType::F32, |parameter| parameter.var.dtype());
+    let batch = data.batch(indices);
+    Ok(Examples {
+        input: input(&batch, dtype, network.device())?,
+        targets: batch.targets,
+        count: batch.count,
+    })
+}
+
+/// Loss and accuracy of a network on all of a data set, without smoothing or further terms, in
+/// batches of `size` in the stored order.
+///
+/// # Errors
+/// [`TrainError`], where data and network do not suit each other.
+pub fn evaluate(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    size: usize,
+) -> Result<Tally, TrainError> {
+    let indices: Vec<usize> = (0..data.len()).collect();
+    let mut tally = Tally::default();
+    for batch in indices.chunks(size.max(1)) {
+        let examples = examples(network, data, batch)?;
+        let loss = Task::default().loss(network, &examples, Mode::Evaluate)?;
+        tally.add(&loss.tally);
+    }
+    Ok(tally)
+}
+
+/// Whether a model can be trained on data: both whole, of one width or vocabulary, and with a
+/// logit for every class.
+///
+/// # Errors
+/// [`TrainError::NotAClassifier`], [`TrainError::Kind`], [`TrainError::Width`],
+/// [`TrainError::Vocabulary`], [`TrainError::Classes`].
+pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError> {
+    let missing = |missing| TrainError::NotAClassifier { missing };
+    let encoder = model.encoder.as_ref().ok_or(missing("encoder"))?;
+    match (encoder, data.width(), data.vocabulary()) {
+        (Encoder::Linear(linear), Some(found), _) => {
+            let expected = linear.weight.nrows();
+            if found != expected {
+                return Err(TrainError::Width { found, expected });
+            }
+        }
+        (Encoder::Embedding(table), _, Some(found)) => {
+            let expected = table.ncols();
+            if found > expected {
+                return Err(TrainError::Vocabulary { found, expected });
+            }
+        }
+        (Encoder::Linear(_), ..) => {
+            let (found, expected) = ("tokens", "numbers");
+            return Err(TrainError::Kind { found, expected });
+        }
+        (Encoder::Embedding(_), ..) => {
+            let (found, expected) = ("numbers", "tokens");
+            return Err(TrainError::Kind { found, expected });
+        }
+    }
+    let expected = model.classes().ok_or(missing("head"))?;
+    match data.classes() {
+        Some(found) if found > expected => Err(TrainError::Classes { found, expected }),
+        _ => Ok(()),
+    }
+}
