@@ -44,11 +44,14 @@ impl Network<'_> {
         let weight = head.linear.weight.as_ref();
         let pooled = weight * nalgebra::DVector::from_column_slice(combination);
         let mut slope = DMatrix::zeros(length, channels);
+        let row = pooled.transpose();
         match head.pooling {
-            Pooling::Mean => slope.row_iter_mut().for_each(|mut row| {
-                row.copy_from(&(pooled.transpose() / length as f64));
-            }),
-            Pooling::Last => slope.row_mut(length - 1).copy_from(&pooled.transpose()),
+            Some(Pooling::Last) => slope.row_mut(length - 1).copy_from(&row),
+            // Without pooling the combination is taken at every step, and the sum counts.
+            pooling => {
+                let share = if pooling.is_some() { length as f64 } else { 1.0 };
+                slope.row_iter_mut().for_each(|mut out| out.copy_from(&(&row / share)));
+            }
         }
         let mut felt = Vec::with_capacity(traces.len());
         for (layer, trace) in self.layers.iter().zip(traces).rev() {
