@@ -15,6 +15,9 @@ const FLOOR: f64 = 1e-6;
 /// Added to the diagonal of moments, relative to its mean, so that they have a Cholesky factor.
 const JITTER: f64 = 1e-10;
 
+/// A mean square below this is silence: what is added to it would no longer be a normal number.
+const SILENCE: f64 = 1e-280;
+
 /// Input statistics of one layer, gathered from sequences of L steps.
 ///
 /// ```text
@@ -128,7 +131,7 @@ impl InputStatistics {
     /// What channel h hears. `None` for a channel that hears nothing.
     pub fn weight(&self, channel: usize) -> Option<InputWeight> {
         let lags = self.autocorrelation.column(channel);
-        (lags[0] > 0.0).then(|| InputWeight::coloured(lags.as_slice()))
+        (lags[0] > SILENCE).then(|| InputWeight::coloured(lags.as_slice()))
     }
 }
 
@@ -199,6 +202,9 @@ impl InputWeight {
     /// channel hears nothing.
     pub fn of_sequences(heard: &DMatrix<f64>) -> Option<Self> {
         let (sequences, length) = heard.shape();
+        if length == 0 {
+            return None;
+        }
         let mut power = vec![0.0; length + 1];
         let mut padded = vec![0.0; 2 * length];
         for row in heard.row_iter() {
@@ -211,7 +217,7 @@ impl InputWeight {
                 .for_each(|(p, u)| *p += u.norm_sqr());
         }
         let lags = lags_of(&power, sequences);
-        (lags[0] > 0.0).then(|| Self::coloured(&lags))
+        (lags[0] > SILENCE).then(|| Self::coloured(&lags))
     }
 
     /// From R(0..L), R(0) > 0, with a white floor of 1e-6 R(0).
@@ -255,7 +261,7 @@ impl InputWeight {
             }
         }
         let scale = moments.trace() / length.max(1) as f64;
-        if !(scale > 0.0 && scale.is_finite()) {
+        if !(scale > SILENCE && scale.is_finite()) {
             return None;
         }
         let mut jitter = JITTER * scale;
@@ -343,10 +349,13 @@ fn even_spectrum(lags: &[f64]) -> Vec<f64> {
 
 /// R(0..L) from Σ |U(k)|² on 2L frequencies (k = 0..=L) of `sequences` sequences of L steps.
 pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
-    let length = power.len() - 1;
+    let length = power.len().saturating_sub(1);
+    if length == 0 {
+        return Vec::new();
+    }
     // The inverse transform of an even real spectrum is its forward transform.
     let mut even = power.to_vec();
-    even.extend(power.iter().rev().skip(1).take(length.saturating_sub(1)));
+    even.extend(power.iter().rev().skip(1).take(length - 1));
     let transformed = Convolver::transform(&mut even);
     let scale = (2 * length * length * sequences.max(1)) as f64;
     transformed
