@@ -129,10 +129,8 @@ impl<'a> Layer<'a> {
     pub(super) fn forward_traced(&self, x: DMatrix<f64>) -> (DMatrix<f64>, Trace) {
         let heard = self.heard(&x).into_owned();
         let y = self.convolved(&heard);
-        let mixed = match &self.block.output {
-            None => None,
-            Some(output) => Some(apply_linear(&output.linear, &y.map(gelu))),
-        };
+        let output = self.block.output.as_ref();
+        let mixed = output.map(|output| apply_linear(&output.linear, &y.map(gelu)));
         let branch = match (&self.block.output, &mixed) {
             (Some(output), Some(mixed)) if output.gated => gated(mixed),
             (_, Some(mixed)) => mixed.clone(),
