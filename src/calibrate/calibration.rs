@@ -20,7 +20,12 @@ use crate::infer::Sequence;
 use crate::infer::importance;
 use crate::infer::input_statistics;
 use crate::model::Encoder;
+use crate::model::Linear;
 use crate::model::Model;
+use crate::model::Norm;
+use crate::model::Placement;
+use crate::model::Pooling;
+use crate::ssm::DiagonalSystem;
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
@@ -250,31 +255,65 @@ fn layer(
     })
 }
 
-/// A hash (FNV-1a, 64 bits) of the numbers that decide what the layers hear.
+/// A hash (FNV-1a, 64 bits) of every number of the model: all of them decide what the layers hear
+/// or how the logits feel it.
 fn fingerprint(model: &Model) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut take = |value: f64| {
-        for byte in value.to_bits().to_le_bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    };
+    let mut hash = Hash(0xcbf2_9ce4_8422_2325);
     match &model.encoder {
-        Some(Encoder::Linear(linear)) => linear.weight.iter().for_each(|&w| take(w)),
-        Some(Encoder::Embedding(table)) => table.iter().for_each(|&w| take(w)),
+        Some(Encoder::Linear(linear)) => hash.take_linear(linear),
+        Some(Encoder::Embedding(table)) => hash.take(table.as_slice()),
         None => {}
     }
     for block in &model.blocks {
-        for system in &block.systems {
-            let residues = system.residues().unwrap_or_default();
-            for z in system.exponents().iter().chain(&residues) {
-                take(z.re);
-                take(z.im);
-            }
-            system.feedthrough().iter().for_each(|&d| take(d));
-        }
+        let systems = block.systems.iter().chain(&block.backward);
+        systems.for_each(|s| hash.take_system(s));
         if let Some(output) = &block.output {
-            output.linear.weight.iter().for_each(|&w| take(w));
+            hash.take(&[f64::from(u8::from(output.gated))]);
+            hash.take_linear(&output.linear);
+        }
+        if let Some((norm, placement)) = &block.norm {
+            hash.take(&[f64::from(u8::from(*placement == Placement::Pre))]);
+            let (weight, bias, epsilon) = norm.affine();
+            hash.take(weight);
+            hash.take(bias);
+            hash.take(&[epsilon]);
+            if let Norm::Batch(batch) = norm {
+                hash.take(&batch.mean);
+                hash.take(&batch.variance);
+            }
         }
     }
-    format!("{hash:016x}")
+    if let Some(head) = &model.head {
+        let pooling = match head.pooling {
+            Some(Pooling::Mean) => 0.0,
+            Some(Pooling::Last) => 1.0,
+            None => 2.0,
+        };
+        hash.take(&[pooling]);
+        hash.take_linear(&head.linear);
+    }
+    format!("{:016x}", hash.0)
+}
+
+struct Hash(u64);
+
+impl Hash {
+    fn take(&mut self, values: &[f64]) {
+        for byte in values.iter().flat_map(|v| v.to_bits().to_le_bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn take_linear(&mut self, linear: &Linear) {
+        self.take(linear.weight.as_slice());
+        self.take(linear.bias.as_deref().unwrap_or_default());
+    }
+
+    fn take_system(&mut self, system: &DiagonalSystem) {
+        let matrices = system.input().iter().chain(system.output().iter());
+        for z in system.scaled_exponents().iter().chain(matrices) {
+            self.take(&[z.re, z.im]);
+        }
+        self.take(system.feedthrough().as_slice());
+    }
 }

@@ -113,6 +113,12 @@ impl<'a> Prepared<'a> {
         choice: WeightChoice,
     ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
+        if let Some(block) = model.blocks.iter().find(|block| !block.backward.is_empty()) {
+            return Err(CalibrateError::Weight(format!(
+                "layer `{}` runs in both directions; calibration knows causal layers only",
+                block.name
+            )));
+        }
         let moments = by_moments(model, calibration.length(), sequences, choice)?;
         let network = match sequences {
             [] => None,
@@ -176,6 +182,8 @@ impl<'a> Prepared<'a> {
         let sums = heard.fold((0.0, 0.0), |(error, norm), w| {
             (error + w.error.powi(2), norm + w.norm.powi(2))
         });
+        let states = records.iter().flat_map(|layer| &layer.channels);
+        let states = states.map(|channel| channel.order);
         let systems = self.model.blocks.iter().flat_map(|block| &block.systems);
         let shared = settings.allocation != Allocation::Uniform;
         Choice {
@@ -186,7 +194,7 @@ impl<'a> Prepared<'a> {
             allocation: settings.allocation,
             importance: shared.then_some(trial.importance),
             layer_factors: trial.factors.clone(),
-            states: trial.orders.iter().flatten().sum(),
+            states: states.sum(),
             states_before: systems.map(|system| system.order()).sum(),
             relative_error: if sums.0 > 0.0 {
                 (sums.0 / sums.1).sqrt()

@@ -99,13 +99,20 @@ pub fn allocate(
         layers.flat_map(|(curves, importance)| curves.iter().zip(importance))
     };
     let groups: Vec<Group> = match allocation {
-        Allocation::Channel => flat().map(|member| sum(&[member])).collect(),
+        Allocation::Channel => flat()
+            .map(|member| sum(&[member], member.0.orders.clone()))
+            .collect(),
         Allocation::Layer => {
             let layers = curves.iter().zip(importance);
             let members = layers.map(|(c, i)| c.iter().zip(i).collect::<Vec<_>>());
-            members.map(|members| sum(&members)).collect()
+            members
+                .map(|members| sum(&members, every_order(&members)))
+                .collect()
         }
-        Allocation::Uniform => vec![sum(&flat().collect::<Vec<_>>())],
+        Allocation::Uniform => {
+            let members = flat().collect::<Vec<_>>();
+            vec![sum(&members, every_order(&members))]
+        }
     };
     let least = match allocation {
         Allocation::Layer => (0.5 * mean).floor() as usize,
@@ -134,12 +141,18 @@ fn spread(curves: &[Vec<ErrorCurve>], allocation: Allocation, orders: &[usize]) 
     out
 }
 
-/// Σ I E over members, at every order that any of them lists.
-fn sum(members: &[(&ErrorCurve, &f64)]) -> Group {
+/// Every order up to the largest that a member lists. Curves list some only; what channels share
+/// must not fall between them.
+fn every_order(members: &[(&ErrorCurve, &f64)]) -> Vec<usize> {
     let lists = members.iter().flat_map(|(curve, _)| &curve.orders);
-    let mut orders: Vec<usize> = lists.copied().collect();
-    orders.sort_unstable();
-    orders.dedup();
+    (1..=lists.copied().max().unwrap_or(1)).collect()
+}
+
+/// Σ I E over members at some orders; between those that a curve lists its error stays.
+fn sum(members: &[(&ErrorCurve, &f64)], mut orders: Vec<usize>) -> Group {
+    if orders.is_empty() {
+        orders.push(1);
+    }
     let at = |curve: &ErrorCurve, order: usize| {
         let place = curve.orders.partition_point(|&known| known <= order);
         match place {
@@ -200,4 +213,170 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         steps.extend(group.step(step.group, step.to));
     }
     (0..groups.len()).map(|g| order(&places, g)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn curve(orders: &[usize], errors: &[f64]) -> ErrorCurve {
+        let (orders, errors) = (orders.to_vec(), errors.to_vec());
+        ErrorCurve { orders, errors }
+    }
+
+    /// Falling and convex, at the orders 1, 2, ....
+    fn convex(falls: Vec<f64>) -> ErrorCurve {
+        let mut falls = falls;
+        falls.sort_by(f64::total_cmp);
+        let mut errors = vec![0.0];
+        for fall in falls {
+            errors.push(errors[errors.len() - 1] + fall);
+        }
+        errors.reverse();
+        ErrorCurve {
+            orders: (1..=errors.len()).collect(),
+            errors,
+        }
+    }
+
+    fn error(curves: &[Vec<ErrorCurve>], importance: &[Vec<f64>], orders: &[Vec<usize>]) -> f64 {
+        let parts = curves.iter().flatten().zip(importance.iter().flatten());
+        let parts = parts.zip(orders.iter().flatten());
+        parts.map(|((c, i), order)| i * c.errors[order - 1]).sum()
+    }
+
+    /// The least error of all sharings within the budget.
+    fn exhaustive(curves: &[(&ErrorCurve, f64)], budget: usize) -> f64 {
+        let Some(((curve, importance), rest)) = curves.split_first() else {
+            return 0.0;
+        };
+        let most = budget.saturating_sub(rest.len()).min(curve.orders.len());
+        let tries = (1..=most)
+            .map(|order| importance * curve.errors[order - 1] + exhaustive(rest, budget - order));
+        tries.fold(f64::INFINITY, f64::min)
+    }
+
+    fn layers() -> impl Strategy<Value = (Vec<Vec<ErrorCurve>>, Vec<Vec<f64>>)> {
+        let channel = prop::collection::vec(0.0..1.0_f64, 0..4).prop_map(convex);
+        let member = (channel, 0.01..10.0_f64);
+        let layer = prop::collection::vec(member, 1..3);
+        prop::collection::vec(layer, 1..3).prop_map(|layers| {
+            let layers = layers.into_iter().map(|layer| layer.into_iter().unzip());
+            layers.unzip()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn on_convex_curves_no_sharing_is_better(
+            (curves, importance) in layers(),
+            more in 0..12_usize,
+        ) {
+            let flat: Vec<_> = curves.iter().flatten().zip(importance.iter().flatten().copied())
+                .collect();
+            let budget = flat.len() + more;
+            let orders = allocate(&curves, &importance, Allocation::Channel, budget, None);
+            let (found, best) = (error(&curves, &importance, &orders), exhaustive(&flat, budget));
+            prop_assert!(found <= best + 1e-12, "{found} {best}");
+        }
+
+        #[test]
+        fn a_budget_is_kept_and_more_of_it_is_never_worse(
+            (curves, importance) in layers(),
+            more in 0..12_usize,
+        ) {
+            let channels = curves.iter().flatten().count();
+            for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+                let share = |budget| allocate(&curves, &importance, allocation, budget, None);
+                let orders = share(channels + more);
+                prop_assert!(orders.iter().flatten().sum::<usize>() <= channels + more);
+                prop_assert!(orders.iter().flatten().all(|&order| order >= 1));
+                if allocation != Allocation::Layer {
+                    let richer = share(channels + more + 1);
+                    let errors = [&orders, &richer].map(|o| error(&curves, &importance, o));
+                    prop_assert!(errors[1] <= errors[0] + 1e-12);
+                }
+                let mean = (channels + more) as f64 / channels as f64;
+                if allocation == Allocation::Layer {
+                    for (curves, orders) in curves.iter().zip(&orders) {
+                        for (curve, &order) in curves.iter().zip(orders) {
+                            let least = ((0.5 * mean) as usize).min(curve.orders.len());
+                            prop_assert!(order >= least);
+                        }
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn a_target_is_met_and_no_sharing_of_fewer_states_meets_it(
+            (curves, importance) in layers(),
+            share in 0.0..1.0_f64,
+        ) {
+            let flat: Vec<_> = curves.iter().flatten().zip(importance.iter().flatten().copied())
+                .collect();
+            let whole: f64 = flat.iter().map(|(curve, i)| i * curve.errors[0]).sum();
+            let all: usize = flat.iter().map(|(curve, _)| curve.orders.len()).sum();
+            let target = share * whole;
+            let orders =
+                allocate(&curves, &importance, Allocation::Channel, all, Some(target));
+            let used = orders.iter().flatten().sum::<usize>();
+            prop_assert!(error(&curves, &importance, &orders) <= target + 1e-12);
+            if used > flat.len() {
+                prop_assert!(exhaustive(&flat, used - 1) > target - 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_uniform_order_between_the_listed_ones_is_given() {
+        let sparse = curve(&[1, 2, 8, 10, 12, 16], &[9.0, 8.0, 2.0, 1.5, 1.0, 0.0]);
+        let curves = vec![vec![sparse.clone(); 3], vec![sparse; 2]];
+        let importance = vec![vec![1.0; 3], vec![1.0; 2]];
+        for order in 1..=16 {
+            let orders = allocate(&curves, &importance, Allocation::Uniform, 5 * order, None);
+            assert_eq!(orders, [vec![order; 3], vec![order; 2]]);
+        }
+        let orders = allocate(&curves, &importance, Allocation::Uniform, 80, Some(10.0));
+        assert_eq!(
+            orders[0][0], 8,
+            "the first order that brings 5 channels to 10"
+        );
+        // Half the mean of 9 stands between listed orders too.
+        let importance = vec![vec![1.0; 3], vec![1e-6; 2]];
+        let orders = allocate(&curves, &importance, Allocation::Layer, 5 * 9, None);
+        assert!(
+            orders[1].iter().all(|&order| order >= 4) && orders[0][0] >= 10,
+            "{orders:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_and_odd_curves_are_shared_without_a_panic() {
+        let odd = [
+            vec![],
+            vec![vec![]],
+            vec![vec![], vec![convex(vec![1.0])]],
+            vec![vec![curve(&[], &[])]],
+            vec![vec![
+                curve(&[3, 4], &[f64::NAN, 0.0]),
+                curve(&[1], &[f64::INFINITY]),
+            ]],
+        ];
+        for curves in odd {
+            let ones = |layer: &Vec<ErrorCurve>| vec![1.0; layer.len()];
+            let importance: Vec<Vec<f64>> = curves.iter().map(ones).collect();
+            for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+                for (budget, target) in [(0, None), (9, None), (9, Some(0.5)), (9, Some(f64::NAN))]
+                {
+                    let orders = allocate(&curves, &importance, allocation, budget, target);
+                    let shape = |x: &Vec<usize>| x.len();
+                    let expected: Vec<usize> = curves.iter().map(Vec::len).collect();
+                    assert_eq!(orders.iter().map(shape).collect::<Vec<_>>(), expected);
+                    assert!(orders.iter().flatten().all(|&order| order >= 1));
+                }
+            }
+        }
+    }
 }

@@ -15,6 +15,9 @@ const FLOOR: f64 = 1e-6;
 /// Added to the diagonal of moments, relative to its mean, so that they have a Cholesky factor.
 const JITTER: f64 = 1e-10;
 
+/// A mean square below this is silence: what is added to it would no longer be a normal number.
+const SILENCE: f64 = 1e-280;
+
 /// Input statistics of one layer, gathered from sequences of L steps.
 ///
 /// ```text
@@ -128,7 +131,7 @@ impl InputStatistics {
     /// What channel h hears. `None` for a channel that hears nothing.
     pub fn weight(&self, channel: usize) -> Option<InputWeight> {
         let lags = self.autocorrelation.column(channel);
-        (lags[0] > 0.0).then(|| InputWeight::coloured(lags.as_slice()))
+        (lags[0] > SILENCE).then(|| InputWeight::coloured(lags.as_slice()))
     }
 }
 
@@ -199,6 +202,9 @@ impl InputWeight {
     /// channel hears nothing.
     pub fn of_sequences(heard: &DMatrix<f64>) -> Option<Self> {
         let (sequences, length) = heard.shape();
+        if length == 0 {
+            return None;
+        }
         let mut power = vec![0.0; length + 1];
         let mut padded = vec![0.0; 2 * length];
         for row in heard.row_iter() {
@@ -211,7 +217,7 @@ impl InputWeight {
                 .for_each(|(p, u)| *p += u.norm_sqr());
         }
         let lags = lags_of(&power, sequences);
-        (lags[0] > 0.0).then(|| Self::coloured(&lags))
+        (lags[0] > SILENCE).then(|| Self::coloured(&lags))
     }
 
     /// From R(0..L), R(0) > 0, with a white floor of 1e-6 R(0).
@@ -255,7 +261,7 @@ impl InputWeight {
             }
         }
         let scale = moments.trace() / length.max(1) as f64;
-        if !(scale > 0.0 && scale.is_finite()) {
+        if !(scale > SILENCE && scale.is_finite()) {
             return None;
         }
         let mut jitter = JITTER * scale;
@@ -346,10 +352,13 @@ fn even_spectrum(lags: &[f64]) -> Vec<f64> {
 
 /// R(0..L) from Σ |U(k)|² on 2L frequencies (k = 0..=L) of `sequences` sequences of L steps.
 pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
-    let length = power.len() - 1;
+    let length = power.len().saturating_sub(1);
+    if length == 0 {
+        return Vec::new();
+    }
     // The inverse transform of an even real spectrum is its forward transform.
     let mut even = power.to_vec();
-    even.extend(power.iter().rev().skip(1).take(length.saturating_sub(1)));
+    even.extend(power.iter().rev().skip(1).take(length - 1));
     let transformed = Convolver::transform(&mut even);
     let scale = (2 * length * length * sequences.max(1)) as f64;
     transformed
@@ -357,4 +366,115 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
         .take(length)
         .map(|value| value.re / scale)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(length: usize) -> DMatrix<f64> {
+        DMatrix::from_fn(3, length, |n, t| {
+            ((n + 2) as f64 * 0.61 * t as f64).sin() + 0.3
+        })
+    }
+
+    #[test]
+    fn the_root_of_moments_squares_to_them() {
+        for length in [1, 2, 7, 30] {
+            let heard = heard(length);
+            let weight = InputWeight::moments(&heard).unwrap();
+            let Metric::Moments { root, jitter } = &weight.metric else {
+                panic!("moments were asked for");
+            };
+            let moment = |i: usize, j: usize| {
+                let rows = heard.row_iter();
+                let sums = rows.map(|u| {
+                    let steps = i.max(j)..length;
+                    steps.map(|t| u[t - i] * u[t - j]).sum::<f64>()
+                });
+                sums.sum::<f64>() / heard.len() as f64
+            };
+            let mut direct = DMatrix::from_fn(length, length, moment);
+            let scale = direct.trace() / length as f64;
+            assert!(*jitter <= 1e-9 * scale, "{length}: {jitter:e}");
+            (0..length).for_each(|i| direct[(i, i)] += jitter);
+            let error = (root.tr_mul(root) - &direct).norm() / direct.norm();
+            assert!(error < 1e-13, "{length}: {error:e}");
+        }
+    }
+
+    #[test]
+    fn images_have_the_inner_products_of_the_metric() {
+        let heard = heard(20);
+        let signals = DMatrix::from_fn(20, 2, |t, j| (0.9f64 - 0.4 * j as f64).powi(t as i32));
+        let weight = InputWeight::of_sequences(&heard).unwrap();
+        let lags = weight.lags().unwrap();
+        let toeplitz = DMatrix::from_fn(20, 20, |i, j| lags[i.abs_diff(j)]);
+        let direct = signals.transpose() * toeplitz * &signals;
+        let images = weight.image(&signals);
+        let error = (images.tr_mul(&images) - &direct).norm() / direct.norm();
+        assert!(error < 1e-13, "{error:e}");
+        // Signals shorter than the metric end in zeros.
+        let short = signals.rows(0, 5).into_owned();
+        let mut padded = DMatrix::zeros(20, 2);
+        padded.rows_mut(0, 5).copy_from(&short);
+        for weight in [InputWeight::moments(&heard).unwrap(), weight] {
+            let gap = (weight.image(&short) - weight.image(&padded)).norm();
+            assert!(gap < 1e-13, "{gap:e}");
+        }
+    }
+
+    #[test]
+    fn white_noise_is_the_plain_norm() {
+        let weight = InputWeight::white(6);
+        assert!((weight.norm(&[3.0, 0.0, -4.0]) - 5.0).abs() < 1e-14);
+        assert_eq!(weight.norm(&[]), 0.0);
+        assert!(
+            (weight.norm(&[1.0; 9]) - 6f64.sqrt()).abs() < 1e-14,
+            "six steps count"
+        );
+    }
+
+    #[test]
+    fn numbers_that_no_signal_has_are_named() {
+        let lags = |values: &[f64]| DMatrix::from_column_slice(values.len(), 1, values);
+        let make = |mean: f64, values: &[f64]| InputStatistics::new(vec![mean], lags(values), 3);
+        assert!(make(0.5, &[1.0, -0.9, 0.2]).is_ok());
+        assert!(make(0.0, &[0.0, 0.0]).unwrap().weight(0).is_none());
+        let error = |mean: f64, values: &[f64]| make(mean, values).unwrap_err();
+        let nan = f64::NAN;
+        assert!(matches!(
+            error(nan, &[1.0]),
+            StatisticsError::NotFinite {
+                what: "the mean",
+                ..
+            }
+        ));
+        assert!(matches!(
+            error(0.0, &[1.0, nan]),
+            StatisticsError::NotFinite { .. }
+        ));
+        for (mean, values) in [(0.0, [1.0, 1.1]), (1.2, [1.0, 0.0]), (0.0, [-1.0, 0.0])] {
+            let found = error(mean, &values);
+            assert!(
+                matches!(found, StatisticsError::Impossible { channel: 0, .. }),
+                "{found}"
+            );
+        }
+        let empty = StatisticsError::Empty {
+            sequences: 3,
+            length: 0,
+        };
+        assert_eq!(error(0.0, &[]), empty);
+        let none = InputStatistics::new(vec![0.0], lags(&[1.0]), 0).unwrap_err();
+        assert!(matches!(none, StatisticsError::Empty { sequences: 0, .. }));
+        let two = InputStatistics::new(vec![0.0; 2], lags(&[1.0]), 1).unwrap_err();
+        assert!(matches!(
+            two,
+            StatisticsError::Channels {
+                found: 2,
+                expected: 1
+            }
+        ));
+    }
 }

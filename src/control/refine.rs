@@ -341,3 +341,79 @@ pub(super) fn powers(z: Complex64, length: usize) -> Vec<Complex64> {
     }
     powers
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::samples::pairs_and_real_poles;
+
+    fn sample() -> DiagonalSystem {
+        pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2)
+    }
+
+    fn weights() -> [InputWeight; 2] {
+        let heard = DMatrix::from_fn(3, 50, |n, t| ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2);
+        let moments = InputWeight::moments(&heard).unwrap();
+        [moments, InputWeight::of_sequences(&heard).unwrap()]
+    }
+
+    #[test]
+    fn the_right_side_of_the_normal_equations_is_the_slope_of_the_error() {
+        let full = sample();
+        for weight in weights() {
+            let target = Target::new(&full, &weight, 0.7).unwrap();
+            let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-0.8, 1.9)];
+            let point = target.refit(nodes);
+            let normal = Normal::new(&target, &point);
+            let h = 1e-5;
+            for i in 0..4 {
+                let at = |h: f64| {
+                    let mut step = DVector::zeros(4);
+                    step[i] = h;
+                    target.refit(moved(&point, &step)).error.powi(2)
+                };
+                // E is twice what the equations halve; the residual falls with the step.
+                let slope = -(at(h) - at(-h)) / (4.0 * h);
+                let error = (normal.right[i] - slope).abs();
+                assert!(error < 1e-6 * normal.right.norm(), "{i}: {error:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fit_leaves_a_residual_across_the_basis() {
+        let full = sample();
+        for weight in weights() {
+            let target = Target::new(&full, &weight, 0.7).unwrap();
+            let point = target.refit(vec![Complex64::new(-0.3, 0.5), Complex64::new(-2.0, 0.3)]);
+            let across = point.fit.span.tr_mul(&point.fit.residual).norm();
+            assert!(across < 1e-9 * point.fit.residual.norm(), "{across:e}");
+            assert!((point.error - point.fit.residual.norm()).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn refinement_starts_off_the_axis_and_with_every_slot() {
+        let full = sample();
+        let nodes = start_nodes(&full, 9);
+        assert_eq!(nodes.len(), 9);
+        for (i, z) in nodes.iter().enumerate() {
+            assert!(
+                -z.re >= DECAY.0 && -z.re <= DECAY.1 && z.im > 0.0 && z.im < PI,
+                "{z}"
+            );
+            assert!(nodes[..i].iter().all(|other| (other - z).norm() > 1e-3));
+        }
+        assert_eq!(start_nodes(&full, 2).len(), full.order());
+    }
+
+    #[test]
+    fn powers_do_not_drift() {
+        let z = Complex64::new(-1e-4, 2.9);
+        for (l, power) in powers(z, 3000).into_iter().enumerate() {
+            // The angle itself is rounded.
+            let error = (power - (z * l as f64).exp()).norm();
+            assert!(error < 1e-15 * (64.0 + 3.0 * l as f64), "{l}: {error:e}");
+        }
+    }
+}

@@ -179,3 +179,130 @@ impl WeightedBalanced {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::samples::pairs_and_real_poles;
+
+    const LENGTH: usize = 40;
+
+    fn sequences() -> Vec<(&'static str, DMatrix<f64>)> {
+        let time = |t: usize| t as f64;
+        let coloured =
+            |n: usize, t: usize| (0.3 * time(t) + n as f64).sin() + (1.7 * time(t * t)).cos();
+        vec![
+            ("coloured", DMatrix::from_fn(3, LENGTH, coloured)),
+            ("constant", DMatrix::from_element(1, LENGTH, 1.0)),
+            (
+                "sine",
+                DMatrix::from_fn(1, LENGTH, |_, t| (0.4 * time(t)).sin()),
+            ),
+        ]
+    }
+
+    fn lags(heard: &DMatrix<f64>) -> Vec<f64> {
+        let lag = |m: usize| {
+            let products = heard.row_iter().map(|u| {
+                let pairs = (0..LENGTH - m).map(|t| u[t] * u[t + m]);
+                pairs.sum::<f64>()
+            });
+            products.sum::<f64>() / heard.len() as f64
+        };
+        (0..LENGTH).map(lag).collect()
+    }
+
+    struct Sample {
+        modes: Vec<RealMode>,
+        nodes: Vec<Complex64>,
+        a: DMatrix<f64>,
+        b: DMatrix<f64>,
+    }
+
+    fn sample() -> Sample {
+        let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
+        let modes = real_modes(&system).unwrap();
+        let input = real_input(&modes);
+        let identity = DMatrix::identity(input.len(), input.len());
+        Sample {
+            a: apply_modes(&modes, &system.poles(), &identity),
+            b: DMatrix::from_column_slice(input.len(), 1, &input),
+            nodes: system.scaled_exponents(),
+            modes,
+        }
+    }
+
+    #[test]
+    fn the_closed_form_is_the_sum_over_all_steps_and_lags() {
+        let Sample { modes, nodes, a, b } = sample();
+        // The slowest mode has decayed to e^{-42} after 600 steps.
+        let mut responses = vec![b];
+        for _ in 1..600 {
+            responses.push(&a * &responses[responses.len() - 1]);
+        }
+        for (name, heard) in sequences() {
+            let lags = lags(&heard);
+            let mut direct = DMatrix::zeros(a.nrows(), a.nrows());
+            for k in 0..responses.len() {
+                let near = k.saturating_sub(LENGTH - 1)..responses.len().min(k + LENGTH);
+                let mut sum = DMatrix::zeros(a.nrows(), 1);
+                for l in near {
+                    sum += &responses[l] * lags[k.abs_diff(l)];
+                }
+                direct += &responses[k] * sum.transpose();
+            }
+            let found = coloured_gramian(&modes, &nodes, &lags);
+            let error = (&found - &direct).norm() / direct.norm();
+            assert!(error < 1e-13, "{name}: {error:e}");
+            let (root, clipped) = factor(found).unwrap();
+            let error = (&root * root.transpose() - &direct).norm() / direct.norm();
+            assert!(
+                error < 1e-13 && clipped < 1e-10,
+                "{name}: {error:e} {clipped:e}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_factor_by_moments_is_the_covariance_of_the_states() {
+        let Sample { modes, nodes, a, b } = sample();
+        for (name, heard) in sequences() {
+            let mut covariance = DMatrix::zeros(a.nrows(), a.nrows());
+            for u in heard.row_iter() {
+                let mut state = DMatrix::zeros(a.nrows(), 1);
+                for &u in u.iter() {
+                    state = &a * state + &b * u;
+                    covariance += &state * state.transpose();
+                }
+            }
+            covariance /= heard.len() as f64;
+            let weight = InputWeight::moments(&heard).unwrap();
+            let root = moment_factor(&modes, &nodes, &weight);
+            let error = (&root * root.transpose() - &covariance).norm() / covariance.norm();
+            // The jitter that gives singular moments a factor.
+            assert!(error < 1e-9, "{name}: {error:e}");
+        }
+    }
+
+    #[test]
+    fn a_singular_input_is_clipped_and_not_refused() {
+        let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
+        let stable = system.stable().unwrap();
+        // One frequency without an end moves two states and no more: no decay, no floor.
+        let sine: Vec<f64> = (0..400).map(|m| 0.5 * (0.4 * m as f64).cos()).collect();
+        let (modes, nodes) = (real_modes(&system).unwrap(), system.scaled_exponents());
+        let (root, _) = factor(coloured_gramian(&modes, &nodes, &sine)).unwrap();
+        assert!(root.iter().all(|x| x.is_finite()));
+        for (name, heard) in sequences() {
+            for weight in [
+                InputWeight::moments(&heard),
+                InputWeight::of_sequences(&heard),
+            ] {
+                let balanced = balance_weighted(stable, &weight.unwrap()).unwrap();
+                assert!(balanced.clipped() < 1e-10, "{name}");
+                assert!(balanced.hankel().values()[0] > 0.0);
+                assert!(balanced.truncate(8).unwrap().system.is_stable());
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
+use crate::control::StatisticsError;
 use crate::infer::InferError;
 use crate::infer::Network;
 use crate::infer::Sequence;
@@ -73,7 +74,8 @@ impl Network<'_> {
 /// passes for each sequence.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] where the
+/// squares overflow.
 pub fn importance(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
@@ -101,6 +103,13 @@ pub fn importance(
     for sequence in &squares {
         for (total, layer) in total.iter_mut().flatten().zip(sequence.iter().flatten()) {
             *total += layer / samples;
+        }
+    }
+    for (layer, of) in total.iter().enumerate() {
+        if let Some(channel) = of.iter().position(|mean| !mean.is_finite()) {
+            let what = "how the logits feel it";
+            let source = StatisticsError::NotFinite { channel, what };
+            return Err(InferError::Statistics { layer, source });
         }
     }
     Ok(total)

@@ -18,6 +18,7 @@ pub use statistics::input_statistics;
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
+use crate::control::StatisticsError;
 use crate::linalg::Convolver;
 use crate::model::Encoder;
 use crate::model::Model;
@@ -101,6 +102,14 @@ pub enum InferError {
         index: usize,
         /// What is wrong with it.
         source: Box<InferError>,
+    },
+    /// What a layer hears has no statistics, e.g. because numbers overflow on the way.
+    #[error("what layer {layer} hears: {source}")]
+    Statistics {
+        /// Index of the layer.
+        layer: usize,
+        /// What is wrong.
+        source: StatisticsError,
     },
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]

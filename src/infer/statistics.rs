@@ -4,6 +4,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::control::InputStatistics;
+use crate::control::StatisticsError;
 use crate::control::lags_of;
 use crate::infer::InferError;
 use crate::infer::Network;
@@ -55,7 +56,7 @@ impl Sums {
     }
 
     /// Means and autocorrelations.
-    fn statistics(&self, sequences: usize) -> InputStatistics {
+    fn statistics(&self, sequences: usize) -> Result<InputStatistics, StatisticsError> {
         let (bins, channels) = self.power.shape();
         let length = bins - 1;
         let samples = (sequences * length) as f64;
@@ -68,7 +69,6 @@ impl Sums {
         }
         let mean = self.values.iter().map(|sum| sum / samples).collect();
         InputStatistics::new(mean, autocorrelation, sequences)
-            .expect("sums of periodograms are statistics")
     }
 }
 
@@ -109,7 +109,8 @@ pub fn heard(
 /// O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] for
+/// sequences without steps and where a layer hears numbers whose squares overflow.
 pub fn input_statistics(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
@@ -119,6 +120,11 @@ pub fn input_statistics(
     }
     let length = network.length;
     let blocks = &network.model.blocks;
+    let fault = |(layer, source)| InferError::Statistics { layer, source };
+    if length == 0 {
+        let sequences = sequences.len();
+        return Err(fault((0, StatisticsError::Empty { sequences, length })));
+    }
     let empty = || -> Vec<Sums> {
         let sums = blocks.iter().map(|b| Sums::zeros(length, b.channels()));
         sums.collect()
@@ -147,6 +153,9 @@ pub fn input_statistics(
             }
         }
     }
-    let statistics = total.iter().map(|sums| sums.statistics(sequences.len()));
-    Ok(statistics.collect())
+    let statistics = total.iter().enumerate().map(|(layer, sums)| {
+        let statistics = sums.statistics(sequences.len());
+        statistics.map_err(|source| fault((layer, source)))
+    });
+    statistics.collect()
 }

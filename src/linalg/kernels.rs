@@ -101,7 +101,8 @@ pub struct LeastSquares {
 }
 
 /// Least squares by QR, with columns scaled to unit norm and a ridge on the scaled unknowns, so
-/// that columns that are parallel to rounding share their weight. A is m × n with m ≥ n.
+/// that columns that are parallel to rounding share their weight. A is m × n, m of any size: with
+/// m < n too the ridge makes the solution unique.
 pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSquares {
     let n = a.ncols();
     let norms: Vec<f64> = a.column_iter().map(|column| column.norm()).collect();
@@ -115,16 +116,17 @@ pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSqu
     let qr = view(&scaled).qr();
     let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
     let span = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
-    let mut stacked = DMatrix::zeros(2 * n, n);
+    let rank = r.nrows();
+    let mut stacked = DMatrix::zeros(rank + n, n);
     for j in 0..n {
-        stacked[(n + j, j)] = ridge;
-        for i in 0..=j {
+        stacked[(rank + j, j)] = ridge;
+        for i in 0..rank.min(j + 1) {
             stacked[(i, j)] = r[(i, j)];
         }
     }
     let small = stacked.qr();
     let right = span.tr_mul(b);
-    let mut solution = small.q().rows(0, n).tr_mul(&right);
+    let mut solution = small.q().rows(0, rank).tr_mul(&right);
     // With a ridge above zero R has no zero on its diagonal.
     small.r().solve_upper_triangular_mut(&mut solution);
     for (value, norm) in solution.iter_mut().zip(&norms) {
@@ -225,6 +227,20 @@ mod tests {
             multiply(&empty, &DMatrix::zeros(0, 2)),
             DMatrix::zeros(3, 2)
         );
+    }
+
+    #[test]
+    fn least_squares_take_matrices_of_any_shape() {
+        for (rows, columns) in [(6, 3), (3, 3), (2, 5), (1, 4)] {
+            let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3 + 1) as f64).sin());
+            let b = DVector::from_fn(rows, |i, _| 1.0 - i as f64);
+            let fit = least_squares(&a, &b, 1e-10);
+            assert!((&b - &a * &fit.solution - &fit.residual).norm() < 1e-14);
+            let slope = a.tr_mul(&fit.residual).norm();
+            assert!(slope < 1e-9, "{rows} x {columns}: {slope:e}");
+            assert_eq!(fit.span.shape(), (rows, rows.min(columns)));
+            assert!(rows > columns || fit.residual.norm() < 1e-8);
+        }
     }
 
     #[test]

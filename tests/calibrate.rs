@@ -1,0 +1,731 @@
+//! Reduction for what the layers of a network hear, through the whole network.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::shared;
+use hankelite::calibrate::{
+    CalibrateError, Calibrated, Calibration, Importance, Prepared, Settings, Size, WeightChoice,
+};
+use hankelite::checkpoint::{
+    Archive, ArchiveError, Declared, Dtype, RawTensor, read, write_arrays_with,
+};
+use hankelite::compress::Allocation;
+use hankelite::control::{Refinement, StatisticsError};
+use hankelite::data::{Dataset, Source, Split};
+use hankelite::infer::{
+    InferError, Network, Path as Run, Score, Sequence, heard, importance, input_statistics,
+};
+use hankelite::model::{
+    Block, Encoder, Head, LayerNorm, Linear, Model, OutputLinear, Placement, Pooling,
+};
+use hankelite::ssm::{DiagonalSystem, Time};
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const LENGTH: usize = 40;
+const CHANNELS: usize = 3;
+const CLASSES: usize = 4;
+
+struct Draw(ChaCha8Rng);
+
+impl Draw {
+    fn number(&mut self) -> f64 {
+        self.0.random_range(-1.0..1.0)
+    }
+
+    fn linear(&mut self, inputs: usize, outputs: usize) -> Linear {
+        Linear {
+            weight: Arc::new(DMatrix::from_fn(inputs, outputs, |_, _| self.number())),
+            bias: Some((0..outputs).map(|_| 0.3 * self.number()).collect()),
+        }
+    }
+
+    fn system(&mut self) -> DiagonalSystem {
+        let modes = 0..5;
+        let pole = |draw: &mut Self, n: i32| {
+            Complex64::new(
+                -0.9 - 0.8 * draw.number(),
+                3.0 * f64::from(n) + draw.number(),
+            )
+        };
+        let exponents: Vec<_> = modes.clone().map(|n| pole(self, n)).collect();
+        let residues: Vec<_> = modes
+            .map(|_| Complex64::new(self.number(), self.number()))
+            .collect();
+        let time = Time::Discrete { step: 0.1 };
+        DiagonalSystem::siso(time, exponents, &residues, self.number()).unwrap()
+    }
+
+    fn block(&mut self, index: usize, norm: Option<Placement>, gated: Option<bool>) -> Block {
+        let scales = |draw: &mut Self| (0..CHANNELS).map(|_| 1.0 + 0.5 * draw.number()).collect();
+        Block {
+            name: format!("layers.{index}"),
+            systems: (0..CHANNELS).map(|_| self.system()).collect(),
+            output: gated.map(|gated| OutputLinear {
+                linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),
+                gated,
+            }),
+            norm: norm.map(|placement| {
+                let norm = LayerNorm {
+                    weight: scales(self),
+                    bias: scales(self),
+                    epsilon: 1e-5,
+                };
+                (norm, placement)
+            }),
+        }
+    }
+}
+
+fn model(norm: Option<Placement>, gated: Option<bool>, pooling: Pooling) -> Model {
+    let mut draw = Draw(ChaCha8Rng::seed_from_u64(8));
+    Model {
+        encoder: Some(Encoder::Linear(draw.linear(2, CHANNELS))),
+        blocks: (0..2).map(|index| draw.block(index, norm, gated)).collect(),
+        head: Some(Head {
+            pooling,
+            linear: draw.linear(CHANNELS, CLASSES),
+        }),
+    }
+}
+
+fn usual() -> Model {
+    model(Some(Placement::Post), Some(true), Pooling::Mean)
+}
+
+fn every_model() -> Vec<Model> {
+    let mut models = Vec::new();
+    for norm in [None, Some(Placement::Pre), Some(Placement::Post)] {
+        for gated in [None, Some(false), Some(true)] {
+            for pooling in [Pooling::Mean, Pooling::Last] {
+                models.push(model(norm, gated, pooling));
+            }
+        }
+    }
+    models
+}
+
+/// Slow waves with noise, two numbers at each step.
+fn data(count: usize) -> Vec<Vec<f32>> {
+    let mut draw = Draw(ChaCha8Rng::seed_from_u64(77));
+    let sequence = |draw: &mut Draw| {
+        let (pace, offset) = (0.1 + 0.1 * draw.number(), draw.number());
+        let value =
+            |t: usize, draw: &mut Draw| (pace * t as f64).sin() + offset + 0.2 * draw.number();
+        let values = (0..2 * LENGTH).map(|t| value(t, draw) as f32);
+        values.collect()
+    };
+    (0..count).map(|_| sequence(&mut draw)).collect()
+}
+
+fn views(data: &[Vec<f32>]) -> Vec<Sequence<'_>> {
+    data.iter().map(|values| Sequence::Values(values)).collect()
+}
+
+fn on_threads<T: Send>(threads: usize, job: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build().unwrap().install(job)
+}
+
+#[test]
+fn statistics_are_sums_over_what_is_heard() {
+    let data = data(45);
+    let sequences = views(&data);
+    for model in every_model() {
+        let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
+        let statistics = input_statistics(&network, &sequences).unwrap();
+        assert_eq!(statistics.len(), 2);
+        for (layer, statistics) in statistics.iter().enumerate() {
+            let inputs = heard(&network, &sequences, layer).unwrap();
+            assert_eq!((statistics.sequences(), statistics.length()), (45, LENGTH));
+            for (h, input) in inputs.iter().enumerate() {
+                assert_eq!(input.shape(), (45, LENGTH));
+                assert!((statistics.mean()[h] - input.mean()).abs() < 1e-12);
+                let found = statistics.autocorrelation().column(h);
+                for m in 0..LENGTH {
+                    let rows = input.row_iter();
+                    let sums = rows.map(|u| (m..LENGTH).map(|t| u[t] * u[t - m]).sum::<f64>());
+                    let direct = sums.sum::<f64>() / input.len() as f64;
+                    assert!((found[m] - direct).abs() < 1e-12 * found[0], "{m}");
+                    assert!(found[m].abs() <= found[0]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_gathered_does_not_depend_on_the_threads() {
+    let (model, data) = (usual(), data(45));
+    let gather = || Calibration::gather(&model, LENGTH, &views(&data), "here").unwrap();
+    let one = on_threads(1, gather);
+    assert_eq!(one, on_threads(3, gather));
+    assert_eq!(
+        (one.sequences(), one.length(), one.origin()),
+        (45, LENGTH, "here")
+    );
+    assert_eq!(one.layers()[1].name, "layers.1");
+}
+
+/// A model with a step added to the imaginary part of one residue, or (`mode` past the last) to D.
+fn moved(model: &Model, layer: usize, channel: usize, mode: usize, step: f64) -> Model {
+    let mut model = model.clone();
+    let system = &mut model.blocks[layer].systems[channel];
+    let mut residues = system.residues().unwrap();
+    let mut d = system.feedthrough()[(0, 0)];
+    match residues.get_mut(mode) {
+        Some(residue) => residue.im += step,
+        None => d += step,
+    }
+    let exponents = system.exponents().to_vec();
+    *system = DiagonalSystem::siso(system.time(), exponents, &residues, d).unwrap();
+    model
+}
+
+#[test]
+fn slopes_are_differences_of_the_logits() {
+    let data = data(1);
+    let sequence = Sequence::Values(&data[0]);
+    let combination = [0.7, -0.3, 0.1, -0.5];
+    for model in every_model() {
+        let value = |model: &Model| {
+            let network = Network::new(model, LENGTH, Run::Fft).unwrap();
+            let logits = network.logits(sequence).unwrap();
+            let parts = logits.iter().zip(combination);
+            parts.map(|(z, c)| z * c).sum::<f64>()
+        };
+        let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
+        let felt = network.slopes(sequence, &combination).unwrap();
+        for (layer, felt) in felt.iter().enumerate() {
+            let inputs = heard(&network, &[sequence], layer).unwrap();
+            for (h, input) in inputs.iter().enumerate() {
+                let (u, j) = (felt.heard.column(h), felt.slope.column(h));
+                assert_eq!(u.transpose(), input.row(0));
+                // Σ_t J_t u_{t−l}: how the logits feel lag l of the kernel.
+                let lag = |l: usize| (l..LENGTH).map(|t| j[t] * u[t - l]).sum::<f64>();
+                let lags: Vec<f64> = (0..LENGTH).map(lag).collect();
+                let system = &model.blocks[layer].systems[h];
+                for mode in 0..=system.order() {
+                    let step = 1e-6;
+                    let at = |step: f64| value(&moved(&model, layer, h, mode, step));
+                    let difference = (at(step) - at(-step)) / (2.0 * step);
+                    let slope = match system.poles().get(mode) {
+                        None => lags[0],
+                        Some(pole) => {
+                            let powers = lags.iter().enumerate();
+                            powers.map(|(l, f)| -f * pole.powu(l as u32).im).sum()
+                        }
+                    };
+                    let error = (difference - slope).abs();
+                    let scale = 1.0 + j.norm() * u.norm();
+                    assert!(error < 1e-7 * scale, "{layer} {h} {mode}: {error:e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn importance_is_the_mean_square_slope_of_the_centred_logits() {
+    let (model, data) = (usual(), data(1));
+    let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
+    let copies = vec![Sequence::Values(&data[0]); 3000];
+    let found = importance(&network, &copies).unwrap();
+    let mut expected = vec![vec![0.0; CHANNELS]; 2];
+    for class in 0..CLASSES {
+        let mut centred = [-1.0 / CLASSES as f64; CLASSES];
+        centred[class] += 1.0;
+        let felt = network.slopes(copies[0], &centred).unwrap();
+        for (expected, felt) in expected.iter_mut().zip(&felt) {
+            for (expected, slope) in expected.iter_mut().zip(felt.slope.column_iter()) {
+                *expected += slope.norm_squared() / LENGTH as f64;
+            }
+        }
+    }
+    for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+        // Random signs: the spread of 3000 draws is about 2 %.
+        assert!((found / expected - 1.0).abs() < 0.1, "{found} {expected}");
+    }
+}
+
+#[test]
+fn data_that_do_not_fit_are_named() {
+    let (model, data) = (usual(), data(3));
+    let gather = |model: &Model, length: usize, sequences: &[Sequence<'_>]| {
+        Calibration::gather(model, length, sequences, "here").unwrap_err()
+    };
+    let none = gather(&model, LENGTH, &[]);
+    assert!(
+        matches!(none, CalibrateError::Infer(InferError::NoSequences)),
+        "{none}"
+    );
+    let short = gather(&model, LENGTH + 1, &views(&data));
+    assert!(
+        matches!(
+            short,
+            CalibrateError::Infer(InferError::Sequence { index: 0, .. })
+        ),
+        "{short}"
+    );
+    let empty = gather(&model, 0, &[Sequence::Values(&[])]);
+    let CalibrateError::Infer(InferError::Statistics { source, .. }) = &empty else {
+        panic!("{empty}");
+    };
+    assert!(matches!(source, StatisticsError::Empty { length: 0, .. }));
+    let mut loud = model.clone();
+    let Some(Encoder::Linear(linear)) = &mut loud.encoder else {
+        panic!("the samples have a linear encoder");
+    };
+    linear.weight = Arc::new(linear.weight.as_ref() * 1e200);
+    let error = gather(&loud, LENGTH, &views(&data));
+    let CalibrateError::Infer(InferError::Statistics { layer: 0, source }) = &error else {
+        panic!("{error}");
+    };
+    assert!(
+        matches!(source, StatisticsError::NotFinite { .. }),
+        "{error}"
+    );
+}
+
+fn gathered(model: &Model, data: &[Vec<f32>]) -> Calibration {
+    Calibration::gather(model, LENGTH, &views(data), "waves").unwrap()
+}
+
+#[test]
+fn a_file_gives_back_what_was_written_with_equal_bytes() {
+    let (model, data) = (usual(), data(5));
+    let calibration = gathered(&model, &data);
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["a.safetensors", "b.safetensors"].map(|name| folder.path().join(name));
+    calibration.write(&first).unwrap();
+    let back = Calibration::read(&first).unwrap();
+    assert_eq!(back, calibration);
+    back.check(&model).unwrap();
+    back.write(&second).unwrap();
+    assert_eq!(
+        std::fs::read(&first).unwrap(),
+        std::fs::read(&second).unwrap()
+    );
+    assert!(Calibration::is_file_of(&first));
+    assert!(
+        calibration
+            .write(&folder.path().join("no/such/folder"))
+            .is_err()
+    );
+}
+
+#[test]
+fn any_other_model_is_refused() {
+    let (model, data) = (usual(), data(3));
+    let calibration = gathered(&model, &data);
+    let refused = |change: &dyn Fn(&mut Model)| {
+        let mut other = model.clone();
+        change(&mut other);
+        let error = calibration.check(&other).unwrap_err();
+        assert!(matches!(error, CalibrateError::OtherModel { .. }));
+        let error = Prepared::new(&other, &calibration, &[], WeightChoice::Auto)
+            .err()
+            .unwrap();
+        error.to_string()
+    };
+    let more = |x: &mut Vec<f64>| x[0] += 1e-12;
+    let shape = refused(&|m| drop(m.blocks.pop()));
+    assert!(shape.contains("layers.1 (3)"), "{shape}");
+    refused(&|m| m.blocks[0].name.push('x'));
+    refused(&|m| drop(m.blocks[1].systems.pop()));
+    let print = refused(&|m| m.blocks[0].systems.swap(0, 1));
+    assert!(print.contains("fingerprint"), "{print}");
+    refused(&|m| more(&mut m.blocks[0].norm.as_mut().unwrap().0.weight));
+    refused(&|m| more(&mut m.blocks[0].norm.as_mut().unwrap().0.bias));
+    refused(&|m| m.blocks[1].norm.as_mut().unwrap().1 = Placement::Pre);
+    refused(&|m| {
+        more(
+            m.blocks[0]
+                .output
+                .as_mut()
+                .unwrap()
+                .linear
+                .bias
+                .as_mut()
+                .unwrap(),
+        )
+    });
+    refused(&|m| more(m.head.as_mut().unwrap().linear.bias.as_mut().unwrap()));
+    refused(&|m| m.head.as_mut().unwrap().pooling = Pooling::Last);
+    refused(&|m| {
+        let Some(Encoder::Linear(linear)) = &mut m.encoder else {
+            unreachable!("the samples have a linear encoder");
+        };
+        more(linear.bias.as_mut().unwrap());
+    });
+}
+
+type Change<'a> = &'a dyn Fn(&mut Vec<f64>);
+
+/// The file with one array changed, or left out.
+fn damaged(path: &Path, name: &str, change: Option<Change<'_>>) -> CalibrateError {
+    let archive = Archive::open(path).unwrap();
+    let mut arrays = Vec::new();
+    for tensor in archive.names() {
+        let raw = archive.tensor(tensor).unwrap();
+        if tensor != name {
+            arrays.push((tensor, raw));
+        } else if let Some(change) = change {
+            let mut values = raw.to_f64(tensor).unwrap();
+            change(&mut values);
+            let shape = match values.len() == raw.shape.iter().product::<usize>() {
+                true => raw.shape,
+                false => vec![values.len()],
+            };
+            arrays.push((tensor, RawTensor::from_f64(Dtype::F64, shape, &values)));
+        }
+    }
+    let out = path.with_extension("damaged");
+    write_arrays_with(&out, &arrays, archive.metadata()).unwrap();
+    Calibration::read(&out).unwrap_err()
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    gathered(&usual(), &data(3)).write(&path).unwrap();
+    for name in ["0.autocorrelation", "1.mean", "1.importance"] {
+        let error = damaged(&path, name, None);
+        let missing = matches!(
+            error,
+            CalibrateError::Archive(ArchiveError::NoSuchTensor { .. })
+        );
+        assert!(missing && error.to_string().contains(name), "{error}");
+        for bad in [f64::NAN, f64::INFINITY] {
+            let error = damaged(&path, name, Some(&|values| values[1] = bad));
+            let CalibrateError::Statistics { layer, source } = &error else {
+                panic!("{error}");
+            };
+            assert!(layer.starts_with("layers.") && !source.to_string().is_empty());
+            assert!(
+                matches!(source, StatisticsError::NotFinite { .. }),
+                "{error}"
+            );
+        }
+        let error = damaged(
+            &path,
+            name,
+            Some(&|values| values.truncate(values.len() - 1)),
+        );
+        assert!(
+            matches!(error, CalibrateError::Statistics { .. }),
+            "{error}"
+        );
+    }
+    let error = damaged(&path, "1.importance", Some(&|values| values[0] = -1.0));
+    assert!(
+        matches!(error, CalibrateError::Statistics { .. }),
+        "{error}"
+    );
+    let error = damaged(&path, "0.autocorrelation", Some(&|values| values[3] = 1e9));
+    assert!(error.to_string().contains("no signal has this"), "{error}");
+    for (other, name) in [
+        ("s4d_classifier.safetensors", "NotStatistics"),
+        ("bad/cnn.pth", "NotStatistics"),
+    ] {
+        let path = common::here("data").join(other);
+        let error = Calibration::read(&path).unwrap_err();
+        assert!(format!("{error:?}").starts_with(name), "{error:?}");
+        assert!(!Calibration::is_file_of(&path));
+    }
+    let missing = Calibration::read(&folder.path().join("nothing")).unwrap_err();
+    assert!(matches!(missing, CalibrateError::Archive(_)));
+}
+
+#[test]
+fn mutated_files_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    let model = usual();
+    let calibration = gathered(&model, &data(2));
+    calibration.write(&path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let mut read_back = 0;
+    for round in 0..3000 {
+        let mut bytes = bytes.clone();
+        // Most in the header, where the structure is.
+        let most = if round % 4 == 0 { bytes.len() } else { header };
+        for _ in 0..random.random_range(1..4) {
+            let place = random.random_range(0..most);
+            bytes[place] = match random.random_range(0..3) {
+                0 => random.random(),
+                1 => bytes[place] ^ (1 << random.random_range(0..8)),
+                _ => random.random_range(b'0'..=b'9'),
+            };
+        }
+        if round % 10 == 0 {
+            bytes.truncate(random.random_range(0..=most));
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        if let Ok(back) = Calibration::read(&path) {
+            read_back += 1;
+            // Whatever is read can be used or is refused; a few of them are tried.
+            if read_back % 8 == 0
+                && let Ok(prepared) = Prepared::new(&model, &back, &[], WeightChoice::Auto)
+            {
+                let settings = Settings::new(Size::Order(2));
+                drop(prepared.reduce(&settings));
+            }
+        }
+    }
+    assert!(read_back > 0 && read_back < 3000, "{read_back}");
+}
+
+fn sizes() -> Vec<Settings> {
+    let mut all = Vec::new();
+    for size in [
+        Size::Order(2),
+        Size::Order(5),
+        Size::Budget(0.5),
+        Size::Error(0.1),
+    ] {
+        for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+            for refinement in [Refinement::None, Refinement::Residues, Refinement::Full] {
+                let mut settings = Settings::new(size);
+                (settings.allocation, settings.refinement) = (allocation, refinement);
+                all.push(settings);
+            }
+        }
+    }
+    let mut sequential = Settings::new(Size::Budget(0.4));
+    sequential.sequential = true;
+    all.push(sequential);
+    for importance in [Importance::Equal, Importance::Root, Importance::Gradient] {
+        let mut settings = Settings::new(Size::Budget(0.4));
+        settings.importance = importance;
+        all.push(settings);
+    }
+    all
+}
+
+fn states(model: &Model) -> usize {
+    let systems = model.blocks.iter().flat_map(|block| &block.systems);
+    systems.map(DiagonalSystem::order).sum()
+}
+
+#[test]
+fn reductions_are_equal_to_the_bit_for_any_number_of_threads() {
+    let (model, data) = (usual(), data(8));
+    let job = || {
+        let (sequences, calibration) = (views(&data), gathered(&model, &data));
+        let mut models = Vec::new();
+        for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
+            let prepared = Prepared::new(&model, &calibration, &sequences, choice).unwrap();
+            for settings in sizes().iter().rev().take(8) {
+                let found = prepared.reduce(settings).unwrap();
+                let record = serde_json::to_string(&(&found.records, &found.choice)).unwrap();
+                models.push((found.model, record));
+            }
+        }
+        models
+    };
+    assert!(on_threads(1, job) == on_threads(3, job));
+}
+
+fn check(model: &Model, found: &Calibrated, settings: &Settings) {
+    let place = format!("{settings:?}");
+    let used = states(&found.model);
+    assert_eq!(found.choice.states, used, "{place}");
+    assert_eq!(found.choice.states_before, 30, "{place}");
+    let within = match settings.size {
+        Size::Order(order) => 6 * order,
+        Size::Budget(share) => (share * 30.0 + 1e-9) as usize,
+        _ => 30,
+    };
+    assert!(used <= within, "{place}: {used}");
+    let mut sums = (0.0, 0.0);
+    for (layer, block) in found.model.blocks.iter().enumerate() {
+        assert_eq!(found.records[layer].order, block.order(), "{place}");
+        assert_eq!(block.norm, model.blocks[layer].norm);
+        for (channel, system) in found.records[layer].channels.iter().zip(&block.systems) {
+            assert_eq!(channel.order, system.order(), "{place}");
+            assert!(system.is_stable());
+            let heard = channel.weighted.as_ref().unwrap();
+            sums.0 += heard.error.powi(2);
+            sums.1 += heard.norm.powi(2);
+        }
+    }
+    let relative = f64::sqrt(sums.0 / sums.1);
+    assert!(
+        (found.choice.relative_error - relative).abs() < 1e-12,
+        "{place}"
+    );
+    if let Size::Error(most) = settings.size
+        && settings.refinement != Refinement::None
+    {
+        assert!(relative <= most, "{place}: {relative}");
+    }
+    if settings.size == Size::Order(5) {
+        assert_eq!(&found.model, model, "{place}");
+    }
+}
+
+#[test]
+fn records_say_what_was_done() {
+    let (model, data) = (usual(), data(8));
+    let (sequences, calibration) = (views(&data), gathered(&model, &data));
+    for (sequences, choice) in [
+        (&sequences[..], WeightChoice::Moments),
+        (&sequences[..], WeightChoice::Spectrum),
+        (&[], WeightChoice::Auto),
+    ] {
+        let prepared = Prepared::new(&model, &calibration, sequences, choice).unwrap();
+        for settings in sizes() {
+            let found = prepared.reduce(&settings);
+            if settings.sequential && sequences.is_empty() {
+                assert!(matches!(found, Err(CalibrateError::Weight(_))));
+                continue;
+            }
+            let found = found.unwrap();
+            check(&model, &found, &settings);
+            assert_eq!(found.choice.logit_change.is_some(), !sequences.is_empty());
+            let moments = choice == WeightChoice::Moments;
+            assert_eq!(
+                found.choice.weight,
+                if moments { "moments" } else { "spectrum" }
+            );
+        }
+    }
+}
+
+#[test]
+fn more_states_bring_the_logits_nearer() {
+    let (model, data) = (usual(), data(8));
+    let (sequences, calibration) = (views(&data), gathered(&model, &data));
+    let prepared = Prepared::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+    let mut changes = Vec::new();
+    for order in 1..=5 {
+        let mut by_channel = Settings::new(Size::Order(order));
+        by_channel.allocation = Allocation::Channel;
+        let uniform = prepared.reduce(&Settings::new(Size::Order(order))).unwrap();
+        let shared = prepared.reduce(&by_channel).unwrap();
+        changes.push([uniform, shared].map(|found| found.choice.logit_change.unwrap()));
+    }
+    assert_eq!(changes[4], [0.0, 0.0]);
+    assert!(changes[3][1] < 0.1 * changes[0][1], "{changes:?}");
+}
+
+#[test]
+fn sizes_and_weights_out_of_range_are_named() {
+    let (model, data) = (usual(), data(3));
+    let (sequences, calibration) = (views(&data), gathered(&model, &data));
+    let prepared = Prepared::new(&model, &calibration, &[], WeightChoice::Auto).unwrap();
+    let wrong = [
+        Size::Order(0),
+        Size::Order(6),
+        Size::Budget(0.0),
+        Size::Budget(1.1),
+        Size::Budget(0.1),
+        Size::Budget(f64::NAN),
+        Size::Error(-0.1),
+        Size::Error(f64::NAN),
+        Size::Error(f64::INFINITY),
+    ];
+    for size in wrong {
+        let error = prepared.reduce(&Settings::new(size)).unwrap_err();
+        assert!(
+            matches!(error, CalibrateError::Setting { .. }),
+            "{size:?}: {error}"
+        );
+    }
+    let error = Prepared::new(&model, &calibration, &[], WeightChoice::Moments)
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("sequences"), "{error}");
+    let long = vec![0.0; 2 * LENGTH + 2];
+    let wrong = [sequences[0], Sequence::Values(&long)];
+    let error = Prepared::new(&model, &calibration, &wrong, WeightChoice::Auto)
+        .err()
+        .unwrap();
+    assert!(
+        matches!(
+            error,
+            CalibrateError::Infer(InferError::Sequence { index: 1, .. })
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_channel_that_hears_nothing_does_not_stop_the_others() {
+    let mut model = usual();
+    let Some(Encoder::Linear(linear)) = &mut model.encoder else {
+        panic!("the samples have a linear encoder");
+    };
+    let mut weight = linear.weight.as_ref().clone();
+    weight.column_mut(1).fill(0.0);
+    linear.weight = Arc::new(weight);
+    linear.bias.as_mut().unwrap()[1] = 0.0;
+    let data = data(4);
+    let (sequences, calibration) = (views(&data), gathered(&model, &data));
+    assert!(calibration.layers()[0].statistics.weight(1).is_none());
+    for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
+        let prepared = Prepared::new(&model, &calibration, &sequences, choice).unwrap();
+        for settings in [
+            Settings::new(Size::Order(2)),
+            Settings::new(Size::Budget(0.4)),
+        ] {
+            let found = prepared.reduce(&settings).unwrap();
+            check(&model, &found, &settings);
+            let dead = &found.records[0].channels[1];
+            assert!(
+                dead.notes
+                    .iter()
+                    .any(|note| note.starts_with("hears nothing"))
+            );
+            assert!(dead.weighted.as_ref().unwrap().error == 0.0);
+        }
+    }
+}
+
+fn accuracy(model: &Model, data: &Dataset, count: usize) -> f64 {
+    let network = Network::new(model, data.length(), Run::Fft).unwrap();
+    let sequences: Vec<_> = (0..count).map(|index| data.sequence(index)).collect();
+    let logits = network.logits_of_all(&sequences).unwrap();
+    let mut score = Score::default();
+    for (logits, &label) in logits.iter().zip(data.labels().unwrap()) {
+        score.add(logits, label);
+    }
+    score.accuracy()
+}
+
+#[test]
+fn a_real_model_keeps_its_accuracy_at_a_quarter_and_an_eighth_of_its_states() {
+    let (Some(checkpoint), Some(folder)) = (
+        shared("data/checkpoints/gevorgyg/ckpt.pth"),
+        shared("data/mnist"),
+    ) else {
+        return;
+    };
+    let model = read(&checkpoint, &Declared::default()).unwrap().model;
+    let digits = |split| Dataset::read(&Source::Mnist(folder.clone()), Some(split)).unwrap();
+    let (train, test) = (digits(Split::Train), digits(Split::Test));
+    let sequences: Vec<_> = (0..30).map(|index| train.sequence(index)).collect();
+    let calibration = Calibration::gather(&model, 784, &sequences, "digits").unwrap();
+    let prepared = Prepared::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+    for (order, least) in [(8, 0.95), (4, 0.90)] {
+        let found = prepared.reduce(&Settings::new(Size::Order(order))).unwrap();
+        let accuracy = accuracy(&found.model, &test, 500);
+        println!("500 images, order {order}: {accuracy}");
+        assert_eq!(found.choice.states, 64 * order);
+        assert!(accuracy >= least, "{order}: {accuracy}");
+    }
+}
