@@ -890,12 +890,22 @@ fn every_key_is_documented() {
         ..Recipe::default()
     };
     let text = toml::to_string(&full).unwrap();
+    let architecture = hankelite::nn::Architecture {
+        inputs: Some(1),
+        vocabulary: Some(1),
+        initialisation: Some(hankelite::nn::Initialisation::Lin),
+        ..toml::from_str(MODEL).unwrap()
+    };
+    let text = text + &toml::to_string(&architecture).unwrap();
     let documented = include_str!("../docs/training.md");
     for line in text.lines() {
         let key = line.split(' ').next().unwrap();
         assert!(documented.contains(&format!("| `{key}` |")), "{key}");
     }
 }
+
+const MODEL: &str =
+    "layer = \"s4d\"\nchannels = 1\nstates = 1\nlayers = 1\ninputs = 1\noutputs = 1";
 
 /// The program on a small task: classes of points, four steps each.
 struct Program(tempfile::TempDir);

@@ -143,7 +143,13 @@ impl Blocks {
                         || stack::forward::<T>(&self.plans, size, inputs, workspace).1,
                         |saved| *saved,
                     );
-                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g), workspace))
+                    Ok(stack::backward::<T>(
+                        &self.plans,
+                        size,
+                        inputs,
+                        (saved, g),
+                        workspace,
+                    ))
                 })
             })
         })?;

@@ -109,11 +109,7 @@ impl<T: Real> Operator<T> {
         }
     }
 
-    fn gradient(
-        &self,
-        dynamics: &Dynamics<'_, T>,
-        sums: &mut [Point<T>],
-    ) -> DynamicsGradient<T> {
+    fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: &mut [Point<T>]) -> DynamicsGradient<T> {
         match self {
             Operator::Convolution(convolution) => convolution.gradient(dynamics, sums),
             Operator::Scan(scan) => scan.gradient(dynamics, sums),
