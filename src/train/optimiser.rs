@@ -425,7 +425,7 @@ mod tests {
             epsilon: 1e-8,
         };
         for (dtype, tolerance) in [(DType::F64, 1e-15), (DType::F32, 1e-6)] {
-            let (mut one, mut other) = (slot(dtype), slot(dtype));
+            let (one, mut other) = (slot(dtype), slot(dtype));
             let gradient = (one.parameter.var.as_tensor() * 0.7).unwrap();
             update.in_place(&one, &gradient).unwrap();
             update.by_tensors(&mut other, &gradient).unwrap();
