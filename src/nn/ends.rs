@@ -116,17 +116,24 @@ impl TrainableHead {
         })
     }
 
-    /// Batch × classes, or batch × L × outputs without pooling.
-    pub(super) fn forward(&self, x: &Tensor, lengths: Option<&[usize]>) -> Result<Tensor> {
+    /// The share of every step (batch × L) in the pooled vectors, if there is a pooling.
+    pub(super) fn pooling(
+        &self,
+        size: (usize, usize),
+        lengths: Option<&[usize]>,
+    ) -> Result<Option<Vec<f64>>> {
+        let weights = |pooling| pooling_weights(pooling, size, lengths);
+        self.pooling.map(weights).transpose()
+    }
+
+    /// Batch × classes from pooled vectors, or batch × L × outputs from all steps.
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.pooling.is_some() {
+            return affine(x, &self.linear);
+        }
         let (batch, length, channels) = x.dims3()?;
-        let Some(pooling) = self.pooling else {
-            let rows = x.reshape((batch * length, channels))?;
-            return affine(&rows, &self.linear)?.reshape((batch, length, ()));
-        };
-        let weights = pooling_weights(pooling, (batch, length), lengths)?;
-        let weights = Tensor::from_vec(weights, (batch, 1, length), x.device())?;
-        let pooled = weights.to_dtype(x.dtype())?.matmul(x)?.squeeze(1)?;
-        affine(&pooled, &self.linear)
+        let rows = x.reshape((batch * length, channels))?;
+        affine(&rows, &self.linear)?.reshape((batch, length, ()))
     }
 }
 

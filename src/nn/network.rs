@@ -238,7 +238,12 @@ impl Network {
         self.parameters.extend(head);
     }
 
-    fn run_blocks(&self, x: &Tensor, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+    fn run_blocks(
+        &self,
+        x: &Tensor,
+        lengths: Option<&[usize]>,
+        mode: Mode<'_>,
+    ) -> candle_core::Result<Tensor> {
         let (batch, length, channels) = x.dims3()?;
         let size = Size {
             batch,
@@ -256,17 +261,21 @@ impl Network {
             let random = random.as_deref_mut().map(|random| (random, self.dropout));
             plans.push(block.plan(size, random)?);
         }
-        if plans.is_empty() {
-            return Ok(x.clone());
-        }
-        let (modes, parameters) = (Tensor::cat(&modes, 0)?, Tensor::cat(&parameters, 0)?);
+        let flat = |parts: &[Tensor], dtype| match parts {
+            [] => Tensor::zeros(0, dtype, &self.device),
+            parts => Tensor::cat(parts, 0),
+        };
+        let (modes, parameters) = (flat(&modes, DType::F64)?, flat(&parameters, x.dtype())?);
+        let head = self.head.as_ref();
+        let pooling = head.map(|head| head.pooling((batch, length), lengths));
+        let pooling = pooling.transpose()?.flatten();
         let plans = (&Arc::new(plans), &self.workspaces);
         if !training {
             // No graph, and so nothing kept.
             let (x, modes, parameters) = (x.detach(), modes.detach(), parameters.detach());
-            return Ok(op::blocks(&x, &modes, &parameters, plans)?.0);
+            return Ok(op::blocks((&x, &modes, &parameters), pooling, plans)?.0);
         }
-        let (out, found) = op::blocks(x, &modes, &parameters, plans)?;
+        let (out, found) = op::blocks((x, &modes, &parameters), pooling, plans)?;
         for (block, found) in self.blocks.iter().zip(&found) {
             if let Some(found) = found {
                 block.observe(size, found)?;
@@ -282,9 +291,9 @@ impl SequenceModel for Network {
             Some(encoder) => encoder.forward(&input.steps)?,
             None => input.steps.clone(),
         };
-        let x = self.run_blocks(&x, mode)?;
+        let x = self.run_blocks(&x, input.lengths.as_deref(), mode)?;
         match &self.head {
-            Some(head) => head.forward(&x, input.lengths.as_deref()),
+            Some(head) => head.forward(&x),
             None => Ok(x),
         }
     }

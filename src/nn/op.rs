@@ -30,21 +30,24 @@ pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
 /// The outputs of all blocks for x (batch × L × H), the modes of all blocks (f64, flat) and their
 /// parameters (flat, of the type of x), both in the order of [`BlockPlan`].
 ///
+/// With `pooling`, the weights of all steps (batch × L), the output is batch × H: the sum over time
+/// with these weights.
+///
 /// On the processor this is one operation with its own gradient; elsewhere it is put together from
 /// candle's.
 pub(super) fn blocks(
-    x: &Tensor,
-    modes: &Tensor,
-    parameters: &Tensor,
+    (x, modes, parameters): (&Tensor, &Tensor, &Tensor),
+    pooling: Option<Vec<f64>>,
     (plans, workspaces): (&Arc<Vec<BlockPlan>>, &Arc<Workspaces>),
 ) -> Result<(Tensor, Statistics)> {
     if !x.device().is_cpu() {
-        return plain::blocks(x, modes, parameters, plans);
+        return plain::blocks(x, modes, parameters, (plans, pooling));
     }
     let found = Arc::new(Mutex::new(Vec::new()));
     let op = Blocks {
         plans: Arc::clone(plans),
         workspaces: Arc::clone(workspaces),
+        pooling,
         saved: Mutex::new(None),
         found: Arc::clone(&found),
     };
@@ -57,6 +60,7 @@ pub(super) fn blocks(
 struct Blocks {
     plans: Arc<Vec<BlockPlan>>,
     workspaces: Arc<Workspaces>,
+    pooling: Option<Vec<f64>>,
     /// The `Vec<SavedBlock<T>>` of the forward pass, until the backward pass takes it.
     saved: Mutex<Option<Box<dyn Any + Send>>>,
     found: Arc<Mutex<Statistics>>,
@@ -100,6 +104,10 @@ impl Blocks {
         workspace: &Workspace<T>,
     ) -> Result<(CpuStorage, Shape)> {
         let (modes, parameters) = self.numbers(size.channels);
+        let pooling = self.pooling.as_ref();
+        if pooling.is_some_and(|weights| weights.len() != size.batch * size.length) {
+            bail!("the weights of a pooling are batch x length numbers");
+        }
         if inputs.1.len() != modes || inputs.2.len() != parameters {
             bail!(
                 "{} modes and {} parameters, expected {modes} and {parameters}",
@@ -110,7 +118,16 @@ impl Blocks {
         let (out, saved) = stack::forward::<T>(&self.plans, size, inputs, workspace);
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = statistics(&saved);
         *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(saved));
-        let shape = Shape::from((size.batch, size.length, size.channels));
+        let (out, shape) = match &self.pooling {
+            None => (
+                out.to_vec(),
+                Shape::from((size.batch, size.length, size.channels)),
+            ),
+            Some(weights) => (
+                stack::pool(&out, weights, size),
+                Shape::from((size.batch, size.channels)),
+            ),
+        };
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 
@@ -133,7 +150,14 @@ impl Blocks {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
-        let g = with_values(gradient, |g: &[T]| Ok(g.to_vec()))?;
+        let g = with_values(gradient, |g: &[T]| match &self.pooling {
+            Some(weights) => Ok(stack::spread(g, weights, size, workspace)),
+            None => {
+                let mut own = workspace.numbers(g.len());
+                own.copy_from_slice(g);
+                Ok(own)
+            }
+        })?;
         let (of_x, of_modes, of_parameters) = with_values(x, |x| {
             with_values(modes, |modes| {
                 with_values(parameters, |parameters| {
@@ -143,13 +167,19 @@ impl Blocks {
                         || stack::forward::<T>(&self.plans, size, inputs, workspace).1,
                         |saved| *saved,
                     );
-                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g), workspace))
+                    Ok(stack::backward::<T>(
+                        &self.plans,
+                        size,
+                        inputs,
+                        (saved, g),
+                        workspace,
+                    ))
                 })
             })
         })?;
         let device = x.device();
         Ok([
-            Tensor::from_vec(of_x, x.shape(), device)?,
+            Tensor::from_slice(&of_x, x.shape(), device)?,
             Tensor::from_vec(of_modes, modes.shape(), device)?,
             Tensor::from_vec(of_parameters, parameters.shape(), device)?,
         ])
@@ -316,14 +346,21 @@ mod tests {
 
     type Form = fn(&Inputs, &Arc<Vec<BlockPlan>>) -> Result<Tensor>;
 
+    /// Pooled where dropout is on, so that both outputs are tried.
+    fn pooling(plans: &[BlockPlan]) -> Option<Vec<f64>> {
+        let pooled = plans.iter().any(|plan| !plan.inner_mask.is_empty());
+        pooled.then(|| (0..BATCH * LENGTH).map(|i| number(7.0, i)).collect())
+    }
+
     fn fast(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
-        let workspaces = Workspaces::new();
-        let plans = (plans, &workspaces);
-        Ok(blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+        let own = (plans, &Workspaces::new());
+        let tensors: (&Tensor, &Tensor, &Tensor) = (&inputs.x, &inputs.modes, &inputs.parameters);
+        Ok(blocks(tensors, pooling(plans), own)?.0)
     }
 
     fn slow(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
-        Ok(plain::blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+        let own = (&plans[..], pooling(plans));
+        Ok(plain::blocks(&inputs.x, &inputs.modes, &inputs.parameters, own)?.0)
     }
 
     /// A weighted sum of the outputs.

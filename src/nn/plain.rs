@@ -23,7 +23,7 @@ pub(super) fn blocks(
     x: &Tensor,
     modes: &Tensor,
     parameters: &Tensor,
-    plans: &[BlockPlan],
+    (plans, pooling): (&[BlockPlan], Option<Vec<f64>>),
 ) -> Result<(Tensor, Statistics)> {
     let channels = x.dim(D::Minus1)?;
     let (mut x, mut statistics) = (x.clone(), Vec::new());
@@ -40,6 +40,11 @@ pub(super) fn blocks(
         x = out;
         statistics.push(found);
         (modes_start, start) = (modes_start + count, start + size);
+    }
+    if let Some(weights) = pooling {
+        let (batch, length, _) = x.dims3()?;
+        let weights = Tensor::from_vec(weights, (batch, 1, length), x.device())?;
+        x = weights.to_dtype(x.dtype())?.matmul(&x)?.squeeze(1)?;
     }
     Ok((x, statistics))
 }

@@ -8,6 +8,9 @@
 //! Gradients of the parameters are summed over fixed groups of slabs, and those sums in order:
 //! the same bits for any number of threads.
 
+use pulp::Arch;
+use pulp::Simd;
+use pulp::WithSimd;
 use rayon::prelude::*;
 
 use crate::model::Placement;
@@ -109,11 +112,7 @@ impl<T: Real> Operator<T> {
         }
     }
 
-    fn gradient(
-        &self,
-        dynamics: &Dynamics<'_, T>,
-        sums: &mut [Point<T>],
-    ) -> DynamicsGradient<T> {
+    fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: &mut [Point<T>]) -> DynamicsGradient<T> {
         match self {
             Operator::Convolution(convolution) => convolution.gradient(dynamics, sums),
             Operator::Scan(scan) => scan.gradient(dynamics, sums),
@@ -262,13 +261,73 @@ fn add<T: Real>(out: &mut [T], more: &[T]) {
     out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
 }
 
+/// The weighted sum over time of each sequence of x: batch × H.
+pub(super) fn pool<T: Real>(x: &[T], weights: &[f64], size: Size) -> Vec<T> {
+    let row = size.length * size.channels;
+    let mut pooled = vec![T::zero(); size.batch * size.channels];
+    let sequences = x.par_chunks(row).zip(weights.par_chunks(size.length));
+    let sequences = sequences.zip(pooled.par_chunks_mut(size.channels));
+    sequences.for_each(|((x, weights), pooled)| {
+        Arch::new().dispatch(Pool { x, weights, pooled });
+    });
+    pooled
+}
+
+/// The gradient of x from that of its pooled form.
+pub(super) fn spread<T: Real>(
+    g: &[T],
+    weights: &[f64],
+    size: Size,
+    workspace: &Workspace<T>,
+) -> Lease<T> {
+    let row = size.length * size.channels;
+    let mut out = workspace.numbers(size.batch * row);
+    let sequences = out.par_chunks_mut(row).zip(weights.par_chunks(size.length));
+    let sequences = sequences.zip(g.par_chunks(size.channels));
+    sequences.for_each(|((out, weights), g)| {
+        for (out, weight) in out.chunks_exact_mut(size.channels).zip(weights) {
+            let weight = T::of(*weight);
+            out.iter_mut().zip(g).for_each(|(x, g)| *x = weight * *g);
+        }
+    });
+    out
+}
+
+struct Pool<'a, T> {
+    x: &'a [T],
+    weights: &'a [f64],
+    pooled: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Pool<'_, T> {
+    type Output = ();
+
+    /// Sums of 64 steps, and sums of those: the rounding does not grow with the length.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let channels = self.pooled.len();
+        let mut part = vec![T::zero(); channels];
+        let chunks = self.x.chunks(64 * channels).zip(self.weights.chunks(64));
+        for (rows, weights) in chunks {
+            part.fill(T::zero());
+            for (row, weight) in rows.chunks_exact(channels).zip(weights) {
+                let weight = T::of(*weight);
+                for (sum, x) in part.iter_mut().zip(row) {
+                    *sum += weight * *x;
+                }
+            }
+            add(self.pooled, &part);
+        }
+    }
+}
+
 /// Outputs of all blocks, and what their backward pass needs.
 pub(super) fn forward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
     (x, modes, parameters): (&[T], &[f64], &[T]),
     workspace: &Workspace<T>,
-) -> (Vec<T>, Vec<SavedBlock<T>>) {
+) -> (Lease<T>, Vec<SavedBlock<T>>) {
     let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(plans.len());
     let mut current: Option<Lease<T>> = None;
     let (mut modes, mut parameters) = (modes, parameters);
@@ -284,7 +343,12 @@ pub(super) fn forward<T: Real>(
         saved.push(record);
         current = Some(out);
     }
-    (current.as_deref().unwrap_or(x).to_vec(), saved)
+    let out = current.unwrap_or_else(|| {
+        let mut out = workspace.numbers(x.len());
+        out.copy_from_slice(x);
+        out
+    });
+    (out, saved)
 }
 
 fn block_forward<T: Real>(
@@ -368,9 +432,9 @@ pub(super) fn backward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
     (x, modes, parameters): (&[T], &[f64], &[T]),
-    (mut saved, mut g): (Vec<SavedBlock<T>>, Vec<T>),
+    (mut saved, mut g): (Vec<SavedBlock<T>>, Lease<T>),
     workspace: &Workspace<T>,
-) -> (Vec<T>, Vec<f64>, Vec<T>) {
+) -> (Lease<T>, Vec<f64>, Vec<T>) {
     let mut of_modes = vec![0.0; modes.len()];
     let mut of_parameters = vec![T::zero(); parameters.len()];
     let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
@@ -400,7 +464,7 @@ fn block_backward<T: Real>(
     block: &Block<'_, T>,
     (x, modes): (&[T], &[f64]),
     saved: &SavedBlock<T>,
-    (g, of_parameters): (&mut Vec<T>, &mut [T]),
+    (g, of_parameters): (&mut [T], &mut [T]),
 ) -> Vec<f64> {
     if let (Some(_), Some(statistics)) = (
         block.norm(NormKind::Batch, Placement::Post),
