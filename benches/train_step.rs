@@ -58,11 +58,23 @@ fn architecture() -> Result<Architecture, Failure> {
         layer,
         initialisation: None,
         channels: number("h", 16)?,
-        states: if layer == LayerKind::S4d { stored / 2 } else { stored },
+        states: if layer == LayerKind::S4d {
+            stored / 2
+        } else {
+            stored
+        },
         layers: number("layers", 4)?,
         norm: Normalisation::Layer,
-        placement: if flag("postnorm") { Placement::Post } else { Placement::Pre },
-        output: if flag("glu") { OutputKind::Glu } else { OutputKind::Linear },
+        placement: if flag("postnorm") {
+            Placement::Post
+        } else {
+            Placement::Pre
+        },
+        output: if flag("glu") {
+            OutputKind::Glu
+        } else {
+            OutputKind::Linear
+        },
         pooling: PoolingKind::Mean,
         dropout: 0.0,
         bidirectional: false,
@@ -77,8 +89,14 @@ fn architecture() -> Result<Architecture, Failure> {
 /// CPU seconds of this process, all threads, to the clock tick of 10 ms.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let own = text.split_whitespace().next().and_then(|x| x.parse::<f64>().ok());
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let own = text
+        .split_whitespace()
+        .next()
+        .and_then(|x| x.parse::<f64>().ok());
+    let threads = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
     let each = threads.filter_map(|task| {
         let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<f64>().ok()

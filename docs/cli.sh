@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 cargo build --release --quiet
 program=target/release/compress-model
 printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `tests/cli.rs` holds this page to the program.\n'
-for command in "" inspect reduce calibrate sweep compare evaluate data; do
+for command in "" inspect reduce calibrate sweep compare evaluate pretrain retrain data; do
     title="compress-model${command:+ $command}"
     # shellcheck disable=SC2086
     printf '\n## %s\n\n```text\n%s\n```\n' "$title" "$($program $command --help)"
@@ -14,5 +14,5 @@ cat <<'END'
 
 ## Results and exit codes
 
-Data go to stdout, everything else to stderr, so `--format json` can be piped. Exit code 0: done. 1: the input or the run failed, with the file, the tensor and what was expected on stderr; nothing was written. 2: wrong usage.
+Data go to stdout, everything else to stderr, so `--format json` can be piped. Exit code 0: done. 1: the input or the run failed, with the file, the tensor and what was expected on stderr; nothing was written. 2: wrong usage. 130: a training was interrupted; `--resume` goes on.
 END

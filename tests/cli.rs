@@ -443,6 +443,8 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
         &["inspect", "--help"],
         &["reduce", "--help"],
         &["evaluate", "--help"],
+        &["pretrain", "--help"],
+        &["retrain", "--help"],
         &["--version"],
     ] {
         let output = run(arguments);
@@ -459,7 +461,19 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
 fn the_page_of_commands_is_the_help() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for command in [&[][..], &["inspect"], &["reduce"], &["evaluate"], &["data"]] {
+    let commands = [
+        &[][..],
+        &["inspect"],
+        &["reduce"],
+        &["calibrate"],
+        &["sweep"],
+        &["compare"],
+        &["evaluate"],
+        &["pretrain"],
+        &["retrain"],
+        &["data"],
+    ];
+    for command in commands {
         let help = text(&run(&[command, &["--help"]].concat()).stdout);
         assert!(page.contains(help.trim_end()), "docs/cli.md lacks:\n{help}");
     }

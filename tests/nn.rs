@@ -30,6 +30,8 @@ use hankelite::nn::random_model;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+type Tensors = std::collections::HashMap<String, Tensor>;
+
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const LENGTH: usize = 53;
@@ -565,5 +567,138 @@ fn an_optimiser_brings_the_loss_down() -> Outcome {
         losses.push(loss.to_scalar::<f32>()?);
     }
     assert!(losses[149] < 0.1 * losses[0], "{losses:?}");
+    Ok(())
+}
+
+/// The networks of `tests/reference/make_training.py`, in its order.
+fn torch_networks() -> [(&'static str, Architecture); 3] {
+    let common = |layer| Architecture {
+        channels: 5,
+        states: 6,
+        ..architecture(layer)
+    };
+    [
+        ("s4d", common(LayerKind::S4d)),
+        (
+            "exp",
+            Architecture {
+                norm: Normalisation::Batch,
+                placement: Placement::Post,
+                output: OutputKind::Linear,
+                bidirectional: true,
+                pooling: PoolingKind::Last,
+                ..common(LayerKind::DssExp)
+            },
+        ),
+        (
+            "softmax",
+            Architecture {
+                placement: Placement::Post,
+                inputs: None,
+                vocabulary: Some(7),
+                ..common(LayerKind::DssSoftmax)
+            },
+        ),
+    ]
+}
+
+/// A network with PyTorch's weights, and its input and labels.
+fn like_torch(
+    name: &str,
+    architecture: &Architecture,
+    tensors: &Tensors,
+    dtype: DType,
+) -> Result<(Network, Input, Tensor), Box<dyn std::error::Error>> {
+    let steps = tensors[&format!("{name}/steps")].clone();
+    let length = steps.dim(1)?;
+    let model = random_model(architecture, length, 0)?;
+    let options = NetworkOptions {
+        length,
+        ..options(architecture, dtype)
+    };
+    let network = Network::from_model(&model, &options, &Device::Cpu)?;
+    let before = format!("{name}/before/");
+    let count = tensors
+        .keys()
+        .filter(|key| key.starts_with(&before))
+        .count();
+    assert_eq!(network.parameters().len(), count, "{name}");
+    for parameter in network.parameters() {
+        let value = &tensors[&format!("{before}{}", parameter.name)];
+        parameter.var.set(&value.to_dtype(dtype)?)?;
+    }
+    let input = Input {
+        steps,
+        lengths: None,
+    };
+    Ok((network, input, tensors[&format!("{name}/labels")].clone()))
+}
+
+fn numbers(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
+    tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
+}
+
+#[test]
+fn logits_and_gradients_equal_those_of_pytorch() -> Outcome {
+    let path = common::here("data/training.safetensors");
+    let tensors = candle_core::safetensors::load(path, &Device::Cpu)?;
+    for (name, architecture) in torch_networks() {
+        for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 1e-4)] {
+            let (network, input, labels) = like_torch(name, &architecture, &tensors, dtype)?;
+            let logits = network.forward(&input, train(&mut random()))?;
+            let far = worst(
+                &numbers(&logits)?,
+                &numbers(&tensors[&format!("{name}/logits")])?,
+            );
+            assert!(
+                far < tolerance,
+                "{name} in {dtype:?}: logits differ by {far:e}"
+            );
+            let store = candle_nn::loss::cross_entropy(&logits, &labels)?.backward()?;
+            for parameter in network.parameters() {
+                let expected = numbers(&tensors[&format!("{name}/gradient/{}", parameter.name)])?;
+                let size = expected.iter().fold(0.0, |m: f64, g| m.max(g.abs()));
+                let found = store.get(&parameter.var).expect("a gradient");
+                let far = worst(&numbers(found)?, &expected);
+                let name = format!("{name} {}", parameter.name);
+                assert!(
+                    far < tolerance * (size + 1e-2),
+                    "{name}: {far:e} of {size:e}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ten_steps_of_adamw_equal_those_of_pytorch() -> Outcome {
+    let path = common::here("data/training.safetensors");
+    let tensors = candle_core::safetensors::load(path, &Device::Cpu)?;
+    for (name, architecture) in torch_networks() {
+        let (network, input, labels) = like_torch(name, &architecture, &tensors, DType::F64)?;
+        let vars = network.parameters().iter().map(|p| p.var.clone());
+        let settings = candle_nn::ParamsAdamW {
+            lr: 0.01,
+            weight_decay: 0.01,
+            ..candle_nn::ParamsAdamW::default()
+        };
+        let mut optimiser = candle_nn::AdamW::new(vars.collect(), settings)?;
+        for (step, expected) in numbers(&tensors[&format!("{name}/losses")])?
+            .iter()
+            .enumerate()
+        {
+            let logits = network.forward(&input, train(&mut random()))?;
+            let loss = candle_nn::loss::cross_entropy(&logits, &labels)?;
+            let far = (loss.to_scalar::<f64>()? - expected).abs();
+            assert!(far < 1e-8, "{name} step {step}: {far:e}");
+            optimiser.backward_step(&loss)?;
+        }
+        for parameter in network.parameters() {
+            let expected = numbers(&tensors[&format!("{name}/after/{}", parameter.name)])?;
+            let far = worst(&numbers(&parameter.var)?, &expected);
+            assert!(far < 1e-8, "{name} {}: {far:e}", parameter.name);
+        }
+    }
     Ok(())
 }

@@ -174,7 +174,7 @@ impl Checkpoint {
 
     /// As [`Checkpoint::new_s4d`], with DSS layers, version `softmax`, for sequences of `length`
     /// steps: they hold poles that do not decay. Every channel has its own poles, which the public
-    /// `dss.py` takes after a change of three lines (docs/formats.md).
+    /// `dss.py` takes after a change of three lines (docs/training.md).
     ///
     /// # Errors
     /// As [`Checkpoint::new_s4d`]; [`Fault::Length`].

@@ -50,8 +50,14 @@ impl Network<'_> {
             Some(Pooling::Last) => slope.row_mut(length - 1).copy_from(&row),
             // Without pooling the combination is taken at every step, and the sum counts.
             pooling => {
-                let share = if pooling.is_some() { length as f64 } else { 1.0 };
-                slope.row_iter_mut().for_each(|mut out| out.copy_from(&(&row / share)));
+                let share = if pooling.is_some() {
+                    length as f64
+                } else {
+                    1.0
+                };
+                slope
+                    .row_iter_mut()
+                    .for_each(|mut out| out.copy_from(&(&row / share)));
             }
         }
         let mut felt = Vec::with_capacity(traces.len());

@@ -183,7 +183,11 @@ impl<'a> Layer<'a> {
         for (h, channel) in self.backward.iter().enumerate() {
             let ahead = channel.run(own.column(h).as_slice(), &self.convolver);
             let mut column = heard.column_mut(h);
-            column.iter_mut().skip(1).zip(ahead).for_each(|(x, a)| *x += a);
+            column
+                .iter_mut()
+                .skip(1)
+                .zip(ahead)
+                .for_each(|(x, a)| *x += a);
         }
         let below = match &self.block.norm {
             None => heard,

@@ -61,6 +61,17 @@ impl TrainableLinear {
         all
     }
 
+    /// Weight and bias, or zeros in its place.
+    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
+        let outputs = self.weight.dim(0)?;
+        let (dtype, device) = (self.weight.dtype(), self.weight.device());
+        let bias = match &self.bias {
+            Some(bias) => bias.as_tensor().clone(),
+            None => Tensor::zeros(outputs, dtype, device)?,
+        };
+        Ok(vec![self.weight.flatten_all()?, bias])
+    }
+
     pub(super) fn to_linear(&self) -> Result<Linear> {
         let (outputs, inputs) = self.weight.dims2()?;
         Ok(Linear {
@@ -233,13 +244,7 @@ impl TrainableBlock {
             ]);
         }
         if let Some((linear, _)) = &self.output {
-            parts.push(linear.weight.flatten_all()?);
-            let outputs = linear.weight.dim(0)?;
-            let (dtype, device) = (linear.weight.dtype(), linear.weight.device());
-            parts.push(match &linear.bias {
-                Some(bias) => bias.as_tensor().clone(),
-                None => Tensor::zeros(outputs, dtype, device)?,
-            });
+            parts.extend(linear.flat_parameters()?);
         }
         Ok(parts)
     }

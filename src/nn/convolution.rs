@@ -44,11 +44,7 @@ pub(super) struct Convolution<T> {
 }
 
 impl<T: Real> Convolution<T> {
-    pub(super) fn new(
-        lanes: Lanes,
-        dynamics: &Dynamics<'_, T>,
-        workspace: &Workspace<T>,
-    ) -> Self {
+    pub(super) fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>, workspace: &Workspace<T>) -> Self {
         let plan = workspace.plan(2 * lanes.length);
         let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
             let modes = modes.par_iter();

@@ -17,6 +17,7 @@ use crate::nn::block::TrainableLinear;
 use crate::nn::block::host;
 use crate::nn::block::parameter;
 use crate::nn::block::var;
+use crate::nn::encode::Encoding;
 
 /// From data to channels.
 pub(super) enum TrainableEncoder {
@@ -54,27 +55,22 @@ impl TrainableEncoder {
         })
     }
 
-    /// Batch × L × channels from the steps of an input.
-    pub(super) fn forward(&self, steps: &Tensor) -> Result<Tensor> {
+    pub(super) fn encoding(&self) -> Result<Encoding> {
+        Ok(match self {
+            Self::Linear(linear) => Encoding::Linear {
+                inputs: linear.weight.dim(1)?,
+            },
+            Self::Embedding(table) => Encoding::Embedding {
+                vocabulary: table.dim(0)?,
+            },
+        })
+    }
+
+    /// All parameters, flat, as [`Encoding`] has them.
+    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         match self {
-            Self::Linear(linear) => {
-                let (batch, length, inputs) = steps.dims3()?;
-                let expected = linear.weight.dim(1)?;
-                if inputs != expected {
-                    bail!("a step has {inputs} numbers, expected {expected}");
-                }
-                let rows = steps.to_dtype(linear.weight.dtype())?;
-                let rows = rows.reshape((batch * length, inputs))?;
-                affine(&rows, linear)?.reshape((batch, length, ()))
-            }
-            Self::Embedding(table) => {
-                let (batch, length) = steps.dims2()?;
-                if steps.dtype() != DType::U32 {
-                    bail!("the encoder is an embedding: expected tokens in u32");
-                }
-                let rows = table.index_select(&steps.flatten_all()?, 0)?;
-                rows.reshape((batch, length, ()))
-            }
+            Self::Linear(linear) => linear.flat_parameters(),
+            Self::Embedding(table) => Ok(vec![table.flatten_all()?]),
         }
     }
 }
@@ -116,17 +112,24 @@ impl TrainableHead {
         })
     }
 
-    /// Batch × classes, or batch × L × outputs without pooling.
-    pub(super) fn forward(&self, x: &Tensor, lengths: Option<&[usize]>) -> Result<Tensor> {
+    /// The share of every step (batch × L) in the pooled vectors, if there is a pooling.
+    pub(super) fn pooling(
+        &self,
+        size: (usize, usize),
+        lengths: Option<&[usize]>,
+    ) -> Result<Option<Vec<f64>>> {
+        let weights = |pooling| pooling_weights(pooling, size, lengths);
+        self.pooling.map(weights).transpose()
+    }
+
+    /// Batch × classes from pooled vectors, or batch × L × outputs from all steps.
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.pooling.is_some() {
+            return affine(x, &self.linear);
+        }
         let (batch, length, channels) = x.dims3()?;
-        let Some(pooling) = self.pooling else {
-            let rows = x.reshape((batch * length, channels))?;
-            return affine(&rows, &self.linear)?.reshape((batch, length, ()));
-        };
-        let weights = pooling_weights(pooling, (batch, length), lengths)?;
-        let weights = Tensor::from_vec(weights, (batch, 1, length), x.device())?;
-        let pooled = weights.to_dtype(x.dtype())?.matmul(x)?.squeeze(1)?;
-        affine(&pooled, &self.linear)
+        let rows = x.reshape((batch * length, channels))?;
+        affine(&rows, &self.linear)?.reshape((batch, length, ()))
     }
 }
 

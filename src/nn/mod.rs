@@ -7,6 +7,7 @@ mod architecture;
 mod block;
 mod convolution;
 mod dynamics;
+mod encode;
 mod ends;
 mod fourier;
 mod kernel;

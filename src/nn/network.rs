@@ -5,8 +5,11 @@ use std::sync::Arc;
 use candle_core::DType;
 use candle_core::Device;
 use candle_core::Tensor;
+use candle_core::bail;
 use num_complex::Complex64;
+use rand_chacha::ChaCha8Rng;
 
+use crate::model::Block;
 use crate::model::Model;
 use crate::nn::Architecture;
 use crate::nn::ArchitectureError;
@@ -17,9 +20,11 @@ use crate::nn::Parameter;
 use crate::nn::Parameterisation;
 use crate::nn::SequenceModel;
 use crate::nn::block::TrainableBlock;
+use crate::nn::encode::Encoding;
 use crate::nn::ends::TrainableEncoder;
 use crate::nn::ends::TrainableHead;
 use crate::nn::op;
+use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::Size;
 use crate::nn::pool::Workspaces;
 use crate::nn::random::random_model;
@@ -149,7 +154,9 @@ pub struct Network {
     head: Option<TrainableHead>,
     parameters: Vec<Parameter>,
     buffers: Vec<Buffer>,
+    channels: usize,
     dropout: f64,
+    dtype: DType,
     device: Device,
     workspaces: Arc<Workspaces>,
 }
@@ -181,7 +188,9 @@ impl Network {
                 .transpose()?,
             parameters: Vec::new(),
             buffers: Vec::new(),
+            channels: model.blocks.first().map_or(0, Block::channels),
             dropout: options.dropout,
+            dtype: options.dtype,
             device: device.clone(),
             workspaces: Workspaces::new(),
         };
@@ -238,54 +247,84 @@ impl Network {
         self.parameters.extend(head);
     }
 
-    fn run_blocks(&self, x: &Tensor, mode: Mode<'_>) -> candle_core::Result<Tensor> {
-        let (batch, length, channels) = x.dims3()?;
+    fn plan(
+        &self,
+        input: &Input,
+        mut random: Option<&mut ChaCha8Rng>,
+    ) -> candle_core::Result<(NetworkPlan, Size)> {
+        let dims = input.steps.dims();
+        let &[batch, length, ..] = dims else {
+            bail!("the steps have shape {dims:?}, expected batch x length (x width)");
+        };
         let size = Size {
             batch,
             length,
-            channels,
+            channels: self.channels,
         };
-        let (mut random, training) = match mode {
-            Mode::Train(random) => (Some(random), true),
-            Mode::Evaluate => (None, false),
+        let encoder = self.encoder.as_ref();
+        let head = self.head.as_ref();
+        let pooling = head.map(|head| head.pooling((batch, length), input.lengths.as_deref()));
+        let block = |block: &TrainableBlock| {
+            let random = random.as_deref_mut().map(|random| (random, self.dropout));
+            block.plan(size, random)
         };
-        let (mut modes, mut parameters, mut plans) = (Vec::new(), Vec::new(), Vec::new());
+        let plan = NetworkPlan {
+            channels: self.channels,
+            encoding: encoder.map_or(Ok(Encoding::None), TrainableEncoder::encoding)?,
+            blocks: self.blocks.iter().map(block).collect::<Result<_, _>>()?,
+            pooling: pooling.transpose()?.flatten(),
+        };
+        Ok((plan, size))
+    }
+
+    /// Modes and parameters, flat.
+    fn flat(&self, length: usize) -> candle_core::Result<(Tensor, Tensor)> {
+        let (mut modes, mut parameters) = (Vec::new(), Vec::new());
+        if let Some(encoder) = &self.encoder {
+            parameters.extend(encoder.flat_parameters()?);
+        }
         for block in &self.blocks {
             modes.extend(block.modes(length)?);
             parameters.extend(block.flat_parameters()?);
-            let random = random.as_deref_mut().map(|random| (random, self.dropout));
-            plans.push(block.plan(size, random)?);
         }
-        if plans.is_empty() {
-            return Ok(x.clone());
-        }
-        let (modes, parameters) = (Tensor::cat(&modes, 0)?, Tensor::cat(&parameters, 0)?);
-        let plans = (&Arc::new(plans), &self.workspaces);
-        if !training {
-            // No graph, and so nothing kept.
-            let (x, modes, parameters) = (x.detach(), modes.detach(), parameters.detach());
-            return Ok(op::blocks(&x, &modes, &parameters, plans)?.0);
-        }
-        let (out, found) = op::blocks(x, &modes, &parameters, plans)?;
-        for (block, found) in self.blocks.iter().zip(&found) {
-            if let Some(found) = found {
-                block.observe(size, found)?;
-            }
-        }
-        Ok(out)
+        let flat = |parts: &[Tensor], dtype| match parts {
+            [] => Tensor::zeros(0, dtype, &self.device),
+            parts => Tensor::cat(parts, 0),
+        };
+        Ok((flat(&modes, DType::F64)?, flat(&parameters, self.dtype)?))
     }
 }
 
 impl SequenceModel for Network {
     fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
-        let x = match &self.encoder {
-            Some(encoder) => encoder.forward(&input.steps)?,
-            None => input.steps.clone(),
+        let random = match mode {
+            Mode::Train(random) => Some(random),
+            Mode::Evaluate => None,
         };
-        let x = self.run_blocks(&x, mode)?;
+        let training = random.is_some();
+        let (plan, size) = self.plan(input, random)?;
+        let (mut modes, mut parameters) = self.flat(size.length)?;
+        if !training {
+            // No graph, and so nothing kept.
+            (modes, parameters) = (modes.detach(), parameters.detach());
+        }
+        let steps = match input.steps.dtype() {
+            DType::U32 => input.steps.clone(),
+            _ => input.steps.to_dtype(self.dtype)?,
+        };
+        let plan = Arc::new(plan);
+        let tensors = (&steps, &modes, &parameters);
+        let (out, found) = op::network(tensors, (&plan, &self.workspaces))?;
+        if training {
+            for (block, found) in self.blocks.iter().zip(&found) {
+                found
+                    .iter()
+                    .try_for_each(|found| block.observe(size, found))?;
+            }
+        }
         match &self.head {
-            Some(head) => head.forward(&x, input.lengths.as_deref()),
-            None => Ok(x),
+            Some(head) => head.forward(&out),
+            None => Ok(out),
         }
     }
 
@@ -315,9 +354,14 @@ fn fitting(model: &Model) -> Parameterisation {
 
 fn check_channels(model: &Model) -> Result<(), NetworkError> {
     use crate::model::Encoder;
-    let Some(expected) = model.blocks.first().map(|block| block.channels()) else {
-        return Ok(());
-    };
+    let expected = model.blocks.first().map_or(0, Block::channels);
+    if expected == 0 {
+        return Err(NetworkError::Channels {
+            what: "the first layer".into(),
+            found: 0,
+            expected: 1,
+        });
+    }
     let equal = |what: String, found: usize| {
         if found == expected && found > 0 {
             return Ok(());

@@ -129,7 +129,9 @@ fn mean_and_scale<T: Real, S: Simd>(simd: S, row: &[T], epsilon: T) -> (T, T) {
         square = T::fused(simd, x, x, square);
     }
     let square = T::sum(simd, square);
-    let square = rest.iter().fold(square, |sum, &x| sum + (x - mean) * (x - mean));
+    let square = rest
+        .iter()
+        .fold(square, |sum, &x| sum + (x - mean) * (x - mean));
     (mean, T::one() / (square * share + epsilon).root())
 }
 

@@ -1,8 +1,9 @@
-//! All blocks as one operation of candle.
+//! Encoder, blocks and pooling as one operation of candle.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
 use candle_core::CpuStorage;
@@ -13,11 +14,17 @@ use candle_core::Result;
 use candle_core::Shape;
 use candle_core::Storage;
 use candle_core::Tensor;
+use candle_core::WithDType;
 use candle_core::bail;
 
+use crate::nn::encode;
+use crate::nn::encode::Encoding;
+use crate::nn::encode::Steps;
+use crate::nn::encode::encode;
 use crate::nn::plain;
-use crate::nn::plan::BlockPlan;
+use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::Size;
+use crate::nn::pool::Lease;
 use crate::nn::pool::Workspace;
 use crate::nn::pool::Workspaces;
 use crate::nn::real::Real;
@@ -27,132 +34,210 @@ use crate::nn::stack::SavedBlock;
 /// Mean and population variance of every channel, for each block with a batch norm.
 pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
 
-/// The outputs of all blocks for x (batch × L × H), the modes of all blocks (f64, flat) and their
-/// parameters (flat, of the type of x), both in the order of [`BlockPlan`].
+/// The outputs of encoder, blocks and pooling for the steps of a batch, from the modes of all blocks
+/// (f64, flat) and the parameters of encoder and blocks (flat), in the order of [`NetworkPlan`]:
+/// batch × H with a pooling, else batch × L × H.
 ///
 /// On the processor this is one operation with its own gradient; elsewhere it is put together from
-/// candle's.
-pub(super) fn blocks(
-    x: &Tensor,
-    modes: &Tensor,
-    parameters: &Tensor,
-    (plans, workspaces): (&Arc<Vec<BlockPlan>>, &Arc<Workspaces>),
+/// candle's. Steps get a gradient only where there is no encoder.
+pub(super) fn network(
+    (steps, modes, parameters): (&Tensor, &Tensor, &Tensor),
+    (plan, workspaces): (&Arc<NetworkPlan>, &Arc<Workspaces>),
 ) -> Result<(Tensor, Statistics)> {
-    if !x.device().is_cpu() {
-        return plain::blocks(x, modes, parameters, plans);
+    let (modes_found, parameters_found) = (modes.elem_count(), parameters.elem_count());
+    let (expected, expected_parameters) = plan.numbers();
+    if (modes_found, parameters_found) != (expected, expected_parameters) {
+        bail!(
+            "{modes_found} mode numbers and {parameters_found} parameters, expected {expected} \
+             and {expected_parameters}"
+        );
+    }
+    if !parameters.device().is_cpu() {
+        return plain::network(steps, modes, parameters, plan);
     }
     let found = Arc::new(Mutex::new(Vec::new()));
-    let op = Blocks {
-        plans: Arc::clone(plans),
+    let op = Whole {
+        plan: Arc::clone(plan),
         workspaces: Arc::clone(workspaces),
         saved: Mutex::new(None),
         found: Arc::clone(&found),
     };
-    let x = x.contiguous()?;
-    let out = x.apply_op3(&modes.contiguous()?, &parameters.contiguous()?, op)?;
-    let statistics = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+    let steps = steps.contiguous()?;
+    let out = steps.apply_op3(&modes.contiguous()?, &parameters.contiguous()?, op)?;
+    let statistics = std::mem::take(&mut *locked(&found));
     Ok((out, statistics))
 }
 
-struct Blocks {
-    plans: Arc<Vec<BlockPlan>>,
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Whole {
+    plan: Arc<NetworkPlan>,
     workspaces: Arc<Workspaces>,
     /// The `Vec<SavedBlock<T>>` of the forward pass, until the backward pass takes it.
     saved: Mutex<Option<Box<dyn Any + Send>>>,
     found: Arc<Mutex<Statistics>>,
 }
 
-fn part<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+fn part<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
     let all = storage.as_slice::<T>()?;
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&all[start..end]),
-        None => bail!("the blocks of a network take contiguous tensors"),
+        None => bail!("a network takes contiguous tensors"),
     }
 }
 
-fn size_of(shape: &Shape) -> Result<Size> {
-    let (batch, length, channels) = shape.dims3()?;
-    if batch * length * channels == 0 {
-        bail!("an empty batch: {batch} x {length} x {channels}");
+fn steps_of<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<Steps<'a, T>> {
+    match storage {
+        CpuStorage::U32(_) => Ok(Steps::Tokens(part(storage, layout)?)),
+        _ => Ok(Steps::Numbers(part(storage, layout)?)),
     }
-    Ok(Size {
-        batch,
-        length,
-        channels,
-    })
 }
 
-/// Runs `work` on the numbers of a tensor on the host.
-fn with_values<T: Real, R>(tensor: &Tensor, work: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+/// Runs `work` on the storage of a contiguous tensor on the host.
+fn with_storage<R>(
+    tensor: &Tensor,
+    work: impl FnOnce(&CpuStorage, &Layout) -> Result<R>,
+) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => work(part(storage, layout)?),
+        Storage::Cpu(storage) => work(storage, layout),
         _ => bail!("expected a tensor on the processor"),
     }
 }
 
-impl Blocks {
+fn values<T: Real>(tensor: &Tensor) -> Result<Vec<T>> {
+    with_storage(
+        tensor,
+        |storage, layout| Ok(part(storage, layout)?.to_vec()),
+    )
+}
+
+impl Whole {
+    fn size(&self, shape: &Shape) -> Result<Size> {
+        let channels = self.plan.channels;
+        let (batch, length, width) = match self.plan.encoding {
+            Encoding::Embedding { .. } => {
+                let (batch, length) = shape.dims2()?;
+                (batch, length, 1)
+            }
+            Encoding::Linear { .. } | Encoding::None => shape.dims3()?,
+        };
+        let expected = match self.plan.encoding {
+            Encoding::Embedding { .. } => 1,
+            Encoding::Linear { inputs } => inputs,
+            Encoding::None => channels,
+        };
+        if width != expected {
+            bail!("a step has {width} numbers, expected {expected}");
+        }
+        if batch * length == 0 {
+            bail!("an empty batch: {batch} sequences of {length} steps");
+        }
+        let pooling = self.plan.pooling.as_ref();
+        if pooling.is_some_and(|weights| weights.len() != batch * length) {
+            bail!("the weights of a pooling are batch x length numbers");
+        }
+        Ok(Size {
+            batch,
+            length,
+            channels,
+        })
+    }
+
+    fn run<T: Real>(
+        &self,
+        size: Size,
+        (steps, modes, parameters): (Steps<'_, T>, &[f64], &[T]),
+        workspace: &Workspace<T>,
+    ) -> Result<(Lease<T>, Vec<SavedBlock<T>>)> {
+        let encoding = self.plan.encoding;
+        let (encoder, parameters) = parameters.split_at(encoding.parameters(size.channels));
+        let x = encode(encoding, steps, (encoder, size), workspace)?;
+        let inputs = (x, modes, parameters);
+        Ok(stack::forward(&self.plan.blocks, size, inputs, workspace))
+    }
+
     fn forward<T: Real>(
         &self,
         size: Size,
-        inputs: (&[T], &[f64], &[T]),
+        inputs: (Steps<'_, T>, &[f64], &[T]),
         workspace: &Workspace<T>,
     ) -> Result<(CpuStorage, Shape)> {
-        let (modes, parameters) = self.numbers(size.channels);
-        if inputs.1.len() != modes || inputs.2.len() != parameters {
-            bail!(
-                "{} modes and {} parameters, expected {modes} and {parameters}",
-                inputs.1.len(),
-                inputs.2.len()
-            );
-        }
-        let (out, saved) = stack::forward::<T>(&self.plans, size, inputs, workspace);
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = statistics(&saved);
-        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(saved));
-        let shape = Shape::from((size.batch, size.length, size.channels));
+        let (out, saved) = self.run(size, inputs, workspace)?;
+        *locked(&self.found) = statistics(&saved);
+        *locked(&self.saved) = Some(Box::new(saved));
+        let (batch, length, channels) = (size.batch, size.length, size.channels);
+        let (out, shape) = match &self.plan.pooling {
+            None => (out.to_vec(), Shape::from((batch, length, channels))),
+            Some(weights) => (
+                stack::pool(&out, weights, size),
+                Shape::from((batch, channels)),
+            ),
+        };
         Ok((T::to_cpu_storage_owned(out), shape))
-    }
-
-    fn numbers(&self, channels: usize) -> (usize, usize) {
-        let modes = self.plans.iter().map(|plan| plan.mode_numbers(channels));
-        let parameters = self.plans.iter().map(|plan| plan.parameters(channels));
-        (modes.sum(), parameters.sum())
     }
 
     fn backward<T: Real>(
         &self,
-        (x, modes, parameters): (&Tensor, &Tensor, &Tensor),
+        (steps, modes, parameters): (&Tensor, &Tensor, &Tensor),
         gradient: &Tensor,
         workspace: &Workspace<T>,
-    ) -> Result<[Tensor; 3]> {
-        let size = size_of(x.shape())?;
-        let saved = self
-            .saved
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+    ) -> Result<[Option<Tensor>; 3]> {
+        let (plan, size) = (&self.plan, self.size(steps.shape())?);
+        let g = self.gradient_of_channels(gradient, size, workspace)?;
+        let saved = locked(&self.saved).take();
         let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
-        let g = with_values(gradient, |g: &[T]| Ok(g.to_vec()))?;
-        let (of_x, of_modes, of_parameters) = with_values(x, |x| {
-            with_values(modes, |modes| {
-                with_values(parameters, |parameters| {
-                    let inputs = (x, modes, parameters);
-                    // A second backward pass through the same output forms the parts again.
-                    let saved = saved.map_or_else(
-                        || stack::forward::<T>(&self.plans, size, inputs, workspace).1,
-                        |saved| *saved,
-                    );
-                    Ok(stack::backward::<T>(&self.plans, size, inputs, (saved, g), workspace))
-                })
+        let (mode_values, values) = (values::<f64>(modes)?, values::<T>(parameters)?);
+        with_storage(steps, |storage, layout| {
+            let data = steps_of::<T>(storage, layout)?;
+            let saved = match saved {
+                Some(saved) => *saved,
+                // A second backward pass through the same output forms the parts again.
+                None => self.run(size, (data, &mode_values, &values), workspace)?.1,
+            };
+            let encoder = plan.encoding.parameters(size.channels);
+            let mut of_parameters = vec![T::zero(); values.len()];
+            let numbers = (
+                &mode_values[..],
+                &values[encoder..],
+                &mut of_parameters[encoder..],
+            );
+            let (g, of_modes) = stack::backward(&plan.blocks, size, numbers, (saved, g), workspace);
+            let of_encoder = encode::backward(plan.encoding, data, &g, size);
+            of_parameters[..encoder].copy_from_slice(&of_encoder);
+            let device = steps.device();
+            let of_steps = match plan.encoding {
+                Encoding::None => Some(Tensor::from_slice(&g, steps.shape(), device)?),
+                Encoding::Linear { .. } | Encoding::Embedding { .. } => None,
+            };
+            Ok([
+                of_steps,
+                Some(Tensor::from_vec(of_modes, modes.shape(), device)?),
+                Some(Tensor::from_vec(of_parameters, parameters.shape(), device)?),
+            ])
+        })
+    }
+
+    fn gradient_of_channels<T: Real>(
+        &self,
+        gradient: &Tensor,
+        size: Size,
+        workspace: &Workspace<T>,
+    ) -> Result<Lease<T>> {
+        with_storage(gradient, |storage, layout| {
+            let g = part::<T>(storage, layout)?;
+            Ok(match &self.plan.pooling {
+                Some(weights) => stack::spread(g, weights, size, workspace),
+                None => {
+                    let mut own = workspace.numbers(g.len());
+                    own.copy_from_slice(g);
+                    own
+                }
             })
-        })?;
-        let device = x.device();
-        Ok([
-            Tensor::from_vec(of_x, x.shape(), device)?,
-            Tensor::from_vec(of_modes, modes.shape(), device)?,
-            Tensor::from_vec(of_parameters, parameters.shape(), device)?,
-        ])
+        })
     }
 }
 
@@ -163,9 +248,9 @@ fn statistics<T: Real>(saved: &[SavedBlock<T>]) -> Statistics {
         .collect()
 }
 
-impl CustomOp3 for Blocks {
+impl CustomOp3 for Whole {
     fn name(&self) -> &'static str {
-        "blocks"
+        "network"
     }
 
     fn cpu_fwd(
@@ -177,18 +262,17 @@ impl CustomOp3 for Blocks {
         s3: &CpuStorage,
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let size = size_of(l1.shape())?;
-        let modes = part(s2, l2)?;
-        match s1 {
+        let (size, modes) = (self.size(l1.shape())?, part(s2, l2)?);
+        match s3 {
             CpuStorage::F32(_) => {
-                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                let inputs = (steps_of(s1, l1)?, modes, part(s3, l3)?);
                 self.forward(size, inputs, &self.workspaces.single)
             }
             CpuStorage::F64(_) => {
-                let inputs = (part(s1, l1)?, modes, part(s3, l3)?);
+                let inputs = (steps_of(s1, l1)?, modes, part(s3, l3)?);
                 self.forward(size, inputs, &self.workspaces.double)
             }
-            _ => bail!("the blocks of a network run in f32 or f64"),
+            _ => bail!("a network runs in f32 or f64"),
         }
     }
 
@@ -201,12 +285,12 @@ impl CustomOp3 for Blocks {
         grad_res: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let arguments = (arg1, arg2, arg3);
-        let [x, modes, parameters] = if arg1.dtype() == DType::F64 {
+        let [steps, modes, parameters] = if arg3.dtype() == DType::F64 {
             self.backward(arguments, grad_res, &self.workspaces.double)?
         } else {
             self.backward(arguments, grad_res, &self.workspaces.single)?
         };
-        Ok((Some(x), Some(modes), Some(parameters)))
+        Ok((steps, modes, parameters))
     }
 }
 
@@ -218,6 +302,7 @@ mod tests {
     use super::*;
     use crate::model::Placement;
     use crate::nn::mix::Mixing;
+    use crate::nn::plan::BlockPlan;
     use crate::nn::plan::NormKind;
     use crate::nn::plan::NormPlan;
 
@@ -314,28 +399,42 @@ mod tests {
         })
     }
 
-    type Form = fn(&Inputs, &Arc<Vec<BlockPlan>>) -> Result<Tensor>;
+    type Form = fn(&Inputs, &Arc<NetworkPlan>) -> Result<Tensor>;
 
-    fn fast(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
-        let workspaces = Workspaces::new();
-        let plans = (plans, &workspaces);
-        Ok(blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+    /// Pooled where dropout is on, so that both outputs are tried.
+    fn pooling(plans: &[BlockPlan]) -> Option<Vec<f64>> {
+        let pooled = plans.iter().any(|plan| !plan.inner_mask.is_empty());
+        pooled.then(|| (0..BATCH * LENGTH).map(|i| number(7.0, i)).collect())
     }
 
-    fn slow(inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
-        Ok(plain::blocks(&inputs.x, &inputs.modes, &inputs.parameters, plans)?.0)
+    fn whole(blocks: Vec<BlockPlan>, channels: usize) -> Arc<NetworkPlan> {
+        Arc::new(NetworkPlan {
+            channels,
+            encoding: Encoding::None,
+            pooling: pooling(&blocks),
+            blocks,
+        })
+    }
+
+    fn fast(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
+        let tensors: (&Tensor, &Tensor, &Tensor) = (&inputs.x, &inputs.modes, &inputs.parameters);
+        Ok(network(tensors, (plan, &Workspaces::new()))?.0)
+    }
+
+    fn slow(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
+        Ok(plain::network(&inputs.x, &inputs.modes, &inputs.parameters, plan)?.0)
     }
 
     /// A weighted sum of the outputs.
-    fn loss(form: Form, inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Tensor> {
-        let out = form(inputs, plans)?;
+    fn loss(form: Form, inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
+        let out = form(inputs, plan)?;
         let weights: Vec<f64> = (0..out.elem_count()).map(|i| number(6.0, i)).collect();
         let weights = Tensor::from_vec(weights, out.shape(), &Device::Cpu)?;
         (out * weights)?.sum_all()
     }
 
-    fn gradients(form: Form, inputs: &Inputs, plans: &Arc<Vec<BlockPlan>>) -> Result<Vec<f64>> {
-        let store = loss(form, inputs, plans)?.backward()?;
+    fn gradients(form: Form, inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Vec<f64>> {
+        let store = loss(form, inputs, plan)?.backward()?;
         let mut all = Vec::new();
         for var in [&inputs.x, &inputs.modes, &inputs.parameters] {
             let gradient = store.get(var).expect("every input has a gradient");
@@ -357,19 +456,19 @@ mod tests {
     fn both_forms_agree_in_values_and_gradients() -> Result<()> {
         for channels in [3, 16, 21] {
             for (index, plans) in cases(channels).into_iter().enumerate() {
-                let plans = Arc::new(plans);
+                let plan = whole(plans, channels);
                 for growing in [false, true] {
-                    let inputs = inputs(&plans, channels, growing)?;
+                    let inputs = inputs(&plan.blocks, channels, growing)?;
                     let flat = |x: Tensor| x.flatten_all()?.to_vec1::<f64>();
-                    let values = (flat(fast(&inputs, &plans)?)?, flat(slow(&inputs, &plans)?)?);
+                    let values = (flat(fast(&inputs, &plan)?)?, flat(slow(&inputs, &plan)?)?);
                     let far = worst(&values.0, &values.1);
                     assert!(
                         far < 1e-10,
                         "{channels} case {index}: values differ by {far:e}"
                     );
                     let (a, b) = (
-                        gradients(fast, &inputs, &plans)?,
-                        gradients(slow, &inputs, &plans)?,
+                        gradients(fast, &inputs, &plan)?,
+                        gradients(slow, &inputs, &plan)?,
                     );
                     let far = worst(&a, &b);
                     assert!(
@@ -386,9 +485,9 @@ mod tests {
     fn gradients_agree_with_differences() -> Result<()> {
         let channels = 5;
         for (index, plans) in cases(channels).into_iter().enumerate() {
-            let plans = Arc::new(plans);
-            let inputs = inputs(&plans, channels, index % 2 == 0)?;
-            let gradient = gradients(fast, &inputs, &plans)?;
+            let plan = whole(plans, channels);
+            let inputs = inputs(&plan.blocks, channels, index % 2 == 0)?;
+            let gradient = gradients(fast, &inputs, &plan)?;
             let mut start = 0;
             for var in [&inputs.x, &inputs.modes, &inputs.parameters] {
                 let before = var.flatten_all()?.to_vec1::<f64>()?;
@@ -401,7 +500,7 @@ mod tests {
                         let moved: Vec<f64> =
                             moved.map(|(i, v)| v + steps * h * direction(i)).collect();
                         var.set(&Tensor::from_vec(moved, var.shape(), &Device::Cpu)?)?;
-                        loss(fast, &inputs, &plans)?.to_scalar::<f64>()
+                        loss(fast, &inputs, &plan)?.to_scalar::<f64>()
                     };
                     let central = |m: f64| Ok::<f64, candle_core::Error>(at(m)? - at(-m)?);
                     // Fourth order: layer norms of few channels bend strongly.
@@ -423,9 +522,9 @@ mod tests {
 
     #[test]
     fn a_second_backward_pass_gives_the_same_gradients() -> Result<()> {
-        let plans = Arc::new(cases(3).remove(3));
-        let inputs = inputs(&plans, 3, false)?;
-        let loss = loss(fast, &inputs, &plans)?;
+        let plan = whole(cases(3).remove(3), 3);
+        let inputs = inputs(&plan.blocks, 3, false)?;
+        let loss = loss(fast, &inputs, &plan)?;
         let first = loss.backward()?;
         let second = loss.backward()?;
         for var in [&inputs.x, &inputs.modes, &inputs.parameters] {

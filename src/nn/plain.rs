@@ -12,23 +12,25 @@ use candle_core::Result;
 use candle_core::Tensor;
 
 use crate::model::Placement;
+use crate::nn::encode::Encoding;
 use crate::nn::mix::Mixing;
 use crate::nn::op::Statistics;
 use crate::nn::plan::BlockPlan;
+use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::NormKind;
 use crate::nn::plan::NormPlan;
 
-/// As `op::blocks`.
-pub(super) fn blocks(
-    x: &Tensor,
+/// As `op::network`.
+pub(super) fn network(
+    steps: &Tensor,
     modes: &Tensor,
     parameters: &Tensor,
-    plans: &[BlockPlan],
+    plan: &NetworkPlan,
 ) -> Result<(Tensor, Statistics)> {
-    let channels = x.dim(D::Minus1)?;
-    let (mut x, mut statistics) = (x.clone(), Vec::new());
-    let (mut modes_start, mut start) = (0, 0);
-    for plan in plans {
+    let channels = plan.channels;
+    let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
+    let (mut modes_start, mut start) = (0, plan.encoding.parameters(channels));
+    for plan in &plan.blocks {
         let (count, size) = (plan.mode_numbers(channels), plan.parameters(channels));
         let block = Block {
             plan,
@@ -41,7 +43,34 @@ pub(super) fn blocks(
         statistics.push(found);
         (modes_start, start) = (modes_start + count, start + size);
     }
+    if let Some(weights) = &plan.pooling {
+        let (batch, length, _) = x.dims3()?;
+        let weights = Tensor::from_slice(weights, (batch, 1, length), x.device())?;
+        x = weights.to_dtype(x.dtype())?.matmul(&x)?.squeeze(1)?;
+    }
     Ok((x, statistics))
+}
+
+fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Tensor> {
+    let channels = plan.channels;
+    match plan.encoding {
+        Encoding::None => Ok(steps.clone()),
+        Encoding::Linear { inputs } => {
+            let (batch, length, _) = steps.dims3()?;
+            let weight = parameters.narrow(0, 0, channels * inputs)?;
+            let bias = parameters.narrow(0, channels * inputs, channels)?;
+            let rows = steps.reshape((batch * length, inputs))?;
+            let x = rows.matmul(&weight.reshape((channels, inputs))?.t()?)?;
+            x.broadcast_add(&bias)?.reshape((batch, length, channels))
+        }
+        Encoding::Embedding { vocabulary } => {
+            let (batch, length) = steps.dims2()?;
+            let table = parameters.narrow(0, 0, vocabulary * channels)?;
+            let table = table.reshape((vocabulary, channels))?;
+            let rows = table.index_select(&steps.flatten_all()?, 0)?;
+            rows.reshape((batch, length, channels))
+        }
+    }
 }
 
 struct Block<'a> {

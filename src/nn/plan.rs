@@ -5,6 +5,7 @@ use std::ops::Range;
 use num_complex::Complex64;
 
 use crate::model::Placement;
+use crate::nn::encode::Encoding;
 use crate::nn::kernel::Modes;
 use crate::nn::mix::Mixing;
 
@@ -45,6 +46,28 @@ pub(super) struct BlockPlan {
     pub(super) outer_mask: Vec<f64>,
     /// Mean and variance that a batch norm takes instead of the batch's own.
     pub(super) running: Option<(Vec<f64>, Vec<f64>)>,
+}
+
+/// A whole network on one batch.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NetworkPlan {
+    pub(super) channels: usize,
+    pub(super) encoding: Encoding,
+    pub(super) blocks: Vec<BlockPlan>,
+    /// The weights of all steps, batch × L, of a pooling over time.
+    pub(super) pooling: Option<Vec<f64>>,
+}
+
+impl NetworkPlan {
+    /// Numbers of all modes and of all parameters; those of the encoder stand first.
+    pub(super) fn numbers(&self) -> (usize, usize) {
+        let modes = self.blocks.iter();
+        let modes = modes.map(|plan| plan.mode_numbers(self.channels));
+        let parameters = self.blocks.iter();
+        let parameters = parameters.map(|plan| plan.parameters(self.channels));
+        let encoder = self.encoding.parameters(self.channels);
+        (modes.sum(), encoder + parameters.sum::<usize>())
+    }
 }
 
 /// Where the parameters of a block stand.

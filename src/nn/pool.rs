@@ -36,7 +36,9 @@ impl<E: Copy> Pool<E> {
         // buffers than were in use at once.
         let smallest = free.iter().enumerate().min_by_key(|(_, b)| b.capacity());
         let place = best.or(smallest.map(|(index, _)| index));
-        let mut entries = place.map(|index| free.swap_remove(index)).unwrap_or_default();
+        let mut entries = place
+            .map(|index| free.swap_remove(index))
+            .unwrap_or_default();
         drop(free);
         if entries.capacity() < count {
             entries = Vec::with_capacity(count);
@@ -72,7 +74,11 @@ impl<E> DerefMut for Lease<E> {
 impl<E> Drop for Lease<E> {
     fn drop(&mut self) {
         let entries = std::mem::take(&mut self.entries);
-        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self
+            .pool
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         free.push(entries);
     }
 }
@@ -153,7 +159,12 @@ mod tests {
         assert_eq!((again.len(), again.as_ptr()), (50, place));
         drop(again);
         drop(workspace.numbers(1000));
-        let held = workspace.numbers.free.lock().expect("nobody holds it").len();
+        let held = workspace
+            .numbers
+            .free
+            .lock()
+            .expect("nobody holds it")
+            .len();
         assert_eq!(held, 1, "the small buffer made room");
     }
 }

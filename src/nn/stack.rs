@@ -8,6 +8,9 @@
 //! Gradients of the parameters are summed over fixed groups of slabs, and those sums in order:
 //! the same bits for any number of threads.
 
+use pulp::Arch;
+use pulp::Simd;
+use pulp::WithSimd;
 use rayon::prelude::*;
 
 use crate::model::Placement;
@@ -48,8 +51,8 @@ const SCAN_MODES: usize = 8;
 
 /// What the backward pass needs of one block.
 pub(super) struct SavedBlock<T> {
-    /// The block's input; that of the first one is the caller's.
-    input: Option<Lease<T>>,
+    /// The block's input.
+    input: Lease<T>,
     /// The state space's output.
     response: Lease<T>,
     operator: Operator<T>,
@@ -109,11 +112,7 @@ impl<T: Real> Operator<T> {
         }
     }
 
-    fn gradient(
-        &self,
-        dynamics: &Dynamics<'_, T>,
-        sums: &mut [Point<T>],
-    ) -> DynamicsGradient<T> {
+    fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: &mut [Point<T>]) -> DynamicsGradient<T> {
         match self {
             Operator::Convolution(convolution) => convolution.gradient(dynamics, sums),
             Operator::Scan(scan) => scan.gradient(dynamics, sums),
@@ -262,36 +261,93 @@ fn add<T: Real>(out: &mut [T], more: &[T]) {
     out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
 }
 
+/// The weighted sum over time of each sequence of x: batch × H.
+pub(super) fn pool<T: Real>(x: &[T], weights: &[f64], size: Size) -> Vec<T> {
+    let row = size.length * size.channels;
+    let mut pooled = vec![T::zero(); size.batch * size.channels];
+    let sequences = x.par_chunks(row).zip(weights.par_chunks(size.length));
+    let sequences = sequences.zip(pooled.par_chunks_mut(size.channels));
+    sequences.for_each(|((x, weights), pooled)| {
+        Arch::new().dispatch(Pool { x, weights, pooled });
+    });
+    pooled
+}
+
+/// The gradient of x from that of its pooled form.
+pub(super) fn spread<T: Real>(
+    g: &[T],
+    weights: &[f64],
+    size: Size,
+    workspace: &Workspace<T>,
+) -> Lease<T> {
+    let row = size.length * size.channels;
+    let mut out = workspace.numbers(size.batch * row);
+    let sequences = out.par_chunks_mut(row).zip(weights.par_chunks(size.length));
+    let sequences = sequences.zip(g.par_chunks(size.channels));
+    sequences.for_each(|((out, weights), g)| {
+        for (out, weight) in out.chunks_exact_mut(size.channels).zip(weights) {
+            let weight = T::of(*weight);
+            out.iter_mut().zip(g).for_each(|(x, g)| *x = weight * *g);
+        }
+    });
+    out
+}
+
+struct Pool<'a, T> {
+    x: &'a [T],
+    weights: &'a [f64],
+    pooled: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Pool<'_, T> {
+    type Output = ();
+
+    /// Sums of 64 steps, and sums of those: the rounding does not grow with the length.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let channels = self.pooled.len();
+        let mut part = vec![T::zero(); channels];
+        let chunks = self.x.chunks(64 * channels).zip(self.weights.chunks(64));
+        for (rows, weights) in chunks {
+            part.fill(T::zero());
+            for (row, weight) in rows.chunks_exact(channels).zip(weights) {
+                let weight = T::of(*weight);
+                for (sum, x) in part.iter_mut().zip(row) {
+                    *sum += weight * *x;
+                }
+            }
+            add(self.pooled, &part);
+        }
+    }
+}
+
 /// Outputs of all blocks, and what their backward pass needs.
 pub(super) fn forward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
-    (x, modes, parameters): (&[T], &[f64], &[T]),
+    (mut x, mut modes, mut parameters): (Lease<T>, &[f64], &[T]),
     workspace: &Workspace<T>,
-) -> (Vec<T>, Vec<SavedBlock<T>>) {
+) -> (Lease<T>, Vec<SavedBlock<T>>) {
     let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(plans.len());
-    let mut current: Option<Lease<T>> = None;
-    let (mut modes, mut parameters) = (modes, parameters);
     for plan in plans {
         let (own, rest) = modes.split_at(plan.mode_numbers(size.channels));
         modes = rest;
         let (own_parameters, rest) = parameters.split_at(plan.parameters(size.channels));
         parameters = rest;
         let block = Block::new((plan, size), own_parameters, workspace);
-        let input = current.take();
-        let (out, mut record) = block_forward(&block, input.as_deref().unwrap_or(x), own);
-        record.input = input;
+        let (out, record) = block_forward(&block, x, own);
         saved.push(record);
-        current = Some(out);
+        x = out;
     }
-    (current.as_deref().unwrap_or(x).to_vec(), saved)
+    (x, saved)
 }
 
 fn block_forward<T: Real>(
     block: &Block<'_, T>,
-    x: &[T],
+    input: Lease<T>,
     modes: &[f64],
 ) -> (Lease<T>, SavedBlock<T>) {
+    let x = &input[..];
     let modes = unpack_modes(block.plan, block.size.channels, modes);
     let operator = Operator::new(block.lanes, &block.dynamics(&modes), block.workspace);
     let mut statistics = block
@@ -318,7 +374,7 @@ fn block_forward<T: Real>(
         statistics = Some(found);
     }
     let record = SavedBlock {
-        input: None,
+        input,
         response,
         operator,
         statistics,
@@ -363,30 +419,29 @@ fn channel_statistics<T: Real>(
     ChannelStatistics::new(numbers(&mean), numbers(&variance), epsilon)
 }
 
-/// The gradients of input, modes and parameters, from that of the output.
+/// The gradients of input and modes, from that of the output; those of the parameters are added.
 pub(super) fn backward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
-    (x, modes, parameters): (&[T], &[f64], &[T]),
-    (mut saved, mut g): (Vec<SavedBlock<T>>, Vec<T>),
+    (modes, parameters, of_parameters): (&[f64], &[T], &mut [T]),
+    (mut saved, mut g): (Vec<SavedBlock<T>>, Lease<T>),
     workspace: &Workspace<T>,
-) -> (Vec<T>, Vec<f64>, Vec<T>) {
+) -> (Lease<T>, Vec<f64>) {
     let mut of_modes = vec![0.0; modes.len()];
-    let mut of_parameters = vec![T::zero(); parameters.len()];
     let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
     for plan in plans.iter().rev() {
         let modes_start = modes_end - plan.mode_numbers(size.channels);
         let start = parameters_end - plan.parameters(size.channels);
-        let block = Block::new((plan, size), &parameters[start..parameters_end], workspace);
+        let own = &parameters[start..parameters_end];
+        let block = Block::new((plan, size), own, workspace);
         let Some(record) = saved.pop() else { break };
-        let input = record.input.as_deref().unwrap_or(x);
         let own = &modes[modes_start..modes_end];
         let out = &mut of_parameters[start..parameters_end];
-        let gradient = block_backward(&block, (input, own), &record, (&mut g, out));
+        let gradient = block_backward(&block, own, &record, (&mut g, out));
         of_modes[modes_start..modes_end].copy_from_slice(&gradient);
         (modes_end, parameters_end) = (modes_start, start);
     }
-    (g, of_modes, of_parameters)
+    (g, of_modes)
 }
 
 /// Sums of gradients over some slabs.
@@ -398,15 +453,16 @@ struct Sums<T: Real> {
 /// g ← the gradient of the block's input; gives that of the modes and adds to `of_parameters`.
 fn block_backward<T: Real>(
     block: &Block<'_, T>,
-    (x, modes): (&[T], &[f64]),
+    modes: &[f64],
     saved: &SavedBlock<T>,
-    (g, of_parameters): (&mut Vec<T>, &mut [T]),
+    (g, of_parameters): (&mut [T], &mut [T]),
 ) -> Vec<f64> {
+    let x = &saved.input[..];
     if let (Some(_), Some(statistics)) = (
         block.norm(NormKind::Batch, Placement::Post),
         &saved.statistics,
     ) {
-        batch_post_backward(block, (x, saved), statistics, (g, of_parameters));
+        batch_post_backward(block, saved, statistics, (g, of_parameters));
     }
     let segment = block.lanes.slab() * x.len().div_ceil(block.lanes.slab()).div_ceil(SEGMENTS);
     // The gradient of the state space's input; a batch norm needs it for all sequences at once.
@@ -592,11 +648,11 @@ fn batch_norm_backward<T: Real>(
 /// The same for a batch norm after the block, whose input is formed again.
 fn batch_post_backward<T: Real>(
     block: &Block<'_, T>,
-    (x, saved): (&[T], &SavedBlock<T>),
+    saved: &SavedBlock<T>,
     statistics: &ChannelStatistics<T>,
     (g, of_parameters): (&mut [T], &mut [T]),
 ) {
-    let slab = block.lanes.slab();
+    let (slab, x) = (block.lanes.slab(), &saved.input[..]);
     let mut before = block.workspace.numbers(x.len());
     let slabs = x.par_chunks(slab).zip(saved.response.par_chunks(slab));
     let slabs = slabs.zip(before.par_chunks_mut(slab)).enumerate();

@@ -383,3 +383,79 @@ fn other_type(op: &str) -> candle_core::Error {
         "{op}: parameter, gradient and moments must all be f32 or all f64"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::DType;
+    use candle_core::Device;
+    use candle_core::Var;
+
+    /// Odd, and more than one chunk.
+    const COUNT: usize = 2 * CHUNK + 77;
+
+    fn slot(dtype: DType) -> Slot {
+        let values = |scale: f64| {
+            let values: Vec<f64> = (0..COUNT)
+                .map(|i| scale * (i as f64 * 0.37).sin())
+                .collect();
+            let tensor = Tensor::from_vec(values, COUNT, &Device::Cpu).unwrap();
+            tensor.to_dtype(dtype).unwrap()
+        };
+        Slot {
+            parameter: Parameter {
+                name: "p".to_string(),
+                var: Var::from_tensor(&values(1.0)).unwrap(),
+                group: Group::Plain,
+            },
+            first: values(0.1),
+            second: values(0.3).sqr().unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_loops_and_the_tensor_ops_agree() {
+        let update = Update {
+            beta1: 0.9,
+            beta2: 0.999,
+            scale: 0.5,
+            keep: 0.99,
+            step_size: 0.02,
+            root: 0.8,
+            epsilon: 1e-8,
+        };
+        for (dtype, tolerance) in [(DType::F64, 1e-15), (DType::F32, 1e-6)] {
+            let (one, mut other) = (slot(dtype), slot(dtype));
+            let gradient = (one.parameter.var.as_tensor() * 0.7).unwrap();
+            update.in_place(&one, &gradient).unwrap();
+            update.by_tensors(&mut other, &gradient).unwrap();
+            let tensors = |slot: &Slot| {
+                let p = slot.parameter.var.as_tensor().clone();
+                [p, slot.first.clone(), slot.second.clone()]
+            };
+            for (found, expected) in tensors(&one).iter().zip(tensors(&other)) {
+                let worst = (found - expected)
+                    .unwrap()
+                    .abs()
+                    .unwrap()
+                    .max_all()
+                    .unwrap();
+                let worst: f64 = worst.to_dtype(DType::F64).unwrap().to_scalar().unwrap();
+                assert!(worst <= tolerance, "{dtype:?} {worst}");
+            }
+        }
+    }
+
+    #[test]
+    fn norms_are_clipped_only_from_above() {
+        assert_eq!(clip_factor(3.0, None), 1.0);
+        assert_eq!(clip_factor(0.0, Some(1.0)), 1.0);
+        assert_eq!(clip_factor(0.5, Some(1.0)), 1.0);
+        assert_eq!(clip_factor(4.0, Some(1.0)), 1.0 / (4.0 + CLIP_EPSILON));
+        let halves = Tensor::full(0.5f32, (2, 8), &Device::Cpu).unwrap();
+        let some = halves.narrow(1, 1, 4).unwrap();
+        for tensor in [some.contiguous().unwrap(), some] {
+            assert_eq!(Gradients(vec![tensor]).norm().unwrap(), 2f64.sqrt());
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The trainer on a network of four tensors, and the program on small networks.
+#![cfg(all(feature = "train", feature = "cli"))]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod program;
+mod runs;
+mod small;
+mod steps;
+
+use hankelite::train::Recipe;
+
+#[test]
+fn every_key_is_documented() {
+    let full = Recipe {
+        epochs: Some(1),
+        steps: Some(1),
+        clip: Some(1.0),
+        ..Recipe::default()
+    };
+    let text = toml::to_string(&full).unwrap();
+    let architecture = hankelite::nn::Architecture {
+        inputs: Some(1),
+        vocabulary: Some(1),
+        initialisation: Some(hankelite::nn::Initialisation::Lin),
+        ..toml::from_str(MODEL).unwrap()
+    };
+    let text = text + &toml::to_string(&architecture).unwrap();
+    let documented = include_str!("../../docs/training.md");
+    for line in text.lines() {
+        let key = line.split(' ').next().unwrap();
+        assert!(documented.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+const MODEL: &str =
+    "layer = \"s4d\"\nchannels = 1\nstates = 1\nlayers = 1\ninputs = 1\noutputs = 1";
