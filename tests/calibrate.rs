@@ -24,7 +24,7 @@ use hankelite::infer::{
     InferError, Network, Path as Run, Score, Sequence, heard, importance, input_statistics,
 };
 use hankelite::model::{
-    Block, Encoder, Head, LayerNorm, Linear, Model, OutputLinear, Placement, Pooling,
+    Block, Encoder, Head, LayerNorm, Linear, Model, Norm, OutputLinear, Placement, Pooling,
 };
 use hankelite::ssm::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
@@ -71,6 +71,7 @@ impl Draw {
         Block {
             name: format!("layers.{index}"),
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
+            backward: Vec::new(),
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),
                 gated,
@@ -81,9 +82,16 @@ impl Draw {
                     bias: scales(self),
                     epsilon: 1e-5,
                 };
-                (norm, placement)
+                (Norm::Layer(norm), placement)
             }),
         }
+    }
+}
+
+fn layer_norm(block: &mut Block) -> &mut LayerNorm {
+    match &mut block.norm {
+        Some((Norm::Layer(norm), _)) => norm,
+        _ => unreachable!("the samples have layer norms"),
     }
 }
 
@@ -93,7 +101,7 @@ fn model(norm: Option<Placement>, gated: Option<bool>, pooling: Pooling) -> Mode
         encoder: Some(Encoder::Linear(draw.linear(2, CHANNELS))),
         blocks: (0..2).map(|index| draw.block(index, norm, gated)).collect(),
         head: Some(Head {
-            pooling,
+            pooling: Some(pooling),
             linear: draw.linear(CHANNELS, CLASSES),
         }),
     }
@@ -345,8 +353,8 @@ fn any_other_model_is_refused() {
     refused(&|m| drop(m.blocks[1].systems.pop()));
     let print = refused(&|m| m.blocks[0].systems.swap(0, 1));
     assert!(print.contains("fingerprint"), "{print}");
-    refused(&|m| more(&mut m.blocks[0].norm.as_mut().unwrap().0.weight));
-    refused(&|m| more(&mut m.blocks[0].norm.as_mut().unwrap().0.bias));
+    refused(&|m| more(&mut layer_norm(&mut m.blocks[0]).weight));
+    refused(&|m| more(&mut layer_norm(&mut m.blocks[0]).bias));
     refused(&|m| m.blocks[1].norm.as_mut().unwrap().1 = Placement::Pre);
     refused(&|m| {
         more(
@@ -361,7 +369,8 @@ fn any_other_model_is_refused() {
         )
     });
     refused(&|m| more(m.head.as_mut().unwrap().linear.bias.as_mut().unwrap()));
-    refused(&|m| m.head.as_mut().unwrap().pooling = Pooling::Last);
+    refused(&|m| m.head.as_mut().unwrap().pooling = Some(Pooling::Last));
+    refused(&|m| m.head.as_mut().unwrap().pooling = None);
     refused(&|m| {
         let Some(Encoder::Linear(linear)) = &mut m.encoder else {
             unreachable!("the samples have a linear encoder");

@@ -500,7 +500,13 @@ fn faults_are_named() -> Outcome {
     other.blocks[1].systems.pop();
     let refused = Network::from_model(&other, &options, &Device::Cpu);
     assert!(matches!(refused, Err(NetworkError::Channels { .. })));
-    let network = made(options)?;
+    Ok(())
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_told() -> Outcome {
+    let good = architecture(LayerKind::S4d);
+    let network = Network::random(&good, LENGTH, 1, &Device::Cpu)?;
     let wide = Input {
         steps: Tensor::zeros((1, LENGTH, 9), DType::F32, &Device::Cpu)?,
         lengths: None,

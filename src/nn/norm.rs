@@ -68,45 +68,109 @@ impl<T: Real> ChannelStatistics<T> {
 
     /// Normalises every row in place.
     pub(super) fn apply(&self, rows: &mut [T], affine: Affine<'_, T>) {
-        let channels = self.mean.len();
-        for row in rows.chunks_exact_mut(channels) {
-            for h in 0..channels {
-                let normal = (row[h] - self.mean[h]) * self.scale[h];
-                row[h] = normal * affine.weight[h] + affine.bias[h];
-            }
-        }
+        Arch::new().dispatch(BatchForward {
+            rows,
+            statistics: self,
+            affine,
+        });
     }
 
-    /// Adds Σ g (x − μ)/√(v + ε) and Σ g over the rows: the gradients of weight and bias.
+    /// Adds Σ g x̂ and Σ g over the rows: the gradients of weight and bias.
     pub(super) fn sums(&self, x: &[T], g: &[T], sums: AffineGradient<'_, T>) {
-        let channels = self.mean.len();
-        for (x, g) in x.chunks_exact(channels).zip(g.chunks_exact(channels)) {
-            for h in 0..channels {
-                sums.weight[h] += g[h] * (x[h] - self.mean[h]) * self.scale[h];
-                sums.bias[h] += g[h];
-            }
-        }
+        let statistics = self;
+        Arch::new().dispatch(BatchSums {
+            x,
+            g,
+            statistics,
+            sums,
+        });
     }
 
-    /// g ← the gradient of x, given the sums over all `count` rows.
+    /// g ← the gradient of x, given the weight and the means of g x̂ and g over all rows.
     ///
     /// ```text
-    /// ∂x = w s (g − Σg/n − x̂ Σ(g x̂)/n)
+    /// ∂x = w s (g − mean g − x̂ mean(g x̂))
     /// ```
-    pub(super) fn backward(
-        &self,
-        x: &[T],
-        g: &mut [T],
-        weight: &[T],
-        (sums, count): ((&[T], &[T]), usize),
-    ) {
-        let channels = self.mean.len();
-        let share = T::of(1.0 / count as f64);
-        for (x, g) in x.chunks_exact(channels).zip(g.chunks_exact_mut(channels)) {
-            for h in 0..channels {
-                let normal = (x[h] - self.mean[h]) * self.scale[h];
-                let centred = g[h] - (sums.1[h] + normal * sums.0[h]) * share;
-                g[h] = weight[h] * self.scale[h] * centred;
+    pub(super) fn backward(&self, x: &[T], g: &mut [T], weight: &[T], means: (&[T], &[T])) {
+        let statistics = self;
+        Arch::new().dispatch(BatchBackward {
+            x,
+            g,
+            statistics,
+            weight,
+            means,
+        });
+    }
+}
+
+struct BatchForward<'a, T> {
+    rows: &'a mut [T],
+    statistics: &'a ChannelStatistics<T>,
+    affine: Affine<'a, T>,
+}
+
+impl<T: Real> WithSimd for BatchForward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ChannelStatistics { mean, scale, .. } = self.statistics;
+        for row in self.rows.chunks_exact_mut(mean.len()) {
+            let affine = self.affine.weight.iter().zip(self.affine.bias);
+            let normal = row.iter_mut().zip(mean).zip(scale);
+            for (((x, m), s), (w, b)) in normal.zip(affine) {
+                *x = (*x - *m) * *s * *w + *b;
+            }
+        }
+    }
+}
+
+struct BatchSums<'a, T> {
+    x: &'a [T],
+    g: &'a [T],
+    statistics: &'a ChannelStatistics<T>,
+    sums: AffineGradient<'a, T>,
+}
+
+impl<T: Real> WithSimd for BatchSums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ChannelStatistics { mean, scale, .. } = self.statistics;
+        let rows = self.x.chunks_exact(mean.len());
+        for (x, g) in rows.zip(self.g.chunks_exact(mean.len())) {
+            let sums = self.sums.weight.iter_mut().zip(self.sums.bias.iter_mut());
+            let normal = x.iter().zip(mean).zip(scale).zip(g);
+            for ((((x, m), s), g), (of_w, of_b)) in normal.zip(sums) {
+                *of_w += *g * (*x - *m) * *s;
+                *of_b += *g;
+            }
+        }
+    }
+}
+
+struct BatchBackward<'a, T> {
+    x: &'a [T],
+    g: &'a mut [T],
+    statistics: &'a ChannelStatistics<T>,
+    weight: &'a [T],
+    means: (&'a [T], &'a [T]),
+}
+
+impl<T: Real> WithSimd for BatchBackward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ChannelStatistics { mean, scale, .. } = self.statistics;
+        let rows = self.x.chunks_exact(mean.len());
+        for (x, g) in rows.zip(self.g.chunks_exact_mut(mean.len())) {
+            let means = self.weight.iter().zip(self.means.0).zip(self.means.1);
+            let normal = x.iter().zip(mean).zip(scale).zip(g);
+            for ((((x, m), s), g), ((w, tilted), plain)) in normal.zip(means) {
+                let normal = (*x - *m) * *s;
+                *g = *w * *s * (*g - *plain - normal * *tilted);
             }
         }
     }

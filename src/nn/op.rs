@@ -27,6 +27,7 @@ use crate::nn::plan::Size;
 use crate::nn::pool::Lease;
 use crate::nn::pool::Workspace;
 use crate::nn::pool::Workspaces;
+use crate::nn::pooling;
 use crate::nn::real::Real;
 use crate::nn::stack;
 use crate::nn::stack::SavedBlock;
@@ -173,7 +174,7 @@ impl Whole {
         let (out, shape) = match &self.plan.pooling {
             None => (out.to_vec(), Shape::from((batch, length, channels))),
             Some(weights) => (
-                stack::pool(&out, weights, size),
+                pooling::pool(&out, weights, size),
                 Shape::from((batch, channels)),
             ),
         };
@@ -230,7 +231,7 @@ impl Whole {
         with_storage(gradient, |storage, layout| {
             let g = part::<T>(storage, layout)?;
             Ok(match &self.plan.pooling {
-                Some(weights) => stack::spread(g, weights, size, workspace),
+                Some(weights) => pooling::spread(g, weights, size, workspace),
                 None => {
                     let mut own = workspace.numbers(g.len());
                     own.copy_from_slice(g);
@@ -372,7 +373,7 @@ mod tests {
                 let decay = |i: usize| -0.3 - 0.29 * number(seed, i);
                 // The first mode of a channel may grow.
                 let sign = |i: usize| {
-                    if growing && i % plan.modes == 0 {
+                    if growing && i.is_multiple_of(plan.modes) {
                         -1.0
                     } else {
                         1.0
@@ -516,6 +517,45 @@ mod tests {
                 }
                 start += before.len();
             }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn both_forms_of_the_encoders_agree() -> Result<()> {
+        let channels = 18;
+        let tokens: Vec<u32> = (0..BATCH * LENGTH).map(|i| (i * i % 5) as u32).collect();
+        let tokens = Tensor::from_vec(tokens, (BATCH, LENGTH), &Device::Cpu)?;
+        let count = BATCH * LENGTH * 3;
+        let values: Vec<f64> = (0..count).map(|i| number(1.0, i)).collect();
+        let values = Tensor::from_vec(values, (BATCH, LENGTH, 3), &Device::Cpu)?;
+        let embedding = Encoding::Embedding { vocabulary: 5 };
+        for (encoding, steps) in [
+            (Encoding::Linear { inputs: 3 }, values),
+            (embedding, tokens),
+        ] {
+            let norm = Some((NormKind::Layer, Placement::Pre));
+            let plan = Arc::new(NetworkPlan {
+                channels,
+                encoding,
+                blocks: vec![block(2, norm, Mixing::Plain)],
+                pooling: None,
+            });
+            let Inputs { modes, .. } = inputs(&plan.blocks, channels, false)?;
+            let parameters = (0..plan.numbers().1).map(|i| number(2.0, i));
+            let parameters = Tensor::from_iter(parameters, &Device::Cpu)?;
+            let parameters = Var::from_tensor(&parameters)?;
+            let workspaces = Workspaces::new();
+            let fast = network((&steps, &modes, &parameters), (&plan, &workspaces))?.0;
+            let slow = plain::network(&steps, &modes, &parameters, &plan)?.0;
+            let gradient = |out: &Tensor| {
+                let store = (out * out)?.sum_all()?.backward()?;
+                let gradient = store.get(&parameters).expect("a gradient");
+                gradient.to_vec1::<f64>()
+            };
+            assert!(worst(&gradient(&fast)?, &gradient(&slow)?) < 1e-10);
+            let flat = |x: Tensor| x.flatten_all()?.to_vec1::<f64>();
+            assert!(worst(&flat(fast)?, &flat(slow)?) < 1e-12);
         }
         Ok(())
     }

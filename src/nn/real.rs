@@ -162,6 +162,11 @@ impl Real for f32 {
     }
 }
 
+/// out ← out + more.
+pub(super) fn add<T: Real>(out: &mut [T], more: &[T]) {
+    out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
+}
+
 /// 1/√(2π).
 const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
 

@@ -244,7 +244,7 @@ impl<V: Copy> State<V> {
         input: [V; 2],
     ) -> Self {
         let mut next = self;
-        for part in 0..2 {
+        for part in [0, 1] {
             let re = T::fused(simd, by.minus_im, self.im[part], input[part]);
             next.re[part] = T::fused(simd, by.re, self.re[part], re);
             let im = T::times(simd, by.im, self.re[part]);
@@ -262,7 +262,7 @@ impl<V: Copy> State<V> {
         other: Self,
     ) -> Self {
         let mut next = self;
-        for part in 0..2 {
+        for part in [0, 1] {
             let re = T::fused(simd, by.re, other.re[part], self.re[part]);
             next.re[part] = T::fused(simd, by.minus_im, other.im[part], re);
             let im = T::fused(simd, by.re, other.im[part], self.im[part]);
@@ -380,12 +380,15 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         pass_through::<T, S>(simd, &self.group.feedthrough, self.of_y, self.of_u);
         let width = T::vectors::<S>(&self.group.feedthrough).len();
         let modes = self.group.modes.len();
-        let mut starts = Vec::new();
         for c in 0..width {
             for m in 0..modes {
                 let sums = &mut self.sums[2 * m..2 * m + 2];
-                let work = (self.input, self.of_y, &mut *self.of_u);
-                run_back::<T, S>(simd, (&self.group.modes[m], c), work, (sums, &mut starts));
+                let series = Series {
+                    input: self.input,
+                    of_y: self.of_y,
+                    of_u: &mut *self.of_u,
+                };
+                run_back::<T, S>(simd, (&self.group.modes[m], c), series, sums);
             }
             let zero = T::splat(simd, T::zero());
             let mut total = zero;
@@ -399,19 +402,26 @@ impl<T: Real> WithSimd for Backward<'_, T> {
     }
 }
 
+/// Input, gradient of the output, and gradient of the input, which is added to.
+struct Series<'a, T> {
+    input: &'a [Point<T>],
+    of_y: &'a [Point<T>],
+    of_u: &'a mut [Point<T>],
+}
+
 /// One mode of one vector of channels, backwards in time.
 #[inline(always)]
 fn run_back<T: Real, S: Simd>(
     simd: S,
     (mode, c): (&LaneMode<T>, usize),
-    (input, of_y, of_u): (&[Point<T>], &[Point<T>], &mut [Point<T>]),
-    (sums, starts): (&mut [Point<T>], &mut Vec<State<T::Vector<S>>>),
+    Series { input, of_y, of_u }: Series<'_, T>,
+    sums: &mut [Point<T>],
 ) {
     let pole = Constant::of::<T, S>(simd, &mode.pole, c);
     let weight = Constant::of::<T, S>(simd, &mode.weight, c);
     let drift = Constant::of::<T, S>(simd, &mode.drift, c);
     let zero = State::zero::<T, S>(simd);
-    starts.clear();
+    let mut starts = Vec::with_capacity(input.len().div_ceil(CHUNK));
     let mut state = zero;
     for chunk in input.chunks(CHUNK) {
         starts.push(state);
@@ -437,7 +447,7 @@ fn run_back<T: Real, S: Simd>(
             let gradient = tail.read::<T, S>(simd, weight, both::<T, S>(&of_u[t], c));
             put::<T, S>(&mut of_u[t], c, gradient);
             let (now, before) = (states[at + 1], states[at]);
-            for part in 0..2 {
+            for part in [0, 1] {
                 let (re, im) = (tail.re[part], tail.im[part]);
                 tilt[0] = T::fused(simd, re, before.re[part], tilt[0]);
                 let cross = T::times(simd, im, before.im[part]);

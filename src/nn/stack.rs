@@ -8,15 +8,10 @@
 //! Gradients of the parameters are summed over fixed groups of slabs, and those sums in order:
 //! the same bits for any number of threads.
 
-use pulp::Arch;
-use pulp::Simd;
-use pulp::WithSimd;
 use rayon::prelude::*;
 
 use crate::model::Placement;
-use crate::nn::convolution::Convolution;
 use crate::nn::convolution::Dynamics;
-use crate::nn::convolution::DynamicsGradient;
 use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
 use crate::nn::lanes::Lanes;
@@ -28,6 +23,7 @@ use crate::nn::norm::AffineGradient;
 use crate::nn::norm::ChannelStatistics;
 use crate::nn::norm::layer_norm;
 use crate::nn::norm::layer_norm_backward;
+use crate::nn::operator::Operator;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::NormKind;
 use crate::nn::plan::Size;
@@ -36,7 +32,7 @@ use crate::nn::plan::unpack_modes;
 use crate::nn::pool::Lease;
 use crate::nn::pool::Workspace;
 use crate::nn::real::Real;
-use crate::nn::scan::Scan;
+use crate::nn::real::add;
 
 /// Groups of slabs that gradients are summed over: also the most threads that a backward pass
 /// keeps busy.
@@ -44,10 +40,6 @@ const SEGMENTS: usize = 16;
 
 /// Numbers that the mixing works on at a time: a few such tiles fit into the first caches.
 const TILE: usize = 4096;
-
-/// The largest number of modes for which the recurrence is taken: `docs/performance.md` has the
-/// measurement.
-const SCAN_MODES: usize = 8;
 
 /// What the backward pass needs of one block.
 pub(super) struct SavedBlock<T> {
@@ -58,66 +50,6 @@ pub(super) struct SavedBlock<T> {
     operator: Operator<T>,
     /// Of a batch norm.
     pub(super) statistics: Option<ChannelStatistics<T>>,
-}
-
-/// The state space of a block in the form that is cheaper.
-enum Operator<T> {
-    Convolution(Convolution<T>),
-    Scan(Scan<T>),
-}
-
-impl<T: Real> Operator<T> {
-    fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>, workspace: &Workspace<T>) -> Self {
-        let few = |modes: &Modes| {
-            modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
-        };
-        if dynamics.backward.is_empty() && dynamics.forward.iter().all(few) {
-            Operator::Scan(Scan::new(lanes, dynamics))
-        } else {
-            Operator::Convolution(Convolution::new(lanes, dynamics, workspace))
-        }
-    }
-
-    fn forward(&self, u: &[T], y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
-        match self {
-            Operator::Convolution(convolution) => convolution.forward(u, y, points),
-            Operator::Scan(scan) => scan.forward(u, y, points),
-        }
-    }
-
-    fn sums(&self) -> usize {
-        match self {
-            Operator::Convolution(convolution) => convolution.sums(),
-            Operator::Scan(scan) => scan.sums(),
-        }
-    }
-
-    fn scratch(&self) -> usize {
-        match self {
-            Operator::Convolution(convolution) => convolution.scratch(),
-            Operator::Scan(scan) => scan.scratch(),
-        }
-    }
-
-    fn backward(
-        &self,
-        g: &[T],
-        u: &mut [T],
-        sums: &mut [Point<T>],
-        points: &mut [Lease<Point<T>>; 2],
-    ) {
-        match self {
-            Operator::Convolution(convolution) => convolution.backward(g, u, sums, points),
-            Operator::Scan(scan) => scan.backward(g, u, sums, points),
-        }
-    }
-
-    fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: &mut [Point<T>]) -> DynamicsGradient<T> {
-        match self {
-            Operator::Convolution(convolution) => convolution.gradient(dynamics, sums),
-            Operator::Scan(scan) => scan.gradient(dynamics, sums),
-        }
-    }
 }
 
 /// Buffers of one thread.
@@ -253,70 +185,6 @@ impl<'a, T: Real> Block<'a, T> {
                     layer_norm(out, self.affine(epsilon));
                 }
             }
-        }
-    }
-}
-
-fn add<T: Real>(out: &mut [T], more: &[T]) {
-    out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
-}
-
-/// The weighted sum over time of each sequence of x: batch × H.
-pub(super) fn pool<T: Real>(x: &[T], weights: &[f64], size: Size) -> Vec<T> {
-    let row = size.length * size.channels;
-    let mut pooled = vec![T::zero(); size.batch * size.channels];
-    let sequences = x.par_chunks(row).zip(weights.par_chunks(size.length));
-    let sequences = sequences.zip(pooled.par_chunks_mut(size.channels));
-    sequences.for_each(|((x, weights), pooled)| {
-        Arch::new().dispatch(Pool { x, weights, pooled });
-    });
-    pooled
-}
-
-/// The gradient of x from that of its pooled form.
-pub(super) fn spread<T: Real>(
-    g: &[T],
-    weights: &[f64],
-    size: Size,
-    workspace: &Workspace<T>,
-) -> Lease<T> {
-    let row = size.length * size.channels;
-    let mut out = workspace.numbers(size.batch * row);
-    let sequences = out.par_chunks_mut(row).zip(weights.par_chunks(size.length));
-    let sequences = sequences.zip(g.par_chunks(size.channels));
-    sequences.for_each(|((out, weights), g)| {
-        for (out, weight) in out.chunks_exact_mut(size.channels).zip(weights) {
-            let weight = T::of(*weight);
-            out.iter_mut().zip(g).for_each(|(x, g)| *x = weight * *g);
-        }
-    });
-    out
-}
-
-struct Pool<'a, T> {
-    x: &'a [T],
-    weights: &'a [f64],
-    pooled: &'a mut [T],
-}
-
-impl<T: Real> WithSimd for Pool<'_, T> {
-    type Output = ();
-
-    /// Sums of 64 steps, and sums of those: the rounding does not grow with the length.
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let channels = self.pooled.len();
-        let mut part = vec![T::zero(); channels];
-        let chunks = self.x.chunks(64 * channels).zip(self.weights.chunks(64));
-        for (rows, weights) in chunks {
-            part.fill(T::zero());
-            for (row, weight) in rows.chunks_exact(channels).zip(weights) {
-                let weight = T::of(*weight);
-                for (sum, x) in part.iter_mut().zip(row) {
-                    *sum += weight * *x;
-                }
-            }
-            add(self.pooled, &part);
         }
     }
 }
@@ -637,10 +505,12 @@ fn batch_norm_backward<T: Real>(
     }
     let places = block.plan.places(channels);
     let of_weight = &block.parameters[places.norm_weight.clone()];
-    let sums = ((&weight[..], &bias[..]), x.len() / channels);
+    let share = T::of(channels as f64 / x.len() as f64);
+    let mean = |sums: &[T]| -> Vec<T> { sums.iter().map(|sum| *sum * share).collect() };
+    let (tilted, plain) = (mean(&weight), mean(&bias));
     x.par_chunks(slab)
         .zip(g.par_chunks_mut(slab))
-        .for_each(|(x, g)| statistics.backward(x, g, of_weight, sums));
+        .for_each(|(x, g)| statistics.backward(x, g, of_weight, (&tilted, &plain)));
     add(&mut of_parameters[places.norm_weight], &weight);
     add(&mut of_parameters[places.norm_bias], &bias);
 }
