@@ -127,6 +127,7 @@ fn block(system: &DiagonalSystem) -> Block {
     Block {
         name: "layer".into(),
         systems: vec![system.clone()],
+        backward: Vec::new(),
         output: None,
         norm: None,
     }
