@@ -177,22 +177,9 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    if let Some(picture) = &arguments.picture {
-        let source = source_path(&arguments.calibrate);
-        let mut inputs = vec![path.as_path()];
-        inputs.extend(source.as_deref());
-        check_destination(picture, &inputs)?;
-    }
+    check_picture(arguments)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let blocks = checkpoint.model.blocks.iter();
-    let most = blocks.map(|block| block.order()).max().unwrap_or(0);
-    if let Some(wrong) = arguments
-        .orders
-        .iter()
-        .find(|&&order| order == 0 || order > most)
-    {
-        bail!("--orders has {wrong}, expected 1 to {most}");
-    }
+    check_orders(arguments, &checkpoint)?;
     let data = match &arguments.data {
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
@@ -239,6 +226,31 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         return printer.json(&document);
     }
     show(&document, printer)
+}
+
+/// Whether the picture may be written, before long work.
+fn check_picture(arguments: &Arguments) -> anyhow::Result<()> {
+    let Some(picture) = &arguments.picture else {
+        return Ok(());
+    };
+    let source = source_path(&arguments.calibrate);
+    let mut inputs = vec![arguments.input.checkpoint.as_path()];
+    inputs.extend(source.as_deref());
+    inputs.extend(arguments.data.as_ref().and_then(Source::path));
+    Ok(check_destination(picture, &inputs)?)
+}
+
+fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<()> {
+    let blocks = checkpoint.model.blocks.iter();
+    let most = blocks.map(|block| block.order()).max().unwrap_or(0);
+    if let Some(wrong) = arguments
+        .orders
+        .iter()
+        .find(|&&order| order == 0 || order > most)
+    {
+        bail!("--orders has {wrong}, expected 1 to {most}");
+    }
+    Ok(())
 }
 
 /// What every row is measured on.

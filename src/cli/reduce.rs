@@ -192,8 +192,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         check_destination(output, &[path])?;
     }
     let declared = arguments.declarations.declared();
-    let runs = arguments.data.is_some() || arguments.calibrate.is_some();
-    let checkpoint = match runs {
+    let checkpoint = match arguments.data.is_some() || arguments.calibrate.is_some() {
         true => open(path, &declared, printer)?,
         false => open_dynamics(path, &declared, printer)?,
     };
@@ -211,7 +210,6 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_length,
     } = work;
     let reduced = checkpoint.with_model(model);
-    let parameters_after = reduced.parameters()?;
     let mut document = Document {
         checkpoint: path.display().to_string(),
         output: arguments
@@ -224,7 +222,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_length,
         dry_run: arguments.dry_run,
         parameters_before: checkpoint.parameters()?,
-        parameters_after,
+        parameters_after: reduced.parameters()?,
         seconds: 0.0,
         rounding_error: None,
         before: None,

@@ -78,6 +78,8 @@ struct Point {
     /// Stored states that are used, over all channels.
     states: usize,
     share: f64,
+    /// The share that was allowed: `reduce --budget`.
+    budget: f64,
     /// The largest order of each layer: what its tensors store.
     stored: Vec<usize>,
     relative_error: f64,
@@ -105,13 +107,7 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    if let Some(picture) = &arguments.picture {
-        let source = source_path(&arguments.calibrate);
-        let mut inputs = vec![path.as_path()];
-        inputs.extend(source.as_deref());
-        inputs.extend(arguments.data.as_ref().and_then(Source::path));
-        check_destination(picture, &inputs)?;
-    }
+    check_picture(arguments)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let data = match &arguments.data {
         None => None,
@@ -126,23 +122,13 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
         None => None,
     };
-    let progress = printer.progress(orders.len(), "sizes");
-    let mut points = Vec::with_capacity(orders.len());
-    let mut weight = "spectrum";
-    for order in orders {
-        let (point, by) = point(
-            order,
-            arguments,
-            &checkpoint,
-            &prepared,
-            data.as_ref(),
-            printer,
-        )?;
-        points.push(point);
-        weight = by;
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
+    let work = Work {
+        arguments,
+        checkpoint: &checkpoint,
+        prepared: &prepared,
+        data: data.as_ref(),
+    };
+    let (points, weight) = work.points(&orders, printer)?;
     let (recommended, rule) = recommend(&points, full.as_ref());
     let systems = checkpoint
         .model
@@ -170,6 +156,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         return printer.json(&document);
     }
     show(&document, printer)
+}
+
+/// Whether the picture may be written, before long work.
+fn check_picture(arguments: &Arguments) -> anyhow::Result<()> {
+    let Some(picture) = &arguments.picture else {
+        return Ok(());
+    };
+    let source = source_path(&arguments.calibrate);
+    let mut inputs = vec![arguments.input.checkpoint.as_path()];
+    inputs.extend(source.as_deref());
+    inputs.extend(arguments.data.as_ref().and_then(Source::path));
+    Ok(check_destination(picture, &inputs)?)
 }
 
 fn orders(asked: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
@@ -216,34 +214,62 @@ fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Setti
     settings
 }
 
-fn point(
-    order: f64,
-    arguments: &Arguments,
-    checkpoint: &Checkpoint,
-    prepared: &Prepared<'_>,
-    data: Option<&Dataset>,
-    printer: &Printer,
-) -> anyhow::Result<(Point, &'static str)> {
-    let start = Instant::now();
-    let calibrated = prepared.reduce(&settings(order, arguments, checkpoint))?;
-    let seconds = start.elapsed().as_secs_f64();
-    let choice = calibrated.choice;
-    let reduced = checkpoint.with_model(calibrated.model);
-    let result = match data {
-        Some(data) => Some(score(&reduced, data, InferPath::Fft, printer)?),
-        None => None,
-    };
-    let point = Point {
-        order,
-        states: choice.states,
-        share: choice.states as f64 / choice.states_before as f64,
-        stored: calibrated.records.iter().map(|layer| layer.order).collect(),
-        relative_error: choice.relative_error,
-        logit_change: choice.logit_change,
-        result,
-        seconds,
-    };
-    Ok((point, choice.weight))
+/// What every size is made from and measured on.
+struct Work<'a> {
+    arguments: &'a Arguments,
+    checkpoint: &'a Checkpoint,
+    prepared: &'a Prepared<'a>,
+    data: Option<&'a Dataset>,
+}
+
+impl Work<'_> {
+    /// One point for each size, and the metric that was used.
+    fn points(
+        &self,
+        orders: &[f64],
+        printer: &Printer,
+    ) -> anyhow::Result<(Vec<Point>, &'static str)> {
+        let progress = printer.progress(orders.len(), "sizes");
+        let mut points = Vec::with_capacity(orders.len());
+        let mut weight = "spectrum";
+        for &order in orders {
+            let (point, by) = self.point(order, printer)?;
+            points.push(point);
+            weight = by;
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        Ok((points, weight))
+    }
+
+    fn point(&self, order: f64, printer: &Printer) -> anyhow::Result<(Point, &'static str)> {
+        let start = Instant::now();
+        let settings = settings(order, self.arguments, self.checkpoint);
+        let calibrated = self.prepared.reduce(&settings)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let choice = calibrated.choice;
+        let reduced = self.checkpoint.with_model(calibrated.model);
+        let result = match self.data {
+            Some(data) => Some(score(&reduced, data, InferPath::Fft, printer)?),
+            None => None,
+        };
+        let budget = match settings.size {
+            Size::Budget(share) => share,
+            _ => choice.states as f64 / choice.states_before as f64,
+        };
+        let point = Point {
+            order,
+            budget,
+            states: choice.states,
+            share: choice.states as f64 / choice.states_before as f64,
+            stored: calibrated.records.iter().map(|layer| layer.order).collect(),
+            relative_error: choice.relative_error,
+            logit_change: choice.logit_change,
+            result,
+            seconds,
+        };
+        Ok((point, choice.weight))
+    }
 }
 
 /// The point to take, and by which rule.
@@ -281,7 +307,7 @@ fn command(arguments: &Arguments, point: &Point) -> String {
     let checkpoint = arguments.input.checkpoint.display();
     let size = match arguments.ways.uniform() {
         true => format!("--order {}", point.order.floor()),
-        false => format!("--budget {}", point.share),
+        false => format!("--budget {}", point.budget),
     };
     format!(
         "compress-model reduce {checkpoint} --calibrate {}{} {size} --output small.safetensors",

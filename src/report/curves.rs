@@ -1,5 +1,6 @@
 //! Curves over a logarithmic axis as SVG.
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// One curve.
@@ -42,17 +43,16 @@ pub fn curves_svg(curves: &[Curve], captions: &Captions<'_>, ringed: Option<(f64
     text
 }
 
-fn draw(
-    text: &mut String,
+fn draw<'t>(
+    text: &'t mut String,
     curves: &[Curve],
     captions: &Captions<'_>,
     ringed: Option<(f64, f64)>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let finite = |&&(x, y): &&(f64, f64)| x > 0.0 && x.is_finite() && y.is_finite();
+) -> Result<(), Box<dyn std::error::Error + 't>> {
     let all = || {
         curves
             .iter()
-            .flat_map(|curve| curve.points.iter().filter(finite))
+            .flat_map(|curve| curve.points.iter().filter(|point| finite(point)))
     };
     let range = |get: fn(&(f64, f64)) -> f64| {
         let low = all().map(get).fold(f64::INFINITY, f64::min);
@@ -86,10 +86,33 @@ fn draw(
         .y_desc(captions.y)
         .label_style(("sans-serif", 13))
         .draw()?;
+    draw_curves(&mut chart, curves, ringed)?;
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(180, 180, 180))
+        .position(SeriesLabelPosition::LowerRight)
+        .label_font(("sans-serif", 13))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+fn finite(&(x, y): &(f64, f64)) -> bool {
+    x > 0.0 && x.is_finite() && y.is_finite()
+}
+
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+fn draw_curves<'b>(
+    chart: &mut Chart<'_, 'b>,
+    curves: &[Curve],
+    ringed: Option<(f64, f64)>,
+) -> Result<(), Box<dyn std::error::Error + 'b>> {
     for (index, curve) in curves.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let points = || {
-            let points = curve.points.iter().filter(finite);
+            let points = curve.points.iter().filter(|point| finite(point));
             points.map(|&(x, y)| (x.log2(), y))
         };
         chart
@@ -102,14 +125,6 @@ fn draw(
         let ring = Circle::new((x.log2(), y), 8, BLACK.stroke_width(2));
         chart.draw_series(std::iter::once(ring))?;
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(180, 180, 180))
-        .position(SeriesLabelPosition::LowerRight)
-        .label_font(("sans-serif", 13))
-        .draw()?;
-    root.present()?;
     Ok(())
 }
 
@@ -141,7 +156,7 @@ mod tests {
             x: "states",
             y: "accuracy",
         };
-        let svg = curves_svg(&[curve.clone()], &captions, Some((4.0, 90.0)));
+        let svg = curves_svg(std::slice::from_ref(&curve), &captions, Some((4.0, 90.0)));
         for word in ["title", "states", "accuracy", "one", "</svg>"] {
             assert!(svg.contains(word), "{word}");
         }
