@@ -7,6 +7,7 @@ use candle_core::DType;
 use candle_core::Device;
 use candle_core::Tensor;
 use candle_nn::Optimizer;
+use hankelite::Declared;
 use hankelite::Model;
 use hankelite::infer;
 use hankelite::infer::Sequence;
@@ -197,6 +198,53 @@ fn a_padded_sequence_gives_the_logits_of_the_short_one() -> Outcome {
             };
             let alone = outputs(&network, &short)?;
             assert!(worst(&alone, &found[item * 3..(item + 1) * 3]) < 1e-12);
+        }
+    }
+    Ok(())
+}
+
+/// A checkpoint of trained weights: the file, and the length of its sequences.
+fn check_checkpoint(path: &std::path::Path, length: usize) -> Outcome {
+    let declared = Declared {
+        norm: Some(Placement::Post),
+        ..Declared::default()
+    };
+    let checkpoint = hankelite::read(path, &declared)?;
+    let model = &checkpoint.model;
+    let inputs = model.inputs().expect("a classifier has an encoder");
+    let values: Vec<f32> = (0..2 * length * inputs)
+        .map(|i| (0.1 * i as f32).sin().abs())
+        .collect();
+    let host = infer::Network::new(model, length, infer::Path::Fft)?;
+    let halves = values.chunks_exact(length * inputs);
+    let expected = halves.map(|sequence| host.logits(Sequence::Values(sequence)));
+    let expected = expected.collect::<Result<Vec<_>, _>>()?.concat();
+    for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 1e-4)] {
+        let options = NetworkOptions {
+            dtype,
+            ..NetworkOptions::new(length)
+        };
+        let network = Network::from_model(model, &options, &Device::Cpu)?;
+        let input = Input {
+            steps: Tensor::from_slice(&values, (2, length, inputs), &Device::Cpu)?,
+            lengths: None,
+        };
+        let far = worst(&outputs(&network, &input)?, &expected);
+        assert!(far < tolerance, "{}: {far:e} in {dtype:?}", path.display());
+        let back = network.to_model()?;
+        for (a, b) in back.blocks.iter().zip(&model.blocks) {
+            assert_eq!(a.systems, b.systems);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn trained_checkpoints_become_networks_with_the_same_logits() -> Outcome {
+    check_checkpoint(&common::here("../models/waves/model.safetensors"), 96)?;
+    for (file, length) in [("gevorgyg", 784), ("dallingordon", 1024)] {
+        if let Some(path) = common::shared(&format!("data/checkpoints/{file}/ckpt.pth")) {
+            check_checkpoint(&path, length)?;
         }
     }
     Ok(())

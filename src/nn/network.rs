@@ -146,6 +146,9 @@ impl NetworkOptions {
 /// global pool; the same bits for any number of them. On other devices the blocks are put
 /// together from candle's operations.
 ///
+/// Work is shared out by slabs of two sequences (of 2⌊16/H⌋ where H < 16), so a batch should hold
+/// several slabs for each thread. Buffers of a step are kept for the next one.
+///
 /// Padding behind a sequence's length does not enter the pooled outputs, but in a bidirectional
 /// layer it does reach the steps before it, as in the public code.
 pub struct Network {
@@ -261,6 +264,7 @@ impl Network {
             length,
             channels: self.channels,
         };
+        let training = random.is_some();
         let encoder = self.encoder.as_ref();
         let head = self.head.as_ref();
         let pooling = head.map(|head| head.pooling((batch, length), input.lengths.as_deref()));
@@ -273,6 +277,7 @@ impl Network {
             encoding: encoder.map_or(Ok(Encoding::None), TrainableEncoder::encoding)?,
             blocks: self.blocks.iter().map(block).collect::<Result<_, _>>()?,
             pooling: pooling.transpose()?.flatten(),
+            training,
         };
         Ok((plan, size))
     }

@@ -150,7 +150,7 @@ impl Whole {
 
     fn run<T: Real>(
         &self,
-        size: Size,
+        (size, keep): (Size, bool),
         (steps, modes, parameters): (Steps<'_, T>, &[f64], &[T]),
         workspace: &Workspace<T>,
     ) -> Result<(Lease<T>, Vec<SavedBlock<T>>)> {
@@ -158,7 +158,8 @@ impl Whole {
         let (encoder, parameters) = parameters.split_at(encoding.parameters(size.channels));
         let x = encode(encoding, steps, (encoder, size), workspace)?;
         let inputs = (x, modes, parameters);
-        Ok(stack::forward(&self.plan.blocks, size, inputs, workspace))
+        let plans = (&self.plan.blocks[..], keep);
+        Ok(stack::forward(plans, size, inputs, workspace))
     }
 
     fn forward<T: Real>(
@@ -167,9 +168,11 @@ impl Whole {
         inputs: (Steps<'_, T>, &[f64], &[T]),
         workspace: &Workspace<T>,
     ) -> Result<(CpuStorage, Shape)> {
-        let (out, saved) = self.run(size, inputs, workspace)?;
+        let (out, saved) = self.run((size, self.plan.training), inputs, workspace)?;
         *locked(&self.found) = statistics(&saved);
-        *locked(&self.saved) = Some(Box::new(saved));
+        if self.plan.training {
+            *locked(&self.saved) = Some(Box::new(saved));
+        }
         let (batch, length, channels) = (size.batch, size.length, size.channels);
         let (out, shape) = match &self.plan.pooling {
             None => (out.to_vec(), Shape::from((batch, length, channels))),
@@ -197,7 +200,10 @@ impl Whole {
             let saved = match saved {
                 Some(saved) => *saved,
                 // A second backward pass through the same output forms the parts again.
-                None => self.run(size, (data, &mode_values, &values), workspace)?.1,
+                None => {
+                    let inputs = (data, &mode_values[..], &values[..]);
+                    self.run((size, true), inputs, workspace)?.1
+                }
             };
             let encoder = plan.encoding.parameters(size.channels);
             let mut of_parameters = vec![T::zero(); values.len()];
@@ -413,6 +419,7 @@ mod tests {
             channels,
             encoding: Encoding::None,
             pooling: pooling(&blocks),
+            training: true,
             blocks,
         })
     }
@@ -540,6 +547,7 @@ mod tests {
                 encoding,
                 blocks: vec![block(2, norm, Mixing::Plain)],
                 pooling: None,
+                training: true,
             });
             let Inputs { modes, .. } = inputs(&plan.blocks, channels, false)?;
             let parameters = (0..plan.numbers().1).map(|i| number(2.0, i));

@@ -56,6 +56,8 @@ pub(super) struct NetworkPlan {
     pub(super) blocks: Vec<BlockPlan>,
     /// The weights of all steps, batch × L, of a pooling over time.
     pub(super) pooling: Option<Vec<f64>>,
+    /// Whether a backward pass follows.
+    pub(super) training: bool,
 }
 
 impl NetworkPlan {

@@ -189,9 +189,9 @@ impl<'a, T: Real> Block<'a, T> {
     }
 }
 
-/// Outputs of all blocks, and what their backward pass needs.
+/// Outputs of all blocks, and what their backward pass needs if one is to follow.
 pub(super) fn forward<T: Real>(
-    plans: &[BlockPlan],
+    (plans, keep): (&[BlockPlan], bool),
     size: Size,
     (mut x, mut modes, mut parameters): (Lease<T>, &[f64], &[T]),
     workspace: &Workspace<T>,
@@ -204,7 +204,9 @@ pub(super) fn forward<T: Real>(
         parameters = rest;
         let block = Block::new((plan, size), own_parameters, workspace);
         let (out, record) = block_forward(&block, x, own);
-        saved.push(record);
+        if keep {
+            saved.push(record);
+        }
         x = out;
     }
     (x, saved)
