@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench train_step -- [--family F] [--h H] [--n N] [--layers K] [--len L]
 //! [--batch B] [--steps S] [--warmup W] [--classes C] [--glu] [--postnorm]` prints one line of
-//! JSON: CPU and wall seconds per step (median, least, largest), and the peak of resident memory.
+//! JSON: wall seconds per step, CPU seconds of all threads and of the calling thread alone (median,
+//! least, largest), and the peak of resident memory.
 //! Families: `s4d` (N/2 stored pairs), `dss_exp`, `dss_softmax` (N modes). `RAYON_NUM_THREADS`
 //! sets the threads; it is read when the pool starts.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -86,23 +87,21 @@ fn architecture() -> Result<Architecture, Failure> {
     })
 }
 
-/// CPU seconds of this process, all threads, to the clock tick of 10 ms.
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let own = text
-        .split_whitespace()
-        .next()
-        .and_then(|x| x.parse::<f64>().ok());
+/// CPU seconds so far: of all threads, and of the calling one, which works alone wherever the
+/// step is not shared out.
+fn cpu_seconds() -> (f64, f64) {
+    let seconds = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path).ok()?;
+        let nanoseconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+        Some(nanoseconds * 1e-9)
+    };
     let threads = std::fs::read_dir("/proc/self/task")
         .into_iter()
         .flatten()
         .flatten();
-    let each = threads.filter_map(|task| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<f64>().ok()
-    });
-    let total: f64 = each.sum();
-    total.max(own.unwrap_or(0.0)) * 1e-9
+    let each = threads.filter_map(|task| seconds(task.path().join("schedstat")));
+    let own = seconds("/proc/thread-self/schedstat".into());
+    (each.sum(), own.unwrap_or(0.0))
 }
 
 /// The peak of resident memory in MiB.
@@ -137,7 +136,7 @@ fn main() -> Result<(), Failure> {
     let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &Device::Cpu)?;
     let vars = network.parameters().iter().map(|p| p.var.clone());
     let mut optimiser = candle_nn::AdamW::new_lr(vars.collect(), 1e-3)?;
-    let (mut cpu, mut wall) = (Vec::new(), Vec::new());
+    let (mut cpu, mut alone, mut wall) = (Vec::new(), Vec::new(), Vec::new());
     let warmup = number("warmup", 2)?;
     for step in 0..warmup + number("steps", 7)? {
         let (start, cpu_start) = (Instant::now(), cpu_seconds());
@@ -146,15 +145,18 @@ fn main() -> Result<(), Failure> {
         optimiser.backward_step(&loss)?;
         if step >= warmup {
             wall.push(start.elapsed().as_secs_f64());
-            cpu.push(cpu_seconds() - cpu_start);
+            let cpu_end = cpu_seconds();
+            cpu.push(cpu_end.0 - cpu_start.0);
+            alone.push(cpu_end.1 - cpu_start.1);
         }
     }
     println!(
-        "{{\"threads\": {}, \"wall\": {}, \"cpu\": {}, \"rss_train_mib\": {:.0}, \
+        "{{\"threads\": {}, \"wall\": {}, \"cpu\": {}, \"alone\": {}, \"rss_train_mib\": {:.0}, \
          \"rss_base_mib\": {base:.0}}}",
         rayon::current_num_threads(),
         summary(wall),
         summary(cpu),
+        summary(alone),
         peak_mib(),
     );
     Ok(())

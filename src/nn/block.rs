@@ -225,13 +225,10 @@ impl TrainableBlock {
         [("mean", mean), ("variance", variance)].map(named).into()
     }
 
-    /// The modes for sequences of `length`, flat, as [`BlockPlan`] has them.
-    pub(super) fn modes(&self, length: usize) -> Result<Vec<Tensor>> {
+    /// The dynamics of each direction.
+    pub(super) fn dynamics(&self) -> impl Iterator<Item = &TrainableDynamics> {
         let directions = [Some(&self.forward), self.backward.as_ref()];
-        let directions = directions.into_iter().flatten();
-        directions
-            .map(|dynamics| dynamics.modes_for(length))
-            .collect()
+        directions.into_iter().flatten()
     }
 
     /// The other parameters, flat, as [`BlockPlan`] has them.

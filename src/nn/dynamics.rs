@@ -168,67 +168,6 @@ impl TrainableDynamics {
         named.into_iter().map(one).collect()
     }
 
-    /// Re z, Im z, Re w, Im w, flat and in f64, for kernels of `length` samples.
-    pub(super) fn modes_for(&self, length: usize) -> Result<Tensor> {
-        let wide = |var: &Var| var.to_dtype(DType::F64);
-        let step = wide(&self.log_step)?.exp()?.unsqueeze(1)?;
-        let decay = wide(&self.decay)?;
-        let re = match self.kind {
-            Parameterisation::DssSoftmax => decay,
-            Parameterisation::S4d | Parameterisation::DssExp => decay.exp()?.neg()?,
-        };
-        let lambda = Pair(re, wide(&self.frequency)?);
-        let z = lambda.scaled(&step)?;
-        let weights = wide(&self.weights)?;
-        let weights = Pair(
-            weights.narrow(D::Minus1, 0, 1)?.squeeze(D::Minus1)?,
-            weights.narrow(D::Minus1, 1, 1)?.squeeze(D::Minus1)?,
-        );
-        let mut w = weights.times(&self.gains(&lambda, &z, length)?)?;
-        if let Some(used) = &self.used {
-            w = w.scaled(used)?;
-        }
-        let parts = [z.0, z.1, w.0, w.1];
-        let flat = parts.iter().map(Tensor::flatten_all);
-        Tensor::cat(&flat.collect::<Result<Vec<_>>>()?, 0)
-    }
-
-    /// w where C or W is one, anchored as `kernel::Modes` has it.
-    fn gains(&self, lambda: &Pair, z: &Pair, length: usize) -> Result<Pair> {
-        match self.kind {
-            Parameterisation::S4d => {
-                let inverse = lambda.conjugate()?.over(&lambda.square()?)?;
-                let gain = z.expm1()?.times(&inverse)?;
-                Ok(Pair((gain.0 * 2.0)?, (gain.1 * 2.0)?))
-            }
-            Parameterisation::DssExp => {
-                let square = lambda.square()?;
-                let inverse = lambda.conjugate()?.over(&square.maximum(EPSILON)?)?;
-                z.expm1()?.times(&inverse)
-            }
-            Parameterisation::DssSoftmax => {
-                let growing = lambda.0.detach().gt(0.0)?.to_dtype(DType::F64)?;
-                let decaying = z.scaled(&(1.0 - (&growing * 2.0)?)?)?;
-                let own = self.length as f64;
-                let long = Pair((&decaying.0 * own)?, (&decaying.1 * own)?);
-                let x = long.expm1()?.times(lambda)?;
-                let inverse = x.conjugate()?.over(&(x.square()? + EPSILON)?)?;
-                let gain = decaying.expm1()?.times(&inverse)?;
-                if length == self.length {
-                    return Ok(gain);
-                }
-                // The kernel is anchored at its last sample, the softmax at its own.
-                let shift = (growing * (length as f64 - own))?;
-                let shift = z.scaled(&shift)?;
-                let size = shift.0.exp()?;
-                gain.times(&Pair(
-                    shift.1.cos()?.mul(&size)?,
-                    shift.1.sin()?.mul(&size)?,
-                ))
-            }
-        }
-    }
-
     fn numbers(&self) -> Result<Numbers> {
         let host = |var: &Var| var.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>();
         Ok(Numbers {
@@ -276,6 +215,91 @@ impl TrainableDynamics {
             system.map_err(|source| Fault::System(source).at(layer, h))
         };
         self.source.iter().enumerate().map(channel).collect()
+    }
+}
+
+/// Re z, Im z, Re w, Im w of each in turn, flat and in f64, for kernels of `length` samples.
+///
+/// Those of equal order go through the formulas together: for small layers the number of
+/// operations counts, not their size.
+pub(super) fn modes_for(all: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
+    let equal = |a: &TrainableDynamics, b: &TrainableDynamics| {
+        (a.kind, a.length, a.decay.dims()) == (b.kind, b.length, b.decay.dims())
+    };
+    let runs = all.chunk_by(|a, b| equal(a, b));
+    let parts = runs.map(|run| modes_of_run(run, length));
+    Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
+}
+
+fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
+    let first = run[0];
+    let joined = |part: fn(&TrainableDynamics) -> &Var| {
+        let vars: Vec<&Tensor> = run.iter().map(|one| part(one).as_tensor()).collect();
+        Tensor::cat(&vars, 0)?.to_dtype(DType::F64)
+    };
+    let step = joined(|one| &one.log_step)?.exp()?.unsqueeze(1)?;
+    let decay = joined(|one| &one.decay)?;
+    let re = match first.kind {
+        Parameterisation::DssSoftmax => decay,
+        Parameterisation::S4d | Parameterisation::DssExp => decay.exp()?.neg()?,
+    };
+    let lambda = Pair(re, joined(|one| &one.frequency)?);
+    let z = lambda.scaled(&step)?;
+    let weights = joined(|one| &one.weights)?;
+    let weights = Pair(
+        weights.narrow(D::Minus1, 0, 1)?.squeeze(D::Minus1)?,
+        weights.narrow(D::Minus1, 1, 1)?.squeeze(D::Minus1)?,
+    );
+    let mut w = weights.times(&gains(&lambda, &z, (first.kind, first.length, length))?)?;
+    if run.iter().any(|one| one.used.is_some()) {
+        let used = run.iter().map(|one| match &one.used {
+            Some(used) => Ok(used.clone()),
+            None => Tensor::ones(one.decay.shape(), DType::F64, one.decay.device()),
+        });
+        w = w.scaled(&Tensor::cat(&used.collect::<Result<Vec<_>>>()?, 0)?)?;
+    }
+    let count = first.decay.elem_count();
+    let parts = Tensor::stack(&[z.0, z.1, w.0, w.1], 0)?;
+    let parts = parts.reshape((4, run.len(), count))?.transpose(0, 1)?;
+    parts.contiguous()?.flatten_all()
+}
+
+/// w where C or W is one, anchored as `kernel::Modes` has it, for kernels of `length` samples and
+/// a softmax over `own`.
+fn gains(
+    lambda: &Pair,
+    z: &Pair,
+    (kind, own, length): (Parameterisation, usize, usize),
+) -> Result<Pair> {
+    match kind {
+        Parameterisation::S4d => {
+            let inverse = lambda.conjugate()?.over(&lambda.square()?)?;
+            let gain = z.expm1()?.times(&inverse)?;
+            Ok(Pair((gain.0 * 2.0)?, (gain.1 * 2.0)?))
+        }
+        Parameterisation::DssExp => {
+            let square = lambda.square()?;
+            let inverse = lambda.conjugate()?.over(&square.maximum(EPSILON)?)?;
+            z.expm1()?.times(&inverse)
+        }
+        Parameterisation::DssSoftmax => {
+            let growing = lambda.0.detach().gt(0.0)?.to_dtype(DType::F64)?;
+            let decaying = z.scaled(&(1.0 - (&growing * 2.0)?)?)?;
+            let long = Pair((&decaying.0 * own as f64)?, (&decaying.1 * own as f64)?);
+            let x = long.expm1()?.times(lambda)?;
+            let inverse = x.conjugate()?.over(&(x.square()? + EPSILON)?)?;
+            let gain = decaying.expm1()?.times(&inverse)?;
+            if length == own {
+                return Ok(gain);
+            }
+            // The kernel is anchored at its last sample, the softmax at its own.
+            let shift = z.scaled(&(growing * (length as f64 - own as f64))?)?;
+            let size = shift.0.exp()?;
+            gain.times(&Pair(
+                shift.1.cos()?.mul(&size)?,
+                shift.1.sin()?.mul(&size)?,
+            ))
+        }
     }
 }
 

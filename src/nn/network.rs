@@ -20,6 +20,7 @@ use crate::nn::Parameter;
 use crate::nn::Parameterisation;
 use crate::nn::SequenceModel;
 use crate::nn::block::TrainableBlock;
+use crate::nn::dynamics::modes_for;
 use crate::nn::encode::Encoding;
 use crate::nn::ends::TrainableEncoder;
 use crate::nn::ends::TrainableHead;
@@ -284,19 +285,16 @@ impl Network {
 
     /// Modes and parameters, flat.
     fn flat(&self, length: usize) -> candle_core::Result<(Tensor, Tensor)> {
-        let (mut modes, mut parameters) = (Vec::new(), Vec::new());
+        let mut parameters = Vec::new();
         if let Some(encoder) = &self.encoder {
             parameters.extend(encoder.flat_parameters()?);
         }
         for block in &self.blocks {
-            modes.extend(block.modes(length)?);
             parameters.extend(block.flat_parameters()?);
         }
-        let flat = |parts: &[Tensor], dtype| match parts {
-            [] => Tensor::zeros(0, dtype, &self.device),
-            parts => Tensor::cat(parts, 0),
-        };
-        Ok((flat(&modes, DType::F64)?, flat(&parameters, self.dtype)?))
+        let dynamics = self.blocks.iter().flat_map(TrainableBlock::dynamics);
+        let modes = modes_for(&dynamics.collect::<Vec<_>>(), length)?;
+        Ok((modes, Tensor::cat(&parameters, 0)?))
     }
 }
 
