@@ -57,13 +57,14 @@ fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-const TASKS: [&str; 6] = [
+const TASKS: [&str; 7] = [
     "recall:delay=7,count=300,held_out=40",
     "adding:length=11,count=300,held_out=40",
     "copy:lag=5,count=300,held_out=40",
     "lagged-sine:length=20,count=300,held_out=40",
     "ar:lag=3,length=9,pairs=2,count=300,held_out=40",
     "listops:max_length=60,min_length=10,count=300,held_out=40",
+    "waves:length=40,count=300,held_out=40",
 ];
 
 #[test]
@@ -309,6 +310,39 @@ fn trivial_answers_cost_what_the_specification_says() {
             loss(text)
         );
     }
+}
+
+/// The level tells nothing of the class, and the spectrum does: a pulse train is not a sine.
+#[test]
+fn waves_are_told_by_their_form_not_by_their_level() {
+    let data = train("waves:count=4000");
+    let labels = data.labels().unwrap();
+    let power = |index: usize| {
+        let row = values(&data, index);
+        row.iter().map(|x| f64::from(x * x)).sum::<f64>() / 256.0
+    };
+    let mut counts = [0.0; 10];
+    let mut level = [0.0; 10];
+    for (index, &label) in labels.iter().enumerate() {
+        counts[label] += 1.0;
+        level[label] += power(index).ln();
+    }
+    // Standard deviation of ln power about 0.85, of a count of 400 about 19.
+    for (count, level) in counts.iter().zip(level) {
+        assert!((count - 400.0f64).abs() < 5.0 * 19.0, "{count}");
+        assert!((level / count - level_of_all(&data)).abs() < 5.0 * 0.85 / 20.0);
+    }
+}
+
+fn level_of_all(data: &Dataset) -> f64 {
+    let power = |index| {
+        values(data, index)
+            .iter()
+            .map(|x| f64::from(x * x))
+            .sum::<f64>()
+            / 256.0
+    };
+    (0..data.len()).map(|i| power(i).ln()).sum::<f64>() / data.len() as f64
 }
 
 #[test]
@@ -1110,7 +1144,7 @@ proptest! {
 
     #[test]
     fn any_text_is_a_source_or_refused(
-        name in "(mnist|fsdd|imdb|listops|text|arrays|recall|adding|copy|lagged-sine|ar|.{0,6}):?",
+        name in "(mnist|fsdd|imdb|listops|text|arrays|recall|adding|copy|lagged-sine|ar|waves|.{0,6}):?",
         rest in "((length|count|seed|lag|width|scale|rate|x|.{0,3})(=[-+.0-9e]{0,8}|.{0,4}),?){0,4}",
     ) {
         if let Ok(first) = format!("{name}{rest}").parse::<Source>() {

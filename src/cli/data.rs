@@ -51,7 +51,8 @@ DATA is the path of a safetensors file, or name[:path][,key=value]... with one o
   lagged-sine      sine of a Gaussian process; keys length (1000), width (1)
   ar               keys lag (10), length (lag + 1), coefficient (0.9), variance (0.1), pairs (8),
                    scale (1)
-  (the six above also take count and held_out, the sequences for training and for test, and seed)
+  waves            waveforms in noise; keys length (256)
+  (the seven above also take count and held_out, the sequences for training and for test, and seed)
 An archive is .tar, .tar.gz or .tar.xz. docs/data.md has the definitions.";
 
 #[derive(Debug, Args)]

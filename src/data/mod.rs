@@ -25,6 +25,7 @@ mod options;
 mod recall;
 mod source;
 mod text;
+mod waves;
 
 pub use adding::Adding;
 pub use autoregression::Autoregression;
@@ -46,6 +47,7 @@ pub use options::SourceError;
 pub use recall::Recall;
 pub use source::Source;
 pub use text::Text;
+pub use waves::Waves;
 
 use std::path::Path;
 
@@ -94,6 +96,7 @@ impl Dataset {
             Source::Copying(task) => task.generate(part),
             Source::LaggedSine(task) => task.generate(part),
             Source::Autoregression(task) => task.generate(part),
+            Source::Waves(task) => task.generate(part),
             Source::Sample {
                 source,
                 count,

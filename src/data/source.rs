@@ -21,9 +21,10 @@ use crate::data::options::Options;
 use crate::data::options::SourceError;
 use crate::data::recall::Recall;
 use crate::data::text::Text;
+use crate::data::waves::Waves;
 
 /// Every name that may stand before the colon.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "mnist",
     "fsdd",
     "imdb",
@@ -35,6 +36,7 @@ const NAMES: [&str; 11] = [
     "copy",
     "lagged-sine",
     "ar",
+    "waves",
 ];
 
 /// Where data come from, read from `name[:path][,key=value]…`.
@@ -84,6 +86,8 @@ pub enum Source {
     LaggedSine(LaggedSine),
     /// `ar`: the next value of an autoregressive process.
     Autoregression(Autoregression),
+    /// `waves`: waveforms in noise.
+    Waves(Waves),
     /// Some sequences of another source, chosen by a seed.
     Sample {
         /// The whole.
@@ -117,6 +121,7 @@ impl FromStr for Source {
             ("adding", _) => Source::Adding(Adding::parse(&mut options)?),
             ("copy", _) => Source::Copying(Copying::parse(&mut options)?),
             ("lagged-sine", _) => Source::LaggedSine(LaggedSine::parse(&mut options)?),
+            ("waves", _) => Source::Waves(Waves::parse(&mut options)?),
             ("ar", _) => Source::Autoregression(Autoregression::parse(&mut options)?),
             _ => of_files(name, &mut options)?,
         };
@@ -192,6 +197,7 @@ impl Source {
             Source::Copying(task) => Some(task.baseline()),
             Source::LaggedSine(task) => Some(task.baseline()),
             Source::Autoregression(task) => Some(task.baseline()),
+            Source::Waves(task) => Some(task.baseline()),
             _ => None,
         }
     }
@@ -249,6 +255,7 @@ impl Display for Source {
             Source::Copying(task) => task.fmt(f),
             Source::LaggedSine(task) => task.fmt(f),
             Source::Autoregression(task) => task.fmt(f),
+            Source::Waves(task) => task.fmt(f),
             Source::Sample {
                 source,
                 count,
