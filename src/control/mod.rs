@@ -18,6 +18,7 @@ mod hankel_norm;
 mod hinf;
 mod horizon;
 mod input;
+mod metric;
 mod modal;
 mod modes;
 mod norm;
@@ -29,6 +30,7 @@ mod residualise;
 mod response;
 #[cfg(test)]
 mod samples;
+mod tangent;
 mod unstable;
 mod weighted;
 
@@ -78,6 +80,9 @@ pub use refine::weighted_refine;
 pub use residualise::DcBalanced;
 pub use residualise::balance_for_dc;
 pub use residualise::dc_gain;
+pub use tangent::output_slopes;
+pub use tangent::residue_gram;
+pub use tangent::with_moved_residues;
 pub use unstable::HorizonMethod;
 pub use unstable::OverHorizon;
 pub use unstable::reduce_over_horizon;

@@ -9,6 +9,8 @@ use num_complex::Complex64;
 
 use crate::control::ControlError;
 use crate::control::InputWeight;
+use crate::control::metric::DECAY_MAX;
+use crate::control::metric::Metric;
 use crate::linalg::LeastSquares;
 use crate::linalg::least_squares;
 use crate::linalg::multiply;
@@ -27,17 +29,11 @@ const GAIN_MIN: f64 = 1e-4;
 /// The damping at which no step is expected to help any more.
 const DAMPING_MAX: f64 = 1e6;
 
-/// −Re z of every pole stays between these: the slowest forgets 1e-6 in one step.
-const DECAY: (f64, f64) = (1e-6, 600.0);
-
 /// The largest change of ln(−Re z) and of Im z in one step.
 const STEP_MAX: (f64, f64) = (0.7, 0.3);
 
 /// The share of a basis column's norm that a weight costs, so that parallel columns share theirs.
 const RIDGE: f64 = 1e-10;
-
-/// Steps between two exact powers.
-const POWER_BLOCK: usize = 64;
 
 /// How far a truncated channel is refined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -92,7 +88,7 @@ pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f6
 }
 
 /// The impulse response with the feedthrough in its first value.
-fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, ControlError> {
+pub(super) fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
     let mut kernel = system.kernel(length)?;
     if let Some(first) = kernel.first_mut() {
         *first += system.feedthrough()[(0, 0)];
@@ -110,8 +106,9 @@ fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, ControlE
 /// what is then left (variable projection with Kaufman's Jacobian: the part of ∂/∂α, ∂/∂θ outside
 /// the span of the basis), damped as by Levenberg and Marquardt; only steps that lower the error
 /// are taken. Every stored mode is a pair here: a real pole starts a little off the axis, and of
-/// `slots` those that the start leaves empty begin as fast poles. α keeps every pole stable, and
-/// |a| ≤ 1 − 1e-6.
+/// `slots` those that the start leaves empty begin as fast poles. α keeps every pole stable, and no
+/// pole becomes slower than the slowest of the full channel: what the weight's L steps do not show
+/// must not ring on after them.
 ///
 /// The result is never worse than the start, by [`weighted_error`]. Cost about
 /// O(r L log L + r² L) for each of at most 30 steps, with moments O(r L²).
@@ -152,17 +149,17 @@ pub fn weighted_refine(
     target.offer(&mut refined, &target.refit(start.scaled_exponents()))?;
     refined.refitted = refined.error;
     if refinement == Refinement::Full {
-        let (point, steps) = target.descend(start_nodes(start, slots));
+        let (point, steps) = target.descend(start_nodes(start, slots, target.metric.slowest));
         refined.steps = steps;
         target.offer(&mut refined, &point)?;
     }
     Ok(refined)
 }
 
-/// The start's poles as pairs, and a fast pole for each empty slot.
-fn start_nodes(start: &DiagonalSystem, slots: usize) -> Vec<Complex64> {
+/// The start's poles as pairs, none slower than `slowest`, and a fast pole for each empty slot.
+fn start_nodes(start: &DiagonalSystem, slots: usize, slowest: f64) -> Vec<Complex64> {
     let off_axis = |z: Complex64| {
-        let re = z.re.clamp(-DECAY.1, -DECAY.0);
+        let re = z.re.clamp(-DECAY_MAX, -slowest);
         let im = match z.im.abs() {
             // A real pole that decays at a rate r splits into a pair at about r/2.
             0.0 => (-0.5 * re).min(0.1),
@@ -195,7 +192,7 @@ impl Point {
 /// What is approximated, and how errors count.
 struct Target<'a> {
     full: &'a DiagonalSystem,
-    weight: &'a InputWeight,
+    metric: Metric<'a>,
     image: DVector<f64>,
     step: f64,
 }
@@ -206,12 +203,12 @@ impl<'a> Target<'a> {
         weight: &'a InputWeight,
         step: f64,
     ) -> Result<Self, ControlError> {
-        let response = response(full, weight.length())?;
-        let signal = DMatrix::from_vec(response.len(), 1, response);
+        let metric = Metric::new(full, weight);
+        let response = metric.response(full)?;
         Ok(Self {
             full,
-            weight,
-            image: weight.image(&signal).column(0).into_owned(),
+            image: metric.image(&response).column(0).into_owned(),
+            metric,
             step,
         })
     }
@@ -224,7 +221,7 @@ impl<'a> Target<'a> {
         let system = DiagonalSystem::siso(self.full.time(), exponents, &residues, feedthrough);
         // Weights that overflowed are no offer.
         let Ok(system) = system else { return Ok(()) };
-        let error = weighted_error(self.full, &system, self.weight)?;
+        let error = weighted_error(self.full, &system, self.metric.weight)?;
         if error < refined.error && system.is_stable() {
             refined.system = system;
             refined.error = error;
@@ -234,15 +231,8 @@ impl<'a> Target<'a> {
 
     /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
     fn refit(&self, nodes: Vec<Complex64>) -> Point {
-        let mut signals = DMatrix::zeros(self.weight.length(), 2 * nodes.len() + 1);
-        for (n, &z) in nodes.iter().enumerate() {
-            for (l, power) in powers(z, self.weight.length()).into_iter().enumerate() {
-                signals[(l, 2 * n)] = power.re;
-                signals[(l, 2 * n + 1)] = -power.im;
-            }
-        }
-        signals[(0, 2 * nodes.len())] = 1.0;
-        let fit = least_squares(&self.weight.image(&signals), &self.image, RIDGE);
+        let signals = self.metric.basis(&nodes);
+        let fit = least_squares(&self.metric.image(&signals), &self.image, RIDGE);
         Point {
             nodes,
             error: fit.residual.norm(),
@@ -259,7 +249,7 @@ impl<'a> Target<'a> {
             while gain <= 0.0 && damping < DAMPING_MAX {
                 let next = normal
                     .step(damping)
-                    .map(|step| self.refit(moved(&point, &step)));
+                    .map(|step| self.refit(self.moved(&point, &step)));
                 match next {
                     Some(next) if next.error < point.error => {
                         gain = 1.0 - next.error / point.error;
@@ -276,18 +266,18 @@ impl<'a> Target<'a> {
         }
         (point, steps)
     }
-}
 
-/// The poles after a step in (α, θ) of every mode.
-fn moved(point: &Point, step: &DVector<f64>) -> Vec<Complex64> {
-    let nodes = point.nodes.iter().enumerate();
-    let moved = nodes.map(|(n, z)| {
-        let stretch = step[2 * n].clamp(-STEP_MAX.0, STEP_MAX.0).exp();
-        let turn = step[2 * n + 1].clamp(-STEP_MAX.1, STEP_MAX.1);
-        let re = (z.re * stretch).clamp(-DECAY.1, -DECAY.0);
-        Complex64::new(re, z.im + turn)
-    });
-    moved.collect()
+    /// The poles after a step in (α, θ) of every mode.
+    fn moved(&self, point: &Point, step: &DVector<f64>) -> Vec<Complex64> {
+        let nodes = point.nodes.iter().enumerate();
+        let moved = nodes.map(|(n, z)| {
+            let stretch = step[2 * n].clamp(-STEP_MAX.0, STEP_MAX.0).exp();
+            let turn = step[2 * n + 1].clamp(-STEP_MAX.1, STEP_MAX.1);
+            let re = (z.re * stretch).clamp(-DECAY_MAX, -self.metric.slowest);
+            Complex64::new(re, z.im + turn)
+        });
+        moved.collect()
+    }
 }
 
 /// The Gauss–Newton equations of the poles.
@@ -298,18 +288,17 @@ struct Normal {
 
 impl Normal {
     fn new(target: &Target<'_>, point: &Point) -> Self {
-        let length = target.weight.length();
-        let mut tangents = DMatrix::zeros(length, 2 * point.nodes.len());
+        let mut tangents = DMatrix::zeros(target.metric.rows(), 2 * point.nodes.len());
         for (n, &z) in point.nodes.iter().enumerate() {
             let residue = point.residue(n);
-            for (l, power) in powers(z, length).into_iter().enumerate() {
+            for (row, (l, power)) in target.metric.powers(z).enumerate() {
                 let slope = residue * power * l as f64;
                 // ∂z/∂α = Re z, ∂z/∂θ = i.
-                tangents[(l, 2 * n)] = slope.re * z.re;
-                tangents[(l, 2 * n + 1)] = -slope.im;
+                tangents[(row, 2 * n)] = slope.re * z.re;
+                tangents[(row, 2 * n + 1)] = -slope.im;
             }
         }
-        let mut jacobian = target.weight.image(&tangents);
+        let mut jacobian = target.metric.image(&tangents);
         let inside = multiply_adjoint(&point.fit.span, &jacobian);
         jacobian -= multiply(&point.fit.span, &inside);
         Self {
@@ -325,21 +314,6 @@ impl Normal {
         }
         Some(Cholesky::new(damped)?.solve(&self.right))
     }
-}
-
-/// e^{zl} for l < length.
-pub(super) fn powers(z: Complex64, length: usize) -> Vec<Complex64> {
-    let pole = z.exp();
-    let mut powers = Vec::with_capacity(length);
-    let mut power = Complex64::ONE;
-    for l in 0..length {
-        power = match l % POWER_BLOCK {
-            0 => (z * l as f64).exp(),
-            _ => power * pole,
-        };
-        powers.push(power);
-    }
-    powers
 }
 
 #[cfg(test)]
@@ -370,7 +344,7 @@ mod tests {
                 let at = |h: f64| {
                     let mut step = DVector::zeros(4);
                     step[i] = h;
-                    target.refit(moved(&point, &step)).error.powi(2)
+                    target.refit(target.moved(&point, &step)).error.powi(2)
                 };
                 // E is twice what the equations halve; the residual falls with the step.
                 let slope = -(at(h) - at(-h)) / (4.0 * h);
@@ -395,25 +369,16 @@ mod tests {
     #[test]
     fn refinement_starts_off_the_axis_and_with_every_slot() {
         let full = sample();
-        let nodes = start_nodes(&full, 9);
+        let slow = crate::control::metric::slowest(&full);
+        let nodes = start_nodes(&full, 9, slow);
         assert_eq!(nodes.len(), 9);
         for (i, z) in nodes.iter().enumerate() {
             assert!(
-                -z.re >= DECAY.0 && -z.re <= DECAY.1 && z.im > 0.0 && z.im < PI,
+                -z.re >= slow && -z.re <= DECAY_MAX && z.im > 0.0 && z.im < PI,
                 "{z}"
             );
             assert!(nodes[..i].iter().all(|other| (other - z).norm() > 1e-3));
         }
-        assert_eq!(start_nodes(&full, 2).len(), full.order());
-    }
-
-    #[test]
-    fn powers_do_not_drift() {
-        let z = Complex64::new(-1e-4, 2.9);
-        for (l, power) in powers(z, 3000).into_iter().enumerate() {
-            // The angle itself is rounded.
-            let error = (power - (z * l as f64).exp()).norm();
-            assert!(error < 1e-15 * (64.0 + 3.0 * l as f64), "{l}: {error:e}");
-        }
+        assert_eq!(start_nodes(&full, 2, slow).len(), full.order());
     }
 }
