@@ -6,11 +6,13 @@
 //! channels, and [`Prepared::reduce`] makes a smaller model of any size from them.
 
 mod calibration;
+mod logits;
 mod prepared;
 mod settings;
 
 pub use calibration::Calibration;
 pub use calibration::LayerCalibration;
+pub use logits::LogitFit;
 pub use prepared::Calibrated;
 pub use prepared::Choice;
 pub use prepared::Prepared;

@@ -7,9 +7,12 @@ use serde::Serialize;
 use crate::calibrate::CalibrateError;
 use crate::calibrate::Calibration;
 use crate::calibrate::Importance;
+use crate::calibrate::LogitFit;
 use crate::calibrate::Settings;
 use crate::calibrate::Size;
 use crate::calibrate::WeightChoice;
+use crate::calibrate::logits::fit_logits;
+use crate::calibrate::logits::relative_change;
 use crate::compress::Allocation;
 use crate::compress::ErrorCurve;
 use crate::compress::HeardLayer;
@@ -34,12 +37,12 @@ const FACTORS: [f64; 2] = [2.0, 0.5];
 /// A model whose channels are balanced for what they hear. Cuts are kept, so that many sizes cost
 /// little more than one.
 pub struct Prepared<'a> {
-    model: &'a Model,
-    calibration: &'a Calibration,
-    sequences: &'a [Sequence<'a>],
-    layers: Vec<HeardLayer>,
+    pub(super) model: &'a Model,
+    pub(super) calibration: &'a Calibration,
+    pub(super) sequences: &'a [Sequence<'a>],
+    pub(super) layers: Vec<HeardLayer>,
     curves: OnceLock<Vec<Vec<ErrorCurve>>>,
-    logits: Vec<Vec<f64>>,
+    pub(super) logits: Vec<Vec<f64>>,
     moments: bool,
 }
 
@@ -84,6 +87,8 @@ pub struct Choice {
     /// Whether layers were reduced again for what they hear in the reduced network. Absent when
     /// that was not asked for.
     pub sequential: Option<bool>,
+    /// How all channels together were fitted to the logits. Absent when they were not.
+    pub fit: Option<LogitFit>,
 }
 
 /// A sharing of states under trial.
@@ -173,14 +178,46 @@ impl<'a> Prepared<'a> {
         if settings.sequential {
             self.follow(settings, &trial, kernel_length, &mut calibrated)?;
         }
+        if settings.fit_logits {
+            self.fit(settings, &trial.orders, kernel_length, &mut calibrated)?;
+        }
         Ok(calibrated)
+    }
+
+    /// Fits all channels together to the logits, where there are sequences and pooled logits.
+    fn fit(
+        &self,
+        settings: &Settings,
+        orders: &[Vec<usize>],
+        kernel_length: usize,
+        calibrated: &mut Calibrated,
+    ) -> Result<(), CalibrateError> {
+        let Some((model, fit)) = fit_logits(self, &calibrated.model)? else {
+            return Ok(());
+        };
+        if fit.steps > 0 {
+            let mut blocks = self.model.blocks.clone();
+            let mut records = Vec::with_capacity(blocks.len());
+            let fitted = model.blocks.iter().map(|block| block.systems.clone());
+            let parts = blocks.iter_mut().zip(&self.layers).zip(orders).zip(fitted);
+            for (((block, layer), orders), fitted) in parts {
+                let refinement = settings.refinement;
+                records.push(layer.reduce_to(block, orders, refinement, kernel_length, fitted)?);
+            }
+            calibrated.records = records;
+            calibrated.choice.relative_error = self.relative_error(&model)?;
+            calibrated.choice.logit_change = self.logit_change(&model)?;
+            calibrated.model = model;
+        }
+        calibrated.choice.fit = Some(fit);
+        Ok(())
     }
 
     fn choice(&self, settings: &Settings, trial: &Trial, records: &[LayerRecord]) -> Choice {
         let heard = records.iter().flat_map(|layer| &layer.channels);
         let heard = heard.filter_map(|channel| channel.weighted.as_ref());
         let sums = heard.fold((0.0, 0.0), |(error, norm), w| {
-            (error + w.error.powi(2), norm + w.norm.powi(2))
+            (error + w.last().powi(2), norm + w.norm.powi(2))
         });
         let states = records.iter().flat_map(|layer| &layer.channels);
         let states = states.map(|channel| channel.order);
@@ -203,6 +240,7 @@ impl<'a> Prepared<'a> {
             },
             logit_change: trial.change,
             sequential: settings.sequential.then_some(false),
+            fit: None,
         }
     }
 
@@ -344,7 +382,7 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the centred logits z of any model in the place of this one over
+    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the logits z, centred where there are several, of any model in the place of this one over
     /// the calibration sequences. `None` without sequences.
     ///
     /// # Errors
@@ -355,21 +393,7 @@ impl<'a> Prepared<'a> {
         }
         let network = Network::new(model, self.calibration.length(), InferPath::Fft)?;
         let reduced = network.logits_of_all(self.sequences)?;
-        let (mut change, mut size) = (0.0, 0.0);
-        for (full, reduced) in self.logits.iter().zip(&reduced) {
-            let classes = full.len() as f64;
-            let mean = full.iter().sum::<f64>() / classes;
-            let shift = full.iter().zip(reduced).map(|(a, b)| a - b).sum::<f64>() / classes;
-            for (a, b) in full.iter().zip(reduced) {
-                change += (a - b - shift).powi(2);
-                size += (a - mean).powi(2);
-            }
-        }
-        Ok(Some(if change > 0.0 {
-            (change / size).sqrt()
-        } else {
-            0.0
-        }))
+        Ok(Some(relative_change(&self.logits, &reduced)))
     }
 
     /// Reduces each layer again, with the orders found, for what it hears in the network reduced

@@ -61,6 +61,10 @@ pub struct Settings {
     /// Whether each layer is reduced again for what it hears in the reduced network, where that
     /// brings the logits nearer. Default: no.
     pub sequential: bool,
+    /// Whether all channels together are fitted to the logits of the calibration sequences in the
+    /// end, see [`crate::calibrate::LogitFit`]. Needs sequences and pooled logits, and is left out
+    /// without them. Default: yes.
+    pub fit_logits: bool,
     /// Steps over which the kernel error is measured. Default: those of the calibration.
     pub kernel_length: Option<usize>,
 }
@@ -77,6 +81,7 @@ impl Settings {
             importance: Importance::Auto,
             refinement: Refinement::Full,
             sequential: false,
+            fit_logits: true,
             kernel_length: None,
         }
     }

@@ -55,8 +55,9 @@ pub(super) struct Ways {
     /// input with the same autocorrelation.
     #[arg(long, value_enum, default_value_t = Weight::Auto, requires = "calibrate")]
     weight: Weight,
-    /// How far truncated channels are refined in the weighted error.
-    #[arg(long, value_enum, default_value_t = Refine::Full, requires = "calibrate")]
+    /// How far truncated channels are refined: alone, in the weighted error, and then together, in
+    /// the logits of the calibration sequences.
+    #[arg(long, value_enum, default_value_t = Refine::Logits, requires = "calibrate")]
     refine: Refine,
     /// How states are shared [default: uniform for --order, channel for --budget and --max-error].
     #[arg(long, value_enum, requires = "calibrate")]
@@ -93,6 +94,9 @@ enum Refine {
     Residues,
     /// Poles too, by Gauss-Newton.
     Full,
+    /// Then the residues and D of all channels together, where sequences and pooled logits are at
+    /// hand.
+    Logits,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -136,8 +140,9 @@ impl Ways {
         settings.refinement = match self.refine {
             Refine::None => Refinement::None,
             Refine::Residues => Refinement::Residues,
-            Refine::Full => Refinement::Full,
+            Refine::Full | Refine::Logits => Refinement::Full,
         };
+        settings.fit_logits = self.refine == Refine::Logits;
         if let Some(allocate) = self.allocate {
             settings.allocation = match allocate {
                 Allocate::Uniform => Allocation::Uniform,
@@ -190,7 +195,7 @@ impl Ways {
                 name(&|| self.weight.to_possible_value())
             ));
         }
-        if self.refine != Refine::Full {
+        if self.refine != Refine::Logits {
             say(format!(
                 "--refine {}",
                 name(&|| self.refine.to_possible_value())

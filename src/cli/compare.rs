@@ -85,10 +85,11 @@ pub(super) struct Arguments {
 #[derive(Clone, Copy)]
 enum Contender {
     Plain(Method, TimeBase, RealisationChoice),
-    Heard(Refinement, Allocation),
+    /// With whether all channels are fitted to the logits together.
+    Heard(Refinement, Allocation, bool),
 }
 
-const CONTENDERS: [(&str, Contender); 10] = [
+const CONTENDERS: [(&str, Contender); 12] = [
     (
         "modal, H-infinity score (LAST, AIRE-Prune)",
         Contender::Plain(
@@ -135,19 +136,27 @@ const CONTENDERS: [(&str, Contender); 10] = [
     ),
     (
         "calibrated truncation",
-        Contender::Heard(Refinement::None, Allocation::Uniform),
+        Contender::Heard(Refinement::None, Allocation::Uniform, false),
     ),
     (
         "calibrated, residues refined",
-        Contender::Heard(Refinement::Residues, Allocation::Uniform),
+        Contender::Heard(Refinement::Residues, Allocation::Uniform, false),
     ),
     (
         "calibrated, refined",
-        Contender::Heard(Refinement::Full, Allocation::Uniform),
+        Contender::Heard(Refinement::Full, Allocation::Uniform, false),
+    ),
+    (
+        "calibrated, refined, fitted to the logits",
+        Contender::Heard(Refinement::Full, Allocation::Uniform, true),
     ),
     (
         "calibrated, refined, shared among channels",
-        Contender::Heard(Refinement::Full, Allocation::Channel),
+        Contender::Heard(Refinement::Full, Allocation::Channel, false),
+    ),
+    (
+        "calibrated, refined, shared, fitted to the logits",
+        Contender::Heard(Refinement::Full, Allocation::Channel, true),
     ),
 ];
 
@@ -318,10 +327,11 @@ impl Trial<'_> {
                 let compressed = reduce(&self.checkpoint.model, &plan)?;
                 Ok((compressed.model, compressed.records))
             }
-            Contender::Heard(refinement, allocation) => {
+            Contender::Heard(refinement, allocation, fit_logits) => {
                 let mut settings = Settings::new(Size::Order(order));
                 self.ways.apply(&mut settings);
                 settings.refinement = refinement;
+                settings.fit_logits = fit_logits;
                 settings.allocation = allocation;
                 let calibrated = self.prepared.reduce(&settings)?;
                 Ok((calibrated.model, calibrated.records))

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::Choice;
+use crate::calibrate::LogitFit;
 use crate::calibrate::Settings;
 use crate::calibrate::Size;
 use crate::checkpoint::Checkpoint;
@@ -462,7 +463,26 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         Some(false) => error.push_str("; reducing layers again brought nothing"),
         None => {}
     }
-    printer.line(&error)
+    printer.line(&error)?;
+    match &choice.fit {
+        Some(fit) => printer.line(&fitted(fit)),
+        None => Ok(()),
+    }
+}
+
+/// What fitting all channels together brought.
+fn fitted(fit: &LogitFit) -> String {
+    if fit.steps == 0 {
+        return "fitted     no step of all channels together brings the logits nearer".to_string();
+    }
+    format!(
+        "fitted     {} residues and feedthroughs to the logits in {} steps: {} → {} on sequences \
+         that took no part",
+        grouped(fit.parameters),
+        fit.steps,
+        percent(fit.before),
+        percent(fit.after)
+    )
 }
 
 /// "32 → 8", and where channels need different orders also what they use of it.

@@ -56,6 +56,16 @@ pub struct ErrorCurve {
 }
 
 impl HeardChannel {
+    /// The channel itself.
+    pub fn system(&self) -> &DiagonalSystem {
+        &self.system
+    }
+
+    /// What it hears; `None` for nothing.
+    pub fn weight(&self) -> Option<&InputWeight> {
+        self.weight.as_ref()
+    }
+
     /// Balances a channel twice, for what it hears and for white noise. `weight` is `None` for a
     /// channel that hears nothing; only white noise is left for it then.
     ///
@@ -193,10 +203,31 @@ impl HeardChannel {
                 truncated: refined.truncated,
                 refitted: refined.refitted,
                 error: refined.error,
+                fitted: None,
                 steps: refined.steps,
                 white: white_is_better,
             },
         })
+    }
+
+    /// What is told of a system that was made from a cut.
+    fn record_of(
+        &self,
+        cut: &Cut,
+        system: &DiagonalSystem,
+        index: usize,
+        kernel_length: usize,
+    ) -> Result<ChannelRecord, ControlError> {
+        let mut candidate = cut.candidate.clone();
+        let fitted = candidate.system != *system;
+        candidate.system = system.clone();
+        let (_, mut record) = measured(&self.system, candidate, index, kernel_length)?;
+        let mut weighted = cut.record.clone();
+        if fitted {
+            weighted.fitted = Some(self.error_of(system)?.sqrt());
+        }
+        record.weighted = Some(weighted);
+        Ok(record)
     }
 
     fn truncated(&self, cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
@@ -279,6 +310,35 @@ impl HeardLayer {
             Ok(cut.candidate.system.clone())
         });
         systems.collect()
+    }
+
+    /// As [`HeardLayer::reduce`], but the channels become `fitted`, made from those cuts.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`]; the block is then unchanged.
+    pub fn reduce_to(
+        &self,
+        block: &mut Block,
+        orders: &[usize],
+        refinement: Refinement,
+        kernel_length: usize,
+        fitted: Vec<DiagonalSystem>,
+    ) -> Result<LayerRecord, CompressError> {
+        let order_before = block.order();
+        let channels = self
+            .channels
+            .par_iter()
+            .zip(orders)
+            .zip(&fitted)
+            .enumerate();
+        let records = channels.map(|(index, ((channel, &order), system))| {
+            let cut = channel.cut(order, refinement);
+            let record = cut.and_then(|cut| channel.record_of(&cut, system, index, kernel_length));
+            record.map_err(|error| fault(block, index, error))
+        });
+        let records = records.collect::<Result<_, _>>()?;
+        block.systems = fitted;
+        Ok(LayerRecord::new(block.name.clone(), order_before, records))
     }
 
     /// Cuts channel h to `orders[h]` stored states. The block must be the one that the layer was

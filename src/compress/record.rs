@@ -58,8 +58,10 @@ pub struct WeightedRecord {
     pub truncated: f64,
     /// After the residues and the feedthrough were fitted again; `truncated` when they were not.
     pub refitted: f64,
-    /// Of the error of the result.
+    /// After the poles were refined too; `refitted` when they were not.
     pub error: f64,
+    /// Of the error of the result, where it was fitted to the logits afterwards.
+    pub fitted: Option<f64>,
     /// Steps in which the poles were refined.
     pub steps: usize,
     /// Whether the truncation balanced for white noise was taken, having the smaller error.
@@ -67,6 +69,11 @@ pub struct WeightedRecord {
 }
 
 impl WeightedRecord {
+    /// Of the error of the result.
+    pub fn last(&self) -> f64 {
+        self.fitted.unwrap_or(self.error)
+    }
+
     /// A channel that stays as it is, or of which nothing is heard.
     pub(super) fn identity(norm: f64) -> Self {
         Self {
@@ -75,6 +82,7 @@ impl WeightedRecord {
             truncated: 0.0,
             refitted: 0.0,
             error: 0.0,
+            fitted: None,
             steps: 0,
             white: false,
         }
@@ -118,7 +126,7 @@ impl LayerRecord {
         let heard = channels.iter().filter_map(|c| c.weighted.as_ref());
         let heard = heard.fold(None, |sums: Option<(f64, f64)>, w| {
             let (error, norm) = sums.unwrap_or_default();
-            Some((error + w.error.powi(2), norm + w.norm.powi(2)))
+            Some((error + w.last().powi(2), norm + w.norm.powi(2)))
         });
         let discarded: Vec<f64> = channels.iter().filter_map(|c| c.discarded).collect();
         Self {

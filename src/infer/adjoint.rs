@@ -33,6 +33,28 @@ impl Network<'_> {
         sequence: Sequence<'_>,
         combination: &[f64],
     ) -> Result<Vec<Felt>, InferError> {
+        let mut felt = Vec::with_capacity(self.layers.len());
+        let each = |_, _, heard: &DMatrix<f64>, slope| {
+            let heard = heard.clone();
+            felt.push(Felt { heard, slope });
+        };
+        self.feel(sequence, &[combination], each)?;
+        felt.reverse();
+        Ok(felt)
+    }
+
+    /// One forward pass, then one backward pass for each combination of the logits. `show` gets the
+    /// index of the combination and of the layer, from the last one down, what the layer heard, and
+    /// the derivative by its channels' output, both L × H. Cost about 1 + 2 n forward passes.
+    ///
+    /// # Errors
+    /// As [`Network::logits`].
+    pub fn feel(
+        &self,
+        sequence: Sequence<'_>,
+        combinations: &[&[f64]],
+        mut show: impl FnMut(usize, usize, &DMatrix<f64>, DMatrix<f64>),
+    ) -> Result<(), InferError> {
         let mut x = self.encode(sequence)?;
         let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
@@ -40,8 +62,20 @@ impl Network<'_> {
             traces.push(trace);
             x = next;
         }
+        for (index, combination) in combinations.iter().enumerate() {
+            let mut slope = self.head_slope(x.shape(), combination);
+            for (l, (layer, trace)) in self.layers.iter().zip(&traces).enumerate().rev() {
+                let (below, own) = layer.backward(trace, slope);
+                show(index, l, &trace.heard, own);
+                slope = below;
+            }
+        }
+        Ok(())
+    }
+
+    /// The derivative of a combination of the logits by the last layer's output.
+    fn head_slope(&self, (length, channels): (usize, usize), combination: &[f64]) -> DMatrix<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
-        let (length, channels) = x.shape();
         let weight = head.linear.weight.as_ref();
         let pooled = weight * nalgebra::DVector::from_column_slice(combination);
         let mut slope = DMatrix::zeros(length, channels);
@@ -60,14 +94,7 @@ impl Network<'_> {
                     .for_each(|mut out| out.copy_from(&(&row / share)));
             }
         }
-        let mut felt = Vec::with_capacity(traces.len());
-        for (layer, trace) in self.layers.iter().zip(traces).rev() {
-            let (below, heard, own) = layer.backward(trace, slope);
-            felt.push(Felt { heard, slope: own });
-            slope = below;
-        }
-        felt.reverse();
-        Ok(felt)
+        slope
     }
 }
 
@@ -121,12 +148,15 @@ pub fn importance(
     Ok(total)
 }
 
-/// Weights ±1 less their mean.
-fn combination(index: usize, classes: usize) -> Vec<f64> {
+/// Weights ±1, less their mean where there are several.
+pub(crate) fn combination(index: usize, classes: usize) -> Vec<f64> {
     let mut random = ChaCha8Rng::seed_from_u64(index as u64);
     let signs = (0..classes).map(|_| if random.random() { 1.0 } else { -1.0 });
     let mut signs: Vec<f64> = signs.collect();
-    let mean = signs.iter().sum::<f64>() / classes.max(1) as f64;
+    if classes < 2 {
+        return signs;
+    }
+    let mean = signs.iter().sum::<f64>() / classes as f64;
     signs.iter_mut().for_each(|sign| *sign -= mean);
     signs
 }

@@ -34,7 +34,7 @@ struct Channel {
 /// What the way back through a layer needs.
 pub(super) struct Trace {
     /// What the channels convolve.
-    heard: DMatrix<f64>,
+    pub(super) heard: DMatrix<f64>,
     /// What they give.
     y: DMatrix<f64>,
     /// After the map that mixes channels, before the gate.
@@ -163,18 +163,17 @@ impl<'a> Layer<'a> {
         (out, trace)
     }
 
-    /// The derivative by the layer's input, what the layer heard, and the derivative by y, from
-    /// the derivative by the layer's output.
+    /// The derivatives by the layer's input and by y, from that by the layer's output.
     pub(super) fn backward(
         &self,
-        trace: Trace,
+        trace: &Trace,
         slope: DMatrix<f64>,
-    ) -> (DMatrix<f64>, DMatrix<f64>, DMatrix<f64>) {
+    ) -> (DMatrix<f64>, DMatrix<f64>) {
         let slope = match &self.block.norm {
             Some((norm, Placement::Post)) => normalised_backward(norm, &trace.normed, &slope),
             _ => slope,
         };
-        let own = self.branch_backward(&trace, &slope);
+        let own = self.branch_backward(trace, &slope);
         let mut heard = DMatrix::zeros(own.nrows(), own.ncols());
         for (h, channel) in self.channels.iter().enumerate() {
             let back = channel.run_backward(own.column(h).as_slice(), &self.convolver);
@@ -196,7 +195,7 @@ impl<'a> Layer<'a> {
                 normalised_backward(norm, &trace.normed, &heard) + slope
             }
         };
-        (below, trace.heard, own)
+        (below, own)
     }
 
     /// The derivative by y from that by the branch's output.

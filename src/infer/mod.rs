@@ -9,6 +9,7 @@ mod score;
 mod statistics;
 
 pub use adjoint::Felt;
+pub(crate) use adjoint::combination;
 pub use adjoint::importance;
 pub use score::Agreement;
 pub use score::Score;
@@ -144,6 +145,11 @@ impl<'a> Network<'a> {
             layers: layers.collect::<Result<_, _>>()?,
             length,
         })
+    }
+
+    /// The model that runs.
+    pub fn model(&self) -> &'a Model {
+        self.model
     }
 
     /// The class logits of one sequence; for a model without pooling, the outputs step by step.

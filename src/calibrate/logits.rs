@@ -1,0 +1,383 @@
+//! Fitting all channels of a reduced network together to the logits of the full one.
+
+use nalgebra::Cholesky;
+use nalgebra::DMatrix;
+use nalgebra::DVector;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::calibrate::CalibrateError;
+use crate::calibrate::Prepared;
+use crate::compress::HeardChannel;
+use crate::control::output_slopes;
+use crate::control::residue_gram;
+use crate::control::with_moved_residues;
+use crate::infer::Network;
+use crate::infer::Path as InferPath;
+use crate::infer::Sequence;
+use crate::infer::combination;
+use crate::model::Model;
+use crate::ssm::DiagonalSystem;
+
+/// Steps at most.
+const STEPS_MAX: usize = 4;
+
+/// Every so many sequences one is kept to check the others.
+const CHECK_EVERY: usize = 4;
+
+/// Fewer sequences than this say too little.
+const SEQUENCES_MIN: usize = 8;
+
+/// More sequences than this are not used for the slopes.
+const SEQUENCES_MAX: usize = 200;
+
+/// Of more classes than this, as many random combinations are used.
+const COMBINATIONS_MAX: usize = 10;
+
+/// The prices ρ that are tried.
+const PRICES: [f64; 4] = [1000.0, 100.0, 10.0, 1.0];
+
+/// A step must bring the checked logits nearer by this share.
+const GAIN_MIN: f64 = 0.02;
+
+/// Numbers in the table of slopes at most, 1 GiB.
+const SLOPES_MAX: usize = 1 << 27;
+
+/// How all channels together were fitted to the logits.
+///
+/// Refinement looks at every channel alone; what the network makes of the errors it does not know.
+/// Here the residues and feedthroughs θ of all channels take Gauss–Newton steps on
+///
+/// ```text
+/// Σ_s ‖z_s − z_s(θ + δ)‖² + ρ Σ_h I_h L n δ_hᵀ G_h δ_h
+/// ```
+///
+/// z being the (centred) logits of the n sequences. G_h is the weighted metric of channel h
+/// ([`residue_gram`]) and I_h how much the logits feel it ([`crate::infer::importance`]), so
+/// the second term is what the change of the layers' outputs would do to the logits were it noise:
+/// ρ says how far the slopes are to be trusted. A quarter of the sequences takes no part and only
+/// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Labels are
+/// not used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LogitFit {
+    /// Steps that were taken.
+    pub steps: usize,
+    /// Parameters that could move.
+    pub parameters: usize,
+    /// ρ of every step.
+    pub prices: Vec<f64>,
+    /// Relative change of the logits before, over the sequences that checked.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+}
+
+/// √(Σ ‖z − z_r‖²/Σ ‖z‖²), centred over the classes where there are several.
+pub(super) fn relative_change(full: &[Vec<f64>], reduced: &[Vec<f64>]) -> f64 {
+    let squares = |difference: &[f64]| centred(difference).iter().map(|d| d * d).sum::<f64>();
+    let (mut change, mut size) = (0.0, 0.0);
+    for (full, reduced) in full.iter().zip(reduced) {
+        let difference: Vec<f64> = full.iter().zip(reduced).map(|(a, b)| a - b).collect();
+        change += squares(&difference);
+        size += squares(full);
+    }
+    if change > 0.0 {
+        (change / size).sqrt()
+    } else {
+        0.0
+    }
+}
+
+fn centred(values: &[f64]) -> Vec<f64> {
+    let mean = match values.len() {
+        0 | 1 => 0.0,
+        classes => values.iter().sum::<f64>() / classes as f64,
+    };
+    values.iter().map(|value| value - mean).collect()
+}
+
+/// The sequences that fit and those that check, with the full model's logits.
+struct Parts<'a> {
+    fit: Vec<(Sequence<'a>, &'a [f64])>,
+    check: Vec<(Sequence<'a>, &'a [f64])>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(prepared: &'a Prepared<'a>) -> Self {
+        let sequences = prepared.sequences.iter().copied();
+        let pairs = sequences.zip(prepared.logits.iter().map(Vec::as_slice));
+        let (mut fit, mut check) = (Vec::new(), Vec::new());
+        for (index, pair) in pairs.take(SEQUENCES_MAX).enumerate() {
+            match (index + 1) % CHECK_EVERY {
+                0 => check.push(pair),
+                _ => fit.push(pair),
+            }
+        }
+        Self { fit, check }
+    }
+}
+
+/// One channel's parameters within those of the network.
+struct Place<'a> {
+    layer: usize,
+    channel: usize,
+    first: usize,
+    heard: &'a HeardChannel,
+    /// I L n.
+    importance: f64,
+}
+
+/// The fitted model, or `None` without enough sequences or without pooled logits, or where the
+/// table of slopes would be too large.
+pub(super) fn fit_logits(
+    prepared: &Prepared<'_>,
+    start: &Model,
+) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
+    let pooled = start.head.as_ref().and_then(|head| head.pooling).is_some();
+    if !pooled || prepared.sequences.len() < SEQUENCES_MIN {
+        return Ok(None);
+    }
+    let parts = Parts::new(prepared);
+    let length = prepared.calibration.length();
+    let (places, parameters) = places(prepared, start, parts.fit.len());
+    let combinations = combinations(start.classes().unwrap_or(0));
+    let rows = parts.fit.len() * combinations.len();
+    if parameters == 0 || rows.saturating_mul(parameters) > SLOPES_MAX {
+        return Ok(None);
+    }
+    let mut model = start.clone();
+    let before = change(&model, length, &parts.check)?;
+    let mut fit = LogitFit {
+        steps: 0,
+        parameters,
+        prices: Vec::new(),
+        before,
+        after: before,
+    };
+    while fit.steps < STEPS_MAX && fit.after > 0.0 {
+        let problem = Problem::new(&model, length, &parts.fit, &places, &combinations)?;
+        let mut best: Option<(Model, f64, f64)> = None;
+        for price in PRICES {
+            let Some(candidate) = problem.moved(&model, &places, price) else {
+                continue;
+            };
+            let after = change(&candidate, length, &parts.check)?;
+            if after
+                < best
+                    .as_ref()
+                    .map_or(fit.after * (1.0 - GAIN_MIN), |(_, _, known)| *known)
+            {
+                best = Some((candidate, price, after));
+            }
+        }
+        let Some((candidate, price, after)) = best else {
+            break;
+        };
+        model = candidate;
+        fit.after = after;
+        fit.prices.push(price);
+        fit.steps += 1;
+    }
+    Ok(Some((model, fit)))
+}
+
+/// The channels that hear and are felt, with the number of all their parameters.
+fn places<'a>(
+    prepared: &'a Prepared<'_>,
+    model: &Model,
+    sequences: usize,
+) -> (Vec<Place<'a>>, usize) {
+    let mut places = Vec::new();
+    let mut first = 0;
+    let samples = (prepared.calibration.length() * sequences) as f64;
+    for (layer, block) in model.blocks.iter().enumerate() {
+        let felt = &prepared.calibration.layers()[layer].importance;
+        let channels = prepared.layers[layer].channels.iter().zip(&block.systems);
+        for (channel, ((heard, system), importance)) in channels.zip(felt).enumerate() {
+            let whole = system.order() >= heard.system().order();
+            if heard.weight().is_some() && *importance > 0.0 && !whole {
+                places.push(Place {
+                    layer,
+                    channel,
+                    first,
+                    heard,
+                    importance: importance * samples,
+                });
+                first += 2 * system.order() + 1;
+            }
+        }
+    }
+    (places, first)
+}
+
+/// Rows that are orthonormal and centred, or random signs over √m where there are many classes.
+fn combinations(classes: usize) -> Vec<Vec<f64>> {
+    if classes <= COMBINATIONS_MAX {
+        let unit = |k| {
+            (0..classes)
+                .map(|c| if c == k { 1.0 } else { 0.0 })
+                .collect()
+        };
+        let unit = |k| -> Vec<f64> { unit(k) };
+        return (0..classes).map(|k| centred(&unit(k))).collect();
+    }
+    let signs = |index| {
+        let signs = combination(index, classes);
+        signs
+            .into_iter()
+            .map(|sign: f64| sign / (COMBINATIONS_MAX as f64).sqrt())
+            .collect()
+    };
+    (0..COMBINATIONS_MAX).map(signs).collect()
+}
+
+fn change(
+    model: &Model,
+    length: usize,
+    parts: &[(Sequence<'_>, &[f64])],
+) -> Result<f64, CalibrateError> {
+    let network = Network::new(model, length, InferPath::Fft)?;
+    let sequences: Vec<_> = parts.iter().map(|(sequence, _)| *sequence).collect();
+    let full: Vec<_> = parts.iter().map(|(_, logits)| logits.to_vec()).collect();
+    let changed = relative_change(&full, &network.logits_of_all(&sequences)?);
+    Ok(if changed.is_finite() {
+        changed
+    } else {
+        f64::INFINITY
+    })
+}
+
+/// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
+struct Problem {
+    /// One row for each sequence and combination.
+    slopes: DMatrix<f64>,
+    residual: DVector<f64>,
+    /// Factors L_h of I_h L n G_h = L_h L_hᵀ; δ_h = L_h^{−T} times the new coordinates.
+    factors: Vec<DMatrix<f64>>,
+}
+
+impl Problem {
+    fn new(
+        model: &Model,
+        length: usize,
+        sequences: &[(Sequence<'_>, &[f64])],
+        places: &[Place<'_>],
+        combinations: &[Vec<f64>],
+    ) -> Result<Self, CalibrateError> {
+        let network = Network::new(model, length, InferPath::Fft)?;
+        let rows = sequences
+            .par_iter()
+            .map(|&(sequence, logits)| rows_of(&network, sequence, logits, places, combinations));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let parameters = rows.first().map_or(0, |(slopes, _)| slopes.nrows());
+        let each = combinations.len();
+        let mut slopes = DMatrix::zeros(parameters, rows.len() * each);
+        let mut residual = DVector::zeros(rows.len() * each);
+        for (s, (own, rest)) in rows.iter().enumerate() {
+            slopes.columns_mut(s * each, each).copy_from(own);
+            residual.rows_mut(s * each, each).copy_from(rest);
+        }
+        let factors = places.par_iter().map(|place| factor(model, place));
+        let factors: Vec<_> = factors.collect();
+        for (place, factor) in places.iter().zip(&factors) {
+            let mut own = slopes.rows_mut(place.first, factor.nrows());
+            factor.solve_lower_triangular_mut(&mut own);
+        }
+        Ok(Self {
+            slopes: slopes.transpose(),
+            residual,
+            factors,
+        })
+    }
+
+    /// The model after the step of this price; `None` where it is not finite.
+    fn moved(&self, model: &Model, places: &[Place<'_>], price: f64) -> Option<Model> {
+        let (rows, columns) = self.slopes.shape();
+        let step = match columns <= rows {
+            true => {
+                let mut normal = self.slopes.tr_mul(&self.slopes);
+                (0..columns).for_each(|i| normal[(i, i)] += price);
+                Cholesky::new(normal).map(|root| root.solve(&self.slopes.tr_mul(&self.residual)))
+            }
+            false => {
+                let mut kernel = &self.slopes * self.slopes.transpose();
+                (0..rows).for_each(|i| kernel[(i, i)] += price);
+                Cholesky::new(kernel).map(|root| self.slopes.tr_mul(&root.solve(&self.residual)))
+            }
+        };
+        let step = step.filter(|step| step.iter().all(|value| value.is_finite()))?;
+        let mut moved = model.clone();
+        for (place, factor) in places.iter().zip(&self.factors) {
+            let mut own = step.rows(place.first, factor.nrows()).into_owned();
+            factor.tr_solve_lower_triangular_mut(&mut own);
+            let system = &mut moved.blocks[place.layer].systems[place.channel];
+            *system = with_moved_residues(system, own.as_slice()).ok()?;
+        }
+        Some(moved)
+    }
+}
+
+/// Slopes of the combinations by all parameters, parameters × combinations, and what is left of the
+/// full model's combinations, for one sequence.
+fn rows_of(
+    network: &Network<'_>,
+    sequence: Sequence<'_>,
+    logits: &[f64],
+    places: &[Place<'_>],
+    combinations: &[Vec<f64>],
+) -> Result<(DMatrix<f64>, DVector<f64>), CalibrateError> {
+    let model = network.model();
+    let reduced = network.logits(sequence)?;
+    let left = |combination: &Vec<f64>| {
+        let terms = combination.iter().zip(logits.iter().zip(&reduced));
+        terms
+            .map(|(c, (full, reduced))| c * (full - reduced))
+            .sum::<f64>()
+    };
+    let residual = DVector::from_iterator(combinations.len(), combinations.iter().map(left));
+    let system = |place: &Place<'_>| &model.blocks[place.layer].systems[place.channel];
+    let parameters = places
+        .last()
+        .map_or(0, |p| p.first + 2 * system(p).order() + 1);
+    let mut slopes = DMatrix::zeros(parameters, combinations.len());
+    let mut outputs: Vec<Option<DMatrix<f64>>> = vec![None; places.len()];
+    let asked: Vec<&[f64]> = combinations.iter().map(Vec::as_slice).collect();
+    network.feel(sequence, &asked, |combination, layer, heard, slope| {
+        let own = places
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.layer == layer);
+        for (index, place) in own {
+            if outputs[index].is_none() {
+                let heard = heard.column(place.channel);
+                outputs[index] = Some(output_slopes(system(place), heard.as_slice()));
+            }
+            if let Some(output) = &outputs[index] {
+                let felt = output.tr_mul(&slope.column(place.channel));
+                let mut rows = slopes.column_mut(combination);
+                rows.rows_mut(place.first, felt.nrows()).copy_from(&felt);
+            }
+        }
+    })?;
+    Ok((slopes, residual))
+}
+
+/// The Cholesky factor of a channel's price. What costs nothing gets a little of the rest.
+fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
+    let system: &DiagonalSystem = &model.blocks[place.layer].systems[place.channel];
+    let weight = place
+        .heard
+        .weight()
+        .expect("only channels that hear have a place");
+    let mut price = residue_gram(place.heard.system(), system, weight);
+    price *= place.importance;
+    let mean = price.trace() / price.nrows() as f64;
+    for i in 0..price.nrows() {
+        price[(i, i)] += 1e-8 * price[(i, i)] + 1e-12 * mean;
+    }
+    let root = Cholesky::new(price.clone());
+    root.map_or_else(
+        || DMatrix::from_diagonal(&price.diagonal().map(|p| p.abs().sqrt())),
+        |root| root.unpack(),
+    )
+}
