@@ -23,7 +23,7 @@ pub struct Captions<'a> {
     pub y: &'a str,
 }
 
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 12] = [
     RGBColor(0, 92, 175),
     RGBColor(200, 60, 30),
     RGBColor(0, 135, 80),
@@ -32,7 +32,14 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 150, 170),
     RGBColor(110, 110, 110),
     RGBColor(210, 80, 140),
+    RGBColor(90, 60, 30),
+    RGBColor(120, 160, 30),
+    RGBColor(20, 20, 20),
+    RGBColor(150, 170, 220),
 ];
+
+/// Width of the chart, of the legend beside it, and the height of both.
+const SIZE: (u32, u32, u32) = (760, 400, 480);
 
 /// Draws curves with marked points; x is logarithmic with ticks at powers of two, y linear. A
 /// point may be ringed. Points that are not finite are left out.
@@ -69,9 +76,16 @@ fn draw<'t>(
     let (left, right) = range(|point| point.0.log2());
     let (low, high) = range(|point| point.1);
     let margin = 0.04 * (high - low);
-    let root = SVGBackend::with_string(text, (760, 480)).into_drawing_area();
+    let (width, beside, height) = SIZE;
+    let several = curves.len() > 1;
+    let size = (if several { width + beside } else { width }, height);
+    let root = SVGBackend::with_string(text, size).into_drawing_area();
     root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
+    let (left_part, right_part) = root.split_horizontally(width);
+    if several {
+        draw_legend(&right_part, curves)?;
+    }
+    let mut chart = ChartBuilder::on(&left_part)
         .margin(14)
         .caption(captions.title, ("sans-serif", 17))
         .x_label_area_size(42)
@@ -87,15 +101,30 @@ fn draw<'t>(
         .label_style(("sans-serif", 13))
         .draw()?;
     draw_curves(&mut chart, curves, ringed)?;
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(180, 180, 180))
-        .position(SeriesLabelPosition::LowerRight)
-        .label_font(("sans-serif", 13))
-        .draw()?;
     root.present()?;
     Ok(())
+}
+
+type Area<'b> = DrawingArea<SVGBackend<'b>, plotters::coord::Shift>;
+
+/// Names beside lines of their colours, one below the other.
+fn draw_legend<'b>(
+    area: &Area<'b>,
+    curves: &[Curve],
+) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'b> as DrawingBackend>::ErrorType>> {
+    for (index, curve) in curves.iter().enumerate() {
+        let (colour, y) = (colour(index), 60 + 24 * index as i32);
+        let line = [(6, y), (30, y)];
+        area.draw(&PathElement::new(line, colour.stroke_width(2)))?;
+        area.draw(&Circle::new((18, y), 3, colour.filled()))?;
+        let name = curve.name.clone();
+        area.draw(&Text::new(name, (38, y - 8), ("sans-serif", 13)))?;
+    }
+    Ok(())
+}
+
+fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
 }
 
 fn finite(&(x, y): &(f64, f64)) -> bool {
@@ -110,15 +139,12 @@ fn draw_curves<'b>(
     ringed: Option<(f64, f64)>,
 ) -> Result<(), Box<dyn std::error::Error + 'b>> {
     for (index, curve) in curves.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = colour(index);
         let points = || {
             let points = curve.points.iter().filter(|point| finite(point));
             points.map(|&(x, y)| (x.log2(), y))
         };
-        chart
-            .draw_series(LineSeries::new(points(), colour.stroke_width(2)))?
-            .label(&curve.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?;
         chart.draw_series(points().map(|point| Circle::new(point, 3, colour.filled())))?;
     }
     if let Some((x, y)) = ringed {
@@ -156,7 +182,8 @@ mod tests {
             x: "states",
             y: "accuracy",
         };
-        let svg = curves_svg(std::slice::from_ref(&curve), &captions, Some((4.0, 90.0)));
+        let two = [curve.clone(), curve.clone()];
+        let svg = curves_svg(&two, &captions, Some((4.0, 90.0)));
         for word in ["title", "states", "accuracy", "one", "</svg>"] {
             assert!(svg.contains(word), "{word}");
         }
