@@ -43,8 +43,8 @@ impl HankelValues {
         }
     }
 
-    /// How many Jacobi rotations the values took after an ordinary SVD. 0: the spectrum is mild,
-    /// and the ordinary SVD alone kept the digits of every value.
+    /// How many Jacobi rotations the values took after an ordinary decomposition. 0: the spectrum
+    /// is mild, and that alone kept the digits of every value.
     pub fn rotations(&self) -> usize {
         self.rotations
     }

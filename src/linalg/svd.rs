@@ -22,7 +22,7 @@ const SWEEPS_MAX: usize = 60;
 pub struct GradedSvd<T: ComplexField<RealField = f64>> {
     /// Singular values, descending, k = min(m, n) of them.
     pub sigma: Vec<f64>,
-    /// Jacobi rotations after the ordinary SVD; 0 when that alone kept the digits of every σ.
+    /// Jacobi rotations after the eigenvectors; 0 when those alone kept the digits of every σ.
     pub rotations: usize,
     /// U = Q Y.
     q: ReflectedQr<T>,
@@ -73,8 +73,8 @@ impl<T: Scalar> GradedSvd<T> {
 /// Inner products of unit vectors below this are left alone.
 const ORTHOGONAL: f64 = 1e-12;
 
-/// Columns whose norms span more than this are decomposed in groups: a bidiagonalising SVD is
-/// accurate relative to its largest value only.
+/// Columns whose norms span more than this are decomposed in groups: the squares in a Gram matrix
+/// would leave the range of double precision.
 const GROUP_SPAN: f64 = 1e-15;
 
 /// Decomposes M so that each σ is accurate relative to itself when M = D₁ K D₂ with diagonal
@@ -84,8 +84,8 @@ const GROUP_SPAN: f64 = 1e-15;
 /// M Π = Q R,   R* Y = Z,   columns of Z orthogonal:   σ_j = ‖z_j‖,   U = Q Y,   V = Π Z Σ⁻¹
 /// ```
 ///
-/// Y starts block-diagonal, from ordinary SVDs of groups of columns of R* whose norms span
-/// fifteen decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
+/// Y starts block-diagonal, from the eigenvectors of the Gram matrices of groups of columns of R*
+/// whose norms span fifteen decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
 /// move a σ: with c = |z_p* z_q|/(‖z_p‖ ‖z_q‖) and ρ = (σ_q/σ_p)², a pair does so by
 /// c²/max(1 − ρ, c), compared with n ε. A mild spectrum needs no rotation. A bidiagonalising SVD
 /// alone would lose every σ below about 1e-16 σ₁. Cost about 40 n³ flops, and 12 n for each
