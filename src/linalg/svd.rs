@@ -73,8 +73,8 @@ impl<T: Scalar> GradedSvd<T> {
 /// Inner products of unit vectors below this are left alone.
 const ORTHOGONAL: f64 = 1e-12;
 
-/// Columns whose norms span more than this are decomposed in groups: the squares in a Gram matrix
-/// would leave the range of double precision.
+/// Columns whose norms span more than this are decomposed in groups: a Gram matrix spans twice as
+/// many decades.
 const GROUP_SPAN: f64 = 1e-15;
 
 /// Decomposes M so that each σ is accurate relative to itself when M = D₁ K D₂ with diagonal
