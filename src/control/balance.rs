@@ -55,9 +55,9 @@ pub(super) struct Projection<T: ComplexField<RealField = f64>> {
     left: DMatrix<T>,
     /// A F_c, or (A − I) F_c.
     moved: DMatrix<T>,
-    u: DMatrix<T>,
-    v: DMatrix<T>,
-    sigma: Vec<f64>,
+    svd: GradedSvd<T>,
+    /// Values above rounding.
+    rank: usize,
     input: DMatrix<T>,
     /// C F_c.
     heard: DMatrix<T>,
@@ -116,8 +116,10 @@ pub fn balance(
             let shifted = shifted_poles(source.time(), source.exponents());
             let apply = |x: &DMatrix<Complex64>| {
                 let mut out = x.clone();
-                for (mut row, factor) in out.row_iter_mut().zip(&shifted) {
-                    row *= *factor;
+                for mut column in out.column_iter_mut() {
+                    for (entry, factor) in column.iter_mut().zip(&shifted) {
+                        *entry *= factor;
+                    }
                 }
                 out
             };
@@ -168,30 +170,24 @@ pub(super) fn project<T: Scalar>(
         moved: apply(&factors.controllability),
         heard: multiply(c, &factors.controllability),
         left: factors.observability,
-        u: svd.u,
-        v: svd.v,
-        sigma: svd.sigma[..hankel.numerical_rank()].to_vec(),
+        rank: hankel.numerical_rank(),
+        svd,
         input: b.clone(),
     };
     Ok((hankel, projection))
 }
 
 impl<T: Scalar> Projection<T> {
-    fn rank(&self) -> usize {
-        self.sigma.len()
-    }
-
     /// The balanced (A, B, C) of the leading `order` states. Cost 4 n² `order` products.
     pub(super) fn leading(&self, order: usize) -> Block<T> {
-        let scaled = |vectors: &DMatrix<T>| {
-            let mut vectors = vectors.columns(0, order).into_owned();
-            for (mut column, sigma) in vectors.column_iter_mut().zip(&self.sigma) {
-                column.unscale_mut(sigma.sqrt());
+        let scaled = |mut vectors: DMatrix<T>| {
+            for (mut column, sigma) in vectors.column_iter_mut().zip(&self.svd.sigma) {
+                column.scale_mut(sigma.sqrt().recip());
             }
             vectors
         };
-        let v = scaled(&self.v);
-        let left = multiply(&self.left, &scaled(&self.u));
+        let v = scaled(self.svd.right(order));
+        let left = multiply(&self.left, &scaled(self.svd.left(order)));
         Block {
             a: multiply_adjoint(&left, &multiply(&self.moved, &v)),
             b: multiply_adjoint(&left, &self.input),
@@ -201,7 +197,7 @@ impl<T: Scalar> Projection<T> {
 
     /// All states above rounding.
     pub(super) fn whole(&self) -> Block<T> {
-        self.leading(self.rank())
+        self.leading(self.rank)
     }
 }
 
@@ -213,11 +209,8 @@ pub(super) fn project_onto<T: Scalar>(
     apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
     (b, c): (&DMatrix<T>, &DMatrix<T>),
 ) -> Block<T> {
-    let mut right = multiply(
-        &factors.controllability,
-        &svd.v.columns(0, rank).into_owned(),
-    );
-    let mut left = multiply(&factors.observability, &svd.u.columns(0, rank).into_owned());
+    let mut right = multiply(&factors.controllability, &svd.right(rank));
+    let mut left = multiply(&factors.observability, &svd.left(rank));
     for j in 0..rank {
         let root = svd.sigma[j].sqrt();
         right.column_mut(j).unscale_mut(root);

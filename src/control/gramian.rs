@@ -5,6 +5,7 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::ControlError;
+use crate::control::cauchy::complex_factor;
 use crate::control::generators::Eliminate;
 use crate::control::generators::Elimination;
 use crate::control::plane::Plane;
@@ -397,24 +398,6 @@ fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) ->
         }
     }
     best
-}
-
-fn complex_factor(plane: Plane, nodes: &[Complex64], mut g: Vec<Complex64>) -> DMatrix<Complex64> {
-    let n = nodes.len();
-    let mut active = vec![true; n];
-    let mut columns = Vec::with_capacity(n);
-    while let Some(k) = pivot(plane, nodes, &g, &active) {
-        let root = plane.decay(nodes[k]).sqrt();
-        let mut column = vec![Complex64::ZERO; n];
-        for i in (0..n).filter(|&i| active[i]) {
-            let t = g[i] / plane.sum_gap(nodes[i], nodes[k].conj());
-            column[i] = t * root;
-            g[i] = t * plane.difference(nodes[i], nodes[k]);
-        }
-        active[k] = false;
-        columns.push(column);
-    }
-    DMatrix::from_fn(n, columns.len(), |i, j| columns[j][i])
 }
 
 fn real_factor(

@@ -12,6 +12,7 @@ use crate::linalg::GradedSvd;
 use crate::linalg::Scalar;
 use crate::linalg::graded_svd;
 use crate::linalg::multiply_adjoint;
+use crate::linalg::power_of_two_below;
 use crate::ssm::StableSystem;
 
 /// Two neighbouring values closer than this, relative to the larger, count as a tie.
@@ -42,8 +43,8 @@ impl HankelValues {
         }
     }
 
-    /// How many Jacobi rotations the values took after an ordinary SVD. 0: the spectrum is mild,
-    /// and the ordinary SVD alone kept the digits of every value.
+    /// How many Jacobi rotations the values took after an ordinary decomposition. 0: the spectrum
+    /// is mild, and that alone kept the digits of every value.
     pub fn rotations(&self) -> usize {
         self.rotations
     }
@@ -222,13 +223,15 @@ pub fn hankel_values(
 pub(super) fn factor_svd<T: Scalar>(
     factors: &GramianFactors<T>,
 ) -> Result<GradedSvd<T>, ControlError> {
-    let product = multiply_adjoint(&factors.observability, &factors.controllability);
+    let mut product = multiply_adjoint(&factors.observability, &factors.controllability);
     let largest = product
         .iter()
         .map(|&x| ComplexField::norm1(x))
         .fold(0.0, f64::max);
-    let scale = if largest > 0.0 { largest } else { 1.0 };
-    let mut svd = graded_svd(&product.unscale(scale))?;
+    // A power of two: scaling rounds nothing.
+    let scale = power_of_two_below(largest);
+    product.scale_mut(scale.recip());
+    let mut svd = graded_svd(&product)?;
     svd.sigma.iter_mut().for_each(|value| *value *= scale);
     Ok(svd)
 }

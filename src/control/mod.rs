@@ -7,6 +7,7 @@
 //! So each Hankel singular value is right relative to itself, and no factorisation can fail.
 
 mod balance;
+mod cauchy;
 mod dense;
 mod dense_weighted;
 mod generators;

@@ -206,19 +206,18 @@ struct Quotients {
 impl Quotients {
     fn new(x: &DMatrix<Complex64>, sigma: &[f64], m: &DMatrix<Complex64>) -> Self {
         let columns: Vec<f64> = m.column_iter().map(|column| column.norm()).collect();
-        let weighted = |sizes: &[f64], power: i32| -> Vec<f64> {
+        let weighted = |sizes: &[f64], of: fn(&Complex64) -> f64| -> Vec<f64> {
             let sum = |column: nalgebra::DVectorView<'_, Complex64>| {
                 let terms = column.iter().zip(sizes);
-                terms
-                    .map(|(x, size)| size * x.norm().powi(power))
-                    .sum::<f64>()
+                terms.map(|(x, size)| size * of(x)).sum::<f64>()
             };
             x.column_iter().map(sum).collect()
         };
+        let weights = weighted(sigma, Complex64::norm_sqr);
         Self {
             images: (m * x).column_iter().map(|column| column.norm()).collect(),
-            terms: weighted(&columns, 1),
-            weights: weighted(sigma, 2).into_iter().map(f64::sqrt).collect(),
+            terms: weighted(&columns, |x| x.norm()),
+            weights: weights.into_iter().map(f64::sqrt).collect(),
         }
     }
 

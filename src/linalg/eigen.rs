@@ -5,7 +5,9 @@ use nalgebra::DVector;
 use num_complex::Complex64;
 
 use crate::linalg::LinalgError;
+use crate::linalg::kernels::all_finite;
 use crate::linalg::kernels::complex_eigen;
+use crate::linalg::kernels::inverse;
 use crate::linalg::kernels::real_eigen;
 use crate::linalg::kernels::singular_values;
 use crate::linalg::lyapunov::triangularise;
@@ -189,17 +191,16 @@ fn inverted(
         (Some(largest), Some(smallest)) => largest / smallest,
         _ => 1.0,
     };
-    let inverse = vectors.clone().try_inverse();
-    let inverse = inverse.filter(|inverse| inverse.iter().all(|x| x.is_finite()));
-    match inverse {
-        Some(inverse) if condition.is_finite() => Ok(Diagonalised {
-            values,
-            vectors,
-            inverse,
-            condition,
-        }),
-        _ => Err(LinalgError::Defective { size }),
+    let inverse = inverse(&vectors);
+    if !condition.is_finite() || !all_finite(&inverse) {
+        return Err(LinalgError::Defective { size });
     }
+    Ok(Diagonalised {
+        values,
+        vectors,
+        inverse,
+        condition,
+    })
 }
 
 #[cfg(test)]

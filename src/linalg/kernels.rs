@@ -1,16 +1,27 @@
 //! The dense kernels of faer on nalgebra's matrices, on one thread: parallelism is over channels.
 
+use faer::Conj;
 use faer::MatMut;
 use faer::MatRef;
 use faer::Par;
+use faer::dyn_stack::MemBuffer;
+use faer::dyn_stack::MemStack;
+use faer::linalg::evd::tridiag::tridiag_in_place;
+use faer::linalg::evd::tridiag::tridiag_in_place_scratch;
+use faer::linalg::householder::apply_block_householder_sequence_on_the_left_in_place_scratch as apply_scratch;
+use faer::linalg::householder::apply_block_householder_sequence_on_the_left_in_place_with_conj as apply_reflectors;
 use faer::linalg::matmul::matmul;
+use faer::linalg::matmul::triangular::BlockStructure;
+use faer::linalg::matmul::triangular::matmul as triangular_matmul;
+use faer::linalg::qr::no_pivoting::factor::recommended_block_size;
+use faer::linalg::solvers::DenseSolveCore;
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
+use nalgebra::ComplexField;
 use nalgebra::DMatrix;
 use nalgebra::DVector;
 use num_complex::Complex64;
 
-use crate::linalg::PivotedQr;
-use crate::linalg::pivoted_qr;
+use crate::linalg::tridiagonal::Tridiagonal;
 
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
 pub trait Scalar:
@@ -21,11 +32,11 @@ pub trait Scalar:
 impl Scalar for f64 {}
 impl Scalar for Complex64 {}
 
-fn view<T: Scalar>(a: &DMatrix<T>) -> MatRef<'_, T> {
+pub(super) fn view<T: Scalar>(a: &DMatrix<T>) -> MatRef<'_, T> {
     MatRef::from_column_major_slice(a.as_slice(), a.nrows(), a.ncols())
 }
 
-fn view_mut<T: Scalar>(a: &mut DMatrix<T>) -> MatMut<'_, T> {
+pub(super) fn view_mut<T: Scalar>(a: &mut DMatrix<T>) -> MatMut<'_, T> {
     let (rows, columns) = a.shape();
     MatMut::from_column_major_slice_mut(a.as_mut_slice(), rows, columns)
 }
@@ -55,35 +66,113 @@ pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T>
     product
 }
 
-/// A Π = Q R with column pivoting: Q (m × k), R (k × n), and the column of A that stands at each
-/// place. Norms are downdated, so the order of columns that are small against the first is only
-/// roughly right.
-pub(super) fn fast_pivoted_qr<T: Scalar>(a: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>, Vec<usize>) {
-    let qr = view(a).col_piv_qr();
-    let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
-    let (forward, _) = qr.P().arrays();
-    let q = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
-    let r = DMatrix::from_fn(r.nrows(), r.ncols(), |i, j| {
-        if i <= j { r[(i, j)] } else { nalgebra::zero() }
-    });
-    // faer divides by the norm of a column that is zero.
-    let finite = |x: &T| nalgebra::ComplexField::is_finite(x);
-    if !(q.iter().all(finite) && r.iter().all(finite)) {
-        let PivotedQr { q, r, permutation } = pivoted_qr(a);
-        return (q, r, permutation);
-    }
-    (q, r, forward.to_vec())
+/// Whether every entry is a number. Without an early end, which would cost more than it saves.
+pub(super) fn all_finite<T: Scalar>(a: &DMatrix<T>) -> bool {
+    a.iter()
+        .fold(true, |all, x| all & nalgebra::ComplexField::is_finite(x))
 }
 
-/// The eigenvectors of A* A, those of the largest eigenvalues first: a third of the work of an SVD.
-/// `None` when the iteration does not converge.
-pub(super) fn gram_vectors<T: Scalar>(a: &DMatrix<T>) -> Option<DMatrix<T>> {
-    let gram = multiply_adjoint(a, a);
-    let eigen = view(&gram).self_adjoint_eigen(faer::Side::Lower).ok()?;
-    let (vectors, size) = (eigen.U(), gram.ncols());
-    Some(DMatrix::from_fn(size, size, |i, j| {
-        vectors[(i, size - 1 - j)]
-    }))
+/// The lower triangle of α A* A, with zeros above.
+pub(super) fn gram_lower<T: Scalar>(
+    a: &DMatrix<T>,
+    structure: BlockStructure,
+    factor: f64,
+) -> DMatrix<T> {
+    let mut gram = DMatrix::zeros(a.ncols(), a.ncols());
+    triangular_matmul(
+        view_mut(&mut gram),
+        BlockStructure::TriangularLower,
+        faer::Accum::Replace,
+        view(a).adjoint(),
+        structure.transpose(),
+        view(a),
+        structure,
+        nalgebra::ComplexField::from_real(factor),
+        Par::Seq,
+    );
+    gram
+}
+
+/// Lower triangular, where the matrix has as many rows as columns.
+fn lower_structure<T>(a: &DMatrix<T>) -> BlockStructure {
+    if a.is_square() {
+        BlockStructure::TriangularLower
+    } else {
+        BlockStructure::Rectangular
+    }
+}
+
+/// L X of a lower triangular (trapezoidal) L.
+pub(super) fn multiply_lower<T: Scalar>(lower: &DMatrix<T>, x: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(lower.nrows(), x.ncols());
+    triangular_matmul(
+        view_mut(&mut product),
+        BlockStructure::Rectangular,
+        faer::Accum::Replace,
+        view(lower),
+        lower_structure(lower),
+        view(x),
+        BlockStructure::Rectangular,
+        nalgebra::one(),
+        Par::Seq,
+    );
+    product
+}
+
+/// The eigenvectors of L* L, those of the largest eigenvalues first: a third of the work of an SVD.
+/// L is lower triangular (trapezoidal). `None` when the iteration does not converge.
+pub(super) fn gram_vectors<T: Scalar>(lower: &DMatrix<T>) -> Option<DMatrix<T>> {
+    // Eigenvalues come in ascending order.
+    let mut gram = gram_lower(lower, lower_structure(lower), -1.0);
+    let size = gram.ncols();
+    let steps = size.saturating_sub(1);
+    let block = recommended_block_size::<T>(size, size);
+    let mut factors = DMatrix::zeros(block, steps);
+    let scratch = tridiag_in_place_scratch::<T>(size, Par::Seq, Default::default());
+    tridiag_in_place(
+        view_mut(&mut gram),
+        view_mut(&mut factors),
+        Par::Seq,
+        MemStack::new(&mut MemBuffer::new(scratch)),
+        Default::default(),
+    );
+    let diagonal = (0..size).map(|k| gram[(k, k)].real()).collect();
+    let beside: Vec<T> = (0..steps).map(|k| gram[(k + 1, k)]).collect();
+    let sizes = beside.iter().map(|&x| x.modulus()).collect();
+    let (_, real) = Tridiagonal::new(diagonal, sizes).eigen()?;
+    let phases = phases(&beside);
+    let mut vectors = DMatrix::zeros(size, size);
+    for (mut to, from) in vectors.column_iter_mut().zip(real.column_iter()) {
+        for ((to, &phase), &x) in to.iter_mut().zip(&phases).zip(from.iter()) {
+            *to = phase.scale(x);
+        }
+    }
+    if steps > 0 {
+        apply_reflectors(
+            view(&gram).submatrix(1, 0, steps, steps),
+            view(&factors),
+            Conj::No,
+            view_mut(&mut vectors).subrows_mut(1, steps),
+            Par::Seq,
+            MemStack::new(&mut MemBuffer::new(apply_scratch::<T>(steps, block, size))),
+        );
+    }
+    Some(vectors)
+}
+
+/// The unit numbers d with d̄_{k+1} e_k d_k = |e_k|, for the entries e below a diagonal.
+fn phases<T: Scalar>(beside: &[T]) -> Vec<T> {
+    let mut phases = vec![nalgebra::one()];
+    for &entry in beside {
+        let product: T = entry * phases[phases.len() - 1];
+        let size = product.modulus();
+        phases.push(if size > 0.0 {
+            product.unscale(size)
+        } else {
+            nalgebra::one()
+        });
+    }
+    phases
 }
 
 /// Columns below this, relative to the longest, are not scaled up.
@@ -206,6 +295,12 @@ pub fn spectral_norm(a: &DMatrix<Complex64>) -> f64 {
     sigma.unwrap_or_else(|| a.norm())
 }
 
+/// A⁻¹ by LU with partial pivoting; infinities or NaN where A is singular.
+pub(super) fn inverse(a: &DMatrix<Complex64>) -> DMatrix<Complex64> {
+    let inverse = view(a).partial_piv_lu().inverse();
+    DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| inverse[(i, j)])
+}
+
 /// All singular values, descending.
 pub(super) fn singular_values(a: &DMatrix<Complex64>) -> Option<Vec<f64>> {
     view(a).singular_values().ok()
@@ -240,18 +335,6 @@ mod tests {
             assert!(slope < 1e-9, "{rows} x {columns}: {slope:e}");
             assert_eq!(fit.span.shape(), (rows, rows.min(columns)));
             assert!(rows > columns || fit.residual.norm() < 1e-8);
-        }
-    }
-
-    #[test]
-    fn the_fast_pivoted_qr_rebuilds_its_matrix() {
-        for (rows, columns) in [(6, 6), (7, 4), (4, 7)] {
-            let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3) as f64).sin());
-            let (q, r, permutation) = fast_pivoted_qr(&a);
-            let product = q * r;
-            for (j, &from) in permutation.iter().enumerate() {
-                assert!((product.column(j) - a.column(from)).norm() < 1e-13);
-            }
         }
     }
 }

@@ -47,21 +47,19 @@ pub fn real_schur(matrix: &DMatrix<f64>) -> Result<(DMatrix<f64>, DMatrix<f64>),
 pub fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
     let thin = matrix.nrows().min(matrix.ncols());
     if thin == 0 {
-        return Ok(GradedSvd {
-            u: DMatrix::zeros(matrix.nrows(), 0),
-            sigma: Vec::new(),
-            v: DMatrix::zeros(matrix.ncols(), 0),
-            rotations: 0,
-        });
+        let (u, v) = (
+            DMatrix::zeros(matrix.nrows(), 0),
+            DMatrix::zeros(matrix.ncols(), 0),
+        );
+        return Ok(GradedSvd::new(u, Vec::new(), v));
     }
     let svd = all_finite(matrix).then(|| SVD::new(matrix.clone()));
     let svd = svd.flatten().ok_or(not_converged("the SVD", thin))?;
-    Ok(GradedSvd {
-        u: svd.u.columns(0, thin).into_owned(),
-        sigma: svd.singular_values.iter().copied().collect(),
-        v: svd.vt.rows(0, thin).transpose(),
-        rotations: 0,
-    })
+    Ok(GradedSvd::new(
+        svd.u.columns(0, thin).into_owned(),
+        svd.singular_values.iter().copied().collect(),
+        svd.vt.rows(0, thin).transpose(),
+    ))
 }
 
 /// Eigenvalues and orthonormal eigenvectors of a symmetric matrix, by `dsyev`.

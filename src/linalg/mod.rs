@@ -13,7 +13,9 @@ mod lyapunov;
 mod product;
 pub mod pure;
 mod qr;
+mod reflected;
 mod svd;
+mod tridiagonal;
 mod wide;
 
 pub use eigen::Diagonalised;

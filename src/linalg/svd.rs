@@ -1,36 +1,80 @@
 //! A singular value decomposition that keeps the small values of graded matrices.
 
+use faer::linalg::matmul::triangular::BlockStructure;
 use nalgebra::ComplexField;
 use nalgebra::DMatrix;
 
 use crate::linalg::LinalgError;
 use crate::linalg::Scalar;
-use crate::linalg::kernels::fast_pivoted_qr;
+use crate::linalg::kernels::all_finite;
+use crate::linalg::kernels::gram_lower;
 use crate::linalg::kernels::gram_vectors;
+use crate::linalg::kernels::multiply_lower;
 use crate::linalg::kernels::orthonormalised;
-use crate::linalg::multiply;
-use crate::linalg::multiply_adjoint;
+use crate::linalg::reflected::ReflectedQr;
 
 /// Sweeps after which the Jacobi iteration gives up; five to eight are usual.
 const SWEEPS_MAX: usize = 60;
 
-/// M = U diag(σ) V* in its thin form, σ descending.
+/// M = U diag(σ) V* in its thin form, σ descending. Vectors are formed when they are asked for: of
+/// most systems only the leading ones are.
+#[derive(Debug, Clone)]
 pub struct GradedSvd<T: ComplexField<RealField = f64>> {
-    /// Left vectors, m × k. A column whose σ is zero is zero.
-    pub u: DMatrix<T>,
     /// Singular values, descending, k = min(m, n) of them.
     pub sigma: Vec<f64>,
-    /// Right vectors, n × k.
-    pub v: DMatrix<T>,
-    /// Jacobi rotations after the ordinary SVD; 0 when that alone kept the digits of every σ.
+    /// Jacobi rotations after the eigenvectors; 0 when those alone kept the digits of every σ.
     pub rotations: usize,
+    /// U = Q Y.
+    q: ReflectedQr<T>,
+    y: DMatrix<T>,
+    /// Row `permutation[i]` of V is row i of Z Σ⁻¹.
+    unit: DMatrix<T>,
+    permutation: Vec<usize>,
+    /// The largest cosine between two columns of Z.
+    worst_cosine: f64,
+}
+
+impl<T: Scalar> GradedSvd<T> {
+    /// A decomposition that was found elsewhere.
+    #[cfg(feature = "lapack")]
+    pub(super) fn new(u: DMatrix<T>, sigma: Vec<f64>, v: DMatrix<T>) -> Self {
+        Self {
+            y: DMatrix::identity(sigma.len(), sigma.len()),
+            q: ReflectedQr::formed(u),
+            permutation: (0..v.nrows()).collect(),
+            unit: v,
+            worst_cosine: 0.0,
+            sigma,
+            rotations: 0,
+        }
+    }
+
+    /// The left vectors of the largest `count` values (of all, when there are fewer), m × `count`.
+    /// Cost 2 m n products for each.
+    pub fn left(&self, count: usize) -> DMatrix<T> {
+        let first = self.y.columns(0, count.min(self.y.ncols()));
+        self.q.apply(&first.into_owned())
+    }
+
+    /// The right vectors of the largest `count` values (of all, when there are fewer), n × `count`.
+    /// A column whose σ is zero is zero.
+    pub fn right(&self, count: usize) -> DMatrix<T> {
+        let first = self.unit.columns(0, count.min(self.unit.ncols()));
+        let mut vectors = first.into_owned();
+        if self.worst_cosine > ORTHOGONAL {
+            let kept = self.sigma.iter().take(vectors.ncols());
+            let rank = kept.take_while(|&&value| value > 0.0).count();
+            vectors = orthonormal(vectors, rank);
+        }
+        unpivot_rows(&vectors, &self.permutation)
+    }
 }
 
 /// Inner products of unit vectors below this are left alone.
 const ORTHOGONAL: f64 = 1e-12;
 
-/// Columns whose norms span more than this are decomposed in groups: a bidiagonalising SVD is
-/// accurate relative to its largest value only.
+/// Columns whose norms span more than this are decomposed in groups: a Gram matrix spans twice as
+/// many decades.
 const GROUP_SPAN: f64 = 1e-15;
 
 /// Decomposes M so that each σ is accurate relative to itself when M = D₁ K D₂ with diagonal
@@ -40,8 +84,8 @@ const GROUP_SPAN: f64 = 1e-15;
 /// M Π = Q R,   R* Y = Z,   columns of Z orthogonal:   σ_j = ‖z_j‖,   U = Q Y,   V = Π Z Σ⁻¹
 /// ```
 ///
-/// Y starts block-diagonal, from ordinary SVDs of groups of columns of R* whose norms span
-/// fifteen decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
+/// Y starts block-diagonal, from the eigenvectors of the Gram matrices of groups of columns of R*
+/// whose norms span fifteen decades at most. One-sided Jacobi rotations then correct those pairs of columns that still
 /// move a σ: with c = |z_p* z_q|/(‖z_p‖ ‖z_q‖) and ρ = (σ_q/σ_p)², a pair does so by
 /// c²/max(1 − ρ, c), compared with n ε. A mild spectrum needs no rotation. A bidiagonalising SVD
 /// alone would lose every σ below about 1e-16 σ₁. Cost about 40 n³ flops, and 12 n for each
@@ -53,30 +97,34 @@ const GROUP_SPAN: f64 = 1e-15;
 /// # References
 /// Drmač and Veselić (2008), SIAM J. Matrix Anal. Appl. 29, parts I and II.
 pub fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>, LinalgError> {
-    if !matrix.iter().all(|x| nalgebra::ComplexField::is_finite(x)) {
+    if !all_finite(matrix) {
         return Err(LinalgError::NotFinite {
             what: "a matrix to be decomposed",
         });
     }
-    let (q, r, permutation) = fast_pivoted_qr(matrix);
-    let (mut z, mut y) = preconditioned(&r.adjoint());
-    let (worst_cosine, rotations) = refine(&mut z, &mut y)?;
-    let (order, sigma) = descending_norms(&z);
-    let left = DMatrix::from_fn(y.nrows(), sigma.len(), |i, j| y[(i, order[j])]);
-    let right = DMatrix::from_fn(z.nrows(), sigma.len(), |i, j| {
-        scaled_inverse(&z[(i, order[j])], sigma[j])
-    });
-    let right = if worst_cosine > ORTHOGONAL {
-        let rank = sigma.iter().take_while(|&&value| value > 0.0).count();
-        orthonormal(right, rank)
-    } else {
-        right
-    };
+    let (q, (lower, permutation)) = ReflectedQr::new(matrix);
+    let (mut z, mut y) = preconditioned(lower);
+    let (found, rotations) = refine(&mut z, &mut y)?;
+    let Columns {
+        norms: mut sigma,
+        mut unit,
+        worst_cosine,
+    } = found;
+    if !sigma.is_sorted_by(|a, b| a >= b) {
+        let mut order: Vec<usize> = (0..sigma.len()).collect();
+        order.sort_by(|&a, &b| sigma[b].total_cmp(&sigma[a]));
+        sigma = order.iter().map(|&j| sigma[j]).collect();
+        unit = unit.select_columns(&order);
+        y = y.select_columns(&order);
+    }
     Ok(GradedSvd {
-        u: multiply(&q, &left),
         sigma,
-        v: unpivot_rows(&right, &permutation),
         rotations,
+        q,
+        y,
+        unit,
+        permutation,
+        worst_cosine,
     })
 }
 
@@ -90,37 +138,71 @@ fn orthonormal<T: Scalar>(mut x: DMatrix<T>, rank: usize) -> DMatrix<T> {
 }
 
 /// Z = B Y with orthogonal columns inside each group of columns of like norm.
-fn preconditioned<T: Scalar>(b: &DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
+fn preconditioned<T: Scalar>(b: DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
     let norms: Vec<f64> = b.column_iter().map(|column| column.norm()).collect();
-    let mut z = b.clone();
-    let mut y = DMatrix::identity(b.ncols(), b.ncols());
+    let group_at = |start: usize| {
+        let least = GROUP_SPAN * norms[start];
+        let same = norms[start..].iter().take_while(|&&norm| norm > least);
+        same.count().max(1)
+    };
+    if !norms.is_empty() && group_at(0) == norms.len() {
+        return orthogonalised(b, norms[0]);
+    }
+    let mut y = DMatrix::zeros(b.ncols(), b.ncols());
+    let mut z = DMatrix::zeros(b.nrows(), b.ncols());
     let mut start = 0;
     while start < norms.len() {
-        let head = norms[start];
-        let same = norms[start..]
-            .iter()
-            .take_while(|&&norm| norm > GROUP_SPAN * head);
-        let count = same.count().max(1);
+        let count = group_at(start);
         let group = b.columns(start, count).into_owned();
-        if let Some(vectors) = gram_vectors(&group.unscale(head.max(f64::MIN_POSITIVE))) {
-            z.columns_mut(start, count)
-                .copy_from(&multiply(&group, &vectors));
-            y.view_mut((start, start), (count, count))
-                .copy_from(&vectors);
-        }
+        let (columns, vectors) = orthogonalised(group, norms[start]);
+        z.columns_mut(start, count).copy_from(&columns);
+        y.view_mut((start, start), (count, count))
+            .copy_from(&vectors);
         start += count;
     }
     (z, y)
 }
 
-/// Rotates pairs of columns until none moves a singular value. Returns the largest cosine between
-/// two columns that is left, and the number of rotations.
-fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(f64, usize), LinalgError> {
+/// Squares of columns whose largest norm lies between these neither overflow nor lose what the
+/// smallest of a group add to them.
+const SQUARED: std::ops::Range<f64> = 1e-100..1e100;
+
+/// (B Y, Y) with orthogonal columns of B Y, largest first, for a lower triangular B. `head` is the norm of B's largest column.
+fn orthogonalised<T: Scalar>(b: DMatrix<T>, head: f64) -> (DMatrix<T>, DMatrix<T>) {
+    let vectors = if SQUARED.contains(&head) {
+        gram_vectors(&b)
+    } else {
+        gram_vectors(&b.unscale(head.max(f64::MIN_POSITIVE)))
+    };
+    match vectors {
+        Some(vectors) => (multiply_lower(&b, &vectors), vectors),
+        None => {
+            let size = b.ncols();
+            (b, DMatrix::identity(size, size))
+        }
+    }
+}
+
+/// The columns of a matrix by length and direction.
+struct Columns<T> {
+    norms: Vec<f64>,
+    /// A zero column stays zero.
+    unit: DMatrix<T>,
+    /// The largest cosine between two columns.
+    worst_cosine: f64,
+}
+
+/// Rotates pairs of columns until none moves a singular value. Returns the columns that are left,
+/// and the number of rotations.
+fn refine<T: Scalar>(
+    z: &mut DMatrix<T>,
+    y: &mut DMatrix<T>,
+) -> Result<(Columns<T>, usize), LinalgError> {
     let mut rotations = 0;
     for _ in 0..SWEEPS_MAX {
-        let (pairs, worst_cosine) = pairs_that_matter(z);
+        let (columns, pairs) = pairs_that_matter(z);
         if pairs.is_empty() {
-            return Ok((worst_cosine, rotations));
+            return Ok((columns, rotations));
         }
         rotations += pairs.len();
         for pair in pairs {
@@ -134,23 +216,26 @@ fn refine<T: Scalar>(z: &mut DMatrix<T>, y: &mut DMatrix<T>) -> Result<(f64, usi
     })
 }
 
-/// The pairs of columns whose inner product moves a singular value by more than n ε of itself,
-/// and the largest cosine between any two columns.
-fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> (Vec<(usize, usize)>, f64) {
+/// The columns, and the pairs of them whose inner product moves a singular value by more than n ε
+/// of itself.
+fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> (Columns<T>, Vec<(usize, usize)>) {
     let norms: Vec<f64> = z.column_iter().map(|column| column.norm()).collect();
     let mut unit = z.clone();
     for (mut column, &norm) in unit.column_iter_mut().zip(&norms) {
-        if norm > 0.0 {
+        let inverse = norm.recip();
+        if inverse.is_finite() {
+            column.scale_mut(inverse);
+        } else if norm > 0.0 {
             column.unscale_mut(norm);
         }
     }
-    let cosines = multiply_adjoint(&unit, &unit);
+    let cosines = gram_lower(&unit, BlockStructure::Rectangular, 1.0);
     let threshold = f64::EPSILON * z.ncols().max(8) as f64;
     let mut worst_square = 0.0_f64;
     let mut pairs = Vec::new();
-    for q in 1..z.ncols() {
-        for p in 0..q {
-            let square = nalgebra::ComplexField::modulus_squared(cosines[(p, q)]);
+    for (p, column) in cosines.column_iter().enumerate() {
+        for (q, &cosine) in column.iter().enumerate().skip(p + 1) {
+            let square = nalgebra::ComplexField::modulus_squared(cosine);
             if square <= threshold * threshold {
                 continue;
             }
@@ -162,35 +247,24 @@ fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> (Vec<(usize, usize)>, f64) {
             }
         }
     }
-    (pairs, worst_square.sqrt())
-}
-
-fn scaled_inverse<T: ComplexField<RealField = f64>>(entry: &T, sigma: f64) -> T {
-    if sigma > 0.0 {
-        entry.clone().unscale(sigma)
-    } else {
-        T::zero()
-    }
+    let worst_cosine = worst_square.sqrt();
+    let columns = Columns {
+        norms,
+        unit,
+        worst_cosine,
+    };
+    (columns, pairs)
 }
 
 /// Row `permutation[i]` of the result is row i of the argument.
-fn unpivot_rows<T: ComplexField<RealField = f64>>(
-    a: &DMatrix<T>,
-    permutation: &[usize],
-) -> DMatrix<T> {
+fn unpivot_rows<T: Scalar>(a: &DMatrix<T>, permutation: &[usize]) -> DMatrix<T> {
     let mut out = a.clone();
-    for (i, &to) in permutation.iter().enumerate() {
-        out.set_row(to, &a.row(i));
+    for (mut to, from) in out.column_iter_mut().zip(a.column_iter()) {
+        for (&place, &entry) in permutation.iter().zip(from.iter()) {
+            to[place] = entry;
+        }
     }
     out
-}
-
-fn descending_norms<T: ComplexField<RealField = f64>>(y: &DMatrix<T>) -> (Vec<usize>, Vec<f64>) {
-    let norms: Vec<f64> = y.column_iter().map(|column| column.norm()).collect();
-    let mut order: Vec<usize> = (0..norms.len()).collect();
-    order.sort_by(|&a, &b| norms[b].total_cmp(&norms[a]));
-    let sigma = order.iter().map(|&j| norms[j]).collect();
-    (order, sigma)
 }
 
 /// One Jacobi rotation of columns p and q of Y, and of W beside it.
@@ -248,7 +322,8 @@ mod tests {
                 svd.sigma.len(),
                 svd.sigma.iter().map(|&s| Complex64::from(s)),
             ));
-            assert!((&svd.u * sigma * svd.v.adjoint() - a).norm() < 1e-13);
+            let (u, v) = (svd.left(svd.sigma.len()), svd.right(svd.sigma.len()));
+            assert!((u * sigma * v.adjoint() - a).norm() < 1e-13);
             assert!(svd.sigma.windows(2).all(|pair| pair[0] >= pair[1]));
         }
     }
