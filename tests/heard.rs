@@ -359,7 +359,7 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
         for (metric, weight) in weights(&heard) {
             for (name, full) in hard_systems() {
                 let channel = HeardChannel::new(&full, Some(weight.clone())).unwrap();
-                let curve = channel.curve().unwrap();
+                let curve = channel.curve(Refinement::Full).unwrap();
                 let place = format!("{name}, {input}, {metric}");
                 assert_eq!(curve.orders[0], 1, "{place}");
                 assert_eq!(curve.orders.last(), Some(&full.order()), "{place}");

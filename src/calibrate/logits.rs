@@ -40,6 +40,9 @@ const PRICES: [f64; 4] = [1000.0, 100.0, 10.0, 1.0];
 /// A step must bring the checked logits nearer by this share.
 const GAIN_MIN: f64 = 0.02;
 
+/// The share of a mode's own square that its weights cost in any case.
+const PARALLEL: f64 = 1e-4;
+
 /// Numbers in the table of slopes at most, 1 GiB.
 const SLOPES_MAX: usize = 1 << 27;
 
@@ -362,7 +365,8 @@ fn rows_of(
     Ok((slopes, residual))
 }
 
-/// The Cholesky factor of a channel's price. What costs nothing gets a little of the rest.
+/// The Cholesky factor of a channel's price. Every weight costs a little by itself too, so that
+/// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
 fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
     let system: &DiagonalSystem = &model.blocks[place.layer].systems[place.channel];
     let weight = place
@@ -371,10 +375,14 @@ fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
         .expect("only channels that hear have a place");
     let mut price = residue_gram(place.heard.system(), system, weight);
     price *= place.importance;
-    let mean = price.trace() / price.nrows() as f64;
-    for i in 0..price.nrows() {
-        price[(i, i)] += 1e-8 * price[(i, i)] + 1e-12 * mean;
+    let last = price.nrows() - 1;
+    for n in 0..last / 2 {
+        let (re, im) = (2 * n, 2 * n + 1);
+        let share = PARALLEL * (price[(re, re)] + price[(im, im)]);
+        price[(re, re)] += share;
+        price[(im, im)] += share;
     }
+    price[(last, last)] *= 1.0 + PARALLEL;
     let root = Cholesky::new(price.clone());
     root.map_or_else(
         || DMatrix::from_diagonal(&price.diagonal().map(|p| p.abs().sqrt())),

@@ -19,6 +19,7 @@ use crate::compress::HeardLayer;
 use crate::compress::LayerRecord;
 use crate::compress::allocate;
 use crate::control::InputWeight;
+use crate::control::Refinement;
 use crate::infer::Network;
 use crate::infer::Path as InferPath;
 use crate::infer::Sequence;
@@ -41,7 +42,7 @@ pub struct Prepared<'a> {
     pub(super) calibration: &'a Calibration,
     pub(super) sequences: &'a [Sequence<'a>],
     pub(super) layers: Vec<HeardLayer>,
-    curves: OnceLock<Vec<Vec<ErrorCurve>>>,
+    curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
     pub(super) logits: Vec<Vec<f64>>,
     moments: bool,
 }
@@ -150,7 +151,7 @@ impl<'a> Prepared<'a> {
             calibration,
             sequences,
             layers,
-            curves: OnceLock::new(),
+            curves: [OnceLock::new(), OnceLock::new()],
             logits,
             moments,
         })
@@ -178,7 +179,7 @@ impl<'a> Prepared<'a> {
         if settings.sequential {
             self.follow(settings, &trial, kernel_length, &mut calibrated)?;
         }
-        if settings.fit_logits {
+        if settings.fit_logits && !matches!(settings.size, Size::Error(_)) {
             self.fit(settings, &trial.orders, kernel_length, &mut calibrated)?;
         }
         Ok(calibrated)
@@ -312,7 +313,13 @@ impl<'a> Prepared<'a> {
         };
         let orders = match (settings.allocation, settings.size) {
             (Allocation::Uniform, Size::Order(order)) => self.uniform(order),
-            (allocation, _) => allocate(self.curves()?, &importance, allocation, budget, target),
+            (allocation, _) => allocate(
+                self.curves(settings.refinement)?,
+                &importance,
+                allocation,
+                budget,
+                target,
+            ),
         };
         let mut model = self.model.clone();
         let parts = model.blocks.iter_mut().zip(&self.layers).zip(&orders);
@@ -338,15 +345,16 @@ impl<'a> Prepared<'a> {
         orders.collect()
     }
 
-    /// The error curves of all channels, made once.
-    fn curves(&self) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
-        if self.curves.get().is_none() {
+    /// The error curves of all channels, with and without refinement, each made once.
+    fn curves(&self, refinement: Refinement) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+        let made = &self.curves[usize::from(refinement == Refinement::None)];
+        if made.get().is_none() {
             let layers = self.layers.iter().zip(&self.model.blocks);
-            let curves = layers.map(|(layer, block)| layer.curves(block));
+            let curves = layers.map(|(layer, block)| layer.curves(block, refinement));
             let curves: Vec<_> = curves.collect::<Result<_, _>>()?;
-            return Ok(self.curves.get_or_init(|| curves));
+            return Ok(made.get_or_init(|| curves));
         }
-        Ok(self.curves.get_or_init(Vec::new))
+        Ok(made.get_or_init(Vec::new))
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.

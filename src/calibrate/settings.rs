@@ -63,7 +63,7 @@ pub struct Settings {
     pub sequential: bool,
     /// Whether all channels together are fitted to the logits of the calibration sequences in the
     /// end, see [`crate::calibrate::LogitFit`]. Needs sequences and pooled logits, and is left out
-    /// without them. Default: yes.
+    /// without them, and for [`Size::Error`], whose promise it would not keep. Default: yes.
     pub fit_logits: bool,
     /// Steps over which the kernel error is measured. Default: those of the calibration.
     pub kernel_length: Option<usize>,

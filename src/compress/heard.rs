@@ -108,11 +108,12 @@ impl HeardChannel {
         }
     }
 
-    /// Squared weighted errors after truncation and refitting of the residues.
+    /// Squared weighted errors after truncation and refitting of the residues, or after truncation
+    /// alone where nothing is to be refined.
     ///
     /// # Errors
     /// [`ControlError`] of a cut.
-    pub fn curve(&self) -> Result<ErrorCurve, ControlError> {
+    pub fn curve(&self, refinement: Refinement) -> Result<ErrorCurve, ControlError> {
         let full = self.system.order().max(1);
         let mut orders = Vec::new();
         let mut order = 1;
@@ -126,8 +127,11 @@ impl HeardChannel {
         let mut errors = Vec::with_capacity(orders.len() + 1);
         for &order in &orders {
             if least > 0.0 {
-                let cut = self.cut(order, Refinement::Residues)?;
-                least = least.min(cut.record.error.powi(2));
+                let error = match refinement {
+                    Refinement::None => self.cut(order, Refinement::None)?.record.truncated,
+                    _ => self.cut(order, Refinement::Residues)?.record.error,
+                };
+                least = least.min(error.powi(2));
             }
             errors.push(least);
         }
@@ -282,14 +286,21 @@ impl HeardLayer {
         Ok((errors.iter().sum(), norms.sum()))
     }
 
-    /// The error curves of all channels, in parallel.
+    /// The error curves of all channels, in parallel; see [`HeardChannel::curve`].
     ///
     /// # Errors
     /// [`CompressError::Channel`].
-    pub fn curves(&self, block: &Block) -> Result<Vec<ErrorCurve>, CompressError> {
+    pub fn curves(
+        &self,
+        block: &Block,
+        refinement: Refinement,
+    ) -> Result<Vec<ErrorCurve>, CompressError> {
         let channels = self.channels.par_iter().enumerate();
-        let curves =
-            channels.map(|(index, channel)| channel.curve().map_err(|e| fault(block, index, e)));
+        let curves = channels.map(|(index, channel)| {
+            channel
+                .curve(refinement)
+                .map_err(|e| fault(block, index, e))
+        });
         curves.collect()
     }
 

@@ -8,8 +8,8 @@ use crate::control::refine::response;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::SystemError;
 
-/// −Re z of every pole stays below this.
-pub(super) const DECAY_MAX: f64 = 600.0;
+/// −Re z of every pole stays below this: one step leaves 1e-7 of it.
+pub(super) const DECAY_MAX: f64 = 16.0;
 
 /// Steps between two exact powers.
 const POWER_BLOCK: usize = 64;

@@ -32,8 +32,12 @@ const DAMPING_MAX: f64 = 1e6;
 /// The largest change of ln(−Re z) and of Im z in one step.
 const STEP_MAX: (f64, f64) = (0.7, 0.3);
 
-/// The share of a basis column's norm that a weight costs, so that parallel columns share theirs.
-const RIDGE: f64 = 1e-10;
+/// What a weight costs by itself, as a share of its mode's norm: 16 times what single precision
+/// rounds it by, so that weights that nearly cancel survive being written.
+const RIDGE: f64 = 1e-6;
+
+/// Poles that decay faster than this start as slow as this: they would only double D.
+const START_MAX: f64 = 3.0;
 
 /// How far a truncated channel is refined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -159,7 +163,7 @@ pub fn weighted_refine(
 /// The start's poles as pairs, none slower than `slowest`, and a fast pole for each empty slot.
 fn start_nodes(start: &DiagonalSystem, slots: usize, slowest: f64) -> Vec<Complex64> {
     let off_axis = |z: Complex64| {
-        let re = z.re.clamp(-DECAY_MAX, -slowest);
+        let re = z.re.clamp(-START_MAX.max(slowest), -slowest);
         let im = match z.im.abs() {
             // A real pole that decays at a rate r splits into a pair at about r/2.
             0.0 => (-0.5 * re).min(0.1),
@@ -232,7 +236,8 @@ impl<'a> Target<'a> {
     /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
     fn refit(&self, nodes: Vec<Complex64>) -> Point {
         let signals = self.metric.basis(&nodes);
-        let fit = least_squares(&self.metric.image(&signals), &self.image, RIDGE);
+        let images = self.metric.image(&signals);
+        let fit = least_squares(&images, &self.image, &scales(&images), RIDGE);
         Point {
             nodes,
             error: fit.residual.norm(),
@@ -278,6 +283,16 @@ impl<'a> Target<'a> {
         });
         moved.collect()
     }
+}
+
+/// The norm of both columns of a mode together, for each of them, and that of the feedthrough's.
+fn scales(images: &DMatrix<f64>) -> Vec<f64> {
+    let norms: Vec<f64> = images.column_iter().map(|column| column.norm()).collect();
+    let modes = norms.chunks(2).flat_map(|own| {
+        let both = own.iter().map(|norm| norm * norm).sum::<f64>().sqrt();
+        vec![both.max(f64::MIN_POSITIVE); own.len()]
+    });
+    modes.collect()
 }
 
 /// The Gauss–Newton equations of the poles.
@@ -361,7 +376,12 @@ mod tests {
             let target = Target::new(&full, &weight, 0.7).unwrap();
             let point = target.refit(vec![Complex64::new(-0.3, 0.5), Complex64::new(-2.0, 0.3)]);
             let across = point.fit.span.tr_mul(&point.fit.residual).norm();
-            assert!(across < 1e-9 * point.fit.residual.norm(), "{across:e}");
+            // The ridge leaves RIDGE² S R⁻ᵀ (S x), of which no more than this can remain.
+            let images = target.metric.image(&target.metric.basis(&point.nodes));
+            let weights = point.fit.solution.iter().zip(scales(&images));
+            let weights = weights.map(|(x, s)| (x * s).powi(2)).sum::<f64>().sqrt();
+            assert!(across < RIDGE * weights, "{across:e} {weights:e}");
+            assert!(across < 1e-5 * point.fit.residual.norm(), "{across:e}");
             assert!((point.error - point.fit.residual.norm()).abs() < 1e-15);
         }
     }

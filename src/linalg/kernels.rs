@@ -175,13 +175,10 @@ fn phases<T: Scalar>(beside: &[T]) -> Vec<T> {
     phases
 }
 
-/// Columns below this, relative to the longest, are not scaled up.
-const COLUMN_LEAST: f64 = 1e-12;
-
 /// A least-squares solution and what it was solved with.
 #[derive(Debug, Clone)]
 pub struct LeastSquares {
-    /// The x with the least ‖A x − b‖² + ridge² ‖S x‖², S the norms of the columns of A.
+    /// The x with the least ‖A x − b‖² + ridge² ‖S x‖².
     pub solution: DVector<f64>,
     /// b − A x.
     pub residual: DVector<f64>,
@@ -189,17 +186,18 @@ pub struct LeastSquares {
     pub span: DMatrix<f64>,
 }
 
-/// Least squares by QR, with columns scaled to unit norm and a ridge on the scaled unknowns, so
-/// that columns that are parallel to rounding share their weight. A is m × n, m of any size: with
-/// m < n too the ridge makes the solution unique.
-pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSquares {
+/// Least squares by QR with a ridge on the scaled unknowns, so that columns that are parallel to
+/// rounding share their weight. A is m × n, m of any size: with m < n too the ridge makes the
+/// solution unique. S holds `scales`, above zero, one for each column and about its norm.
+pub fn least_squares(
+    a: &DMatrix<f64>,
+    b: &DVector<f64>,
+    scales: &[f64],
+    ridge: f64,
+) -> LeastSquares {
     let n = a.ncols();
-    let norms: Vec<f64> = a.column_iter().map(|column| column.norm()).collect();
-    // A column that is rounding beside the others would take any weight.
-    let least = COLUMN_LEAST * norms.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    let norms: Vec<f64> = norms.iter().map(|norm| norm.max(least)).collect();
     let mut scaled = a.clone();
-    for (mut column, norm) in scaled.column_iter_mut().zip(&norms) {
+    for (mut column, norm) in scaled.column_iter_mut().zip(scales) {
         column.unscale_mut(*norm);
     }
     let qr = view(&scaled).qr();
@@ -218,7 +216,7 @@ pub fn least_squares(a: &DMatrix<f64>, b: &DVector<f64>, ridge: f64) -> LeastSqu
     let mut solution = small.q().rows(0, rank).tr_mul(&right);
     // With a ridge above zero R has no zero on its diagonal.
     small.r().solve_upper_triangular_mut(&mut solution);
-    for (value, norm) in solution.iter_mut().zip(&norms) {
+    for (value, norm) in solution.iter_mut().zip(scales) {
         *value /= norm;
     }
     LeastSquares {
@@ -329,7 +327,7 @@ mod tests {
         for (rows, columns) in [(6, 3), (3, 3), (2, 5), (1, 4)] {
             let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3 + 1) as f64).sin());
             let b = DVector::from_fn(rows, |i, _| 1.0 - i as f64);
-            let fit = least_squares(&a, &b, 1e-10);
+            let fit = least_squares(&a, &b, &vec![1.0; columns], 1e-10);
             assert!((&b - &a * &fit.solution - &fit.residual).norm() < 1e-14);
             let slope = a.tr_mul(&fit.residual).norm();
             assert!(slope < 1e-9, "{rows} x {columns}: {slope:e}");
