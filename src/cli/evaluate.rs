@@ -18,6 +18,8 @@ use crate::cli::common::open;
 use crate::cli::common::positive;
 use crate::cli::common::require_length;
 use crate::cli::printer::Printer;
+#[cfg(feature = "train")]
+use crate::cli::retrain::parameterisation;
 use crate::data::Dataset;
 use crate::data::Source;
 use crate::data::Split;
@@ -25,6 +27,16 @@ use crate::infer::Agreement;
 use crate::infer::Network;
 use crate::infer::Path;
 use crate::infer::Score;
+#[cfg(feature = "train")]
+use crate::nn;
+#[cfg(feature = "train")]
+use crate::nn::NetworkOptions;
+#[cfg(feature = "train")]
+use crate::train;
+#[cfg(feature = "train")]
+use crate::train::Place;
+#[cfg(feature = "train")]
+use crate::train::require_suitable;
 
 /// Sequences between two steps of the progress bar.
 const BATCH: usize = 64;
@@ -35,6 +47,7 @@ Examples:
   compress-model evaluate model.pth --data mnist:data/mnist --split train --limit 1000
   compress-model evaluate small.pth --data test.safetensors --format json
   compress-model evaluate model.pth --against small.pth --data test.safetensors
+  compress-model evaluate model.pth --data imdb:aclImdb.tar.gz,length=1024 --device cpu
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
@@ -60,6 +73,11 @@ pub(super) struct Arguments {
     /// How the layers are run: both give the same numbers to rounding.
     #[arg(long, value_enum, default_value_t = Run::Fft)]
     path: Run,
+    /// Run on the training engine, in single precision, on cpu, cuda or cuda:N, and pool true
+    /// lengths only; without it, in double precision on the host.
+    #[cfg(feature = "train")]
+    #[arg(long, value_name = "DEVICE", conflicts_with = "path")]
+    device: Option<Place>,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).
     #[arg(long, value_name = "FILE")]
     logits: Option<PathBuf>,
@@ -87,6 +105,25 @@ impl Run {
             Run::Fft => Path::Fft,
             Run::Recurrence => Path::Recurrence,
         }
+    }
+}
+
+/// What runs the layers.
+enum Engine {
+    /// Double precision.
+    Host(Path),
+    /// The training engine.
+    #[cfg(feature = "train")]
+    Trainer(Place),
+}
+
+impl Arguments {
+    fn engine(&self) -> Engine {
+        #[cfg(feature = "train")]
+        if let Some(place) = self.device {
+            return Engine::Trainer(place);
+        }
+        Engine::Host(self.path.path())
     }
 }
 
@@ -150,9 +187,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
-    let path = arguments.path.path();
+    let engine = arguments.engine();
     let here = |file: &PathBuf| format!("{} on {}", file.display(), arguments.data);
-    let first = logits(&checkpoint, &data, count, path, printer)
+    let first = logits(&checkpoint, &data, count, &engine, printer)
         .with_context(|| here(&arguments.input.checkpoint))?;
     if let Some(file) = &arguments.logits {
         let flat = first.logits.concat();
@@ -164,7 +201,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Some(other) => {
             let checkpoint = open(other, &declared, printer)?;
             let second =
-                logits(&checkpoint, &data, count, path, printer).with_context(|| here(other))?;
+                logits(&checkpoint, &data, count, &engine, printer).with_context(|| here(other))?;
             Some(compare(
                 other.display().to_string(),
                 &first,
@@ -211,7 +248,8 @@ pub(super) fn score(
     path: Path,
     printer: &Printer,
 ) -> anyhow::Result<Report> {
-    logits(checkpoint, data, data.len(), path, printer)?.report(data)
+    let engine = Engine::Host(path);
+    logits(checkpoint, data, data.len(), &engine, printer)?.report(data)
 }
 
 /// The logits of the first sequences of a data set, and how long they took.
@@ -224,11 +262,20 @@ fn logits(
     checkpoint: &Checkpoint,
     data: &Dataset,
     count: usize,
-    path: Path,
+    engine: &Engine,
     printer: &Printer,
 ) -> anyhow::Result<Logits> {
     require_length(checkpoint, data.length())?;
     let start = Instant::now();
+    let path = match engine {
+        Engine::Host(path) => *path,
+        #[cfg(feature = "train")]
+        Engine::Trainer(place) => {
+            let logits = trainer_logits(checkpoint, data, count, place, printer)?;
+            let seconds = start.elapsed().as_secs_f64();
+            return Ok(Logits { logits, seconds });
+        }
+    };
     let network = Network::new(&checkpoint.model, data.length(), path)?;
     let progress = printer.progress(count, "sequences");
     let mut logits = Vec::with_capacity(count);
@@ -241,6 +288,33 @@ fn logits(
     progress.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
     Ok(Logits { logits, seconds })
+}
+
+/// The same by the training engine.
+#[cfg(feature = "train")]
+fn trainer_logits(
+    checkpoint: &Checkpoint,
+    data: &Dataset,
+    count: usize,
+    place: &Place,
+    printer: &Printer,
+) -> anyhow::Result<Vec<Vec<f64>>> {
+    let device = place.open()?;
+    require_suitable(&checkpoint.model, data)?;
+    let options = NetworkOptions {
+        parameterisation: parameterisation(checkpoint),
+        ..NetworkOptions::new(data.length())
+    };
+    let network = nn::Network::from_model(&checkpoint.model, &options, &device)?;
+    let progress = printer.progress(count, "sequences");
+    let mut logits = Vec::with_capacity(count);
+    for first in (0..count).step_by(BATCH) {
+        let indices: Vec<usize> = (first..(first + BATCH).min(count)).collect();
+        logits.extend(train::logits(&network, data, &indices)?);
+        progress.inc(indices.len() as u64);
+    }
+    progress.finish_and_clear();
+    Ok(logits)
 }
 
 impl Logits {

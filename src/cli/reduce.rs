@@ -46,6 +46,9 @@ use crate::infer::Path as InferPath;
 use crate::model::Model;
 
 /// Steps over which kernels are compared when nobody says how long sequences are.
+/// A number format that moves a kernel by more gets a warning.
+const ROUNDING_MAX: f64 = 0.01;
+
 const KERNEL_LENGTH: usize = 1024;
 
 const EXAMPLES: &str = "\
@@ -210,7 +213,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         calibration,
         kernel_length,
     } = work;
-    let reduced = checkpoint.with_model(model);
+    let mut reduced = checkpoint.with_model(model);
     let mut document = Document {
         checkpoint: path.display().to_string(),
         output: arguments
@@ -236,6 +239,20 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         let written = write(&reduced, output)?;
         let worst = worst_difference(&reduced.model, &written, kernel_length)?;
         document.rounding_error = Some(worst);
+        if worst > ROUNDING_MAX {
+            let text = format!(
+                "the file's number format moves a kernel by {}: its residues nearly cancel; \
+                 accuracies are those of the written file",
+                percent(worst)
+            );
+            printer.note("warning", &text);
+        }
+        // What is measured below is what the file holds.
+        let mut model = reduced.model.clone();
+        for (block, systems) in model.blocks.iter_mut().zip(written.layers) {
+            block.systems = systems;
+        }
+        reduced = checkpoint.with_model(model);
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {

@@ -195,7 +195,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<File> {
 }
 
 /// DSS layers are trained as what they are; all else as the network chooses.
-fn parameterisation(checkpoint: &Checkpoint) -> Option<Parameterisation> {
+pub(super) fn parameterisation(checkpoint: &Checkpoint) -> Option<Parameterisation> {
     match checkpoint.declared().dss_version {
         Some(DssVersion::Softmax) => Some(Parameterisation::DssSoftmax),
         Some(DssVersion::Exp | DssVersion::ExpReIm | DssVersion::ExpNoScale) => {

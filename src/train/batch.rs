@@ -75,6 +75,20 @@ pub fn evaluate(
     Ok(tally)
 }
 
+/// The logits of some sequences; for a network without pooling its outputs step by step.
+///
+/// # Errors
+/// candle's.
+pub fn logits(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    indices: &[usize],
+) -> Result<Vec<Vec<f64>>, TrainError> {
+    let examples = examples(network, data, indices)?;
+    let outputs = network.forward(&examples.input, Mode::Evaluate)?;
+    Ok(outputs.to_dtype(DType::F64)?.flatten_from(1)?.to_vec2()?)
+}
+
 /// Whether a model can be trained on data: both whole, of one width or vocabulary, and with a
 /// logit for every class.
 ///

@@ -29,6 +29,7 @@ mod trainer;
 
 pub use batch::evaluate;
 pub use batch::input;
+pub use batch::logits;
 pub use batch::require_suitable;
 pub use error::TrainError;
 pub use folder::Folder;
