@@ -22,6 +22,7 @@ use crate::nn::NetworkOptions;
 use crate::nn::random_model;
 use crate::train::Place;
 use crate::train::Recipe;
+use crate::train::Task;
 use crate::train::Training;
 use crate::train::require_suitable;
 
@@ -88,7 +89,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     training.check()?;
     let text = toml::to_string(&config)?;
     let folder = training::folder(&arguments.output, &text, arguments.resume)?;
-    let outcome = training::train(&training, &folder, printer)?;
+    let label_smoothing = recipe.label_smoothing;
+    let mut objective = Task { label_smoothing };
+    let stop = training::stop_on_interrupt()?;
+    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let checkpoint = checkpoint(&config.model, &network.to_model()?, length)?;
     let output = folder.path().join("model.safetensors");
     write(&checkpoint, &output)?;
@@ -113,7 +117,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 
 /// Modes that may grow need the layout of DSS-softmax; all others are written as S4D, which more
 /// programs read.
-fn checkpoint(
+pub(super) fn checkpoint(
     architecture: &Architecture,
     model: &Model,
     length: usize,

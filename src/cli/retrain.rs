@@ -26,6 +26,7 @@ use crate::nn::NetworkOptions;
 use crate::nn::Parameterisation;
 use crate::train::Place;
 use crate::train::Recipe;
+use crate::train::Task;
 use crate::train::Training;
 use crate::train::require_suitable;
 
@@ -151,7 +152,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let folder = training::folder(&place, &toml::to_string(&config)?, arguments.resume)?;
     let measured = |data| measured(&network, data, recipe.batch);
     let before = measured(sets.validation.as_ref())?;
-    let outcome = training::train(&training, &folder, printer)?;
+    let label_smoothing = recipe.label_smoothing;
+    let mut objective = Task { label_smoothing };
+    let stop = training::stop_on_interrupt()?;
+    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
     write(&trained, &arguments.output)?;
     let document = Document {
@@ -195,7 +199,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<File> {
 }
 
 /// DSS layers are trained as what they are; all else as the network chooses.
-fn parameterisation(checkpoint: &Checkpoint) -> Option<Parameterisation> {
+pub(super) fn parameterisation(checkpoint: &Checkpoint) -> Option<Parameterisation> {
     match checkpoint.declared().dss_version {
         Some(DssVersion::Softmax) => Some(Parameterisation::DssSoftmax),
         Some(DssVersion::Exp | DssVersion::ExpReIm | DssVersion::ExpNoScale) => {

@@ -19,13 +19,13 @@ use crate::nn::SequenceModel;
 use crate::train::Best;
 use crate::train::Entry;
 use crate::train::Folder;
+use crate::train::Objective;
 use crate::train::Observer;
 use crate::train::Outcome;
 use crate::train::Recipe;
 use crate::train::Step;
 use crate::train::Stop;
 use crate::train::Tally;
-use crate::train::Task;
 use crate::train::Training;
 use crate::train::evaluate;
 
@@ -149,13 +149,9 @@ pub(super) struct Interrupted {
     folder: PathBuf,
 }
 
-/// Trains to the end, with a bar on stderr; Ctrl-C stops behind the step at hand, and a second one
-/// at once.
-pub(super) fn train(
-    training: &Training<'_>,
-    folder: &Folder,
-    printer: &Printer,
-) -> anyhow::Result<Outcome> {
+/// Ctrl-C asks to stop behind the step at hand; a second one ends the program at once. To be
+/// called once.
+pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     let flag = stop.clone();
     ctrlc::set_handler(move || {
@@ -163,19 +159,23 @@ pub(super) fn train(
             std::process::exit(super::INTERRUPTED.into());
         }
     })?;
+    Ok(stop)
+}
+
+/// Trains to the end, with a bar on stderr.
+pub(super) fn train(
+    training: &Training<'_>,
+    objective: &mut dyn Objective,
+    (folder, stop): (&Folder, &Stop),
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
     let mut told = Told {
         printer,
         bar: None,
         start: Instant::now(),
         examples: 0,
     };
-    let label_smoothing = training.recipe.label_smoothing;
-    let outcome = training.run(
-        &mut Task { label_smoothing },
-        Some(folder),
-        &mut told,
-        &stop,
-    );
+    let outcome = training.run(objective, Some(folder), &mut told, stop);
     if let Some(bar) = told.bar {
         bar.finish_and_clear();
     }
@@ -244,11 +244,11 @@ fn line(entry: &Entry) -> String {
 }
 
 /// Loss and accuracy on a data set.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
-    loss: f64,
-    accuracy: Option<f64>,
-    answers: u64,
+    pub(super) loss: f64,
+    pub(super) accuracy: Option<f64>,
+    pub(super) answers: u64,
 }
 
 impl From<Tally> for Measured {
@@ -320,7 +320,7 @@ pub(super) fn finish(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let text = serde_json::to_vec_pretty(document)?;
-    folder.write("record.json", &text)?;
+    folder.write(Folder::RECORD, &text)?;
     if printer.is_json() {
         return printer.json(document);
     }

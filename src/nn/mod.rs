@@ -38,6 +38,7 @@ pub use network::Network;
 pub use network::NetworkError;
 pub use network::NetworkOptions;
 pub use random::random_model;
+pub use random::with_fresh_dynamics;
 
 use candle_core::Device;
 use candle_core::Tensor;
