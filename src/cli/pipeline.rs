@@ -61,8 +61,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         rows = study::finished(&config, root.path())?;
         return Report::new(&config, rows).finish(&root, printer);
     }
+    // Whether the device is there is known before data are read.
+    arguments.device.open()?;
     let tools = Tools {
-        device: arguments.device.open()?,
+        device: arguments.device,
         printer,
         stop: training::stop_on_interrupt()?,
     };

@@ -35,16 +35,26 @@ use crate::nn::stack::SavedBlock;
 /// Mean and population variance of every channel, for each block with a batch norm.
 pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
 
-/// The outputs of encoder, blocks and pooling for the steps of a batch, from the modes of all blocks
-/// (f64, flat) and the parameters of encoder and blocks (flat), in the order of [`NetworkPlan`]:
-/// batch × H with a pooling, else batch × L × H.
+/// What a network gives on a batch.
+pub(super) struct Answer {
+    /// Batch × H with a pooling, else batch × L × H.
+    pub(super) out: Tensor,
+    /// The outputs of all blocks, where they are asked for.
+    pub(super) layers: Vec<Tensor>,
+    /// One number for the filters of each block that is asked for one.
+    pub(super) penalties: Option<Tensor>,
+    pub(super) statistics: Statistics,
+}
+
+/// What encoder, blocks and pooling give for the steps of a batch, from the modes of all blocks
+/// (f64, flat) and the parameters of encoder and blocks (flat), in the order of [`NetworkPlan`].
 ///
 /// On the processor this is one operation with its own gradient; elsewhere it is put together from
 /// candle's. Steps get a gradient only where there is no encoder.
 pub(super) fn network(
     (steps, modes, parameters): (&Tensor, &Tensor, &Tensor),
     (plan, workspaces): (&Arc<NetworkPlan>, &Arc<Workspaces>),
-) -> Result<(Tensor, Statistics)> {
+) -> Result<Answer> {
     let (modes_found, parameters_found) = (modes.elem_count(), parameters.elem_count());
     let (expected, expected_parameters) = plan.numbers();
     if (modes_found, parameters_found) != (expected, expected_parameters) {
@@ -66,7 +76,50 @@ pub(super) fn network(
     let steps = steps.contiguous()?;
     let out = steps.apply_op3(&modes.contiguous()?, &parameters.contiguous()?, op)?;
     let statistics = std::mem::take(&mut *locked(&found));
-    Ok((out, statistics))
+    split(&out, steps.dims(), (plan, statistics))
+}
+
+/// Takes apart what the operation gives as one flat tensor: the result, then the outputs of all
+/// blocks, then the numbers for the filters.
+fn split(
+    out: &Tensor,
+    steps: &[usize],
+    (plan, statistics): (&NetworkPlan, Statistics),
+) -> Result<Answer> {
+    let (batch, length, channels) = (steps[0], steps[1], plan.channels);
+    let penalties = plan.penalties();
+    if !plan.layers && penalties == 0 {
+        return Ok(Answer {
+            out: out.clone(),
+            layers: Vec::new(),
+            penalties: None,
+            statistics,
+        });
+    }
+    let whole = batch * length * channels;
+    let first = match plan.pooling {
+        Some(_) => batch * channels,
+        None => whole,
+    };
+    let result = out.narrow(0, 0, first)?;
+    let layer = |index: usize| {
+        let layer = out.narrow(0, first + index * whole, whole)?;
+        layer.reshape((batch, length, channels))
+    };
+    let count = if plan.layers { plan.blocks.len() } else { 0 };
+    let end = first + count * whole;
+    Ok(Answer {
+        out: match plan.pooling {
+            Some(_) => result.reshape((batch, channels))?,
+            None => result.reshape((batch, length, channels))?,
+        },
+        layers: (0..count).map(layer).collect::<Result<_>>()?,
+        penalties: match penalties {
+            0 => None,
+            count => Some(out.narrow(0, end, count)?),
+        },
+        statistics,
+    })
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,20 +221,33 @@ impl Whole {
         inputs: (Steps<'_, T>, &[f64], &[T]),
         workspace: &Workspace<T>,
     ) -> Result<(CpuStorage, Shape)> {
-        let (out, saved) = self.run((size, self.plan.training), inputs, workspace)?;
+        let plan = &self.plan;
+        let further = plan.layers || plan.penalties() > 0;
+        let (out, saved) = self.run((size, plan.training || further), inputs, workspace)?;
         *locked(&self.found) = statistics(&saved);
-        if self.plan.training {
-            *locked(&self.saved) = Some(Box::new(saved));
-        }
         let (batch, length, channels) = (size.batch, size.length, size.channels);
-        let (out, shape) = match &self.plan.pooling {
+        let (mut result, mut shape) = match &plan.pooling {
             None => (out.to_vec(), Shape::from((batch, length, channels))),
             Some(weights) => (
                 pooling::pool(&out, weights, size),
                 Shape::from((batch, channels)),
             ),
         };
-        Ok((T::to_cpu_storage_owned(out), shape))
+        if plan.layers {
+            // The output of a block is the input of the next.
+            let later = saved.iter().skip(1);
+            later.for_each(|block| result.extend_from_slice(block.input()));
+            result.extend_from_slice(&out);
+        }
+        let penalties = saved.iter().filter_map(|block| block.penalty.as_ref());
+        result.extend(penalties.map(|penalty| T::of(penalty.value)));
+        if further {
+            shape = Shape::from(result.len());
+        }
+        if plan.training {
+            *locked(&self.saved) = Some(Box::new(saved));
+        }
+        Ok((T::to_cpu_storage_owned(result), shape))
     }
 
     fn backward<T: Real>(
@@ -191,7 +257,20 @@ impl Whole {
         workspace: &Workspace<T>,
     ) -> Result<[Option<Tensor>; 3]> {
         let (plan, size) = (&self.plan, self.size(steps.shape())?);
-        let g = self.gradient_of_channels(gradient, size, workspace)?;
+        let all = values::<T>(gradient)?;
+        let whole = size.batch * size.length * size.channels;
+        let first = match plan.pooling {
+            Some(_) => size.batch * size.channels,
+            None => whole,
+        };
+        let (own, rest) = all.split_at(first);
+        let g = self.gradient_of_channels(own, size, workspace);
+        let count = if plan.layers { plan.blocks.len() } else { 0 };
+        let (layers, penalties) = rest.split_at(count * whole);
+        let further = stack::Further {
+            layers: plan.layers.then_some(layers),
+            penalties,
+        };
         let saved = locked(&self.saved).take();
         let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
         let (mode_values, values) = (values::<f64>(modes)?, values::<T>(parameters)?);
@@ -212,7 +291,8 @@ impl Whole {
                 &values[encoder..],
                 &mut of_parameters[encoder..],
             );
-            let (g, of_modes) = stack::backward(&plan.blocks, size, numbers, (saved, g), workspace);
+            let saved = (saved, g, further);
+            let (g, of_modes) = stack::backward(&plan.blocks, size, numbers, saved, workspace);
             let of_encoder = encode::backward(plan.encoding, data, &g, size);
             of_parameters[..encoder].copy_from_slice(&of_encoder);
             let device = steps.device();
@@ -230,21 +310,18 @@ impl Whole {
 
     fn gradient_of_channels<T: Real>(
         &self,
-        gradient: &Tensor,
+        g: &[T],
         size: Size,
         workspace: &Workspace<T>,
-    ) -> Result<Lease<T>> {
-        with_storage(gradient, |storage, layout| {
-            let g = part::<T>(storage, layout)?;
-            Ok(match &self.plan.pooling {
-                Some(weights) => pooling::spread(g, weights, size, workspace),
-                None => {
-                    let mut own = workspace.numbers(g.len());
-                    own.copy_from_slice(g);
-                    own
-                }
-            })
-        })
+    ) -> Lease<T> {
+        match &self.plan.pooling {
+            Some(weights) => pooling::spread(g, weights, size, workspace),
+            None => {
+                let mut own = workspace.numbers(g.len());
+                own.copy_from_slice(g);
+                own
+            }
+        }
     }
 }
 
@@ -308,6 +385,7 @@ mod tests {
 
     use super::*;
     use crate::model::Placement;
+    use crate::nn::Penalty;
     use crate::nn::mix::Mixing;
     use crate::nn::plan::BlockPlan;
     use crate::nn::plan::NormKind;
@@ -334,6 +412,7 @@ mod tests {
             inner_mask: Vec::new(),
             outer_mask: Vec::new(),
             running: None,
+            penalty: None,
         }
     }
 
@@ -419,18 +498,50 @@ mod tests {
             channels,
             encoding: Encoding::None,
             pooling: pooling(&blocks),
+            layers: false,
             training: true,
             blocks,
         })
     }
 
+    /// Everything that a network gives, flat.
+    fn flat_answer(answer: &Answer) -> Result<Tensor> {
+        let mut parts = vec![answer.out.flatten_all()?];
+        for layer in &answer.layers {
+            parts.push(layer.flatten_all()?);
+        }
+        parts.extend(answer.penalties.clone());
+        Tensor::cat(&parts, 0)
+    }
+
     fn fast(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
         let tensors: (&Tensor, &Tensor, &Tensor) = (&inputs.x, &inputs.modes, &inputs.parameters);
-        Ok(network(tensors, (plan, &Workspaces::new()))?.0)
+        flat_answer(&network(tensors, (plan, &Workspaces::new()))?)
     }
 
     fn slow(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
-        Ok(plain::network(&inputs.x, &inputs.modes, &inputs.parameters, plan)?.0)
+        let (x, modes) = (&inputs.x, &inputs.modes);
+        flat_answer(&plain::network(x, modes, &inputs.parameters, plan)?)
+    }
+
+    /// Plans that give out the outputs of all blocks, a number for the filters, or both.
+    fn asking(cases: Vec<Vec<BlockPlan>>, channels: usize) -> Vec<Arc<NetworkPlan>> {
+        let asked = |(index, blocks): (usize, Vec<BlockPlan>)| {
+            let mut plan = NetworkPlan {
+                layers: index % 3 != 1,
+                ..(*whole(blocks, channels)).clone()
+            };
+            let penalty = match index % 3 {
+                0 => None,
+                1 => Some(Penalty::Measure),
+                _ => Some(Penalty::FilterNorm),
+            };
+            plan.blocks
+                .iter_mut()
+                .for_each(|block| block.penalty = penalty);
+            Arc::new(plan)
+        };
+        cases.into_iter().enumerate().map(asked).collect()
     }
 
     /// A weighted sum of the outputs.
@@ -529,6 +640,32 @@ mod tests {
     }
 
     #[test]
+    fn both_forms_agree_in_what_is_asked_beside_the_outputs() -> Result<()> {
+        for channels in [3, 21] {
+            for (index, plan) in asking(cases(channels), channels).into_iter().enumerate() {
+                let inputs = inputs(&plan.blocks, channels, index % 2 == 0)?;
+                let (a, b) = (fast(&inputs, &plan)?, slow(&inputs, &plan)?);
+                let far = worst(&a.to_vec1::<f64>()?, &b.to_vec1::<f64>()?);
+                assert!(
+                    far < 1e-10,
+                    "{channels} case {index}: values differ by {far:e}"
+                );
+                // The modulus has a corner; both forms take the same side of it.
+                let (a, b) = (
+                    gradients(fast, &inputs, &plan)?,
+                    gradients(slow, &inputs, &plan)?,
+                );
+                let far = worst(&a, &b);
+                assert!(
+                    far < 1e-8,
+                    "{channels} case {index}: gradients differ by {far:e}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn both_forms_of_the_encoders_agree() -> Result<()> {
         let channels = 18;
         let tokens: Vec<u32> = (0..BATCH * LENGTH).map(|i| (i * i % 5) as u32).collect();
@@ -547,6 +684,7 @@ mod tests {
                 encoding,
                 blocks: vec![block(2, norm, Mixing::Plain)],
                 pooling: None,
+                layers: false,
                 training: true,
             });
             let Inputs { modes, .. } = inputs(&plan.blocks, channels, false)?;
@@ -554,8 +692,8 @@ mod tests {
             let parameters = Tensor::from_iter(parameters, &Device::Cpu)?;
             let parameters = Var::from_tensor(&parameters)?;
             let workspaces = Workspaces::new();
-            let fast = network((&steps, &modes, &parameters), (&plan, &workspaces))?.0;
-            let slow = plain::network(&steps, &modes, &parameters, &plan)?.0;
+            let fast = network((&steps, &modes, &parameters), (&plan, &workspaces))?.out;
+            let slow = plain::network(&steps, &modes, &parameters, &plan)?.out;
             let gradient = |out: &Tensor| {
                 let store = (out * out)?.sum_all()?.backward()?;
                 let gradient = store.get(&parameters).expect("a gradient");

@@ -12,9 +12,10 @@ use candle_core::Result;
 use candle_core::Tensor;
 
 use crate::model::Placement;
+use crate::nn::Penalty;
 use crate::nn::encode::Encoding;
 use crate::nn::mix::Mixing;
-use crate::nn::op::Statistics;
+use crate::nn::op::Answer;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::NormKind;
@@ -26,9 +27,10 @@ pub(super) fn network(
     modes: &Tensor,
     parameters: &Tensor,
     plan: &NetworkPlan,
-) -> Result<(Tensor, Statistics)> {
-    let channels = plan.channels;
+) -> Result<Answer> {
+    let (channels, plan_layers) = (plan.channels, plan.layers);
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
+    let (mut layers, mut penalties) = (Vec::new(), Vec::new());
     let (mut modes_start, mut start) = (0, plan.encoding.parameters(channels));
     for plan in &plan.blocks {
         let (count, size) = (plan.mode_numbers(channels), plan.parameters(channels));
@@ -38,7 +40,9 @@ pub(super) fn network(
             modes: modes.narrow(0, modes_start, count)?,
             parameters: parameters.narrow(0, start, size)?,
         };
+        penalties.extend(block.penalty(&x)?);
         let (out, found) = block.forward(&x)?;
+        layers.extend(plan_layers.then(|| out.clone()));
         x = out;
         statistics.push(found);
         (modes_start, start) = (modes_start + count, start + size);
@@ -48,7 +52,15 @@ pub(super) fn network(
         let weights = Tensor::from_slice(weights, (batch, 1, length), x.device())?;
         x = weights.to_dtype(x.dtype())?.matmul(&x)?.squeeze(1)?;
     }
-    Ok((x, statistics))
+    Ok(Answer {
+        out: x,
+        layers,
+        penalties: match penalties.is_empty() {
+            true => None,
+            false => Some(Tensor::stack(&penalties, 0)?),
+        },
+        statistics,
+    })
 }
 
 fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Tensor> {
@@ -92,6 +104,40 @@ impl Block<'_> {
             }
             Some(norm) => self.normalised(norm, &(self.branch(x)? + x)?),
         }
+    }
+
+    /// The number for the filters, where it is asked for.
+    fn penalty(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(penalty) = self.plan.penalty else {
+            return Ok(None);
+        };
+        let heard = match &self.plan.norm {
+            Some(norm) if norm.placement == Placement::Pre => self.normalised(norm, x)?.0,
+            _ => x.clone(),
+        };
+        let (mean, deviation) = match penalty {
+            Penalty::FilterNorm => {
+                let one = heard.get(0)?.ones_like()?;
+                (one.zeros_like()?, one)
+            }
+            Penalty::Measure => {
+                let heard = heard.detach();
+                let mean = heard.mean(0)?;
+                let variance = heard.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+                (mean, variance.sqrt()?)
+            }
+        };
+        let (length, _) = mean.dims2()?;
+        let order: Vec<u32> = (0..length as u32).rev().collect();
+        let order = Tensor::from_vec(order, length, x.device())?;
+        let turned = |steps: &Tensor| steps.t()?.contiguous()?.index_select(&order, 1);
+        let kernels = kernels(self.plan, self.channels, &self.modes, x)?;
+        let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
+        let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, length - 1)?;
+        let kernel = (&kernels[0] + d)?;
+        let spread = (kernel.abs()? * turned(&deviation)?)?.sum(1)?;
+        let drift = (kernel * turned(&mean)?)?.sum(1)?.abs()?;
+        Ok(Some((spread + drift)?.sqr()?.mean_all()?))
     }
 
     fn parameter(&self, range: std::ops::Range<usize>) -> Result<Tensor> {

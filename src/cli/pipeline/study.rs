@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use anyhow::bail;
-use candle_core::Device;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -48,6 +47,7 @@ use crate::nn::random_model;
 use crate::nn::with_fresh_dynamics;
 use crate::train::Entry;
 use crate::train::Folder;
+use crate::train::Place;
 use crate::train::Recipe;
 use crate::train::Stop;
 use crate::train::Task;
@@ -56,7 +56,7 @@ use crate::train::require_suitable;
 
 /// What every stage needs.
 pub(super) struct Tools<'a> {
-    pub(super) device: Device,
+    pub(super) device: Place,
     pub(super) printer: &'a Printer,
     pub(super) stop: Stop,
 }
@@ -354,7 +354,8 @@ impl<'a> Prepared<'a> {
             parameterisation: Some(self.kind.parameterisation()),
             ..NetworkOptions::new(self.sets.train.length())
         };
-        Ok(Network::from_model(model, &options, &self.tools.device)?)
+        let device = self.tools.device.open()?;
+        Ok(Network::from_model(model, &options, &device)?)
     }
 
     /// The part that nothing was chosen on, where there is one.
