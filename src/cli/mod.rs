@@ -20,6 +20,8 @@ mod reduce;
 mod retrain;
 mod sweep;
 #[cfg(feature = "train")]
+mod terms;
+#[cfg(feature = "train")]
 mod training;
 
 use std::ffi::OsString;

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescale;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write;
 use crate::cli::printer::Printer;
+use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
@@ -22,7 +25,9 @@ use crate::nn::NetworkOptions;
 use crate::nn::random_model;
 use crate::train::Place;
 use crate::train::Recipe;
-use crate::train::Task;
+use crate::train::Regularise;
+use crate::train::Start;
+use crate::train::Terms;
 use crate::train::Training;
 use crate::train::require_suitable;
 
@@ -32,7 +37,7 @@ Examples:
   compress-model pretrain digits.toml --output runs/digits --resume
   compress-model pretrain digits.toml --output runs/digits-gpu --device cuda:0
 
-CONFIG has the tables [model], [data] and [train]; docs/training.md has all keys with defaults and
+CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md has all keys with defaults and
 ranges. Ctrl-C ends the step and the run, with exit code 130; --resume goes on, to the same bytes.";
 
 #[derive(Debug, Args)]
@@ -55,15 +60,30 @@ pub(super) struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
+    /// What C and D are multiplied with at the start: `none` or `unit`.
+    #[serde(default)]
+    rescale: Rescale,
     model: Architecture,
     data: Data,
     #[serde(default)]
     train: Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regularise: Option<Regularise>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let config: Config = training::parse(&arguments.config)?;
     config.train.check()?;
+    let beside = Terms {
+        regularise: config.regularise,
+        ..Terms::default()
+    };
+    terms::check(&beside, false)?;
+    if config.rescale == Rescale::Match {
+        bail!(
+            "`rescale` is match, but a network from scratch was not reduced: expected none or unit"
+        );
+    }
     training::require_folder(&arguments.output, arguments.resume)?;
     let device = arguments.device.open()?;
     let recipe = &config.train;
@@ -71,6 +91,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let length = sets.train.length();
     let start = random_model(&config.model, length, recipe.seed)?;
     require_suitable(&start, &sets.train)?;
+    let data = (&sets.train, recipe);
+    let (start, rescaled) = terms::rescaled(&start, (config.rescale, None), data, printer)?;
     // What cannot be written at the end is better known now.
     checkpoint(&config.model, &start, length)?;
     let options = NetworkOptions {
@@ -89,8 +111,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     training.check()?;
     let text = toml::to_string(&config)?;
     let folder = training::folder(&arguments.output, &text, arguments.resume)?;
-    let label_smoothing = recipe.label_smoothing;
-    let mut objective = Task { label_smoothing };
+    let mut objective = terms::objective(&network, &beside, None, recipe)?;
+    let start = Start::of(&network)?;
     let stop = training::stop_on_interrupt()?;
     let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let checkpoint = checkpoint(&config.model, &network.to_model()?, length)?;
@@ -109,6 +131,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         before: None,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
+        rescaled,
+        moved: start.moved(&network)?,
         recipe: config.train.clone(),
         history: outcome.history,
     };

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescale;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::DssVersion;
 use crate::checkpoint::check_destination;
@@ -17,6 +18,7 @@ use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::require_length;
 use crate::cli::printer::Printer;
+use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
@@ -24,10 +26,14 @@ use crate::cli::training::measured;
 use crate::nn::Network;
 use crate::nn::NetworkOptions;
 use crate::nn::Parameterisation;
+use crate::train::Distil;
 use crate::train::Place;
 use crate::train::Recipe;
-use crate::train::Task;
+use crate::train::Regularise;
+use crate::train::Start;
+use crate::train::Terms;
 use crate::train::Training;
+use crate::train::Trust;
 use crate::train::require_suitable;
 
 const EXAMPLES: &str = "\
@@ -36,7 +42,8 @@ Examples:
   compress-model retrain small.pth --config retrain.toml --output better.pth
   compress-model retrain small.pth --config retrain.toml --output better.pth --resume
 
-FILE has the tables [data] and [train]; options go before it. docs/training.md has all keys with
+FILE has the tables [data], [train] and perhaps [regularise], [trust] and [distil]; options go
+before it. docs/training.md has all keys with
 defaults and ranges. The new checkpoint has the layout of CKPT. Ctrl-C ends the step and the run,
 with exit code 130; --resume goes on, to the same bytes.";
 
@@ -96,9 +103,17 @@ struct File {
     /// The share of channels that dropout silences.
     #[serde(default)]
     dropout: f64,
+    /// What C and D are multiplied with at the start.
+    #[serde(default)]
+    rescale: Rescale,
+    /// The network before its reduction.
+    teacher: Option<PathBuf>,
     data: Option<Data>,
     #[serde(default)]
     train: Recipe,
+    regularise: Option<Regularise>,
+    trust: Option<Trust>,
+    distil: Option<Distil>,
 }
 
 /// What `config.toml` in the folder of the run says.
@@ -106,8 +121,13 @@ struct File {
 struct Config<'a> {
     checkpoint: String,
     dropout: f64,
+    rescale: Rescale,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teacher: Option<String>,
     data: &'a Data,
     train: &'a Recipe,
+    #[serde(flatten)]
+    terms: &'a Terms,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -117,11 +137,22 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         data,
         train: recipe,
         dropout,
+        rescale,
+        teacher,
+        regularise,
+        trust,
+        distil,
     } = settings(arguments)?;
+    let beside = Terms {
+        regularise,
+        trust,
+        distil,
+    };
     let Some(data) = data else {
         bail!("no data: say --data, or `source` in the table [data] of --config");
     };
     recipe.check()?;
+    terms::check(&beside, teacher.is_some())?;
     let place = run_folder(arguments);
     training::require_folder(&place, arguments.resume)?;
     let device = arguments.device.open()?;
@@ -129,13 +160,26 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let sets = data.read(recipe.seed, printer)?;
     require_suitable(&checkpoint.model, &sets.train)?;
     require_length(&checkpoint, sets.train.length())?;
-    let options = NetworkOptions {
+    let options = |checkpoint: &Checkpoint| NetworkOptions {
         dtype: recipe.precision.dtype(),
         dropout,
-        parameterisation: parameterisation(&checkpoint),
+        parameterisation: parameterisation(checkpoint),
         ..NetworkOptions::new(sets.train.length())
     };
-    let network = Network::from_model(&checkpoint.model, &options, &device)?;
+    let full = teacher.as_ref();
+    let full = full.map(|path| open(path, &arguments.declarations.declared(), printer));
+    let full = full.transpose()?;
+    let like = full.as_ref().map(|full| &full.model);
+    let data_and_recipe = (&sets.train, &recipe);
+    let model = &checkpoint.model;
+    let (start, rescaled) = terms::rescaled(model, (rescale, like), data_and_recipe, printer)?;
+    let network = Network::from_model(&start, &options(&checkpoint), &device)?;
+    let taught = full.as_ref().filter(|_| beside.distil.is_some());
+    let taught = taught.map(|full| {
+        terms::require_alike(model, &full.model, &beside)?;
+        anyhow::Ok(Network::from_model(&full.model, &options(full), &device)?)
+    });
+    let taught = taught.transpose()?;
     let training = Training {
         network: &network,
         data: &sets.train,
@@ -146,14 +190,17 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let config = Config {
         checkpoint: path.display().to_string(),
         dropout,
+        rescale,
+        teacher: teacher.map(|path| path.display().to_string()),
         data: &data,
         train: &recipe,
+        terms: &beside,
     };
     let folder = training::folder(&place, &toml::to_string(&config)?, arguments.resume)?;
     let measured = |data| measured(&network, data, recipe.batch);
     let before = measured(sets.validation.as_ref())?;
-    let label_smoothing = recipe.label_smoothing;
-    let mut objective = Task { label_smoothing };
+    let mut objective = terms::objective(&network, &beside, taught.as_ref(), &recipe)?;
+    let start = Start::of(&network)?;
     let stop = training::stop_on_interrupt()?;
     let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
@@ -170,6 +217,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         before,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
+        rescaled,
+        moved: start.moved(&network)?,
         recipe: recipe.clone(),
         history: outcome.history,
     };

@@ -1,6 +1,7 @@
 //! What `pretrain` and `retrain` share: data with a validation part, the progress bar, Ctrl-C, and
 //! what is reported at the end.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescaled;
 use crate::cli::printer::Printer;
 use crate::data::Dataset;
 use crate::data::Source;
@@ -297,6 +299,10 @@ pub(super) struct Document {
     pub(super) validation: Option<Measured>,
     /// The test part with the weights that were written.
     pub(super) test: Option<Measured>,
+    /// What layers were multiplied with before the training.
+    pub(super) rescaled: Vec<Rescaled>,
+    /// How far each group of parameters has moved from the start, relative to its size there.
+    pub(super) moved: BTreeMap<String, f64>,
     pub(super) recipe: Recipe,
     pub(super) history: Vec<Entry>,
 }

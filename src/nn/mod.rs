@@ -50,8 +50,10 @@ use rand_chacha::ChaCha8Rng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    /// Step sizes, poles and input vectors: their own rate, no decay.
+    /// Step sizes: the rate of the dynamics, no decay.
     Dynamics,
+    /// Real and imaginary parts of poles: the rate of the dynamics, a decay of their own.
+    Poles,
     /// Weight matrices: the common rate, with decay.
     Plain,
     /// Biases and normalisation: the common rate, no decay.

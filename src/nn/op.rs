@@ -603,8 +603,12 @@ mod tests {
     #[test]
     fn gradients_agree_with_differences() -> Result<()> {
         let channels = 5;
-        for (index, plans) in cases(channels).into_iter().enumerate() {
-            let plan = whole(plans, channels);
+        let plain = cases(channels).into_iter();
+        let plain = plain.map(|plans| whole(plans, channels));
+        // What a layer hears counts as a constant in the measure, so differences do not see it.
+        let asking = asking(cases(channels), channels).into_iter();
+        let asking = asking.filter(|plan| plan.blocks[0].penalty != Some(Penalty::Measure));
+        for (index, plan) in plain.chain(asking.take(6)).enumerate() {
             let inputs = inputs(&plan.blocks, channels, index % 2 == 0)?;
             let gradient = gradients(fast, &inputs, &plan)?;
             let mut start = 0;
@@ -634,6 +638,47 @@ mod tests {
                     );
                 }
                 start += before.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// In a single block the dynamics do not change what is heard.
+    #[test]
+    fn the_gradient_of_the_measure_agrees_with_differences() -> Result<()> {
+        let channels = 3;
+        for modes in [2, 11] {
+            let norm = Some((NormKind::Layer, Placement::Pre));
+            let mut block = block(modes, norm, Mixing::Plain);
+            block.penalty = Some(Penalty::Measure);
+            let plan = whole(vec![block], channels);
+            let inputs = inputs(&plan.blocks, channels, modes == 11)?;
+            let tau = || -> Result<Tensor> {
+                let tensors = (&*inputs.x, &*inputs.modes, &*inputs.parameters);
+                let answer = network(tensors, (&plan, &Workspaces::new()))?;
+                answer.penalties.expect("it was asked for").sum_all()
+            };
+            let store = tau()?.backward()?;
+            for (var, count) in [(&inputs.modes, usize::MAX), (&inputs.parameters, channels)] {
+                let before = var.flatten_all()?.to_vec1::<f64>()?;
+                let own = store.get(var).expect("a gradient").to_vec1::<f64>()?;
+                for at in 0..before.len().min(count) {
+                    let h = 1e-6;
+                    let moved = |by: f64| -> Result<f64> {
+                        let mut values = before.clone();
+                        values[at] += by;
+                        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+                        tau()?.to_scalar::<f64>()
+                    };
+                    let slope = (moved(h)? - moved(-h)?) / (2.0 * h);
+                    var.set(&Tensor::from_slice(&before, var.shape(), &Device::Cpu)?)?;
+                    let far = (slope - own[at]).abs();
+                    assert!(
+                        far < 1e-6 * (1.0 + slope.abs()),
+                        "{at}: {slope} {}",
+                        own[at]
+                    );
+                }
             }
         }
         Ok(())

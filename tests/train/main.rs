@@ -4,10 +4,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod pipeline;
 mod program;
 mod runs;
 mod small;
 mod steps;
+mod terms;
 
 use hankelite::train::Recipe;
 

@@ -6,12 +6,17 @@ use anyhow::bail;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescale;
 use crate::cli::training::Data;
 use crate::compress::Method;
 use crate::compress::RealisationChoice;
 use crate::compress::TimeBase;
 use crate::nn::Architecture;
+use crate::train::Distil;
 use crate::train::Recipe;
+use crate::train::Regularise;
+use crate::train::Terms;
+use crate::train::Trust;
 
 /// What is trained at each order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,6 +44,11 @@ pub(super) const ARMS: [Arm; 5] = [
 ];
 
 impl Arm {
+    /// Whether it starts with weights of the pretrained network.
+    pub(super) fn is_pretrained(self) -> bool {
+        matches!(self, Arm::Reduced | Arm::SkewHippoKept)
+    }
+
     /// As the configuration and the folders have it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -63,6 +73,13 @@ pub(super) struct Config {
     /// The share of channels that dropout silences in every training.
     #[serde(default)]
     pub(super) dropout: f64,
+    /// What C and D of the arms that come from the pretrained network are multiplied with before
+    /// their training.
+    #[serde(default)]
+    pub(super) rescale: Rescale,
+    /// The same for networks from scratch, the pretraining too: `none` or `unit`.
+    #[serde(default)]
+    pub(super) rescale_fresh: Rescale,
     /// A pretrained network, in place of [model] and [pretrain].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) checkpoint: Option<PathBuf>,
@@ -76,6 +93,15 @@ pub(super) struct Config {
     pub(super) pretrain: Option<Recipe>,
     pub(super) reduce: Reduction,
     pub(super) train: Recipe,
+    /// Of every main training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) regularise: Option<Regularise>,
+    /// Of the reduced network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trust: Option<Trust>,
+    /// Of the reduced network, with the pretrained one as its teacher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) distil: Option<Distil>,
 }
 
 /// The table `[reduce]`.
@@ -116,6 +142,16 @@ fn real() -> RealisationChoice {
 }
 
 impl Config {
+    /// The terms of an arm's main training.
+    pub(super) fn terms(&self, arm: Arm) -> Terms {
+        let reduced = arm == Arm::Reduced;
+        Terms {
+            regularise: self.regularise,
+            trust: self.trust.filter(|_| reduced),
+            distil: self.distil.filter(|_| reduced),
+        }
+    }
+
     /// Everything that can be told without data.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.seeds.is_empty() || self.arms.is_empty() || self.reduce.orders.is_empty() {
@@ -141,6 +177,10 @@ impl Config {
         if self.checkpoint.is_none() && self.checkpoint_steps.is_some() {
             bail!("`checkpoint_steps` is given without `checkpoint`");
         }
+        if self.rescale_fresh == Rescale::Match {
+            bail!("`rescale_fresh` is match, expected none or unit: nothing was reduced there");
+        }
+        self.terms(Arm::Reduced).check()?;
         if self.reduce.calibrate == Some(0) {
             bail!("`calibrate` is 0, expected at least 1 sequence");
         }

@@ -1,6 +1,7 @@
 //! One seed of a pipeline: every stage in a folder of its own, so that a run that was stopped goes
 //! on where it stood.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -11,6 +12,8 @@ use serde::Serialize;
 
 use crate::calibrate::Calibration;
 use crate::calibrate::Prepared as Balanced;
+use crate::calibrate::Rescale;
+use crate::calibrate::Rescaled;
 use crate::calibrate::Settings;
 use crate::calibrate::Size;
 use crate::calibrate::WeightChoice;
@@ -25,6 +28,7 @@ use crate::cli::pipeline::settings::Config;
 use crate::cli::pretrain;
 use crate::cli::printer::Printer;
 use crate::cli::retrain::parameterisation;
+use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Measured;
@@ -49,8 +53,9 @@ use crate::train::Entry;
 use crate::train::Folder;
 use crate::train::Place;
 use crate::train::Recipe;
+use crate::train::Start;
 use crate::train::Stop;
-use crate::train::Task;
+use crate::train::Terms;
 use crate::train::Training;
 use crate::train::require_suitable;
 
@@ -75,6 +80,9 @@ pub(super) struct Row {
     pub(super) steps: u64,
     pub(super) seconds: f64,
     pub(super) parameters: usize,
+    /// How far each group of parameters has moved from the start, relative to its size there.
+    #[serde(default)]
+    pub(super) moved: BTreeMap<String, f64>,
 }
 
 /// `record.json` of a training.
@@ -82,6 +90,8 @@ pub(super) struct Row {
 struct Record {
     #[serde(flatten)]
     row: Row,
+    #[serde(default, skip_deserializing)]
+    rescaled: Vec<Rescaled>,
     history: Vec<Entry>,
 }
 
@@ -93,8 +103,11 @@ struct Job<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     arm: Option<Arm>,
     dropout: f64,
+    rescale: Rescale,
     data: &'a Data,
     train: &'a Recipe,
+    #[serde(flatten)]
+    terms: Terms,
 }
 
 /// One seed before its pretraining.
@@ -188,7 +201,12 @@ impl<'a> Study<'a> {
             arm.name()
         ));
         let start = || self.start(order, arm);
-        prepared.train((order, Some(arm)), &recipe, &place, start)
+        prepared.train(
+            (order, Some(arm)),
+            &recipe,
+            (&place, start),
+            Some(&self.full),
+        )
     }
 
     /// Where an arm starts.
@@ -267,7 +285,8 @@ impl<'a> Prepared<'a> {
                 let order = self.start.model.blocks.iter().map(|block| block.order());
                 let order = order.max().unwrap_or(0);
                 let start = || Ok(self.start.clone());
-                let row = self.train((order, None), &self.recipe(recipe), &folder, start)?;
+                let row =
+                    self.train((order, None), &self.recipe(recipe), (&folder, start), None)?;
                 let declared = self.start.declared();
                 (
                     read(&folder.join("model.safetensors"), &declared)?,
@@ -299,16 +318,23 @@ impl<'a> Prepared<'a> {
         &self,
         (order, arm): (usize, Option<Arm>),
         recipe: &Recipe,
-        place: &Path,
-        start: impl FnOnce() -> anyhow::Result<Checkpoint>,
+        (place, start): (&Path, impl FnOnce() -> anyhow::Result<Checkpoint>),
+        full: Option<&Checkpoint>,
     ) -> anyhow::Result<Row> {
+        let rescale = match arm.is_some_and(Arm::is_pretrained) {
+            true => self.config.rescale,
+            false => self.config.rescale_fresh,
+        };
+        let beside = arm.map_or(Terms::default(), |arm| self.config.terms(arm));
         let job = Job {
             seed: self.seed,
             order,
             arm,
             dropout: self.config.dropout,
+            rescale,
             data: &self.config.data,
             train: recipe,
+            terms: beside,
         };
         let begun = place.join("config.toml").is_file();
         let folder = training::folder(place, &toml::to_string(&job)?, begun)?;
@@ -316,7 +342,11 @@ impl<'a> Prepared<'a> {
             return Ok(record.row);
         }
         let start = start()?;
-        let network = self.network(&start.model)?;
+        let like = full.map(|full| &full.model);
+        let data = (&self.sets.train, recipe);
+        let printer = self.tools.printer;
+        let (model, rescaled) = terms::rescaled(&start.model, (rescale, like), data, printer)?;
+        let network = self.network(&model)?;
         let before = self.test(&network, recipe)?;
         let training = Training {
             network: &network,
@@ -324,10 +354,12 @@ impl<'a> Prepared<'a> {
             validation: self.sets.validation.as_ref(),
             recipe,
         };
-        let label_smoothing = recipe.label_smoothing;
-        let mut objective = Task { label_smoothing };
+        let taught = like.filter(|_| beside.distil.is_some());
+        let taught = taught.map(|model| self.network(model)).transpose()?;
+        let mut objective = terms::objective(&network, &beside, taught.as_ref(), recipe)?;
+        let moved = Start::of(&network)?;
         let tools = (&folder, &self.tools.stop);
-        let outcome = training::train(&training, &mut objective, tools, self.tools.printer)?;
+        let outcome = training::train(&training, &mut objective, tools, printer)?;
         let trained = start.with_model(network.to_model()?);
         write(&trained, &place.join("model.safetensors"))?;
         let record = Record {
@@ -340,7 +372,9 @@ impl<'a> Prepared<'a> {
                 steps: outcome.steps,
                 seconds: outcome.seconds,
                 parameters: trained.parameters()?,
+                moved: moved.moved(&network)?,
             },
+            rescaled,
             history: outcome.history,
         };
         folder.write(Folder::RECORD, &serde_json::to_vec_pretty(&record)?)?;
