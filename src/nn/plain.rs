@@ -115,29 +115,14 @@ impl Block<'_> {
             Some(norm) if norm.placement == Placement::Pre => self.normalised(norm, x)?.0,
             _ => x.clone(),
         };
-        let (mean, deviation) = match penalty {
-            Penalty::FilterNorm => {
-                let one = heard.get(0)?.ones_like()?;
-                (one.zeros_like()?, one)
-            }
-            Penalty::Measure => {
-                let heard = heard.detach();
-                let mean = heard.mean(0)?;
-                let variance = heard.broadcast_sub(&mean)?.sqr()?.mean(0)?;
-                (mean, variance.sqrt()?)
-            }
-        };
-        let (length, _) = mean.dims2()?;
-        let order: Vec<u32> = (0..length as u32).rev().collect();
-        let order = Tensor::from_vec(order, length, x.device())?;
-        let turned = |steps: &Tensor| steps.t()?.contiguous()?.index_select(&order, 1);
         let kernels = kernels(self.plan, self.channels, &self.modes, x)?;
         let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
-        let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, length - 1)?;
-        let kernel = (&kernels[0] + d)?;
-        let spread = (kernel.abs()? * turned(&deviation)?)?.sum(1)?;
-        let drift = (kernel * turned(&mean)?)?.sum(1)?.abs()?;
-        Ok(Some((spread + drift)?.sqr()?.mean_all()?))
+        let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, x.dim(1)? - 1)?;
+        let heard = match penalty {
+            Penalty::FilterNorm => None,
+            Penalty::Measure => Some(&heard),
+        };
+        Ok(Some(mean_square(&(&kernels[0] + d)?, heard)?))
     }
 
     fn parameter(&self, range: std::ops::Range<usize>) -> Result<Tensor> {
@@ -201,6 +186,31 @@ impl Block<'_> {
     }
 }
 
+/// The mean over the channels of ψ² for kernels, channels × L, and what they hear, batch × L ×
+/// channels, whose mean and deviation count as constants; for mean 0 and deviation 1 without it.
+pub(super) fn mean_square(kernels: &Tensor, heard: Option<&Tensor>) -> Result<Tensor> {
+    let psi = match heard {
+        None => kernels.abs()?.sum(1)?,
+        Some(heard) => {
+            let heard = heard.detach();
+            let mean = heard.mean(0)?;
+            let variance = heard.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+            let steps = |steps: Tensor| turned(&steps.t()?.contiguous()?);
+            let spread = (kernels.abs()? * steps(variance.sqrt()?)?)?.sum(1)?;
+            (spread + (kernels * steps(mean)?)?.sum(1)?.abs()?)?
+        }
+    };
+    psi.sqr()?.mean_all()
+}
+
+/// The columns of a matrix in reverse order.
+pub(super) fn turned(matrix: &Tensor) -> Result<Tensor> {
+    let length = matrix.dim(1)?;
+    let order: Vec<u32> = (0..length as u32).rev().collect();
+    let order = Tensor::from_vec(order, length, matrix.device())?;
+    matrix.contiguous()?.index_select(&order, 1)
+}
+
 /// a Φ(a). The gradient of candle's `gelu_erf` has a constant of six digits.
 fn gelu(a: &Tensor) -> Result<Tensor> {
     let erf = (a * std::f64::consts::FRAC_1_SQRT_2)?.erf()?;
@@ -238,7 +248,7 @@ fn kernels(plan: &BlockPlan, channels: usize, modes: &Tensor, u: &Tensor) -> Res
 }
 
 /// As `kernel::Modes::kernel`, for all channels: from Re z, Im z, Re w, Im w.
-fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
+pub(super) fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     let growing = modes[0].gt(0.0)?.to_dtype(DType::F64)?;
     let decaying = (1.0 - &growing)?;
     let sign = (&decaying - &growing)?;
@@ -249,10 +259,7 @@ fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     if growing.sum_all()?.to_scalar::<f64>()? == 0.0 {
         return Ok(forward);
     }
-    let turned = decaying_kernel(&exponents, &weights(&growing)?, length)?;
-    let order: Vec<u32> = (0..length as u32).rev().collect();
-    let order = Tensor::from_vec(order, length, turned.device())?;
-    forward + turned.contiguous()?.index_select(&order, 1)?
+    forward + turned(&decaying_kernel(&exponents, &weights(&growing)?, length)?)?
 }
 
 fn decaying_kernel(z: &[Tensor; 2], w: &[Tensor; 2], length: usize) -> Result<Tensor> {
@@ -370,10 +377,7 @@ fn convolve(u: &Tensor, kernels: &[Tensor]) -> Result<Tensor> {
     let size = rows * columns;
     let mut kernel = kernels[0].pad_with_zeros(1, 0, size - length)?;
     if let Some(backward) = kernels.get(1) {
-        let order: Vec<u32> = (0..length as u32).rev().collect();
-        let order = Tensor::from_vec(order, length, u.device())?;
-        let turned = backward.contiguous()?.index_select(&order, 1)?;
-        kernel = (kernel + turned.pad_with_zeros(1, size - length, 0)?)?;
+        kernel = (kernel + turned(backward)?.pad_with_zeros(1, size - length, 0)?)?;
     }
     let u = u.transpose(1, 2)?.contiguous()?;
     let u = u.pad_with_zeros(2, 0, size - length)?;
