@@ -177,7 +177,7 @@ fn measures(
     let layers = model.blocks.iter().zip(&statistics);
     let measured = layers.map(|(block, statistics)| {
         let measure = layer_measure(&block.systems, statistics);
-        Ok(measure.with_context(|| format!("layer `{}`", block.name))?)
+        measure.with_context(|| format!("layer `{}`", block.name))
     });
     measured.collect()
 }

@@ -71,19 +71,28 @@ struct Config {
     regularise: Option<Regularise>,
 }
 
+impl Config {
+    /// Everything that can be told without data; gives the terms of the objective.
+    fn check(&self) -> anyhow::Result<Terms> {
+        self.train.check()?;
+        if self.rescale == Rescale::Match {
+            bail!(
+                "`rescale` is match, but a network from scratch was not reduced: expected none or \
+                 unit"
+            );
+        }
+        let beside = Terms {
+            regularise: self.regularise,
+            ..Terms::default()
+        };
+        terms::check(&beside, false)?;
+        Ok(beside)
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let config: Config = training::parse(&arguments.config)?;
-    config.train.check()?;
-    let beside = Terms {
-        regularise: config.regularise,
-        ..Terms::default()
-    };
-    terms::check(&beside, false)?;
-    if config.rescale == Rescale::Match {
-        bail!(
-            "`rescale` is match, but a network from scratch was not reduced: expected none or unit"
-        );
-    }
+    let beside = config.check()?;
     training::require_folder(&arguments.output, arguments.resume)?;
     let device = arguments.device.open()?;
     let recipe = &config.train;
@@ -125,16 +134,11 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         device: arguments.device.to_string(),
         parameters: checkpoint.parameters()?,
         sequences: sets.train.len(),
-        steps: outcome.steps,
-        seconds: outcome.seconds,
-        best: outcome.best,
-        before: None,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
         rescaled,
         moved: start.moved(&network)?,
-        recipe: config.train.clone(),
-        history: outcome.history,
+        ..Document::of(outcome, recipe)
     };
     training::finish(&document, &folder, printer)
 }

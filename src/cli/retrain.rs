@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::calibrate::Rescale;
+use crate::calibrate::Rescaled;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::DssVersion;
 use crate::checkpoint::check_destination;
@@ -23,6 +24,8 @@ use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
 use crate::cli::training::measured;
+use crate::data::Dataset;
+use crate::model::Model;
 use crate::nn::Network;
 use crate::nn::NetworkOptions;
 use crate::nn::Parameterisation;
@@ -116,6 +119,16 @@ struct File {
     distil: Option<Distil>,
 }
 
+impl File {
+    fn terms(&self) -> Terms {
+        Terms {
+            regularise: self.regularise,
+            trust: self.trust,
+            distil: self.distil,
+        }
+    }
+}
+
 /// What `config.toml` in the folder of the run says.
 #[derive(Serialize)]
 struct Config<'a> {
@@ -127,80 +140,53 @@ struct Config<'a> {
     data: &'a Data,
     train: &'a Recipe,
     #[serde(flatten)]
-    terms: &'a Terms,
+    terms: Terms,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     check_destination(&arguments.output, &[path])?;
-    let File {
-        data,
-        train: recipe,
-        dropout,
-        rescale,
-        teacher,
-        regularise,
-        trust,
-        distil,
-    } = settings(arguments)?;
-    let beside = Terms {
-        regularise,
-        trust,
-        distil,
-    };
-    let Some(data) = data else {
+    let file = settings(arguments)?;
+    let Some(data) = &file.data else {
         bail!("no data: say --data, or `source` in the table [data] of --config");
     };
+    let recipe = &file.train;
     recipe.check()?;
-    terms::check(&beside, teacher.is_some())?;
+    let beside = file.terms();
+    terms::check(&beside, file.teacher.is_some())?;
     let place = run_folder(arguments);
     training::require_folder(&place, arguments.resume)?;
-    let device = arguments.device.open()?;
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    // Whether the device is there is known before data are read.
+    arguments.device.open()?;
+    let declared = arguments.declarations.declared();
+    let checkpoint = open(path, &declared, printer)?;
+    let full = file.teacher.as_ref();
+    let full = full
+        .map(|path| open(path, &declared, printer))
+        .transpose()?;
     let sets = data.read(recipe.seed, printer)?;
     require_suitable(&checkpoint.model, &sets.train)?;
     require_length(&checkpoint, sets.train.length())?;
-    let options = |checkpoint: &Checkpoint| NetworkOptions {
-        dtype: recipe.precision.dtype(),
-        dropout,
-        parameterisation: parameterisation(checkpoint),
-        ..NetworkOptions::new(sets.train.length())
+    let way = Way {
+        file: &file,
+        beside: &beside,
+        device: arguments.device,
     };
-    let full = teacher.as_ref();
-    let full = full.map(|path| open(path, &arguments.declarations.declared(), printer));
-    let full = full.transpose()?;
-    let like = full.as_ref().map(|full| &full.model);
-    let data_and_recipe = (&sets.train, &recipe);
-    let model = &checkpoint.model;
-    let (start, rescaled) = terms::rescaled(model, (rescale, like), data_and_recipe, printer)?;
-    let network = Network::from_model(&start, &options(&checkpoint), &device)?;
-    let taught = full.as_ref().filter(|_| beside.distil.is_some());
-    let taught = taught.map(|full| {
-        terms::require_alike(model, &full.model, &beside)?;
-        anyhow::Ok(Network::from_model(&full.model, &options(full), &device)?)
-    });
-    let taught = taught.transpose()?;
+    let start = way.start(&checkpoint, full.as_ref(), &sets.train, printer)?;
+    let network = &start.network;
     let training = Training {
-        network: &network,
+        network,
         data: &sets.train,
         validation: sets.validation.as_ref(),
-        recipe: &recipe,
+        recipe,
     };
     training.check()?;
-    let config = Config {
-        checkpoint: path.display().to_string(),
-        dropout,
-        rescale,
-        teacher: teacher.map(|path| path.display().to_string()),
-        data: &data,
-        train: &recipe,
-        terms: &beside,
-    };
-    let folder = training::folder(&place, &toml::to_string(&config)?, arguments.resume)?;
-    let measured = |data| measured(&network, data, recipe.batch);
+    let config = toml::to_string(&config(path, &file, data))?;
+    let folder = training::folder(&place, &config, arguments.resume)?;
+    let measured = |data| measured(network, data, recipe.batch);
     let before = measured(sets.validation.as_ref())?;
-    let mut objective = terms::objective(&network, &beside, taught.as_ref(), &recipe)?;
-    let start = Start::of(&network)?;
+    let mut objective = terms::objective(network, &beside, start.taught.as_ref(), recipe)?;
+    let moved = Start::of(network)?;
     let stop = training::stop_on_interrupt()?;
     let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
@@ -211,18 +197,80 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         device: arguments.device.to_string(),
         parameters: trained.parameters()?,
         sequences: sets.train.len(),
-        steps: outcome.steps,
-        seconds: outcome.seconds,
-        best: outcome.best,
         before,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
-        rescaled,
-        moved: start.moved(&network)?,
-        recipe: recipe.clone(),
-        history: outcome.history,
+        rescaled: start.rescaled,
+        moved: moved.moved(network)?,
+        ..Document::of(outcome, recipe)
     };
     training::finish(&document, &folder, printer)
+}
+
+fn config<'a>(checkpoint: &Path, file: &'a File, data: &'a Data) -> Config<'a> {
+    let teacher = file.teacher.as_ref();
+    Config {
+        checkpoint: checkpoint.display().to_string(),
+        dropout: file.dropout,
+        rescale: file.rescale,
+        teacher: teacher.map(|path| path.display().to_string()),
+        data,
+        train: &file.train,
+        terms: file.terms(),
+    }
+}
+
+/// How networks are made.
+struct Way<'a> {
+    file: &'a File,
+    beside: &'a Terms,
+    device: Place,
+}
+
+/// Where a training starts.
+struct Beginning {
+    network: Network,
+    /// The teacher of a distillation.
+    taught: Option<Network>,
+    rescaled: Vec<Rescaled>,
+}
+
+impl Way<'_> {
+    fn start(
+        &self,
+        checkpoint: &Checkpoint,
+        full: Option<&Checkpoint>,
+        data: &Dataset,
+        printer: &Printer,
+    ) -> anyhow::Result<Beginning> {
+        let device = self.device.open()?;
+        let network = |model: &Model, checkpoint: &Checkpoint| {
+            let options = NetworkOptions {
+                dtype: self.file.train.precision.dtype(),
+                dropout: self.file.dropout,
+                parameterisation: parameterisation(checkpoint),
+                ..NetworkOptions::new(data.length())
+            };
+            Network::from_model(model, &options, &device)
+        };
+        let (model, like) = (&checkpoint.model, full.map(|full| &full.model));
+        let (start, rescaled) = terms::rescaled(
+            model,
+            (self.file.rescale, like),
+            (data, &self.file.train),
+            printer,
+        )?;
+        let taught = full.filter(|_| self.beside.distil.is_some());
+        if let Some(full) = taught {
+            terms::require_alike(model, &full.model, self.beside)?;
+        }
+        let taught = taught.map(|full| network(&full.model, full));
+        Ok(Beginning {
+            network: network(&start, checkpoint)?,
+            taught: taught.transpose()?,
+            rescaled,
+        })
+    }
 }
 
 /// The file, with the options before it.

@@ -278,7 +278,7 @@ impl std::fmt::Display for Measured {
 }
 
 /// What a training came to: the JSON document, and `record.json` in the folder of the run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Document {
     /// The checkpoint that was written.
     pub(super) output: String,
@@ -305,6 +305,20 @@ pub(super) struct Document {
     pub(super) moved: BTreeMap<String, f64>,
     pub(super) recipe: Recipe,
     pub(super) history: Vec<Entry>,
+}
+
+impl Document {
+    /// What is known of a run from its outcome alone.
+    pub(super) fn of(outcome: Outcome, recipe: &Recipe) -> Self {
+        Self {
+            steps: outcome.steps,
+            seconds: outcome.seconds,
+            best: outcome.best,
+            recipe: recipe.clone(),
+            history: outcome.history,
+            ..Self::default()
+        }
+    }
 }
 
 /// A data set measured with the network as it stands.

@@ -51,7 +51,7 @@ impl<T: Real> BlockPenalty<T> {
     /// Multiplies the gradient with that of the number.
     pub(super) fn scale(&mut self, by: T) {
         for slope in self.slopes.iter_mut().flatten() {
-            *slope = *slope * by;
+            *slope *= by;
         }
     }
 
