@@ -37,8 +37,9 @@ Examples:
   compress-model pretrain digits.toml --output runs/digits --resume
   compress-model pretrain digits.toml --output runs/digits-gpu --device cuda:0
 
-CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md has all keys with defaults and
-ranges. Ctrl-C ends the step and the run, with exit code 130; --resume goes on, to the same bytes.";
+CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md and
+docs/pipeline.md have all keys with defaults and ranges. Ctrl-C ends the step and the run, with exit
+code 130; --resume goes on, to the same bytes.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -46,9 +46,9 @@ Examples:
   compress-model retrain small.pth --config retrain.toml --output better.pth --resume
 
 FILE has the tables [data], [train] and perhaps [regularise], [trust] and [distil]; options go
-before it. docs/training.md has all keys with
-defaults and ranges. The new checkpoint has the layout of CKPT. Ctrl-C ends the step and the run,
-with exit code 130; --resume goes on, to the same bytes.";
+before it. docs/training.md and docs/pipeline.md have all keys with defaults and ranges. The new
+checkpoint has the layout of CKPT. Ctrl-C ends the step and the run, with exit code 130; --resume
+goes on, to the same bytes.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

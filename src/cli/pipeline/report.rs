@@ -171,10 +171,16 @@ impl Report {
         let pretrained = self.pretrained.map_or(String::new(), |mean| {
             format!("; after pretraining {}", mean.shown(self.digits))
         });
+        let counts = || self.cells.iter().map(|cell| cell.after.count);
+        let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+        let seeds = match least == most {
+            true => format!("{most} seeds"),
+            false => format!("{least} to {most} seeds: not all are finished"),
+        };
         format!(
-            "{} of the test part, before → after training, mean ± standard error over {} seeds{pretrained}",
-            self.measure,
-            self.seeds.len()
+            "{} of the test part, before → after training, mean ± standard error over \
+             {seeds}{pretrained}",
+            self.measure
         )
     }
 
