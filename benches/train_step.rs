@@ -5,7 +5,8 @@
 //! of JSON: wall seconds per step, CPU seconds of all threads and of the calling thread alone (median,
 //! least, largest), and the peak of resident memory. With `--penalty` every second step has the sum of
 //! the generalisation measures of all layers in its loss; its CPU seconds, and their median over that
-//! of the other steps, are printed too.
+//! of the other steps, are printed too; with `--filter-norm` the filter norms
+//! stand in their place.
 //! Families: `s4d` (N/2 stored pairs), `dss_exp`, `dss_softmax` (N modes). `RAYON_NUM_THREADS`
 //! sets the threads; it is read when the pool starts.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -116,6 +117,13 @@ fn peak_mib() -> f64 {
     number.unwrap_or(0.0) / 1024.0
 }
 
+fn penalty() -> Penalty {
+    match flag("filter-norm") {
+        true => Penalty::FilterNorm,
+        false => Penalty::Measure,
+    }
+}
+
 fn median(times: &[f64]) -> f64 {
     let mut times = times.to_vec();
     times.sort_by(f64::total_cmp);
@@ -153,7 +161,7 @@ fn main() -> Result<(), Failure> {
     for step in 0..warmup + kinds * number("steps", 7)? {
         let wanted = Wanted {
             layers: false,
-            penalty: (step % kinds == 1).then_some(Penalty::Measure),
+            penalty: (step % kinds == 1).then(penalty),
         };
         let (start, cpu_start) = (Instant::now(), cpu_seconds());
         let traced = network.traced(&input, Mode::Train(&mut random), wanted)?;

@@ -96,6 +96,9 @@ impl StepStatistics {
     }
 }
 
+/// Partial sums of [`psi`].
+const SUMS: usize = 8;
+
 /// The two parts of ψ.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Psi {
@@ -115,11 +118,25 @@ impl Psi {
 /// ψ of a channel from its kernel and the mean and standard deviation of its input, all of one
 /// length L (of longer ones the first samples of the kernel and the last steps count). Cost O(L).
 pub fn psi(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> Psi {
-    let spread = kernel.iter().zip(deviation.iter().rev());
-    let drift = kernel.iter().zip(mean.iter().rev());
+    let length = kernel.len().min(mean.len()).min(deviation.len());
+    let (mean, deviation) = (
+        &mean[mean.len() - length..],
+        &deviation[deviation.len() - length..],
+    );
+    // Sums that do not wait for each other.
+    let (mut spread, mut drift) = ([0.0; SUMS], [0.0; SUMS]);
+    let steps = mean.rchunks(SUMS).zip(deviation.rchunks(SUMS));
+    for (kernel, (mean, deviation)) in kernel[..length].chunks(SUMS).zip(steps) {
+        let steps = mean.iter().rev().zip(deviation.iter().rev());
+        let sums = spread.iter_mut().zip(&mut drift);
+        for ((k, (m, s)), (spread, drift)) in kernel.iter().zip(steps).zip(sums) {
+            *spread += k.abs() * s;
+            *drift += k * m;
+        }
+    }
     Psi {
-        spread: spread.map(|(k, s)| k.abs() * s).sum(),
-        drift: drift.map(|(k, m)| k * m).sum(),
+        spread: spread.iter().sum(),
+        drift: drift.iter().sum(),
     }
 }
 

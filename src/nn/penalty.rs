@@ -1,5 +1,8 @@
 //! A number for the filters of a block, its gradient by the kernels, and what it needs of the batch.
 
+use pulp::Arch;
+use pulp::Simd;
+use pulp::WithSimd;
 use rayon::prelude::*;
 
 use crate::bounds::psi_gradient;
@@ -7,7 +10,7 @@ use crate::nn::plan::Size;
 use crate::nn::real::Real;
 
 /// Numbers of a batch that one thread normalises at a time.
-const TILE: usize = 1 << 14;
+const TILE: usize = 1 << 13;
 
 /// Mean and standard deviation of the input of a state space at every step, channels × L.
 pub(super) struct Heard {
@@ -75,47 +78,81 @@ pub(super) fn heard_by_tiles<T: Real>(
     } = size;
     let steps = (TILE / (batch * channels)).clamp(1, length);
     let tiles: Vec<usize> = (0..length).step_by(steps).collect();
-    let tile = |&start: &usize| {
+    let tile = |rows: &mut Vec<T>, &start: &usize| {
         let width = steps.min(length - start) * channels;
-        let mut rows = vec![T::zero(); batch * width];
-        for (sequence, rows) in rows.chunks_exact_mut(width).enumerate() {
+        rows.clear();
+        for sequence in 0..batch {
             let from = (sequence * length + start) * channels;
-            rows.copy_from_slice(&x[from..from + width]);
+            rows.extend_from_slice(&x[from..from + width]);
         }
-        normalise(&mut rows);
-        moments(&rows, width)
+        normalise(rows);
+        moments(rows, (width, channels))
     };
-    let found: Vec<(Vec<f64>, Vec<f64>)> = tiles.par_iter().map(tile).collect();
-    let mut heard = Heard {
-        mean: vec![0.0; length * channels],
-        deviation: vec![0.0; length * channels],
-    };
-    for (start, (mean, deviation)) in tiles.iter().zip(&found) {
-        for (at, (mean, deviation)) in mean.iter().zip(deviation).enumerate() {
-            let place = (at % channels) * length + start + at / channels;
-            heard.mean[place] = *mean;
-            heard.deviation[place] = *deviation;
+    let tiles = tiles.par_iter().map_init(Vec::new, tile);
+    let found: Vec<[Vec<f64>; 2]> = tiles.collect();
+    let whole = |part: usize| {
+        let mut whole = Vec::with_capacity(length * channels);
+        for h in 0..channels {
+            for tile in &found {
+                let width = tile[part].len() / channels;
+                whole.extend_from_slice(&tile[part][h * width..(h + 1) * width]);
+            }
         }
+        whole
+    };
+    Heard {
+        mean: whole(0),
+        deviation: whole(1),
     }
-    heard
 }
 
-/// Mean and population deviation of each of `width` columns.
-fn moments<T: Real>(rows: &[T], width: usize) -> (Vec<f64>, Vec<f64>) {
-    let share = width as f64 / rows.len() as f64;
-    let mut mean = vec![0.0; width];
-    for row in rows.chunks_exact(width) {
-        let pairs = mean.iter_mut().zip(row);
-        pairs.for_each(|(sum, value)| *sum += value.to_f64());
-    }
-    mean.iter_mut().for_each(|sum| *sum *= share);
-    let mut deviation = vec![0.0; width];
-    for row in rows.chunks_exact(width) {
-        for ((sum, mean), value) in deviation.iter_mut().zip(&mean).zip(row) {
-            *sum += (value.to_f64() - mean).powi(2);
+/// Mean and population deviation of each of `width` columns, which are steps × channels; they come
+/// as channels × steps.
+fn moments<T: Real>(rows: &[T], (width, channels): (usize, usize)) -> [Vec<f64>; 2] {
+    let mut mean = vec![T::zero(); width];
+    let mut square = vec![T::zero(); width];
+    let share = T::of(width as f64 / rows.len() as f64);
+    Arch::new().dispatch(Moments {
+        rows,
+        share,
+        mean: &mut mean,
+        square: &mut square,
+    });
+    let steps = width / channels;
+    let turned = |values: &[T], map: fn(f64) -> f64| -> Vec<f64> {
+        let mut turned = Vec::with_capacity(width);
+        for h in 0..channels {
+            let column = values[h..].iter().step_by(channels).take(steps);
+            turned.extend(column.map(|value| map(value.to_f64())));
         }
+        turned
+    };
+    [turned(&mean, |mean| mean), turned(&square, f64::sqrt)]
+}
+
+/// Means and mean squared distances from them.
+struct Moments<'a, T> {
+    rows: &'a [T],
+    share: T,
+    mean: &'a mut [T],
+    square: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Moments<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let width = self.mean.len();
+        let (mean, square) = (&mut self.mean[..width], &mut self.square[..width]);
+        for row in self.rows.chunks_exact(width) {
+            mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+        }
+        mean.iter_mut().for_each(|sum| *sum *= self.share);
+        for row in self.rows.chunks_exact(width) {
+            let columns = square.iter_mut().zip(&*mean).zip(row);
+            columns.for_each(|((sum, mean), x)| *sum += (*x - *mean) * (*x - *mean));
+        }
+        square.iter_mut().for_each(|sum| *sum *= self.share);
     }
-    let root = |sum: &mut f64| *sum = (*sum * share).sqrt();
-    deviation.iter_mut().for_each(root);
-    (mean, deviation)
 }
