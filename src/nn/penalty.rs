@@ -64,54 +64,50 @@ impl<T: Real> BlockPenalty<T> {
     }
 }
 
-/// Mean and deviation over the batch of rows of x (batch × L × H), brought by `normalise` to what a
-/// state space hears. A tile of a few steps of all sequences is in the cache at a time.
-pub(super) fn heard_by_tiles<T: Real>(
-    x: &[T],
-    size: Size,
-    normalise: impl Fn(&mut [T]) + Sync,
-) -> Heard {
-    let Size {
-        batch,
-        length,
-        channels,
-    } = size;
-    let steps = (TILE / (batch * channels)).clamp(1, length);
-    let tiles: Vec<usize> = (0..length).step_by(steps).collect();
-    let tile = |rows: &mut Vec<T>, &start: &usize| {
-        let width = steps.min(length - start) * channels;
-        rows.clear();
-        for sequence in 0..batch {
-            let from = (sequence * length + start) * channels;
-            rows.extend_from_slice(&x[from..from + width]);
-        }
-        normalise(rows);
-        moments(rows, (width, channels))
-    };
-    let tiles = tiles.par_iter().map_init(Vec::new, tile);
-    let found: Vec<[Vec<f64>; 2]> = tiles.collect();
-    let whole = |part: usize| {
-        let mut whole = Vec::with_capacity(length * channels);
-        for h in 0..channels {
-            for tile in &found {
-                let width = tile[part].len() / channels;
-                whole.extend_from_slice(&tile[part][h * width..(h + 1) * width]);
+impl Heard {
+    /// Of what a state space hears, batch × L × H. A tile of a few steps of all sequences is in the
+    /// cache at a time.
+    pub(super) fn of<T: Real>(heard: &[T], size: Size) -> Self {
+        let Size {
+            batch,
+            length,
+            channels,
+        } = size;
+        let steps = (TILE / (batch * channels)).clamp(1, length);
+        let tiles: Vec<usize> = (0..length).step_by(steps).collect();
+        let tile = |&start: &usize| {
+            let width = steps.min(length - start) * channels;
+            let rows = (0..batch).map(|sequence| {
+                let from = (sequence * length + start) * channels;
+                &heard[from..from + width]
+            });
+            moments(&rows.collect::<Vec<_>>(), channels)
+        };
+        let found: Vec<[Vec<f64>; 2]> = tiles.par_iter().map(tile).collect();
+        let whole = |part: usize| {
+            let mut whole = Vec::with_capacity(length * channels);
+            for h in 0..channels {
+                for tile in &found {
+                    let width = tile[part].len() / channels;
+                    whole.extend_from_slice(&tile[part][h * width..(h + 1) * width]);
+                }
             }
+            whole
+        };
+        Self {
+            mean: whole(0),
+            deviation: whole(1),
         }
-        whole
-    };
-    Heard {
-        mean: whole(0),
-        deviation: whole(1),
     }
 }
 
-/// Mean and population deviation of each of `width` columns, which are steps × channels; they come
-/// as channels × steps.
-fn moments<T: Real>(rows: &[T], (width, channels): (usize, usize)) -> [Vec<f64>; 2] {
+/// Mean and population deviation of each column of rows of steps × channels; they come as channels
+/// × steps.
+fn moments<T: Real>(rows: &[&[T]], channels: usize) -> [Vec<f64>; 2] {
+    let width = rows.first().map_or(0, |row| row.len());
     let mut mean = vec![T::zero(); width];
     let mut square = vec![T::zero(); width];
-    let share = T::of(width as f64 / rows.len() as f64);
+    let share = T::of(1.0 / rows.len() as f64);
     Arch::new().dispatch(Moments {
         rows,
         share,
@@ -132,7 +128,7 @@ fn moments<T: Real>(rows: &[T], (width, channels): (usize, usize)) -> [Vec<f64>;
 
 /// Means and mean squared distances from them.
 struct Moments<'a, T> {
-    rows: &'a [T],
+    rows: &'a [&'a [T]],
     share: T,
     mean: &'a mut [T],
     square: &'a mut [T],
@@ -145,12 +141,12 @@ impl<T: Real> WithSimd for Moments<'_, T> {
     fn with_simd<S: Simd>(self, _: S) {
         let width = self.mean.len();
         let (mean, square) = (&mut self.mean[..width], &mut self.square[..width]);
-        for row in self.rows.chunks_exact(width) {
-            mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+        for row in self.rows {
+            mean.iter_mut().zip(*row).for_each(|(sum, x)| *sum += *x);
         }
         mean.iter_mut().for_each(|sum| *sum *= self.share);
-        for row in self.rows.chunks_exact(width) {
-            let columns = square.iter_mut().zip(&*mean).zip(row);
+        for row in self.rows {
+            let columns = square.iter_mut().zip(&*mean).zip(*row);
             columns.for_each(|((sum, mean), x)| *sum += (*x - *mean) * (*x - *mean));
         }
         square.iter_mut().for_each(|sum| *sum *= self.share);

@@ -27,7 +27,6 @@ use crate::nn::norm::layer_norm_backward;
 use crate::nn::operator::Operator;
 use crate::nn::penalty::BlockPenalty;
 use crate::nn::penalty::Heard;
-use crate::nn::penalty::heard_by_tiles;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::NormKind;
 use crate::nn::plan::Size;
@@ -164,6 +163,11 @@ impl<'a, T: Real> Block<'a, T> {
         (TILE / self.size.channels).max(8) * self.size.channels
     }
 
+    fn is_normalised_first(&self) -> bool {
+        let norm = self.plan.norm.as_ref();
+        norm.is_some_and(|norm| norm.placement == Placement::Pre)
+    }
+
     /// The input of the state space for a slab of the block's input.
     fn normalised(&self, slab: &mut [T], statistics: Option<&ChannelStatistics<T>>) {
         if let Some(epsilon) = self.norm(NormKind::Layer, Placement::Pre) {
@@ -174,11 +178,6 @@ impl<'a, T: Real> Block<'a, T> {
         {
             statistics.apply(slab, self.affine(epsilon));
         }
-    }
-
-    /// Mean and deviation of the input of the state space at every step.
-    fn heard(&self, x: &[T], statistics: Option<&ChannelStatistics<T>>) -> Heard {
-        heard_by_tiles(x, self.size, |rows| self.normalised(rows, statistics))
     }
 
     /// o + x for a slab: what a post-norm normalises.
@@ -243,27 +242,40 @@ fn block_forward<T: Real>(
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
-    let penalty = asked.map(|asked| {
-        let heard = match asked {
-            Penalty::Measure => Some(block.heard(x, statistics.as_ref())),
-            Penalty::FilterNorm => None,
-        };
-        let kernels = operator.kernels(&dynamics, block.size.length);
-        BlockPenalty::new(&kernels, heard.as_ref())
-    });
     let slab = block.lanes.slab();
     let mut response = block.workspace.numbers(x.len());
     let mut out = block.workspace.numbers(x.len());
+    // What the state space hears, where it is asked for and is not the input itself; else one
+    // number for each slab, so that all go side by side.
+    let keep = asked == Some(Penalty::Measure) && block.is_normalised_first();
+    let share = if keep { slab } else { 1 };
+    let kept = if keep {
+        x.len()
+    } else {
+        x.len().div_ceil(slab)
+    };
+    let mut kept = block.workspace.numbers(kept);
     let slabs = x.par_chunks(slab).zip(response.par_chunks_mut(slab));
-    let slabs = slabs.zip(out.par_chunks_mut(slab)).enumerate();
+    let slabs = slabs.zip(out.par_chunks_mut(slab));
+    let slabs = slabs.zip(kept.par_chunks_mut(share)).enumerate();
     let scratch = || Scratch::new(block, &operator);
-    slabs.for_each_init(scratch, |scratch, (index, ((x, y), out))| {
-        let z = &mut scratch.slab[..x.len()];
+    slabs.for_each_init(scratch, |scratch, (index, (((x, y), out), kept))| {
+        let z = match keep {
+            true => kept,
+            false => &mut scratch.slab[..x.len()],
+        };
         z.copy_from_slice(x);
         block.normalised(z, statistics.as_ref());
         operator.forward(z, y, &mut scratch.points);
         block.mixed((index, x), y, out, &mut scratch.mix);
     });
+    let penalty = asked.map(|asked| {
+        let all = if keep { &kept[..] } else { x };
+        let heard = (asked == Penalty::Measure).then(|| Heard::of(all, block.size));
+        let kernels = operator.kernels(&dynamics, block.size.length);
+        BlockPenalty::new(&kernels, heard.as_ref())
+    });
+    drop(kept);
     if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
         let found = channel_statistics(block, &out, epsilon);
         let affine = block.affine(epsilon);

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod filter;
 mod pipeline;
 mod program;
 mod runs;
