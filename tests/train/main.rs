@@ -37,5 +37,18 @@ fn every_key_is_documented() {
     }
 }
 
+#[test]
+fn every_term_is_documented() {
+    let text = "[regularise]\nweight = 1.0\n[distil]\n[trust]\nstep = 1.0\ndecay = 1.0\n\
+                frequency = 1.0\nweights = 1.0\nfeedthrough = 1.0\nothers = 1.0";
+    let terms: hankelite::train::Terms = toml::from_str(text).unwrap();
+    let documented = include_str!("../../docs/pipeline.md");
+    for line in toml::to_string(&terms).unwrap().lines() {
+        let key = line.split(' ').next().unwrap();
+        let shown = format!("`{key}`");
+        assert!(key.is_empty() || documented.contains(&shown), "{key}");
+    }
+}
+
 const MODEL: &str =
     "layer = \"s4d\"\nchannels = 1\nstates = 1\nlayers = 1\ninputs = 1\noutputs = 1";
