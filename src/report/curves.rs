@@ -79,7 +79,15 @@ fn draw<'t>(
         return Ok(());
     }
     let (left, right) = range(|point| point.0.log2());
-    let (low, high) = range(|point| point.1);
+    let (mut low, mut high) = range(|point| point.1);
+    let bars = curves.iter().zip(errors);
+    for (curve, errors) in bars {
+        for (point, error) in curve.points.iter().zip(errors) {
+            if finite(point) && error.is_finite() {
+                (low, high) = (low.min(point.1 - error), high.max(point.1 + error));
+            }
+        }
+    }
     let margin = 0.04 * (high - low);
     let root = SVGBackend::with_string(text, (760, 480)).into_drawing_area();
     root.fill(&WHITE)?;
@@ -104,7 +112,11 @@ fn draw<'t>(
         .configure_series_labels()
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(180, 180, 180))
-        .position(SeriesLabelPosition::LowerRight)
+        .position(if errors.is_empty() {
+            SeriesLabelPosition::LowerRight
+        } else {
+            emptiest(curves, (left, right), (low, high))
+        })
         .label_font(("sans-serif", 13))
         .draw()?;
     root.present()?;
@@ -139,6 +151,38 @@ fn draw_curves<'b>(
         chart.draw_series(std::iter::once(ring))?;
     }
     Ok(())
+}
+
+/// The corner with the fewest points, for the legend.
+fn emptiest(
+    curves: &[Curve],
+    (left, right): (f64, f64),
+    (low, high): (f64, f64),
+) -> SeriesLabelPosition {
+    let corners = [
+        (true, false, SeriesLabelPosition::LowerRight),
+        (false, false, SeriesLabelPosition::LowerLeft),
+        (true, true, SeriesLabelPosition::UpperRight),
+        (false, true, SeriesLabelPosition::UpperLeft),
+    ];
+    let points = || {
+        let points = curves.iter().flat_map(|curve| &curve.points);
+        points.filter(|point| finite(point))
+    };
+    // The legend takes a third of the width and half of the height.
+    let inside = |to_right: bool, up: bool| {
+        let near = |&&(x, y): &&(f64, f64)| {
+            let across = (x.log2() - left) / (right - left);
+            let along = (y - low) / (high - low);
+            let across = if to_right { 1.0 - across } else { across };
+            let along = if up { 1.0 - along } else { along };
+            across < 0.35 && along < 0.5
+        };
+        points().filter(near).count()
+    };
+    let counted = corners.map(|(to_right, up, place)| (inside(to_right, up), place));
+    let least = counted.into_iter().min_by_key(|(count, _)| *count);
+    least.map_or(SeriesLabelPosition::LowerRight, |(_, place)| place)
 }
 
 /// A vertical bar through every point that has an error.
