@@ -1,9 +1,12 @@
 //! One training step: forward, cross entropy, backward, AdamW.
 //!
 //! `cargo bench --bench train_step -- [--family F] [--h H] [--n N] [--layers K] [--len L]
-//! [--batch B] [--steps S] [--warmup W] [--classes C] [--glu] [--postnorm]` prints one line of
-//! JSON: wall seconds per step, CPU seconds of all threads and of the calling thread alone (median,
-//! least, largest), and the peak of resident memory.
+//! [--batch B] [--steps S] [--warmup W] [--classes C] [--glu] [--postnorm] [--penalty]` prints one line
+//! of JSON: wall seconds per step, CPU seconds of all threads and of the calling thread alone (median,
+//! least, largest), and the peak of resident memory. With `--penalty` every second step has the sum of
+//! the generalisation measures of all layers in its loss; its CPU seconds, and their median over that
+//! of the other steps, are printed too; with `--filter-norm` the filter norms
+//! stand in their place.
 //! Families: `s4d` (N/2 stored pairs), `dss_exp`, `dss_softmax` (N modes). `RAYON_NUM_THREADS`
 //! sets the threads; it is read when the pool starts.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -21,8 +24,10 @@ use hankelite::nn::Mode;
 use hankelite::nn::Network;
 use hankelite::nn::Normalisation;
 use hankelite::nn::OutputKind;
+use hankelite::nn::Penalty;
 use hankelite::nn::PoolingKind;
 use hankelite::nn::SequenceModel;
+use hankelite::nn::Wanted;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -112,11 +117,24 @@ fn peak_mib() -> f64 {
     number.unwrap_or(0.0) / 1024.0
 }
 
-/// Median, least and largest.
-fn summary(mut times: Vec<f64>) -> String {
+fn penalty() -> Penalty {
+    match flag("filter-norm") {
+        true => Penalty::FilterNorm,
+        false => Penalty::Measure,
+    }
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut times = times.to_vec();
     times.sort_by(f64::total_cmp);
-    let (least, most) = (times[0], times[times.len() - 1]);
-    let median = times[times.len() / 2];
+    times[times.len() / 2]
+}
+
+/// Median, least and largest.
+fn summary(times: Vec<f64>) -> String {
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = times.iter().copied().fold(0.0, f64::max);
+    let median = median(&times);
     format!("{{\"median\": {median:.5}, \"min\": {least:.5}, \"max\": {most:.5}}}")
 }
 
@@ -137,22 +155,41 @@ fn main() -> Result<(), Failure> {
     let vars = network.parameters().iter().map(|p| p.var.clone());
     let mut optimiser = candle_nn::AdamW::new_lr(vars.collect(), 1e-3)?;
     let (mut cpu, mut alone, mut wall) = (Vec::new(), Vec::new(), Vec::new());
+    let mut penalised = Vec::new();
     let warmup = number("warmup", 2)?;
-    for step in 0..warmup + number("steps", 7)? {
+    let kinds = 1 + usize::from(flag("penalty"));
+    for step in 0..warmup + kinds * number("steps", 7)? {
+        let wanted = Wanted {
+            layers: false,
+            penalty: (step % kinds == 1).then(penalty),
+        };
         let (start, cpu_start) = (Instant::now(), cpu_seconds());
-        let logits = network.forward(&input, Mode::Train(&mut random))?;
-        let loss = candle_nn::loss::cross_entropy(&logits, &labels)?;
+        let traced = network.traced(&input, Mode::Train(&mut random), wanted)?;
+        let mut loss = candle_nn::loss::cross_entropy(&traced.outputs, &labels)?;
+        if let Some(penalties) = traced.penalties {
+            loss = (loss + (penalties.sum_all()? * 1e-4)?)?;
+        }
         optimiser.backward_step(&loss)?;
-        if step >= warmup {
+        if step >= warmup && wanted.penalty.is_some() {
+            penalised.push(cpu_seconds().0 - cpu_start.0);
+        } else if step >= warmup {
             wall.push(start.elapsed().as_secs_f64());
             let cpu_end = cpu_seconds();
             cpu.push(cpu_end.0 - cpu_start.0);
             alone.push(cpu_end.1 - cpu_start.1);
         }
     }
+    let penalty = match penalised.is_empty() {
+        true => String::new(),
+        false => {
+            let ratio = median(&penalised) / median(&cpu);
+            let cpu = summary(penalised);
+            format!(", \"penalty_cpu\": {cpu}, \"penalty_ratio\": {ratio:.4}")
+        }
+    };
     println!(
         "{{\"threads\": {}, \"wall\": {}, \"cpu\": {}, \"alone\": {}, \"rss_train_mib\": {:.0}, \
-         \"rss_base_mib\": {base:.0}}}",
+         \"rss_base_mib\": {base:.0}{penalty}}}",
         rayon::current_num_threads(),
         summary(wall),
         summary(cpu),

@@ -45,6 +45,7 @@
 //! | [`model`] | a whole network as plain data |
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
+//! | [`bounds`] | the generalisation measure of a layer |
 //! | [`infer`] | whole sequences on the host |
 //! | [`calibrate`] | reduction for what the layers really hear |
 //! | [`data`] | data sets and generated tasks |
@@ -56,6 +57,7 @@
 //! Theory runs in double precision. Nothing here prints or keeps global state; the program
 //! alone does the first. Random numbers come from seeds that the caller gives.
 
+pub mod bounds;
 pub mod calibrate;
 pub mod checkpoint;
 #[cfg(feature = "cli")]

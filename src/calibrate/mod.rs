@@ -8,6 +8,7 @@
 mod calibration;
 mod logits;
 mod prepared;
+mod rescale;
 mod settings;
 
 pub use calibration::Calibration;
@@ -16,6 +17,9 @@ pub use logits::LogitFit;
 pub use prepared::Calibrated;
 pub use prepared::Choice;
 pub use prepared::Prepared;
+pub use rescale::Rescale;
+pub use rescale::Rescaled;
+pub use rescale::rescale;
 pub use settings::Importance;
 pub use settings::Settings;
 pub use settings::Size;
@@ -23,6 +27,7 @@ pub use settings::WeightChoice;
 
 use std::path::PathBuf;
 
+use crate::bounds::MeasureError;
 use crate::checkpoint::ArchiveError;
 use crate::compress::CompressError;
 use crate::control::StatisticsError;
@@ -54,6 +59,14 @@ pub enum CalibrateError {
         layer: String,
         /// What is wrong.
         source: StatisticsError,
+    },
+    /// A layer whose generalisation measure cannot be formed.
+    #[error("the measure of layer {layer}: {source}")]
+    Measure {
+        /// Index of the layer.
+        layer: usize,
+        /// What is wrong.
+        source: MeasureError,
     },
     /// Statistics of another model.
     #[error("the statistics are of another model: {found}, expected {expected}")]

@@ -1,20 +1,31 @@
 //! `compress-model inspect`.
 
+use anyhow::Context;
 use clap::Args;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::bounds::LayerMeasure;
+use crate::bounds::layer_measure;
 use crate::checkpoint::Checkpoint;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
+use crate::cli::common::open;
 use crate::cli::common::open_dynamics;
+use crate::cli::common::positive;
+use crate::cli::common::require_length;
 use crate::cli::common::short;
 use crate::cli::printer::Printer;
 use crate::compress::LayerSpectrum;
 use crate::compress::TimeBase;
 use crate::compress::inspect_layer;
 use crate::control::Realisation;
+use crate::data::Dataset;
+use crate::data::Source;
+use crate::infer::Network;
+use crate::infer::Path;
+use crate::infer::step_statistics;
 use crate::report::log_bars;
 
 const EXAMPLES: &str = "\
@@ -22,6 +33,7 @@ Examples:
   compress-model inspect model.pth
   compress-model inspect model.pth --channels
   compress-model inspect model.pth --time continuous --realisation complex
+  compress-model inspect model.pth --data mnist:data/mnist
   compress-model inspect model.pth --format json | jq '.layers[0].channels[0]'";
 
 #[derive(Debug, Args)]
@@ -39,6 +51,13 @@ pub(super) struct Arguments {
     /// Show a row for each channel too.
     #[arg(long)]
     channels: bool,
+    /// Sequences (any data source of `evaluate`): also show the generalisation measure of every
+    /// layer for what it hears.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    /// With --data: use the first N sequences only.
+    #[arg(long, value_name = "N", value_parser = positive, requires = "data")]
+    limit: Option<usize>,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -83,16 +102,26 @@ struct Layer {
     parameters: usize,
     #[serde(flatten)]
     spectrum: LayerSpectrum,
+    /// Absent without data.
+    measure: Option<LayerMeasure>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let checkpoint = open_dynamics(path, &arguments.declarations.declared(), printer)?;
+    let declared = arguments.declarations.declared();
+    let (checkpoint, measures) = match &arguments.data {
+        None => (open_dynamics(path, &declared, printer)?, Vec::new()),
+        Some(source) => {
+            let checkpoint = open(path, &declared, printer)?;
+            let measures = measures(&checkpoint, source, arguments.limit)?;
+            (checkpoint, measures)
+        }
+    };
     let realisation = match arguments.realisation {
         Realised::Real => Realisation::Real,
         Realised::Complex => Realisation::Complex,
     };
-    let document = Document {
+    let mut document = Document {
         checkpoint: path.display().to_string(),
         family: checkpoint.family(),
         parameters: checkpoint.parameters()?,
@@ -102,6 +131,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         notes: checkpoint.notes(),
         layers: layers(&checkpoint, arguments.time.base(), realisation, printer)?,
     };
+    for (layer, measure) in document.layers.iter_mut().zip(measures) {
+        layer.measure = Some(measure);
+    }
     if printer.is_json() {
         return printer.json(&document);
     }
@@ -121,11 +153,61 @@ fn layers(
         layers.push(Layer {
             parameters: checkpoint.layer_parameters(index),
             spectrum: inspect_layer(block, time, realisation)?,
+            measure: None,
         });
         progress.inc(1);
     }
     progress.finish_and_clear();
     Ok(layers)
+}
+
+/// The generalisation measure of every layer for what it hears.
+fn measures(
+    checkpoint: &Checkpoint,
+    source: &Source,
+    limit: Option<usize>,
+) -> anyhow::Result<Vec<LayerMeasure>> {
+    let data = Dataset::read(source, None)?;
+    require_length(checkpoint, data.length())?;
+    let count = limit.unwrap_or(data.len()).min(data.len());
+    let sequences: Vec<_> = (0..count).map(|index| data.sequence(index)).collect();
+    let model = &checkpoint.model;
+    let network = Network::new(model, data.length(), Path::Fft)?;
+    let statistics = step_statistics(&network, &sequences)?;
+    let layers = model.blocks.iter().zip(&statistics);
+    let measured = layers.map(|(block, statistics)| {
+        let measure = layer_measure(&block.systems, statistics);
+        measure.with_context(|| format!("layer `{}`", block.name))
+    });
+    measured.collect()
+}
+
+fn show_measures(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let measured = document.layers.iter();
+    let measured: Vec<_> = measured
+        .filter_map(|layer| Some((&layer.spectrum.name, layer.measure.as_ref()?)))
+        .collect();
+    let Some((_, first)) = measured.first() else {
+        return Ok(());
+    };
+    printer.line("")?;
+    let sequences = first.sequences;
+    printer.heading(&format!(
+        "generalisation measure for what the layers hear, n = {sequences} sequences"
+    ))?;
+    let header = ["layer", "ψ median", "ψ max", "τ = mean ψ²", "τ/√n"];
+    let rows = measured.iter().map(|(name, measure)| {
+        let mut psi = measure.psi.clone();
+        psi.sort_by(f64::total_cmp);
+        vec![
+            name.to_string(),
+            short(psi[psi.len() / 2]),
+            short(psi[psi.len() - 1]),
+            short(measure.tau),
+            short(measure.per_root()),
+        ]
+    });
+    printer.table(&header, rows.collect())
 }
 
 fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::Result<()> {
@@ -165,6 +247,7 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
         ]
     });
     printer.table(&header, rows.collect())?;
+    show_measures(document, printer)?;
     for layer in &document.layers {
         printer.line("")?;
         show_spectrum(&layer.spectrum, document, printer)?;

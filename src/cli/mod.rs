@@ -11,12 +11,16 @@ mod data;
 mod evaluate;
 mod inspect;
 #[cfg(feature = "train")]
+mod pipeline;
+#[cfg(feature = "train")]
 mod pretrain;
 mod printer;
 mod reduce;
 #[cfg(feature = "train")]
 mod retrain;
 mod sweep;
+#[cfg(feature = "train")]
+mod terms;
 #[cfg(feature = "train")]
 mod training;
 
@@ -118,6 +122,9 @@ enum Command {
     /// Train a checkpoint further, e.g. a reduced one.
     #[cfg(feature = "train")]
     Retrain(retrain::Arguments),
+    /// Pretrain, reduce and retrain in one run, beside the starts it is to be compared with.
+    #[cfg(feature = "train")]
+    Pipeline(pipeline::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
 }
@@ -169,6 +176,8 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Pretrain(arguments) => pretrain::run(arguments, printer),
         #[cfg(feature = "train")]
         Command::Retrain(arguments) => retrain::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Pipeline(arguments) => pipeline::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }
 }

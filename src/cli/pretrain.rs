@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescale;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write;
 use crate::cli::printer::Printer;
+use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
@@ -22,6 +25,9 @@ use crate::nn::NetworkOptions;
 use crate::nn::random_model;
 use crate::train::Place;
 use crate::train::Recipe;
+use crate::train::Regularise;
+use crate::train::Start;
+use crate::train::Terms;
 use crate::train::Training;
 use crate::train::require_suitable;
 
@@ -31,8 +37,9 @@ Examples:
   compress-model pretrain digits.toml --output runs/digits --resume
   compress-model pretrain digits.toml --output runs/digits-gpu --device cuda:0
 
-CONFIG has the tables [model], [data] and [train]; docs/training.md has all keys with defaults and
-ranges. Ctrl-C ends the step and the run, with exit code 130; --resume goes on, to the same bytes.";
+CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md and
+docs/pipeline.md have all keys with defaults and ranges. Ctrl-C ends the step and the run, with exit
+code 130; --resume goes on, to the same bytes.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -54,15 +61,39 @@ pub(super) struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
+    /// What C and D are multiplied with at the start: `none` or `unit`.
+    #[serde(default)]
+    rescale: Rescale,
     model: Architecture,
     data: Data,
     #[serde(default)]
     train: Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regularise: Option<Regularise>,
+}
+
+impl Config {
+    /// Everything that can be told without data; gives the terms of the objective.
+    fn check(&self) -> anyhow::Result<Terms> {
+        self.train.check()?;
+        if self.rescale == Rescale::Match {
+            bail!(
+                "`rescale` is match, but a network from scratch was not reduced: expected none or \
+                 unit"
+            );
+        }
+        let beside = Terms {
+            regularise: self.regularise,
+            ..Terms::default()
+        };
+        terms::check(&beside, false)?;
+        Ok(beside)
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let config: Config = training::parse(&arguments.config)?;
-    config.train.check()?;
+    let beside = config.check()?;
     training::require_folder(&arguments.output, arguments.resume)?;
     let device = arguments.device.open()?;
     let recipe = &config.train;
@@ -70,6 +101,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let length = sets.train.length();
     let start = random_model(&config.model, length, recipe.seed)?;
     require_suitable(&start, &sets.train)?;
+    let data = (&sets.train, recipe);
+    let (start, rescaled) = terms::rescaled(&start, (config.rescale, None), data, printer)?;
     // What cannot be written at the end is better known now.
     checkpoint(&config.model, &start, length)?;
     let options = NetworkOptions {
@@ -88,7 +121,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     training.check()?;
     let text = toml::to_string(&config)?;
     let folder = training::folder(&arguments.output, &text, arguments.resume)?;
-    let outcome = training::train(&training, &folder, printer)?;
+    let mut objective = terms::objective(&network, &beside, None, recipe)?;
+    let start = Start::of(&network)?;
+    let stop = training::stop_on_interrupt()?;
+    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let checkpoint = checkpoint(&config.model, &network.to_model()?, length)?;
     let output = folder.path().join("model.safetensors");
     write(&checkpoint, &output)?;
@@ -99,21 +135,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         device: arguments.device.to_string(),
         parameters: checkpoint.parameters()?,
         sequences: sets.train.len(),
-        steps: outcome.steps,
-        seconds: outcome.seconds,
-        best: outcome.best,
-        before: None,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
-        recipe: config.train.clone(),
-        history: outcome.history,
+        rescaled,
+        moved: start.moved(&network)?,
+        ..Document::of(outcome, recipe)
     };
     training::finish(&document, &folder, printer)
 }
 
 /// Modes that may grow need the layout of DSS-softmax; all others are written as S4D, which more
 /// programs read.
-fn checkpoint(
+pub(super) fn checkpoint(
     architecture: &Architecture,
     model: &Model,
     length: usize,

@@ -8,6 +8,8 @@ use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescale;
+use crate::calibrate::Rescaled;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::DssVersion;
 use crate::checkpoint::check_destination;
@@ -17,16 +19,24 @@ use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::require_length;
 use crate::cli::printer::Printer;
+use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
 use crate::cli::training::measured;
+use crate::data::Dataset;
+use crate::model::Model;
 use crate::nn::Network;
 use crate::nn::NetworkOptions;
 use crate::nn::Parameterisation;
+use crate::train::Distil;
 use crate::train::Place;
 use crate::train::Recipe;
+use crate::train::Regularise;
+use crate::train::Start;
+use crate::train::Terms;
 use crate::train::Training;
+use crate::train::Trust;
 use crate::train::require_suitable;
 
 const EXAMPLES: &str = "\
@@ -35,9 +45,10 @@ Examples:
   compress-model retrain small.pth --config retrain.toml --output better.pth
   compress-model retrain small.pth --config retrain.toml --output better.pth --resume
 
-FILE has the tables [data] and [train]; options go before it. docs/training.md has all keys with
-defaults and ranges. The new checkpoint has the layout of CKPT. Ctrl-C ends the step and the run,
-with exit code 130; --resume goes on, to the same bytes.";
+FILE has the tables [data], [train] and perhaps [regularise], [trust] and [distil]; options go
+before it. docs/training.md and docs/pipeline.md have all keys with defaults and ranges. The new
+checkpoint has the layout of CKPT. Ctrl-C ends the step and the run, with exit code 130; --resume
+goes on, to the same bytes.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -95,9 +106,27 @@ struct File {
     /// The share of channels that dropout silences.
     #[serde(default)]
     dropout: f64,
+    /// What C and D are multiplied with at the start.
+    #[serde(default)]
+    rescale: Rescale,
+    /// The network before its reduction.
+    teacher: Option<PathBuf>,
     data: Option<Data>,
     #[serde(default)]
     train: Recipe,
+    regularise: Option<Regularise>,
+    trust: Option<Trust>,
+    distil: Option<Distil>,
+}
+
+impl File {
+    fn terms(&self) -> Terms {
+        Terms {
+            regularise: self.regularise,
+            trust: self.trust,
+            distil: self.distil,
+        }
+    }
 }
 
 /// What `config.toml` in the folder of the run says.
@@ -105,53 +134,61 @@ struct File {
 struct Config<'a> {
     checkpoint: String,
     dropout: f64,
+    rescale: Rescale,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teacher: Option<String>,
     data: &'a Data,
     train: &'a Recipe,
+    #[serde(flatten)]
+    terms: Terms,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     check_destination(&arguments.output, &[path])?;
-    let File {
-        data,
-        train: recipe,
-        dropout,
-    } = settings(arguments)?;
-    let Some(data) = data else {
+    let file = settings(arguments)?;
+    let Some(data) = &file.data else {
         bail!("no data: say --data, or `source` in the table [data] of --config");
     };
+    let recipe = &file.train;
     recipe.check()?;
+    let beside = file.terms();
+    terms::check(&beside, file.teacher.is_some())?;
     let place = run_folder(arguments);
     training::require_folder(&place, arguments.resume)?;
-    let device = arguments.device.open()?;
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    // Whether the device is there is known before data are read.
+    arguments.device.open()?;
+    let declared = arguments.declarations.declared();
+    let checkpoint = open(path, &declared, printer)?;
+    let full = file.teacher.as_ref();
+    let full = full
+        .map(|path| open(path, &declared, printer))
+        .transpose()?;
     let sets = data.read(recipe.seed, printer)?;
     require_suitable(&checkpoint.model, &sets.train)?;
     require_length(&checkpoint, sets.train.length())?;
-    let options = NetworkOptions {
-        dtype: recipe.precision.dtype(),
-        dropout,
-        parameterisation: parameterisation(&checkpoint),
-        ..NetworkOptions::new(sets.train.length())
+    let way = Way {
+        file: &file,
+        beside: &beside,
+        device: arguments.device,
     };
-    let network = Network::from_model(&checkpoint.model, &options, &device)?;
+    let start = way.start(&checkpoint, full.as_ref(), &sets.train, printer)?;
+    let network = &start.network;
     let training = Training {
-        network: &network,
+        network,
         data: &sets.train,
         validation: sets.validation.as_ref(),
-        recipe: &recipe,
+        recipe,
     };
     training.check()?;
-    let config = Config {
-        checkpoint: path.display().to_string(),
-        dropout,
-        data: &data,
-        train: &recipe,
-    };
-    let folder = training::folder(&place, &toml::to_string(&config)?, arguments.resume)?;
-    let measured = |data| measured(&network, data, recipe.batch);
+    let config = toml::to_string(&config(path, &file, data))?;
+    let folder = training::folder(&place, &config, arguments.resume)?;
+    let measured = |data| measured(network, data, recipe.batch);
     let before = measured(sets.validation.as_ref())?;
-    let outcome = training::train(&training, &folder, printer)?;
+    let mut objective = terms::objective(network, &beside, start.taught.as_ref(), recipe)?;
+    let moved = Start::of(network)?;
+    let stop = training::stop_on_interrupt()?;
+    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
     write(&trained, &arguments.output)?;
     let document = Document {
@@ -160,16 +197,80 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         device: arguments.device.to_string(),
         parameters: trained.parameters()?,
         sequences: sets.train.len(),
-        steps: outcome.steps,
-        seconds: outcome.seconds,
-        best: outcome.best,
         before,
         validation: measured(sets.validation.as_ref())?,
         test: measured(sets.test.as_ref())?,
-        recipe: recipe.clone(),
-        history: outcome.history,
+        rescaled: start.rescaled,
+        moved: moved.moved(network)?,
+        ..Document::of(outcome, recipe)
     };
     training::finish(&document, &folder, printer)
+}
+
+fn config<'a>(checkpoint: &Path, file: &'a File, data: &'a Data) -> Config<'a> {
+    let teacher = file.teacher.as_ref();
+    Config {
+        checkpoint: checkpoint.display().to_string(),
+        dropout: file.dropout,
+        rescale: file.rescale,
+        teacher: teacher.map(|path| path.display().to_string()),
+        data,
+        train: &file.train,
+        terms: file.terms(),
+    }
+}
+
+/// How networks are made.
+struct Way<'a> {
+    file: &'a File,
+    beside: &'a Terms,
+    device: Place,
+}
+
+/// Where a training starts.
+struct Beginning {
+    network: Network,
+    /// The teacher of a distillation.
+    taught: Option<Network>,
+    rescaled: Vec<Rescaled>,
+}
+
+impl Way<'_> {
+    fn start(
+        &self,
+        checkpoint: &Checkpoint,
+        full: Option<&Checkpoint>,
+        data: &Dataset,
+        printer: &Printer,
+    ) -> anyhow::Result<Beginning> {
+        let device = self.device.open()?;
+        let network = |model: &Model, checkpoint: &Checkpoint| {
+            let options = NetworkOptions {
+                dtype: self.file.train.precision.dtype(),
+                dropout: self.file.dropout,
+                parameterisation: parameterisation(checkpoint),
+                ..NetworkOptions::new(data.length())
+            };
+            Network::from_model(model, &options, &device)
+        };
+        let (model, like) = (&checkpoint.model, full.map(|full| &full.model));
+        let (start, rescaled) = terms::rescaled(
+            model,
+            (self.file.rescale, like),
+            (data, &self.file.train),
+            printer,
+        )?;
+        let taught = full.filter(|_| self.beside.distil.is_some());
+        if let Some(full) = taught {
+            terms::require_alike(model, &full.model, self.beside)?;
+        }
+        let taught = taught.map(|full| network(&full.model, full));
+        Ok(Beginning {
+            network: network(&start, checkpoint)?,
+            taught: taught.transpose()?,
+            rescaled,
+        })
+    }
 }
 
 /// The file, with the options before it.

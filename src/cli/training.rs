@@ -1,6 +1,7 @@
 //! What `pretrain` and `retrain` share: data with a validation part, the progress bar, Ctrl-C, and
 //! what is reported at the end.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::calibrate::Rescaled;
 use crate::cli::printer::Printer;
 use crate::data::Dataset;
 use crate::data::Source;
@@ -19,13 +21,13 @@ use crate::nn::SequenceModel;
 use crate::train::Best;
 use crate::train::Entry;
 use crate::train::Folder;
+use crate::train::Objective;
 use crate::train::Observer;
 use crate::train::Outcome;
 use crate::train::Recipe;
 use crate::train::Step;
 use crate::train::Stop;
 use crate::train::Tally;
-use crate::train::Task;
 use crate::train::Training;
 use crate::train::evaluate;
 
@@ -149,13 +151,9 @@ pub(super) struct Interrupted {
     folder: PathBuf,
 }
 
-/// Trains to the end, with a bar on stderr; Ctrl-C stops behind the step at hand, and a second one
-/// at once.
-pub(super) fn train(
-    training: &Training<'_>,
-    folder: &Folder,
-    printer: &Printer,
-) -> anyhow::Result<Outcome> {
+/// Ctrl-C asks to stop behind the step at hand; a second one ends the program at once. To be
+/// called once.
+pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     let flag = stop.clone();
     ctrlc::set_handler(move || {
@@ -163,19 +161,23 @@ pub(super) fn train(
             std::process::exit(super::INTERRUPTED.into());
         }
     })?;
+    Ok(stop)
+}
+
+/// Trains to the end, with a bar on stderr.
+pub(super) fn train(
+    training: &Training<'_>,
+    objective: &mut dyn Objective,
+    (folder, stop): (&Folder, &Stop),
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
     let mut told = Told {
         printer,
         bar: None,
         start: Instant::now(),
         examples: 0,
     };
-    let label_smoothing = training.recipe.label_smoothing;
-    let outcome = training.run(
-        &mut Task { label_smoothing },
-        Some(folder),
-        &mut told,
-        &stop,
-    );
+    let outcome = training.run(objective, Some(folder), &mut told, stop);
     if let Some(bar) = told.bar {
         bar.finish_and_clear();
     }
@@ -244,11 +246,11 @@ fn line(entry: &Entry) -> String {
 }
 
 /// Loss and accuracy on a data set.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
-    loss: f64,
-    accuracy: Option<f64>,
-    answers: u64,
+    pub(super) loss: f64,
+    pub(super) accuracy: Option<f64>,
+    pub(super) answers: u64,
 }
 
 impl From<Tally> for Measured {
@@ -276,7 +278,7 @@ impl std::fmt::Display for Measured {
 }
 
 /// What a training came to: the JSON document, and `record.json` in the folder of the run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Document {
     /// The checkpoint that was written.
     pub(super) output: String,
@@ -297,8 +299,26 @@ pub(super) struct Document {
     pub(super) validation: Option<Measured>,
     /// The test part with the weights that were written.
     pub(super) test: Option<Measured>,
+    /// What layers were multiplied with before the training.
+    pub(super) rescaled: Vec<Rescaled>,
+    /// How far each group of parameters has moved from the start, relative to its size there.
+    pub(super) moved: BTreeMap<String, f64>,
     pub(super) recipe: Recipe,
     pub(super) history: Vec<Entry>,
+}
+
+impl Document {
+    /// What is known of a run from its outcome alone.
+    pub(super) fn of(outcome: Outcome, recipe: &Recipe) -> Self {
+        Self {
+            steps: outcome.steps,
+            seconds: outcome.seconds,
+            best: outcome.best,
+            recipe: recipe.clone(),
+            history: outcome.history,
+            ..Self::default()
+        }
+    }
 }
 
 /// A data set measured with the network as it stands.
@@ -320,7 +340,7 @@ pub(super) fn finish(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let text = serde_json::to_vec_pretty(document)?;
-    folder.write("record.json", &text)?;
+    folder.write(Folder::RECORD, &text)?;
     if printer.is_json() {
         return printer.json(document);
     }

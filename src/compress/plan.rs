@@ -1,5 +1,6 @@
 //! What to do to a model, checked.
 
+use serde::Deserialize;
 use serde::Serialize;
 
 use crate::control::Realisation;
@@ -18,7 +19,7 @@ pub enum Rule {
 }
 
 /// How a channel is made smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
     /// Balanced truncation: new poles and residues.
@@ -39,7 +40,7 @@ pub enum Method {
 }
 
 /// In which time base the channels are balanced or scored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeBase {
     /// As the network runs: what lies beyond the Nyquist frequency costs no states.
@@ -49,7 +50,7 @@ pub enum TimeBase {
 }
 
 /// Which realisation is balanced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RealisationChoice {
     /// The conjugate-closed system whose real output the network uses.

@@ -7,6 +7,7 @@ mod adjoint;
 mod layer;
 mod score;
 mod statistics;
+mod steps;
 
 pub use adjoint::Felt;
 pub(crate) use adjoint::combination;
@@ -15,10 +16,12 @@ pub use score::Agreement;
 pub use score::Score;
 pub use statistics::heard;
 pub use statistics::input_statistics;
+pub use steps::step_statistics;
 
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
+use crate::bounds::MeasureError;
 use crate::control::StatisticsError;
 use crate::linalg::Convolver;
 use crate::model::Encoder;
@@ -111,6 +114,14 @@ pub enum InferError {
         layer: usize,
         /// What is wrong.
         source: StatisticsError,
+    },
+    /// What a layer hears at each step has no mean or deviation, because numbers overflow.
+    #[error("what layer {layer} hears: {source}")]
+    Steps {
+        /// Index of the layer.
+        layer: usize,
+        /// What is wrong.
+        source: MeasureError,
     },
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]

@@ -1,6 +1,10 @@
 //! What a network from scratch looks like.
 
+use crate::model::Encoder;
+use crate::model::Model;
+use crate::model::Norm;
 use crate::model::Placement;
+use crate::model::Pooling;
 use crate::nn::Parameterisation;
 
 /// The state space layers of a network from scratch.
@@ -154,6 +158,43 @@ pub enum ArchitectureError {
 }
 
 impl Architecture {
+    /// The architecture of a model with layers of this kind, with the default steps and without
+    /// dropout. `None` for a lone layer.
+    pub fn of(model: &Model, layer: LayerKind) -> Option<Self> {
+        let (encoder, head) = (model.encoder.as_ref()?, model.head.as_ref()?);
+        let first = model.blocks.first()?;
+        let (norm, placement) = first.norm.as_ref()?;
+        let linear = matches!(encoder, Encoder::Linear(_));
+        Some(Self {
+            layer,
+            initialisation: None,
+            channels: first.channels(),
+            states: first.order(),
+            layers: model.blocks.len(),
+            norm: match norm {
+                Norm::Layer(_) => Normalisation::Layer,
+                Norm::Batch(_) => Normalisation::Batch,
+            },
+            placement: *placement,
+            output: match first.output.as_ref()?.gated {
+                true => OutputKind::Glu,
+                false => OutputKind::Linear,
+            },
+            pooling: match head.pooling {
+                Some(Pooling::Mean) => PoolingKind::Mean,
+                Some(Pooling::Last) => PoolingKind::Last,
+                None => PoolingKind::None,
+            },
+            dropout: 0.0,
+            bidirectional: !first.backward.is_empty(),
+            inputs: model.inputs().filter(|_| linear),
+            vocabulary: model.inputs().filter(|_| !linear),
+            outputs: model.classes()?,
+            step_min: step_min(),
+            step_max: step_max(),
+        })
+    }
+
     /// The initialisation that is taken.
     pub fn initialisation(&self) -> Initialisation {
         let default = match self.layer {

@@ -21,6 +21,7 @@ use crate::nn::Group;
 use crate::nn::NetworkError;
 use crate::nn::Parameter;
 use crate::nn::Parameterisation;
+use crate::nn::Penalty;
 use crate::nn::dynamics::TrainableDynamics;
 use crate::nn::mix::Mixing;
 use crate::nn::plan::BlockPlan;
@@ -250,7 +251,7 @@ impl TrainableBlock {
     /// `random` is `None`, that is, in evaluation.
     pub(super) fn plan(
         &self,
-        size: Size,
+        (size, penalty): (Size, Option<Penalty>),
         random: Option<(&mut ChaCha8Rng, f64)>,
     ) -> Result<BlockPlan> {
         let norm = self.norm.as_ref();
@@ -274,6 +275,7 @@ impl TrainableBlock {
             inner_mask: Vec::new(),
             outer_mask: Vec::new(),
             running: None,
+            penalty,
         };
         match random {
             Some((random, rate)) if rate > 0.0 => {

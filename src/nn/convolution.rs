@@ -18,6 +18,7 @@ use crate::nn::pool::Lease;
 use crate::nn::pool::Workspace;
 use crate::nn::real::LANES;
 use crate::nn::real::Real;
+use crate::nn::real::add;
 
 /// Modes, and so kernels, of every channel of a layer.
 pub(super) struct Dynamics<'a, T> {
@@ -41,10 +42,16 @@ pub(super) struct Convolution<T> {
     plan: Arc<Plan<T>>,
     /// One spectrum after another for each group, scaled by 1/size.
     spectra: Lease<Point<T>>,
+    /// The forward kernels without D, where they are kept.
+    pub(super) kernels: Vec<Vec<T>>,
 }
 
 impl<T: Real> Convolution<T> {
-    pub(super) fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>, workspace: &Workspace<T>) -> Self {
+    pub(super) fn new(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        (workspace, keep): (&Workspace<T>, bool),
+    ) -> Self {
         let plan = workspace.plan(2 * lanes.length);
         let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
             let modes = modes.par_iter();
@@ -76,6 +83,7 @@ impl<T: Real> Convolution<T> {
             lanes,
             plan,
             spectra,
+            kernels: if keep { forward } else { Vec::new() },
         }
     }
 
@@ -130,6 +138,7 @@ impl<T: Real> Convolution<T> {
         &self,
         dynamics: &Dynamics<'_, T>,
         sums: &mut [Point<T>],
+        further: Option<&[Vec<T>]>,
     ) -> DynamicsGradient<T> {
         let size = self.plan.size();
         sums.par_chunks_exact_mut(size)
@@ -148,7 +157,10 @@ impl<T: Real> Convolution<T> {
         let channels = 0..self.lanes.channels;
         let forward = dynamics.forward.par_iter().zip(channels.clone());
         let forward = forward.map(|(modes, h)| {
-            let gradient = of_kernel(h, &|l| l);
+            let mut gradient = of_kernel(h, &|l| l);
+            if let Some(further) = further {
+                add(&mut gradient, &further[h]);
+            }
             (modes.gradient(&gradient), gradient[0])
         });
         let (forward, feedthrough) = forward.unzip();

@@ -156,8 +156,8 @@ impl TrainableDynamics {
         };
         let named = [
             ("log_step", &self.log_step, Group::Dynamics),
-            (decay, &self.decay, Group::Dynamics),
-            ("frequency", &self.frequency, Group::Dynamics),
+            (decay, &self.decay, Group::Poles),
+            ("frequency", &self.frequency, Group::Poles),
             ("weights", &self.weights, Group::Plain),
         ];
         let one = |(name, var, group): (&str, &Var, Group)| Parameter {

@@ -9,6 +9,7 @@ mod convolution;
 mod dynamics;
 mod encode;
 mod ends;
+mod filter;
 mod fourier;
 mod kernel;
 mod lanes;
@@ -17,6 +18,7 @@ mod network;
 mod norm;
 mod op;
 mod operator;
+mod penalty;
 mod plain;
 mod plan;
 mod pool;
@@ -34,10 +36,12 @@ pub use architecture::Normalisation;
 pub use architecture::OutputKind;
 pub use architecture::PoolingKind;
 pub use dynamics::Parameterisation;
+pub use filter::Filter;
 pub use network::Network;
 pub use network::NetworkError;
 pub use network::NetworkOptions;
 pub use random::random_model;
+pub use random::with_fresh_dynamics;
 
 use candle_core::Device;
 use candle_core::Tensor;
@@ -48,8 +52,10 @@ use rand_chacha::ChaCha8Rng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    /// Step sizes, poles and input vectors: their own rate, no decay.
+    /// Step sizes: the rate of the dynamics, no decay.
     Dynamics,
+    /// Real and imaginary parts of poles: the rate of the dynamics, a decay of their own.
+    Poles,
     /// Weight matrices: the common rate, with decay.
     Plain,
     /// Biases and normalisation: the common rate, no decay.
@@ -93,6 +99,36 @@ pub enum Mode<'a> {
     Evaluate,
 }
 
+/// What is asked of the filters of every layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Penalty {
+    /// The generalisation measure τ, for mean and deviation of what the layer hears in the batch;
+    /// they count as constants ([`crate::bounds`]).
+    Measure,
+    /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
+    FilterNorm,
+}
+
+/// What is asked beside the outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// The outputs of every layer.
+    pub layers: bool,
+    /// A number for the filters of every layer.
+    pub penalty: Option<Penalty>,
+}
+
+/// Outputs with what was asked beside them; all of it can be differentiated.
+#[derive(Debug, Clone)]
+pub struct Traced {
+    /// As [`SequenceModel::forward`] gives them.
+    pub outputs: Tensor,
+    /// Batch × L × H for each layer; empty where not asked for.
+    pub layers: Vec<Tensor>,
+    /// One number for each layer.
+    pub penalties: Option<Tensor>,
+}
+
 /// A network that the trainer can train.
 pub trait SequenceModel: Send + Sync {
     /// The outputs: batch × classes where the network pools over time, else batch × L × outputs.
@@ -100,6 +136,22 @@ pub trait SequenceModel: Send + Sync {
     /// # Errors
     /// candle's, with the shapes that do not fit.
     fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor>;
+
+    /// The outputs, with what is asked beside them. Networks without layers give no more than the
+    /// outputs.
+    ///
+    /// # Errors
+    /// candle's; also for something that this network does not have.
+    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+        if wanted != Wanted::default() {
+            candle_core::bail!("this network tells nothing of its layers");
+        }
+        Ok(Traced {
+            outputs: self.forward(input, mode)?,
+            layers: Vec::new(),
+            penalties: None,
+        })
+    }
 
     /// All trainable tensors, always in the same order.
     fn parameters(&self) -> &[Parameter];

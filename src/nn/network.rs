@@ -19,6 +19,8 @@ use crate::nn::Mode;
 use crate::nn::Parameter;
 use crate::nn::Parameterisation;
 use crate::nn::SequenceModel;
+use crate::nn::Traced;
+use crate::nn::Wanted;
 use crate::nn::block::TrainableBlock;
 use crate::nn::dynamics::modes_for;
 use crate::nn::encode::Encoding;
@@ -253,7 +255,7 @@ impl Network {
 
     fn plan(
         &self,
-        input: &Input,
+        (input, wanted): (&Input, Wanted),
         mut random: Option<&mut ChaCha8Rng>,
     ) -> candle_core::Result<(NetworkPlan, Size)> {
         let dims = input.steps.dims();
@@ -271,13 +273,14 @@ impl Network {
         let pooling = head.map(|head| head.pooling((batch, length), input.lengths.as_deref()));
         let block = |block: &TrainableBlock| {
             let random = random.as_deref_mut().map(|random| (random, self.dropout));
-            block.plan(size, random)
+            block.plan((size, wanted.penalty), random)
         };
         let plan = NetworkPlan {
             channels: self.channels,
             encoding: encoder.map_or(Ok(Encoding::None), TrainableEncoder::encoding)?,
             blocks: self.blocks.iter().map(block).collect::<Result<_, _>>()?,
             pooling: pooling.transpose()?.flatten(),
+            layers: wanted.layers,
             training,
         };
         Ok((plan, size))
@@ -300,12 +303,16 @@ impl Network {
 
 impl SequenceModel for Network {
     fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+        Ok(self.traced(input, mode, Wanted::default())?.outputs)
+    }
+
+    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
         let random = match mode {
             Mode::Train(random) => Some(random),
             Mode::Evaluate => None,
         };
         let training = random.is_some();
-        let (plan, size) = self.plan(input, random)?;
+        let (plan, size) = self.plan((input, wanted), random)?;
         let (mut modes, mut parameters) = self.flat(size.length)?;
         if !training {
             // No graph, and so nothing kept.
@@ -317,18 +324,22 @@ impl SequenceModel for Network {
         };
         let plan = Arc::new(plan);
         let tensors = (&steps, &modes, &parameters);
-        let (out, found) = op::network(tensors, (&plan, &self.workspaces))?;
+        let answer = op::network(tensors, (&plan, &self.workspaces))?;
         if training {
-            for (block, found) in self.blocks.iter().zip(&found) {
+            for (block, found) in self.blocks.iter().zip(&answer.statistics) {
                 found
                     .iter()
                     .try_for_each(|found| block.observe(size, found))?;
             }
         }
-        match &self.head {
-            Some(head) => head.forward(&out),
-            None => Ok(out),
-        }
+        Ok(Traced {
+            outputs: match &self.head {
+                Some(head) => head.forward(&answer.out)?,
+                None => answer.out,
+            },
+            layers: answer.layers,
+            penalties: answer.penalties,
+        })
     }
 
     fn parameters(&self) -> &[Parameter] {

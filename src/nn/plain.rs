@@ -12,9 +12,10 @@ use candle_core::Result;
 use candle_core::Tensor;
 
 use crate::model::Placement;
+use crate::nn::Penalty;
 use crate::nn::encode::Encoding;
 use crate::nn::mix::Mixing;
-use crate::nn::op::Statistics;
+use crate::nn::op::Answer;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::NormKind;
@@ -26,9 +27,10 @@ pub(super) fn network(
     modes: &Tensor,
     parameters: &Tensor,
     plan: &NetworkPlan,
-) -> Result<(Tensor, Statistics)> {
-    let channels = plan.channels;
+) -> Result<Answer> {
+    let (channels, plan_layers) = (plan.channels, plan.layers);
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
+    let (mut layers, mut penalties) = (Vec::new(), Vec::new());
     let (mut modes_start, mut start) = (0, plan.encoding.parameters(channels));
     for plan in &plan.blocks {
         let (count, size) = (plan.mode_numbers(channels), plan.parameters(channels));
@@ -38,7 +40,9 @@ pub(super) fn network(
             modes: modes.narrow(0, modes_start, count)?,
             parameters: parameters.narrow(0, start, size)?,
         };
+        penalties.extend(block.penalty(&x)?);
         let (out, found) = block.forward(&x)?;
+        layers.extend(plan_layers.then(|| out.clone()));
         x = out;
         statistics.push(found);
         (modes_start, start) = (modes_start + count, start + size);
@@ -48,7 +52,15 @@ pub(super) fn network(
         let weights = Tensor::from_slice(weights, (batch, 1, length), x.device())?;
         x = weights.to_dtype(x.dtype())?.matmul(&x)?.squeeze(1)?;
     }
-    Ok((x, statistics))
+    Ok(Answer {
+        out: x,
+        layers,
+        penalties: match penalties.is_empty() {
+            true => None,
+            false => Some(Tensor::stack(&penalties, 0)?),
+        },
+        statistics,
+    })
 }
 
 fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Tensor> {
@@ -92,6 +104,25 @@ impl Block<'_> {
             }
             Some(norm) => self.normalised(norm, &(self.branch(x)? + x)?),
         }
+    }
+
+    /// The number for the filters, where it is asked for.
+    fn penalty(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(penalty) = self.plan.penalty else {
+            return Ok(None);
+        };
+        let heard = match &self.plan.norm {
+            Some(norm) if norm.placement == Placement::Pre => self.normalised(norm, x)?.0,
+            _ => x.clone(),
+        };
+        let kernels = kernels(self.plan, self.channels, &self.modes, x)?;
+        let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
+        let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, x.dim(1)? - 1)?;
+        let heard = match penalty {
+            Penalty::FilterNorm => None,
+            Penalty::Measure => Some(&heard),
+        };
+        Ok(Some(mean_square(&(&kernels[0] + d)?, heard)?))
     }
 
     fn parameter(&self, range: std::ops::Range<usize>) -> Result<Tensor> {
@@ -155,6 +186,31 @@ impl Block<'_> {
     }
 }
 
+/// The mean over the channels of ψ² for kernels, channels × L, and what they hear, batch × L ×
+/// channels, whose mean and deviation count as constants; for mean 0 and deviation 1 without it.
+pub(super) fn mean_square(kernels: &Tensor, heard: Option<&Tensor>) -> Result<Tensor> {
+    let psi = match heard {
+        None => kernels.abs()?.sum(1)?,
+        Some(heard) => {
+            let heard = heard.detach();
+            let mean = heard.mean(0)?;
+            let variance = heard.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+            let steps = |steps: Tensor| turned(&steps.t()?.contiguous()?);
+            let spread = (kernels.abs()? * steps(variance.sqrt()?)?)?.sum(1)?;
+            (spread + (kernels * steps(mean)?)?.sum(1)?.abs()?)?
+        }
+    };
+    psi.sqr()?.mean_all()
+}
+
+/// The columns of a matrix in reverse order.
+pub(super) fn turned(matrix: &Tensor) -> Result<Tensor> {
+    let length = matrix.dim(1)?;
+    let order: Vec<u32> = (0..length as u32).rev().collect();
+    let order = Tensor::from_vec(order, length, matrix.device())?;
+    matrix.contiguous()?.index_select(&order, 1)
+}
+
 /// a Φ(a). The gradient of candle's `gelu_erf` has a constant of six digits.
 fn gelu(a: &Tensor) -> Result<Tensor> {
     let erf = (a * std::f64::consts::FRAC_1_SQRT_2)?.erf()?;
@@ -192,7 +248,7 @@ fn kernels(plan: &BlockPlan, channels: usize, modes: &Tensor, u: &Tensor) -> Res
 }
 
 /// As `kernel::Modes::kernel`, for all channels: from Re z, Im z, Re w, Im w.
-fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
+pub(super) fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     let growing = modes[0].gt(0.0)?.to_dtype(DType::F64)?;
     let decaying = (1.0 - &growing)?;
     let sign = (&decaying - &growing)?;
@@ -203,10 +259,7 @@ fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     if growing.sum_all()?.to_scalar::<f64>()? == 0.0 {
         return Ok(forward);
     }
-    let turned = decaying_kernel(&exponents, &weights(&growing)?, length)?;
-    let order: Vec<u32> = (0..length as u32).rev().collect();
-    let order = Tensor::from_vec(order, length, turned.device())?;
-    forward + turned.contiguous()?.index_select(&order, 1)?
+    forward + turned(&decaying_kernel(&exponents, &weights(&growing)?, length)?)?
 }
 
 fn decaying_kernel(z: &[Tensor; 2], w: &[Tensor; 2], length: usize) -> Result<Tensor> {
@@ -324,10 +377,7 @@ fn convolve(u: &Tensor, kernels: &[Tensor]) -> Result<Tensor> {
     let size = rows * columns;
     let mut kernel = kernels[0].pad_with_zeros(1, 0, size - length)?;
     if let Some(backward) = kernels.get(1) {
-        let order: Vec<u32> = (0..length as u32).rev().collect();
-        let order = Tensor::from_vec(order, length, u.device())?;
-        let turned = backward.contiguous()?.index_select(&order, 1)?;
-        kernel = (kernel + turned.pad_with_zeros(1, size - length, 0)?)?;
+        kernel = (kernel + turned(backward)?.pad_with_zeros(1, size - length, 0)?)?;
     }
     let u = u.transpose(1, 2)?.contiguous()?;
     let u = u.pad_with_zeros(2, 0, size - length)?;

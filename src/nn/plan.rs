@@ -5,6 +5,7 @@ use std::ops::Range;
 use num_complex::Complex64;
 
 use crate::model::Placement;
+use crate::nn::Penalty;
 use crate::nn::encode::Encoding;
 use crate::nn::kernel::Modes;
 use crate::nn::mix::Mixing;
@@ -46,6 +47,8 @@ pub(super) struct BlockPlan {
     pub(super) outer_mask: Vec<f64>,
     /// Mean and variance that a batch norm takes instead of the batch's own.
     pub(super) running: Option<(Vec<f64>, Vec<f64>)>,
+    /// A number for the filters that is given out too.
+    pub(super) penalty: Option<Penalty>,
 }
 
 /// A whole network on one batch.
@@ -56,11 +59,19 @@ pub(super) struct NetworkPlan {
     pub(super) blocks: Vec<BlockPlan>,
     /// The weights of all steps, batch × L, of a pooling over time.
     pub(super) pooling: Option<Vec<f64>>,
+    /// Whether the outputs of all blocks are given out too.
+    pub(super) layers: bool,
     /// Whether a backward pass follows.
     pub(super) training: bool,
 }
 
 impl NetworkPlan {
+    /// Blocks that give out a number for their filters.
+    pub(super) fn penalties(&self) -> usize {
+        let blocks = self.blocks.iter();
+        blocks.filter(|plan| plan.penalty.is_some()).count()
+    }
+
     /// Numbers of all modes and of all parameters; those of the encoder stand first.
     pub(super) fn numbers(&self) -> (usize, usize) {
         let modes = self.blocks.iter();

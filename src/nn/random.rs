@@ -28,6 +28,7 @@ use crate::nn::Normalisation;
 use crate::nn::OutputKind;
 use crate::nn::PoolingKind;
 use crate::ssm::DiagonalSystem;
+use crate::ssm::SystemError;
 use crate::ssm::Time;
 
 /// ε of torch's norms.
@@ -74,6 +75,44 @@ pub fn random_model(
         blocks,
         head: Some(Head { pooling, linear }),
     })
+}
+
+/// A model with poles and weights C drawn afresh, as [`random_model`] draws them for
+/// `architecture`; its `states` may differ from those of the model. Steps Δ, feedthroughs D and
+/// everything outside the state spaces stay: just what a reduction keeps, too.
+///
+/// # Errors
+/// As [`random_model`].
+pub fn with_fresh_dynamics(
+    model: &Model,
+    architecture: &Architecture,
+    length: usize,
+    seed: u64,
+) -> Result<Model, NetworkError> {
+    architecture.check()?;
+    let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
+    let fixed = fixed_poles(architecture);
+    let mut fresh = model.clone();
+    for block in &mut fresh.blocks {
+        let systems = block.systems.iter_mut().chain(&mut block.backward);
+        for (channel, system) in systems.enumerate() {
+            let step = match system.time() {
+                Time::Discrete { step } => Ok(step),
+                Time::Continuous => Err(SystemError::WrongTime {
+                    found: "continuous",
+                    expected: "discrete",
+                }),
+            };
+            let d = system.feedthrough()[(0, 0)];
+            let drawn = step.and_then(|step| draw.system(architecture, &fixed, length, (step, d)));
+            *system = drawn.map_err(|source| NetworkError::System {
+                layer: block.name.clone(),
+                channel,
+                source,
+            })?;
+        }
+    }
+    Ok(fresh)
 }
 
 /// The poles that all channels share at the start; empty for random ones.
@@ -134,7 +173,9 @@ fn block(
     let systems = |draw: &mut Draw, feedthrough: bool| {
         let one = |channel| {
             let d = if feedthrough { draw.normal() } else { 0.0 };
-            let system = draw.system(architecture, fixed, length, d);
+            let (low, high) = (architecture.step_min.ln(), architecture.step_max.ln());
+            let step = draw.uniform(low, high).exp();
+            let system = draw.system(architecture, fixed, length, (step, d));
             system.map_err(|source| NetworkError::System {
                 layer: name.clone(),
                 channel,
@@ -217,10 +258,8 @@ impl Draw {
         architecture: &Architecture,
         fixed: &[Complex64],
         length: usize,
-        feedthrough: f64,
-    ) -> Result<DiagonalSystem, crate::ssm::SystemError> {
-        let (low, high) = (architecture.step_min.ln(), architecture.step_max.ln());
-        let step = self.uniform(low, high).exp();
+        (step, feedthrough): (f64, f64),
+    ) -> Result<DiagonalSystem, SystemError> {
         let poles = match fixed {
             [] => (0..architecture.states)
                 .map(|_| self.pole(architecture.layer))

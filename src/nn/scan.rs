@@ -502,7 +502,7 @@ mod tests {
             };
             let (scan, convolution) = (
                 Scan::new(lanes, &dynamics),
-                Convolution::new(lanes, &dynamics, &Workspace::new()),
+                Convolution::new(lanes, &dynamics, (&Workspace::new(), false)),
             );
             let count = 11 * length * 2;
             let u: Vec<f64> = (0..count).map(|i| (0.7 * i as f64).sin()).collect();
@@ -529,7 +529,7 @@ mod tests {
             convolution.backward(&g, &mut of_u_too, &mut sums_too, &mut scratch);
             near("of u", &of_u, &of_u_too);
             let a = scan.gradient(&dynamics, &sums);
-            let b = convolution.gradient(&dynamics, &mut sums_too);
+            let b = convolution.gradient(&dynamics, &mut sums_too, None);
             near("of d", &a.feedthrough, &b.feedthrough);
             let flat = |modes: &[Modes]| -> Vec<f64> {
                 let each = modes

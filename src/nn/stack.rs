@@ -11,6 +11,7 @@
 use rayon::prelude::*;
 
 use crate::model::Placement;
+use crate::nn::Penalty;
 use crate::nn::convolution::Dynamics;
 use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
@@ -24,6 +25,8 @@ use crate::nn::norm::ChannelStatistics;
 use crate::nn::norm::layer_norm;
 use crate::nn::norm::layer_norm_backward;
 use crate::nn::operator::Operator;
+use crate::nn::penalty::BlockPenalty;
+use crate::nn::penalty::Heard;
 use crate::nn::plan::BlockPlan;
 use crate::nn::plan::NormKind;
 use crate::nn::plan::Size;
@@ -50,6 +53,15 @@ pub(super) struct SavedBlock<T> {
     operator: Operator<T>,
     /// Of a batch norm.
     pub(super) statistics: Option<ChannelStatistics<T>>,
+    /// Of the filters, where it is asked for.
+    pub(super) penalty: Option<BlockPenalty<T>>,
+}
+
+impl<T> SavedBlock<T> {
+    /// What the block heard, batch × L × H.
+    pub(super) fn input(&self) -> &[T] {
+        &self.input
+    }
 }
 
 /// Buffers of one thread.
@@ -151,6 +163,11 @@ impl<'a, T: Real> Block<'a, T> {
         (TILE / self.size.channels).max(8) * self.size.channels
     }
 
+    fn is_normalised_first(&self) -> bool {
+        let norm = self.plan.norm.as_ref();
+        norm.is_some_and(|norm| norm.placement == Placement::Pre)
+    }
+
     /// The input of the state space for a slab of the block's input.
     fn normalised(&self, slab: &mut [T], statistics: Option<&ChannelStatistics<T>>) {
         if let Some(epsilon) = self.norm(NormKind::Layer, Placement::Pre) {
@@ -219,23 +236,46 @@ fn block_forward<T: Real>(
 ) -> (Lease<T>, SavedBlock<T>) {
     let x = &input[..];
     let modes = unpack_modes(block.plan, block.size.channels, modes);
-    let operator = Operator::new(block.lanes, &block.dynamics(&modes), block.workspace);
+    let dynamics = block.dynamics(&modes);
+    let asked = block.plan.penalty;
+    let operator = Operator::new(block.lanes, &dynamics, (block.workspace, asked.is_some()));
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
     let slab = block.lanes.slab();
     let mut response = block.workspace.numbers(x.len());
     let mut out = block.workspace.numbers(x.len());
+    // What the state space hears, where it is asked for and is not the input itself; else one
+    // number for each slab, so that all go side by side.
+    let keep = asked == Some(Penalty::Measure) && block.is_normalised_first();
+    let share = if keep { slab } else { 1 };
+    let kept = if keep {
+        x.len()
+    } else {
+        x.len().div_ceil(slab)
+    };
+    let mut kept = block.workspace.numbers(kept);
     let slabs = x.par_chunks(slab).zip(response.par_chunks_mut(slab));
-    let slabs = slabs.zip(out.par_chunks_mut(slab)).enumerate();
+    let slabs = slabs.zip(out.par_chunks_mut(slab));
+    let slabs = slabs.zip(kept.par_chunks_mut(share)).enumerate();
     let scratch = || Scratch::new(block, &operator);
-    slabs.for_each_init(scratch, |scratch, (index, ((x, y), out))| {
-        let z = &mut scratch.slab[..x.len()];
+    slabs.for_each_init(scratch, |scratch, (index, (((x, y), out), kept))| {
+        let z = match keep {
+            true => kept,
+            false => &mut scratch.slab[..x.len()],
+        };
         z.copy_from_slice(x);
         block.normalised(z, statistics.as_ref());
         operator.forward(z, y, &mut scratch.points);
         block.mixed((index, x), y, out, &mut scratch.mix);
     });
+    let penalty = asked.map(|asked| {
+        let all = if keep { &kept[..] } else { x };
+        let heard = (asked == Penalty::Measure).then(|| Heard::of(all, block.size));
+        let kernels = operator.kernels(&dynamics, block.size.length);
+        BlockPenalty::new(&kernels, heard.as_ref())
+    });
+    drop(kept);
     if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
         let found = channel_statistics(block, &out, epsilon);
         let affine = block.affine(epsilon);
@@ -248,6 +288,7 @@ fn block_forward<T: Real>(
         response,
         operator,
         statistics,
+        penalty,
     };
     (out, record)
 }
@@ -294,17 +335,26 @@ pub(super) fn backward<T: Real>(
     plans: &[BlockPlan],
     size: Size,
     (modes, parameters, of_parameters): (&[f64], &[T], &mut [T]),
-    (mut saved, mut g): (Vec<SavedBlock<T>>, Lease<T>),
+    (mut saved, mut g, further): (Vec<SavedBlock<T>>, Lease<T>, Further<'_, T>),
     workspace: &Workspace<T>,
 ) -> (Lease<T>, Vec<f64>) {
     let mut of_modes = vec![0.0; modes.len()];
     let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
-    for plan in plans.iter().rev() {
+    let mut of_penalties = further.penalties.len();
+    for (index, plan) in plans.iter().enumerate().rev() {
+        if let Some(layers) = further.layers {
+            let whole = g.len();
+            add(&mut g, &layers[index * whole..(index + 1) * whole]);
+        }
+        of_penalties -= usize::from(plan.penalty.is_some());
         let modes_start = modes_end - plan.mode_numbers(size.channels);
         let start = parameters_end - plan.parameters(size.channels);
         let own = &parameters[start..parameters_end];
         let block = Block::new((plan, size), own, workspace);
-        let Some(record) = saved.pop() else { break };
+        let Some(mut record) = saved.pop() else { break };
+        if let Some(penalty) = &mut record.penalty {
+            penalty.scale(further.penalties[of_penalties]);
+        }
         let own = &modes[modes_start..modes_end];
         let out = &mut of_parameters[start..parameters_end];
         let gradient = block_backward(&block, own, &record, (&mut g, out));
@@ -312,6 +362,14 @@ pub(super) fn backward<T: Real>(
         (modes_end, parameters_end) = (modes_start, start);
     }
     (g, of_modes)
+}
+
+/// Gradients of what is given out beside the result.
+pub(super) struct Further<'a, T> {
+    /// Of the outputs of all blocks, one after the other.
+    pub(super) layers: Option<&'a [T]>,
+    /// Of the numbers for the filters.
+    pub(super) penalties: &'a [T],
 }
 
 /// Sums of gradients over some slabs.
@@ -365,7 +423,10 @@ fn block_backward<T: Real>(
     }
     let modes = unpack_modes(block.plan, block.size.channels, modes);
     let dynamics = block.dynamics(&modes);
-    let gradient = saved.operator.gradient(&dynamics, &mut sums.points);
+    let further = saved.penalty.as_ref().map(BlockPenalty::slopes);
+    let gradient = saved
+        .operator
+        .gradient(&dynamics, &mut sums.points, further);
     let place = block.plan.places(block.size.channels).feedthrough;
     add(&mut of_parameters[place], &gradient.feedthrough);
     let directions = [gradient.forward, gradient.backward];

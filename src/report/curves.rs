@@ -46,13 +46,25 @@ const SIZE: (u32, u32, u32) = (760, 400, 480);
 pub fn curves_svg(curves: &[Curve], captions: &Captions<'_>, ringed: Option<(f64, f64)>) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail but for captions without a font, which SVG does not need.
-    let _ = draw(&mut text, curves, captions, ringed);
+    let _ = draw(&mut text, (curves, &[]), captions, ringed);
+    text
+}
+
+/// As [`curves_svg`], with a bar of ± the error through every point: `errors[c][p]` for point p of
+/// curve c; what is missing has no bar.
+pub fn curves_with_errors_svg(
+    curves: &[Curve],
+    errors: &[Vec<f64>],
+    captions: &Captions<'_>,
+) -> String {
+    let mut text = String::new();
+    let _ = draw(&mut text, (curves, errors), captions, None);
     text
 }
 
 fn draw<'t>(
     text: &'t mut String,
-    curves: &[Curve],
+    (curves, errors): (&[Curve], &[Vec<f64>]),
     captions: &Captions<'_>,
     ringed: Option<(f64, f64)>,
 ) -> Result<(), Box<dyn std::error::Error + 't>> {
@@ -74,7 +86,15 @@ fn draw<'t>(
         return Ok(());
     }
     let (left, right) = range(|point| point.0.log2());
-    let (low, high) = range(|point| point.1);
+    let (mut low, mut high) = range(|point| point.1);
+    let bars = curves.iter().zip(errors);
+    for (curve, errors) in bars {
+        for (point, error) in curve.points.iter().zip(errors) {
+            if finite(point) && error.is_finite() {
+                (low, high) = (low.min(point.1 - error), high.max(point.1 + error));
+            }
+        }
+    }
     let margin = 0.04 * (high - low);
     let (width, beside, height) = SIZE;
     let several = curves.len() > 1;
@@ -100,6 +120,7 @@ fn draw<'t>(
         .y_desc(captions.y)
         .label_style(("sans-serif", 13))
         .draw()?;
+    draw_errors(&mut chart, curves, errors)?;
     draw_curves(&mut chart, curves, ringed)?;
     root.present()?;
     Ok(())
@@ -154,6 +175,25 @@ fn draw_curves<'b>(
     Ok(())
 }
 
+/// A vertical bar through every point that has an error.
+fn draw_errors<'b>(
+    chart: &mut Chart<'_, 'b>,
+    curves: &[Curve],
+    errors: &[Vec<f64>],
+) -> Result<(), Box<dyn std::error::Error + 'b>> {
+    for (index, (curve, errors)) in curves.iter().zip(errors).enumerate() {
+        let style = colour(index).mix(0.6).stroke_width(1);
+        let bars = curve.points.iter().zip(errors);
+        let bars = bars.filter(|(point, error)| finite(point) && **error > 0.0);
+        let bars = bars.filter(|(_, error)| error.is_finite());
+        let bars = bars.map(|(&(x, y), error)| {
+            PathElement::new([(x.log2(), y - error), (x.log2(), y + error)], style)
+        });
+        chart.draw_series(bars)?;
+    }
+    Ok(())
+}
+
 /// 2^x in as few digits as show it.
 fn power(x: f64) -> String {
     let value = x.exp2();
@@ -188,6 +228,8 @@ mod tests {
             assert!(svg.contains(word), "{word}");
         }
         assert!(!svg.contains("NaN"));
+        let barred = curves_with_errors_svg(std::slice::from_ref(&curve), &[vec![5.0]], &captions);
+        assert!(barred.len() > curves_svg(std::slice::from_ref(&curve), &captions, None).len());
         let nothing = Curve {
             points: Vec::new(),
             ..curve

@@ -12,3 +12,5 @@ pub use curves::Captions;
 pub use curves::Curve;
 #[cfg(feature = "cli")]
 pub use curves::curves_svg;
+#[cfg(feature = "cli")]
+pub use curves::curves_with_errors_svg;

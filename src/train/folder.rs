@@ -24,6 +24,9 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// What a finished run came to.
+    pub const RECORD: &'static str = "record.json";
+
     /// Whether a new run may be put there: the folder is missing or empty. For a check before
     /// long work; nothing is made.
     ///

@@ -7,6 +7,7 @@ use candle_core::DType;
 use candle_core::Tensor;
 
 use crate::data::Targets;
+use crate::train::Term;
 use crate::train::TrainError;
 
 /// The loss of a batch, with what is reported of it.
@@ -17,7 +18,7 @@ pub struct Loss {
     /// Loss of the task and correct answers.
     pub tally: Tally,
     /// Further terms of `value`, by name, such as a regulariser.
-    pub terms: Vec<(&'static str, f64)>,
+    pub terms: Vec<Term>,
 }
 
 /// Losses and correct answers so far.

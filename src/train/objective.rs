@@ -20,6 +20,9 @@ pub struct Examples {
     pub count: usize,
 }
 
+/// A named number that is reported as a mean over the epoch.
+pub type Term = (&'static str, f64);
+
 /// What is minimised. An objective may add terms to the loss of the task (a regulariser, the
 /// distance to a teacher's logits) and change the parameters after each step (a projection onto a
 /// trust region). It must not depend on anything but its own settings, the examples and the
@@ -36,13 +39,14 @@ pub trait Objective {
         mode: Mode<'_>,
     ) -> Result<Loss, TrainError>;
 
-    /// Called after every step of the optimiser, before snapshots and validation.
+    /// Called after every step of the optimiser, before snapshots and validation. Gives further
+    /// numbers for the means of the epoch.
     ///
     /// # Errors
     /// candle's.
-    fn after_step(&mut self, parameters: &[Parameter]) -> Result<(), TrainError> {
+    fn after_step(&mut self, parameters: &[Parameter]) -> Result<Vec<Term>, TrainError> {
         let _ = parameters;
-        Ok(())
+        Ok(Vec::new())
     }
 }
 

@@ -25,10 +25,12 @@ const CLIP_EPSILON: f64 = 1e-6;
 pub struct AdamWSettings {
     /// Learning rate of the groups `Plain` and `NoDecay`.
     pub lr: f64,
-    /// Learning rate of the group `Dynamics`.
+    /// Learning rate of the groups `Dynamics` and `Poles`.
     pub lr_dynamics: f64,
-    /// Decay of the group `Plain`; the others do not decay.
+    /// Decay of the group `Plain`.
     pub weight_decay: f64,
+    /// Decay of the group `Poles`; the others do not decay.
+    pub weight_decay_poles: f64,
     /// Memory of the mean of the gradients, 0.9.
     pub beta1: f64,
     /// Memory of the mean of their squares, 0.999.
@@ -42,6 +44,7 @@ impl AdamWSettings {
     fn of(&self, group: Group) -> (f64, f64) {
         match group {
             Group::Dynamics => (self.lr_dynamics, 0.0),
+            Group::Poles => (self.lr_dynamics, self.weight_decay_poles),
             Group::Plain => (self.lr, self.weight_decay),
             Group::NoDecay => (self.lr, 0.0),
         }

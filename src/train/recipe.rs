@@ -30,8 +30,10 @@ pub struct Recipe {
     /// Learning rate of the dynamics (Δ, poles, B), 0 to 1. Default 0.001.
     pub lr_dynamics: f64,
     /// Decoupled decay of weight matrices, 0 to 10. Default 0.01. Biases, normalisations and
-    /// dynamics never decay.
+    /// steps Δ never decay.
     pub weight_decay: f64,
+    /// Decoupled decay of poles, as they are trained, 0 to 10. Default 0.
+    pub weight_decay_poles: f64,
     /// The largest norm of all gradients together, above 0 to 10⁶. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
@@ -123,6 +125,9 @@ pub enum RecipeError {
         /// The key.
         key: &'static str,
     },
+    /// A distillation without a teacher.
+    #[error("the table `[distil]` needs a teacher, and there is none: say `teacher`")]
+    NoTeacher,
     /// A choice by accuracy where the targets are numbers.
     #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
     NoAccuracy,
@@ -137,6 +142,7 @@ impl Default for Recipe {
             lr: 0.004,
             lr_dynamics: 0.001,
             weight_decay: 0.01,
+            weight_decay_poles: 0.0,
             clip: None,
             warmup: 0,
             schedule: Course::Cosine,
@@ -167,6 +173,7 @@ impl Recipe {
         within("lr", self.lr, 0.0..=1.0)?;
         within("lr_dynamics", self.lr_dynamics, 0.0..=1.0)?;
         within("weight_decay", self.weight_decay, 0.0..=10.0)?;
+        within("weight_decay_poles", self.weight_decay_poles, 0.0..=10.0)?;
         if let Some(clip) = self.clip
             && !(clip > 0.0 && clip <= 1e6)
         {
@@ -193,6 +200,7 @@ impl Recipe {
             lr: self.lr,
             lr_dynamics: self.lr_dynamics,
             weight_decay: self.weight_decay,
+            weight_decay_poles: self.weight_decay_poles,
             beta1: 0.9,
             beta2: 0.999,
             epsilon: 1e-8,
@@ -217,7 +225,7 @@ impl Recipe {
     }
 }
 
-fn within<T: PartialOrd + std::fmt::Display>(
+pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     key: &'static str,
     found: T,
     allowed: RangeInclusive<T>,

@@ -261,13 +261,13 @@ impl<'a> Run<'a> {
         let rate = self.schedule.factor(step, self.progress.halvings);
         let scale = clip_factor(norm, recipe.clip);
         self.optimiser.step(&gradients, rate, scale)?;
-        objective.after_step(network.parameters())?;
+        let further = objective.after_step(network.parameters())?;
         let progress = &mut self.progress;
         progress.step += 1;
         progress.batch += 1;
         progress.gradient_norms += norm;
         progress.tally.add(&loss.tally);
-        for (name, value) in loss.terms {
+        for (name, value) in loss.terms.into_iter().chain(further) {
             *progress.terms.entry(name.to_string()).or_default() += value;
         }
         Ok(())

@@ -4,10 +4,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod filter;
+mod pipeline;
 mod program;
 mod runs;
 mod small;
 mod steps;
+mod terms;
 
 use hankelite::train::Recipe;
 
@@ -31,6 +34,19 @@ fn every_key_is_documented() {
     for line in text.lines() {
         let key = line.split(' ').next().unwrap();
         assert!(documented.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+#[test]
+fn every_term_is_documented() {
+    let text = "[regularise]\nweight = 1.0\n[distil]\n[trust]\nstep = 1.0\ndecay = 1.0\n\
+                frequency = 1.0\nweights = 1.0\nfeedthrough = 1.0\nothers = 1.0";
+    let terms: hankelite::train::Terms = toml::from_str(text).unwrap();
+    let documented = include_str!("../../docs/pipeline.md");
+    for line in toml::to_string(&terms).unwrap().lines() {
+        let key = line.split(' ').next().unwrap();
+        let shown = format!("`{key}`");
+        assert!(key.is_empty() || documented.contains(&shown), "{key}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::small::points;
 
 /// The program on a small task: classes of points, four steps each.
-struct Program(tempfile::TempDir);
+pub(crate) struct Program(tempfile::TempDir);
 
 const CONFIG: &str = r#"
 [model]
@@ -30,7 +30,7 @@ seed = 3
 "#;
 
 impl Program {
-    fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         points(folder.path(), count);
         let program = Self(folder);
@@ -38,17 +38,17 @@ impl Program {
         program
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
     /// Writes `config.toml`.
-    fn config(&self, text: &str) {
+    pub(crate) fn config(&self, text: &str) {
         let text = text.replace("POINTS", &self.path("points.safetensors"));
         std::fs::write(self.path("config.toml"), text).unwrap();
     }
 
-    fn command(&self, arguments: &[&str]) -> std::process::Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_compress-model"));
         command.args(arguments).current_dir(self.0.path());
         command.stdout(std::process::Stdio::null());
@@ -56,7 +56,7 @@ impl Program {
         command
     }
 
-    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
         let arguments = [arguments, &["--format", "json", "-q"]].concat();
         let mut command = self.command(&arguments);
         let output = command
@@ -70,7 +70,7 @@ impl Program {
     }
 
     /// Exit code 1, and every word in the message.
-    fn refuses(&self, arguments: &[&str], words: &[&str]) {
+    pub(crate) fn refuses(&self, arguments: &[&str], words: &[&str]) {
         let mut command = self.command(arguments);
         let output = command
             .stderr(std::process::Stdio::piped())
@@ -83,12 +83,12 @@ impl Program {
         }
     }
 
-    fn bytes(&self, name: &str) -> Vec<u8> {
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).unwrap()
     }
 }
 
-fn loss(report: &serde_json::Value) -> f64 {
+pub(crate) fn loss(report: &serde_json::Value) -> f64 {
     report["loss"].as_f64().unwrap()
 }
 

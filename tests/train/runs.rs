@@ -28,6 +28,7 @@ use hankelite::train::Recipe;
 use hankelite::train::RecipeError;
 use hankelite::train::Stop;
 use hankelite::train::Task;
+use hankelite::train::Term;
 use hankelite::train::TrainError;
 use hankelite::train::Training;
 use hankelite::train::scalar;
@@ -440,8 +441,12 @@ impl Objective for Held {
         Ok(loss)
     }
 
-    fn after_step(&mut self, parameters: &[Parameter]) -> std::result::Result<(), TrainError> {
-        Ok(parameters[0].var.set(&self.start)?)
+    fn after_step(
+        &mut self,
+        parameters: &[Parameter],
+    ) -> std::result::Result<Vec<Term>, TrainError> {
+        parameters[0].var.set(&self.start)?;
+        Ok(vec![("held", 1.0)])
     }
 }
 
@@ -464,5 +469,6 @@ fn an_objective_adds_terms_and_projects_after_each_step() {
     let after = network.values();
     assert_eq!(after[0], before[0]);
     assert_ne!(after[1], before[1]);
+    assert_eq!(history[5].terms["held"], 1.0);
     assert!(history[5].terms["norm"] < history[0].terms["norm"]);
 }

@@ -66,6 +66,7 @@ fn ten_steps(network: &Small, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
         lr: 0.05,
         lr_dynamics: 0.02,
         weight_decay: 0.1,
+        weight_decay_poles: 0.0,
         ..Recipe::default()
     };
     let mut optimiser = AdamW::new(network.parameters(), settings.optimiser()).unwrap();

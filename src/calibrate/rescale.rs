@@ -1,0 +1,145 @@
+//! Rescaling of layers by their generalisation measure, before a training.
+
+use nalgebra::DMatrix;
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::bounds::StepStatistics;
+use crate::bounds::layer_measure;
+use crate::calibrate::CalibrateError;
+use crate::infer::Network;
+use crate::infer::Path as InferPath;
+use crate::infer::Sequence;
+use crate::infer::heard;
+use crate::model::Block;
+use crate::model::Model;
+use crate::ssm::DiagonalSystem;
+
+/// How a training starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rescale {
+    /// As it is.
+    #[default]
+    None,
+    /// τ = 1 in every layer: for networks from scratch. It changes what a pretrained network
+    /// computes.
+    Unit,
+    /// τ as in the same layer of the network before its reduction; the identity where nothing was
+    /// cut.
+    Match,
+}
+
+/// What was done to one layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rescaled {
+    /// The layer's name.
+    pub name: String,
+    /// τ before, for what the layer hears behind layers that are rescaled already.
+    pub before: f64,
+    /// τ that it has now.
+    pub after: f64,
+    /// What C and D were multiplied with.
+    pub factor: f64,
+}
+
+/// Multiplies C and D of every layer with one factor, layer by layer: each is measured for what it
+/// hears behind those before it, which are rescaled already. `like` is the network before its
+/// reduction, for [`Rescale::Match`]. A layer with τ = 0 stays.
+///
+/// τ is linear in C and D together, squared, so both are divided by √τ. (The papers print `C √τ`,
+/// and leave D aside in the text.)
+///
+/// Cost two forward passes for each sequence and layer.
+///
+/// # Errors
+/// [`CalibrateError::Infer`]; [`CalibrateError::Measure`]; [`CalibrateError::OtherModel`] where
+/// `like` is missing or has other layers.
+///
+/// # References
+/// Liu and Li, Algorithm 1.
+pub fn rescale(
+    model: &Model,
+    mode: Rescale,
+    like: Option<&Model>,
+    (length, sequences): (usize, &[Sequence<'_>]),
+) -> Result<(Model, Vec<Rescaled>), CalibrateError> {
+    let mut scaled = model.clone();
+    if mode == Rescale::None {
+        return Ok((scaled, Vec::new()));
+    }
+    let wanted = match mode {
+        Rescale::Match => measures_of(like, model, (length, sequences))?,
+        Rescale::None | Rescale::Unit => vec![1.0; model.blocks.len()],
+    };
+    let mut records = Vec::new();
+    for (layer, wanted) in wanted.into_iter().enumerate() {
+        let before = measure(&scaled, layer, (length, sequences))?;
+        let factor = match before > 0.0 {
+            true => (wanted / before).sqrt(),
+            false => 1.0,
+        };
+        let block = &mut scaled.blocks[layer];
+        // Multiplying by exactly 1 would still cost the bits of a product of roots.
+        if factor != 1.0 {
+            multiply(block, factor)?;
+        }
+        records.push(Rescaled {
+            name: block.name.clone(),
+            before,
+            after: before * factor * factor,
+            factor,
+        });
+    }
+    Ok((scaled, records))
+}
+
+fn measures_of(
+    like: Option<&Model>,
+    model: &Model,
+    data: (usize, &[Sequence<'_>]),
+) -> Result<Vec<f64>, CalibrateError> {
+    let shape = |model: &Model| {
+        let channels = model.blocks.iter().map(Block::channels);
+        format!("layers of {:?} channels", channels.collect::<Vec<_>>())
+    };
+    let like = like.filter(|like| shape(like) == shape(model));
+    let Some(like) = like else {
+        return Err(CalibrateError::OtherModel {
+            found: "no network before its reduction, or one of other layers".to_string(),
+            expected: shape(model),
+        });
+    };
+    let layers = 0..like.blocks.len();
+    layers.map(|layer| measure(like, layer, data)).collect()
+}
+
+/// τ of one layer as the network stands.
+fn measure(
+    model: &Model,
+    layer: usize,
+    (length, sequences): (usize, &[Sequence<'_>]),
+) -> Result<f64, CalibrateError> {
+    let network = Network::new(model, length, InferPath::Fft)?;
+    let heard: Vec<DMatrix<f64>> = heard(&network, sequences, layer)?;
+    let fault = |source| CalibrateError::Measure { layer, source };
+    let statistics = StepStatistics::of(&heard).map_err(fault)?;
+    let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;
+    Ok(measure.tau)
+}
+
+/// C and D of every channel, in both directions.
+fn multiply(block: &mut Block, factor: f64) -> Result<(), CalibrateError> {
+    let systems = block.systems.iter_mut().chain(&mut block.backward);
+    for system in systems {
+        let scaled = DiagonalSystem::new(
+            system.time(),
+            system.exponents().to_vec(),
+            system.input().clone(),
+            system.output() * num_complex::Complex64::from(factor),
+            system.feedthrough() * factor,
+        );
+        *system = scaled.map_err(crate::infer::InferError::System)?;
+    }
+    Ok(())
+}

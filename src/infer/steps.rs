@@ -1,0 +1,112 @@
+//! Mean and deviation of what every layer hears at each step.
+
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+
+use crate::bounds::StepStatistics;
+use crate::infer::InferError;
+use crate::infer::Network;
+use crate::infer::Sequence;
+
+/// Sequences that one thread takes, in order, and that are held at a time: results do not depend on
+/// the number of threads.
+const GROUP: usize = 8;
+
+/// Groups that are held at a time.
+const GROUPS_HELD: usize = 8;
+
+/// Means and sums of squared distances from them, L × H.
+struct Moments {
+    count: f64,
+    mean: DMatrix<f64>,
+    squares: DMatrix<f64>,
+}
+
+impl Moments {
+    fn zeros(length: usize, channels: usize) -> Self {
+        Self {
+            count: 0.0,
+            mean: DMatrix::zeros(length, channels),
+            squares: DMatrix::zeros(length, channels),
+        }
+    }
+
+    /// Welford's update.
+    fn add(&mut self, heard: &DMatrix<f64>) {
+        self.count += 1.0;
+        let entries = self.mean.iter_mut().zip(self.squares.iter_mut());
+        for ((mean, squares), value) in entries.zip(heard.iter()) {
+            let before = value - *mean;
+            *mean += before / self.count;
+            *squares += before * (value - *mean);
+        }
+    }
+
+    /// That of Chan, Golub and LeVeque for two groups.
+    fn merge(&mut self, other: &Moments) {
+        let total = self.count + other.count;
+        if total == 0.0 {
+            return;
+        }
+        let (share, between) = (other.count / total, self.count * other.count / total);
+        let own = self.mean.iter_mut().zip(self.squares.iter_mut());
+        let others = other.mean.iter().zip(other.squares.iter());
+        for ((mean, squares), (other_mean, other_squares)) in own.zip(others) {
+            let apart = other_mean - *mean;
+            *mean += apart * share;
+            *squares += other_squares + apart * apart * between;
+        }
+        self.count = total;
+    }
+}
+
+/// Mean and standard deviation of what every layer hears at each step, when the model runs on the
+/// given sequences: one for each block. Padding counts as it is heard. Sequences run on all cores;
+/// the result does not depend on their number. Memory O(L H) for each layer and thread.
+///
+/// # Errors
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Steps`].
+pub fn step_statistics(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+) -> Result<Vec<StepStatistics>, InferError> {
+    if sequences.is_empty() {
+        return Err(InferError::NoSequences);
+    }
+    let blocks = &network.model.blocks;
+    let empty = || -> Vec<Moments> {
+        let moments = blocks.iter();
+        let moments = moments.map(|block| Moments::zeros(network.length, block.channels()));
+        moments.collect()
+    };
+    let mut total = empty();
+    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
+        let groups = held.par_chunks(GROUP).enumerate();
+        let found = groups.map(|(group, members)| {
+            let mut found = empty();
+            for (i, &sequence) in members.iter().enumerate() {
+                let index = (part * GROUPS_HELD + group) * GROUP + i;
+                let heard = network.listen(sequence, blocks.len(), |layer, heard| {
+                    found[layer].add(heard);
+                });
+                heard.map_err(|source| InferError::Sequence {
+                    index,
+                    source: Box::new(source),
+                })?;
+            }
+            Ok(found)
+        });
+        for found in found.collect::<Result<Vec<_>, InferError>>()? {
+            for (total, found) in total.iter_mut().zip(&found) {
+                total.merge(found);
+            }
+        }
+    }
+    let layers = total.into_iter().enumerate();
+    let layers = layers.map(|(layer, moments)| {
+        let deviation = (moments.squares / moments.count).map(|square| square.max(0.0).sqrt());
+        StepStatistics::new(moments.mean, deviation, sequences.len())
+            .map_err(|source| InferError::Steps { layer, source })
+    });
+    layers.collect()
+}
