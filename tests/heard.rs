@@ -525,7 +525,8 @@ fn gradient(full: &DiagonalSystem, small: &DiagonalSystem, weight: &InputWeight)
 
 #[test]
 fn refinement_ends_where_the_error_is_flat() {
-    let (_, heard) = inputs(150).swap_remove(1);
+    // Long enough for every kernel to die: what comes behind has a say in where steps end.
+    let (_, heard) = inputs(600).swap_remove(1);
     let mut shares = Vec::new();
     for (metric, weight) in weights(&heard) {
         for seed in 0..5 {
@@ -545,7 +546,7 @@ fn refinement_ends_where_the_error_is_flat() {
     }
     // Steps end when one gains less than 1e-4: in a long valley the slope is not yet zero.
     shares.sort_by(f64::total_cmp);
-    assert!(shares[7] < 0.05 && shares[14] < 0.5, "{shares:?}");
+    assert!(shares[7] < 0.1 && shares[14] < 0.25, "{shares:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::control::ControlError;
 use crate::control::InputWeight;
 use crate::control::metric::DECAY_MAX;
 use crate::control::metric::Metric;
+use crate::control::metric::slowest;
 use crate::linalg::LeastSquares;
 use crate::linalg::least_squares;
 use crate::linalg::multiply;
@@ -111,8 +112,8 @@ pub(super) fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64
 /// the span of the basis), damped as by Levenberg and Marquardt; only steps that lower the error
 /// are taken. Every stored mode is a pair here: a real pole starts a little off the axis, and of
 /// `slots` those that the start leaves empty begin as fast poles. α keeps every pole stable, and no
-/// pole becomes slower than the slowest of the full channel: what the weight's L steps do not show
-/// must not ring on after them.
+/// pole becomes slower than the slowest of the full channel and of the start. Behind the weight's L
+/// steps white noise counts a little: what they do not show must not ring on.
 ///
 /// The result is never worse than the start, by [`weighted_error`]. Cost about
 /// O(r L log L + r² L) for each of at most 30 steps, with moments O(r L²).
@@ -149,11 +150,13 @@ pub fn weighted_refine(
     if refinement == Refinement::None {
         return Ok(refined);
     }
-    let target = Target::new(full, weight, step)?;
+    let mut target = Target::new(full, weight, step)?;
+    // Truncation may leave a pole that is slower than any before.
+    target.slowest = target.slowest.min(slowest(start));
     target.offer(&mut refined, &target.refit(start.scaled_exponents()))?;
     refined.refitted = refined.error;
     if refinement == Refinement::Full {
-        let (point, steps) = target.descend(start_nodes(start, slots, target.metric.slowest));
+        let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
         refined.steps = steps;
         target.offer(&mut refined, &point)?;
     }
@@ -199,6 +202,8 @@ struct Target<'a> {
     metric: Metric<'a>,
     image: DVector<f64>,
     step: f64,
+    /// The least −Re z that a pole may come to.
+    slowest: f64,
 }
 
 impl<'a> Target<'a> {
@@ -212,6 +217,7 @@ impl<'a> Target<'a> {
         Ok(Self {
             full,
             image: metric.image(&response).column(0).into_owned(),
+            slowest: metric.slowest,
             metric,
             step,
         })
@@ -278,7 +284,7 @@ impl<'a> Target<'a> {
         let moved = nodes.map(|(n, z)| {
             let stretch = step[2 * n].clamp(-STEP_MAX.0, STEP_MAX.0).exp();
             let turn = step[2 * n + 1].clamp(-STEP_MAX.1, STEP_MAX.1);
-            let re = (z.re * stretch).clamp(-DECAY_MAX, -self.metric.slowest);
+            let re = (z.re * stretch).clamp(-DECAY_MAX, -self.slowest);
             Complex64::new(re, z.im + turn)
         });
         moved.collect()
@@ -389,7 +395,7 @@ mod tests {
     #[test]
     fn refinement_starts_off_the_axis_and_with_every_slot() {
         let full = sample();
-        let slow = crate::control::metric::slowest(&full);
+        let slow = slowest(&full);
         let nodes = start_nodes(&full, 9, slow);
         assert_eq!(nodes.len(), 9);
         for (i, z) in nodes.iter().enumerate() {
