@@ -197,13 +197,12 @@ impl<'a> Prepared<'a> {
             return Ok(());
         };
         if fit.steps > 0 {
-            let mut blocks = self.model.blocks.clone();
-            let mut records = Vec::with_capacity(blocks.len());
-            let fitted = model.blocks.iter().map(|block| block.systems.clone());
-            let parts = blocks.iter_mut().zip(&self.layers).zip(orders).zip(fitted);
-            for (((block, layer), orders), fitted) in parts {
+            let mut records = Vec::with_capacity(self.layers.len());
+            let blocks = self.model.blocks.iter().zip(&model.blocks);
+            for (((full, fitted), layer), orders) in blocks.zip(&self.layers).zip(orders) {
+                let fitted: Vec<_> = orders.iter().copied().zip(&fitted.systems).collect();
                 let refinement = settings.refinement;
-                records.push(layer.reduce_to(block, orders, refinement, kernel_length, fitted)?);
+                records.push(layer.record_of(full, &fitted, refinement, kernel_length)?);
             }
             calibrated.records = records;
             calibrated.choice.relative_error = self.relative_error(&model)?;

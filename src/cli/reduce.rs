@@ -236,23 +236,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         layers,
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let written = write(&reduced, output)?;
-        let worst = worst_difference(&reduced.model, &written, kernel_length)?;
+        let (written, worst) = written(&reduced, output, kernel_length, printer)?;
         document.rounding_error = Some(worst);
-        if worst > ROUNDING_MAX {
-            let text = format!(
-                "the file's number format moves a kernel by {}: its residues nearly cancel; \
-                 accuracies are those of the written file",
-                percent(worst)
-            );
-            printer.note("warning", &text);
-        }
         // What is measured below is what the file holds.
-        let mut model = reduced.model.clone();
-        for (block, systems) in model.blocks.iter_mut().zip(written.layers) {
-            block.systems = systems;
-        }
-        reduced = checkpoint.with_model(model);
+        reduced = written;
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
@@ -263,6 +250,30 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         return printer.json(&document);
     }
     show(&document, printer)
+}
+
+/// Writes a checkpoint: what was read back, and how far its number format moved a kernel.
+fn written(
+    reduced: &Checkpoint,
+    output: &Path,
+    kernel_length: usize,
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, f64)> {
+    let written = write(reduced, output)?;
+    let worst = worst_difference(&reduced.model, &written, kernel_length)?;
+    if worst > ROUNDING_MAX {
+        let text = format!(
+            "the file's number format moves a kernel by {}: its residues nearly cancel; \
+             accuracies are those of the written file",
+            percent(worst)
+        );
+        printer.note("warning", &text);
+    }
+    let mut model = reduced.model.clone();
+    for (block, systems) in model.blocks.iter_mut().zip(written.layers) {
+        block.systems = systems;
+    }
+    Ok((reduced.with_model(model), worst))
 }
 
 /// A reduced model and how it came about.

@@ -323,33 +323,26 @@ impl HeardLayer {
         systems.collect()
     }
 
-    /// As [`HeardLayer::reduce`], but the channels become `fitted`, made from those cuts.
+    /// What is told of systems that were made from cuts, each with the order of its cut. The block
+    /// must be the one that the layer was made from.
     ///
     /// # Errors
-    /// [`CompressError::Channel`]; the block is then unchanged.
-    pub fn reduce_to(
+    /// [`CompressError::Channel`].
+    pub fn record_of(
         &self,
-        block: &mut Block,
-        orders: &[usize],
+        block: &Block,
+        fitted: &[(usize, &DiagonalSystem)],
         refinement: Refinement,
         kernel_length: usize,
-        fitted: Vec<DiagonalSystem>,
     ) -> Result<LayerRecord, CompressError> {
-        let order_before = block.order();
-        let channels = self
-            .channels
-            .par_iter()
-            .zip(orders)
-            .zip(&fitted)
-            .enumerate();
-        let records = channels.map(|(index, ((channel, &order), system))| {
+        let channels = self.channels.par_iter().zip(fitted).enumerate();
+        let records = channels.map(|(index, (channel, &(order, system)))| {
             let cut = channel.cut(order, refinement);
             let record = cut.and_then(|cut| channel.record_of(&cut, system, index, kernel_length));
             record.map_err(|error| fault(block, index, error))
         });
         let records = records.collect::<Result<_, _>>()?;
-        block.systems = fitted;
-        Ok(LayerRecord::new(block.name.clone(), order_before, records))
+        Ok(LayerRecord::new(block.name.clone(), block.order(), records))
     }
 
     /// Cuts channel h to `orders[h]` stored states. The block must be the one that the layer was
