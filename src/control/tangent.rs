@@ -9,7 +9,7 @@ use crate::control::metric::Metric;
 use crate::ssm::DiagonalSystem;
 
 /// The derivatives of y = k ∗ u + D u by Re w_n, Im w_n of every mode and, last, by D, for the
-/// input u and k[l] = Re Σ_n w_n e^{z_n l}: L × (2r + 1).
+/// input u and `k[l] = Re Σ_n w_n e^{z_n l}`: L × (2r + 1).
 ///
 /// ```text
 /// ∂y/∂Re w = Re s,   ∂y/∂Im w = −Im s,   ∂y/∂D = u,   s_t = e^z s_{t−1} + u_t
