@@ -17,6 +17,53 @@ const GROUP: usize = 4;
 /// Groups whose sums are held at a time.
 const GROUPS_HELD: usize = 8;
 
+/// What is summed over sequences for one layer.
+pub(super) trait Gather: Send {
+    /// Nothing yet.
+    fn zeros(length: usize, channels: usize) -> Self;
+    /// Adds a sequence, L × H.
+    fn add(&mut self, heard: &DMatrix<f64>);
+    /// Adds other sums.
+    fn merge(&mut self, other: &Self);
+}
+
+/// One sum for each layer over all of some sequences.
+pub(super) fn gathered<T: Gather>(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+) -> Result<Vec<T>, InferError> {
+    let blocks = &network.model.blocks;
+    let empty = || -> Vec<T> {
+        let sums = blocks.iter();
+        sums.map(|block| T::zeros(network.length, block.channels()))
+            .collect()
+    };
+    let mut total = empty();
+    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
+        let groups = held.par_chunks(GROUP).enumerate();
+        let sums = groups.map(|(group, members)| {
+            let mut sums = empty();
+            for (i, &sequence) in members.iter().enumerate() {
+                let index = (part * GROUPS_HELD + group) * GROUP + i;
+                let heard = network.listen(sequence, blocks.len(), |layer, heard| {
+                    sums[layer].add(heard);
+                });
+                heard.map_err(|source| InferError::Sequence {
+                    index,
+                    source: Box::new(source),
+                })?;
+            }
+            Ok(sums)
+        });
+        for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
+            for (total, sums) in total.iter_mut().zip(&sums) {
+                total.merge(sums);
+            }
+        }
+    }
+    Ok(total)
+}
+
 /// Sums over sequences for one layer.
 struct Sums {
     /// Σ u, one for each channel.
@@ -25,7 +72,7 @@ struct Sums {
     power: DMatrix<f64>,
 }
 
-impl Sums {
+impl Gather for Sums {
     fn zeros(length: usize, channels: usize) -> Self {
         Self {
             values: vec![0.0; channels],
@@ -33,7 +80,6 @@ impl Sums {
         }
     }
 
-    /// Adds a sequence, L × H.
     fn add(&mut self, heard: &DMatrix<f64>) {
         let length = heard.nrows();
         let mut padded = vec![0.0; 2 * length];
@@ -54,7 +100,9 @@ impl Sums {
             *sum += value;
         }
     }
+}
 
+impl Sums {
     /// Means and autocorrelations.
     fn statistics(&self, sequences: usize) -> Result<InputStatistics, StatisticsError> {
         let (bins, channels) = self.power.shape();
@@ -119,40 +167,12 @@ pub fn input_statistics(
         return Err(InferError::NoSequences);
     }
     let length = network.length;
-    let blocks = &network.model.blocks;
     let fault = |(layer, source)| InferError::Statistics { layer, source };
     if length == 0 {
         let sequences = sequences.len();
         return Err(fault((0, StatisticsError::Empty { sequences, length })));
     }
-    let empty = || -> Vec<Sums> {
-        let sums = blocks.iter().map(|b| Sums::zeros(length, b.channels()));
-        sums.collect()
-    };
-    let mut total = empty();
-    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
-        let groups = held.par_chunks(GROUP).enumerate();
-        let sums = groups.map(|(group, members)| {
-            let mut sums = empty();
-            for (i, &sequence) in members.iter().enumerate() {
-                let index = (part * GROUPS_HELD + group) * GROUP + i;
-                network
-                    .listen(sequence, blocks.len(), |layer, heard| {
-                        sums[layer].add(heard)
-                    })
-                    .map_err(|source| InferError::Sequence {
-                        index,
-                        source: Box::new(source),
-                    })?;
-            }
-            Ok(sums)
-        });
-        for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
-            for (total, sums) in total.iter_mut().zip(&sums) {
-                total.merge(sums);
-            }
-        }
-    }
+    let total: Vec<Sums> = gathered(network, sequences)?;
     let statistics = total.iter().enumerate().map(|(layer, sums)| {
         let statistics = sums.statistics(sequences.len());
         statistics.map_err(|source| fault((layer, source)))

@@ -1,19 +1,13 @@
 //! Mean and deviation of what every layer hears at each step.
 
 use nalgebra::DMatrix;
-use rayon::prelude::*;
 
 use crate::bounds::StepStatistics;
 use crate::infer::InferError;
 use crate::infer::Network;
 use crate::infer::Sequence;
-
-/// Sequences that one thread takes, in order, and that are held at a time: results do not depend on
-/// the number of threads.
-const GROUP: usize = 8;
-
-/// Groups that are held at a time.
-const GROUPS_HELD: usize = 8;
+use crate::infer::statistics::Gather;
+use crate::infer::statistics::gathered;
 
 /// Means and sums of squared distances from them, L × H.
 struct Moments {
@@ -22,7 +16,7 @@ struct Moments {
     squares: DMatrix<f64>,
 }
 
-impl Moments {
+impl Gather for Moments {
     fn zeros(length: usize, channels: usize) -> Self {
         Self {
             count: 0.0,
@@ -73,35 +67,7 @@ pub fn step_statistics(
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
-    let blocks = &network.model.blocks;
-    let empty = || -> Vec<Moments> {
-        let moments = blocks.iter();
-        let moments = moments.map(|block| Moments::zeros(network.length, block.channels()));
-        moments.collect()
-    };
-    let mut total = empty();
-    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
-        let groups = held.par_chunks(GROUP).enumerate();
-        let found = groups.map(|(group, members)| {
-            let mut found = empty();
-            for (i, &sequence) in members.iter().enumerate() {
-                let index = (part * GROUPS_HELD + group) * GROUP + i;
-                let heard = network.listen(sequence, blocks.len(), |layer, heard| {
-                    found[layer].add(heard);
-                });
-                heard.map_err(|source| InferError::Sequence {
-                    index,
-                    source: Box::new(source),
-                })?;
-            }
-            Ok(found)
-        });
-        for found in found.collect::<Result<Vec<_>, InferError>>()? {
-            for (total, found) in total.iter_mut().zip(&found) {
-                total.merge(found);
-            }
-        }
-    }
+    let total: Vec<Moments> = gathered(network, sequences)?;
     let layers = total.into_iter().enumerate();
     let layers = layers.map(|(layer, moments)| {
         let deviation = (moments.squares / moments.count).map(|square| square.max(0.0).sqrt());

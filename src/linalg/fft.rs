@@ -23,7 +23,7 @@ pub struct Convolver {
 impl Convolver {
     /// Plans for sequences of `length` samples.
     pub fn new(length: usize) -> Self {
-        let padded = good_size((2 * length).max(2));
+        let padded = good_size(2 * length, 2);
         let mut planner = RealFftPlanner::new();
         Self {
             length,
@@ -80,8 +80,9 @@ impl Convolver {
     }
 }
 
-/// The next even 2^a 3^b 5^c at or above `least`.
-fn good_size(least: usize) -> usize {
+/// The next multiple of `of`, itself 2^a 3^b 5^c, at or above `least` that is 2^a 3^b 5^c, and `of`
+/// at least.
+pub fn good_size(least: usize, of: usize) -> usize {
     let smooth = |mut n: usize| {
         for prime in [2, 3, 5] {
             while n.is_multiple_of(prime) {
@@ -90,9 +91,9 @@ fn good_size(least: usize) -> usize {
         }
         n == 1
     };
-    let mut size = least.next_multiple_of(2);
+    let mut size = least.next_multiple_of(of).max(of);
     while !smooth(size) {
-        size += 2;
+        size += of;
     }
     size
 }
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn sizes_are_even_and_smooth() {
-        assert_eq!(good_size(2), 2);
-        assert_eq!(good_size(1568), 1600);
-        assert_eq!(good_size(97), 100);
+        assert_eq!(good_size(0, 2), 2);
+        assert_eq!(good_size(1568, 2), 1600);
+        assert_eq!(good_size(97, 2), 100);
     }
 }

@@ -22,6 +22,7 @@ pub use eigen::Diagonalised;
 pub use eigen::diagonalise_complex;
 pub use eigen::diagonalise_real;
 pub use fft::Convolver;
+pub use fft::good_size;
 pub use kernels::LeastSquares;
 pub use kernels::Scalar;
 pub use kernels::cholesky_root;

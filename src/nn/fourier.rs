@@ -11,6 +11,7 @@ use pulp::Arch;
 use pulp::Simd;
 use pulp::WithSimd;
 
+use crate::linalg::good_size;
 use crate::nn::real::LANES;
 use crate::nn::real::Real;
 
@@ -71,7 +72,7 @@ impl<T: Real> Level<T> {
 impl<T: Real> Plan<T> {
     /// A plan for at least `least` points: 4 · 2^a 3^b 5^c.
     pub(super) fn new(least: usize) -> Self {
-        let size = good_size(least);
+        let size = good_size(least, 4);
         let mut levels = Vec::new();
         let mut block = size;
         for radix in radices(size) {
@@ -217,23 +218,6 @@ impl<T: Real> Plan<T> {
                 .dispatch(Pass::<T, 5, INVERSE, HALF> { level, data }),
         }
     }
-}
-
-/// The next 4 · 2^a 3^b 5^c at or above `least`.
-fn good_size(least: usize) -> usize {
-    let smooth = |mut n: usize| {
-        for prime in [2, 3, 5] {
-            while n.is_multiple_of(prime) {
-                n /= prime;
-            }
-        }
-        n == 1
-    };
-    let mut size = least.next_multiple_of(4).max(4);
-    while !smooth(size) {
-        size += 4;
-    }
-    size
 }
 
 /// The factors of a good size: 4 first, as the half transforms need it.
