@@ -7,8 +7,10 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::CalibrateError;
+use crate::calibrate::Calibration;
 use crate::calibrate::Prepared;
 use crate::compress::HeardChannel;
+use crate::compress::HeardLayer;
 use crate::control::output_slopes;
 use crate::control::residue_gram;
 use crate::control::with_moved_residues;
@@ -16,6 +18,7 @@ use crate::infer::Network;
 use crate::infer::Path as InferPath;
 use crate::infer::Sequence;
 use crate::infer::combination;
+use crate::linalg::multiply_adjoint;
 use crate::model::Model;
 use crate::ssm::DiagonalSystem;
 
@@ -134,6 +137,7 @@ struct Place<'a> {
 /// table of slopes would be too large.
 pub(super) fn fit_logits(
     prepared: &Prepared<'_>,
+    layers: &[HeardLayer],
     start: &Model,
 ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
     let pooled = start.head.as_ref().and_then(|head| head.pooling).is_some();
@@ -142,7 +146,7 @@ pub(super) fn fit_logits(
     }
     let parts = Parts::new(prepared);
     let length = prepared.calibration.length();
-    let (places, parameters) = places(prepared, start, parts.fit.len());
+    let (places, parameters) = places(prepared.calibration, layers, start, parts.fit.len());
     let combinations = combinations(start.classes().unwrap_or(0));
     let rows = parts.fit.len() * combinations.len();
     if parameters == 0 || rows.saturating_mul(parameters) > SLOPES_MAX {
@@ -165,11 +169,8 @@ pub(super) fn fit_logits(
                 continue;
             };
             let after = change(&candidate, length, &parts.check)?;
-            if after
-                < best
-                    .as_ref()
-                    .map_or(fit.after * (1.0 - GAIN_MIN), |(_, _, known)| *known)
-            {
+            let known = best.as_ref().map(|(.., known)| *known);
+            if after < known.unwrap_or(fit.after * (1.0 - GAIN_MIN)) {
                 best = Some((candidate, price, after));
             }
         }
@@ -186,16 +187,17 @@ pub(super) fn fit_logits(
 
 /// The channels that hear and are felt, with the number of all their parameters.
 fn places<'a>(
-    prepared: &'a Prepared<'_>,
+    calibration: &Calibration,
+    layers: &'a [HeardLayer],
     model: &Model,
     sequences: usize,
 ) -> (Vec<Place<'a>>, usize) {
     let mut places = Vec::new();
     let mut first = 0;
-    let samples = (prepared.calibration.length() * sequences) as f64;
+    let samples = (calibration.length() * sequences) as f64;
     for (layer, block) in model.blocks.iter().enumerate() {
-        let felt = &prepared.calibration.layers()[layer].importance;
-        let channels = prepared.layers[layer].channels.iter().zip(&block.systems);
+        let felt = &calibration.layers()[layer].importance;
+        let channels = layers[layer].channels.iter().zip(&block.systems);
         for (channel, ((heard, system), importance)) in channels.zip(felt).enumerate() {
             let whole = system.order() >= heard.system().order();
             if heard.weight().is_some() && *importance > 0.0 && !whole {
@@ -213,22 +215,18 @@ fn places<'a>(
     (places, first)
 }
 
-/// Rows that are orthonormal and centred, or random signs over √m where there are many classes.
+/// Combinations whose squares sum to the square of the centred logits: each of these, or, where
+/// there are many classes, random signs over √m, with which they do so in the mean.
 fn combinations(classes: usize) -> Vec<Vec<f64>> {
     if classes <= COMBINATIONS_MAX {
-        let unit = |k| {
-            (0..classes)
-                .map(|c| if c == k { 1.0 } else { 0.0 })
-                .collect()
-        };
-        let unit = |k| -> Vec<f64> { unit(k) };
-        return (0..classes).map(|k| centred(&unit(k))).collect();
+        let one = |k| Vec::from_iter((0..classes).map(|c| f64::from(u8::from(c == k))));
+        return (0..classes).map(|k| centred(&one(k))).collect();
     }
+    let scale = (COMBINATIONS_MAX as f64).sqrt().recip();
     let signs = |index| {
-        let signs = combination(index, classes);
-        signs
-            .into_iter()
-            .map(|sign: f64| sign / (COMBINATIONS_MAX as f64).sqrt())
+        combination(index, classes)
+            .iter()
+            .map(|sign| sign * scale)
             .collect()
     };
     (0..COMBINATIONS_MAX).map(signs).collect()
@@ -252,8 +250,10 @@ fn change(
 
 /// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
 struct Problem {
-    /// One row for each sequence and combination.
+    /// J, one row for each sequence and combination.
     slopes: DMatrix<f64>,
+    /// Jᵀ J or J Jᵀ, the smaller.
+    gram: DMatrix<f64>,
     residual: DVector<f64>,
     /// Factors L_h of I_h L n G_h = L_h L_hᵀ; δ_h = L_h^{−T} times the new coordinates.
     factors: Vec<DMatrix<f64>>,
@@ -286,8 +286,14 @@ impl Problem {
             let mut own = slopes.rows_mut(place.first, factor.nrows());
             factor.solve_lower_triangular_mut(&mut own);
         }
+        let across = slopes.transpose();
+        let gram = match slopes.nrows() <= slopes.ncols() {
+            true => multiply_adjoint(&across, &across),
+            false => multiply_adjoint(&slopes, &slopes),
+        };
         Ok(Self {
-            slopes: slopes.transpose(),
+            slopes: across,
+            gram,
             residual,
             factors,
         })
@@ -295,20 +301,14 @@ impl Problem {
 
     /// The model after the step of this price; `None` where it is not finite.
     fn moved(&self, model: &Model, places: &[Place<'_>], price: f64) -> Option<Model> {
-        let (rows, columns) = self.slopes.shape();
-        let step = match columns <= rows {
-            true => {
-                let mut normal = self.slopes.tr_mul(&self.slopes);
-                (0..columns).for_each(|i| normal[(i, i)] += price);
-                Cholesky::new(normal).map(|root| root.solve(&self.slopes.tr_mul(&self.residual)))
-            }
-            false => {
-                let mut kernel = &self.slopes * self.slopes.transpose();
-                (0..rows).for_each(|i| kernel[(i, i)] += price);
-                Cholesky::new(kernel).map(|root| self.slopes.tr_mul(&root.solve(&self.residual)))
-            }
+        let mut priced = self.gram.clone();
+        (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
+        let root = Cholesky::new(priced)?;
+        // (JᵀJ + ρ)⁻¹ Jᵀ = Jᵀ (JJᵀ + ρ)⁻¹
+        let step = match self.slopes.ncols() <= self.slopes.nrows() {
+            true => root.solve(&self.slopes.tr_mul(&self.residual)),
+            false => self.slopes.tr_mul(&root.solve(&self.residual)),
         };
-        let step = step.filter(|step| step.iter().all(|value| value.is_finite()))?;
         let mut moved = model.clone();
         for (place, factor) in places.iter().zip(&self.factors) {
             let mut own = step.rows(place.first, factor.nrows()).into_owned();
@@ -330,7 +330,20 @@ fn rows_of(
     combinations: &[Vec<f64>],
 ) -> Result<(DMatrix<f64>, DVector<f64>), CalibrateError> {
     let model = network.model();
-    let reduced = network.logits(sequence)?;
+    let system = |place: &Place<'_>| &model.blocks[place.layer].systems[place.channel];
+    let last = places.last();
+    let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
+    let mut slopes = DMatrix::zeros(parameters, combinations.len());
+    let reduced = network.feel(sequence, combinations, |layer, heard, felt| {
+        for place in places.iter().filter(|place| place.layer == layer) {
+            let heard = heard.column(place.channel);
+            let output = output_slopes(system(place), heard.as_slice());
+            for (mut column, felt) in slopes.column_iter_mut().zip(&felt) {
+                let own = output.tr_mul(&felt.column(place.channel));
+                column.rows_mut(place.first, own.nrows()).copy_from(&own);
+            }
+        }
+    })?;
     let left = |combination: &Vec<f64>| {
         let terms = combination.iter().zip(logits.iter().zip(&reduced));
         terms
@@ -338,30 +351,6 @@ fn rows_of(
             .sum::<f64>()
     };
     let residual = DVector::from_iterator(combinations.len(), combinations.iter().map(left));
-    let system = |place: &Place<'_>| &model.blocks[place.layer].systems[place.channel];
-    let parameters = places
-        .last()
-        .map_or(0, |p| p.first + 2 * system(p).order() + 1);
-    let mut slopes = DMatrix::zeros(parameters, combinations.len());
-    let mut outputs: Vec<Option<DMatrix<f64>>> = vec![None; places.len()];
-    let asked: Vec<&[f64]> = combinations.iter().map(Vec::as_slice).collect();
-    network.feel(sequence, &asked, |combination, layer, heard, slope| {
-        let own = places
-            .iter()
-            .enumerate()
-            .filter(|(_, place)| place.layer == layer);
-        for (index, place) in own {
-            if outputs[index].is_none() {
-                let heard = heard.column(place.channel);
-                outputs[index] = Some(output_slopes(system(place), heard.as_slice()));
-            }
-            if let Some(output) = &outputs[index] {
-                let felt = output.tr_mul(&slope.column(place.channel));
-                let mut rows = slopes.column_mut(combination);
-                rows.rows_mut(place.first, felt.nrows()).copy_from(&felt);
-            }
-        }
-    })?;
     Ok((slopes, residual))
 }
 

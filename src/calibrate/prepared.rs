@@ -163,54 +163,60 @@ impl<'a> Prepared<'a> {
     /// [`CalibrateError::Setting`] for a size out of range; [`CalibrateError::Compress`].
     pub fn reduce(&self, settings: &Settings) -> Result<Calibrated, CalibrateError> {
         let budget = settings.budget(self.model)?;
-        let trial = self.best(settings, budget)?;
-        let mut model = self.model.clone();
-        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
-        let mut records = Vec::with_capacity(self.layers.len());
-        let parts = model.blocks.iter_mut().zip(&self.layers).zip(&trial.orders);
-        for ((block, layer), orders) in parts {
-            records.push(layer.reduce(block, orders, settings.refinement, kernel_length)?);
-        }
-        let mut calibrated = Calibrated {
-            choice: self.choice(settings, &trial, &records),
-            model,
-            records,
+        let mut trial = self.best(settings, budget)?;
+        let followed = match settings.sequential {
+            true => self.follow(settings, &mut trial)?,
+            false => None,
         };
-        if settings.sequential {
-            self.follow(settings, &trial, kernel_length, &mut calibrated)?;
-        }
-        if settings.fit_logits && !matches!(settings.size, Size::Error(_)) {
-            self.fit(settings, &trial.orders, kernel_length, &mut calibrated)?;
-        }
-        Ok(calibrated)
+        let sequential = settings.sequential.then_some(followed.is_some());
+        let layers = followed.as_ref().unwrap_or(&self.layers);
+        let fit = match settings.fit_logits && !matches!(settings.size, Size::Error(_)) {
+            true => self.fit(layers, &mut trial)?,
+            false => None,
+        };
+        let records = self.records(settings, layers, &trial)?;
+        Ok(Calibrated {
+            choice: Choice {
+                sequential,
+                fit,
+                ..self.choice(settings, &trial, &records)
+            },
+            model: trial.model,
+            records,
+        })
     }
 
     /// Fits all channels together to the logits, where there are sequences and pooled logits.
     fn fit(
         &self,
-        settings: &Settings,
-        orders: &[Vec<usize>],
-        kernel_length: usize,
-        calibrated: &mut Calibrated,
-    ) -> Result<(), CalibrateError> {
-        let Some((model, fit)) = fit_logits(self, &calibrated.model)? else {
-            return Ok(());
+        layers: &[HeardLayer],
+        trial: &mut Trial,
+    ) -> Result<Option<LogitFit>, CalibrateError> {
+        let Some((model, fit)) = fit_logits(self, layers, &trial.model)? else {
+            return Ok(None);
         };
         if fit.steps > 0 {
-            let mut records = Vec::with_capacity(self.layers.len());
-            let blocks = self.model.blocks.iter().zip(&model.blocks);
-            for (((full, fitted), layer), orders) in blocks.zip(&self.layers).zip(orders) {
-                let fitted: Vec<_> = orders.iter().copied().zip(&fitted.systems).collect();
-                let refinement = settings.refinement;
-                records.push(layer.record_of(full, &fitted, refinement, kernel_length)?);
-            }
-            calibrated.records = records;
-            calibrated.choice.relative_error = self.relative_error(&model)?;
-            calibrated.choice.logit_change = self.logit_change(&model)?;
-            calibrated.model = model;
+            trial.change = self.logit_change(&model)?;
+            trial.model = model;
         }
-        calibrated.choice.fit = Some(fit);
-        Ok(())
+        Ok(Some(fit))
+    }
+
+    /// What is told of the model of a trial, whose systems come from the cuts of `layers`.
+    fn records(
+        &self,
+        settings: &Settings,
+        layers: &[HeardLayer],
+        trial: &Trial,
+    ) -> Result<Vec<LayerRecord>, CalibrateError> {
+        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
+        let blocks = self.model.blocks.iter().zip(&trial.model.blocks);
+        let parts = blocks.zip(layers).zip(&trial.orders);
+        let records = parts.map(|(((full, reduced), layer), orders)| {
+            let systems: Vec<_> = orders.iter().copied().zip(&reduced.systems).collect();
+            layer.record_of(full, &systems, settings.refinement, kernel_length)
+        });
+        Ok(records.collect::<Result<_, _>>()?)
     }
 
     fn choice(&self, settings: &Settings, trial: &Trial, records: &[LayerRecord]) -> Choice {
@@ -239,7 +245,7 @@ impl<'a> Prepared<'a> {
                 0.0
             },
             logit_change: trial.change,
-            sequential: settings.sequential.then_some(false),
+            sequential: None,
             fit: None,
         }
     }
@@ -389,8 +395,8 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the logits z, centred where there are several, of any model in the place of this one over
-    /// the calibration sequences. `None` without sequences.
+    /// √(Σ ‖z − z_r‖²/Σ ‖z‖²) of the logits z, centred where there are several, of any model in
+    /// the place of this one over the calibration sequences. `None` without sequences.
     ///
     /// # Errors
     /// [`CalibrateError::Infer`].
@@ -404,47 +410,37 @@ impl<'a> Prepared<'a> {
     }
 
     /// Reduces each layer again, with the orders found, for what it hears in the network reduced
-    /// so far; kept if that brings the logits nearer.
+    /// so far; the layers so heard, if that brings the logits nearer.
     fn follow(
         &self,
         settings: &Settings,
-        trial: &Trial,
-        kernel_length: usize,
-        calibrated: &mut Calibrated,
-    ) -> Result<(), CalibrateError> {
+        trial: &mut Trial,
+    ) -> Result<Option<Vec<HeardLayer>>, CalibrateError> {
         if self.sequences.is_empty() {
             let what = "--sequential needs the calibration sequences, not only their statistics";
             return Err(CalibrateError::Weight(what.to_string()));
         }
         let length = self.calibration.length();
         let mut model = trial.model.clone();
-        let mut records = Vec::with_capacity(self.layers.len());
+        let mut layers = Vec::with_capacity(self.layers.len());
         for (index, orders) in trial.orders.iter().enumerate() {
             let network = Network::new(&model, length, InferPath::Fft)?;
             let inputs = heard(&network, self.sequences, index)?;
-            let mut block = self.model.blocks[index].clone();
-            let layer = HeardLayer::new(&block, |h| match self.moments {
+            let full = &self.model.blocks[index];
+            let layer = HeardLayer::new(full, |h| match self.moments {
                 true => InputWeight::moments(&inputs[h]),
                 false => InputWeight::of_sequences(&inputs[h]),
             })?;
-            records.push(layer.reduce(&mut block, orders, settings.refinement, kernel_length)?);
-            model.blocks[index] = block;
+            model.blocks[index].systems = layer.systems(full, orders, settings.refinement)?;
+            layers.push(layer);
         }
         let change = self.logit_change(&model)?;
-        if change < calibrated.choice.logit_change {
-            let old = Trial {
-                change,
-                orders: trial.orders.clone(),
-                factors: trial.factors.clone(),
-                importance: trial.importance,
-                model: model.clone(),
-            };
-            calibrated.choice = self.choice(settings, &old, &records);
-            calibrated.choice.sequential = Some(true);
-            calibrated.model = model;
-            calibrated.records = records;
+        if change >= trial.change {
+            return Ok(None);
         }
-        Ok(())
+        trial.change = change;
+        trial.model = model;
+        Ok(Some(layers))
     }
 }
 

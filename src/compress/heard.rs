@@ -357,23 +357,11 @@ impl HeardLayer {
         refinement: Refinement,
         kernel_length: usize,
     ) -> Result<LayerRecord, CompressError> {
-        let order_before = block.order();
-        let channels = self.channels.par_iter().zip(orders).enumerate();
-        let reduced: Vec<(DiagonalSystem, ChannelRecord)> = channels
-            .map(|(index, (channel, &order))| {
-                let reduced = channel.cut(order, refinement).and_then(|cut| {
-                    let candidate = cut.candidate.clone();
-                    let (system, mut record) =
-                        measured(&channel.system, candidate, index, kernel_length)?;
-                    record.weighted = Some(cut.record.clone());
-                    Ok((system, record))
-                });
-                reduced.map_err(|error| fault(block, index, error))
-            })
-            .collect::<Result<_, _>>()?;
-        let (systems, records) = reduced.into_iter().unzip();
+        let systems = self.systems(block, orders, refinement)?;
+        let cut: Vec<_> = orders.iter().copied().zip(&systems).collect();
+        let record = self.record_of(block, &cut, refinement, kernel_length)?;
         block.systems = systems;
-        Ok(LayerRecord::new(block.name.clone(), order_before, records))
+        Ok(record)
     }
 }
 

@@ -34,27 +34,28 @@ impl Network<'_> {
         combination: &[f64],
     ) -> Result<Vec<Felt>, InferError> {
         let mut felt = Vec::with_capacity(self.layers.len());
-        let each = |_, _, heard: &DMatrix<f64>, slope| {
-            let heard = heard.clone();
+        let combination = combination.to_vec();
+        self.feel(sequence, &[combination], |_, heard, mut slopes| {
+            let slope = slopes.swap_remove(0);
             felt.push(Felt { heard, slope });
-        };
-        self.feel(sequence, &[combination], each)?;
+        })?;
         felt.reverse();
         Ok(felt)
     }
 
-    /// One forward pass, then one backward pass for each combination of the logits. `show` gets the
-    /// index of the combination and of the layer, from the last one down, what the layer heard, and
-    /// the derivative by its channels' output, both L × H. Cost about 1 + 2 n forward passes.
+    /// One forward pass, whose logits are returned, and one backward pass for n combinations of
+    /// the logits. `show` gets the index of every layer, from the last one down, what it heard, and
+    /// for each combination the derivative by its channels' output, all L × H. Cost about 1 + 2 n
+    /// forward passes; memory O(L H) for each layer and each combination.
     ///
     /// # Errors
     /// As [`Network::logits`].
-    pub fn feel(
+    pub(crate) fn feel(
         &self,
         sequence: Sequence<'_>,
-        combinations: &[&[f64]],
-        mut show: impl FnMut(usize, usize, &DMatrix<f64>, DMatrix<f64>),
-    ) -> Result<(), InferError> {
+        combinations: &[Vec<f64>],
+        mut show: impl FnMut(usize, DMatrix<f64>, Vec<DMatrix<f64>>),
+    ) -> Result<Vec<f64>, InferError> {
         let mut x = self.encode(sequence)?;
         let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
@@ -62,15 +63,18 @@ impl Network<'_> {
             traces.push(trace);
             x = next;
         }
-        for (index, combination) in combinations.iter().enumerate() {
-            let mut slope = self.head_slope(x.shape(), combination);
-            for (l, (layer, trace)) in self.layers.iter().zip(&traces).enumerate().rev() {
-                let (below, own) = layer.backward(trace, slope);
-                show(index, l, &trace.heard, own);
-                slope = below;
-            }
+        let shape = x.shape();
+        let logits = self.head(x);
+        let slopes = combinations.iter();
+        let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(shape, c)).collect();
+        for (index, (layer, trace)) in self.layers.iter().zip(traces).enumerate().rev() {
+            let passed = slopes.into_iter();
+            let passed = passed.map(|slope| layer.backward(&trace, slope));
+            let (below, own) = passed.unzip();
+            show(index, trace.heard, own);
+            slopes = below;
         }
-        Ok(())
+        Ok(logits)
     }
 
     /// The derivative of a combination of the logits by the last layer's output.

@@ -172,6 +172,11 @@ impl<'a> Network<'a> {
         for layer in &self.layers {
             x = layer.forward(x);
         }
+        Ok(self.head(x))
+    }
+
+    /// The logits from the last layer's output.
+    fn head(&self, x: DMatrix<f64>) -> Vec<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
         let pooled = match head.pooling {
             Some(Pooling::Mean) => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
@@ -179,7 +184,7 @@ impl<'a> Network<'a> {
             None => x,
         };
         let logits = apply_linear(&head.linear, &pooled);
-        Ok(logits.transpose().iter().copied().collect())
+        logits.transpose().iter().copied().collect()
     }
 
     /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
