@@ -13,6 +13,7 @@ use crate::calibrate::Prepared;
 use crate::calibrate::Settings;
 use crate::calibrate::WeightChoice;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::check_destination;
 use crate::cli::common::positive;
 use crate::cli::printer::Printer;
 use crate::compress::Allocation;
@@ -357,6 +358,23 @@ fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
         );
         printer.note("note", &text);
     }
+}
+
+/// Whether a picture may be written, before long work.
+pub(super) fn check_picture(
+    picture: Option<&Path>,
+    checkpoint: &Path,
+    calibrate: &str,
+    data: Option<&Source>,
+) -> anyhow::Result<()> {
+    let Some(picture) = picture else {
+        return Ok(());
+    };
+    let source = source_path(calibrate);
+    let mut inputs = vec![checkpoint];
+    inputs.extend(source.as_deref());
+    inputs.extend(data.and_then(Source::path));
+    Ok(check_destination(picture, &inputs)?)
 }
 
 /// The path of a source if it is one, so that it is not overwritten.

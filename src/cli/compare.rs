@@ -11,12 +11,11 @@ use crate::calibrate::Prepared;
 use crate::calibrate::Settings;
 use crate::calibrate::Size;
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::check_destination;
 use crate::checkpoint::write_text;
 use crate::cli::calibration::Heard;
 use crate::cli::calibration::Ways;
+use crate::cli::calibration::check_picture;
 use crate::cli::calibration::prepare;
-use crate::cli::calibration::source_path;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::open;
@@ -186,7 +185,13 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    check_picture(arguments)?;
+    let data = arguments.data.as_ref();
+    check_picture(
+        arguments.picture.as_deref(),
+        path,
+        &arguments.calibrate,
+        data,
+    )?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     check_orders(arguments, &checkpoint)?;
     let data = match &arguments.data {
@@ -235,18 +240,6 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         return printer.json(&document);
     }
     show(&document, printer)
-}
-
-/// Whether the picture may be written, before long work.
-fn check_picture(arguments: &Arguments) -> anyhow::Result<()> {
-    let Some(picture) = &arguments.picture else {
-        return Ok(());
-    };
-    let source = source_path(&arguments.calibrate);
-    let mut inputs = vec![arguments.input.checkpoint.as_path()];
-    inputs.extend(source.as_deref());
-    inputs.extend(arguments.data.as_ref().and_then(Source::path));
-    Ok(check_destination(picture, &inputs)?)
 }
 
 fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<()> {

@@ -504,10 +504,11 @@ fn fitted(fit: &LogitFit) -> String {
         return "fitted     no step of all channels together brings the logits nearer".to_string();
     }
     format!(
-        "fitted     {} residues and feedthroughs to the logits in {} steps: {} → {} on sequences \
-         that took no part",
+        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on sequences that \
+         took no part",
         grouped(fit.parameters),
         fit.steps,
+        if fit.steps == 1 { "step" } else { "steps" },
         percent(fit.before),
         percent(fit.after)
     )
