@@ -90,6 +90,7 @@ fn over_channels() -> Result<Panel, Failure> {
                 name: "layer".into(),
                 systems: systems.collect::<Result<_, _>>()?,
                 backward: Vec::new(),
+                backward_from: 1,
                 output: None,
                 norm: None,
             };

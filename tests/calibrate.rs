@@ -72,6 +72,7 @@ impl Draw {
             name: format!("layers.{index}"),
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
             backward: Vec::new(),
+            backward_from: 1,
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),
                 gated,

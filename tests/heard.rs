@@ -128,6 +128,7 @@ fn block(system: &DiagonalSystem) -> Block {
         name: "layer".into(),
         systems: vec![system.clone()],
         backward: Vec::new(),
+        backward_from: 1,
         output: None,
         norm: None,
     }

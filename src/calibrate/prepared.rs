@@ -125,6 +125,13 @@ impl<'a> Prepared<'a> {
                 block.name
             )));
         }
+        if let Some(block) = model.blocks.iter().find(|block| !block.is_siso()) {
+            return Err(CalibrateError::Weight(format!(
+                "layer `{}` has one system for several channels; calibration knows channels with \
+                 one input and one output each",
+                block.name
+            )));
+        }
         let moments = by_moments(model, calibration.length(), sequences, choice)?;
         let network = match sequences {
             [] => None,

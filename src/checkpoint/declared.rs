@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Transform;
 use crate::model::Placement;
 use crate::model::Pooling;
 
@@ -33,6 +34,47 @@ pub struct Declared {
     /// kernel errors are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
+    /// How the full state-spaces/s4 repository, or S5, discretises.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discretisation: Option<Discretisation>,
+    /// What `inv_dt` of state-spaces/s4 v4 goes through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dt_transform: Option<Transform>,
+    /// What the stored decays of state-spaces/s4 v3 and v4 go through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub real_transform: Option<Transform>,
+    /// The limit on frequencies (`bandlimit`) of state-spaces/s4 v4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandlimit: Option<f64>,
+    /// Whether S5 stores one of each conjugate pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conj_sym: Option<bool>,
+    /// Whether S5 cuts real parts at −1e-4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_eigs: Option<bool>,
+}
+
+/// How a continuous system becomes a discrete one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Discretisation {
+    /// Zero-order hold.
+    Zoh,
+    /// Bilinear, after Tustin.
+    Bilinear,
+    /// The softmax kernel of DSS, for a length L.
+    Dss,
+}
+
+impl Discretisation {
+    /// The name in the public code's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Discretisation::Zoh => "zoh",
+            Discretisation::Bilinear => "bilinear",
+            Discretisation::Dss => "dss",
+        }
+    }
 }
 
 /// The kernel formulas of the public DSS code.
@@ -76,6 +118,12 @@ impl Declared {
             per_step: self.per_step || other.per_step,
             dss_version: self.dss_version.or(other.dss_version),
             length: self.length.or(other.length),
+            discretisation: self.discretisation.or(other.discretisation),
+            dt_transform: self.dt_transform.or(other.dt_transform),
+            real_transform: self.real_transform.or(other.real_transform),
+            bandlimit: self.bandlimit.or(other.bandlimit),
+            conj_sym: self.conj_sym.or(other.conj_sym),
+            clip_eigs: self.clip_eigs.or(other.clip_eigs),
         }
     }
 

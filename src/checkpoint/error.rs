@@ -150,6 +150,30 @@ pub enum Fault {
         /// What the layout lacks.
         why: &'static str,
     },
+    /// Two directions of a layer that have grown apart.
+    #[error(
+        "layer `{layer}`, channel {channel}: its two directions have different poles, expected the \
+         same, all that the layout holds"
+    )]
+    NotShared {
+        /// The layer.
+        layer: String,
+        /// The channel.
+        channel: usize,
+    },
+    /// A feedthrough between channels in a layout that has one number for each.
+    #[error(
+        "layer `{layer}`: the feedthrough has an entry at row {row}, column {column}; expected a \
+         diagonal matrix, all that the layout holds"
+    )]
+    DenseFeedthrough {
+        /// The layer.
+        layer: String,
+        /// Row of the entry.
+        row: usize,
+        /// Its column.
+        column: usize,
+    },
     /// A number that the file's number format cannot hold.
     #[error("tensor `{tensor}` would hold {value:e}, which does not fit its dtype {dtype:?}")]
     Overflow {
@@ -219,8 +243,9 @@ impl Fault {
         match self {
             Fault::Undeclared { hint, .. } => Some((*hint).to_string()),
             Fault::NoLayer { .. } => Some(
-                "layers are known by their tensor names: S4D (log_dt, log_A_real, A_imag, C) and \
-                 DSS (log_dt, Lambda or Lambda_log_neg_re, W); docs/formats.md lists them"
+                "layers are known by their tensor names, e.g. S4D (log_dt, log_A_real, A_imag, C), \
+                 DSS (log_dt, Lambda or Lambda_log_neg_re, W), S5 (Lambda_re, B, C, log_step), LRU \
+                 (nu_log, theta_log); docs/formats.md lists them all"
                     .to_string(),
             ),
             Fault::Unconsumed { .. } => Some(

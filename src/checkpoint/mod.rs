@@ -5,20 +5,19 @@
 //! an unchanged model is written back bit for bit, and a reduced one differs only in the tensors
 //! that hold its poles and residues.
 //!
-//! One file per layout, with `decode` beside `encode`; no convention of a layout leaks out.
+//! One file per layout in `layout/`, with `decode` beside `encode`; no convention of a layout leaks
+//! out.
 
 mod archive;
 mod archive_error;
 mod declared;
 mod destination;
-mod dss;
-mod encoded;
 mod error;
-mod layer;
+mod layout;
 mod pickle;
 mod refuse;
-mod s4d;
 mod safetensors_file;
+mod settle;
 mod tensor;
 mod tensors;
 mod torch_file;
@@ -32,11 +31,13 @@ pub use archive::write_arrays_with;
 pub use archive::write_text;
 pub use archive_error::ArchiveError;
 pub use declared::Declared;
+pub use declared::Discretisation;
 pub use declared::DssVersion;
 pub use destination::check_destination;
 pub use destination::write_whole;
 pub use error::CheckpointError;
 pub use error::Fault;
+pub use layout::Transform;
 pub use tensor::Dtype;
 pub use tensor::RawTensor;
 
@@ -44,13 +45,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::Block;
+use num_complex::Complex64;
+
 use crate::model::Model;
 use crate::ssm::DiagonalSystem;
 
 use declared::Metadata;
-use encoded::Encoded;
-use encoded::Role;
+use layout::Dynamics;
+use layout::Encoded;
+use layout::Role;
 use tensors::Tensors;
 use tree::Parts;
 use tree::Structure;
@@ -67,6 +70,8 @@ pub struct Checkpoint {
 struct Encoding {
     archive: Archive,
     structure: Structure,
+    /// Tensors around the layers that are not understood.
+    carried: usize,
 }
 
 /// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
@@ -109,8 +114,14 @@ fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<C
     let structure = Structure::detect(names(), declared.or(in_file).or(in_sidecar))?;
     let tensors = Tensors::new(&archive, &structure.prefix);
     let model = structure.decode(&tensors, parts)?;
-    tensors.require_all_used()?;
-    let encoding = Arc::new(Encoding { archive, structure });
+    let closed = structure.closed();
+    tensors.require_all_used(closed.as_deref())?;
+    let carried = tensors.unused(None).len();
+    let encoding = Arc::new(Encoding {
+        archive,
+        structure,
+        carried,
+    });
     Ok(Checkpoint { model, encoding })
 }
 
@@ -137,8 +148,9 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
         let archive = Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
         let tensors = Tensors::new(&archive, &structure.prefix);
         for layout in &structure.layers {
-            let systems = layout.decode(&tensors);
-            layers.push(systems.map_err(|fault| not_readable(fault.at(written), path))?);
+            let dynamics = layout.decode(&tensors);
+            let dynamics = dynamics.map_err(|fault| not_readable(fault.at(written), path))?;
+            layers.push([dynamics.systems, dynamics.backward].concat());
         }
         Ok::<(), CheckpointError>(())
     };
@@ -155,7 +167,8 @@ fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {
 /// What a written file holds, read back from it.
 #[derive(Debug, Clone)]
 pub struct Written {
-    /// The systems of every layer and channel, as rounded to the file's number format.
+    /// The systems of every layer and channel, as rounded to the file's number format, those
+    /// backwards in time after the others.
     pub layers: Vec<Vec<DiagonalSystem>>,
 }
 
@@ -190,10 +203,10 @@ impl Checkpoint {
         }
     }
 
-    /// The family of the layers, `S4D` or `DSS`.
+    /// The family of the layers, e.g. `S4D` or `DSS`.
     pub fn family(&self) -> &'static str {
         let first = self.encoding.structure.layers.first();
-        first.map_or("", layer::LayerLayout::family)
+        first.map_or("", |layout| layout.family())
     }
 
     /// What was declared, or assumed in its place.
@@ -204,6 +217,13 @@ impl Checkpoint {
     /// What was assumed because neither the file nor a person said it.
     pub fn assumptions(&self) -> &[String] {
         &self.encoding.structure.assumptions
+    }
+
+    /// Tensors around the layers of a network that is not known. They are written back as they
+    /// are; where there are any, or the network is not known for other reasons, the model has
+    /// neither encoder nor head.
+    pub fn carried(&self) -> usize {
+        self.encoding.carried
     }
 
     /// What the file held besides the model.
@@ -229,7 +249,9 @@ impl Checkpoint {
     /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and
     /// output map.
     pub fn layer_parameters(&self, layer: usize) -> usize {
-        let Encoding { archive, structure } = self.encoding.as_ref();
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
         let head = structure.layer_prefix(layer);
         let names = archive.names().filter(|name| name.starts_with(&head));
         let shapes = names.filter_map(|name| archive.shape(name));
@@ -243,25 +265,27 @@ impl Checkpoint {
     }
 
     fn encode(&self) -> Result<BTreeMap<String, RawTensor>, Fault> {
-        let Encoding { archive, structure } = self.encoding.as_ref();
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
         require_equal("blocks", self.model.blocks.len(), structure.layers.len())?;
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
-            if !block.backward.is_empty() {
-                return Err(Fault::OtherModel {
-                    what: "systems that run backwards in time",
-                    found: block.backward.len(),
-                    expected: 0,
-                });
-            }
             let stored = layout.decode(&tensors)?;
-            require_equal("channels", block.channels(), stored.len())?;
-            let roles = changed_roles(block, &stored);
+            require_equal("channels", block.systems.len(), stored.systems.len())?;
+            let backward = "systems that run backwards in time";
+            require_equal(backward, block.backward.len(), stored.backward.len())?;
+            let dynamics = Dynamics {
+                systems: block.systems.clone(),
+                backward: block.backward.clone(),
+                backward_from: block.backward_from,
+            };
+            let roles = changed_roles(&dynamics, &stored);
             if roles.is_empty() {
                 continue;
             }
-            for encoded in layout.encode(&block.systems, &tensors)? {
+            for encoded in layout.encode(&dynamics, &tensors)? {
                 if !roles.contains(&encoded.role) {
                     continue;
                 }
@@ -269,8 +293,7 @@ impl Checkpoint {
                 let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
                 let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
                 let shape = encoded.shape.unwrap_or(stored_shape);
-                let tensor = RawTensor::from_f64(dtype, shape, &encoded.data);
-                require_finite(&name, &tensor, &encoded.data)?;
+                let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
                 changed.insert(name, tensor);
             }
         }
@@ -288,8 +311,10 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     }
     let structure = Structure::new(model, softmax)?;
     let mut encoded = structure.encode(model);
+    let nothing = Archive::in_memory(NEW, BTreeMap::new());
     for (block, layout) in model.blocks.iter().zip(&structure.layers) {
-        encoded.extend(layout.encode_new(&block.systems)?);
+        let dynamics = Dynamics::causal(block.systems.clone());
+        encoded.extend(layout.encode(&dynamics, &Tensors::new(&nothing, ""))?);
     }
     let mut tensors = BTreeMap::new();
     for Encoded {
@@ -303,7 +328,11 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     }
     let archive = Archive::in_memory(NEW, tensors);
     let model = structure.decode(&Tensors::new(&archive, ""), Parts::Whole)?;
-    let encoding = Arc::new(Encoding { archive, structure });
+    let encoding = Arc::new(Encoding {
+        archive,
+        structure,
+        carried: 0,
+    });
     Ok(Checkpoint { model, encoding })
 }
 
@@ -336,6 +365,33 @@ fn changed_weights(
     Ok(changed)
 }
 
+/// The tensor of a file: pairs on the last axis become complex numbers where it holds those.
+fn raw_tensor(
+    name: &str,
+    dtype: Dtype,
+    mut shape: Vec<usize>,
+    values: &[f64],
+) -> Result<RawTensor, Fault> {
+    if dtype != Dtype::C64 {
+        let tensor = RawTensor::from_f64(dtype, shape, values);
+        require_finite(name, &tensor, values)?;
+        return Ok(tensor);
+    }
+    shape.pop();
+    let pairs = values.chunks_exact(2);
+    let pairs: Vec<_> = pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect();
+    let tensor = RawTensor::from_c64(shape, &pairs);
+    let rounded = tensor.to_c64(name)?;
+    match rounded.iter().position(|value| !value.is_finite()) {
+        None => Ok(tensor),
+        Some(index) => Err(Fault::Overflow {
+            tensor: name.to_string(),
+            value: values[2 * index],
+            dtype,
+        }),
+    }
+}
+
 /// Rounding to the file's number format must not overflow.
 fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
     let rounded = tensor.to_f64(name)?;
@@ -361,8 +417,10 @@ fn require_equal(what: &'static str, found: usize, expected: usize) -> Result<()
 }
 
 /// Which parts of a layer's systems are not those of the file.
-fn changed_roles(block: &Block, stored: &[DiagonalSystem]) -> Vec<Role> {
-    let pairs = || block.systems.iter().zip(stored);
+fn changed_roles(new: &Dynamics, stored: &Dynamics) -> Vec<Role> {
+    let both = |dynamics: &Dynamics| [&dynamics.systems[..], &dynamics.backward].concat();
+    let (new, stored) = (both(new), both(stored));
+    let pairs = || new.iter().zip(&stored);
     let modes = |a: &DiagonalSystem, b: &DiagonalSystem| {
         a.exponents() == b.exponents() && a.input() == b.input() && a.output() == b.output()
     };

@@ -10,7 +10,7 @@ struct Mark {
 }
 
 /// Ordered: the first mark that any tensor bears decides.
-const MARKS: [Mark; 12] = [
+const MARKS: [Mark; 5] = [
     Mark {
         ending: &["kernel.P", "kernel.kernel.P", "kernel.Q"],
         what: "an S4 layer in diagonal-plus-low-rank form (DPLR)",
@@ -39,30 +39,14 @@ const MARKS: [Mark; 12] = [
         why: "only causal layers are read",
     },
     Mark {
-        ending: &["inv_A_real", "log_w_real", "kernel.inv_dt"],
-        what: "a diagonal kernel of the full state-spaces/s4 repository",
-        why: "this version reads the standalone S4D layer only",
-    },
-    Mark {
-        ending: &["log_step", "Lambda_re"],
-        what: "an S5 layer",
-        why: "this version reads S4D and DSS layers only",
-    },
-    Mark {
-        ending: &["nu_log", "theta_log"],
-        what: "an LRU layer",
-        why: "this version reads S4D and DSS layers only",
-    },
-    Mark {
-        ending: &["move.delta", "move.omega"],
-        what: "a MEGA moving-average layer",
-        why: "this version reads S4D and DSS layers only",
-    },
-    Mark {
         ending: &["weight_g", "weight_v"],
         what: "a model with weight normalisation",
         why: "fold it before saving (torch.nn.utils.remove_weight_norm)",
     },
+];
+
+/// Marks of models without a state space layer.
+const OTHERS: [Mark; 3] = [
     Mark {
         ending: &[
             "attn.in_proj_weight",
@@ -86,7 +70,16 @@ const MARKS: [Mark; 12] = [
 
 /// An error when a name bears the mark of a model that is known and not taken.
 pub(super) fn refuse_known<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), Fault> {
-    for mark in &MARKS {
+    refuse(&MARKS, names)
+}
+
+/// The same for models in which no layer was found.
+pub(super) fn refuse_others<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), Fault> {
+    refuse(&OTHERS, names)
+}
+
+fn refuse<'a>(marks: &[Mark], names: impl Iterator<Item = &'a str> + Clone) -> Result<(), Fault> {
+    for mark in marks {
         let mut bearers = names.clone().filter(|name| {
             let mut endings = mark.ending.iter();
             endings.any(|ending| *name == *ending || name.ends_with(&format!(".{ending}")))

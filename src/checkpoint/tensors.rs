@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use num_complex::Complex64;
 
 use crate::checkpoint::Archive;
+use crate::checkpoint::Dtype;
 use crate::checkpoint::error::Fault;
 
 /// The tensors below one prefix. Every read is remembered, so that what is left over shows.
@@ -84,18 +85,80 @@ impl<'a> Tensors<'a> {
         Err(self.wrong_shape(name, values.shape, expected))
     }
 
-    /// D of every channel, stored as [channels] or [1, channels]; 0 where a bare kernel has none.
+    /// Complex numbers of one of the given shapes, or of any: a complex tensor, or a real one with
+    /// a last axis of two. The shape is that of the complex numbers.
+    pub(super) fn complex(
+        &self,
+        name: &str,
+        shapes: &[&[usize]],
+    ) -> Result<(Vec<usize>, Vec<Complex64>), Fault> {
+        let shown: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+        let expected = match shown.is_empty() {
+            true => "complex numbers, or pairs of real ones".to_string(),
+            false => format!(
+                "complex numbers, or pairs of real ones, {}",
+                shown.join(" or ")
+            ),
+        };
+        let full = self.full(name);
+        let (shape, values) = match self.archive.dtype(&full) {
+            Some(Dtype::C64) => {
+                let raw = self.archive.tensor(&full)?;
+                let values = raw.to_c64(&full)?;
+                if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+                    let value = values[index].re + values[index].im;
+                    let tensor = full;
+                    return Err(Fault::NotFinite {
+                        tensor,
+                        value,
+                        index,
+                    });
+                }
+                self.used.borrow_mut().insert(full);
+                (raw.shape, values)
+            }
+            _ => {
+                let found = self.values(name, &expected)?;
+                match found.shape.split_last() {
+                    Some((2, shape)) => (shape.to_vec(), found.to_complex()),
+                    _ => return Err(self.wrong_shape(name, found.shape, &expected)),
+                }
+            }
+        };
+        if shapes.is_empty() || shapes.contains(&shape.as_slice()) {
+            return Ok((shape, values));
+        }
+        Err(self.wrong_shape(name, shape, &expected))
+    }
+
+    /// The number of axes of a tensor, where it is there.
+    pub(super) fn rank(&self, name: &str) -> Option<usize> {
+        self.archive.shape(&self.full(name)).map(<[usize]>::len)
+    }
+
+    /// D of every channel, one row for each of its outputs: stored as [channels] or [outputs,
+    /// channels], with as many outputs as kernels, or half as many where the layer runs in both
+    /// directions. Zeros where a bare kernel has none.
     pub(super) fn feedthrough(
         &self,
         name: Option<&str>,
         channels: usize,
-    ) -> Result<Vec<f64>, Fault> {
+        kernels: usize,
+    ) -> Result<Vec<Vec<f64>>, Fault> {
         let Some(name) = name else {
-            return Ok(vec![0.0; channels]);
+            return Ok(vec![vec![0.0; channels]; kernels]);
         };
-        let shapes: [&[usize]; 2] = [&[channels], &[1, channels]];
-        let expected = format!("[{channels}] or [1, {channels}]");
-        Ok(self.shaped(name, &shapes, &expected)?.data)
+        let expected = format!("[{channels}] or [{kernels}, {channels}]");
+        let found = self.values(name, &expected)?;
+        let rows = match *found.shape.as_slice() {
+            [h] if h == channels => 1,
+            [rows, h] if h == channels => rows,
+            _ => return Err(self.wrong_shape(name, found.shape, &expected)),
+        };
+        if rows != kernels && 2 * rows != kernels {
+            return Err(self.wrong_shape(name, found.shape, &expected));
+        }
+        Ok(found.data.chunks(channels).map(<[f64]>::to_vec).collect())
     }
 
     pub(super) fn wrong_shape(&self, name: &str, found: Vec<usize>, expected: &str) -> Fault {
@@ -106,11 +169,18 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// An error when any tensor of the file was not used.
-    pub(super) fn require_all_used(&self) -> Result<(), Fault> {
+    /// The tensors below some prefixes that were not used, or all such tensors of the file.
+    pub(super) fn unused(&self, below: Option<&[String]>) -> Vec<String> {
         let used = self.used.borrow();
-        let names = self.archive.names().filter(|name| !used.contains(*name));
-        let tensors: Vec<String> = names.map(str::to_string).collect();
+        let inside = |name: &str| below.is_none_or(|all| all.iter().any(|b| name.starts_with(b)));
+        let names = self.archive.names();
+        let names = names.filter(|name| !used.contains(*name) && inside(name));
+        names.map(str::to_string).collect()
+    }
+
+    /// An error when any tensor of the file, or of those below some prefixes, was not used.
+    pub(super) fn require_all_used(&self, below: Option<&[String]>) -> Result<(), Fault> {
+        let tensors = self.unused(below);
         if tensors.is_empty() {
             Ok(())
         } else {

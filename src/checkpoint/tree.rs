@@ -7,11 +7,16 @@ use nalgebra::DMatrix;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::declared::DssVersion;
-use crate::checkpoint::dss::Dss;
-use crate::checkpoint::encoded::Encoded;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layer::LayerLayout;
-use crate::checkpoint::s4d::S4d;
+use crate::checkpoint::layout::Dss;
+use crate::checkpoint::layout::Encoded;
+use crate::checkpoint::layout::Found;
+use crate::checkpoint::layout::Kind;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::S4d;
+use crate::checkpoint::layout::find_layers;
+use crate::checkpoint::refuse::refuse_others;
+use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::BatchNorm;
 use crate::model::Block;
@@ -38,6 +43,9 @@ pub(super) enum Tree {
     Classifier,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
+    /// Layers within a network that is not known: it can be inspected, reduced and written, not
+    /// run, and all else is carried along.
+    Layers,
 }
 
 /// How much of a file becomes the model.
@@ -53,20 +61,21 @@ pub(super) enum Parts {
 pub(super) struct Structure {
     pub(super) tree: Tree,
     pub(super) prefix: String,
-    pub(super) layers: Vec<LayerLayout>,
+    /// What the names of each layer's kernel start with, after the prefix.
+    places: Vec<String>,
+    /// What people call each layer.
+    names: Vec<String>,
+    /// Whether biases of new output maps are columns.
+    columns: bool,
+    pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
 }
 
-/// Where the layers of a tree stand.
-struct Found {
-    tree: Tree,
-    prefix: String,
-    /// Name of each layer, relative to the prefix, with a trailing dot; empty for a lone layer.
-    layers: Vec<String>,
-}
-
-fn find<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<Found, Fault> {
+/// The tree, what all names start with, and the layers.
+fn find<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(Tree, String, Vec<Found>), Fault> {
     let marked = |mark: &'static str| {
         let mut hits = names
             .clone()
@@ -74,32 +83,107 @@ fn find<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<Found, Fault
         hits.next()
     };
     if let Some((name, at)) = marked("s4_layers.") {
-        let prefix = name[..at].to_string();
-        let head = format!("{prefix}s4_layers.");
-        let numbers = names
-            .clone()
-            .filter_map(|name| name.strip_prefix(head.as_str()));
-        let numbers = numbers.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        let count = numbers.collect::<BTreeSet<_>>().len();
-        return Ok(Found {
-            tree: Tree::Classifier,
-            prefix,
-            layers: (0..count).map(|i| format!("s4_layers.{i}.")).collect(),
-        });
+        let prefix = &name[..at];
+        return Ok((
+            Tree::Classifier,
+            prefix.to_string(),
+            numbered(names, prefix),
+        ));
     }
+    let found = find_layers(names.clone(), "");
+    if let [one] = found.as_slice()
+        && is_lone(one, names.clone())
+    {
+        let prefix = one.place.strip_suffix("kernel.").unwrap_or(&one.place);
+        let prefix = prefix.to_string();
+        let found = find_layers(names, &prefix);
+        return Ok((Tree::LoneLayer, prefix, found));
+    }
+    if !found.is_empty() {
+        return Ok((Tree::Layers, String::new(), found));
+    }
+    // A kernel with some of the tensors is read and told what it lacks.
     if let Some((name, at)) = marked("log_dt") {
         let head = &name[..at];
-        let prefix = head.strip_suffix("kernel.").unwrap_or(head).to_string();
-        return Ok(Found {
-            tree: Tree::LoneLayer,
-            prefix,
-            layers: vec![String::new()],
-        });
+        let prefix = head.strip_suffix("kernel.").unwrap_or(head);
+        let kernel = head[prefix.len()..].to_string();
+        let mut others = ["A_imag", "C"].iter();
+        if others.any(|other| names.clone().any(|name| name == format!("{head}{other}"))) {
+            let lone = unmarked(kernel);
+            return Ok((Tree::LoneLayer, prefix.to_string(), vec![lone]));
+        }
     }
+    refuse_others(names.clone())?;
     Err(Fault::NoLayer {
         tensors: names.clone().count(),
         first: names.clone().next().unwrap_or_default().to_string(),
     })
+}
+
+/// An S4D layer some of whose tensors are missing.
+fn unmarked(place: String) -> Found {
+    Found {
+        place,
+        kind: Kind::S4d,
+        feedthrough: None,
+    }
+}
+
+/// The layers of the classifier of `example.py`, every number's.
+fn numbered<'a>(names: impl Iterator<Item = &'a str> + Clone, prefix: &str) -> Vec<Found> {
+    let head = format!("{prefix}s4_layers.");
+    let own = names.clone().filter_map(|name| name.strip_prefix(&*head));
+    let numbers = own.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    let count = numbers.collect::<BTreeSet<_>>().len();
+    let found = find_layers(names.clone(), prefix);
+    let layer = |index: usize| {
+        let place = format!("s4_layers.{index}.");
+        let mut inside = found.iter().filter(|layer| layer.place.starts_with(&place));
+        match inside.next() {
+            Some(layer) => layer.clone(),
+            None => {
+                let d = format!("{place}D");
+                let has_d = names
+                    .clone()
+                    .any(|name| name.strip_prefix(prefix) == Some(&d));
+                Found {
+                    feedthrough: Some(d).filter(|_| has_d),
+                    ..unmarked(format!("{place}kernel."))
+                }
+            }
+        }
+    };
+    (0..count).map(layer).collect()
+}
+
+/// Whether a file holds nothing but one layer of S4D or DSS: its kernel, D and output map.
+fn is_lone<'a>(layer: &Found, mut names: impl Iterator<Item = &'a str>) -> bool {
+    let prefix = layer.place.strip_suffix("kernel.").unwrap_or(&layer.place);
+    let own = |name: &str| {
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| {
+            rest == "D" || rest.starts_with("output_linear.") || name.starts_with(&layer.place)
+        })
+    };
+    matches!(layer.kind, Kind::S4d | Kind::Dss) && names.all(own)
+}
+
+fn require_one_family(found: &[Found], settled: Declared) -> Result<(), Fault> {
+    let Some(first) = found.first() else {
+        return Ok(());
+    };
+    let family = |layer: &Found| layer.layout(settled).family();
+    for layer in found {
+        if layer.kind != first.kind {
+            return Err(Fault::MixedFamilies {
+                first: first.layer(),
+                first_family: family(first),
+                other: layer.layer(),
+                other_family: family(layer),
+            });
+        }
+    }
+    Ok(())
 }
 
 impl Structure {
@@ -114,135 +198,29 @@ impl Structure {
             let most = LENGTH_MAX;
             return Err(Fault::Length { found, most });
         }
-        let found = find(names.clone())?;
+        let (tree, prefix, found) = find(names.clone())?;
         let known: BTreeSet<&str> = names.clone().collect();
-        let mut structure = Self {
-            tree: found.tree,
-            prefix: found.prefix,
-            layers: Vec::new(),
-            settled: declared,
-            assumptions: Vec::new(),
-        };
-        for layer in &found.layers {
-            let layout = structure.layer(&known, layer)?;
-            structure.layers.push(layout);
+        let mut settling = Settling::new(declared);
+        for layer in &found {
+            settling.layer(layer, &known, &prefix)?;
         }
-        structure.require_one_family(&found.layers)?;
-        structure.check_settled()?;
-        if structure.tree == Tree::Classifier {
+        require_one_family(&found, settling.declared)?;
+        let mut structure = Self {
+            tree,
+            prefix,
+            places: found.iter().map(|layer| layer.place.clone()).collect(),
+            names: found.iter().map(Found::layer).collect(),
+            columns: found.first().is_some_and(|layer| layer.kind == Kind::Dss),
+            layers: Vec::new(),
+            settled: settling.declared,
+            assumptions: settling.assumptions,
+        };
+        let layouts = found.iter().map(|layer| layer.layout(structure.settled));
+        structure.layers = layouts.collect();
+        if tree == Tree::Classifier {
             structure.settle_placement();
         }
         Ok(structure)
-    }
-
-    fn layer(&mut self, known: &BTreeSet<&str>, layer: &str) -> Result<LayerLayout, Fault> {
-        let has = |name: &str| known.contains(format!("{}{name}", self.prefix).as_str());
-        let inside = format!("{layer}kernel.");
-        let kernel = if has(&format!("{inside}log_dt")) || !has(&format!("{layer}log_dt")) {
-            inside
-        } else {
-            layer.to_string()
-        };
-        let feedthrough = Some(format!("{layer}D")).filter(|name| has(name));
-        let name = layer.trim_end_matches('.');
-        let name = if name.is_empty() { "layer" } else { name }.to_string();
-        let dss = ["W", "Lambda", "Lambda_log_neg_re"];
-        if dss.iter().any(|tensor| has(&format!("{kernel}{tensor}"))) {
-            let version = self.dss_version(known, &kernel)?;
-            return Ok(LayerLayout::Dss(Dss {
-                layer: name,
-                kernel,
-                feedthrough,
-                version,
-                length: self.settled.length,
-            }));
-        }
-        // A kernel with none of the distinguishing tensors is read as S4D and told what it lacks.
-        if self.tree == Tree::LoneLayer
-            && !S4d::TENSORS[1..]
-                .iter()
-                .any(|t| has(&format!("{kernel}{t}")))
-        {
-            return Err(Fault::NoLayer {
-                tensors: known.len(),
-                first: known.first().copied().unwrap_or_default().to_string(),
-            });
-        }
-        Ok(LayerLayout::S4d(S4d {
-            layer: name,
-            kernel,
-            feedthrough,
-        }))
-    }
-
-    fn dss_version(&mut self, known: &BTreeSet<&str>, kernel: &str) -> Result<DssVersion, Fault> {
-        let has = |name: &str| known.contains(format!("{}{kernel}{name}", self.prefix).as_str());
-        let (possible, default): (&[DssVersion], _) = if has("Lambda_log_im") {
-            (&[DssVersion::ExpReIm], DssVersion::ExpReIm)
-        } else if has("Lambda_log_neg_re") {
-            (&[DssVersion::Exp, DssVersion::ExpNoScale], DssVersion::Exp)
-        } else {
-            let versions = &[
-                DssVersion::Softmax,
-                DssVersion::Clip,
-                DssVersion::ClipNoScale,
-            ];
-            (versions, DssVersion::Softmax)
-        };
-        let version = match self.settled.dss_version {
-            Some(version) if possible.contains(&version) => version,
-            Some(version) => {
-                return Err(Fault::Contradiction {
-                    declared: format!("DSS version `{}`", version.name()),
-                    tensor: format!("{}{kernel}{}", self.prefix, poles_name(&has)),
-                });
-            }
-            None => {
-                if possible.len() > 1 {
-                    self.assumptions.push(format!(
-                        "DSS version `{}` (the file fits {}; --dss-version says otherwise)",
-                        default.name(),
-                        listed(possible),
-                    ));
-                }
-                default
-            }
-        };
-        self.settled.dss_version = Some(version);
-        if version == DssVersion::Softmax && self.settled.length.is_none() {
-            return Err(Fault::Undeclared {
-                what: "the sequence length L",
-                needed_for: "the softmax kernel of DSS",
-                hint: "declare it with --length L, or `length = L` in the sidecar",
-            });
-        }
-        Ok(version)
-    }
-
-    fn require_one_family(&self, names: &[String]) -> Result<(), Fault> {
-        let first = self.layers.first().map_or("", LayerLayout::family);
-        for (layout, name) in self.layers.iter().zip(names) {
-            if layout.family() != first {
-                return Err(Fault::MixedFamilies {
-                    first: names[0].trim_end_matches('.').to_string(),
-                    first_family: first,
-                    other: name.trim_end_matches('.').to_string(),
-                    other_family: layout.family(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// A DSS version declared for other layers would be carried along in the metadata.
-    fn check_settled(&self) -> Result<(), Fault> {
-        match (self.settled.dss_version, self.layers.first()) {
-            (Some(version), Some(LayerLayout::S4d(layout))) => Err(Fault::Contradiction {
-                declared: format!("DSS version `{}`", version.name()),
-                tensor: format!("{}{}log_A_real", self.prefix, layout.kernel),
-            }),
-            _ => Ok(()),
-        }
     }
 
     /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file
@@ -265,7 +243,44 @@ impl Structure {
         match self.tree {
             Tree::Classifier => format!("{}s4_layers.{layer}.", self.prefix),
             Tree::LoneLayer => self.prefix.clone(),
+            Tree::Layers => self.prefix.clone() + &self.places[layer],
         }
+    }
+
+    /// The prefixes below which every tensor must be understood; `None` for all.
+    pub(super) fn closed(&self) -> Option<Vec<String>> {
+        let places = || self.places.iter().map(|place| self.prefix.clone() + place);
+        (self.tree == Tree::Layers).then(|| places().collect())
+    }
+
+    fn block_name(&self, index: usize) -> String {
+        match self.tree {
+            Tree::Classifier => format!("s4_layers.{index}"),
+            Tree::LoneLayer => "layer".to_string(),
+            Tree::Layers => self.names[index].clone(),
+        }
+    }
+
+    /// The output map and normalisation of a layer.
+    fn decode_around(
+        &self,
+        block: &mut Block,
+        tensors: &Tensors<'_>,
+        index: usize,
+        keep: bool,
+    ) -> Result<(), Fault> {
+        let (inputs, outputs) = (block.channels(), block.outputs());
+        let place = match self.tree {
+            Tree::Classifier => format!("s4_layers.{index}."),
+            _ => String::new(),
+        };
+        if let (Tree::Classifier, Some(placement)) = (self.tree, self.settled.norm) {
+            let norm = norm(tensors, index, inputs)?;
+            block.norm = Some((norm, placement)).filter(|_| keep);
+        }
+        let output = output_linear(tensors, &place, (inputs, outputs))?;
+        block.output = output.filter(|_| keep);
+        Ok(())
     }
 
     /// Reads every tensor into the canonical model.
@@ -276,28 +291,21 @@ impl Structure {
         let keep = parts == Parts::Whole;
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
-            let systems = layout.decode(tensors)?;
-            let channels = systems.len();
-            let place = match self.tree {
-                Tree::Classifier => format!("s4_layers.{index}."),
-                Tree::LoneLayer => String::new(),
+            let dynamics = layout.decode(tensors)?;
+            let mut block = Block {
+                name: self.block_name(index),
+                systems: dynamics.systems,
+                backward: dynamics.backward,
+                backward_from: dynamics.backward_from,
+                output: None,
+                norm: None,
             };
-            let norm = match (self.tree, self.settled.norm) {
-                (Tree::Classifier, Some(placement)) => {
-                    Some((norm(tensors, index, channels)?, placement))
-                }
-                _ => None,
-            };
-            blocks.push(Block {
-                name: place.trim_end_matches('.').to_string(),
-                systems,
-                backward: Vec::new(),
-                output: output_linear(tensors, &place, channels)?.filter(|_| keep),
-                norm: norm.filter(|_| keep),
-            });
+            if self.tree != Tree::Layers {
+                self.decode_around(&mut block, tensors, index, keep)?;
+            }
+            blocks.push(block);
         }
-        if self.tree == Tree::LoneLayer {
-            blocks[0].name = "layer".to_string();
+        if self.tree != Tree::Classifier {
             return Ok(Model {
                 encoder: None,
                 blocks,
@@ -354,17 +362,23 @@ impl Structure {
             return Err(Fault::Incomplete { missing });
         }
         let pooling = model.head.as_ref().and_then(|head| head.pooling);
-        let layers = (0..model.blocks.len()).map(|index| new_layer(index, softmax));
+        let indices = || 0..model.blocks.len();
         Ok(Self {
             tree: Tree::Classifier,
             prefix: String::new(),
-            layers: layers.collect(),
+            places: indices()
+                .map(|i| format!("s4_layers.{i}.kernel."))
+                .collect(),
+            names: indices().map(|i| format!("s4_layers.{i}")).collect(),
+            columns: softmax.is_some(),
+            layers: indices().map(|i| new_layer(i, softmax)).collect(),
             settled: Declared {
                 norm,
                 pooling,
                 per_step: pooling.is_none(),
                 dss_version: softmax.map(|_| DssVersion::Softmax),
                 length: softmax,
+                ..Declared::default()
             },
             assumptions: Vec::new(),
         })
@@ -385,10 +399,10 @@ impl Structure {
         for (index, block) in model.blocks.iter().enumerate() {
             let place = match self.tree {
                 Tree::Classifier => format!("s4_layers.{index}."),
-                Tree::LoneLayer => String::new(),
+                _ => String::new(),
             };
             if let Some(output) = &block.output {
-                encode_output(&place, output, &self.layers[index], &mut out);
+                encode_output(&place, output, self.columns, &mut out);
             }
             if let Some((norm, _)) = &block.norm {
                 encode_norm(index, norm, &mut out);
@@ -401,17 +415,17 @@ impl Structure {
     }
 }
 
-fn new_layer(index: usize, softmax: Option<usize>) -> LayerLayout {
+fn new_layer(index: usize, softmax: Option<usize>) -> Arc<dyn Layout> {
     let layer = format!("s4_layers.{index}");
     let kernel = format!("{layer}.kernel.");
     let feedthrough = Some(format!("{layer}.D"));
     match softmax {
-        None => LayerLayout::S4d(S4d {
+        None => Arc::new(S4d {
             layer,
             kernel,
             feedthrough,
         }),
-        Some(_) => LayerLayout::Dss(Dss {
+        Some(_) => Arc::new(Dss {
             layer,
             kernel,
             feedthrough,
@@ -423,13 +437,13 @@ fn new_layer(index: usize, softmax: Option<usize>) -> LayerLayout {
 
 /// The map behind a layer: a convolution of width one behind S4D, a linear map whose bias is a
 /// column behind DSS.
-fn encode_output(place: &str, output: &OutputLinear, layout: &LayerLayout, out: &mut Vec<Encoded>) {
+fn encode_output(place: &str, output: &OutputLinear, columns: bool, out: &mut Vec<Encoded>) {
     let kind = if output.gated { "0." } else { "" };
     let first = out.len();
     encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
-    let columns = match layout {
-        LayerLayout::S4d(_) => &mut out[first..=first],
-        LayerLayout::Dss(_) => &mut out[first + 1..],
+    let columns = match columns {
+        false => &mut out[first..=first],
+        true => &mut out[first + 1..],
     };
     for shape in columns
         .iter_mut()
@@ -470,16 +484,6 @@ fn transposed(rows: usize, columns: usize, data: Vec<f64>) -> Arc<DMatrix<f64>> 
     Arc::new(DMatrix::from_vec(columns, rows, data))
 }
 
-fn poles_name(has: &dyn Fn(&str) -> bool) -> &'static str {
-    let names = ["Lambda_log_im", "Lambda_log_neg_re"];
-    names.into_iter().find(|name| has(name)).unwrap_or("Lambda")
-}
-
-fn listed(versions: &[DssVersion]) -> String {
-    let names: Vec<&str> = versions.iter().map(|version| version.name()).collect();
-    names.join(", ")
-}
-
 /// LayerNorm; a BatchNorm1d where there are running statistics.
 fn norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<Norm, Fault> {
     let expected = format!("[{channels}]");
@@ -510,7 +514,7 @@ fn norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<Norm, Fa
 fn output_linear(
     tensors: &Tensors<'_>,
     place: &str,
-    channels: usize,
+    (channels, inputs): (usize, usize),
 ) -> Result<Option<OutputLinear>, Fault> {
     let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
     let Some(head) = names
@@ -522,14 +526,14 @@ fn output_linear(
         }
         return Err(Fault::Missing {
             tensor: tensors.full(&format!("{}weight", names[0])),
-            expected: format!("[{}, {channels}, 1]", 2 * channels),
+            expected: format!("[{}, {inputs}, 1]", 2 * channels),
         });
     };
     let gated = head.ends_with("0.");
     let rows = if gated { 2 * channels } else { channels };
     let weight_name = format!("{head}weight");
-    let expected = format!("[{rows}, {channels}, 1] or [{rows}, {channels}]");
-    let shapes: [&[usize]; 2] = [&[rows, channels, 1], &[rows, channels]];
+    let expected = format!("[{rows}, {inputs}, 1] or [{rows}, {inputs}]");
+    let shapes: [&[usize]; 2] = [&[rows, inputs, 1], &[rows, inputs]];
     let weight = tensors.shaped(&weight_name, &shapes, &expected)?;
     let bias_name = format!("{head}bias");
     let bias = if tensors.contains(&bias_name) {
@@ -544,7 +548,7 @@ fn output_linear(
     };
     Ok(Some(OutputLinear {
         linear: Linear {
-            weight: transposed(rows, channels, weight.data),
+            weight: transposed(rows, inputs, weight.data),
             bias,
         },
         gated,

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Declared;
+use crate::checkpoint::Discretisation;
 use crate::checkpoint::DssVersion;
+use crate::checkpoint::Transform;
 use crate::checkpoint::read;
 use crate::checkpoint::read_dynamics;
 use crate::cli::printer::Printer;
@@ -17,45 +20,60 @@ use crate::model::Placement;
 use crate::model::Pooling;
 
 /// What a checkpoint does not say. Also read from the file's own metadata and from a sidecar
-/// NAME.hankelite.toml (keys norm, pooling, dss_version, length).
+/// NAME.hankelite.toml, whose keys are the names below with underscores.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "What the file cannot tell")]
 pub(super) struct Declarations {
     /// Where the normalisation stands [default: post, as example.py of state-spaces/s4].
-    #[arg(long, value_enum)]
-    norm: Option<Norm>,
+    #[arg(long, value_parser = words::<Placement>(&["pre", "post"]))]
+    norm: Option<Placement>,
     /// How the steps are pooled [default: mean, as example.py].
-    #[arg(long, value_enum)]
-    pooling: Option<Pool>,
+    #[arg(long, value_parser = words::<Pooling>(&["mean", "last"]))]
+    pooling: Option<Pooling>,
     /// The kernel formula of a DSS layer [default: softmax or exp, by the tensor names].
-    #[arg(long, value_enum)]
-    dss_version: Option<Version>,
+    #[arg(long, value_parser = words::<DssVersion>(&DSS_VERSIONS))]
+    dss_version: Option<DssVersion>,
     /// The sequence length L: needed by the softmax kernel of DSS; kernel errors are measured
     /// over L steps [default: 1024].
     #[arg(long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
+    /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
+    #[arg(long, alias = "discretization", value_parser = words::<Discretisation>(&["zoh", "bilinear", "dss"]))]
+    discretisation: Option<Discretisation>,
+    /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
+    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    dt_transform: Option<Transform>,
+    /// What the decays of state-spaces/s4 v3 and v4 go through [default: exp].
+    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    real_transform: Option<Transform>,
+    /// The `bandlimit` of state-spaces/s4 v4 [default: none].
+    #[arg(long, value_name = "F")]
+    bandlimit: Option<f64>,
+    /// Whether S5 stores one of each conjugate pair [default: true for flax, false for torch].
+    #[arg(long, value_name = "BOOL")]
+    conj_sym: Option<bool>,
+    /// Whether S5 cuts the real parts of its poles at -1e-4 [default: false].
+    #[arg(long, value_name = "BOOL")]
+    clip_eigs: Option<bool>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Norm {
-    Pre,
-    Post,
-}
+const DSS_VERSIONS: [&str; 6] = [
+    "softmax",
+    "exp",
+    "exp-re-im",
+    "exp-no-scale",
+    "clip",
+    "clip-no-scale",
+];
+const TRANSFORMS: [&str; 5] = ["exp", "softplus", "none", "relu", "sigmoid"];
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Pool {
-    Mean,
-    Last,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Version {
-    Softmax,
-    Exp,
-    ExpReIm,
-    ExpNoScale,
-    Clip,
-    ClipNoScale,
+/// Names that serde knows a value by.
+fn words<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let parser = PossibleValuesParser::new(names);
+    parser.try_map(|name| toml::Value::String(name).try_into::<T>())
 }
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
@@ -68,24 +86,17 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
 impl Declarations {
     pub(super) fn declared(&self) -> Declared {
         Declared {
-            norm: self.norm.map(|norm| match norm {
-                Norm::Pre => Placement::Pre,
-                Norm::Post => Placement::Post,
-            }),
-            pooling: self.pooling.map(|pooling| match pooling {
-                Pool::Mean => Pooling::Mean,
-                Pool::Last => Pooling::Last,
-            }),
-            dss_version: self.dss_version.map(|version| match version {
-                Version::Softmax => DssVersion::Softmax,
-                Version::Exp => DssVersion::Exp,
-                Version::ExpReIm => DssVersion::ExpReIm,
-                Version::ExpNoScale => DssVersion::ExpNoScale,
-                Version::Clip => DssVersion::Clip,
-                Version::ClipNoScale => DssVersion::ClipNoScale,
-            }),
+            norm: self.norm,
+            pooling: self.pooling,
+            per_step: false,
+            dss_version: self.dss_version,
             length: self.length,
-            ..Declared::default()
+            discretisation: self.discretisation,
+            dt_transform: self.dt_transform,
+            real_transform: self.real_transform,
+            bandlimit: self.bandlimit,
+            conj_sym: self.conj_sym,
+            clip_eigs: self.clip_eigs,
         }
     }
 }
@@ -114,6 +125,18 @@ fn announced(checkpoint: Checkpoint, printer: &Printer) -> Checkpoint {
     }
     for note in checkpoint.notes() {
         printer.note("note", note);
+    }
+    if checkpoint.carried() > 0 {
+        let text = format!(
+            "what stands around the {} layers ({}) makes a \
+             network that is not known: this model can be inspected, reduced and written, not run",
+            checkpoint.family(),
+            match checkpoint.carried() {
+                1 => "1 tensor, kept".to_string(),
+                many => format!("{many} tensors, kept"),
+            },
+        );
+        printer.note("note", &text);
     }
     checkpoint
 }

@@ -8,7 +8,6 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
-use nalgebra::DVector;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -40,6 +39,7 @@ use crate::compress::Method;
 use crate::compress::Plan;
 use crate::compress::RealisationChoice;
 use crate::compress::Rule;
+use crate::compress::kernel_distance;
 use crate::compress::reduce_layer;
 use crate::data::Source;
 use crate::infer::Path as InferPath;
@@ -390,17 +390,12 @@ fn reduce(
 
 /// The largest relative difference of any channel's kernel between what was planned and written.
 fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow::Result<f64> {
-    let planned = planned.blocks.iter().flat_map(|block| &block.systems);
+    let blocks = planned.blocks.iter();
+    let planned = blocks.flat_map(|block| block.systems.iter().chain(&block.backward));
     let pairs: Vec<_> = planned.zip(written.layers.iter().flatten()).collect();
     let errors = pairs.par_iter().map(|(planned, written)| {
-        let planned = DVector::from_vec(planned.kernel(length)?);
-        let written = DVector::from_vec(written.kernel(length)?);
-        let error = (&planned - written).norm();
-        Ok(if error > 0.0 {
-            error / planned.norm()
-        } else {
-            0.0
-        })
+        let (error, norm) = kernel_distance(planned, written, length)?;
+        Ok(if error > 0.0 { error / norm } else { 0.0 })
     });
     errors.try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }

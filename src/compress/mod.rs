@@ -2,6 +2,7 @@
 
 mod allocate;
 mod cut;
+mod distance;
 mod heard;
 mod inspect;
 mod plan;
@@ -10,6 +11,7 @@ mod reduce;
 
 pub use allocate::Allocation;
 pub use allocate::allocate;
+pub use distance::kernel_distance;
 pub use heard::ErrorCurve;
 pub use heard::HeardChannel;
 pub use heard::HeardLayer;
@@ -48,5 +50,16 @@ pub enum CompressError {
         channel: usize,
         /// What is wrong with it.
         source: ControlError,
+    },
+    /// A method that moves the feedthrough, where the direction backwards in time has none.
+    #[error(
+        "layer `{layer}`, channel {channel}: the method moves the feedthrough of the direction \
+         backwards in time, which has none; expected a method that keeps D, e.g. balanced"
+    )]
+    BackwardFeedthrough {
+        /// The layer.
+        layer: String,
+        /// Index of the channel.
+        channel: usize,
     },
 }

@@ -1,6 +1,6 @@
 //! Reducing every channel of every layer.
 
-use nalgebra::DVector;
+use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::ChannelRecord;
@@ -11,6 +11,9 @@ use crate::compress::Plan;
 use crate::compress::Rule;
 use crate::compress::TimeBase;
 use crate::compress::cut::Cutter;
+use crate::compress::distance::feedthrough_change;
+use crate::compress::distance::kernel_distance;
+use crate::compress::distance::response_error;
 use crate::control::ControlError;
 use crate::control::HankelValues;
 use crate::control::HorizonMethod;
@@ -18,7 +21,6 @@ use crate::control::ModalScore;
 use crate::control::Realisation;
 use crate::control::Reduced;
 use crate::control::balance_over_horizon;
-use crate::control::h2_error;
 use crate::control::h2_norm;
 use crate::control::h2_refine;
 use crate::control::hinf_error;
@@ -28,7 +30,6 @@ use crate::control::reduce_over_horizon;
 use crate::model::Block;
 use crate::model::Model;
 use crate::ssm::DiagonalSystem;
-use crate::ssm::StableSystem;
 use crate::ssm::Time;
 
 /// A smaller model and what was done to make it.
@@ -70,27 +71,96 @@ pub fn reduce(model: &Model, plan: &Plan) -> Result<Compressed, CompressError> {
 }
 
 /// Reduces the channels of one layer in place: the step of [`reduce`], for callers that show
-/// progress. Those that run backwards in time follow the others in the record.
+/// progress. Where both directions of a bidirectional layer have the same poles, they are reduced
+/// together, as one system with the outputs of both, so that they have the same poles afterwards;
+/// else those that run backwards in time follow the others in the record.
 ///
 /// # Errors
 /// [`CompressError::Channel`]; the block is then unchanged.
 pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
     let order_before = block.order();
-    let both = block.systems.par_iter().chain(block.backward.par_iter());
-    let channels = both.enumerate();
+    let joint = !block.backward.is_empty() && directions_share_poles(block);
+    let whole: Vec<DiagonalSystem> = match joint {
+        true => stacked(block)?,
+        false => [&block.systems[..], &block.backward].concat(),
+    };
+    let channels = whole.par_iter().enumerate();
     let reduced: Vec<_> = channels
         .map(|(channel, system)| {
-            reduce_channel(system, plan, channel).map_err(|source| CompressError::Channel {
-                layer: block.name.clone(),
-                channel,
-                source,
-            })
+            reduce_channel(system, plan, channel).map_err(|source| fault(block, channel, source))
         })
         .collect::<Result<_, _>>()?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
-    block.backward = systems.split_off(block.systems.len());
-    block.systems = systems;
+    match joint {
+        true => unstack(block, &systems)?,
+        false => {
+            block.backward = systems.split_off(block.systems.len());
+            block.systems = systems;
+        }
+    }
     Ok(LayerRecord::new(block.name.clone(), order_before, records))
+}
+
+/// Whether both directions of every channel have the same poles and input weights, as layouts
+/// store them.
+fn directions_share_poles(block: &Block) -> bool {
+    let mut pairs = block.systems.iter().zip(&block.backward);
+    pairs.all(|(a, b)| a.exponents() == b.exponents() && a.input() == b.input())
+}
+
+/// Both directions of every channel as one system with the outputs of both.
+fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
+    let pairs = block.systems.iter().zip(&block.backward).enumerate();
+    let stacked = pairs.map(|(channel, (a, b))| {
+        let rows = a.output().nrows();
+        let below = |i: usize| i.checked_sub(rows);
+        let output = DMatrix::from_fn(2 * rows, a.order(), |i, j| match below(i) {
+            None => a.output()[(i, j)],
+            Some(i) => b.output()[(i, j)],
+        });
+        let inputs = a.input().ncols();
+        let through = DMatrix::from_fn(2 * rows, inputs, |i, j| match below(i) {
+            None => a.feedthrough()[(i, j)],
+            Some(_) => 0.0,
+        });
+        let (exponents, input) = (a.exponents().to_vec(), a.input().clone());
+        let system = DiagonalSystem::new(a.time(), exponents, input, output, through);
+        system.map_err(|source| fault(block, channel, source.into()))
+    });
+    stacked.collect()
+}
+
+/// The two directions apart again; each keeps the poles of both. A feedthrough that moved backwards
+/// in time has no place, so methods that move it are refused.
+fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), CompressError> {
+    let mut split = (Vec::new(), Vec::new());
+    for (channel, whole) in systems.iter().enumerate() {
+        let rows = whole.output().nrows() / 2;
+        let part = |first: usize| {
+            let output = whole.output().rows(first, rows).into_owned();
+            let through = whole.feedthrough().rows(first, rows).into_owned();
+            let (exponents, input) = (whole.exponents().to_vec(), whole.input().clone());
+            DiagonalSystem::new(whole.time(), exponents, input, output, through)
+                .map_err(|source| fault(block, channel, source.into()))
+        };
+        let (forward, backward) = (part(0)?, part(rows)?);
+        if backward.feedthrough().iter().any(|d| *d != 0.0) {
+            let layer = block.name.clone();
+            return Err(CompressError::BackwardFeedthrough { layer, channel });
+        }
+        split.0.push(forward);
+        split.1.push(backward);
+    }
+    (block.systems, block.backward) = split;
+    Ok(())
+}
+
+fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
+    CompressError::Channel {
+        layer: block.name.clone(),
+        channel,
+        source,
+    }
 }
 
 /// A candidate for one channel.
@@ -210,26 +280,6 @@ fn horizon_values(system: &DiagonalSystem, length: usize) -> Result<HankelValues
 /// Stored modes for real states, when all are pairs.
 fn half(states: usize) -> usize {
     states.div_ceil(2)
-}
-
-/// The new feedthrough less the old one, where it changed.
-fn feedthrough_change(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Option<f64> {
-    let change = reduced.feedthrough()[(0, 0)] - full.feedthrough()[(0, 0)];
-    (change != 0.0).then_some(change)
-}
-
-/// The ℓ2 distance of the impulse responses, feedthrough included: where D changes, it makes up
-/// for a part of k[0].
-fn response_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64, ControlError> {
-    let error = h2_error(full, reduced)?;
-    let (full, reduced) = (full.system(), reduced.system());
-    let Some(change) = feedthrough_change(full, reduced) else {
-        return Ok(error);
-    };
-    let first = full.kernel(1)?[0] - reduced.kernel(1)?[0];
-    Ok((error * error + change * (change - 2.0 * first))
-        .max(0.0)
-        .sqrt())
 }
 
 fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, ControlError> {
@@ -386,21 +436,4 @@ fn notes(cutter: &Cutter, reduced: &Reduced, asked: usize, slots: usize) -> Vec<
         ));
     }
     notes
-}
-
-fn kernel_distance(
-    full: &DiagonalSystem,
-    reduced: &DiagonalSystem,
-    length: usize,
-) -> Result<(f64, f64), ControlError> {
-    let change = feedthrough_change(full, reduced).unwrap_or(0.0);
-    let full = DVector::from_vec(full.kernel(length)?);
-    let mut reduced = DVector::from_vec(reduced.kernel(length)?);
-    if let Some(first) = reduced.get_mut(0) {
-        *first += change;
-    }
-    // Scaled first: the squares of very small or large kernels leave the range of doubles.
-    let scale = full.amax().max(f64::MIN_POSITIVE);
-    let norm = |x: DVector<f64>| (x / scale).norm() * scale;
-    Ok((norm(&full - reduced), norm(full)))
 }

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::infer::InferError;
 use crate::infer::Path;
+use crate::infer::mimo::Mimo;
 use crate::linalg::Convolver;
 use crate::model::Block;
 use crate::model::Linear;
@@ -20,10 +21,17 @@ use crate::ssm::DiagonalSystem;
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {
     block: &'a Block,
-    channels: Vec<Channel>,
+    systems: Systems,
     /// Those that run backwards in time.
-    backward: Vec<Channel>,
+    backward: Systems,
     convolver: Arc<Convolver>,
+}
+
+enum Systems {
+    /// One for each channel.
+    Bank(Vec<Channel>),
+    /// Each with some of the channels, and its adjoint.
+    Mimo(Vec<(Mimo, Mimo)>),
 }
 
 struct Channel {
@@ -80,14 +88,71 @@ impl Channel {
     }
 }
 
-impl Channel {
-    /// The adjoint of [`Channel::run`]: the same with time reversed.
-    fn run_backward(&self, slope: &[f64], convolver: &Convolver) -> Vec<f64> {
-        let reversed: Vec<f64> = slope.iter().rev().copied().collect();
-        let mut out = self.run(&reversed, convolver);
-        out.reverse();
-        out
+impl Systems {
+    fn new(
+        systems: &[DiagonalSystem],
+        length: usize,
+        path: Path,
+        convolver: &Convolver,
+    ) -> Result<Self, InferError> {
+        if systems.iter().any(|system| system.require_siso().is_err()) {
+            let both = systems.iter();
+            let both = both.map(|system| (Mimo::new(system), Mimo::transposed(system)));
+            return Ok(Systems::Mimo(both.collect()));
+        }
+        let channels = systems.par_iter();
+        let channels = channels.map(|system| Channel::new(system, length, path, convolver));
+        Ok(Systems::Bank(channels.collect::<Result<_, _>>()?))
     }
+
+    /// L × outputs of L × inputs.
+    fn run(&self, x: &DMatrix<f64>, convolver: &Convolver) -> DMatrix<f64> {
+        match self {
+            Systems::Bank(channels) => {
+                let mut y = DMatrix::zeros(x.nrows(), channels.len());
+                for (h, channel) in channels.iter().enumerate() {
+                    let output = channel.run(x.column(h).as_slice(), convolver);
+                    y.column_mut(h).copy_from_slice(&output);
+                }
+                y
+            }
+            Systems::Mimo(systems) => {
+                let each = x.ncols() / systems.len().max(1);
+                let inputs = |h| x.columns(h * each, each).into_owned();
+                let runs = systems.iter().enumerate();
+                let runs: Vec<_> = runs.map(|(h, (own, _))| own.run(&inputs(h))).collect();
+                let outputs = runs.first().map_or(0, DMatrix::ncols);
+                // Output c of system h is column c H + h.
+                DMatrix::from_fn(x.nrows(), outputs * runs.len(), |t, column| {
+                    runs[column % runs.len()][(t, column / runs.len())]
+                })
+            }
+        }
+    }
+
+    /// The adjoint of [`Systems::run`], with time reversed on both sides.
+    fn run_adjoint(&self, y: &DMatrix<f64>, convolver: &Convolver) -> DMatrix<f64> {
+        match self {
+            Systems::Bank(_) => self.run(y, convolver),
+            Systems::Mimo(systems) => {
+                let (count, outputs) = (systems.len(), y.ncols() / systems.len().max(1));
+                let own =
+                    |h: usize| DMatrix::from_fn(y.nrows(), outputs, |t, c| y[(t, c * count + h)]);
+                let runs = systems.iter().enumerate();
+                let runs: Vec<_> = runs.map(|(h, (_, adjoint))| adjoint.run(&own(h))).collect();
+                let each = runs.first().map_or(0, DMatrix::ncols);
+                DMatrix::from_fn(y.nrows(), each * count, |t, column| {
+                    runs[column / each][(t, column % each)]
+                })
+            }
+        }
+    }
+}
+
+/// The rows in reversed order.
+fn turned(x: &DMatrix<f64>) -> DMatrix<f64> {
+    let last = x.nrows();
+    DMatrix::from_fn(x.nrows(), x.ncols(), |t, h| x[(last - 1 - t, h)])
 }
 
 /// y_k = Re Σ w_i s_i, with s_i ← a_i s_i + u_k first.
@@ -110,14 +175,10 @@ impl<'a> Layer<'a> {
         path: Path,
         convolver: &Arc<Convolver>,
     ) -> Result<Self, InferError> {
-        let prepared = |systems: &[DiagonalSystem]| -> Result<Vec<Channel>, InferError> {
-            let systems = systems.par_iter();
-            let channels = systems.map(|system| Channel::new(system, length, path, convolver));
-            channels.collect()
-        };
+        let prepared = |systems| Systems::new(systems, length, path, convolver);
         Ok(Self {
             block,
-            channels: prepared(&block.systems)?,
+            systems: prepared(&block.systems)?,
             backward: prepared(&block.backward)?,
             convolver: Arc::clone(convolver),
         })
@@ -174,19 +235,13 @@ impl<'a> Layer<'a> {
             _ => slope,
         };
         let own = self.branch_backward(trace, &slope);
-        let mut heard = DMatrix::zeros(own.nrows(), own.ncols());
-        for (h, channel) in self.channels.iter().enumerate() {
-            let back = channel.run_backward(own.column(h).as_slice(), &self.convolver);
-            heard.column_mut(h).copy_from_slice(&back);
-        }
-        for (h, channel) in self.backward.iter().enumerate() {
-            let ahead = channel.run(own.column(h).as_slice(), &self.convolver);
-            let mut column = heard.column_mut(h);
-            column
-                .iter_mut()
-                .skip(1)
-                .zip(ahead)
-                .for_each(|(x, a)| *x += a);
+        let back = self.systems.run_adjoint(&turned(&own), &self.convolver);
+        let mut heard = turned(&back);
+        if !self.block.backward.is_empty() {
+            let ahead = self.backward.run_adjoint(&own, &self.convolver);
+            let (from, kept) = self.overlap(heard.nrows());
+            let mut later = heard.rows_mut(from, kept);
+            later += ahead.rows(0, kept);
         }
         let below = match &self.block.norm {
             None => heard,
@@ -223,22 +278,21 @@ impl<'a> Layer<'a> {
     }
 
     fn convolved(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut y = DMatrix::zeros(x.nrows(), x.ncols());
-        for (h, channel) in self.channels.iter().enumerate() {
-            let output = channel.run(x.column(h).as_slice(), &self.convolver);
-            y.column_mut(h).copy_from_slice(&output);
-        }
-        for (h, channel) in self.backward.iter().enumerate() {
-            let turned: Vec<f64> = x.column(h).iter().rev().copied().collect();
-            // Of the reversed output, sample t+1 belongs to step t: the kernel starts there.
-            let output = channel.run(&turned, &self.convolver);
-            let later = output.iter().rev().skip(1);
-            y.column_mut(h)
-                .iter_mut()
-                .zip(later)
-                .for_each(|(y, o)| *y += o);
+        let mut y = self.systems.run(x, &self.convolver);
+        if !self.block.backward.is_empty() {
+            // Of the output in reversed time, sample t + s belongs to step t: the kernel starts there.
+            let output = turned(&self.backward.run(&turned(x), &self.convolver));
+            let (from, kept) = self.overlap(y.nrows());
+            let mut earlier = y.rows_mut(0, kept);
+            earlier += output.rows(from, kept);
         }
         y
+    }
+
+    /// The lag at which kernels backwards in time start, and the steps that they reach.
+    fn overlap(&self, length: usize) -> (usize, usize) {
+        let from = self.block.backward_from.min(length);
+        (from, length - from)
     }
 
     fn branch(&self, x: &DMatrix<f64>) -> DMatrix<f64> {

@@ -5,6 +5,7 @@
 
 mod adjoint;
 mod layer;
+mod mimo;
 mod score;
 mod statistics;
 mod steps;

@@ -13,16 +13,22 @@ use crate::ssm::DiagonalSystem;
 /// f(x) = output(GELU(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
 /// ```
 ///
-/// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+1+j\].
+/// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
+/// being `backward_from`. In a layer of S5 or LRU one system takes all channels and gives all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// The layer's name in the file, e.g. `s4_layers.0`.
     pub name: String,
-    /// One discrete system with one input and one output for each channel.
+    /// Discrete systems whose inputs, side by side, are the channels: one with one input and one
+    /// output for each channel, or one for all. Output c of system h is column c·H + h of what the
+    /// output map takes.
     pub systems: Vec<DiagonalSystem>,
-    /// The systems that run backwards in time, one for each channel; empty for a causal layer.
-    /// Their kernels k' start at the next sample, and their feedthrough is zero.
+    /// The systems that run backwards in time, as many as forwards; empty for a causal layer. Their
+    /// feedthrough is zero.
     pub backward: Vec<DiagonalSystem>,
+    /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
+    /// sample at hand, which both directions then hear (S5, MEGA).
+    pub backward_from: usize,
     /// The map that mixes channels. `None` when the file holds bare kernels.
     pub output: Option<OutputLinear>,
     /// The normalisation and its place. `None` for a lone layer, which has no residual either.
@@ -32,7 +38,24 @@ pub struct Block {
 impl Block {
     /// The number of channels.
     pub fn channels(&self) -> usize {
-        self.systems.len()
+        self.systems
+            .iter()
+            .map(|system| system.input().ncols())
+            .sum()
+    }
+
+    /// The outputs of all systems: the inputs of the map that mixes channels.
+    pub fn outputs(&self) -> usize {
+        self.systems
+            .iter()
+            .map(|system| system.output().nrows())
+            .sum()
+    }
+
+    /// Whether every system has one input and one output, as in S4D and DSS.
+    pub fn is_siso(&self) -> bool {
+        let mut all = self.systems.iter().chain(&self.backward);
+        all.all(|system| system.require_siso().is_ok())
     }
 
     /// The largest number of modes of any channel: what a rectangular layout stores for each.

@@ -338,6 +338,7 @@ impl TrainableBlock {
                 .map(|dynamics| dynamics.systems(&self.name, &zero))
                 .transpose()?
                 .unwrap_or_default(),
+            backward_from: 1,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
         })

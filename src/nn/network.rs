@@ -75,6 +75,15 @@ pub enum NetworkError {
         /// Channels of the first layer.
         expected: usize,
     },
+    /// Kernels backwards in time that start at the sample at hand.
+    #[error(
+        "layer `{layer}`: its kernels backwards in time include the sample at hand, expected them to \
+         start at the next one, as in S4 and DSS"
+    )]
+    Backward {
+        /// The layer.
+        layer: String,
+    },
     /// A number type that networks do not run in.
     #[error("networks run in f32 or f64, not in {found:?}")]
     Dtype {
@@ -396,6 +405,10 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
     for block in &model.blocks {
         let name = format!("layer `{}`", block.name);
         equal(name.clone(), block.channels())?;
+        if !block.backward.is_empty() && block.backward_from != 1 {
+            let layer = block.name.clone();
+            return Err(NetworkError::Backward { layer });
+        }
         if !block.backward.is_empty() {
             equal(format!("{name}, backwards in time,"), block.backward.len())?;
         }

@@ -212,6 +212,7 @@ fn block(
         name,
         systems: forward,
         backward,
+        backward_from: 1,
         output: Some(OutputLinear {
             linear: draw.linear(channels, rows),
             gated,

@@ -16,3 +16,5 @@ pub use diagonal::StableSystem;
 pub use diagonal::SystemError;
 pub(crate) use diagonal::zoh_gain;
 pub use time::Time;
+pub(crate) use time::from_bilinear;
+pub(crate) use time::to_bilinear;

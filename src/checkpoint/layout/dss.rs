@@ -16,16 +16,16 @@
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::DssVersion;
-use crate::checkpoint::encoded::Encoded;
-use crate::checkpoint::encoded::Role;
-use crate::checkpoint::encoded::padded_modes;
-use crate::checkpoint::encoded::stored_order;
 use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Dynamics;
+use crate::checkpoint::layout::Encoded;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::bank;
+use crate::checkpoint::layout::bank::Modes;
+use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
 
 /// What the public code adds to, or clamps, squared moduli with.
 const EPSILON: f64 = 1e-7;
@@ -37,14 +37,14 @@ const REAL_POLE_IM: f64 = 1e-30;
 
 /// The tensor names and the version of one DSS layer.
 #[derive(Debug, Clone)]
-pub(super) struct Dss {
-    pub(super) layer: String,
-    pub(super) kernel: String,
+pub(in crate::checkpoint) struct Dss {
+    pub(in crate::checkpoint) layer: String,
+    pub(in crate::checkpoint) kernel: String,
     /// Name of D; a bare kernel has none.
-    pub(super) feedthrough: Option<String>,
-    pub(super) version: DssVersion,
+    pub(in crate::checkpoint) feedthrough: Option<String>,
+    pub(in crate::checkpoint) version: DssVersion,
     /// L of the softmax version.
-    pub(super) length: Option<usize>,
+    pub(in crate::checkpoint) length: Option<usize>,
 }
 
 /// One step per channel, or one for the real and one for the imaginary part.
@@ -54,53 +54,84 @@ struct Steps {
     separate: bool,
 }
 
-impl Dss {
-    fn name(&self, tensor: &str) -> String {
-        format!("{}{tensor}", self.kernel)
+impl Steps {
+    fn one_each(channels: usize) -> Self {
+        let ones = vec![1.0; channels];
+        Self {
+            real: ones.clone(),
+            imaginary: ones,
+            separate: false,
+        }
+    }
+}
+
+impl Layout for Dss {
+    fn family(&self) -> &'static str {
+        "DSS"
     }
 
-    pub(super) fn decode(&self, tensors: &Tensors<'_>) -> Result<Vec<DiagonalSystem>, Fault> {
+    fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let steps = self.decode_steps(tensors)?;
         let channels = steps.real.len();
         let poles = self.decode_poles(tensors, channels)?;
         let modes = poles[0].len();
-        let w = self.name("W");
-        let expected = format!("[1, {channels}, {modes}, 2] (real and imaginary parts)");
-        let found = tensors.values(&w, &expected)?;
-        if found.shape == [2, channels, modes, 2] {
-            return Err(Fault::Unsupported {
-                what: "a DSS layer with two kernels per channel (bidirectional or channels = 2)",
-                tensor: tensors.full(&w),
-                why: "only causal layers with one kernel per channel are read",
-            });
-        }
-        if found.shape != [1, channels, modes, 2] {
-            return Err(tensors.wrong_shape(&w, found.shape, &expected));
-        }
-        let w = found.to_complex();
-        let feedthrough = tensors.feedthrough(self.feedthrough.as_deref(), channels)?;
+        let name = self.name("W");
+        let (shape, w) = tensors.complex(&name, &[])?;
+        let kernels = match shape.as_slice() {
+            &[kernels, h, n] if kernels > 0 && (h, n) == (channels, modes) => kernels,
+            _ => {
+                let expected = format!("[1, {channels}, {modes}] complex numbers");
+                return Err(tensors.wrong_shape(&name, shape, &expected));
+            }
+        };
+        let through = tensors.feedthrough(self.feedthrough.as_deref(), channels, kernels)?;
         let channel = |h: usize| {
             let step = steps.real[h];
             let ratio = steps.imaginary[h] / step;
-            let weights = &w[h * modes..(h + 1) * modes];
-            let lambdas = poles[h].iter();
-            let exponents: Vec<Complex64> = lambdas
+            let exponents = poles[h].iter();
+            let exponents: Vec<Complex64> = exponents
                 .map(|pole| Complex64::new(pole.re, pole.im * ratio))
                 .collect();
-            let residues: Vec<Complex64> = (exponents.iter().zip(&poles[h]))
-                .zip(weights)
-                .map(|((&exponent, &pole), &weight)| weight * self.gain(pole, exponent * step))
-                .collect();
-            let time = Time::Discrete { step };
-            DiagonalSystem::siso(time, exponents, &residues, feedthrough[h]).map_err(|source| {
-                Fault::System {
-                    layer: self.layer.clone(),
-                    channel: h,
-                    source,
-                }
-            })
+            let residues = (0..kernels).map(|k| {
+                let weights = &w[(k * channels + h) * modes..][..modes];
+                let pairs = exponents.iter().zip(&poles[h]).zip(weights);
+                pairs
+                    .map(|((&exponent, &pole), &weight)| weight * self.gain(pole, exponent * step))
+                    .collect()
+            });
+            Modes {
+                step,
+                residues: residues.collect(),
+                exponents,
+            }
         };
-        (0..channels).map(channel).collect()
+        let bank: Vec<Modes> = (0..channels).map(channel).collect();
+        bank::systems(&self.layer, &bank, &through)
+    }
+
+    /// The tensors that hold other systems, with Λ of shape (H, order).
+    fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+        let bank = bank::modes_of(&self.layer, dynamics)?;
+        let stored = match tensors.contains(&self.name("log_dt")) {
+            true => self.decode_steps(tensors)?,
+            false => Steps::one_each(bank.len()),
+        };
+        let mut encoded = self.encode_modes(&bank, &stored)?;
+        if let Some(name) = &self.feedthrough {
+            let through = bank::feedthrough_of(dynamics);
+            let shape = vec![through.len() / bank.len(), bank.len()];
+            encoded.push(match tensors.contains(name) {
+                true => Encoded::feedthrough(name.clone(), through),
+                false => Encoded::new_feedthrough(name.clone(), shape, through),
+            });
+        }
+        Ok(encoded)
+    }
+}
+
+impl Dss {
+    fn name(&self, tensor: &str) -> String {
+        format!("{}{tensor}", self.kernel)
     }
 
     fn decode_steps(&self, tensors: &Tensors<'_>) -> Result<Steps, Fault> {
@@ -198,96 +229,59 @@ impl Dss {
                 expm1(z) * pole.conj() / pole.norm_sqr().max(EPSILON)
             }
             DssVersion::Softmax => {
-                let length = self
-                    .length
-                    .expect("the reader asks for L before it decodes")
-                    as f64;
-                let growing = pole.re > 0.0;
-                let decaying = if growing { -z } else { z };
-                let x = expm1(decaying * length) * pole;
-                let shift = if growing {
-                    (-z * (length - 1.0)).exp()
-                } else {
-                    Complex64::ONE
-                };
-                expm1(decaying) * x.conj() / (x.norm_sqr() + EPSILON) * shift
+                let length = self.length;
+                softmax_gain(
+                    pole,
+                    z,
+                    length.expect("the reader asks for L before it decodes"),
+                )
             }
         }
     }
 
-    /// The tensors that hold other systems, with Λ of shape (H, order).
-    pub(super) fn encode(
-        &self,
-        systems: &[DiagonalSystem],
-        tensors: &Tensors<'_>,
-    ) -> Result<Vec<Encoded>, Fault> {
-        self.encode_steps(systems, &self.decode_steps(tensors)?)
-    }
-
-    /// As [`Dss::encode`], for systems that came from no file: one step per channel.
-    pub(super) fn encode_new(&self, systems: &[DiagonalSystem]) -> Result<Vec<Encoded>, Fault> {
-        let ones = vec![1.0; systems.len()];
-        let steps = Steps {
-            real: ones.clone(),
-            imaginary: ones,
-            separate: false,
-        };
-        let mut encoded = self.encode_steps(systems, &steps)?;
-        for tensor in &mut encoded {
-            if tensor.role == Role::Feedthrough {
-                tensor.shape = Some(vec![1, systems.len()]);
-            }
-        }
-        Ok(encoded)
-    }
-
-    fn encode_steps(
-        &self,
-        systems: &[DiagonalSystem],
-        stored: &Steps,
-    ) -> Result<Vec<Encoded>, Fault> {
-        let channels = systems.len();
-        let order = stored_order(systems);
-        let (mut poles, mut weights) = (Vec::new(), Vec::new());
-        let mut log_steps = Vec::new();
-        for (h, system) in systems.iter().enumerate() {
-            let (step, modes) = padded_modes(&self.layer, h, system, order)?;
+    fn encode_modes(&self, bank: &[Modes], stored: &Steps) -> Result<Vec<Encoded>, Fault> {
+        let (channels, order) = (bank.len(), bank[0].exponents.len());
+        let kernels = bank[0].residues.len();
+        let (mut poles, mut log_steps) = (Vec::new(), Vec::new());
+        let mut weights = vec![Complex64::ZERO; kernels * channels * order];
+        for (h, modes) in bank.iter().enumerate() {
+            let step = modes.step;
             let ratio = stored.imaginary[h] / stored.real[h];
             log_steps.push(step.ln());
             if stored.separate {
                 log_steps.push((step * ratio).ln());
             }
-            for (exponent, residue) in modes {
-                let (exponent, residue) = self.storable(exponent, residue);
+            for (n, &exponent) in modes.exponents.iter().enumerate() {
+                let (exponent, turned) = self.storable(exponent);
                 let pole = Complex64::new(exponent.re, exponent.im / ratio);
                 self.check(pole, h)?;
-                weights.push(residue / self.gain(pole, exponent * step));
+                let gain = self.gain(pole, exponent * step);
+                for (k, residues) in modes.residues.iter().enumerate() {
+                    let residue = residues[n];
+                    let residue = if turned { residue.conj() } else { residue };
+                    weights[(k * channels + h) * order + n] = residue / gain;
+                }
                 poles.push(pole);
             }
         }
-        let grid = vec![channels, order];
         let log_shape = [vec![channels], vec![2; usize::from(stored.separate)]].concat();
-        let mut encoded = self.encode_poles(&poles, grid);
+        let mut encoded = self.encode_poles(&poles, vec![channels, order]);
         encoded.push(Encoded::step(self.name("log_dt"), log_shape, log_steps));
-        let shape = vec![1, channels, order, 2];
+        let shape = vec![kernels, channels, order, 2];
         encoded.push(Encoded::mode(self.name("W"), shape, interleave(&weights)));
-        if let Some(name) = &self.feedthrough {
-            let values = systems.iter().map(|system| system.feedthrough()[(0, 0)]);
-            encoded.push(Encoded::feedthrough(name.clone(), values.collect()));
-        }
         Ok(encoded)
     }
 
-    /// Where the logarithm of Im Λ is stored, the member of a pair with Im > 0 is taken: the real
-    /// part of the kernel is the same.
-    fn storable(&self, exponent: Complex64, residue: Complex64) -> (Complex64, Complex64) {
+    /// Where the logarithm of Im Λ is stored, the member of a pair with Im > 0 is taken, and
+    /// whether that turned it: the real part of the kernel is the same.
+    fn storable(&self, exponent: Complex64) -> (Complex64, bool) {
         if self.version != DssVersion::ExpReIm || exponent.im > 0.0 {
-            return (exponent, residue);
+            return (exponent, false);
         }
         if exponent.im == 0.0 {
-            return (Complex64::new(exponent.re, REAL_POLE_IM), residue);
+            return (Complex64::new(exponent.re, REAL_POLE_IM), false);
         }
-        (exponent.conj(), residue.conj())
+        (exponent.conj(), true)
     }
 
     fn check(&self, pole: Complex64, channel: usize) -> Result<(), Fault> {
@@ -298,13 +292,7 @@ impl Dss {
             _ if pole.re < 0.0 => return Ok(()),
             _ => "the layout stores the logarithm of −Re Λ, which must be positive",
         };
-        Err(Fault::NotRepresentable {
-            layout: "DSS",
-            layer: self.layer.clone(),
-            channel,
-            pole,
-            why,
-        })
+        Err(not_representable("DSS", &self.layer, (channel, pole), why))
     }
 
     fn encode_poles(&self, poles: &[Complex64], grid: Vec<usize>) -> Vec<Encoded> {
@@ -330,4 +318,18 @@ impl Dss {
             }
         }
     }
+}
+
+/// The residue of a mode with W = 1 in the softmax kernel, for z = ΔΛ.
+pub(super) fn softmax_gain(pole: Complex64, z: Complex64, length: usize) -> Complex64 {
+    let length = length as f64;
+    let growing = pole.re > 0.0;
+    let decaying = if growing { -z } else { z };
+    let x = expm1(decaying * length) * pole;
+    let shift = if growing {
+        (-z * (length - 1.0)).exp()
+    } else {
+        Complex64::ONE
+    };
+    expm1(decaying) * x.conj() / (x.norm_sqr() + EPSILON) * shift
 }

@@ -1,0 +1,128 @@
+//! Banks of channels with one input each: what S4D, DSS and the kernels of the full state-spaces
+//! repository share. Several kernels of a channel, or its two directions, have the same poles.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Dynamics;
+use crate::checkpoint::layout::encoded::IDLE_EXPONENT;
+use crate::ssm::DiagonalSystem;
+use crate::ssm::SystemError;
+use crate::ssm::Time;
+
+/// The modes of one channel.
+#[derive(Debug, Clone)]
+pub(super) struct Modes {
+    pub(super) step: f64,
+    /// λ of the discrete pole e^{λΔ}.
+    pub(super) exponents: Vec<Complex64>,
+    /// For each kernel of the channel the residues.
+    pub(super) residues: Vec<Vec<Complex64>>,
+}
+
+/// The systems of a bank. `feedthrough` holds one row for each output of a channel; twice as many
+/// kernels as rows mean that the second half runs backwards in time, from the next sample on.
+pub(super) fn systems(
+    layer: &str,
+    channels: &[Modes],
+    feedthrough: &[Vec<f64>],
+) -> Result<Dynamics, Fault> {
+    let outputs = feedthrough.len();
+    let made = |kernels: std::ops::Range<usize>, forward: bool| {
+        let systems = channels.iter().enumerate().map(|(h, modes)| {
+            let system = system(modes, kernels.clone(), |c| match forward {
+                true => feedthrough[c][h],
+                false => 0.0,
+            });
+            system.map_err(|source| fault(layer, h, source))
+        });
+        systems.collect::<Result<Vec<_>, Fault>>()
+    };
+    let kernels = channels.first().map_or(outputs, |c| c.residues.len());
+    let backward = match kernels > outputs {
+        true => made(outputs..kernels, false)?,
+        false => Vec::new(),
+    };
+    Ok(Dynamics {
+        systems: made(0..outputs, true)?,
+        backward,
+        backward_from: 1,
+    })
+}
+
+fn system(
+    modes: &Modes,
+    kernels: std::ops::Range<usize>,
+    feedthrough: impl Fn(usize) -> f64,
+) -> Result<DiagonalSystem, SystemError> {
+    let order = modes.exponents.len();
+    let own = &modes.residues[kernels];
+    DiagonalSystem::new(
+        Time::Discrete { step: modes.step },
+        modes.exponents.clone(),
+        DMatrix::from_element(order, 1, Complex64::ONE),
+        DMatrix::from_fn(own.len(), order, |c, n| own[c][n]),
+        DMatrix::from_fn(own.len(), 1, |c, _| feedthrough(c)),
+    )
+}
+
+/// The modes of every channel, all filled up to the largest order (one at least, since no public
+/// module takes none) with idle ones.
+pub(super) fn modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, Fault> {
+    let orders = dynamics.systems.iter().map(DiagonalSystem::order);
+    let order = orders.max().unwrap_or(0).max(1);
+    let channels = dynamics.systems.iter().enumerate();
+    let modes = channels.map(|(h, system)| {
+        let Time::Discrete { step } = system.time() else {
+            let (found, expected) = ("continuous", "discrete");
+            return Err(fault(layer, h, SystemError::WrongTime { found, expected }));
+        };
+        let backward = dynamics.backward.get(h);
+        if backward.is_some_and(|b| b.exponents() != system.exponents()) {
+            return Err(Fault::NotShared {
+                layer: layer.to_string(),
+                channel: h,
+            });
+        }
+        let residues = std::iter::once(system).chain(backward).flat_map(residues);
+        let mut modes = Modes {
+            step,
+            exponents: system.exponents().to_vec(),
+            residues: residues.collect(),
+        };
+        modes.exponents.resize(order, IDLE_EXPONENT.into());
+        for residues in &mut modes.residues {
+            residues.resize(order, Complex64::ZERO);
+        }
+        Ok(modes)
+    });
+    modes.collect()
+}
+
+/// C ∘ B for each output.
+fn residues(system: &DiagonalSystem) -> Vec<Vec<Complex64>> {
+    let input = system.input().column(0);
+    let rows = system.output().row_iter();
+    rows.map(|row| row.iter().zip(&input).map(|(c, b)| c * b).collect())
+        .collect()
+}
+
+/// D of all channels, one row for each output.
+pub(super) fn feedthrough_of(dynamics: &Dynamics) -> Vec<f64> {
+    let outputs = dynamics.systems.first().map_or(0, |s| s.output().nrows());
+    let rows = (0..outputs).flat_map(|c| {
+        let systems = dynamics.systems.iter();
+        systems.map(move |system| system.feedthrough()[(c, 0)])
+    });
+    rows.collect()
+}
+
+pub(super) fn fault(layer: &str, channel: usize, source: SystemError) -> Fault {
+    let layer = layer.to_string();
+    Fault::System {
+        layer,
+        channel,
+        source,
+    }
+}

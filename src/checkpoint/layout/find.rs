@@ -1,0 +1,206 @@
+//! Finding the state space layers of a file by the names of their tensors, wherever they stand.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::checkpoint::declared::Declared;
+use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::layout::Dss;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::S4d;
+use crate::checkpoint::layout::annotated::Annotated;
+use crate::checkpoint::layout::ema::Ema;
+use crate::checkpoint::layout::lru::Lru;
+use crate::checkpoint::layout::s4_repo::S4Repo;
+use crate::checkpoint::layout::s4_repo::Version;
+use crate::checkpoint::layout::s5::S5;
+
+/// A family, as far as names tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::checkpoint) enum Kind {
+    S4d,
+    S4Repo(Version),
+    Dss,
+    AnnotatedS4d,
+    AnnotatedDss,
+    S5 { torch: bool },
+    Lru,
+    Ema,
+}
+
+impl Kind {
+    /// A tensor that gives the family away.
+    pub(in crate::checkpoint) fn mark(self) -> &'static str {
+        let mark = MARKS.iter().find(|(kind, _)| *kind == self);
+        mark.and_then(|(_, names)| names.first())
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+/// One layer of a file.
+#[derive(Debug, Clone)]
+pub(in crate::checkpoint) struct Found {
+    /// What the names of its tensors start with, e.g. `s4_layers.0.kernel.`.
+    pub(in crate::checkpoint) place: String,
+    pub(in crate::checkpoint) kind: Kind,
+    /// Name of D, where there is one.
+    pub(in crate::checkpoint) feedthrough: Option<String>,
+}
+
+/// For each family the tensors that give it away; the first that are all there decide.
+const MARKS: [(Kind, &[&str]); 13] = [
+    (Kind::S4d, &["log_A_real", "log_dt"]),
+    (
+        Kind::S4Repo(Version::V2),
+        &["log_w_real", "w_imag", "log_dt"],
+    ),
+    (Kind::S4Repo(Version::V3), &["inv_A_real", "log_dt"]),
+    (Kind::S4Repo(Version::V4), &["A_real", "inv_dt"]),
+    (Kind::AnnotatedDss, &["Lambda_re", "W", "log_step"]),
+    (Kind::AnnotatedS4d, &["A_re", "log_step"]),
+    (Kind::S5 { torch: false }, &["Lambda_re", "log_step"]),
+    (Kind::S5 { torch: true }, &["Lambda", "log_step"]),
+    (Kind::Dss, &["W", "log_dt"]),
+    (Kind::Dss, &["Lambda", "log_dt"]),
+    (Kind::Dss, &["Lambda_log_neg_re", "log_dt"]),
+    (Kind::Lru, &["nu_log", "theta_log"]),
+    (Kind::Ema, &["delta", "alpha", "beta", "gamma"]),
+];
+
+/// The layers of a file whose names start with `prefix`, in the order in which people count; names
+/// are relative to it.
+pub(in crate::checkpoint) fn find_layers<'a>(
+    names: impl Iterator<Item = &'a str>,
+    prefix: &str,
+) -> Vec<Found> {
+    let inside = names.filter_map(|name| name.strip_prefix(prefix));
+    let names: BTreeSet<&str> = inside.collect();
+    let places: BTreeSet<&str> = names.iter().map(|name| place_of(name)).collect();
+    let mut found: Vec<Found> = places
+        .into_iter()
+        .filter_map(|place| {
+            let has = |tensor: &&str| names.contains(format!("{place}{tensor}").as_str());
+            let (kind, _) = MARKS.iter().find(|(_, marks)| marks.iter().all(has))?;
+            Some(Found {
+                place: place.to_string(),
+                kind: *kind,
+                feedthrough: feedthrough(&names, place, *kind),
+            })
+        })
+        .collect();
+    found.sort_by_cached_key(|found| counted(&found.place));
+    found
+}
+
+/// Everything up to the last separator, which is a dot, or a slash in flax.
+fn place_of(name: &str) -> &str {
+    name.rfind(['.', '/']).map_or("", |at| &name[..=at])
+}
+
+/// D beside the kernel, or around it.
+fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String> {
+    let omega = format!("{place}omega");
+    if kind == Kind::Ema && names.contains(omega.as_str()) {
+        return Some(omega);
+    }
+    let mut around = place;
+    loop {
+        let name = format!("{around}D");
+        if names.contains(name.as_str()) {
+            return Some(name);
+        }
+        around = around.strip_suffix("kernel.")?;
+    }
+}
+
+/// Numbers within a name count as numbers: layer 10 comes after layer 9.
+fn counted(name: &str) -> Vec<(String, u64)> {
+    let runs = name.split_inclusive(|c: char| !c.is_ascii_digit());
+    runs.map(|run| {
+        let digits = run.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let text = run[digits.len()..].to_string();
+        (text, digits.parse().unwrap_or(0))
+    })
+    .collect()
+}
+
+impl Found {
+    /// What people call the layer: the place without what only holds the kernel.
+    pub(in crate::checkpoint) fn layer(&self) -> String {
+        let mut name = self.place.trim_end_matches(['.', '/']);
+        while let Some(shorter) = name.strip_suffix(".kernel") {
+            name = shorter;
+        }
+        match name {
+            "" | "kernel" => "layer".to_string(),
+            name => name.to_string(),
+        }
+    }
+
+    /// The layout of the layer, once it is settled what its names do not tell.
+    pub(in crate::checkpoint) fn layout(&self, settled: Declared) -> Arc<dyn Layout> {
+        let (layer, place) = (self.layer(), self.place.clone());
+        let feedthrough = self.feedthrough.clone();
+        match self.kind {
+            Kind::S4d => Arc::new(S4d {
+                layer,
+                kernel: place,
+                feedthrough,
+            }),
+            Kind::S4Repo(version) => Arc::new(S4Repo {
+                layer,
+                kernel: place,
+                feedthrough,
+                version,
+                settled,
+            }),
+            Kind::Dss => Arc::new(Dss {
+                layer,
+                kernel: place,
+                feedthrough,
+                version: settled.dss_version.unwrap_or(DssVersion::Softmax),
+                length: settled.length,
+            }),
+            Kind::AnnotatedS4d | Kind::AnnotatedDss => Arc::new(Annotated {
+                layer,
+                place,
+                dss: self.kind == Kind::AnnotatedDss,
+                settled,
+            }),
+            Kind::S5 { torch } => Arc::new(S5 {
+                layer,
+                place,
+                torch,
+                settled,
+            }),
+            Kind::Lru => Arc::new(Lru { layer, place }),
+            Kind::Ema => Arc::new(Ema {
+                layer,
+                place,
+                skip: feedthrough,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_found_in_the_order_in_which_people_count() {
+        let mut names = Vec::new();
+        for layer in ["layers.10", "layers.9", "layers.1"] {
+            for tensor in ["log_dt", "A_imag", "C", "log_A_real"] {
+                names.push(format!("{layer}.kernel.{tensor}"));
+            }
+            names.push(format!("{layer}.D"));
+        }
+        let found = find_layers(names.iter().map(String::as_str), "");
+        let layers: Vec<String> = found.iter().map(Found::layer).collect();
+        assert_eq!(layers, ["layers.1", "layers.9", "layers.10"]);
+        assert_eq!(found[0].feedthrough.as_deref(), Some("layers.1.D"));
+        assert!(found.iter().all(|found| found.kind == Kind::S4d));
+    }
+}

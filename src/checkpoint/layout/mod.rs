@@ -1,0 +1,93 @@
+//! How the state space of one layer is laid out in a file: one file for each family, with `decode`
+//! beside `encode`.
+
+mod annotated;
+mod bank;
+mod dss;
+mod ema;
+mod encoded;
+mod find;
+mod lru;
+mod s4_repo;
+mod s4d;
+mod s5;
+mod transform;
+
+pub(super) use dss::Dss;
+pub(super) use encoded::Encoded;
+pub(super) use encoded::Role;
+pub(super) use find::Found;
+pub(super) use find::Kind;
+pub(super) use find::find_layers;
+pub(super) use s4_repo::Version;
+pub(super) use s4d::S4d;
+pub use transform::Transform;
+
+use std::fmt::Debug;
+
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::tensors::Tensors;
+use crate::ssm::DiagonalSystem;
+
+/// The systems of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Dynamics {
+    /// Forwards in time: one for each channel, or one for all.
+    pub(super) systems: Vec<DiagonalSystem>,
+    /// Backwards in time, as many or none.
+    pub(super) backward: Vec<DiagonalSystem>,
+    /// The lag at which the kernels of `backward` start, 0 or 1.
+    pub(super) backward_from: usize,
+}
+
+impl Dynamics {
+    pub(super) fn causal(systems: Vec<DiagonalSystem>) -> Self {
+        Self {
+            systems,
+            backward: Vec::new(),
+            backward_from: 1,
+        }
+    }
+}
+
+/// How the state space of one layer is laid out in the file.
+pub(super) trait Layout: Debug + Send + Sync {
+    /// The family, e.g. `S4D`.
+    fn family(&self) -> &'static str;
+
+    /// Reads the systems, with the conventions of the file folded in.
+    fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault>;
+
+    /// Tensors for systems that are not those of the file. The tensors of the file are at hand
+    /// for what the layout keeps beside the systems, e.g. a second step.
+    fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
+}
+
+/// Poles that a layout cannot hold.
+fn not_representable(
+    layout: &'static str,
+    layer: &str,
+    (channel, pole): (usize, num_complex::Complex64),
+    why: &'static str,
+) -> Fault {
+    let layer = layer.to_string();
+    Fault::NotRepresentable {
+        layout,
+        layer,
+        channel,
+        pole,
+        why,
+    }
+}
+
+/// Systems of a layer that has only one direction.
+fn require_causal(dynamics: &Dynamics) -> Result<&[DiagonalSystem], Fault> {
+    match dynamics.backward.len() {
+        0 => Ok(&dynamics.systems),
+        found => Err(Fault::OtherModel {
+            what: "systems that run backwards in time",
+            found,
+            expected: 0,
+        }),
+    }
+}

@@ -1,0 +1,303 @@
+//! S5: one system for all channels, in flax (lindermanlab/S5 and its relatives) and in torch
+//! (i404788/s5-pytorch).
+//!
+//! ```text
+//! Δ_n = e^{log_step_n}    λ = Lambda_re + i Lambda_im, or Lambda; min(Re λ, −1e-4) with clip_eigs
+//! zoh       a = e^{λΔ}                   B̄ = (e^{λΔ} − 1)/λ · B
+//! bilinear  a = (1 + λΔ/2)/(1 − λΔ/2)    B̄ = Δ/(1 − λΔ/2) · B
+//! x_k = a x_{k−1} + B̄ u_k,   y_k = s Re(C x_k) + D ∘ u_k,   s = 2 where half of each pair is stored
+//! ```
+//!
+//! The scan backwards in time includes the sample at hand, C = \[C1 | C2\]. After a reduction all
+//! modes of a layer have the same step, the geometric mean of the old ones.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::checkpoint::declared::Declared;
+use crate::checkpoint::declared::Discretisation;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Dynamics;
+use crate::checkpoint::layout::Encoded;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::bank;
+use crate::checkpoint::layout::not_representable;
+use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::tensors::interleave;
+use crate::ssm::DiagonalSystem;
+use crate::ssm::Time;
+use crate::ssm::from_bilinear;
+use crate::ssm::to_bilinear;
+use crate::ssm::zoh_gain;
+
+/// The largest Re λ under `clip_eigs`.
+const CLIP: f64 = -1e-4;
+
+/// One layer.
+#[derive(Debug, Clone)]
+pub(in crate::checkpoint) struct S5 {
+    pub(in crate::checkpoint) layer: String,
+    /// What the names start with.
+    pub(in crate::checkpoint) place: String,
+    /// Whether the poles are one complex tensor, as in torch.
+    pub(in crate::checkpoint) torch: bool,
+    pub(in crate::checkpoint) settled: Declared,
+}
+
+/// What a file holds for one layer.
+struct Stored {
+    lambdas: Vec<Complex64>,
+    steps: Vec<f64>,
+    /// P × H.
+    input: DMatrix<Complex64>,
+    /// H × P, forwards and perhaps backwards.
+    outputs: Vec<DMatrix<Complex64>>,
+    feedthrough: Vec<f64>,
+}
+
+impl S5 {
+    fn name(&self, tensor: &str) -> String {
+        format!("{}{tensor}", self.place)
+    }
+
+    /// Flax stores one of each conjugate pair unless told otherwise, torch all.
+    fn factor(&self) -> f64 {
+        let half = self.settled.conj_sym.unwrap_or(!self.torch);
+        if half { 2.0 } else { 1.0 }
+    }
+
+    fn bilinear(&self) -> bool {
+        self.settled.discretisation == Some(Discretisation::Bilinear)
+    }
+
+    /// Exponent times step, and the factor of B.
+    fn discretised(&self, lambda: Complex64, step: f64) -> (Complex64, Complex64) {
+        let z = lambda * step;
+        match self.bilinear() {
+            true => (from_bilinear(z), step / (1.0 - 0.5 * z)),
+            false => (z, zoh_gain(lambda, step)),
+        }
+    }
+
+    fn lambdas(&self, tensors: &Tensors<'_>) -> Result<Vec<Complex64>, Fault> {
+        let mut lambdas = match self.torch {
+            true => {
+                let (shape, values) = tensors.complex(&self.name("Lambda"), &[])?;
+                match shape.len() {
+                    1 => values,
+                    _ => return Err(tensors.wrong_shape(&self.name("Lambda"), shape, "[modes]")),
+                }
+            }
+            false => {
+                let real = tensors.values(&self.name("Lambda_re"), "[modes]")?;
+                let shape: &[usize] = &[real.data.len()];
+                let expected = format!("[{}]", real.data.len());
+                let imaginary = tensors.shaped(&self.name("Lambda_im"), &[shape], &expected)?;
+                let parts = real.data.iter().zip(imaginary.data);
+                parts.map(|(&re, im)| Complex64::new(re, im)).collect()
+            }
+        };
+        if self.settled.clip_eigs == Some(true) {
+            lambdas
+                .iter_mut()
+                .for_each(|lambda| lambda.re = lambda.re.min(CLIP));
+        }
+        Ok(lambdas)
+    }
+
+    fn read(&self, tensors: &Tensors<'_>) -> Result<Stored, Fault> {
+        let lambdas = self.lambdas(tensors)?;
+        let modes = lambdas.len();
+        let shapes: [&[usize]; 2] = [&[modes, 1], &[modes]];
+        let expected = format!("[{modes}, 1]");
+        let steps = tensors.shaped(&self.name("log_step"), &shapes, &expected)?;
+        let (shape, b) = tensors.complex(&self.name("B"), &[])?;
+        let &[rows, channels] = shape.as_slice() else {
+            let expected = format!("[{modes}, channels] complex numbers");
+            return Err(tensors.wrong_shape(&self.name("B"), shape, &expected));
+        };
+        if rows != modes || channels == 0 {
+            let expected = format!("[{modes}, channels] complex numbers");
+            return Err(tensors.wrong_shape(&self.name("B"), shape, &expected));
+        }
+        let expected = format!("[{channels}]");
+        Ok(Stored {
+            steps: steps.data.iter().map(|log| log.exp()).collect(),
+            input: DMatrix::from_row_slice(modes, channels, &b),
+            outputs: self.outputs(tensors, channels, modes)?,
+            feedthrough: tensors
+                .shaped(&self.name("D"), &[&[channels]], &expected)?
+                .data,
+            lambdas,
+        })
+    }
+
+    /// C, or C1 and C2, or both side by side in C.
+    fn outputs(
+        &self,
+        tensors: &Tensors<'_>,
+        channels: usize,
+        modes: usize,
+    ) -> Result<Vec<DMatrix<Complex64>>, Fault> {
+        let one: &[usize] = &[channels, modes];
+        let both: &[usize] = &[channels, 2 * modes];
+        if tensors.contains(&self.name("C1")) {
+            let read = |name: &str| -> Result<_, Fault> {
+                let (_, c) = tensors.complex(&self.name(name), &[one])?;
+                Ok(DMatrix::from_row_slice(channels, modes, &c))
+            };
+            return Ok(vec![read("C1")?, read("C2")?]);
+        }
+        let (shape, c) = tensors.complex(&self.name("C"), &[one, both])?;
+        let c = DMatrix::from_row_slice(channels, shape[1], &c);
+        let halves = 0..shape[1] / modes.max(1);
+        Ok(halves
+            .map(|k| c.columns(k * modes, modes).into_owned())
+            .collect())
+    }
+}
+
+impl Layout for S5 {
+    fn family(&self) -> &'static str {
+        if self.torch { "S5 (torch)" } else { "S5" }
+    }
+
+    fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
+        let Stored {
+            lambdas,
+            steps,
+            mut input,
+            outputs,
+            feedthrough,
+        } = self.read(tensors)?;
+        let logs = steps.iter().map(|step| step.ln()).sum::<f64>();
+        let step = (logs / steps.len().max(1) as f64).exp();
+        let mut exponents = Vec::with_capacity(lambdas.len());
+        for (n, (&lambda, &own)) in lambdas.iter().zip(&steps).enumerate() {
+            let (exponent, gain) = self.discretised(lambda, own);
+            exponents.push(exponent / step);
+            input.row_mut(n).iter_mut().for_each(|b| *b *= gain);
+        }
+        let channels = feedthrough.len();
+        let factor = Complex64::from(self.factor());
+        let made = |output: &DMatrix<Complex64>, through: DMatrix<f64>| {
+            let time = Time::Discrete { step };
+            let parts = (exponents.clone(), input.clone(), output * factor);
+            DiagonalSystem::new(time, parts.0, parts.1, parts.2, through)
+                .map_err(|source| bank::fault(&self.layer, 0, source))
+        };
+        let through = DMatrix::from_diagonal(&feedthrough.into());
+        let forward = made(&outputs[0], through)?;
+        let backward = outputs.get(1);
+        let backward = backward.map(|c| made(c, DMatrix::zeros(channels, channels)));
+        Ok(Dynamics {
+            systems: vec![forward],
+            backward: backward.transpose()?.into_iter().collect(),
+            backward_from: 0,
+        })
+    }
+
+    fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+        let forward = &dynamics.systems[0];
+        let Time::Discrete { step } = forward.time() else {
+            let source = crate::ssm::SystemError::WrongTime {
+                found: "continuous",
+                expected: "discrete",
+            };
+            return Err(bank::fault(&self.layer, 0, source));
+        };
+        let backward = dynamics.backward.first();
+        if backward
+            .is_some_and(|b| b.exponents() != forward.exponents() || b.input() != forward.input())
+        {
+            let layer = self.layer.clone();
+            return Err(Fault::NotShared { layer, channel: 0 });
+        }
+        let modes = forward.order();
+        let mut b = forward.input().clone();
+        let mut lambdas = Vec::with_capacity(modes);
+        for (n, exponent) in forward.exponents().iter().enumerate() {
+            let lambda = match self.bilinear() {
+                true => to_bilinear(exponent * step) / step,
+                false => *exponent,
+            };
+            if self.settled.clip_eigs == Some(true) && lambda.re > CLIP {
+                let why = "its real part is above −1e-4, where clip_eigs cuts";
+                return Err(not_representable("S5", &self.layer, (0, lambda), why));
+            }
+            let gain = self.discretised(lambda, step).1;
+            b.row_mut(n).iter_mut().for_each(|b| *b /= gain);
+            lambdas.push(lambda);
+        }
+        let mut encoded = self.encode_poles(&lambdas, step, tensors);
+        let channels = b.ncols();
+        let rows = interleave(b.transpose().as_slice());
+        encoded.push(Encoded::mode(
+            self.name("B"),
+            vec![modes, channels, 2],
+            rows,
+        ));
+        encoded.extend(self.encode_outputs(dynamics, tensors));
+        let through = forward.feedthrough();
+        if let Some((row, column)) = off_diagonal(through) {
+            let layer = self.layer.clone();
+            return Err(Fault::DenseFeedthrough { layer, row, column });
+        }
+        let diagonal = through.diagonal().as_slice().to_vec();
+        encoded.push(Encoded::feedthrough(self.name("D"), diagonal));
+        Ok(encoded)
+    }
+}
+
+impl S5 {
+    fn encode_poles(
+        &self,
+        lambdas: &[Complex64],
+        step: f64,
+        tensors: &Tensors<'_>,
+    ) -> Vec<Encoded> {
+        let modes = lambdas.len();
+        let column = tensors.rank(&self.name("log_step")) == Some(2);
+        let shape = if column { vec![modes, 1] } else { vec![modes] };
+        let mut encoded = vec![Encoded::mode(
+            self.name("log_step"),
+            shape,
+            vec![step.ln(); modes],
+        )];
+        if self.torch {
+            let values = interleave(lambdas);
+            encoded.push(Encoded::mode(self.name("Lambda"), vec![modes, 2], values));
+            return encoded;
+        }
+        let re = lambdas.iter().map(|lambda| lambda.re).collect();
+        let im = lambdas.iter().map(|lambda| lambda.im).collect();
+        encoded.push(Encoded::mode(self.name("Lambda_re"), vec![modes], re));
+        encoded.push(Encoded::mode(self.name("Lambda_im"), vec![modes], im));
+        encoded
+    }
+
+    fn encode_outputs(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Vec<Encoded> {
+        let factor = Complex64::from(1.0 / self.factor());
+        let both = dynamics.systems.iter().chain(&dynamics.backward);
+        let outputs: Vec<_> = both.map(|system| system.output() * factor).collect();
+        let (channels, modes) = outputs[0].shape();
+        let made = |name: &str, c: &DMatrix<Complex64>| {
+            let shape = vec![channels, c.ncols(), 2];
+            Encoded::mode(self.name(name), shape, interleave(c.transpose().as_slice()))
+        };
+        if tensors.contains(&self.name("C1")) {
+            return vec![made("C1", &outputs[0]), made("C2", &outputs[1])];
+        }
+        let all = DMatrix::from_fn(channels, modes * outputs.len(), |i, j| {
+            outputs[j / modes][(i, j % modes)]
+        });
+        vec![made("C", &all)]
+    }
+}
+
+/// Where a matrix is not diagonal.
+pub(super) fn off_diagonal(matrix: &DMatrix<f64>) -> Option<(usize, usize)> {
+    let places = (0..matrix.ncols()).flat_map(|j| (0..matrix.nrows()).map(move |i| (i, j)));
+    let mut off = places.filter(|&(i, j)| i != j && matrix[(i, j)] != 0.0);
+    off.next()
+}

@@ -1,0 +1,208 @@
+//! Settling what the names of the tensors leave open: what was declared, else the default of a public
+//! script, which is then told, else a question.
+
+use std::collections::BTreeSet;
+
+use crate::checkpoint::declared::Declared;
+use crate::checkpoint::declared::Discretisation;
+use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Found;
+use crate::checkpoint::layout::Kind;
+use crate::checkpoint::layout::Version;
+
+/// What is settled so far.
+pub(super) struct Settling {
+    pub(super) declared: Declared,
+    pub(super) assumptions: Vec<String>,
+}
+
+impl Settling {
+    pub(super) fn new(declared: Declared) -> Self {
+        Self {
+            declared,
+            assumptions: Vec::new(),
+        }
+    }
+
+    /// Settles what one layer needs.
+    pub(super) fn layer(
+        &mut self,
+        layer: &Found,
+        known: &BTreeSet<&str>,
+        prefix: &str,
+    ) -> Result<(), Fault> {
+        let has = |name: &str| known.contains(format!("{prefix}{}{name}", layer.place).as_str());
+        self.contradictions(layer, prefix)?;
+        match layer.kind {
+            Kind::Dss => self.dss_version(&has, layer, prefix)?,
+            Kind::S4Repo(version) => self.s4_repo(version, &has)?,
+            Kind::S5 { torch } => self.s5(torch),
+            Kind::S4d | Kind::AnnotatedS4d | Kind::AnnotatedDss | Kind::Lru | Kind::Ema => {}
+        }
+        let softmax = match layer.kind {
+            Kind::Dss => self.declared.dss_version == Some(DssVersion::Softmax),
+            Kind::S4Repo(_) => self.declared.discretisation == Some(Discretisation::Dss),
+            kind => kind == Kind::AnnotatedDss,
+        };
+        if softmax && self.declared.length.is_none() {
+            return Err(Fault::Undeclared {
+                what: "the sequence length L",
+                needed_for: "the softmax kernel of DSS",
+                hint: "declare it with --length L, or `length = L` in the sidecar",
+            });
+        }
+        Ok(())
+    }
+
+    fn assume(&mut self, text: String) {
+        if !self.assumptions.contains(&text) {
+            self.assumptions.push(text);
+        }
+    }
+
+    /// What is declared for layers of another kind would be carried along in the metadata.
+    fn contradictions(&self, layer: &Found, prefix: &str) -> Result<(), Fault> {
+        let Declared {
+            dss_version,
+            discretisation,
+            dt_transform,
+            real_transform,
+            bandlimit,
+            conj_sym,
+            clip_eigs,
+            ..
+        } = self.declared;
+        let s5 = matches!(layer.kind, Kind::S5 { .. });
+        let takes = |d: &Discretisation| match layer.kind {
+            Kind::S4Repo(_) => true,
+            Kind::S5 { .. } => *d != Discretisation::Dss,
+            _ => false,
+        };
+        let v4 = layer.kind == Kind::S4Repo(Version::V4);
+        let v3 = layer.kind == Kind::S4Repo(Version::V3);
+        let wrong = [
+            dss_version
+                .filter(|_| layer.kind != Kind::Dss)
+                .map(|version| format!("DSS version `{}`", version.name())),
+            discretisation
+                .filter(|d| !takes(d))
+                .map(|d| format!("discretisation `{}`", d.name())),
+            dt_transform
+                .filter(|_| !v4)
+                .map(|t| format!("dt_transform `{}`", t.name())),
+            real_transform
+                .filter(|_| !v3 && !v4)
+                .map(|t| format!("real_transform `{}`", t.name())),
+            bandlimit.filter(|_| !v4).map(|b| format!("bandlimit {b}")),
+            conj_sym.filter(|_| !s5).map(|c| format!("conj_sym {c}")),
+            clip_eigs.filter(|_| !s5).map(|c| format!("clip_eigs {c}")),
+        ];
+        match wrong.into_iter().flatten().next() {
+            None => Ok(()),
+            Some(declared) => Err(Fault::Contradiction {
+                declared,
+                tensor: format!("{prefix}{}{}", layer.place, layer.kind.mark()),
+            }),
+        }
+    }
+
+    fn dss_version(
+        &mut self,
+        has: &dyn Fn(&str) -> bool,
+        layer: &Found,
+        prefix: &str,
+    ) -> Result<(), Fault> {
+        let (possible, default): (&[DssVersion], _) = if has("Lambda_log_im") {
+            (&[DssVersion::ExpReIm], DssVersion::ExpReIm)
+        } else if has("Lambda_log_neg_re") {
+            (&[DssVersion::Exp, DssVersion::ExpNoScale], DssVersion::Exp)
+        } else {
+            let versions = &[
+                DssVersion::Softmax,
+                DssVersion::Clip,
+                DssVersion::ClipNoScale,
+            ];
+            (versions, DssVersion::Softmax)
+        };
+        match self.declared.dss_version {
+            Some(version) if possible.contains(&version) => {}
+            Some(version) => {
+                let poles = ["Lambda_log_im", "Lambda_log_neg_re"];
+                let poles = poles.into_iter().find(|name| has(name)).unwrap_or("Lambda");
+                return Err(Fault::Contradiction {
+                    declared: format!("DSS version `{}`", version.name()),
+                    tensor: format!("{prefix}{}{poles}", layer.place),
+                });
+            }
+            None => {
+                if possible.len() > 1 {
+                    let names: Vec<&str> = possible.iter().map(|version| version.name()).collect();
+                    self.assume(format!(
+                        "DSS version `{}` (the file fits {}; --dss-version says otherwise)",
+                        default.name(),
+                        names.join(", "),
+                    ));
+                }
+                self.declared.dss_version = Some(default);
+            }
+        }
+        Ok(())
+    }
+
+    fn s4_repo(&mut self, version: Version, has: &dyn Fn(&str) -> bool) -> Result<(), Fault> {
+        if self.declared.discretisation.is_none() {
+            let default = match version {
+                Version::V3 => Discretisation::Bilinear,
+                Version::V2 | Version::V4 => Discretisation::Zoh,
+            };
+            if version != Version::V2 {
+                self.assume(format!(
+                    "discretisation `{}` (the default of the layer; --discretisation says otherwise)",
+                    default.name()
+                ));
+            }
+            self.declared.discretisation = Some(default);
+        }
+        if version != Version::V2 && self.declared.real_transform.is_none() {
+            let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
+            self.assume(text.to_string());
+            self.declared.real_transform = Some(crate::checkpoint::layout::Transform::Exp);
+        }
+        if version == Version::V4 && self.declared.dt_transform.is_none() && has("inv_dt") {
+            return Err(Fault::Undeclared {
+                what: "what the stored steps `inv_dt` go through",
+                needed_for: "a layer of state-spaces/s4 v4",
+                hint: "declare --dt-transform exp (the default of the class) or softplus (the default \
+                       of its configuration files), or `dt_transform` in the sidecar",
+            });
+        }
+        Ok(())
+    }
+
+    fn s5(&mut self, torch: bool) {
+        if self.declared.discretisation.is_none() {
+            let text = "discretisation `zoh` (the default of S5; --discretisation says otherwise)";
+            self.assume(text.to_string());
+            self.declared.discretisation = Some(Discretisation::Zoh);
+        }
+        if self.declared.conj_sym.is_none() {
+            self.assume(match torch {
+                true => {
+                    "all modes are stored (as in s5-pytorch; --conj-sym true says otherwise)".into()
+                }
+                false => "one of each conjugate pair is stored (conj_sym, the default of S5; \
+                          --conj-sym false says otherwise)"
+                    .into(),
+            });
+            self.declared.conj_sym = Some(!torch);
+        }
+        if self.declared.clip_eigs.is_none() {
+            if !torch {
+                let text = "clip_eigs is off (the default of S5; --clip-eigs true says otherwise)";
+                self.assume(text.to_string());
+            }
+            self.declared.clip_eigs = Some(false);
+        }
+    }
+}

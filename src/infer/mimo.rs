@@ -1,0 +1,56 @@
+//! A system with several inputs or outputs on a whole sequence, by its recurrence.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::ssm::DiagonalSystem;
+
+/// A discrete system, with its matrices in real and imaginary parts.
+pub(super) struct Mimo {
+    poles: Vec<Complex64>,
+    /// Bᵀ, inputs × modes.
+    input: [DMatrix<f64>; 2],
+    /// Cᵀ, modes × outputs.
+    output: [DMatrix<f64>; 2],
+    /// Dᵀ, inputs × outputs.
+    feedthrough: DMatrix<f64>,
+}
+
+fn parts(matrix: &DMatrix<Complex64>) -> [DMatrix<f64>; 2] {
+    [matrix.map(|z| z.re), matrix.map(|z| z.im)]
+}
+
+impl Mimo {
+    pub(super) fn new(system: &DiagonalSystem) -> Self {
+        Self {
+            poles: system.poles(),
+            input: parts(&system.input().transpose()),
+            output: parts(&system.output().transpose()),
+            feedthrough: system.feedthrough().transpose(),
+        }
+    }
+
+    /// The system whose run on reversed time is the adjoint of this one's.
+    pub(super) fn transposed(system: &DiagonalSystem) -> Self {
+        Self {
+            poles: system.poles(),
+            input: parts(system.output()),
+            output: parts(system.input()),
+            feedthrough: system.feedthrough().clone(),
+        }
+    }
+
+    /// L × outputs of L × inputs. Cost O(L (n m + n p + m p)).
+    pub(super) fn run(&self, u: &DMatrix<f64>) -> DMatrix<f64> {
+        let [mut re, mut im] = [u * &self.input[0], u * &self.input[1]];
+        for (n, pole) in self.poles.iter().enumerate() {
+            let mut state = Complex64::ZERO;
+            let (re, im) = (re.column_mut(n), im.column_mut(n));
+            for (re, im) in re.into_iter().zip(im) {
+                state = pole * state + Complex64::new(*re, *im);
+                (*re, *im) = (state.re, state.im);
+            }
+        }
+        re * &self.output[0] - im * &self.output[1] + u * &self.feedthrough
+    }
+}

@@ -1,0 +1,291 @@
+//! Every layout: kernels by the formula of the original code, before and after a reduction, and
+//! files that come back bit for bit. The fixtures and the truth are made by
+//! `tests/reference/make_layouts.py`, which says how to make them again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops where it is wrong"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use common::here;
+use hankelite::checkpoint::{Archive, Checkpoint, CheckpointError, Fault, read_dynamics};
+use hankelite::compress::Method;
+use hankelite::model::Block;
+use hankelite::ssm::DiagonalSystem;
+use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use nalgebra::DMatrix;
+
+fn folder() -> PathBuf {
+    here("data/layouts")
+}
+
+fn settings() -> BTreeMap<String, Declared> {
+    let text = std::fs::read_to_string(folder().join("settings.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn file(name: &str) -> PathBuf {
+    folder().join(format!("{name}.safetensors"))
+}
+
+/// Samples of one system, C Λ^l B, outputs × inputs.
+fn samples(system: &DiagonalSystem, length: usize) -> Vec<DMatrix<f64>> {
+    let poles = system.scaled_exponents();
+    let sample = |l: usize| {
+        let mut input = system.input().clone();
+        for (mut row, z) in input.row_iter_mut().zip(&poles) {
+            row *= (*z * l as f64).exp();
+        }
+        (system.output() * input).map(|z| z.re)
+    };
+    (0..length).map(sample).collect()
+}
+
+/// What a bank of systems gives: row c H + h is output c of system h.
+fn response(systems: &[DiagonalSystem], length: usize) -> (Vec<DMatrix<f64>>, DMatrix<f64>) {
+    let rows: usize = systems.iter().map(|system| system.output().nrows()).sum();
+    let columns: usize = systems.iter().map(|system| system.input().ncols()).sum();
+    let place = |parts: &[DMatrix<f64>]| {
+        let mut whole = DMatrix::zeros(rows, columns);
+        let mut first = 0;
+        for (h, part) in parts.iter().enumerate() {
+            for c in 0..part.nrows() {
+                for j in 0..part.ncols() {
+                    whole[(c * parts.len() + h, first + j)] = part[(c, j)];
+                }
+            }
+            first += part.ncols();
+        }
+        whole
+    };
+    let each: Vec<_> = systems
+        .iter()
+        .map(|system| samples(system, length))
+        .collect();
+    let kernels = (0..length).map(|l| {
+        let parts: Vec<_> = each.iter().map(|samples| samples[l].clone()).collect();
+        place(&parts)
+    });
+    let through: Vec<_> = systems
+        .iter()
+        .map(|system| system.feedthrough().clone())
+        .collect();
+    (kernels.collect(), place(&through))
+}
+
+/// Rows × columns × L, row-major, of all layers one after the other.
+fn stacked(blocks: &[Block], length: usize, part: &str) -> Vec<f64> {
+    let mut out = Vec::new();
+    for block in blocks {
+        let (kernels, through) = match part {
+            "backward" => response(&block.backward, length),
+            _ => response(&block.systems, length),
+        };
+        for i in 0..through.nrows() {
+            for j in 0..through.ncols() {
+                match part {
+                    "d" => out.push(through[(i, j)]),
+                    _ => out.extend(kernels.iter().map(|k| k[(i, j)])),
+                }
+            }
+        }
+    }
+    out
+}
+
+fn assert_truth(name: &str, model: &Model, truth: &Archive) {
+    let mut seen = 0;
+    for key in truth.names() {
+        let Some(rest) = key.strip_prefix(&format!("{name}/")) else {
+            continue;
+        };
+        let (length, part) = rest.split_once('/').unwrap();
+        let expected = truth.tensor(key).unwrap().to_f64(key).unwrap();
+        let found = stacked(&model.blocks, length.parse().unwrap(), part);
+        assert_eq!(found.len(), expected.len(), "{key}");
+        let scale = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(
+                (found - expected).abs() <= 1e-6 * scale,
+                "{key}: {found} for {expected}"
+            );
+        }
+        seen += 1;
+    }
+    let parts = if model.blocks[0].backward.is_empty() {
+        2
+    } else {
+        3
+    };
+    assert_eq!(seen, 2 * parts, "{name}: two lengths of every kernel");
+}
+
+fn open(name: &str) -> Checkpoint {
+    read(&file(name), &settings()[name]).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The smaller model of every fixture. The moving average holds poles as they are only.
+fn reduced(name: &str, full: &Model) -> Model {
+    let mut plan = Plan::new(Rule::Order(3)).unwrap();
+    if name.starts_with("mega") || name == "s4_v4_real" {
+        plan.method = Method::ModalH2;
+    }
+    reduce(full, &plan)
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+        .model
+}
+
+#[test]
+fn kernels_are_those_of_the_original_formula() {
+    let truth = Archive::open(&folder().join("kernels.safetensors")).unwrap();
+    for name in settings().keys() {
+        assert_truth(name, &open(name).model, &truth);
+    }
+}
+
+#[test]
+fn kernels_of_written_reduced_files_are_those_of_the_original_formula() {
+    let truth = Archive::open(&folder().join("kernels.safetensors")).unwrap();
+    for (name, declared) in settings() {
+        let small = reduced(&name, &open(&name).model);
+        let kept = read(&file(&format!("{name}.reduced")), &declared).unwrap();
+        assert_truth(&format!("{name}.reduced"), &kept.model, &truth);
+        // The reduction of today, to the rounding of the file.
+        assert_truth(&format!("{name}.reduced"), &small, &truth);
+        assert!(
+            small.blocks.iter().all(|block| block.order() == 3),
+            "{name}"
+        );
+    }
+}
+
+/// Not a check: writes the reduced files that the script then gives the kernels of.
+#[test]
+#[ignore = "writes fixtures; see tests/reference/make_layouts.py"]
+fn write_reduced_fixtures() {
+    for name in settings().keys() {
+        let full = open(name);
+        let small = full.with_model(reduced(name, &full.model));
+        write(&small, &file(&format!("{name}.reduced"))).unwrap();
+    }
+}
+
+fn assert_same_bytes(name: &str, first: &Path, second: &Path) {
+    let (first, second) = (
+        Archive::open(first).unwrap(),
+        Archive::open(second).unwrap(),
+    );
+    assert_eq!(
+        first.names().collect::<Vec<_>>(),
+        second.names().collect::<Vec<_>>(),
+        "{name}"
+    );
+    for tensor in first.names() {
+        assert_eq!(
+            first.tensor(tensor).unwrap(),
+            second.tensor(tensor).unwrap(),
+            "{name}: {tensor}"
+        );
+    }
+}
+
+#[test]
+fn unchanged_files_come_back_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, declared) in settings() {
+        let full = open(&name);
+        let path = folder.path().join("same.safetensors");
+        write(&full, &path).unwrap();
+        assert_same_bytes(&name, &file(&name), &path);
+        // What was declared is in the file.
+        let again = read(&path, &Declared::default()).unwrap();
+        assert_eq!(again.model, full.model, "{name}");
+        let dynamics = read_dynamics(&file(&name), &declared).unwrap();
+        assert_eq!(
+            dynamics.model.blocks[0].systems, full.model.blocks[0].systems,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_reduced_file_keeps_every_name_and_all_that_is_not_dynamics() {
+    for name in settings().keys() {
+        let full = Archive::open(&file(name)).unwrap();
+        let small = Archive::open(&file(&format!("{name}.reduced"))).unwrap();
+        assert_eq!(
+            full.names().collect::<Vec<_>>(),
+            small.names().collect::<Vec<_>>(),
+            "{name}"
+        );
+        for tensor in full.names() {
+            let (a, b) = (full.tensor(tensor).unwrap(), small.tensor(tensor).unwrap());
+            assert_eq!(a.dtype, b.dtype, "{name}: {tensor}");
+            // DSS shares its poles among the channels; reduced channels have their own.
+            let own = usize::from(name.starts_with("dss") && tensor.contains("Lambda"));
+            assert_eq!(a.shape.len() + own, b.shape.len(), "{name}: {tensor}");
+        }
+    }
+}
+
+fn fault(name: &str, declared: &Declared) -> Fault {
+    match read(&file(name), declared).map(|_| ()).unwrap_err() {
+        CheckpointError::Content { fault, .. } => fault,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_asked_for_and_what_contradicts_is_refused() {
+    let nothing = Declared::default();
+    assert!(matches!(fault("s4_v4", &nothing), Fault::Undeclared { .. }));
+    assert!(matches!(
+        fault("annotated_dss", &nothing),
+        Fault::Undeclared { .. }
+    ));
+    let declared = Declared {
+        conj_sym: Some(true),
+        ..nothing
+    };
+    assert!(matches!(
+        fault("lru", &declared),
+        Fault::Contradiction { .. }
+    ));
+    let declared = Declared {
+        bandlimit: Some(1.0),
+        ..nothing
+    };
+    assert!(matches!(
+        fault("s4_v3_bilinear", &declared),
+        Fault::Contradiction { .. }
+    ));
+    assert!(open("s5").assumptions().len() == 3);
+}
+
+#[test]
+fn poles_that_a_layout_cannot_hold_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, pole) in [("mega", "0 and 1"), ("s4_v4_real", "real poles")] {
+        let full = open(name);
+        let plan = Plan::new(Rule::Order(3)).unwrap();
+        let mut model = reduce(&full.model, &plan).unwrap().model;
+        let system = &mut model.blocks[0].systems[0];
+        let mut exponents = system.exponents().to_vec();
+        exponents[0].im += 0.5;
+        let (time, order) = (system.time(), exponents.len());
+        let residues = vec![num_complex::Complex64::ONE; order];
+        *system = DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
+        let path = folder.path().join("out.safetensors");
+        let error = write(&full.with_model(model), &path)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(pole), "{error}");
+        assert!(!path.exists());
+    }
+}
