@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
-use hankelite::checkpoint::{Archive, Checkpoint, CheckpointError, Fault, read_dynamics};
+use hankelite::checkpoint::{Archive, Checkpoint, CheckpointError, Family, Fault, read_dynamics};
 use hankelite::compress::Method;
 use hankelite::model::Block;
 use hankelite::ssm::DiagonalSystem;
@@ -130,6 +130,11 @@ fn open(name: &str) -> Checkpoint {
     read(&file(name), &settings()[name]).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// Read as diagonal, and written as that.
+fn is_dplr(name: &str) -> bool {
+    name.contains("dplr")
+}
+
 /// The smaller model of every fixture. The moving average holds poles as they are only.
 fn reduced(name: &str, full: &Model) -> Model {
     let mut plan = Plan::new(Rule::Order(3)).unwrap();
@@ -154,6 +159,10 @@ fn kernels_of_written_reduced_files_are_those_of_the_original_formula() {
     let truth = Archive::open(&folder().join("kernels.safetensors")).unwrap();
     for (name, declared) in settings() {
         let small = reduced(&name, &open(&name).model);
+        let declared = match is_dplr(&name) {
+            true => Declared::default(),
+            false => declared,
+        };
         let kept = read(&file(&format!("{name}.reduced")), &declared).unwrap();
         assert_truth(&format!("{name}.reduced"), &kept.model, &truth);
         // The reduction of today, to the rounding of the file.
@@ -198,7 +207,7 @@ fn assert_same_bytes(name: &str, first: &Path, second: &Path) {
 #[test]
 fn unchanged_files_come_back_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, declared) in settings() {
+    for (name, declared) in settings().into_iter().filter(|(name, _)| !is_dplr(name)) {
         let full = open(&name);
         let path = folder.path().join("same.safetensors");
         write(&full, &path).unwrap();
@@ -216,7 +225,7 @@ fn unchanged_files_come_back_bit_for_bit() {
 
 #[test]
 fn a_reduced_file_keeps_every_name_and_all_that_is_not_dynamics() {
-    for name in settings().keys() {
+    for name in settings().keys().filter(|name| !is_dplr(name)) {
         let full = Archive::open(&file(name)).unwrap();
         let small = Archive::open(&file(&format!("{name}.reduced"))).unwrap();
         assert_eq!(
@@ -248,6 +257,10 @@ fn what_cannot_be_told_is_asked_for_and_what_contradicts_is_refused() {
     assert!(matches!(
         fault("annotated_dss", &nothing),
         Fault::Undeclared { .. }
+    ));
+    assert!(matches!(
+        fault("s4_dplr_v4", &nothing),
+        Fault::Unsupported { .. }
     ));
     let declared = Declared {
         conj_sym: Some(true),
@@ -288,4 +301,52 @@ fn poles_that_a_layout_cannot_hold_are_named() {
         assert!(error.contains(pole), "{error}");
         assert!(!path.exists());
     }
+}
+
+#[test]
+fn a_conversion_keeps_the_systems_or_says_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("converted.safetensors");
+    let families = [
+        Family::S4d,
+        Family::S4V3,
+        Family::S4V4,
+        Family::DssExp,
+        Family::DssSoftmax,
+        Family::S5,
+        Family::Lru,
+    ];
+    for family in families {
+        let declared = Declared {
+            length: Some(64),
+            ..settings()["s4d_flat"]
+        };
+        let full = read(&file("s4d_flat"), &declared).unwrap();
+        write(&full.converted(family).unwrap(), &path).unwrap();
+        let back = read(&path, &Declared::default()).unwrap();
+        assert_eq!(back.carried(), full.carried(), "{family:?}");
+        for part in ["forward", "d"] {
+            let before = stacked(&full.model.blocks, 40, part);
+            let after = stacked(&back.model.blocks, 40, part);
+            let scale = before.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            assert_eq!(before.len(), after.len(), "{family:?} {part}");
+            let mut pairs = before.iter().zip(&after);
+            assert!(
+                pairs.all(|(a, b)| (a - b).abs() < 1e-5 * scale),
+                "{family:?} {part}"
+            );
+        }
+    }
+    // Complex poles in a moving average; a softmax without a length; many inputs in a bank.
+    let fails = |name: &str, family| {
+        open(name)
+            .converted(family)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(fails("s4d_flat", Family::Mega).contains("real poles between 0 and 1"));
+    assert!(fails("s4d_flat", Family::DssSoftmax).contains("the sequence length L"));
+    assert!(fails("s5", Family::S4d).contains("inputs of a system"));
+    assert!(fails("s5_bidirectional", Family::Lru).contains("backwards"));
 }

@@ -52,6 +52,10 @@ pub struct Declared {
     /// Whether S5 cuts real parts at −1e-4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_eigs: Option<bool>,
+    /// Stored modes of each channel that S4 layers in diagonal-plus-low-rank form are to have as
+    /// diagonal ones; they are refused without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diagonalise: Option<usize>,
 }
 
 /// How a continuous system becomes a discrete one.
@@ -124,6 +128,7 @@ impl Declared {
             bandlimit: self.bandlimit.or(other.bandlimit),
             conj_sym: self.conj_sym.or(other.conj_sym),
             clip_eigs: self.clip_eigs.or(other.clip_eigs),
+            diagonalise: self.diagonalise.or(other.diagonalise),
         }
     }
 

@@ -161,6 +161,22 @@ pub enum Fault {
         /// The channel.
         channel: usize,
     },
+    /// A layer in diagonal-plus-low-rank form that cannot be made diagonal.
+    #[error("layer `{layer}`, channel {channel}, made diagonal: {source}")]
+    Diagonalised {
+        /// The layer.
+        layer: String,
+        /// The channel.
+        channel: usize,
+        /// What is wrong.
+        source: crate::control::ControlError,
+    },
+    /// Diagonal systems in a layer that is not diagonal.
+    #[error("layer `{layer}` is S4 in diagonal-plus-low-rank form, which is only read")]
+    Diagonal {
+        /// The layer.
+        layer: String,
+    },
     /// A feedthrough between channels in a layout that has one number for each.
     #[error(
         "layer `{layer}`: the feedthrough has an entry at row {row}, column {column}; expected a \
@@ -246,6 +262,11 @@ impl Fault {
                 "layers are known by their tensor names, e.g. S4D (log_dt, log_A_real, A_imag, C), \
                  DSS (log_dt, Lambda or Lambda_log_neg_re, W), S5 (Lambda_re, B, C, log_step), LRU \
                  (nu_log, theta_log); docs/formats.md lists them all"
+                    .to_string(),
+            ),
+            Fault::Unsupported { what, .. } if what.contains("DPLR") => Some(
+                "--diagonalise R reads each channel as a diagonal system of R modes, with the error \
+                 of its kernel stated"
                     .to_string(),
             ),
             Fault::Unconsumed { .. } => Some(

@@ -10,6 +10,7 @@
 
 mod archive;
 mod archive_error;
+mod convert;
 mod declared;
 mod destination;
 mod error;
@@ -30,6 +31,7 @@ pub use archive::write_arrays;
 pub use archive::write_arrays_with;
 pub use archive::write_text;
 pub use archive_error::ArchiveError;
+pub use convert::Family;
 pub use declared::Declared;
 pub use declared::Discretisation;
 pub use declared::DssVersion;
@@ -72,6 +74,8 @@ struct Encoding {
     structure: Structure,
     /// Tensors around the layers that are not understood.
     carried: usize,
+    /// What a person should know about the file.
+    notes: Vec<String>,
 }
 
 /// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
@@ -108,21 +112,30 @@ fn read_parts(
 fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<Checkpoint, Fault> {
     let names: Vec<String> = archive.names().map(str::to_string).collect();
     let names = || names.iter().map(String::as_str);
-    refuse::refuse_known(names())?;
     let in_file = Metadata::parse(archive.metadata())?;
     let in_sidecar = Declared::from_sidecar(archive.path())?;
-    let structure = Structure::detect(names(), declared.or(in_file).or(in_sidecar))?;
+    let declared = declared.or(in_file).or(in_sidecar);
+    refuse::refuse_known(names(), declared.diagonalise.is_some())?;
+    let structure = Structure::detect(names(), declared)?;
     let tensors = Tensors::new(&archive, &structure.prefix);
-    let model = structure.decode(&tensors, parts)?;
+    let (model, lost) = structure.decode(&tensors, parts)?;
     let closed = structure.closed();
     tensors.require_all_used(closed.as_deref())?;
     let carried = tensors.unused(None).len();
+    let mut notes = archive.notes().to_vec();
+    notes.extend(lost);
+    let low_rank = structure.is_low_rank();
     let encoding = Arc::new(Encoding {
         archive,
         structure,
         carried,
+        notes,
     });
-    Ok(Checkpoint { model, encoding })
+    let checkpoint = Checkpoint { model, encoding };
+    match low_rank {
+        true => checkpoint.convert(Family::S4V4, parts),
+        false => Ok(checkpoint),
+    }
 }
 
 /// Writes a checkpoint in the layout it came from, whole or not at all.
@@ -228,7 +241,7 @@ impl Checkpoint {
 
     /// What the file held besides the model.
     pub fn notes(&self) -> &[String] {
-        self.encoding.archive.notes()
+        &self.encoding.notes
     }
 
     /// Real numbers in all tensors of the model, as it would be written.
@@ -276,11 +289,7 @@ impl Checkpoint {
             require_equal("channels", block.systems.len(), stored.systems.len())?;
             let backward = "systems that run backwards in time";
             require_equal(backward, block.backward.len(), stored.backward.len())?;
-            let dynamics = Dynamics {
-                systems: block.systems.clone(),
-                backward: block.backward.clone(),
-                backward_from: block.backward_from,
-            };
+            let dynamics = Dynamics::of(block);
             let roles = changed_roles(&dynamics, &stored);
             if roles.is_empty() {
                 continue;
@@ -327,11 +336,12 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
         tensors.insert(name, tensor);
     }
     let archive = Archive::in_memory(NEW, tensors);
-    let model = structure.decode(&Tensors::new(&archive, ""), Parts::Whole)?;
+    let (model, _) = structure.decode(&Tensors::new(&archive, ""), Parts::Whole)?;
     let encoding = Arc::new(Encoding {
         archive,
         structure,
         carried: 0,
+        notes: Vec::new(),
     });
     Ok(Checkpoint { model, encoding })
 }

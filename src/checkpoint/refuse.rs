@@ -10,7 +10,7 @@ struct Mark {
 }
 
 /// Ordered: the first mark that any tensor bears decides.
-const MARKS: [Mark; 5] = [
+const DPLR: [Mark; 2] = [
     Mark {
         ending: &["kernel.P", "kernel.kernel.P", "kernel.Q"],
         what: "an S4 layer in diagonal-plus-low-rank form (DPLR)",
@@ -27,6 +27,10 @@ const MARKS: [Mark; 5] = [
         what: "an S4 layer in diagonal-plus-low-rank form (DPLR)",
         why: "its C is stored as C (I − Ā^L); only diagonal layers are read",
     },
+];
+
+/// Ordered likewise.
+const MARKS: [Mark; 3] = [
     Mark {
         ending: &["A_log", "x_proj.weight", "dt_proj.weight"],
         what: "a Mamba (selective) layer",
@@ -68,8 +72,15 @@ const OTHERS: [Mark; 3] = [
     },
 ];
 
-/// An error when a name bears the mark of a model that is known and not taken.
-pub(super) fn refuse_known<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), Fault> {
+/// An error when a name bears the mark of a model that is known and not taken. S4 layers that are
+/// not diagonal are taken where that is asked for.
+pub(super) fn refuse_known<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    diagonalise: bool,
+) -> Result<(), Fault> {
+    if !diagonalise {
+        refuse(&DPLR, names.clone())?;
+    }
     refuse(&MARKS, names)
 }
 

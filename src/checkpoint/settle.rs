@@ -9,6 +9,7 @@ use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Found;
 use crate::checkpoint::layout::Kind;
+use crate::checkpoint::layout::Transform;
 use crate::checkpoint::layout::Version;
 
 /// What is settled so far.
@@ -37,6 +38,7 @@ impl Settling {
         match layer.kind {
             Kind::Dss => self.dss_version(&has, layer, prefix)?,
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
+            Kind::Dplr { v4 } => self.dplr(v4)?,
             Kind::S5 { torch } => self.s5(torch),
             Kind::S4d | Kind::AnnotatedS4d | Kind::AnnotatedDss | Kind::Lru | Kind::Ema => {}
         }
@@ -80,6 +82,7 @@ impl Settling {
             _ => false,
         };
         let v4 = layer.kind == Kind::S4Repo(Version::V4);
+        let dplr = matches!(layer.kind, Kind::Dplr { .. });
         let v3 = layer.kind == Kind::S4Repo(Version::V3);
         let wrong = [
             dss_version
@@ -89,10 +92,10 @@ impl Settling {
                 .filter(|d| !takes(d))
                 .map(|d| format!("discretisation `{}`", d.name())),
             dt_transform
-                .filter(|_| !v4)
+                .filter(|_| !v4 && !dplr)
                 .map(|t| format!("dt_transform `{}`", t.name())),
             real_transform
-                .filter(|_| !v3 && !v4)
+                .filter(|_| !v3 && !v4 && !dplr)
                 .map(|t| format!("real_transform `{}`", t.name())),
             bandlimit.filter(|_| !v4).map(|b| format!("bandlimit {b}")),
             conj_sym.filter(|_| !s5).map(|c| format!("conj_sym {c}")),
@@ -167,15 +170,23 @@ impl Settling {
         if version != Version::V2 && self.declared.real_transform.is_none() {
             let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
             self.assume(text.to_string());
-            self.declared.real_transform = Some(crate::checkpoint::layout::Transform::Exp);
+            self.declared.real_transform = Some(Transform::Exp);
         }
         if version == Version::V4 && self.declared.dt_transform.is_none() && has("inv_dt") {
-            return Err(Fault::Undeclared {
-                what: "what the stored steps `inv_dt` go through",
-                needed_for: "a layer of state-spaces/s4 v4",
-                hint: "declare --dt-transform exp (the default of the class) or softplus (the default \
-                       of its configuration files), or `dt_transform` in the sidecar",
-            });
+            return Err(undeclared_steps());
+        }
+        Ok(())
+    }
+
+    /// Always bilinear; only version 4 has transforms.
+    fn dplr(&mut self, v4: bool) -> Result<(), Fault> {
+        if v4 && self.declared.dt_transform.is_none() {
+            return Err(undeclared_steps());
+        }
+        if self.declared.real_transform.is_none() {
+            let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
+            self.assume(text.to_string());
+            self.declared.real_transform = Some(Transform::Exp);
         }
         Ok(())
     }
@@ -204,5 +215,14 @@ impl Settling {
             }
             self.declared.clip_eigs = Some(false);
         }
+    }
+}
+
+fn undeclared_steps() -> Fault {
+    Fault::Undeclared {
+        what: "what the stored steps `inv_dt` go through",
+        needed_for: "a layer of state-spaces/s4 v4",
+        hint: "declare --dt-transform exp (the default of the class) or softplus (the default of its \
+               configuration files), or `dt_transform` in the sidecar",
     }
 }

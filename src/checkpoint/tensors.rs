@@ -131,6 +131,18 @@ impl<'a> Tensors<'a> {
         Err(self.wrong_shape(name, shape, &expected))
     }
 
+    /// A whole number in a tensor of one element.
+    pub(super) fn count(&self, name: &str) -> Result<usize, Fault> {
+        let full = self.full(name);
+        let raw = self.archive.tensor(&full)?;
+        let values = raw.to_i64(&full)?;
+        self.used.borrow_mut().insert(full);
+        match values.as_slice() {
+            &[value] if value >= 0 => Ok(value as usize),
+            _ => Err(self.wrong_shape(name, raw.shape, "one whole number that is not negative")),
+        }
+    }
+
     /// The number of axes of a tensor, where it is there.
     pub(super) fn rank(&self, name: &str) -> Option<usize> {
         self.archive.shape(&self.full(name)).map(<[usize]>::len)

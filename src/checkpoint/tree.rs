@@ -57,14 +57,22 @@ pub(super) enum Parts {
     Dynamics,
 }
 
+impl Parts {
+    /// What a model holds.
+    pub(super) fn of(model: &Model) -> Self {
+        match model.head {
+            Some(_) => Parts::Whole,
+            None => Parts::Dynamics,
+        }
+    }
+}
+
 /// The structure of a file: tree, prefix, layouts, and what was settled on the way.
 pub(super) struct Structure {
     pub(super) tree: Tree,
     pub(super) prefix: String,
-    /// What the names of each layer's kernel start with, after the prefix.
-    places: Vec<String>,
-    /// What people call each layer.
-    names: Vec<String>,
+    /// The layers, with names after the prefix.
+    pub(super) found: Vec<Found>,
     /// Whether biases of new output maps are columns.
     columns: bool,
     pub(super) layers: Vec<Arc<dyn Layout>>,
@@ -208,15 +216,15 @@ impl Structure {
         let mut structure = Self {
             tree,
             prefix,
-            places: found.iter().map(|layer| layer.place.clone()).collect(),
-            names: found.iter().map(Found::layer).collect(),
             columns: found.first().is_some_and(|layer| layer.kind == Kind::Dss),
+            found: Vec::new(),
             layers: Vec::new(),
             settled: settling.declared,
             assumptions: settling.assumptions,
         };
         let layouts = found.iter().map(|layer| layer.layout(structure.settled));
         structure.layers = layouts.collect();
+        structure.found = found;
         if tree == Tree::Classifier {
             structure.settle_placement();
         }
@@ -243,21 +251,28 @@ impl Structure {
         match self.tree {
             Tree::Classifier => format!("{}s4_layers.{layer}.", self.prefix),
             Tree::LoneLayer => self.prefix.clone(),
-            Tree::Layers => self.prefix.clone() + &self.places[layer],
+            Tree::Layers => self.prefix.clone() + &self.found[layer].place,
         }
     }
 
     /// The prefixes below which every tensor must be understood; `None` for all.
     pub(super) fn closed(&self) -> Option<Vec<String>> {
-        let places = || self.places.iter().map(|place| self.prefix.clone() + place);
+        let found = self.found.iter();
+        let places = || found.map(|layer| self.prefix.clone() + &layer.place);
         (self.tree == Tree::Layers).then(|| places().collect())
+    }
+
+    /// Whether the layers are not diagonal in the file.
+    pub(super) fn is_low_rank(&self) -> bool {
+        let mut found = self.found.iter();
+        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. }))
     }
 
     fn block_name(&self, index: usize) -> String {
         match self.tree {
             Tree::Classifier => format!("s4_layers.{index}"),
             Tree::LoneLayer => "layer".to_string(),
-            Tree::Layers => self.names[index].clone(),
+            Tree::Layers => self.found[index].layer(),
         }
     }
 
@@ -283,15 +298,21 @@ impl Structure {
         Ok(())
     }
 
-    /// Reads every tensor into the canonical model.
+    /// Reads every tensor into the canonical model, with notes of what was lost on the way.
     ///
     /// With [`Parts::Dynamics`] all tensors are checked all the same, and those beside the
     /// systems are let go one by one.
-    pub(super) fn decode(&self, tensors: &Tensors<'_>, parts: Parts) -> Result<Model, Fault> {
+    pub(super) fn decode(
+        &self,
+        tensors: &Tensors<'_>,
+        parts: Parts,
+    ) -> Result<(Model, Vec<String>), Fault> {
         let keep = parts == Parts::Whole;
+        let mut notes = Vec::new();
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
             let dynamics = layout.decode(tensors)?;
+            notes.extend(dynamics.note);
             let mut block = Block {
                 name: self.block_name(index),
                 systems: dynamics.systems,
@@ -306,11 +327,12 @@ impl Structure {
             blocks.push(block);
         }
         if self.tree != Tree::Classifier {
-            return Ok(Model {
+            let model = Model {
                 encoder: None,
                 blocks,
                 head: None,
-            });
+            };
+            return Ok((model, notes));
         }
         let channels = blocks.first().map_or(0, Block::channels);
         for block in &blocks {
@@ -328,11 +350,12 @@ impl Structure {
             },
             linear: decoder(tensors, channels)?,
         };
-        Ok(Model {
+        let model = Model {
             encoder,
             blocks,
             head: Some(head).filter(|_| keep),
-        })
+        };
+        Ok((model, notes))
     }
 }
 
@@ -366,10 +389,9 @@ impl Structure {
         Ok(Self {
             tree: Tree::Classifier,
             prefix: String::new(),
-            places: indices()
-                .map(|i| format!("s4_layers.{i}.kernel."))
+            found: indices()
+                .map(|i| unmarked(format!("s4_layers.{i}.kernel.")))
                 .collect(),
-            names: indices().map(|i| format!("s4_layers.{i}")).collect(),
             columns: softmax.is_some(),
             layers: indices().map(|i| new_layer(i, softmax)).collect(),
             settled: Declared {

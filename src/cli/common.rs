@@ -55,6 +55,10 @@ pub(super) struct Declarations {
     /// Whether S5 cuts the real parts of its poles at -1e-4 [default: false].
     #[arg(long, value_name = "BOOL")]
     clip_eigs: Option<bool>,
+    /// Read S4 layers in diagonal-plus-low-rank form (DPLR) as diagonal ones with R stored modes per
+    /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
+    #[arg(long, value_name = "R", value_parser = positive)]
+    diagonalise: Option<usize>,
 }
 
 const DSS_VERSIONS: [&str; 6] = [
@@ -97,6 +101,7 @@ impl Declarations {
             bandlimit: self.bandlimit,
             conj_sym: self.conj_sym,
             clip_eigs: self.clip_eigs,
+            diagonalise: self.diagonalise,
         }
     }
 }

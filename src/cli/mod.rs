@@ -7,6 +7,7 @@ mod calibrate;
 mod calibration;
 mod common;
 mod compare;
+mod convert;
 mod data;
 mod evaluate;
 mod inspect;
@@ -37,7 +38,7 @@ use crate::data::DataError;
 use crate::ssm::SystemError;
 use printer::Printer;
 
-/// Makes pretrained diagonal state space models (S4D, DSS) smaller by balanced truncation, and
+/// Makes pretrained diagonal state space models (S4D, DSS, S5, LRU) smaller by balanced truncation, and
 /// writes them back in the layout they came from.
 #[derive(Debug, Parser)]
 #[command(
@@ -125,6 +126,8 @@ enum Command {
     /// Pretrain, reduce and retrain in one run, beside the starts it is to be compared with.
     #[cfg(feature = "train")]
     Pipeline(pipeline::Arguments),
+    /// The same systems in the tensors of another family.
+    Convert(convert::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
 }
@@ -178,6 +181,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Retrain(arguments) => retrain::run(arguments, printer),
         #[cfg(feature = "train")]
         Command::Pipeline(arguments) => pipeline::run(arguments, printer),
+        Command::Convert(arguments) => convert::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }
 }

@@ -270,7 +270,8 @@ fn written(
         printer.note("warning", &text);
     }
     let mut model = reduced.model.clone();
-    for (block, systems) in model.blocks.iter_mut().zip(written.layers) {
+    for (block, mut systems) in model.blocks.iter_mut().zip(written.layers) {
+        block.backward = systems.split_off(block.systems.len());
         block.systems = systems;
     }
     Ok((reduced.with_model(model), worst))

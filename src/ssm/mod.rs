@@ -3,6 +3,7 @@
 mod blocks;
 mod dense;
 mod diagonal;
+mod side_by_side;
 mod time;
 
 pub(crate) use blocks::RealBlock;
@@ -15,6 +16,7 @@ pub use diagonal::DiagonalSystem;
 pub use diagonal::StableSystem;
 pub use diagonal::SystemError;
 pub(crate) use diagonal::zoh_gain;
+pub use side_by_side::side_by_side;
 pub use time::Time;
 pub(crate) use time::from_bilinear;
 pub(crate) use time::to_bilinear;

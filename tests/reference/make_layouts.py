@@ -153,6 +153,66 @@ def s4_v4(t, s, length):
     return bank(kernel, d)
 
 
+def dplr(t, s, length):
+    """SSKernelNPLR of v3 and SSMKernelDPLR of v4, by their step mode: dense, with both halves of
+    the conjugate pairs."""
+    k = next(name for name in t if name.endswith(".P")).removesuffix("P")
+    v4 = k + "inv_dt" in t
+    if v4:
+        dt = transform(t[k + "inv_dt"], s["dt_transform"]).flatten()
+        a = -t[k + "A_real"].double().exp() - 1j * t[k + "A_imag"].double()
+        stored = int(t[k + "l_kernel"])
+        d = t[k.removesuffix("kernel.") + "D"]
+    else:
+        dt = t[k + "log_dt"].double().exp()
+        a = -t[k + "inv_w_real"].double().exp() + 1j * t[k + "w_imag"].double()
+        stored = int(t[k + "L"])
+        d = t[k.removesuffix("kernel.kernel.") + "D"]
+    p, b, c = (r2c(t[k + name]) for name in "PBC")
+    h, n = dt.shape[0], a.shape[1]
+    both = lambda x: torch.cat([x, x.conj()], -1)
+    kernel = torch.zeros(c.shape[0], h, length, dtype=torch.float64)
+    eye = torch.eye(2 * n, dtype=torch.complex128)
+    for i in range(h):
+        row = i % a.shape[0]
+        full = torch.diag(both(a[row]))
+        for r in range(p.shape[0]):
+            q = both(p[r, row])
+            full = full - torch.outer(q, q.conj())
+        inverse = torch.linalg.inv(eye - dt[i] / 2 * full)
+        da, db = inverse @ (eye + dt[i] / 2 * full), inverse @ (dt[i] * both(b.reshape(-1, n)[row]))
+        for channel in range(c.shape[0]):
+            out = both(c[channel, i])
+            if stored:
+                out = torch.linalg.solve((eye - torch.linalg.matrix_power(da, stored)).T, out)
+            state = db
+            for step in range(length):
+                kernel[channel, i, step] = (out @ state).real
+                state = da @ state
+    return bank(kernel, d)
+
+
+def make_dplr(h, n, c, rows, v4):
+    place = "model.layers.0.layer." + ("layer." if v4 else "")
+    k = place + ("kernel." if v4 else "kernel.kernel.")
+    log_dt = torch.rand(h) * 2 - 3
+    decay = torch.log(0.5 * torch.ones(h, n))
+    imag = math.pi * torch.arange(n).float().repeat(h, 1) + 0.2 * normal(h, n)
+    t = {
+        k + "P": c2r(0.7 * cnormal(1, h, n)),
+        k + "B": c2r(cnormal(1, h, n)),
+        k + "C": c2r(cnormal(c, h, n)),
+        place + "D": normal(rows, h),
+        "model.layers.0.norm.norm.weight": normal(h),
+    }
+    if v4:
+        names = {"inv_dt": log_dt.unsqueeze(-1), "A_real": decay, "A_imag": -imag}
+        names["l_kernel"] = torch.tensor(50)
+    else:
+        names = {"log_dt": log_dt, "inv_w_real": decay, "w_imag": imag, "L": torch.tensor(0)}
+    return t | {k + name: value for name, value in names.items()}
+
+
 def make_v2(h, n, c, rows, copies):
     k = "model.layers.0.layer.kernel.kernel."
     return {
@@ -527,6 +587,12 @@ FAMILIES = {
         {"dt_transform": "exp", "bandlimit": 0.9},
         lambda: make_v4(4, 6, 1, 1, 1),
     ),
+    "s4_dplr_v4": (
+        dplr,
+        {"dt_transform": "exp", "diagonalise": 12},
+        lambda: make_dplr(3, 6, 1, 1, True),
+    ),
+    "s4_dplr_v3_bidirectional": (dplr, {"diagonalise": 12}, lambda: make_dplr(3, 6, 2, 1, False)),
     "s4d_flat": (flat, {}, lambda: make_flat(3, 5)),
     "dss_exp_bidirectional": (
         dss_original,
@@ -571,6 +637,9 @@ def main():
     ending = ".reduced" if reduced else ""
     for name, (kernel, settings, make) in FAMILIES.items():
         path = HERE / f"{name}{ending}.safetensors"
+        if reduced and "dplr" in name:
+            # Written as diagonal layers of v4.
+            kernel, settings = s4_v4, {"dt_transform": "exp", "discretisation": "zoh"}
         if not reduced:
             tensors = {key: value.contiguous() for key, value in make().items()}
             save_file(tensors, path)

@@ -20,7 +20,6 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
 use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::layout::require_causal;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
@@ -130,8 +129,7 @@ impl Layout for Annotated {
     }
 
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
-        require_causal(dynamics)?;
-        let bank = bank::modes_of(&self.layer, dynamics)?;
+        let bank = bank::single_modes_of(&self.layer, dynamics)?;
         let (channels, modes) = (bank.len(), bank[0].exponents.len());
         let mut lambdas = vec![Complex64::ZERO; modes * channels];
         let mut weights = lambdas.clone();

@@ -48,6 +48,7 @@ pub(super) fn systems(
         systems: made(0..outputs, true)?,
         backward,
         backward_from: 1,
+        note: None,
     })
 }
 
@@ -78,6 +79,13 @@ pub(super) fn modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, F
             let (found, expected) = ("continuous", "discrete");
             return Err(fault(layer, h, SystemError::WrongTime { found, expected }));
         };
+        if system.input().ncols() != 1 {
+            return Err(Fault::OtherModel {
+                what: "inputs of a system",
+                found: system.input().ncols(),
+                expected: 1,
+            });
+        }
         let backward = dynamics.backward.get(h);
         if backward.is_some_and(|b| b.exponents() != system.exponents()) {
             return Err(Fault::NotShared {
@@ -98,6 +106,20 @@ pub(super) fn modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, F
         Ok(modes)
     });
     modes.collect()
+}
+
+/// The same for layouts with one kernel per channel.
+pub(super) fn single_modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, Fault> {
+    super::require_causal(dynamics)?;
+    let modes = modes_of(layer, dynamics)?;
+    match modes.iter().map(|modes| modes.residues.len()).max() {
+        Some(found) if found > 1 => Err(Fault::OtherModel {
+            what: "kernels per channel",
+            found,
+            expected: 1,
+        }),
+        _ => Ok(modes),
+    }
 }
 
 /// C ∘ B for each output.

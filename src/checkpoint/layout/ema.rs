@@ -130,6 +130,7 @@ impl Layout for Ema {
             systems,
             backward,
             backward_from: 0,
+            note: None,
         })
     }
 

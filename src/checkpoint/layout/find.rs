@@ -9,6 +9,7 @@ use crate::checkpoint::layout::Dss;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::layout::S4d;
 use crate::checkpoint::layout::annotated::Annotated;
+use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
 use crate::checkpoint::layout::s4_repo::S4Repo;
@@ -23,9 +24,15 @@ pub(in crate::checkpoint) enum Kind {
     Dss,
     AnnotatedS4d,
     AnnotatedDss,
-    S5 { torch: bool },
+    S5 {
+        torch: bool,
+    },
     Lru,
     Ema,
+    /// S4 in diagonal-plus-low-rank form.
+    Dplr {
+        v4: bool,
+    },
 }
 
 impl Kind {
@@ -49,7 +56,9 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-const MARKS: [(Kind, &[&str]); 13] = [
+const MARKS: [(Kind, &[&str]); 15] = [
+    (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
+    (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
     (
         Kind::S4Repo(Version::V2),
@@ -138,6 +147,11 @@ impl Found {
         }
     }
 
+    /// Whether a tensor belongs to the kernel or is D.
+    pub(in crate::checkpoint) fn holds(&self, name: &str) -> bool {
+        self.feedthrough.as_deref() == Some(name) || place_of(name) == self.place
+    }
+
     /// The layout of the layer, once it is settled what its names do not tell.
     pub(in crate::checkpoint) fn layout(&self, settled: Declared) -> Arc<dyn Layout> {
         let (layer, place) = (self.layer(), self.place.clone());
@@ -172,6 +186,13 @@ impl Found {
                 layer,
                 place,
                 torch,
+                settled,
+            }),
+            Kind::Dplr { v4 } => Arc::new(Dplr {
+                layer,
+                kernel: place,
+                feedthrough,
+                v4,
                 settled,
             }),
             Kind::Lru => Arc::new(Lru { layer, place }),

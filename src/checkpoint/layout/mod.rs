@@ -3,6 +3,7 @@
 
 mod annotated;
 mod bank;
+mod dplr;
 mod dss;
 mod ema;
 mod encoded;
@@ -27,6 +28,7 @@ use std::fmt::Debug;
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensors::Tensors;
+use crate::model::Block;
 use crate::ssm::DiagonalSystem;
 
 /// The systems of one layer.
@@ -38,6 +40,8 @@ pub(super) struct Dynamics {
     pub(super) backward: Vec<DiagonalSystem>,
     /// The lag at which the kernels of `backward` start, 0 or 1.
     pub(super) backward_from: usize,
+    /// What was lost in reading, for a person.
+    pub(super) note: Option<String>,
 }
 
 impl Dynamics {
@@ -46,6 +50,16 @@ impl Dynamics {
             systems,
             backward: Vec::new(),
             backward_from: 1,
+            note: None,
+        }
+    }
+
+    pub(super) fn of(block: &Block) -> Self {
+        Self {
+            systems: block.systems.clone(),
+            backward: block.backward.clone(),
+            backward_from: block.backward_from,
+            note: None,
         }
     }
 }

@@ -167,7 +167,8 @@ impl S4Repo {
 
     /// Whether version 4 stores real numbers only (`is_real`).
     fn is_real(&self, tensors: &Tensors<'_>) -> bool {
-        self.version == Version::V4 && !tensors.contains(&self.names()[2])
+        let [_, real, imaginary] = self.names();
+        self.version == Version::V4 && tensors.contains(&real) && !tensors.contains(&imaginary)
     }
 
     /// B or C.
@@ -335,7 +336,11 @@ impl Layout for S4Repo {
         encoded.extend(self.encode_weights(&bank, &lambdas, tensors));
         if let Some(name) = &self.feedthrough {
             let through = bank::feedthrough_of(dynamics);
-            encoded.push(Encoded::feedthrough(name.clone(), through));
+            let shape = vec![through.len() / bank.len(), bank.len()];
+            encoded.push(match tensors.contains(name) {
+                true => Encoded::feedthrough(name.clone(), through),
+                false => Encoded::new_feedthrough(name.clone(), shape, through),
+            });
         }
         Ok(encoded)
     }
@@ -352,8 +357,10 @@ impl S4Repo {
     }
 
     fn encode_steps(&self, bank: &[Modes], tensors: &Tensors<'_>) -> Result<Encoded, Fault> {
-        let (channels, stored) = self.steps(tensors)?;
-        let tied = stored.len() == channels;
+        let tied = match tensors.contains(&self.names()[0]) {
+            true => self.steps(tensors)?.1.len() == bank.len(),
+            false => true,
+        };
         let per_mode = if tied { 1 } else { bank[0].exponents.len() };
         let mut steps = Vec::new();
         for (h, modes) in bank.iter().enumerate() {

@@ -16,7 +16,6 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
 use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::layout::require_causal;
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
@@ -84,8 +83,7 @@ impl Layout for S4d {
 
     /// All channels get the largest order; empty slots hold a decaying mode with C = 0.
     fn encode(&self, dynamics: &Dynamics, _: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
-        require_causal(dynamics)?;
-        let bank = bank::modes_of(&self.layer, dynamics)?;
+        let bank = bank::single_modes_of(&self.layer, dynamics)?;
         let (mut decay, mut frequency, mut c) = (vec![], vec![], vec![]);
         for (h, modes) in bank.iter().enumerate() {
             for (&lambda, residue) in modes.exponents.iter().zip(&modes.residues[0]) {

@@ -194,6 +194,7 @@ impl Layout for S5 {
             systems: vec![forward],
             backward: backward.transpose()?.into_iter().collect(),
             backward_from: 0,
+            note: None,
         })
     }
 

@@ -1,0 +1,247 @@
+//! The same systems in the tensors of another family.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::checkpoint::Archive;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::CheckpointError;
+use crate::checkpoint::Encoding;
+use crate::checkpoint::declared::Declared;
+use crate::checkpoint::declared::Discretisation;
+use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Dynamics;
+use crate::checkpoint::layout::Found;
+use crate::checkpoint::layout::Kind;
+use crate::checkpoint::layout::Transform;
+use crate::checkpoint::layout::Version;
+use crate::checkpoint::raw_tensor;
+use crate::checkpoint::tensor::Dtype;
+use crate::checkpoint::tensor::RawTensor;
+use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::tree::Parts;
+use crate::checkpoint::tree::Structure;
+use crate::checkpoint::tree::Tree;
+use crate::ssm::DiagonalSystem;
+use crate::ssm::side_by_side;
+
+/// A family to convert to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// The standalone S4D of state-spaces/s4.
+    S4d,
+    /// The diagonal kernel of state-spaces/s4 v3, with zero-order hold.
+    S4V3,
+    /// The diagonal kernel of state-spaces/s4 v4, with zero-order hold and `dt_transform` exp.
+    S4V4,
+    /// DSS, version `exp`, with own poles for every channel.
+    DssExp,
+    /// DSS, version `softmax`, with own poles for every channel; needs the length.
+    DssSoftmax,
+    /// S5 (flax), with `conj_sym` and zero-order hold.
+    S5,
+    /// LRU, as minimal-LRU stores it.
+    Lru,
+    /// The moving average of MEGA.
+    Mega,
+}
+
+impl Family {
+    fn kind(self) -> Kind {
+        match self {
+            Family::S4d => Kind::S4d,
+            Family::S4V3 => Kind::S4Repo(Version::V3),
+            Family::S4V4 => Kind::S4Repo(Version::V4),
+            Family::DssExp | Family::DssSoftmax => Kind::Dss,
+            Family::S5 => Kind::S5 { torch: false },
+            Family::Lru => Kind::Lru,
+            Family::Mega => Kind::Ema,
+        }
+    }
+
+    /// Where the kernel stands within its layer, and where D does.
+    fn places(self) -> (&'static str, &'static str) {
+        match self {
+            Family::S4d | Family::DssExp | Family::DssSoftmax | Family::S4V4 => ("kernel.", "D"),
+            Family::S4V3 => ("kernel.kernel.", "D"),
+            Family::S5 | Family::Lru => ("", "D"),
+            Family::Mega => ("", "omega"),
+        }
+    }
+
+    /// What stays declared, and what is so for the family.
+    fn declared(self, before: Declared) -> Declared {
+        let around = Declared {
+            norm: before.norm,
+            pooling: before.pooling,
+            per_step: before.per_step,
+            length: before.length,
+            ..Declared::default()
+        };
+        let held = Declared {
+            discretisation: Some(Discretisation::Zoh),
+            real_transform: Some(Transform::Exp),
+            ..around
+        };
+        match self {
+            Family::S4d | Family::Lru | Family::Mega => around,
+            Family::S4V3 => held,
+            Family::S4V4 => Declared {
+                dt_transform: Some(Transform::Exp),
+                ..held
+            },
+            Family::DssExp | Family::DssSoftmax => Declared {
+                dss_version: Some(match self {
+                    Family::DssExp => DssVersion::Exp,
+                    _ => DssVersion::Softmax,
+                }),
+                ..around
+            },
+            Family::S5 => Declared {
+                discretisation: Some(Discretisation::Zoh),
+                conj_sym: Some(true),
+                clip_eigs: Some(false),
+                ..around
+            },
+        }
+    }
+}
+
+impl Checkpoint {
+    /// The same systems and network in the tensors of another family, in single precision; all
+    /// other tensors are copied. The whole file is held in memory.
+    ///
+    /// # Errors
+    /// [`Fault::NotRepresentable`] with the pole where the family cannot hold it;
+    /// [`Fault::OtherModel`] where it has other inputs or outputs; [`Fault::Undeclared`] for a
+    /// softmax without length.
+    pub fn converted(&self, family: Family) -> Result<Checkpoint, CheckpointError> {
+        let path = self.encoding.archive.path();
+        let converted = self.convert(family, Parts::of(&self.model));
+        converted.map_err(|fault| fault.at(path))
+    }
+
+    pub(super) fn convert(&self, family: Family, parts: Parts) -> Result<Checkpoint, Fault> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let declared = family.declared(structure.settled);
+        if family == Family::DssSoftmax && declared.length.is_none() {
+            return Err(Fault::Undeclared {
+                what: "the sequence length L",
+                needed_for: "the softmax kernel of DSS",
+                hint: "declare it with --length L",
+            });
+        }
+        let mut tensors = around(archive, structure)?;
+        let nothing = Archive::in_memory("", BTreeMap::new());
+        for (index, block) in self.model.blocks.iter().enumerate() {
+            let layer = new_layer(structure, index, family);
+            let dynamics = match family {
+                Family::S5 | Family::Lru => merged(Dynamics::of(block), &block.name)?,
+                _ => Dynamics::of(block),
+            };
+            let layout = layer.layout(declared);
+            for encoded in layout.encode(&dynamics, &Tensors::new(&nothing, ""))? {
+                let name = structure.prefix.clone() + &encoded.name;
+                let shape = encoded.shape.unwrap_or(vec![encoded.data.len()]);
+                let tensor = raw_tensor(&name, Dtype::F32, shape, &encoded.data)?;
+                tensors.insert(name, tensor);
+            }
+        }
+        shape_outputs(structure, family, &mut tensors);
+        let archive = Archive::in_memory(&archive.path().to_string_lossy(), tensors);
+        let names: Vec<String> = archive.names().map(str::to_string).collect();
+        let names = || names.iter().map(String::as_str);
+        let structure = Structure::detect(names(), declared)?;
+        let tensors = Tensors::new(&archive, &structure.prefix);
+        let (model, _) = structure.decode(&tensors, parts)?;
+        let carried = tensors.unused(None).len();
+        let encoding = Arc::new(Encoding {
+            archive,
+            structure,
+            carried,
+            notes: self.encoding.notes.clone(),
+        });
+        Ok(Checkpoint { model, encoding })
+    }
+}
+
+/// The systems of a layer as one.
+fn merged(dynamics: Dynamics, layer: &str) -> Result<Dynamics, Fault> {
+    if dynamics.systems.len() <= 1 {
+        return Ok(dynamics);
+    }
+    let merge = |systems: &[DiagonalSystem]| match systems {
+        [] => Ok(Vec::new()),
+        _ => side_by_side(systems).map(|one| vec![one]),
+    };
+    let fault = |source| Fault::System {
+        layer: layer.to_string(),
+        channel: 0,
+        source,
+    };
+    Ok(Dynamics {
+        systems: merge(&dynamics.systems).map_err(fault)?,
+        backward: merge(&dynamics.backward).map_err(fault)?,
+        ..dynamics
+    })
+}
+
+/// All tensors but those of the kernels and D.
+fn around(archive: &Archive, structure: &Structure) -> Result<BTreeMap<String, RawTensor>, Fault> {
+    let inside = |name: &str| {
+        let name = name.strip_prefix(structure.prefix.as_str()).unwrap_or(name);
+        let mut found = structure.found.iter();
+        found.any(|layer| layer.holds(name))
+    };
+    let names = archive.names().filter(|name| !inside(name));
+    let tensors = names.map(|name| Ok((name.to_string(), archive.tensor(name)?)));
+    tensors.collect()
+}
+
+/// Where a layer of the file stands as one of another family.
+fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
+    let found = &structure.found[index];
+    let base = match (structure.tree, family) {
+        // The public class of v4 wraps its kernel once more.
+        (Tree::Classifier, Family::S4V4) => format!("s4_layers.{index}.layer."),
+        (Tree::Classifier, _) => format!("s4_layers.{index}."),
+        _ => {
+            let mut base = found.place.as_str();
+            while let Some(shorter) = base.strip_suffix("kernel.") {
+                base = shorter;
+            }
+            base.to_string()
+        }
+    };
+    let (kernel, d) = family.places();
+    Found {
+        place: format!("{base}{kernel}"),
+        kind: family.kind(),
+        feedthrough: Some(format!("{base}{d}")),
+    }
+}
+
+/// The standalone S4D mixes channels by a convolution of width one, the others by a linear map: the
+/// same numbers, with or without a last axis of one.
+fn shape_outputs(structure: &Structure, family: Family, tensors: &mut BTreeMap<String, RawTensor>) {
+    if structure.tree != Tree::Classifier {
+        return;
+    }
+    let convolution = family == Family::S4d;
+    for index in 0..structure.layers.len() {
+        let name = format!(
+            "{}s4_layers.{index}.output_linear.0.weight",
+            structure.prefix
+        );
+        if let Some(tensor) = tensors.get_mut(&name) {
+            match (convolution, tensor.shape.len()) {
+                (true, 2) => tensor.shape.push(1),
+                (false, 3) => tensor.shape.truncate(2),
+                _ => {}
+            }
+        }
+    }
+}
