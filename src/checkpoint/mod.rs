@@ -9,36 +9,49 @@
 
 mod archive;
 mod archive_error;
+mod array_files;
 mod declared;
 mod destination;
 mod dss;
 mod encoded;
 mod error;
 mod layer;
+mod layerwise;
+mod msgpack_file;
+mod npz_file;
+mod parts;
 mod pickle;
 mod refuse;
 mod s4d;
 mod safetensors_file;
+mod sharded_file;
+mod spill;
+mod strides;
 mod tensor;
 mod tensors;
 mod torch_file;
 mod tree;
+mod zip_records;
 
 pub use archive::Archive;
 pub use archive::Container;
-pub use archive::write_array;
-pub use archive::write_arrays;
-pub use archive::write_arrays_with;
-pub use archive::write_text;
 pub use archive_error::ArchiveError;
+pub use array_files::write_array;
+pub use array_files::write_arrays;
+pub use array_files::write_arrays_with;
+pub use array_files::write_text;
 pub use declared::Declared;
 pub use declared::DssVersion;
 pub use destination::check_destination;
 pub use destination::write_whole;
 pub use error::CheckpointError;
 pub use error::Fault;
+pub use layerwise::Layerwise;
+pub use layerwise::Rewrite;
+pub use layerwise::read_layerwise;
 pub use tensor::Dtype;
 pub use tensor::RawTensor;
+pub use torch_file::Setting;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,8 +64,9 @@ use crate::ssm::DiagonalSystem;
 use declared::Metadata;
 use encoded::Encoded;
 use encoded::Role;
+use layer::LayerLayout;
+use parts::Parts;
 use tensors::Tensors;
-use tree::Parts;
 use tree::Structure;
 
 /// A model together with how its file encodes it.
@@ -248,34 +262,45 @@ impl Checkpoint {
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
-            if !block.backward.is_empty() {
-                return Err(Fault::OtherModel {
-                    what: "systems that run backwards in time",
-                    found: block.backward.len(),
-                    expected: 0,
-                });
-            }
-            let stored = layout.decode(&tensors)?;
-            require_equal("channels", block.channels(), stored.len())?;
-            let roles = changed_roles(block, &stored);
-            if roles.is_empty() {
-                continue;
-            }
-            for encoded in layout.encode(&block.systems, &tensors)? {
-                if !roles.contains(&encoded.role) {
-                    continue;
-                }
-                let name = tensors.full(&encoded.name);
-                let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
-                let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
-                let shape = encoded.shape.unwrap_or(stored_shape);
-                let tensor = RawTensor::from_f64(dtype, shape, &encoded.data);
-                require_finite(&name, &tensor, &encoded.data)?;
-                changed.insert(name, tensor);
-            }
+            encode_layer((block, layout), &tensors, archive, &mut changed)?;
         }
         Ok(changed)
     }
+}
+
+/// The tensors of one layer that differ from those of the file.
+fn encode_layer(
+    (block, layout): (&Block, &LayerLayout),
+    tensors: &Tensors<'_>,
+    archive: &Archive,
+    changed: &mut BTreeMap<String, RawTensor>,
+) -> Result<(), Fault> {
+    if !block.backward.is_empty() {
+        return Err(Fault::OtherModel {
+            what: "systems that run backwards in time",
+            found: block.backward.len(),
+            expected: 0,
+        });
+    }
+    let stored = layout.decode(tensors)?;
+    require_equal("channels", block.channels(), stored.len())?;
+    let roles = changed_roles(block, &stored);
+    if roles.is_empty() {
+        return Ok(());
+    }
+    for encoded in layout.encode(&block.systems, tensors)? {
+        if !roles.contains(&encoded.role) {
+            continue;
+        }
+        let name = tensors.full(&encoded.name);
+        let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
+        let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
+        let shape = encoded.shape.unwrap_or(stored_shape);
+        let tensor = RawTensor::from_f64(dtype, shape, &encoded.data);
+        require_finite(&name, &tensor, &encoded.data)?;
+        changed.insert(name, tensor);
+    }
+    Ok(())
 }
 
 /// What messages call a model that is in no file yet.

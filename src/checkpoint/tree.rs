@@ -11,6 +11,7 @@ use crate::checkpoint::dss::Dss;
 use crate::checkpoint::encoded::Encoded;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layer::LayerLayout;
+use crate::checkpoint::parts::Parts;
 use crate::checkpoint::s4d::S4d;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::BatchNorm;
@@ -38,15 +39,6 @@ pub(super) enum Tree {
     Classifier,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
-}
-
-/// How much of a file becomes the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parts {
-    /// Everything, so that the model can run.
-    Whole,
-    /// The systems only.
-    Dynamics,
 }
 
 /// The structure of a file: tree, prefix, layouts, and what was settled on the way.
@@ -277,6 +269,11 @@ impl Structure {
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
             let systems = layout.decode(tensors)?;
+            let systems = parts.of_layer(systems).map_err(|source| Fault::System {
+                layer: self.layer_prefix(index),
+                channel: 0,
+                source,
+            })?;
             let channels = systems.len();
             let place = match self.tree {
                 Tree::Classifier => format!("s4_layers.{index}."),
