@@ -6,8 +6,9 @@
 //! command time -v target/release/compress-model reduce /big/full --order 4 --output /big/small
 //! ```
 //!
-//! S4D layers in the classifier of `example.py` (state-spaces/s4), H = 4096 channels of 16 modes.
-//! A layer takes 129 MiB, all but 1 MiB of which is its output map (2H, H).
+//! S4D layers in the classifier of `example.py` (state-spaces/s4), H = 4096 channels of 16 modes, or
+//! as many as a third argument says. The output map (2H, H) of a layer takes 128 MiB, its dynamics
+//! 64 KiB for each mode.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,24 +23,23 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 const CHANNELS: usize = 4096;
-const MODES: usize = 16;
-/// Bytes of the parameters of a layer, in single precision.
-const LAYER: usize = 4 * CHANNELS * (2 * CHANNELS + 4 * MODES);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let usage = "expected a folder and a size in GiB";
-    let (folder, size) = (arguments.next(), arguments.next());
-    let folder = folder.context(usage)?;
-    let size: f64 = size.context(usage)?.parse().context(usage)?;
-    let layers = ((size * f64::from(1 << 30)) / LAYER as f64).ceil().max(1.0) as usize;
+    let usage = "expected a folder, a size in GiB, and perhaps a number of modes";
+    let folder = arguments.next().context(usage)?;
+    let size: f64 = arguments.next().context(usage)?.parse().context(usage)?;
+    let modes: usize = arguments.next().map_or(Ok(16), |modes| modes.parse())?;
+    let layer_bytes = 4 * CHANNELS * (2 * CHANNELS + 4 * modes);
+    let layers = (size * f64::from(1 << 30) / layer_bytes as f64).ceil();
+    let layers = layers.max(1.0) as usize;
     std::fs::create_dir_all(&folder)?;
     let folder = Path::new(&folder);
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut weight_map = BTreeMap::new();
     for layer in 0..layers {
         let shard = format!("model-{:05}-of-{layers:05}.safetensors", layer + 1);
-        let mut arrays = layer_of(layer, &mut random);
+        let mut arrays = layer_of(layer, modes, &mut random);
         if layer == 0 {
             arrays.extend(ends(&mut random));
         }
@@ -57,8 +57,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Usual initial values, scattered: Re λ = −1/2, Im λ_n = πn, Δ from 0.001 to 0.1.
-fn layer_of(layer: usize, random: &mut ChaCha8Rng) -> Vec<(String, RawTensor)> {
-    let (h, n) = (CHANNELS, MODES);
+fn layer_of(layer: usize, modes: usize, random: &mut ChaCha8Rng) -> Vec<(String, RawTensor)> {
+    let (h, n) = (CHANNELS, modes);
     let kernel = |name: &str| format!("s4_layers.{layer}.kernel.{name}");
     let own = |name: &str| format!("s4_layers.{layer}.{name}");
     let norm = |name: &str| format!("norms.{layer}.{name}");
