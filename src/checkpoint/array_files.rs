@@ -33,7 +33,7 @@ pub fn write_arrays(path: &Path, arrays: &[(&str, RawTensor)]) -> Result<(), Arc
     write_arrays_with(path, arrays, None)
 }
 
-/// As [`write_arrays`], with a text that [`Archive::metadata`] gives back.
+/// As [`write_arrays`], with a text that [`Archive::metadata`](crate::checkpoint::Archive::metadata) gives back.
 ///
 /// # Errors
 /// As [`write_arrays`].

@@ -1034,6 +1034,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_unknown_class_among_the_weights_is_left_out_unless_it_may_be_a_tensor() {
+        let custom = |pickle: &mut PickleWriter| pickle.global("project.blocks", "Custom");
+        let found = read_dict(&[("w", &tensor), ("x", &custom)]).unwrap();
+        assert_eq!(found.tensors.len(), 1);
+        let note = "`x` holds Python objects and is left out of what is written";
+        assert_eq!(found.notes, [note]);
+        let unknown = |pickle: &mut PickleWriter| {
+            pickle.global("torch._tensor", "_rebuild_from_type_v2");
+        };
+        let error = read_dict(&[("w", &tensor), ("x", &unknown)]).unwrap_err();
+        let expected = "torch._tensor._rebuild_from_type_v2";
+        assert!(matches!(&error, ArchiveError::ForeignCode { name, .. } if name == expected));
+        // Beside the weights too, what runs programs is not left out but refused.
+        let system = |pickle: &mut PickleWriter| pickle.global("subprocess", "Popen");
+        let error = read_dict(&[("w", &tensor), ("x", &system)]).unwrap_err();
+        assert!(
+            matches!(&error, ArchiveError::ForeignCode { name, .. } if name.ends_with("Popen"))
+        );
+    }
+
+    #[test]
     fn parameters_are_unwrapped() {
         let parameter = |pickle: &mut PickleWriter| {
             pickle.global("torch._utils", "_rebuild_parameter");
