@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
-use hankelite::checkpoint::{Archive, Checkpoint, CheckpointError, Family, Fault, read_dynamics};
+use hankelite::checkpoint::{
+    Archive, Checkpoint, CheckpointError, Family, Fault, Transform, read_dynamics,
+};
 use hankelite::compress::Method;
 use hankelite::model::Block;
 use hankelite::ssm::DiagonalSystem;
@@ -279,6 +281,25 @@ fn what_cannot_be_told_is_asked_for_and_what_contradicts_is_refused() {
         Fault::Contradiction { .. }
     ));
     assert!(open("s5").assumptions().len() == 3);
+}
+
+#[test]
+fn settings_of_the_training_run_are_believed() {
+    let saved = read(&folder().join("lightning.ckpt"), &Declared::default()).unwrap();
+    let plain = open("s4_v4_softplus_bidirectional");
+    assert_eq!(saved.model, plain.model);
+    let told = saved.assumptions().join("\n");
+    assert!(
+        told.contains("model.layer.dt_transform = \"softplus\""),
+        "{told}"
+    );
+    // A person knows better.
+    let declared = Declared {
+        dt_transform: Some(Transform::Exp),
+        ..Declared::default()
+    };
+    let other = read(&folder().join("lightning.ckpt"), &declared).unwrap();
+    assert_ne!(other.model, plain.model);
 }
 
 #[test]

@@ -1,31 +1,40 @@
-//! A checkpoint file as a set of named tensors, whatever its container.
+//! A checkpoint as a set of named tensors, whatever its container.
 //!
 //! [`Archive::open`] reads what the file says about its tensors and leaves
 //! their bytes where they are; [`Archive::tensor`] fetches one. So memory is
 //! bounded by the largest tensor asked for. [`Archive::write`] copies the file
-//! with some tensors replaced, into either container.
+//! with some tensors replaced, into any container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::io::Seek;
-use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::destination::Destination;
+use crate::checkpoint::msgpack_file;
+use crate::checkpoint::msgpack_file::MsgpackFile;
+use crate::checkpoint::npz_file;
+use crate::checkpoint::npz_file::NpzFile;
 use crate::checkpoint::safetensors_file;
 use crate::checkpoint::safetensors_file::SafetensorsFile;
+use crate::checkpoint::sharded_file;
+use crate::checkpoint::sharded_file::ShardedFile;
+use crate::checkpoint::spill::Spill;
 use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::tensor::RawTensor;
 use crate::checkpoint::torch_file;
 use crate::checkpoint::torch_file::Document;
+use crate::checkpoint::torch_file::Setting;
 use crate::checkpoint::torch_file::TorchFile;
+use crate::checkpoint::zip_records::is_zip;
+use crate::checkpoint::zip_records::open_zip;
 
 /// Key under which our own text lies in a safetensors header.
 pub(super) const METADATA_KEY: &str = "hankelite";
@@ -35,83 +44,138 @@ pub(super) const METADATA_KEY: &str = "hankelite";
 pub enum Container {
     /// The safetensors format.
     Safetensors,
+    /// Several safetensors files beside an index that says which tensor is in which.
+    Sharded,
     /// The zip format of `torch.save`.
     Torch,
+    /// The zip format of `numpy.savez`.
+    Npz,
+    /// The MessagePack format of `flax.serialization`.
+    Msgpack,
 }
 
 impl Container {
-    /// The container that a file's extension stands for: `.safetensors`, or
-    /// `.pt`, `.pth`, `.ckpt`, `.bin` in upper or lower case. `None` for others.
+    /// The container that a file's ending stands for, in upper or lower case: `.safetensors`;
+    /// `.index.json`; `.pt`, `.pth`, `.ckpt`, `.bin`; `.npz`; `.msgpack`, `.flax`. `None` for
+    /// others.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Container> {
         let extension = path.extension().and_then(OsStr::to_str)?;
         match extension.to_ascii_lowercase().as_str() {
             "safetensors" => Some(Container::Safetensors),
+            "json" if sharded_file::is_index(path) => Some(Container::Sharded),
             "pt" | "pth" | "ckpt" | "bin" => Some(Container::Torch),
+            "npz" => Some(Container::Npz),
+            "msgpack" | "flax" => Some(Container::Msgpack),
             _ => None,
         }
     }
 }
 
-/// The named tensors of one checkpoint file.
+/// The named tensors of one checkpoint.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
-    source: Source,
+    source: Arc<Source>,
+    /// Element type and shape of every tensor, replaced ones as they are now.
     tensors: BTreeMap<String, (Dtype, Vec<usize>)>,
+    replaced: Replaced,
 }
 
 #[derive(Debug)]
 enum Source {
     Safetensors(SafetensorsFile),
+    Sharded(ShardedFile),
     Torch(TorchFile),
+    Npz(NpzFile),
+    Msgpack(MsgpackFile),
     /// No file yet.
     Memory(BTreeMap<String, RawTensor>),
 }
 
+/// Tensors that stand in the place of those of the file.
+#[derive(Debug)]
+pub(super) enum Replaced {
+    Memory(BTreeMap<String, RawTensor>),
+    Spilled(Spill),
+}
+
 impl Archive {
-    /// Opens a checkpoint. Its first bytes decide the container, not its name.
+    /// Opens a checkpoint. Its first bytes decide the container, not its name. A folder stands
+    /// for the one index of safetensors files in it.
     ///
     /// What the file says about its tensors is read and checked against the
     /// file's length; nothing in the file is ever run.
     ///
     /// # Errors
-    /// [`ArchiveError`], with the file's path, for anything but a well-formed
-    /// safetensors file or zip file of `torch.save` with one state dict in it.
+    /// [`ArchiveError`], with the file's path, for anything but a well-formed file in one of the
+    /// formats of [`Container`] with one state dict in it.
     pub fn open(path: &Path) -> Result<Archive, ArchiveError> {
-        let (file, start) = open_file(path)?;
-        let source = if torch_file::is_zip(&start) {
-            Source::Torch(TorchFile::open(path, file)?)
+        let path = sharded_file::index_in(path)?;
+        let (file, start) = open_file(&path)?;
+        let source = if is_zip(&start) {
+            let zip = open_zip(&path, file)?;
+            match npz_file::is_npz(&zip) {
+                true => Source::Npz(NpzFile::open(&path, zip)?),
+                false => Source::Torch(TorchFile::open(&path, zip)?),
+            }
         } else if safetensors_file::is_safetensors(&start) {
-            Source::Safetensors(SafetensorsFile::open(path, file)?)
+            Source::Safetensors(SafetensorsFile::open(&path, file)?)
+        } else if sharded_file::is_json(&start) && sharded_file::is_index(&path) {
+            Source::Sharded(ShardedFile::open(&path, file)?)
+        } else if msgpack_file::is_msgpack(&start) {
+            Source::Msgpack(MsgpackFile::open(&path, file)?)
         } else {
-            return Err(foreign_format(path, &start));
-        };
-        let owned = |(name, dtype, shape): (&str, Dtype, &[usize])| {
-            (name.to_owned(), (dtype, shape.to_vec()))
-        };
-        let tensors = match &source {
-            Source::Safetensors(file) => file.tensors().map(owned).collect(),
-            Source::Torch(file) => file.tensors().map(owned).collect(),
-            Source::Memory(_) => BTreeMap::new(),
+            return Err(foreign_format(&path, &start));
         };
         Ok(Archive {
-            path: path.to_owned(),
-            source,
-            tensors,
+            path,
+            tensors: source.tensors(),
+            source: Arc::new(source),
+            replaced: Replaced::none(),
         })
     }
 
     /// Tensors that are in no file yet; `name` stands for one in messages.
     pub(super) fn in_memory(name: &str, tensors: BTreeMap<String, RawTensor>) -> Archive {
-        let entry = |(name, tensor): (&String, &RawTensor)| {
-            (name.clone(), (tensor.dtype, tensor.shape.clone()))
-        };
+        let source = Source::Memory(tensors);
         Archive {
             path: name.into(),
-            tensors: tensors.iter().map(entry).collect(),
-            source: Source::Memory(tensors),
+            tensors: source.tensors(),
+            source: Arc::new(source),
+            replaced: Replaced::none(),
         }
+    }
+
+    /// The same file with some tensors replaced; those that are replaced already in this archive
+    /// are those of the file again.
+    ///
+    /// # Errors
+    /// A tensor that is not in the file, or whose bytes do not fill its shape.
+    pub(super) fn with(&self, replaced: Replaced) -> Result<Archive, ArchiveError> {
+        let mut tensors = self.source.tensors();
+        for (name, dtype, shape) in replaced.headers() {
+            let Some(header) = tensors.get_mut(name) else {
+                return Err(self.no_such_tensor(name));
+            };
+            *header = (dtype, shape.to_vec());
+        }
+        if let Replaced::Memory(replaced) = &replaced {
+            for (name, tensor) in replaced {
+                tensor.check(name)?;
+            }
+        }
+        Ok(Archive {
+            path: self.path.clone(),
+            source: Arc::clone(&self.source),
+            tensors,
+            replaced,
+        })
+    }
+
+    /// What was given to [`Archive::with`].
+    pub(super) fn into_replaced(self) -> Replaced {
+        self.replaced
     }
 
     /// The names of all tensors, sorted. A tensor of nested dictionaries is
@@ -143,30 +207,54 @@ impl Archive {
     /// # Errors
     /// No tensor of that name, or the file can no longer be read.
     pub fn tensor(&self, name: &str) -> Result<RawTensor, ArchiveError> {
-        let tensor = match &self.source {
-            Source::Safetensors(file) => file.tensor(name),
-            Source::Torch(file) => file.tensor(name),
-            Source::Memory(tensors) => tensors.get(name).cloned().map(Ok),
+        let replaced = match &self.replaced {
+            Replaced::Memory(tensors) => tensors.get(name).cloned().map(Ok),
+            Replaced::Spilled(spill) => spill.tensor(name),
         };
+        let tensor = replaced.or_else(|| match self.source.as_ref() {
+            Source::Safetensors(file) => file.tensor(name),
+            Source::Sharded(file) => file.tensor(name),
+            Source::Torch(file) => file.tensor(name),
+            Source::Npz(file) => file.tensor(name),
+            Source::Msgpack(file) => file.tensor(name),
+            Source::Memory(tensors) => tensors.get(name).cloned().map(Ok),
+        });
         tensor.unwrap_or_else(|| Err(self.no_such_tensor(name)))
     }
 
     /// The text that [`Archive::write`] stored beside the tensors, if any.
     #[must_use]
     pub fn metadata(&self) -> Option<&str> {
-        match &self.source {
+        match self.source.as_ref() {
             Source::Safetensors(file) => file.texts().get(METADATA_KEY).map(String::as_str),
+            Source::Sharded(file) => file.metadata(),
             Source::Torch(file) => file.metadata(),
-            Source::Memory(_) => None,
+            Source::Npz(file) => file.metadata(),
+            Source::Msgpack(_) | Source::Memory(_) => None,
+        }
+    }
+
+    /// The settings of the training run, as PyTorch Lightning keeps them in `hyper_parameters`
+    /// and `datamodule_hyper_parameters`: the keys that lead to each number, text or truth value,
+    /// joined by dots, without those two names; the former wins. Empty for other files.
+    #[must_use]
+    pub fn settings(&self) -> &BTreeMap<String, Setting> {
+        const NONE: &BTreeMap<String, Setting> = &BTreeMap::new();
+        match self.source.as_ref() {
+            Source::Torch(file) => file.settings(),
+            _ => NONE,
         }
     }
 
     /// The container the file is in.
     #[must_use]
     pub fn container(&self) -> Container {
-        match self.source {
+        match self.source.as_ref() {
             Source::Safetensors(_) | Source::Memory(_) => Container::Safetensors,
+            Source::Sharded(_) => Container::Sharded,
             Source::Torch(_) => Container::Torch,
+            Source::Npz(_) => Container::Npz,
+            Source::Msgpack(_) => Container::Msgpack,
         }
     }
 
@@ -174,13 +262,13 @@ impl Archive {
     /// dots, such as `model`; `None` when the tensors stand at the top.
     #[must_use]
     pub fn wrapper(&self) -> Option<&str> {
-        match &self.source {
-            Source::Safetensors(_) | Source::Memory(_) => None,
+        match self.source.as_ref() {
             Source::Torch(file) => file.wrapper(),
+            _ => None,
         }
     }
 
-    /// The file that was opened.
+    /// The file that was opened; of a sharded checkpoint, its index.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -190,9 +278,11 @@ impl Archive {
     /// sentence each, such as the state of an optimiser.
     #[must_use]
     pub fn notes(&self) -> &[String] {
-        match &self.source {
-            Source::Safetensors(_) | Source::Memory(_) => &[],
+        match self.source.as_ref() {
             Source::Torch(file) => file.notes(),
+            Source::Npz(file) => file.notes(),
+            Source::Msgpack(file) => file.notes(),
+            Source::Safetensors(_) | Source::Sharded(_) | Source::Memory(_) => &[],
         }
     }
 
@@ -202,9 +292,15 @@ impl Archive {
     /// All other tensors keep their bytes. A Torch file made from a Torch file
     /// keeps its wrapper, the order and `_metadata` of its state dict, and the
     /// plain data beside it; a safetensors file made from a safetensors file
-    /// keeps the texts in its header. Across containers only the tensors go.
+    /// keeps the texts in its header; a sharded checkpoint made from a sharded
+    /// one keeps which tensor is in which file; a MessagePack file made from a
+    /// MessagePack file keeps its tree. Across containers only the tensors go.
     /// `metadata` takes the place of the text that [`Archive::metadata`] gave;
-    /// when empty, none is stored.
+    /// when empty, none is stored. MessagePack has no place for it.
+    ///
+    /// For [`Container::Sharded`], `path` is that of an index, or of a folder,
+    /// which is made if there is none; a checkpoint that was not sharded goes
+    /// into files of at most 5 GB.
     ///
     /// The file appears whole or not at all: it is written beside its place and
     /// then renamed, replacing a file that was there. Equal contents and file
@@ -245,13 +341,32 @@ impl Archive {
             changed,
             metadata,
         };
-        Destination::new(path, &[&self.path])?.write(
-            |out| match container {
-                Container::Safetensors => Ok(safetensors_file::write(out, path, &contents)?),
-                Container::Torch => Ok(torch_file::writer::write(out, path, &contents)?),
+        if container == Container::Sharded {
+            return sharded_file::writer::write(path, &contents, accept);
+        }
+        Destination::new(path, &self.files())?.write(
+            |out| {
+                let written = match container {
+                    Container::Torch => torch_file::writer::write(out, path, &contents),
+                    Container::Npz => npz_file::write(out, path, &contents),
+                    Container::Msgpack => msgpack_file::writer::write(out, path, &contents),
+                    Container::Safetensors | Container::Sharded => {
+                        safetensors_file::write(out, path, &contents)
+                    }
+                };
+                Ok(written?)
             },
             accept,
         )
+    }
+
+    /// The files that are being read.
+    fn files(&self) -> Vec<&Path> {
+        let mut files = vec![self.path.as_path()];
+        if let Source::Sharded(file) = self.source.as_ref() {
+            files.extend(file.shard_paths());
+        }
+        files
     }
 
     fn no_such_tensor(&self, name: &str) -> ArchiveError {
@@ -262,70 +377,47 @@ impl Archive {
     }
 }
 
-/// Writes one array of f64 as a safetensors file, whole or not at all.
-///
-/// # Errors
-/// The path is that of a folder or in a missing folder; writing fails.
-pub fn write_array(
-    path: &Path,
-    name: &str,
-    shape: &[usize],
-    values: &[f64],
-) -> Result<(), ArchiveError> {
-    let tensor = RawTensor::from_f64(Dtype::F64, shape.to_vec(), values);
-    write_arrays(path, &[(name, tensor)])
-}
-
-/// Writes arrays as a safetensors file, whole or not at all.
-///
-/// # Errors
-/// As [`write_array`]; also when bytes do not fill their shape.
-pub fn write_arrays(path: &Path, arrays: &[(&str, RawTensor)]) -> Result<(), ArchiveError> {
-    write_arrays_with(path, arrays, None)
-}
-
-/// As [`write_arrays`], with a text that [`Archive::metadata`] gives back.
-///
-/// # Errors
-/// As [`write_arrays`].
-pub fn write_arrays_with(
-    path: &Path,
-    arrays: &[(&str, RawTensor)],
-    metadata: Option<&str>,
-) -> Result<(), ArchiveError> {
-    let destination = Destination::new(path, &[])?;
-    let failed = |error| destination.failed(io::Error::other(error));
-    let mut views = Vec::with_capacity(arrays.len());
-    for (name, array) in arrays {
-        let (dtype, shape) = (array.dtype, array.shape.clone());
-        let view = safetensors::tensor::TensorView::new(dtype, shape, &array.bytes);
-        views.push((*name, view.map_err(failed)?));
+impl Source {
+    /// Element type and shape of every tensor.
+    fn tensors(&self) -> BTreeMap<String, (Dtype, Vec<usize>)> {
+        let owned = |(name, dtype, shape): (&str, Dtype, &[usize])| {
+            (name.to_owned(), (dtype, shape.to_vec()))
+        };
+        match self {
+            Source::Safetensors(file) => file.tensors().map(owned).collect(),
+            Source::Sharded(file) => file.tensors().map(owned).collect(),
+            Source::Torch(file) => file.tensors().map(owned).collect(),
+            Source::Npz(file) => file.tensors().map(owned).collect(),
+            Source::Msgpack(file) => file.tensors().map(owned).collect(),
+            Source::Memory(tensors) => headers(tensors).map(owned).collect(),
+        }
     }
-    // One key: a map of several would be written in a random order.
-    let metadata = metadata.map(|text| HashMap::from([(METADATA_KEY.into(), text.into())]));
-    let bytes = safetensors::serialize(views, metadata).map_err(failed)?;
-    destination.write(
-        |out| {
-            out.write_all(&bytes)
-                .map_err(|error| destination.failed(error))
-        },
-        |_| Ok(()),
-    )
 }
 
-/// Writes a text, whole or not at all.
-///
-/// # Errors
-/// As [`write_array`].
-pub fn write_text(path: &Path, text: &str) -> Result<(), ArchiveError> {
-    let destination = Destination::new(path, &[])?;
-    destination.write(
-        |out| {
-            out.write_all(text.as_bytes())
-                .map_err(|error| destination.failed(error))
-        },
-        |_| Ok(()),
-    )
+impl Replaced {
+    fn none() -> Replaced {
+        Replaced::Memory(BTreeMap::new())
+    }
+
+    fn headers(&self) -> Box<dyn Iterator<Item = (&str, Dtype, &[usize])> + '_> {
+        match self {
+            Replaced::Memory(tensors) => Box::new(headers(tensors)),
+            Replaced::Spilled(spill) => Box::new(spill.tensors()),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Replaced::Memory(tensors) => tensors.contains_key(name),
+            Replaced::Spilled(spill) => spill.contains(name),
+        }
+    }
+}
+
+fn headers(tensors: &BTreeMap<String, RawTensor>) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
+    tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor.dtype, tensor.shape.as_slice()))
 }
 
 /// What is to be written: an archive with some tensors replaced.
@@ -356,30 +448,61 @@ impl<'a> Contents<'a> {
         }
     }
 
+    /// Whether a tensor is other than in the file.
+    pub(super) fn is_changed(&self, name: &str) -> bool {
+        self.changed.contains_key(name) || self.archive.replaced.contains(name)
+    }
+
     /// What surrounded the tensors in a Torch file.
     pub(super) fn document(&self) -> Option<&'a Document> {
-        match &self.archive.source {
-            Source::Safetensors(_) | Source::Memory(_) => None,
+        match self.archive.source.as_ref() {
             Source::Torch(file) => Some(file.document()),
+            _ => None,
+        }
+    }
+
+    /// The MessagePack file whose tree is to be kept.
+    pub(super) fn msgpack(&self) -> Option<&'a MsgpackFile> {
+        match self.archive.source.as_ref() {
+            Source::Msgpack(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// The sharded checkpoint whose scheme is to be kept.
+    pub(super) fn sharded(&self) -> Option<&'a ShardedFile> {
+        match self.archive.source.as_ref() {
+            Source::Sharded(file) => Some(file),
+            _ => None,
         }
     }
 
     /// The texts in the header of a safetensors file.
     pub(super) fn texts(&self) -> BTreeMap<&'a str, &'a str> {
-        match &self.archive.source {
-            Source::Safetensors(file) => file
-                .texts()
-                .iter()
-                .map(|(key, text)| (key.as_str(), text.as_str()))
-                .collect(),
-            Source::Torch(_) | Source::Memory(_) => BTreeMap::new(),
+        match self.archive.source.as_ref() {
+            Source::Safetensors(file) => borrowed(file.texts()),
+            Source::Sharded(file) => file.texts(),
+            _ => BTreeMap::new(),
         }
+    }
+
+    /// The files that are being read.
+    pub(super) fn inputs(&self) -> Vec<&'a Path> {
+        self.archive.files()
     }
 
     /// Our own text, empty when none is to be stored.
     pub(super) fn metadata(&self) -> &'a str {
         self.metadata
     }
+}
+
+/// A map of texts without its ownership.
+pub(super) fn borrowed(texts: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
+    let texts = texts.iter();
+    texts
+        .map(|(key, text)| (key.as_str(), text.as_str()))
+        .collect()
 }
 
 /// Opens a file and reads the bytes that tell its format.
@@ -409,6 +532,7 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
         path: path.to_owned(),
     })
 }
+
 /// Enough of a file to tell its format by.
 fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
     /// Up to the magic of a tar file.
@@ -444,264 +568,4 @@ fn foreign_format(path: &Path, start: &[u8]) -> ArchiveError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tempfile::TempDir;
-
-    /// A safetensors file with an `f32` pair `a.w` and a 4-bit pair `b`.
-    const SAMPLE: &str = r#"{"a.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}}"#;
-    /// The same without `b`.
-    const PORTABLE: &str = r#"{"a.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-
-    fn sample(folder: &TempDir, header: &str, data: &[u8]) -> Archive {
-        let path = folder.path().join("model.safetensors");
-        let length = (header.len() as u64).to_le_bytes();
-        std::fs::write(&path, [&length, header.as_bytes(), data].concat()).unwrap();
-        Archive::open(&path).unwrap()
-    }
-
-    fn open_bytes(bytes: &[u8]) -> ArchiveError {
-        let folder = TempDir::new().unwrap();
-        let path = folder.path().join("model.pth");
-        std::fs::write(&path, bytes).unwrap();
-        Archive::open(&path).unwrap_err()
-    }
-
-    fn files_in(folder: &TempDir) -> Vec<String> {
-        let entries = std::fs::read_dir(folder.path()).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-
-    fn none() -> BTreeMap<String, RawTensor> {
-        BTreeMap::new()
-    }
-
-    #[test]
-    fn extensions_stand_for_containers() {
-        let cases = [
-            ("a.safetensors", Some(Container::Safetensors)),
-            ("a.PTH", Some(Container::Torch)),
-            ("a.pt", Some(Container::Torch)),
-            ("a.ckpt", Some(Container::Torch)),
-            ("a.bin", Some(Container::Torch)),
-            ("a.onnx", None),
-            ("pth", None),
-        ];
-        for (path, expected) in cases {
-            assert_eq!(Container::of_path(Path::new(path)), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn files_of_other_formats_are_told_apart() {
-        assert!(matches!(open_bytes(b""), ArchiveError::Empty { .. }));
-        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
-        assert!(matches!(
-            open_bytes(pointer),
-            ArchiveError::GitLfsPointer { .. }
-        ));
-        let legacy = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
-        assert!(matches!(
-            open_bytes(legacy),
-            ArchiveError::LegacyTorch { .. }
-        ));
-        let mut tar = vec![0; 512];
-        tar[257..262].copy_from_slice(b"ustar");
-        assert!(matches!(open_bytes(&tar), ArchiveError::LegacyTorch { .. }));
-        let hdf5 = b"\x89HDF\r\n\x1a\n\0\0\0";
-        let error = open_bytes(hdf5);
-        assert!(matches!(error, ArchiveError::UnknownFormat { .. }));
-        let message = error.to_string();
-        assert!(message.contains(r"\x89HDF\r\n\x1a\n\x00"), "{message}");
-        assert!(matches!(
-            open_bytes(b"\x80"),
-            ArchiveError::UnknownFormat { .. }
-        ));
-    }
-
-    #[test]
-    fn a_folder_and_a_missing_file_are_told_apart() {
-        let folder = TempDir::new().unwrap();
-        let error = Archive::open(folder.path()).unwrap_err();
-        assert!(matches!(error, ArchiveError::Folder { .. }));
-        let error = Archive::open(&folder.path().join("no.pth")).unwrap_err();
-        let missing = matches!(&error, ArchiveError::Read { source, .. }
-            if source.kind() == io::ErrorKind::NotFound);
-        assert!(missing, "{error}");
-    }
-
-    #[test]
-    fn an_unknown_tensor_is_an_error_to_read_and_to_replace() {
-        let folder = TempDir::new().unwrap();
-        let archive = sample(&folder, PORTABLE, &[1; 8]);
-        let error = archive.tensor("a").unwrap_err();
-        assert!(matches!(error, ArchiveError::NoSuchTensor { .. }));
-        let changed = BTreeMap::from([("a".to_owned(), archive.tensor("a.w").unwrap())]);
-        let path = folder.path().join("out.pth");
-        let error = archive.write(&path, Container::Torch, &changed, "");
-        assert!(matches!(error, Err(ArchiveError::NoSuchTensor { .. })));
-    }
-
-    #[test]
-    fn tensors_survive_every_way_between_the_containers() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1, 2, 3, 4, 5, 6, 7, 8]);
-        let both = [Container::Safetensors, Container::Torch];
-        for first in both {
-            let one = folder.path().join("one");
-            source.write(&one, first, &none(), "{\"r\":4}").unwrap();
-            let one = Archive::open(&one).unwrap();
-            assert_eq!(one.container(), first);
-            for second in both {
-                let two = folder.path().join("two");
-                one.write(&two, second, &none(), "{}").unwrap();
-                let two = Archive::open(&two).unwrap();
-                assert_eq!(two.container(), second);
-                assert_eq!(one.metadata(), Some("{\"r\":4}"));
-                assert_eq!(two.metadata(), Some("{}"));
-                assert!(two.names().eq(source.names()));
-                assert_eq!(two.tensor("a.w").unwrap(), source.tensor("a.w").unwrap());
-            }
-        }
-    }
-
-    #[test]
-    fn every_element_type_of_pytorch_survives_in_a_torch_file() {
-        use Dtype::*;
-        let all = [
-            BOOL,
-            U8,
-            I8,
-            I16,
-            U16,
-            I32,
-            U32,
-            I64,
-            U64,
-            F16,
-            BF16,
-            F32,
-            F64,
-            C64,
-            F8_E4M3,
-            F8_E5M2,
-            F8_E8M0,
-            F8_E4M3FNUZ,
-            F8_E5M2FNUZ,
-        ];
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1; 8]);
-        let path = folder.path().join("out.pth");
-        for dtype in all {
-            for shape in [vec![], vec![2, 3], vec![0, 2]] {
-                let count: usize = shape.iter().product();
-                let bytes = (0..count * dtype.bitsize() / 8).map(|i| i as u8).collect();
-                let tensor = RawTensor {
-                    dtype,
-                    shape,
-                    bytes,
-                };
-                let changed = BTreeMap::from([("a.w".to_owned(), tensor)]);
-                source.write(&path, Container::Torch, &changed, "").unwrap();
-                let read = Archive::open(&path).unwrap().tensor("a.w").unwrap();
-                assert_eq!(read, changed["a.w"]);
-            }
-        }
-    }
-
-    #[test]
-    fn equal_contents_give_equal_bytes() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1; 8]);
-        for container in [Container::Safetensors, Container::Torch] {
-            let path = folder.path().join("out");
-            source.write(&path, container, &none(), "{}").unwrap();
-            let first = std::fs::read(&path).unwrap();
-            source.write(&path, container, &none(), "{}").unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), first);
-        }
-    }
-
-    #[test]
-    fn records_are_aligned_as_pytorch_aligns_them() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, b"alignedx");
-        let path = folder.path().join("out.pth");
-        source.write(&path, Container::Torch, &none(), "").unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let at = bytes.windows(8).position(|eight| eight == b"alignedx");
-        assert_eq!(at.unwrap() % 64, 0);
-    }
-
-    #[test]
-    fn a_failed_attempt_leaves_nothing_behind() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, SAMPLE, &[1; 9]);
-        let path = folder.path().join("out.pth");
-        let error = source.write(&path, Container::Torch, &none(), "");
-        let lacking =
-            matches!(&error, Err(ArchiveError::NoTorchDtype { tensor, .. }) if tensor == "b");
-        assert!(lacking);
-        // The source is cut short after it was opened.
-        let cut = std::fs::OpenOptions::new().write(true).open(source.path());
-        let cut = cut.unwrap();
-        cut.set_len(cut.metadata().unwrap().len() - 1).unwrap();
-        let error = source.write(&path, Container::Safetensors, &none(), "");
-        assert!(matches!(error, Err(ArchiveError::Read { .. })));
-        assert_eq!(files_in(&folder), ["model.safetensors"]);
-    }
-
-    #[test]
-    fn destinations_that_cannot_be_are_refused() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1; 8]);
-        let write = |path: &Path| {
-            let written = source.write(path, Container::Safetensors, &none(), "");
-            written.unwrap_err()
-        };
-        let error = write(&folder.path().join("no/out.pth"));
-        assert!(
-            matches!(&error, ArchiveError::MissingFolder { folder, .. } if folder.ends_with("no"))
-        );
-        let error = write(folder.path());
-        assert!(matches!(error, ArchiveError::Folder { .. }));
-        let error = write(&folder.path().join("./model.safetensors"));
-        assert!(matches!(error, ArchiveError::SameFile { .. }));
-        assert_eq!(files_in(&folder), ["model.safetensors"]);
-    }
-
-    #[test]
-    fn changed_tensors_must_fill_their_shape() {
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1; 8]);
-        let mut tensor = source.tensor("a.w").unwrap();
-        tensor.shape = vec![3];
-        let changed = BTreeMap::from([("a.w".to_owned(), tensor)]);
-        let path = folder.path().join("out.pth");
-        let error = source.write(&path, Container::Torch, &changed, "");
-        assert!(matches!(error, Err(ArchiveError::TensorBytes { .. })));
-    }
-
-    #[test]
-    fn an_archive_can_be_shared_between_threads() {
-        fn shared<T: Send + Sync>() {}
-        shared::<Archive>();
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn the_umask_decides_who_may_read_the_file() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = TempDir::new().unwrap();
-        let source = sample(&folder, PORTABLE, &[1; 8]);
-        let path = folder.path().join("out.safetensors");
-        source
-            .write(&path, Container::Safetensors, &none(), "")
-            .unwrap();
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
-        assert_eq!(mode(&path), mode(source.path()));
-    }
-}
+mod tests;

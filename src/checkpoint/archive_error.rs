@@ -3,11 +3,15 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::checkpoint::msgpack_file::MsgpackError;
+use crate::checkpoint::npz_file::NpyError;
 use crate::checkpoint::pickle::PickleError;
+use crate::checkpoint::sharded_file::ShardError;
 use crate::checkpoint::tensor::Dtype;
 
 /// What is understood, for messages.
-const UNDERSTOOD: &str = "a safetensors file or a zip file of torch.save (PyTorch 1.6 or later)";
+const UNDERSTOOD: &str = "a safetensors file, the index of several, a zip file of torch.save \
+                          (PyTorch 1.6 or later) or numpy.savez, or MessagePack of flax";
 
 /// Why a checkpoint cannot be read or written.
 ///
@@ -24,10 +28,19 @@ pub enum ArchiveError {
         /// What the system reported.
         source: io::Error,
     },
-    /// The path is that of a folder.
-    #[error("{}: is a folder, expected a file", path.display())]
+    /// The path is that of a folder, and no sharded checkpoint can be meant.
+    #[error(
+        "{}: is a folder, expected a file (or a folder with one `*.safetensors.index.json`)",
+        path.display()
+    )]
     Folder {
         /// The folder.
+        path: PathBuf,
+    },
+    /// The path is that of something else than a folder.
+    #[error("{}: is no folder, expected one for the files of a sharded checkpoint", path.display())]
+    NotAFolder {
+        /// The path.
         path: PathBuf,
     },
     /// The file has no bytes.
@@ -117,6 +130,33 @@ pub enum ArchiveError {
         tensor: String,
     },
 
+    /// The files of a sharded checkpoint do not make one.
+    #[error("{}: the sharded checkpoint is incomplete or malformed", path.display())]
+    Sharded {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<ShardError>,
+    },
+    /// An array of a file of `numpy.savez` cannot be read.
+    #[error("{}: array `{array}` cannot be read", path.display())]
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        array: String,
+        /// What is wrong with it.
+        source: Box<NpyError>,
+    },
+    /// The MessagePack file is malformed, or not as flax writes it.
+    #[error("{}: the MessagePack file is not as flax writes it", path.display())]
+    Msgpack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<MsgpackError>,
+    },
+
     /// The zip container is damaged, most often cut short.
     #[error("{}: the zip container is damaged or cut short", path.display())]
     Zip {
@@ -137,7 +177,8 @@ pub enum ArchiveError {
     },
     /// A record of the zip file is compressed or encrypted.
     #[error(
-        "{}: record `{record}` is compressed or encrypted, expected it stored as torch.save does",
+        "{}: record `{record}` is compressed or encrypted, expected it stored plain, as torch.save \
+         and numpy.savez (not savez_compressed) do",
         path.display()
     )]
     CompressedRecord {
@@ -370,6 +411,31 @@ pub enum ArchiveError {
         tensor: String,
         /// Its element type.
         found: Dtype,
+    },
+    /// The container has no such element type.
+    #[error("{}: tensor `{tensor}` has dtype {found}, which {container} files lack", path.display())]
+    NoDtype {
+        /// The file to be written.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        found: Dtype,
+        /// The container.
+        container: &'static str,
+    },
+    /// A tensor is longer than the container allows.
+    #[error(
+        "{}: tensor `{tensor}` has {found} bytes, more than a MessagePack file can hold in one piece",
+        path.display()
+    )]
+    TensorTooLong {
+        /// The file to be written.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its length.
+        found: usize,
     },
     /// The folder to write into does not exist.
     #[error("{}: the folder {} does not exist", path.display(), folder.display())]

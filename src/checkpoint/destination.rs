@@ -9,15 +9,27 @@ use std::path::PathBuf;
 
 use tempfile::NamedTempFile;
 
+use crate::checkpoint::archive::Container;
 use crate::checkpoint::archive_error::ArchiveError;
+use crate::checkpoint::sharded_file::writer::check_place;
 
 /// Whether a file could be written to `path`, which must be none of `inputs`: for a check before
-/// long work.
+/// long work. A path of an index, or one without a known ending where an input is a sharded
+/// checkpoint, stands for such a checkpoint, and may be a folder.
 ///
 /// # Errors
 /// [`ArchiveError`] when the path is one of the inputs, a folder, a device, or in a missing
 /// folder.
 pub fn check_destination(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveError> {
+    let sharded = match Container::of_path(path) {
+        Some(container) => container == Container::Sharded,
+        None => inputs
+            .iter()
+            .any(|input| input.is_dir() || Container::of_path(input) == Some(Container::Sharded)),
+    };
+    if sharded {
+        return check_place(path, inputs);
+    }
     Destination::new(path, inputs).map(drop)
 }
 
@@ -113,7 +125,8 @@ impl Destination {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder that a path is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

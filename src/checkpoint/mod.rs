@@ -10,27 +10,36 @@
 
 mod archive;
 mod archive_error;
+mod array_files;
 mod convert;
 mod declared;
 mod destination;
 mod error;
+mod layerwise;
 mod layout;
+mod msgpack_file;
+mod npz_file;
+mod parts;
 mod pickle;
 mod refuse;
 mod safetensors_file;
 mod settle;
+mod sharded_file;
+mod spill;
+mod strides;
 mod tensor;
 mod tensors;
 mod torch_file;
 mod tree;
+mod zip_records;
 
 pub use archive::Archive;
 pub use archive::Container;
-pub use archive::write_array;
-pub use archive::write_arrays;
-pub use archive::write_arrays_with;
-pub use archive::write_text;
 pub use archive_error::ArchiveError;
+pub use array_files::write_array;
+pub use array_files::write_arrays;
+pub use array_files::write_arrays_with;
+pub use array_files::write_text;
 pub use convert::Family;
 pub use declared::Declared;
 pub use declared::Discretisation;
@@ -39,9 +48,13 @@ pub use destination::check_destination;
 pub use destination::write_whole;
 pub use error::CheckpointError;
 pub use error::Fault;
+pub use layerwise::Layerwise;
+pub use layerwise::Rewrite;
+pub use layerwise::read_layerwise;
 pub use layout::Transform;
 pub use tensor::Dtype;
 pub use tensor::RawTensor;
+pub use torch_file::Setting;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,15 +62,17 @@ use std::sync::Arc;
 
 use num_complex::Complex64;
 
+use crate::model::Block;
 use crate::model::Model;
 use crate::ssm::DiagonalSystem;
 
 use declared::Metadata;
 use layout::Dynamics;
 use layout::Encoded;
+use layout::Layout;
 use layout::Role;
+use parts::Parts;
 use tensors::Tensors;
-use tree::Parts;
 use tree::Structure;
 
 /// A model together with how its file encodes it.
@@ -116,15 +131,23 @@ fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<C
     let in_sidecar = Declared::from_sidecar(archive.path())?;
     let declared = declared.or(in_file).or(in_sidecar);
     refuse::refuse_known(names(), declared.diagonalise.is_some())?;
-    let structure = Structure::detect(names(), declared)?;
+    let structure = Structure::detect(names(), declared, archive.settings())?;
     let tensors = Tensors::new(&archive, &structure.prefix);
-    let (model, lost) = structure.decode(&tensors, parts)?;
+    let low_rank = structure.is_low_rank();
+    let read = match (low_rank, parts) {
+        // All systems are needed to write them as diagonal ones.
+        (true, Parts::Outline) => Parts::Dynamics,
+        _ => parts,
+    };
+    let (model, lost) = structure.decode(&tensors, read)?;
     let closed = structure.closed();
     tensors.require_all_used(closed.as_deref())?;
     let carried = tensors.unused(None).len();
     let mut notes = archive.notes().to_vec();
     notes.extend(lost);
-    let low_rank = structure.is_low_rank();
+    if carried > 0 {
+        notes.push(carried_note(carried));
+    }
     let encoding = Arc::new(Encoding {
         archive,
         structure,
@@ -170,6 +193,14 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
     let archive = &encoding.archive;
     archive.write_accepted(path, container, (&changed, &metadata), accept)?;
     Ok(Written { layers })
+}
+
+fn carried_note(carried: usize) -> String {
+    let tensors = if carried == 1 { "tensor" } else { "tensors" };
+    format!(
+        "the network around the layers ({carried} {tensors}, kept as they are) is not known: the \
+         model can be inspected, reduced and written, not run"
+    )
 }
 
 fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {
@@ -285,29 +316,40 @@ impl Checkpoint {
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
-            let stored = layout.decode(&tensors)?;
-            require_equal("channels", block.systems.len(), stored.systems.len())?;
-            let backward = "systems that run backwards in time";
-            require_equal(backward, block.backward.len(), stored.backward.len())?;
-            let dynamics = Dynamics::of(block);
-            let roles = changed_roles(&dynamics, &stored);
-            if roles.is_empty() {
-                continue;
-            }
-            for encoded in layout.encode(&dynamics, &tensors)? {
-                if !roles.contains(&encoded.role) {
-                    continue;
-                }
-                let name = tensors.full(&encoded.name);
-                let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
-                let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
-                let shape = encoded.shape.unwrap_or(stored_shape);
-                let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
-                changed.insert(name, tensor);
-            }
+            encode_layer((block, layout.as_ref()), &tensors, archive, &mut changed)?;
         }
         Ok(changed)
     }
+}
+
+/// The tensors of one layer that differ from those of the file.
+fn encode_layer(
+    (block, layout): (&Block, &dyn Layout),
+    tensors: &Tensors<'_>,
+    archive: &Archive,
+    changed: &mut BTreeMap<String, RawTensor>,
+) -> Result<(), Fault> {
+    let stored = layout.decode(tensors)?;
+    require_equal("channels", block.systems.len(), stored.systems.len())?;
+    let backward = "systems that run backwards in time";
+    require_equal(backward, block.backward.len(), stored.backward.len())?;
+    let dynamics = Dynamics::of(block);
+    let roles = changed_roles(&dynamics, &stored);
+    if roles.is_empty() {
+        return Ok(());
+    }
+    for encoded in layout.encode(&dynamics, tensors)? {
+        if !roles.contains(&encoded.role) {
+            continue;
+        }
+        let name = tensors.full(&encoded.name);
+        let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
+        let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
+        let shape = encoded.shape.unwrap_or(stored_shape);
+        let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
+        changed.insert(name, tensor);
+    }
+    Ok(())
 }
 
 /// What messages call a model that is in no file yet.
@@ -428,9 +470,7 @@ fn require_equal(what: &'static str, found: usize, expected: usize) -> Result<()
 
 /// Which parts of a layer's systems are not those of the file.
 fn changed_roles(new: &Dynamics, stored: &Dynamics) -> Vec<Role> {
-    let both = |dynamics: &Dynamics| [&dynamics.systems[..], &dynamics.backward].concat();
-    let (new, stored) = (both(new), both(stored));
-    let pairs = || new.iter().zip(&stored);
+    let pairs = || new.all().zip(stored.all());
     let modes = |a: &DiagonalSystem, b: &DiagonalSystem| {
         a.exponents() == b.exponents() && a.input() == b.input() && a.output() == b.output()
     };

@@ -150,8 +150,12 @@ pub(super) struct Call {
     /// Module and name, joined by a dot.
     pub(super) function: String,
     pub(super) arguments: Vec<Id>,
-    /// What the pickle then put into the object.
+    /// What the pickle then appended to the object, as to a list.
     pub(super) contents: Vec<Id>,
+    /// What the pickle then put into the object, as into a dictionary.
+    pub(super) entries: Vec<(Id, Id)>,
+    /// The attributes that the pickle then set.
+    pub(super) state: Option<Id>,
 }
 
 impl Value {
@@ -216,6 +220,18 @@ impl Values {
         }
     }
 
+    /// The class or function that a call is about, whatever way the pickle took to name it.
+    pub(super) fn class<'a>(&'a self, call: &'a Call) -> &'a str {
+        let indirect = ["copyreg", "copy_reg"].iter().any(|module| {
+            let rest = call.function.strip_prefix(module);
+            rest == Some("._reconstructor") || rest == Some(".__newobj__")
+        });
+        match call.arguments.first().map(|first| self.get(*first)) {
+            Some(Value::Global(class)) if indirect => class,
+            _ => &call.function,
+        }
+    }
+
     /// The values directly inside a value.
     pub(super) fn children(&self, id: Id) -> Vec<Id> {
         match self.get(id) {
@@ -224,7 +240,11 @@ impl Values {
                 let pairs = dict.entries.iter().flat_map(|(key, value)| [*key, *value]);
                 pairs.chain(dict.attributes).collect()
             }
-            Value::Call(call) => [call.arguments.as_slice(), &call.contents].concat(),
+            Value::Call(call) => {
+                let pairs = call.entries.iter().flat_map(|(key, value)| [*key, *value]);
+                let listed = call.arguments.iter().chain(&call.contents).copied();
+                listed.chain(pairs).chain(call.state).collect()
+            }
             Value::Persistent(id) => vec![*id],
             _ => Vec::new(),
         }

@@ -36,6 +36,9 @@ const HEADER_LIMIT: u64 = 100_000_000;
 /// The header's key for free text, which therefore names no tensor.
 const TEXT_KEY: &str = "__metadata__";
 
+/// Name, element type and shape of a tensor.
+pub(super) type Header<'a> = (&'a str, Dtype, &'a [usize]);
+
 /// An open safetensors file.
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
@@ -93,6 +96,16 @@ impl SafetensorsFile {
         tensors.map(|(name, info)| (name.as_str(), info.dtype, info.shape.as_slice()))
     }
 
+    /// Where it lies.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is a tensor of that name.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// The texts under `__metadata__`.
     pub(super) fn texts(&self) -> &BTreeMap<String, String> {
         &self.texts
@@ -146,17 +159,32 @@ fn parse_header(path: &Path, header: &[u8]) -> Result<Metadata, ArchiveError> {
 }
 
 /// Writes the contents tensor by tensor.
-///
-/// Tensors are ordered as the `safetensors` crate does: wide element types
-/// first, so that each tensor is aligned to its own type, then by name.
 pub(super) fn write(
     out: &mut impl Write,
     path: &Path,
     contents: &Contents<'_>,
 ) -> Result<(), ArchiveError> {
-    let mut order: Vec<(&str, Dtype, &[usize])> = contents.tensors().collect();
+    let mut texts = contents.texts();
+    texts.remove(METADATA_KEY);
+    if !contents.metadata().is_empty() {
+        texts.insert(METADATA_KEY, contents.metadata());
+    }
+    let tensors = contents.tensors().collect();
+    write_part(out, path, contents, (tensors, texts))
+}
+
+/// Writes some of the tensors, and the texts beside them.
+///
+/// Tensors are ordered as the `safetensors` crate does: wide element types
+/// first, so that each tensor is aligned to its own type, then by name.
+pub(super) fn write_part<'a>(
+    out: &mut impl Write,
+    path: &Path,
+    contents: &Contents<'a>,
+    (mut order, texts): (Vec<Header<'a>>, BTreeMap<&'a str, &'a str>),
+) -> Result<(), ArchiveError> {
     order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-    let header = header_bytes(path, &order, contents)?;
+    let header = header_bytes(path, &order, texts)?;
     let failed = |source| ArchiveError::Write {
         path: path.to_owned(),
         source,
@@ -174,10 +202,10 @@ pub(super) fn write(
 fn header_bytes(
     path: &Path,
     order: &[(&str, Dtype, &[usize])],
-    contents: &Contents<'_>,
+    texts: BTreeMap<&str, &str>,
 ) -> Result<Vec<u8>, ArchiveError> {
-    let header = Header {
-        texts: texts(contents),
+    let header = FileHeader {
+        texts,
         tensors: offsets(path, order)?,
     };
     let mut bytes = serde_json::to_vec(&header).map_err(|source| ArchiveError::Write {
@@ -194,15 +222,6 @@ fn header_bytes(
         });
     }
     Ok(bytes)
-}
-
-fn texts<'a>(contents: &Contents<'a>) -> BTreeMap<&'a str, &'a str> {
-    let mut texts = contents.texts();
-    texts.remove(METADATA_KEY);
-    if !contents.metadata().is_empty() {
-        texts.insert(METADATA_KEY, contents.metadata());
-    }
-    texts
 }
 
 fn offsets<'a>(
@@ -233,12 +252,12 @@ fn offsets<'a>(
 }
 
 /// The header, written in the order given.
-struct Header<'a> {
+struct FileHeader<'a> {
     texts: BTreeMap<&'a str, &'a str>,
     tensors: Vec<(&'a str, TensorInfo)>,
 }
 
-impl Serialize for Header<'_> {
+impl Serialize for FileHeader<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         if !self.texts.is_empty() {

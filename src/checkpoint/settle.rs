@@ -1,7 +1,10 @@
 //! Settling what the names of the tensors leave open: what was declared, else the default of a public
 //! script, which is then told, else a question.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::declared::Discretisation;
@@ -11,18 +14,57 @@ use crate::checkpoint::layout::Found;
 use crate::checkpoint::layout::Kind;
 use crate::checkpoint::layout::Transform;
 use crate::checkpoint::layout::Version;
+use crate::checkpoint::torch_file::Setting;
+use crate::model::Placement;
+
+/// The settings of a training run, by dotted names.
+pub(super) type Settings = BTreeMap<String, Setting>;
 
 /// What is settled so far.
-pub(super) struct Settling {
+pub(super) struct Settling<'a> {
     pub(super) declared: Declared,
     pub(super) assumptions: Vec<String>,
+    settings: &'a Settings,
 }
 
-impl Settling {
-    pub(super) fn new(declared: Declared) -> Self {
+impl<'a> Settling<'a> {
+    pub(super) fn new(declared: Declared, settings: &'a Settings) -> Self {
         Self {
             declared,
             assumptions: Vec::new(),
+            settings,
+        }
+    }
+
+    /// A setting of the run that made the file, by the last part of its name; none where several
+    /// of that name disagree.
+    fn setting<T: DeserializeOwned>(&mut self, names: &[&str]) -> Option<T> {
+        let last = |key: &str| names.contains(&key.rsplit('.').next().unwrap_or(key));
+        let mut found = self.settings.iter().filter(|(key, _)| last(key));
+        let (key, setting) = found.next()?;
+        if found.any(|(_, other)| other != setting) {
+            return None;
+        }
+        let value = match setting {
+            Setting::Bool(value) => toml::Value::Boolean(*value),
+            Setting::Whole(value) => toml::Value::Integer(*value),
+            Setting::Number(value) => toml::Value::Float(*value),
+            Setting::Text(text) => toml::Value::String(text.to_lowercase()),
+        };
+        let value = value.try_into().ok()?;
+        let text = format!("{key} = {setting} (the file's own settings)");
+        self.assume(text);
+        Some(value)
+    }
+
+    /// Where the normalisation stands, as the file's own settings say.
+    pub(super) fn placement(&mut self) {
+        if self.declared.norm.is_none() {
+            let before: Option<bool> = self.setting(&["prenorm"]);
+            self.declared.norm = before.map(|before| match before {
+                true => Placement::Pre,
+                false => Placement::Post,
+            });
         }
     }
 
@@ -154,6 +196,9 @@ impl Settling {
     }
 
     fn s4_repo(&mut self, version: Version, has: &dyn Fn(&str) -> bool) -> Result<(), Fault> {
+        if self.declared.discretisation.is_none() && version != Version::V2 {
+            self.declared.discretisation = self.setting(&["disc"]);
+        }
         if self.declared.discretisation.is_none() {
             let default = match version {
                 Version::V3 => Discretisation::Bilinear,
@@ -166,6 +211,15 @@ impl Settling {
                 ));
             }
             self.declared.discretisation = Some(default);
+        }
+        if version != Version::V2 && self.declared.real_transform.is_none() {
+            self.declared.real_transform = self.setting(&["real_transform", "real_type"]);
+        }
+        if version == Version::V4 && self.declared.bandlimit.is_none() {
+            self.declared.bandlimit = self.setting(&["bandlimit"]);
+        }
+        if version == Version::V4 && self.declared.dt_transform.is_none() {
+            self.declared.dt_transform = self.setting(&["dt_transform"]);
         }
         if version != Version::V2 && self.declared.real_transform.is_none() {
             let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
@@ -181,6 +235,9 @@ impl Settling {
     /// Always bilinear; only version 4 has transforms.
     fn dplr(&mut self, v4: bool) -> Result<(), Fault> {
         if v4 && self.declared.dt_transform.is_none() {
+            self.declared.dt_transform = self.setting(&["dt_transform"]);
+        }
+        if v4 && self.declared.dt_transform.is_none() {
             return Err(undeclared_steps());
         }
         if self.declared.real_transform.is_none() {
@@ -192,6 +249,12 @@ impl Settling {
     }
 
     fn s5(&mut self, torch: bool) {
+        let declared = self.declared;
+        self.declared.discretisation = declared
+            .discretisation
+            .or_else(|| self.setting(&["discretization", "discretisation"]));
+        self.declared.conj_sym = declared.conj_sym.or_else(|| self.setting(&["conj_sym"]));
+        self.declared.clip_eigs = declared.clip_eigs.or_else(|| self.setting(&["clip_eigs"]));
         if self.declared.discretisation.is_none() {
             let text = "discretisation `zoh` (the default of S5; --discretisation says otherwise)";
             self.assume(text.to_string());

@@ -6,30 +6,32 @@
 //! them the plain data (epoch, accuracy, …) that goes along when the file is
 //! written again.
 
+mod settings;
 mod state_dict;
 pub(super) mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Seek;
-use std::io::SeekFrom;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use zip::CompressionMethod;
-use zip::ZipArchive;
+pub use settings::Setting;
 
 use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::pickle::Plain;
+use crate::checkpoint::strides::gather;
+use crate::checkpoint::strides::row_major;
 use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::tensor::RawTensor;
 use crate::checkpoint::torch_file::state_dict::StateDict;
-use crate::checkpoint::torch_file::writer::row_major;
+use crate::checkpoint::zip_records::Record;
+use crate::checkpoint::zip_records::Zip;
+use crate::checkpoint::zip_records::list_records;
+use crate::checkpoint::zip_records::read_range;
+use crate::checkpoint::zip_records::read_record;
+use crate::checkpoint::zip_records::read_text;
+use crate::checkpoint::zip_records::record_error;
 
 /// Our own record, which `torch.load` does not look at.
 const METADATA_RECORD: &str = "hankelite.json";
@@ -64,11 +66,6 @@ const UNTYPED: [(&str, Dtype); 8] = [
     ("float8_e8m0fnu", Dtype::F8_E8M0),
 ];
 
-/// Whether a file that starts with these bytes can be a zip file.
-pub(super) fn is_zip(start: &[u8]) -> bool {
-    start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06")
-}
-
 /// What the top object of a checkpoint holds, in its own order.
 #[derive(Debug, Default)]
 pub(super) struct Document {
@@ -98,14 +95,6 @@ impl Document {
     }
 }
 
-/// A record of the zip file.
-#[derive(Debug, Clone)]
-struct Record {
-    name: String,
-    index: usize,
-    length: u64,
-}
-
 /// Where a tensor's elements lie.
 #[derive(Debug)]
 struct StoredTensor {
@@ -122,8 +111,6 @@ struct StoredTensor {
     negative: bool,
 }
 
-type Zip = ZipArchive<BufReader<File>>;
-
 /// An open file of `torch.save`.
 #[derive(Debug)]
 pub(super) struct TorchFile {
@@ -135,12 +122,7 @@ pub(super) struct TorchFile {
 
 impl TorchFile {
     /// Reads the pickle and checks every tensor of the model against its record.
-    pub(super) fn open(path: &Path, file: File) -> Result<TorchFile, ArchiveError> {
-        let zip_error = |source| ArchiveError::Zip {
-            path: path.to_owned(),
-            source,
-        };
-        let mut zip = Zip::new(BufReader::new(file)).map_err(zip_error)?;
+    pub(super) fn open(path: &Path, mut zip: Zip) -> Result<TorchFile, ArchiveError> {
         let records = list_records(path, &mut zip)?;
         let (prefix, pickle) = find_pickle(path, &records)?;
         check_byte_order(path, &mut zip, records.get(&format!("{prefix}byteorder")))?;
@@ -179,6 +161,11 @@ impl TorchFile {
     /// What will be left out when the file is written.
     pub(super) fn notes(&self) -> &[String] {
         &self.state_dict.notes
+    }
+
+    /// The settings of the training run.
+    pub(super) fn settings(&self) -> &BTreeMap<String, Setting> {
+        &self.state_dict.settings
     }
 
     /// Our own record.
@@ -256,54 +243,6 @@ impl StoredTensor {
     }
 }
 
-/// Copies strided elements into row-major order. The caller has checked that
-/// the last element lies within `bytes`.
-fn gather(bytes: &[u8], size: usize, shape: &[usize], strides: &[usize]) -> Vec<u8> {
-    let count: usize = shape.iter().product();
-    let mut gathered = Vec::with_capacity(count * size);
-    let mut index = vec![0; shape.len()];
-    let mut at = 0;
-    for _ in 0..count {
-        gathered.extend_from_slice(&bytes[at * size..][..size]);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            // The stride of an axis of extent one is arbitrary: it may wrap,
-            // and the reset below undoes it.
-            at = at.wrapping_add(strides[axis]);
-            if index[axis] < shape[axis] {
-                break;
-            }
-            at = at.wrapping_sub(strides[axis].wrapping_mul(shape[axis]));
-            index[axis] = 0;
-        }
-    }
-    gathered
-}
-
-fn list_records(path: &Path, zip: &mut Zip) -> Result<BTreeMap<String, Record>, ArchiveError> {
-    let zip_error = |source| ArchiveError::Zip {
-        path: path.to_owned(),
-        source,
-    };
-    if zip.has_duplicate_names() {
-        return Err(ArchiveError::DuplicateRecord {
-            path: path.to_owned(),
-        });
-    }
-    let mut records = BTreeMap::new();
-    for index in 0..zip.len() {
-        let entry = zip.by_index_data(index).map_err(zip_error)?;
-        let name = entry.name().map_err(zip_error)?.into_owned();
-        let record = Record {
-            name: name.clone(),
-            index,
-            length: entry.size(),
-        };
-        records.insert(name, record);
-    }
-    Ok(records)
-}
-
 /// The one pickle, and what stands before `data.pkl` in its name.
 fn find_pickle<'a>(
     path: &Path,
@@ -356,73 +295,6 @@ fn check_byte_order(
     })
 }
 
-fn read_text(path: &Path, zip: &mut Zip, record: &Record) -> Result<String, ArchiveError> {
-    let bytes = read_record(path, zip, record)?;
-    String::from_utf8(bytes).map_err(|error| {
-        record_error(
-            path,
-            record,
-            io::Error::new(io::ErrorKind::InvalidData, error),
-        )
-    })
-}
-
-/// Reads a whole record; the zip crate then compares its checksum.
-fn read_record(path: &Path, zip: &mut Zip, record: &Record) -> Result<Vec<u8>, ArchiveError> {
-    check_stored(path, zip, record)?;
-    read_all(zip, record).map_err(|source| record_error(path, record, source))
-}
-
-fn read_all(zip: &mut Zip, record: &Record) -> io::Result<Vec<u8>> {
-    let mut entry = zip.by_index(record.index)?;
-    let mut bytes = Vec::with_capacity(usize::try_from(record.length).unwrap_or(0));
-    entry.read_to_end(&mut bytes)?;
-    if bytes.len() as u64 != record.length {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(bytes)
-}
-
-/// A record that is compressed, encrypted or longer than the file cannot be read.
-fn check_stored(path: &Path, zip: &mut Zip, record: &Record) -> Result<(), ArchiveError> {
-    let zip_error = |source| ArchiveError::Zip {
-        path: path.to_owned(),
-        source,
-    };
-    let entry = zip.by_index_data(record.index).map_err(zip_error)?;
-    if entry.compression() != CompressionMethod::Stored || entry.encrypted() {
-        return Err(ArchiveError::CompressedRecord {
-            path: path.to_owned(),
-            record: record.name.clone(),
-        });
-    }
-    // The directory lies behind the records.
-    let room = zip.central_directory_start();
-    if record.length > room {
-        return Err(ArchiveError::RecordLength {
-            path: path.to_owned(),
-            record: record.name.clone(),
-            found: room,
-            expected: record.length,
-        });
-    }
-    Ok(())
-}
-
-fn read_range(zip: &mut Zip, index: usize, start: u64, bytes: &mut [u8]) -> io::Result<()> {
-    let mut entry = zip.by_index_seek(index)?;
-    entry.seek(SeekFrom::Start(start))?;
-    entry.read_exact(bytes)
-}
-
-fn record_error(path: &Path, record: &Record, source: io::Error) -> ArchiveError {
-    ArchiveError::Record {
-        path: path.to_owned(),
-        record: record.name.clone(),
-        source,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,6 +302,7 @@ mod tests {
     use std::io::Write;
 
     use tempfile::TempDir;
+    use zip::CompressionMethod;
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
 
@@ -548,8 +421,8 @@ mod tests {
     #[test]
     fn zip_files_of_other_kinds_are_named() {
         let folder = TempDir::new().unwrap();
-        let error = open(&folder, &zip_of(&[("a.npy", b"")])).unwrap_err();
-        let expected = "a zip file whose first record is `a.npy`";
+        let error = open(&folder, &zip_of(&[("a.txt", b"")])).unwrap_err();
+        let expected = "a zip file whose first record is `a.txt`";
         assert!(matches!(&error, ArchiveError::UnknownFormat { found, .. } if found == expected));
         let error = open(&folder, &zip_of(&[])).unwrap_err();
         assert!(matches!(error, ArchiveError::UnknownFormat { .. }));

@@ -15,7 +15,9 @@ use crate::checkpoint::layout::Kind;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::layout::S4d;
 use crate::checkpoint::layout::find_layers;
+use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
+use crate::checkpoint::settle::Settings;
 use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::BatchNorm;
@@ -46,25 +48,6 @@ pub(super) enum Tree {
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
     /// run, and all else is carried along.
     Layers,
-}
-
-/// How much of a file becomes the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parts {
-    /// Everything, so that the model can run.
-    Whole,
-    /// The systems only.
-    Dynamics,
-}
-
-impl Parts {
-    /// What a model holds.
-    pub(super) fn of(model: &Model) -> Self {
-        match model.head {
-            Some(_) => Parts::Whole,
-            None => Parts::Dynamics,
-        }
-    }
 }
 
 /// The structure of a file: tree, prefix, layouts, and what was settled on the way.
@@ -199,6 +182,7 @@ impl Structure {
     pub(super) fn detect<'a>(
         names: impl Iterator<Item = &'a str> + Clone,
         declared: Declared,
+        settings: &Settings,
     ) -> Result<Self, Fault> {
         if let Some(found) = declared.length
             && !(1..=LENGTH_MAX).contains(&found)
@@ -208,9 +192,12 @@ impl Structure {
         }
         let (tree, prefix, found) = find(names.clone())?;
         let known: BTreeSet<&str> = names.clone().collect();
-        let mut settling = Settling::new(declared);
+        let mut settling = Settling::new(declared, settings);
         for layer in &found {
             settling.layer(layer, &known, &prefix)?;
+        }
+        if tree == Tree::Classifier {
+            settling.placement();
         }
         require_one_family(&found, settling.declared)?;
         let mut structure = Self {
@@ -311,7 +298,12 @@ impl Structure {
         let mut notes = Vec::new();
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
-            let dynamics = layout.decode(tensors)?;
+            let dynamics = parts.of_layer(layout.decode(tensors)?);
+            let dynamics = dynamics.map_err(|source| Fault::System {
+                layer: self.layer_prefix(index),
+                channel: 0,
+                source,
+            })?;
             notes.extend(dynamics.note);
             let mut block = Block {
                 name: self.block_name(index),

@@ -12,9 +12,11 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Declared;
 use crate::checkpoint::Discretisation;
 use crate::checkpoint::DssVersion;
+use crate::checkpoint::Layerwise;
 use crate::checkpoint::Transform;
 use crate::checkpoint::read;
 use crate::checkpoint::read_dynamics;
+use crate::checkpoint::read_layerwise;
 use crate::cli::printer::Printer;
 use crate::model::Placement;
 use crate::model::Pooling;
@@ -124,26 +126,29 @@ pub(super) fn open_dynamics(
     Ok(announced(read_dynamics(path, declared)?, printer))
 }
 
+/// As [`open`], for a checkpoint whose layers are looked at one by one.
+pub(super) fn open_layerwise(
+    path: &Path,
+    declared: &Declared,
+    printer: &Printer,
+) -> anyhow::Result<Layerwise> {
+    let layerwise = read_layerwise(path, declared)?;
+    announce(layerwise.assumptions(), layerwise.notes(), printer);
+    Ok(layerwise)
+}
+
 fn announced(checkpoint: Checkpoint, printer: &Printer) -> Checkpoint {
-    for assumption in checkpoint.assumptions() {
+    announce(checkpoint.assumptions(), checkpoint.notes(), printer);
+    checkpoint
+}
+
+fn announce(assumptions: &[String], notes: &[String], printer: &Printer) {
+    for assumption in assumptions {
         printer.note("assumed", assumption);
     }
-    for note in checkpoint.notes() {
+    for note in notes {
         printer.note("note", note);
     }
-    if checkpoint.carried() > 0 {
-        let text = format!(
-            "what stands around the {} layers ({}) makes a \
-             network that is not known: this model can be inspected, reduced and written, not run",
-            checkpoint.family(),
-            match checkpoint.carried() {
-                1 => "1 tensor, kept".to_string(),
-                many => format!("{many} tensors, kept"),
-            },
-        );
-        printer.note("note", &text);
-    }
-    checkpoint
 }
 
 /// The softmax kernel of DSS holds for one length only.

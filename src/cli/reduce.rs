@@ -1,5 +1,8 @@
 //! `compress-model reduce`.
 
+mod layerwise;
+mod rounding;
+
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -8,7 +11,6 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::ValueEnum;
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::Choice;
@@ -17,9 +19,7 @@ use crate::calibrate::Settings;
 use crate::calibrate::Size;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::Container;
-use crate::checkpoint::Written;
 use crate::checkpoint::check_destination;
-use crate::checkpoint::write;
 use crate::cli::calibration::Heard;
 use crate::cli::calibration::Ways;
 use crate::cli::calibration::prepare;
@@ -27,28 +27,24 @@ use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
 use crate::cli::common::open;
-use crate::cli::common::open_dynamics;
 use crate::cli::common::short;
 use crate::cli::evaluate::Report;
 use crate::cli::evaluate::labelled;
 use crate::cli::evaluate::score;
 use crate::cli::inspect::Time;
 use crate::cli::printer::Printer;
+use crate::cli::reduce::rounding::written;
 use crate::compress::LayerRecord;
 use crate::compress::Method;
 use crate::compress::Plan;
 use crate::compress::RealisationChoice;
 use crate::compress::Rule;
-use crate::compress::kernel_distance;
 use crate::compress::reduce_layer;
 use crate::data::Source;
 use crate::infer::Path as InferPath;
 use crate::model::Model;
 
 /// Steps over which kernels are compared when nobody says how long sequences are.
-/// A number format that moves a kernel by more gets a warning.
-const ROUNDING_MAX: f64 = 0.01;
-
 const KERNEL_LENGTH: usize = 1024;
 
 const EXAMPLES: &str = "\
@@ -195,11 +191,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     if let Some(output) = &arguments.output {
         check_destination(output, &[path])?;
     }
-    let declared = arguments.declarations.declared();
-    let checkpoint = match arguments.data.is_some() || arguments.calibrate.is_some() {
-        true => open(path, &declared, printer)?,
-        false => open_dynamics(path, &declared, printer)?,
-    };
+    if arguments.data.is_none() && arguments.calibrate.is_none() {
+        return layerwise::run(arguments, start, printer);
+    }
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let here = || path.display().to_string();
     let data = match &arguments.data {
         None => None,
@@ -215,25 +210,16 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     } = work;
     let mut reduced = checkpoint.with_model(model);
     let mut document = Document {
-        checkpoint: path.display().to_string(),
-        output: arguments
-            .output
-            .as_ref()
-            .map(|output| output.display().to_string()),
         family: checkpoint.family(),
         plan: plan.as_ref(),
         calibration,
         kernel_length,
-        dry_run: arguments.dry_run,
         parameters_before: checkpoint.parameters()?,
         parameters_after: reduced.parameters()?,
-        seconds: 0.0,
-        rounding_error: None,
-        before: None,
-        after: None,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
         layers,
+        ..Document::new(arguments)
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
         let (written, worst) = written(&reduced, output, kernel_length, printer)?;
@@ -246,35 +232,39 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         document.before = Some(score(&checkpoint, data, InferPath::Fft, printer)?);
         document.after = Some(score(&reduced, data, InferPath::Fft, printer)?);
     }
-    if printer.is_json() {
-        return printer.json(&document);
-    }
-    show(&document, printer)
+    finish(&document, printer)
 }
 
-/// Writes a checkpoint: what was read back, and how far its number format moved a kernel.
-fn written(
-    reduced: &Checkpoint,
-    output: &Path,
-    kernel_length: usize,
-    printer: &Printer,
-) -> anyhow::Result<(Checkpoint, f64)> {
-    let written = write(reduced, output)?;
-    let worst = worst_difference(&reduced.model, &written, kernel_length)?;
-    if worst > ROUNDING_MAX {
-        let text = format!(
-            "the file's number format moves a kernel by {}: its residues nearly cancel; \
-             accuracies are those of the written file",
-            percent(worst)
-        );
-        printer.note("warning", &text);
+impl Document<'_> {
+    /// What the arguments say already.
+    fn new(arguments: &Arguments) -> Self {
+        let output = arguments.output.as_ref();
+        Self {
+            checkpoint: arguments.input.checkpoint.display().to_string(),
+            output: output.map(|output| output.display().to_string()),
+            family: "",
+            plan: None,
+            calibration: None,
+            dry_run: arguments.dry_run,
+            parameters_before: 0,
+            parameters_after: 0,
+            seconds: 0.0,
+            rounding_error: None,
+            kernel_length: KERNEL_LENGTH,
+            before: None,
+            after: None,
+            assumptions: &[],
+            notes: &[],
+            layers: Vec::new(),
+        }
     }
-    let mut model = reduced.model.clone();
-    for (block, mut systems) in model.blocks.iter_mut().zip(written.layers) {
-        block.backward = systems.split_off(block.systems.len());
-        block.systems = systems;
+}
+
+fn finish(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return printer.json(document);
     }
-    Ok((reduced.with_model(model), worst))
+    show(document, printer)
 }
 
 /// A reduced model and how it came about.
@@ -290,7 +280,7 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     if let Some(source) = &arguments.calibrate {
         return calibrated(arguments, source, checkpoint, printer);
     }
-    let plan = plan(arguments, checkpoint)?;
+    let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
     let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
     Ok(Work {
         model,
@@ -334,7 +324,8 @@ fn calibrated(
     })
 }
 
-fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
+/// What to do with a model; of its layers only the largest order counts.
+fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::Result<Plan> {
     let RuleArguments {
         order,
         energy,
@@ -363,13 +354,12 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         Realise::Complex => RealisationChoice::Complex,
         Realise::Auto => RealisationChoice::Auto,
     };
-    let length = checkpoint.declared().length;
     if arguments.unstable && length.is_none() {
         bail!("--unstable keeps the first L kernel samples: say L with --length");
     }
     plan.kernel_length = length.unwrap_or(KERNEL_LENGTH);
     plan.unstable = arguments.unstable;
-    plan.check(&checkpoint.model)?;
+    plan.check(model)?;
     Ok(plan)
 }
 
@@ -387,18 +377,6 @@ fn reduce(
     }
     progress.finish_and_clear();
     Ok((reduced, records))
-}
-
-/// The largest relative difference of any channel's kernel between what was planned and written.
-fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow::Result<f64> {
-    let blocks = planned.blocks.iter();
-    let planned = blocks.flat_map(|block| block.systems.iter().chain(&block.backward));
-    let pairs: Vec<_> = planned.zip(written.layers.iter().flatten()).collect();
-    let errors = pairs.par_iter().map(|(planned, written)| {
-        let (error, norm) = kernel_distance(planned, written, length)?;
-        Ok(if error > 0.0 { error / norm } else { 0.0 })
-    });
-    errors.try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {

@@ -648,6 +648,13 @@ def main():
             for key, value in kernel(tensors, settings, length).items():
                 truth[f"{name}{ending}/{length}/{key}"] = value.double().contiguous()
     save_file(truth, truth_file)
+    if not reduced:
+        # As PyTorch Lightning saves it: what the tensors cannot tell stands in hyper_parameters.
+        tensors = load_file(HERE / "s4_v4_softplus_bidirectional.safetensors")
+        layer = {"disc": "zoh", "dt_transform": "softplus", "bandlimit": None}
+        hyper = {"model": {"layer": layer, "prenorm": True}, "train": {"seed": 0}}
+        saved = {"state_dict": tensors, "hyper_parameters": hyper, "epoch": 3}
+        torch.save(saved, HERE / "lightning.ckpt")
     settings = {name: family[1] for name, family in FAMILIES.items()}
     (HERE / "settings.json").write_text(json.dumps(settings, indent=1) + "\n")
 

@@ -125,7 +125,7 @@ impl Layout for Annotated {
                 exponents,
             }
         });
-        bank::systems(&self.layer, &bank.collect::<Vec<_>>(), &[through.data])
+        bank::systems(&self.layer, bank, &[through.data])
     }
 
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {

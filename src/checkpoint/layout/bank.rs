@@ -25,27 +25,22 @@ pub(super) struct Modes {
 /// kernels as rows mean that the second half runs backwards in time, from the next sample on.
 pub(super) fn systems(
     layer: &str,
-    channels: &[Modes],
+    channels: impl Iterator<Item = Modes>,
     feedthrough: &[Vec<f64>],
 ) -> Result<Dynamics, Fault> {
     let outputs = feedthrough.len();
-    let made = |kernels: std::ops::Range<usize>, forward: bool| {
-        let systems = channels.iter().enumerate().map(|(h, modes)| {
-            let system = system(modes, kernels.clone(), |c| match forward {
-                true => feedthrough[c][h],
-                false => 0.0,
-            });
-            system.map_err(|source| fault(layer, h, source))
-        });
-        systems.collect::<Result<Vec<_>, Fault>>()
-    };
-    let kernels = channels.first().map_or(outputs, |c| c.residues.len());
-    let backward = match kernels > outputs {
-        true => made(outputs..kernels, false)?,
-        false => Vec::new(),
-    };
+    let (mut systems, mut backward) = (Vec::new(), Vec::new());
+    for (h, modes) in channels.enumerate() {
+        let kernels = modes.residues.len();
+        if kernels > outputs {
+            let made = system(&modes, outputs..kernels, |_| 0.0);
+            backward.push(made.map_err(|source| fault(layer, h, source))?);
+        }
+        let made = system(&modes, 0..outputs, |c| feedthrough[c][h]);
+        systems.push(made.map_err(|source| fault(layer, h, source))?);
+    }
     Ok(Dynamics {
-        systems: made(0..outputs, true)?,
+        systems,
         backward,
         backward_from: 1,
         note: None,

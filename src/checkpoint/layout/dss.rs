@@ -105,8 +105,7 @@ impl Layout for Dss {
                 exponents,
             }
         };
-        let bank: Vec<Modes> = (0..channels).map(channel).collect();
-        bank::systems(&self.layer, &bank, &through)
+        bank::systems(&self.layer, (0..channels).map(channel), &through)
     }
 
     /// The tensors that hold other systems, with Λ of shape (H, order).

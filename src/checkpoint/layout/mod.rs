@@ -54,6 +54,11 @@ impl Dynamics {
         }
     }
 
+    /// The systems of both directions.
+    pub(super) fn all(&self) -> impl Iterator<Item = &DiagonalSystem> {
+        self.systems.iter().chain(&self.backward)
+    }
+
     pub(super) fn of(block: &Block) -> Self {
         Self {
             systems: block.systems.clone(),

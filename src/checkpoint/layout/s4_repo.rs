@@ -310,22 +310,17 @@ impl Layout for S4Repo {
         }
         let input = self.input(tensors, &poles)?;
         let (kernels, c) = self.output(tensors, (channels, poles.modes))?;
-        let bank: Vec<Modes> = (0..channels)
-            .map(|h| {
-                let weights = (0..kernels).map(|k| {
-                    let own = &c[(k * channels + h) * poles.modes..][..poles.modes];
-                    own.iter().zip(input.row(h)).map(|(c, b)| c * b).collect()
-                });
-                let weights: Vec<Vec<Complex64>> = weights.collect();
-                self.channel(&steps[h * each..(h + 1) * each], poles.row(h), &weights)
-            })
-            .collect();
         let name = self.feedthrough.as_deref();
-        bank::systems(
-            &self.layer,
-            &bank,
-            &tensors.feedthrough(name, channels, kernels)?,
-        )
+        let through = tensors.feedthrough(name, channels, kernels)?;
+        let bank = (0..channels).map(|h| {
+            let weights = (0..kernels).map(|k| {
+                let own = &c[(k * channels + h) * poles.modes..][..poles.modes];
+                own.iter().zip(input.row(h)).map(|(c, b)| c * b).collect()
+            });
+            let weights: Vec<Vec<Complex64>> = weights.collect();
+            self.channel(&steps[h * each..(h + 1) * each], poles.row(h), &weights)
+        });
+        bank::systems(&self.layer, bank, &through)
     }
 
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {

@@ -78,7 +78,7 @@ impl Layout for S4d {
                 exponents,
             }
         });
-        bank::systems(&self.layer, &bank.collect::<Vec<_>>(), &through)
+        bank::systems(&self.layer, bank, &through)
     }
 
     /// All channels get the largest order; empty slots hold a decaying mode with C = 0.

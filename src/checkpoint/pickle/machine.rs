@@ -224,6 +224,11 @@ impl Machine<'_> {
                 self.push_global(offset, format!("{module}.{name}"))?;
             }
             b'R' | 0x81 => self.call()?,
+            0x92 => {
+                // Arguments by name: only the machine that made the object knew what they mean.
+                self.pop()?;
+                self.call()?;
+            }
             b'b' => self.set_state()?,
             b'Q' => {
                 let id = self.pop()?;
@@ -267,6 +272,8 @@ impl Machine<'_> {
             function,
             arguments,
             contents: Vec::new(),
+            entries: Vec::new(),
+            state: None,
         }))
     }
 
@@ -300,7 +307,7 @@ impl Machine<'_> {
         let target = self.top()?;
         match &mut self.values[target] {
             Value::Dict(dict) => dict.attributes = Some(state),
-            Value::Call(call) => call.contents.push(state),
+            Value::Call(call) => call.state = Some(state),
             _ => return Err(self.wrong_kind(target, "an object with attributes")),
         }
         Ok(())
@@ -330,13 +337,11 @@ impl Machine<'_> {
         if !rest.is_empty() {
             return Err(self.lacking("a value for the last key"));
         }
+        let pairs = pairs.iter().map(|[key, value]| (*key, *value));
         let target = self.top()?;
         match &mut self.values[target] {
-            Value::Dict(dict) => {
-                let pairs = pairs.iter().map(|[key, value]| (*key, *value));
-                dict.entries.extend(pairs);
-            }
-            Value::Call(call) => call.contents.extend_from_slice(items),
+            Value::Dict(dict) => dict.entries.extend(pairs),
+            Value::Call(call) => call.entries.extend(pairs),
             _ => return Err(self.wrong_kind(target, "a dict")),
         }
         Ok(())

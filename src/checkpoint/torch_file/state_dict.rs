@@ -18,10 +18,12 @@ use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::tensor::byte_length;
 use crate::checkpoint::torch_file::Document;
 use crate::checkpoint::torch_file::Item;
-use crate::checkpoint::torch_file::Record;
 use crate::checkpoint::torch_file::STORAGES;
+use crate::checkpoint::torch_file::Setting;
 use crate::checkpoint::torch_file::StoredTensor;
 use crate::checkpoint::torch_file::UNTYPED;
+use crate::checkpoint::torch_file::settings::Settings;
+use crate::checkpoint::zip_records::Record;
 
 /// Keys under which training scripts keep the weights, most telling first.
 const WRAPPERS: [&str; 7] = [
@@ -71,7 +73,7 @@ const OTHER_TYPES: [&str; 12] = [
 
 /// Names that stand beside weights in ordinary files. They are kept as records
 /// of what was asked for, and what they make up is left out when writing.
-const INERT: [&str; 28] = [
+const INERT: [&str; 48] = [
     "torch.Size",
     "torch.device",
     "torch.serialization._get_layout",
@@ -92,6 +94,26 @@ const INERT: [&str; 28] = [
     "builtins.bytearray",
     "builtins.dict",
     "builtins.list",
+    "__builtin__.bool",
+    "__builtin__.long",
+    "__builtin__.unicode",
+    "__builtin__.float",
+    "__builtin__.int",
+    "__builtin__.object",
+    "__builtin__.str",
+    "__builtin__.tuple",
+    "__builtin__.type",
+    "__builtin__.slice",
+    "__builtin__.range",
+    "builtins.bool",
+    "builtins.float",
+    "builtins.int",
+    "builtins.object",
+    "builtins.str",
+    "builtins.tuple",
+    "builtins.type",
+    "builtins.slice",
+    "builtins.range",
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
     "numpy._core.multiarray.scalar",
@@ -102,8 +124,40 @@ const INERT: [&str; 28] = [
     "lightning.fabric.utilities.data.AttributeDict",
 ];
 
-/// Whether a name may stand in the pickle.
+/// Modules that a file of weights has no honest use for: what is in them runs programs, loads code
+/// or looks around in Python itself. Nothing is run here, but the next reader of the file may.
+const FORBIDDEN: [&str; 21] = [
+    "__builtin__",
+    "builtins",
+    "code",
+    "commands",
+    "ctypes",
+    "importlib",
+    "marshal",
+    "multiprocessing",
+    "nt",
+    "os",
+    "pickle",
+    "pip",
+    "posix",
+    "pty",
+    "runpy",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "webbrowser",
+];
+
+/// Whether a name may stand in the pickle. Any class may, since it is only a name here.
 fn allowed(name: &str) -> bool {
+    let package = name.split('.').next().unwrap_or(name);
+    is_known(name) || !FORBIDDEN.contains(&package)
+}
+
+/// Whether it is understood what a name stands for.
+fn is_known(name: &str) -> bool {
     INERT.contains(&name)
         || TENSOR_CALLS.contains(&name)
         || PARAMETER_CALLS.contains(&name)
@@ -130,6 +184,8 @@ pub(super) struct StateDict {
     pub(super) wrapper: Option<String>,
     /// What will be left out when the file is written.
     pub(super) notes: Vec<String>,
+    /// The settings of the training run.
+    pub(super) settings: BTreeMap<String, Setting>,
 }
 
 impl StateDict {
@@ -152,11 +208,15 @@ impl StateDict {
         };
         let wrapper = reading.choose()?;
         let document = reading.document(values.root(), &wrapper)?;
+        let read = Settings::read(&values, &mut reading.budget);
+        let settings = read.map_err(|error| pickle_error(path, error))?;
+        reading.notes.extend(settings.note());
         Ok(StateDict {
             document,
             tensors: reading.tensors,
             wrapper: (!wrapper.is_empty()).then(|| wrapper.join(".")),
             notes: reading.notes,
+            settings: settings.found,
         })
     }
 }
@@ -250,6 +310,7 @@ impl<'a> Reading<'a> {
     fn dict(&self, id: Id) -> Result<&'a Dict, ArchiveError> {
         match self.values.get(id) {
             Value::Dict(dict) => Ok(dict),
+            _ if self.foreign(id).is_some() => Err(self.foreign_code(id)),
             other => Err(ArchiveError::NotADict {
                 path: self.path.to_owned(),
                 found: if self.is_tensor(id) {
@@ -258,6 +319,23 @@ impl<'a> Reading<'a> {
                     other.kind()
                 },
             }),
+        }
+    }
+
+    /// The name of a class or function that is not understood, if the value is made by one.
+    fn foreign(&self, id: Id) -> Option<&'a str> {
+        let name = match self.values.get(id) {
+            Value::Global(name) => name,
+            Value::Call(call) => self.values.class(call),
+            _ => return None,
+        };
+        (!is_known(name)).then_some(name)
+    }
+
+    fn foreign_code(&self, id: Id) -> ArchiveError {
+        ArchiveError::ForeignCode {
+            path: self.path.to_owned(),
+            name: self.foreign(id).unwrap_or_default().to_owned(),
         }
     }
 
@@ -418,6 +496,13 @@ impl<'a> Reading<'a> {
                 });
             }
             return Ok(Some(Item::Tensor(name)));
+        }
+        // What PyTorch makes among the weights may be a tensor of a kind that is not understood.
+        if self
+            .foreign(value)
+            .is_some_and(|name| name.starts_with("torch"))
+        {
+            return Err(self.foreign_code(value));
         }
         let is_dict = matches!(self.values.get(value), Value::Dict(_));
         if outer.is_empty() && self.is_optimizer(key) || self.count_tensors(value)? == 0 {
@@ -946,6 +1031,27 @@ pub(super) mod tests {
         let expected = "torch.nn.modules.linear.Linear";
         assert!(matches!(&error, ArchiveError::ForeignCode { name, .. } if name == expected));
         assert!(error.to_string().contains("never runs code"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_class_among_the_weights_is_left_out_unless_it_may_be_a_tensor() {
+        let custom = |pickle: &mut PickleWriter| pickle.global("project.blocks", "Custom");
+        let found = read_dict(&[("w", &tensor), ("x", &custom)]).unwrap();
+        assert_eq!(found.tensors.len(), 1);
+        let note = "`x` holds Python objects and is left out of what is written";
+        assert_eq!(found.notes, [note]);
+        let unknown = |pickle: &mut PickleWriter| {
+            pickle.global("torch._tensor", "_rebuild_from_type_v2");
+        };
+        let error = read_dict(&[("w", &tensor), ("x", &unknown)]).unwrap_err();
+        let expected = "torch._tensor._rebuild_from_type_v2";
+        assert!(matches!(&error, ArchiveError::ForeignCode { name, .. } if name == expected));
+        // Beside the weights too, what runs programs is not left out but refused.
+        let system = |pickle: &mut PickleWriter| pickle.global("subprocess", "Popen");
+        let error = read_dict(&[("w", &tensor), ("x", &system)]).unwrap_err();
+        assert!(
+            matches!(&error, ArchiveError::ForeignCode { name, .. } if name.ends_with("Popen"))
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::checkpoint::archive::Contents;
 use crate::checkpoint::archive_error::ArchiveError;
 use crate::checkpoint::pickle::Plain;
 use crate::checkpoint::pickle::writer::PickleWriter;
+use crate::checkpoint::strides::row_major;
 use crate::checkpoint::tensor::Dtype;
 use crate::checkpoint::torch_file::Document;
 use crate::checkpoint::torch_file::Item;
@@ -56,7 +57,7 @@ pub(in crate::checkpoint) fn write(
     };
     pickling.document(document)?;
     let (order, pickle) = (pickling.order, pickling.pickle.finish());
-    let mut records = RecordWriter::new(path, out);
+    let mut records = RecordWriter::new(path, out, format!("{}/", prefix_of(path)));
     let written = write_records(&mut records, &pickle, &order, contents);
     records.finish(written)
 }
@@ -67,15 +68,15 @@ fn write_records<W: Write + Seek>(
     order: &[&str],
     contents: &Contents<'_>,
 ) -> Result<(), ArchiveError> {
-    records.write("data.pkl", pickle)?;
-    records.write("byteorder", b"little")?;
+    records.write("data.pkl", &[pickle])?;
+    records.write("byteorder", &[b"little"])?;
     for (key, name) in order.iter().enumerate() {
         let tensor = contents.tensor(name)?;
-        records.write(&format!("data/{key}"), &tensor.bytes)?;
+        records.write(&format!("data/{key}"), &[&tensor.bytes])?;
     }
-    records.write("version", b"3\n")?;
+    records.write("version", &[b"3\n"])?;
     if !contents.metadata().is_empty() {
-        records.write(METADATA_RECORD, contents.metadata().as_bytes())?;
+        records.write(METADATA_RECORD, &[contents.metadata().as_bytes()])?;
     }
     Ok(())
 }
@@ -166,46 +167,56 @@ impl<'a> Pickling<'a> {
     }
 }
 
-/// Strides of a contiguous tensor. An empty axis counts as one, as in PyTorch.
-pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1usize; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis].saturating_mul(shape[axis].max(1));
-    }
-    strides
-}
-
-struct RecordWriter<'a, W: Write + Seek> {
+/// Writes a zip file record by record.
+pub(in crate::checkpoint) struct RecordWriter<'a, W: Write + Seek> {
     path: &'a Path,
+    /// What the name of every record starts with.
     prefix: String,
     zip: ZipWriter<Sink<W>>,
 }
 
 impl<'a, W: Write + Seek> RecordWriter<'a, W> {
-    fn new(path: &'a Path, out: W) -> RecordWriter<'a, W> {
+    pub(in crate::checkpoint) fn new(path: &'a Path, out: W, prefix: String) -> Self {
         RecordWriter {
             path,
-            prefix: prefix_of(path),
+            prefix,
             zip: ZipWriter::new(Sink::new(out)),
         }
     }
 
-    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
+    /// One record, given in parts.
+    pub(in crate::checkpoint) fn write(
+        &mut self,
+        name: &str,
+        parts: &[&[u8]],
+    ) -> Result<(), ArchiveError> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
             .system(System::Unix)
             .unix_permissions(0o644)
             .with_alignment(ALIGNMENT)
-            .large_file(bytes.len() as u64 >= u64::from(u32::MAX));
-        let name = format!("{}/{name}", self.prefix);
-        let started = self.zip.start_file(name, options);
-        let written = started.and_then(|()| Ok(self.zip.write_all(bytes)?));
+            .large_file(length as u64 >= u64::from(u32::MAX));
+        let name = format!("{}{name}", self.prefix);
+        let mut written = self.zip.start_file(name, options);
+        for part in parts {
+            written = written.and_then(|()| Ok(self.zip.write_all(part)?));
+        }
         written.map_err(|source| write_error(self.path, source))
     }
 
+    /// The comment of the file.
+    pub(in crate::checkpoint) fn comment(&mut self, text: &str) -> Result<(), ArchiveError> {
+        let commented = self.zip.set_comment(text);
+        commented.map_err(|source| write_error(self.path, source))
+    }
+
     /// Writes the directory, unless a record already failed.
-    fn finish(self, written: Result<(), ArchiveError>) -> Result<(), ArchiveError> {
+    pub(in crate::checkpoint) fn finish(
+        self,
+        written: Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
         if let Err(error) = written {
             // Dropped, the writer would try to complete a file that is thrown
             // away. What it holds besides memory belongs to the caller.
@@ -331,10 +342,10 @@ mod tests {
                 room,
                 failures: 0,
             };
-            let mut records = RecordWriter::new(Path::new("x.pth"), &mut medium);
+            let mut records = RecordWriter::new(Path::new("x.pth"), &mut medium, "x/".to_owned());
             let written = records
-                .write("version", b"3\n")
-                .and_then(|()| records.write("data/0", &[0; 300]));
+                .write("version", &[b"3\n"])
+                .and_then(|()| records.write("data/0", &[&[0; 100], &[0; 200]]));
             let written = records.finish(written);
             let full = matches!(&written, Err(ArchiveError::Write { source, .. })
                 if source.kind() == io::ErrorKind::StorageFull);
