@@ -1,5 +1,7 @@
 //! y = W x + b, bound by the bytes of W: every entry is read once, in the order of the memory.
 
+use bytemuck::Pod;
+
 use crate::Fault;
 use crate::Image;
 use crate::LANES;
@@ -9,9 +11,9 @@ use crate::Unit;
 use crate::code;
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
-const SUMS: usize = 4;
+const SUMS: usize = 8;
 /// Inputs whose small entries are widened at once.
-const WIDENED: usize = 16;
+const WIDENED: usize = 32;
 
 /// Vectors of several streams, one after the other.
 pub(crate) struct Streams<'a, T> {
@@ -34,7 +36,7 @@ impl<'a, T> Streams<'a, T> {
     }
 }
 
-/// The outputs of every stream. Sixteen rows at a time serve all streams while they are near.
+/// The outputs of every stream.
 #[inline(always)]
 pub(crate) fn apply<T: Real, U: Unit<T>>(
     unit: U,
@@ -42,79 +44,100 @@ pub(crate) fn apply<T: Real, U: Unit<T>>(
     matrix: &Matrix,
     mut streams: Streams<'_, T>,
 ) -> Result<(), Fault> {
-    let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
-    let (at, count) = (matrix.weights_at, outputs * inputs);
     match matrix.entries {
-        code::FULL => {
-            let weights = image.lanes(at, count, "matrix")?;
-            each_tile(matrix, &mut streams, |tile, x, y| {
-                let rows = weights.get(tile * inputs..(tile + 1) * inputs);
-                sum_products(unit, rows.unwrap_or_default(), x, y);
-            });
-        }
-        code::BF16 => {
-            let weights = image.slice::<u16>(at, count, "matrix")?.as_chunks().0;
-            each_tile(matrix, &mut streams, |tile, x, y| {
-                let rows = weights.get(tile * inputs..(tile + 1) * inputs);
-                let widen = |half: u16| {
-                    let bits = u32::from(half) << 16;
-                    T::from_f32(f32::from_bits(bits))
-                };
-                sum_widened(unit, rows.unwrap_or_default(), x, y, widen);
-            });
-        }
+        code::FULL => products::<T, U, Full>(unit, image, matrix, &mut streams)?,
+        code::BF16 => products::<T, U, Bf16>(unit, image, matrix, &mut streams)?,
         _ => {
-            let weights = image.slice::<i8>(at, count, "matrix")?.as_chunks().0;
-            let scales = image.lanes(matrix.scales_at, outputs, "scales")?;
-            each_tile(matrix, &mut streams, |tile, x, y| {
-                let rows = weights.get(tile * inputs..(tile + 1) * inputs);
-                let widen = |entry: i8| T::from_f32(f32::from(entry));
-                sum_widened(unit, rows.unwrap_or_default(), x, y, widen);
-                if let Some(scales) = scales.get(tile) {
-                    y.iter_mut().zip(scales).for_each(|(y, s)| *y = *y * *s);
-                }
-            });
-        }
-    }
-    add_bias(image, matrix, &mut streams)
-}
-
-/// Calls `rows` for every group of sixteen rows and every stream, with the stream's inputs and the
-/// group's outputs.
-#[inline(always)]
-fn each_tile<T: Real>(
-    matrix: &Matrix,
-    streams: &mut Streams<'_, T>,
-    mut rows: impl FnMut(usize, &[T], &mut [T; LANES]),
-) {
-    let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
-    for tile in 0..outputs / LANES {
-        let x = streams.inputs.chunks_exact(streams.input_step);
-        let y = streams.outputs.chunks_exact_mut(outputs);
-        for (x, y) in x.zip(y) {
-            if let (Some(x), Some(y)) = (x.get(..inputs), y.as_chunks_mut().0.get_mut(tile)) {
-                rows(tile, x, y);
+            products::<T, U, Int8>(unit, image, matrix, &mut streams)?;
+            let outputs = matrix.outputs as usize;
+            let scales = image.numbers(matrix.scales_at, outputs, "scales")?;
+            for y in streams.outputs.chunks_exact_mut(outputs) {
+                y.iter_mut().zip(scales).for_each(|(y, s)| *y = *y * *s);
             }
         }
     }
+    if matrix.bias_at != 0 {
+        let outputs = matrix.outputs as usize;
+        let bias = image.numbers(matrix.bias_at, outputs, "bias")?;
+        for y in streams.outputs.chunks_exact_mut(outputs) {
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+        }
+    }
+    Ok(())
 }
 
+/// y ← W x. Sixteen rows at a time serve all streams while they are near.
+///
+/// Nothing here is a closure: those would be compiled without the features of the vector unit.
 #[inline(always)]
-fn add_bias<T: Real>(
+fn products<T: Real, U: Unit<T>, E: Entries<T>>(
+    unit: U,
     image: &Image<'_, T>,
     matrix: &Matrix,
     streams: &mut Streams<'_, T>,
 ) -> Result<(), Fault> {
-    if matrix.bias_at == 0 {
-        return Ok(());
-    }
-    let outputs = matrix.outputs as usize;
-    let bias = image.numbers(matrix.bias_at, outputs, "bias")?;
-    for y in streams.outputs.chunks_exact_mut(outputs) {
-        y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+    let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
+    let weights = image.slice::<E::Entry>(matrix.weights_at, outputs * inputs, "matrix")?;
+    let weights = weights.as_chunks::<LANES>().0;
+    for tile in 0..outputs / LANES {
+        let rows = &weights[tile * inputs..(tile + 1) * inputs];
+        let x = streams.inputs.chunks_exact(streams.input_step);
+        let y = streams.outputs.chunks_exact_mut(outputs);
+        for (x, y) in x.zip(y) {
+            E::sum(unit, rows, &x[..inputs], &mut y.as_chunks_mut().0[tile]);
+        }
     }
     Ok(())
 }
+
+/// How the entries of a matrix are stored.
+trait Entries<T: Real> {
+    type Entry: Pod;
+
+    /// y ← Σ w_i x_i, over sixteen rows; short of their scales.
+    fn sum<U: Unit<T>>(unit: U, weights: &[[Self::Entry; LANES]], x: &[T], y: &mut [T; LANES]);
+}
+
+struct Full;
+struct Bf16;
+struct Int8;
+
+impl<T: Real> Entries<T> for Full {
+    type Entry = T;
+
+    #[inline(always)]
+    fn sum<U: Unit<T>>(unit: U, weights: &[[T; LANES]], x: &[T], y: &mut [T; LANES]) {
+        sum_products(unit, weights, x, y);
+    }
+}
+
+/// Entries that are widened first, a few inputs at a time.
+macro_rules! small_entries {
+    ($name:ident, $entry:ident, |$narrow:ident| $wide:expr) => {
+        impl<T: Real> Entries<T> for $name {
+            type Entry = $entry;
+
+            #[inline(always)]
+            fn sum<U: Unit<T>>(unit: U, weights: &[[$entry; LANES]], x: &[T], y: &mut [T; LANES]) {
+                let mut wide = [[T::default(); LANES]; WIDENED];
+                let mut part = [T::default(); LANES];
+                *y = part;
+                for (some, x) in weights.chunks(WIDENED).zip(x.chunks(WIDENED)) {
+                    for (wide, narrow) in wide.iter_mut().zip(some) {
+                        for (wide, $narrow) in wide.iter_mut().zip(narrow) {
+                            *wide = T::from_f32($wide);
+                        }
+                    }
+                    sum_products(unit, &wide[..x.len()], x, &mut part);
+                    y.iter_mut().zip(&part).for_each(|(y, more)| *y += *more);
+                }
+            }
+        }
+    };
+}
+
+small_entries!(Bf16, u16, |half| f32::from_bits(u32::from(*half) << 16));
+small_entries!(Int8, i8, |entry| f32::from(*entry));
 
 /// y ← Σ w_i x_i, over sixteen rows.
 #[inline(always)]
@@ -122,42 +145,24 @@ fn sum_products<T: Real, U: Unit<T>>(unit: U, weights: &[[T; LANES]], x: &[T], y
     for (part, out) in U::vectors_mut(y).iter_mut().enumerate() {
         let zero = unit.splat(T::default());
         let mut sums = [zero; SUMS];
-        let (fours, rest) = weights.as_chunks::<SUMS>();
-        let (x_fours, x_rest) = x.as_chunks::<SUMS>();
-        for (w, x) in fours.iter().zip(x_fours) {
+        let (some, rest) = weights.as_chunks::<SUMS>();
+        let (x_some, x_rest) = x.as_chunks::<SUMS>();
+        for (w, x) in some.iter().zip(x_some) {
             for k in 0..SUMS {
                 let row = U::vectors(&w[k]);
                 sums[k] = unit.mul_add(row[part], unit.splat(x[k]), sums[k]);
             }
         }
-        for (w, x) in rest.iter().zip(x_rest) {
-            let row = U::vectors(w);
-            sums[0] = unit.mul_add(row[part], unit.splat(*x), sums[0]);
+        for ((w, x), sum) in rest.iter().zip(x_rest).zip(&mut sums) {
+            *sum = unit.mul_add(U::vectors(w)[part], unit.splat(*x), *sum);
         }
-        let (left, right) = (unit.add(sums[0], sums[1]), unit.add(sums[2], sums[3]));
-        *out = unit.add(left, right);
-    }
-}
-
-/// The same with entries that are widened first, a few inputs at a time.
-#[inline(always)]
-fn sum_widened<T: Real, U: Unit<T>, E: Copy>(
-    unit: U,
-    weights: &[[E; LANES]],
-    x: &[T],
-    y: &mut [T; LANES],
-    widen: impl Fn(E) -> T,
-) {
-    let mut wide = [[T::default(); LANES]; WIDENED];
-    let mut part = [T::default(); LANES];
-    *y = part;
-    for (some, x) in weights.chunks(WIDENED).zip(x.chunks(WIDENED)) {
-        for (wide, narrow) in wide.iter_mut().zip(some) {
-            for (wide, narrow) in wide.iter_mut().zip(narrow) {
-                *wide = widen(*narrow);
+        let mut half = SUMS / 2;
+        while half > 0 {
+            for k in 0..half {
+                sums[k] = unit.add(sums[k], sums[k + half]);
             }
+            half /= 2;
         }
-        sum_products(unit, wide.get(..x.len()).unwrap_or_default(), x, &mut part);
-        y.iter_mut().zip(&part).for_each(|(y, more)| *y += *more);
+        *out = sums[0];
     }
 }
