@@ -12,8 +12,6 @@ use crate::code;
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 8;
-/// Inputs whose small entries are widened at once.
-const WIDENED: usize = 32;
 
 /// Vectors of several streams, one after the other.
 pub(crate) struct Streams<'a, T> {
@@ -111,7 +109,7 @@ impl<T: Real> Entries<T> for Full {
     }
 }
 
-/// Entries that are widened first, a few inputs at a time.
+/// Entries that are widened row by row.
 macro_rules! small_entries {
     ($name:ident, $entry:ident, |$narrow:ident| $wide:expr) => {
         impl<T: Real> Entries<T> for $name {
@@ -119,17 +117,18 @@ macro_rules! small_entries {
 
             #[inline(always)]
             fn sum<U: Unit<T>>(unit: U, weights: &[[$entry; LANES]], x: &[T], y: &mut [T; LANES]) {
-                let mut wide = [[T::default(); LANES]; WIDENED];
-                let mut part = [T::default(); LANES];
-                *y = part;
-                for (some, x) in weights.chunks(WIDENED).zip(x.chunks(WIDENED)) {
-                    for (wide, narrow) in wide.iter_mut().zip(some) {
-                        for (wide, $narrow) in wide.iter_mut().zip(narrow) {
-                            *wide = T::from_f32($wide);
+                for (part, out) in U::vectors_mut(y).iter_mut().enumerate() {
+                    let mut sums = [unit.splat(T::default()); SUMS];
+                    for (some, x) in weights.chunks(SUMS).zip(x.chunks(SUMS)) {
+                        for ((w, x), sum) in some.iter().zip(x).zip(&mut sums) {
+                            let mut wide = [T::default(); LANES];
+                            for (wide, $narrow) in wide.iter_mut().zip(w) {
+                                *wide = T::from_f32($wide);
+                            }
+                            *sum = unit.mul_add(U::vectors(&wide)[part], unit.splat(*x), *sum);
                         }
                     }
-                    sum_products(unit, &wide[..x.len()], x, &mut part);
-                    y.iter_mut().zip(&part).for_each(|(y, more)| *y += *more);
+                    *out = total(unit, sums);
                 }
             }
         }
@@ -156,13 +155,19 @@ fn sum_products<T: Real, U: Unit<T>>(unit: U, weights: &[[T; LANES]], x: &[T], y
         for ((w, x), sum) in rest.iter().zip(x_rest).zip(&mut sums) {
             *sum = unit.mul_add(U::vectors(w)[part], unit.splat(*x), *sum);
         }
-        let mut half = SUMS / 2;
-        while half > 0 {
-            for k in 0..half {
-                sums[k] = unit.add(sums[k], sums[k + half]);
-            }
-            half /= 2;
-        }
-        *out = sums[0];
+        *out = total(unit, sums);
     }
+}
+
+/// The sum of the sums, in pairs.
+#[inline(always)]
+fn total<T: Real, U: Unit<T>>(unit: U, mut sums: [U::Vector; SUMS]) -> U::Vector {
+    let mut half = SUMS / 2;
+    while half > 0 {
+        for k in 0..half {
+            sums[k] = unit.add(sums[k], sums[k + half]);
+        }
+        half /= 2;
+    }
+    sums[0]
 }

@@ -17,9 +17,11 @@ use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::positive;
 use crate::cli::common::require_length;
+use crate::cli::image::Mixing;
 use crate::cli::printer::Printer;
 #[cfg(feature = "train")]
 use crate::cli::retrain::parameterisation;
+use crate::cli::streamed;
 use crate::data::Dataset;
 use crate::data::Source;
 use crate::data::Split;
@@ -27,6 +29,8 @@ use crate::infer::Agreement;
 use crate::infer::Network;
 use crate::infer::Path;
 use crate::infer::Score;
+use crate::infer::Sequence;
+use crate::model::Model;
 #[cfg(feature = "train")]
 use crate::nn;
 #[cfg(feature = "train")]
@@ -47,17 +51,24 @@ Examples:
   compress-model evaluate model.pth --data mnist:data/mnist --split train --limit 1000
   compress-model evaluate small.pth --data test.safetensors --format json
   compress-model evaluate model.pth --against small.pth --data test.safetensors
+  compress-model evaluate small.pth --data mnist:data/mnist --stream --mixing int8
   compress-model evaluate model.pth --data imdb:aclImdb.tar.gz,length=1024 --device cpu
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
 All data sets and generated tasks: `compress-model data --help`.";
 
+/// Options that streaming has no use for.
+#[cfg(feature = "train")]
+const STREAM_EXCLUDES: [&str; 4] = ["path", "device", "against", "logits"];
+#[cfg(not(feature = "train"))]
+const STREAM_EXCLUDES: [&str; 3] = ["path", "against", "logits"];
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    input: Input,
+    pub(super) input: Input,
     /// Where the sequences come from: mnist:DIR, or a safetensors file (see below).
     #[arg(long, value_name = "DATA")]
     data: Source,
@@ -78,11 +89,18 @@ pub(super) struct Arguments {
     #[cfg(feature = "train")]
     #[arg(long, value_name = "DEVICE", conflicts_with = "path")]
     device: Option<Place>,
+    /// Run one sample at a time in single precision, as a device does (CKPT may be an image), and
+    /// compare with the convolution in double precision.
+    #[arg(long, conflicts_with_all = STREAM_EXCLUDES)]
+    pub(super) stream: bool,
+    /// How the maps between channels are stored while streaming.
+    #[arg(long, value_enum, requires = "stream")]
+    pub(super) mixing: Option<Mixing>,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).
     #[arg(long, value_name = "FILE")]
     logits: Option<PathBuf>,
     #[command(flatten)]
-    declarations: Declarations,
+    pub(super) declarations: Declarations,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -161,13 +179,13 @@ struct Document<'a> {
 }
 
 #[derive(Serialize)]
-struct Comparison {
-    checkpoint: String,
+pub(super) struct Comparison {
+    pub(super) checkpoint: String,
     #[serde(flatten)]
-    report: Report,
-    max_difference: f64,
-    mean_difference: f64,
-    agreement: f64,
+    pub(super) report: Report,
+    pub(super) max_difference: f64,
+    pub(super) mean_difference: f64,
+    pub(super) agreement: f64,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -184,6 +202,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         bail!(
             "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
         );
+    }
+    if arguments.stream {
+        return streamed::run(arguments, &data, count, printer);
     }
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
@@ -253,9 +274,9 @@ pub(super) fn score(
 }
 
 /// The logits of the first sequences of a data set, and how long they took.
-struct Logits {
-    logits: Vec<Vec<f64>>,
-    seconds: f64,
+pub(super) struct Logits {
+    pub(super) logits: Vec<Vec<f64>>,
+    pub(super) seconds: f64,
 }
 
 fn logits(
@@ -266,28 +287,55 @@ fn logits(
     printer: &Printer,
 ) -> anyhow::Result<Logits> {
     require_length(checkpoint, data.length())?;
-    let start = Instant::now();
     let path = match engine {
         Engine::Host(path) => *path,
         #[cfg(feature = "train")]
         Engine::Trainer(place) => {
+            let start = Instant::now();
             let logits = trainer_logits(checkpoint, data, count, place, printer)?;
             let seconds = start.elapsed().as_secs_f64();
             return Ok(Logits { logits, seconds });
         }
     };
-    let network = Network::new(&checkpoint.model, data.length(), path)?;
+    host_logits(&checkpoint.model, data, count, path, printer)
+}
+
+/// The same in double precision on the host.
+pub(super) fn host_logits(
+    model: &Model,
+    data: &Dataset,
+    count: usize,
+    path: Path,
+    printer: &Printer,
+) -> anyhow::Result<Logits> {
+    let start = Instant::now();
+    let network = Network::new(model, data.length(), path)?;
+    in_batches(data, count, printer, |sequences| {
+        Ok(network.logits_of_all(sequences)?)
+    })
+    .map(|logits| Logits {
+        logits,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The logits of the first sequences, some at a time, with a bar of progress.
+pub(super) fn in_batches(
+    data: &Dataset,
+    count: usize,
+    printer: &Printer,
+    run: impl Fn(&[Sequence<'_>]) -> anyhow::Result<Vec<Vec<f64>>>,
+) -> anyhow::Result<Vec<Vec<f64>>> {
     let progress = printer.progress(count, "sequences");
     let mut logits = Vec::with_capacity(count);
     for first in (0..count).step_by(BATCH) {
         let batch = first..(first + BATCH).min(count);
         let sequences: Vec<_> = batch.map(|index| data.sequence(index)).collect();
-        logits.extend(network.logits_of_all(&sequences)?);
+        logits.extend(run(&sequences)?);
         progress.inc(sequences.len() as u64);
     }
     progress.finish_and_clear();
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Logits { logits, seconds })
+    Ok(logits)
 }
 
 /// The same by the training engine.
@@ -318,7 +366,7 @@ fn trainer_logits(
 }
 
 impl Logits {
-    fn report(&self, data: &Dataset) -> anyhow::Result<Report> {
+    pub(super) fn report(&self, data: &Dataset) -> anyhow::Result<Report> {
         let mut score = Score::default();
         for (index, logits) in self.logits.iter().enumerate() {
             let Some(labels) = data.labels() else { break };
@@ -343,7 +391,7 @@ impl Logits {
     }
 }
 
-fn compare(
+pub(super) fn compare(
     checkpoint: String,
     first: &Logits,
     second: &Logits,
@@ -370,6 +418,16 @@ fn compare(
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let name = &document.checkpoint;
+    show_scores((name, document.report), document.against.as_ref(), printer)
+}
+
+/// Accuracies, and how far the logits are apart.
+pub(super) fn show_scores(
+    (name, report): (&str, &Report),
+    against: Option<&Comparison>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let header = ["checkpoint", "accuracy", "loss", "examples", "examples/s"];
     let row = |name: &str, report: &Report| {
         vec![
@@ -382,18 +440,14 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
             format!("{:.0}", report.examples_per_second),
         ]
     };
-    let mut rows = vec![row(&document.checkpoint, document.report)];
-    if let Some(other) = &document.against {
-        rows.push(row(&other.checkpoint, &other.report));
-    }
+    let mut rows = vec![row(name, report)];
+    rows.extend(against.map(|other| row(&other.checkpoint, &other.report)));
     printer.table(&header, rows)?;
-    if let Some(other) = &document.against {
-        printer.line(&format!(
-            "logits differ by at most {:.3e}, on average {:.3e}; same class on {:.2} % of the sequences",
-            other.max_difference,
-            other.mean_difference,
-            100.0 * other.agreement,
-        ))?;
-    }
-    Ok(())
+    let Some(other) = against else { return Ok(()) };
+    printer.line(&format!(
+        "logits differ by at most {:.3e}, on average {:.3e}; same class on {:.2} % of the sequences",
+        other.max_difference,
+        other.mean_difference,
+        100.0 * other.agreement,
+    ))
 }

@@ -171,6 +171,12 @@ impl<T: Number> Runner<T> {
         self.header.encoder == hankelite_edge::code::EMBEDDING
     }
 
+    /// Whether the outputs are those of all steps so far, or of the last one of many. Else every
+    /// step has outputs of its own.
+    pub fn pools(&self) -> bool {
+        self.header.pooling != hankelite_edge::code::NONE
+    }
+
     /// Numbers that a step gives for each stream.
     pub fn outputs(&self) -> usize {
         self.header.outputs as usize
