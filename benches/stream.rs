@@ -1,7 +1,9 @@
 //! One step of a streamed model: H channels, 6 layers, pre-norm, against the time that the same
 //! bytes take to be read.
 //!
-//!     cargo bench --bench stream -- [CHANNELS]
+//!     cargo bench --bench stream -- [CHANNELS] [PICTURE.svg]
+//!
+//! A picture shows the means over the states, with those of reading the bytes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use hankelite::model::Model;
 use hankelite::model::Norm;
 use hankelite::model::OutputLinear;
 use hankelite::model::Placement;
+use hankelite::report::Captions;
+use hankelite::report::Curve;
+use hankelite::report::curves_svg;
 use hankelite::ssm::DiagonalSystem;
 use hankelite::ssm::Time;
 use hankelite::stream::Entries;
@@ -105,23 +110,47 @@ fn measure(runner: &mut Runner) -> [f64; 3] {
 }
 
 fn main() {
-    let mut numbers = std::env::args()
-        .skip(1)
-        .filter_map(|text| text.parse().ok());
-    let channels: usize = numbers.next().unwrap_or(256);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = arguments.iter().find_map(|text| text.parse().ok());
+    let picture = arguments.iter().find(|text| text.ends_with(".svg"));
+    let channels: usize = number.unwrap_or(256);
+    let mut curves = Vec::new();
     println!("{channels} channels, {LAYERS} layers; microseconds, best round of {ROUNDS}");
     println!("mixing  entries  pairs  streams   bytes     floor   median  p99   mean  mean/floor");
     for gated in [false, true] {
         for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
-            for modes in [32, 16, 8, 4, 2] {
-                row(channels, modes, (gated, entries), 1);
-            }
+            let rows = [32, 16, 8, 4, 2].map(|modes| {
+                let [mean, floor] = row(channels, modes, (gated, entries), 1);
+                [modes as f64, mean, floor]
+            });
+            let entries = format!("{entries:?}").to_lowercase();
+            let mixing = if gated { "gated" } else { "plain" };
+            curves.push(curve(format!("{mixing}, {entries}"), &rows, 1));
+            curves.push(curve(format!("{mixing}, {entries}: reading"), &rows, 2));
         }
         row(channels, 4, (gated, Entries::Full), 4);
     }
+    if let Some(path) = picture {
+        let captions = Captions {
+            title: &format!("One step of {LAYERS} layers of {channels} channels"),
+            x: "pairs of states of each channel",
+            y: "microseconds",
+        };
+        std::fs::write(path, curves_svg(&curves, &captions, None)).expect("the picture's folder");
+    }
 }
 
-fn row(channels: usize, modes: usize, (gated, entries): (bool, Entries), streams: usize) {
+fn curve(name: String, rows: &[[f64; 3]], column: usize) -> Curve {
+    let points = rows.iter().map(|row| (row[0], row[column])).collect();
+    Curve { name, points }
+}
+
+fn row(
+    channels: usize,
+    modes: usize,
+    (gated, entries): (bool, Entries),
+    streams: usize,
+) -> [f64; 2] {
     let image = Image::new(&model(channels, modes, gated), entries).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));
     let mut runner = runner.expect("an image of our own");
@@ -143,4 +172,5 @@ fn row(channels: usize, modes: usize, (gated, entries): (bool, Entries), streams
         best[2],
         best[2] / floor
     );
+    [best[2], floor]
 }

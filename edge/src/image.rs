@@ -125,8 +125,8 @@ record! {
         groups,
         /// `CHANNELS`: the number of modes of each group, one word each.
         modes_at,
-        /// `CHANNELS`: for each group and mode, sixteen each of Re a, Im a, Re r, Im r.
-        /// `SHARED`: for each group, sixteen each of Re a, Im a.
+        /// `CHANNELS`: for each group and mode, sixteen each of Re d, Im d, Re r, Im r,
+        /// d = a − 1. `SHARED`: for each group, sixteen each of Re d, Im d.
         systems_at,
         /// `CHANNELS`: the channel in each lane, one word each, where channels are sorted by their
         /// number of modes; 0 where lane h is channel h.

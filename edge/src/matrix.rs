@@ -11,7 +11,9 @@ use crate::Unit;
 use crate::code;
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
-const SUMS: usize = 8;
+const SUMS: usize = 4;
+/// Groups of rows that share the reading of an input.
+const TILES: usize = 2;
 
 /// Vectors of several streams, one after the other.
 pub(crate) struct Streams<'a, T> {
@@ -64,7 +66,7 @@ pub(crate) fn apply<T: Real, U: Unit<T>>(
     Ok(())
 }
 
-/// y ← W x. Sixteen rows at a time serve all streams while they are near.
+/// y ← W x. A few rows at a time serve all streams while they are near.
 ///
 /// Nothing here is a closure: those would be compiled without the features of the vector unit.
 #[inline(always)]
@@ -77,13 +79,25 @@ fn products<T: Real, U: Unit<T>, E: Entries<T>>(
     let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
     let weights = image.slice::<E::Entry>(matrix.weights_at, outputs * inputs, "matrix")?;
     let weights = weights.as_chunks::<LANES>().0;
-    for tile in 0..outputs / LANES {
-        let rows = &weights[tile * inputs..(tile + 1) * inputs];
+    let tiles = outputs / LANES;
+    let mut tile = 0;
+    while tile < tiles {
+        let together = if tile + TILES <= tiles { TILES } else { 1 };
+        let rows = &weights[tile * inputs..(tile + together) * inputs];
         let x = streams.inputs.chunks_exact(streams.input_step);
         let y = streams.outputs.chunks_exact_mut(outputs);
         for (x, y) in x.zip(y) {
-            E::sum(unit, rows, &x[..inputs], &mut y.as_chunks_mut().0[tile]);
+            let (x, y) = (
+                &x[..inputs],
+                &mut y.as_chunks_mut().0[tile..tile + together],
+            );
+            if together == TILES {
+                sum::<T, U, E, TILES>(unit, rows, x, y);
+            } else {
+                sum::<T, U, E, 1>(unit, rows, x, y);
+            }
         }
+        tile += together;
     }
     Ok(())
 }
@@ -92,8 +106,8 @@ fn products<T: Real, U: Unit<T>, E: Entries<T>>(
 trait Entries<T: Real> {
     type Entry: Pod;
 
-    /// y ← Σ w_i x_i, over sixteen rows; short of their scales.
-    fn sum<U: Unit<T>>(unit: U, weights: &[[Self::Entry; LANES]], x: &[T], y: &mut [T; LANES]);
+    /// The numbers of sixteen rows, short of their scales.
+    fn numbers(entries: &[Self::Entry; LANES]) -> [T; LANES];
 }
 
 struct Full;
@@ -104,58 +118,70 @@ impl<T: Real> Entries<T> for Full {
     type Entry = T;
 
     #[inline(always)]
-    fn sum<U: Unit<T>>(unit: U, weights: &[[T; LANES]], x: &[T], y: &mut [T; LANES]) {
-        sum_products(unit, weights, x, y);
+    fn numbers(entries: &[T; LANES]) -> [T; LANES] {
+        *entries
     }
 }
 
-/// Entries that are widened row by row.
-macro_rules! small_entries {
-    ($name:ident, $entry:ident, |$narrow:ident| $wide:expr) => {
-        impl<T: Real> Entries<T> for $name {
-            type Entry = $entry;
+impl<T: Real> Entries<T> for Bf16 {
+    type Entry = u16;
 
-            #[inline(always)]
-            fn sum<U: Unit<T>>(unit: U, weights: &[[$entry; LANES]], x: &[T], y: &mut [T; LANES]) {
-                for (part, out) in U::vectors_mut(y).iter_mut().enumerate() {
-                    let mut sums = [unit.splat(T::default()); SUMS];
-                    for (some, x) in weights.chunks(SUMS).zip(x.chunks(SUMS)) {
-                        for ((w, x), sum) in some.iter().zip(x).zip(&mut sums) {
-                            let mut wide = [T::default(); LANES];
-                            for (wide, $narrow) in wide.iter_mut().zip(w) {
-                                *wide = T::from_f32($wide);
-                            }
-                            *sum = unit.mul_add(U::vectors(&wide)[part], unit.splat(*x), *sum);
-                        }
-                    }
-                    *out = total(unit, sums);
+    #[inline(always)]
+    fn numbers(entries: &[u16; LANES]) -> [T; LANES] {
+        let mut numbers = [T::default(); LANES];
+        for (number, half) in numbers.iter_mut().zip(entries) {
+            *number = T::from_f32(f32::from_bits(u32::from(*half) << 16));
+        }
+        numbers
+    }
+}
+
+impl<T: Real> Entries<T> for Int8 {
+    type Entry = i8;
+
+    #[inline(always)]
+    fn numbers(entries: &[i8; LANES]) -> [T; LANES] {
+        let mut numbers = [T::default(); LANES];
+        for (number, entry) in numbers.iter_mut().zip(entries) {
+            *number = T::from_f32(f32::from(*entry));
+        }
+        numbers
+    }
+}
+
+/// y ← Σ w_i x_i, over N groups of sixteen rows.
+#[inline(always)]
+fn sum<T: Real, U: Unit<T>, E: Entries<T>, const N: usize>(
+    unit: U,
+    weights: &[[E::Entry; LANES]],
+    x: &[T],
+    y: &mut [[T; LANES]],
+) {
+    let groups: [_; N] = core::array::from_fn(|n| {
+        let rows = &weights[n * x.len()..(n + 1) * x.len()];
+        rows.as_chunks::<SUMS>()
+    });
+    let (x_some, x_rest) = x.as_chunks::<SUMS>();
+    for part in 0..U::vectors(&[T::default(); LANES]).len() {
+        let mut sums = [[unit.splat(T::default()); SUMS]; N];
+        for (index, x) in x_some.iter().enumerate() {
+            for k in 0..SUMS {
+                let x = unit.splat(x[k]);
+                for n in 0..N {
+                    let row = E::numbers(&groups[n].0[index][k]);
+                    sums[n][k] = unit.mul_add(U::vectors(&row)[part], x, sums[n][k]);
                 }
             }
         }
-    };
-}
-
-small_entries!(Bf16, u16, |half| f32::from_bits(u32::from(*half) << 16));
-small_entries!(Int8, i8, |entry| f32::from(*entry));
-
-/// y ← Σ w_i x_i, over sixteen rows.
-#[inline(always)]
-fn sum_products<T: Real, U: Unit<T>>(unit: U, weights: &[[T; LANES]], x: &[T], y: &mut [T; LANES]) {
-    for (part, out) in U::vectors_mut(y).iter_mut().enumerate() {
-        let zero = unit.splat(T::default());
-        let mut sums = [zero; SUMS];
-        let (some, rest) = weights.as_chunks::<SUMS>();
-        let (x_some, x_rest) = x.as_chunks::<SUMS>();
-        for (w, x) in some.iter().zip(x_some) {
-            for k in 0..SUMS {
-                let row = U::vectors(&w[k]);
-                sums[k] = unit.mul_add(row[part], unit.splat(x[k]), sums[k]);
+        for (index, x) in x_rest.iter().enumerate() {
+            for n in 0..N {
+                let row = E::numbers(&groups[n].1[index]);
+                sums[n][0] = unit.mul_add(U::vectors(&row)[part], unit.splat(*x), sums[n][0]);
             }
         }
-        for ((w, x), sum) in rest.iter().zip(x_rest).zip(&mut sums) {
-            *sum = unit.mul_add(U::vectors(w)[part], unit.splat(*x), *sum);
+        for (y, sums) in y.iter_mut().zip(sums) {
+            U::vectors_mut(y)[part] = total(unit, sums);
         }
-        *out = total(unit, sums);
     }
 }
 

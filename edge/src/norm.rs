@@ -53,7 +53,8 @@ fn sum<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {
-            sums[lane] = sums[lane] + sums[lane + half];
+            let other = sums[lane + half];
+            sums[lane] += other;
         }
         half /= 2;
     }

@@ -241,8 +241,8 @@ impl Packer {
                     let of_channel = channel.and_then(|channel| modes[channel].get(mode));
                     of_channel.copied().unwrap_or_default()
                 });
-                numbers.extend(pair.map(|[a, _]| a.re));
-                numbers.extend(pair.map(|[a, _]| a.im));
+                numbers.extend(pair.map(|[d, _]| d.re));
+                numbers.extend(pair.map(|[d, _]| d.im));
                 numbers.extend(pair.map(|[_, r]| r.re));
                 numbers.extend(pair.map(|[_, r]| r.im));
             }
@@ -278,7 +278,7 @@ impl Packer {
         let mut output = DMatrix::zeros(parts, channels);
         for (mode, pole) in poles.iter().enumerate() {
             let (re, im) = (place(mode), place(mode) + LANES);
-            (poles_at[re], poles_at[im]) = (pole.re, pole.im);
+            (poles_at[re], poles_at[im]) = (pole.re - 1.0, pole.im);
             for channel in 0..channels {
                 let (b, c) = (
                     system.input()[(mode, channel)],
@@ -465,12 +465,12 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
     Ok(())
 }
 
-/// Pole and residue of every mode that is heard: a layout of one width for all channels fills the
+/// Pole less 1 and residue of every mode that is heard: a layout of one width for all channels fills the
 /// smaller ones up with modes of residue zero.
 fn heard_modes(system: &DiagonalSystem) -> Result<Vec<[Complex64; 2]>, StreamError> {
     let modes = system.poles().into_iter().zip(system.residues()?);
     let heard = modes.filter(|(_, residue)| *residue != Complex64::ZERO);
-    Ok(heard.map(|(pole, residue)| [pole, residue]).collect())
+    Ok(heard.map(|(pole, residue)| [pole - 1.0, residue]).collect())
 }
 
 /// The same map with each half of its outputs padded to whole groups of sixteen.
