@@ -4,6 +4,7 @@
 //!     cargo bench --bench stream -- [CHANNELS] [PICTURE.svg]
 //!
 //! A picture shows the medians over the states, with those of reading the bytes.
+#![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -117,7 +118,9 @@ fn main() {
     let channels: usize = number.unwrap_or(256);
     let mut curves = Vec::new();
     println!("{channels} channels, {LAYERS} layers; microseconds, best round of {ROUNDS}");
-    println!("mixing  entries  pairs  streams   bytes     floor   median  p99   mean  mean/floor");
+    println!(
+        "mixing  entries  pairs  streams   bytes     floor   median  p99   mean  median/floor"
+    );
     for gated in [false, true] {
         for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
             let rows = [32, 16, 8, 4, 2].map(|modes| {

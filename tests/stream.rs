@@ -596,7 +596,10 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
         })
     ));
     assert!(Runner::double(&loud).is_ok());
+}
 
+#[test]
+fn inputs_of_another_shape_are_refused() {
     let mut runner = Runner::new(&model(&PLAIN, 14)).unwrap();
     let length = Fault::Length {
         what: "input",
