@@ -90,3 +90,4 @@ pub use compress::inspect;
 pub use compress::reduce;
 pub use control::Realisation;
 pub use model::Model;
+pub use stream::Runner;

@@ -288,7 +288,8 @@ impl<'a, T: Real> Image<'a, T> {
         for index in 0..image.plan.header.layers {
             let layer = image.layer(index)?;
             image.check_layer(&layer)?;
-            image.plan.state += image.layer_state(&layer)?;
+            let state = image.layer_state(&layer)?;
+            image.plan.state = image.plan.state.saturating_add(state);
             if layer.dynamics == code::SHARED {
                 image.plan.shared_modes = image
                     .plan
@@ -409,9 +410,8 @@ impl<'a, T: Real> Image<'a, T> {
             layer.groups,
             (self.width() / LANES) as u32,
         )?;
-        let modes = self.group_modes(layer)?;
-        let total: usize = modes.iter().map(|&modes| modes as usize).sum();
-        self.numbers(layer.systems_at, total * 4 * LANES, "poles and residues")?;
+        let numbers = 2 * self.channels_state(layer)?;
+        self.numbers(layer.systems_at, numbers, "poles and residues")?;
         let Some(places) = self.places(layer)? else {
             return Ok(());
         };
@@ -468,8 +468,23 @@ impl<'a, T: Real> Image<'a, T> {
         if layer.dynamics == code::SHARED {
             return Ok(2 * LANES * layer.groups as usize);
         }
-        let modes = self.group_modes(layer)?;
-        let total: usize = modes.iter().map(|&modes| modes as usize).sum();
+        self.channels_state(layer)
+    }
+
+    /// Numbers of the state of a layer with one system for each channel. Twice as many fit the
+    /// address space, since the image holds them.
+    fn channels_state(&self, layer: &Layer) -> Result<usize, Fault> {
+        let most = self.bytes.len() / (4 * LANES);
+        let mut total = 0;
+        for &modes in self.group_modes(layer)? {
+            if modes as usize > most - total {
+                return Err(Fault::Record {
+                    what: "number of modes",
+                    found: modes,
+                });
+            }
+            total += modes as usize;
+        }
         Ok(2 * LANES * total)
     }
 
@@ -492,7 +507,8 @@ impl<'a, T: Real> Image<'a, T> {
     /// Numbers that a step of `streams` streams works in.
     pub fn work_len(&self, streams: usize) -> usize {
         let each = 5 * self.width() + padded(self.plan.header.outputs as usize);
-        streams * each + self.plan.shared_modes + self.width()
+        let each = streams.saturating_mul(each);
+        each.saturating_add(self.plan.shared_modes + self.width())
     }
 
     /// Channels, padded.
