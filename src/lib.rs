@@ -48,6 +48,7 @@
 //! | [`bounds`] | the generalisation measure of a layer |
 //! | [`infer`] | whole sequences on the host |
 //! | [`calibrate`] | reduction for what the layers really hear |
+//! | [`stream`] | one sample in, one out |
 //! | [`data`] | data sets and generated tasks |
 //! | `nn` | trainable networks (feature `train`) |
 //! | `train` | the trainer (feature `train`) |
@@ -72,6 +73,7 @@ pub mod model;
 pub mod nn;
 pub mod report;
 pub mod ssm;
+pub mod stream;
 #[cfg(feature = "train")]
 pub mod train;
 
@@ -88,3 +90,4 @@ pub use compress::inspect;
 pub use compress::reduce;
 pub use control::Realisation;
 pub use model::Model;
+pub use stream::Runner;

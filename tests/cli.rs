@@ -513,6 +513,9 @@ fn the_page_of_commands_is_the_help() {
         &["evaluate"],
         &["pretrain"],
         &["retrain"],
+        &["stream"],
+        &["bench"],
+        &["pack"],
         &["data"],
     ];
     for command in commands {

@@ -11,15 +11,21 @@ use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::check_destination;
+use crate::checkpoint::read;
 use crate::checkpoint::write_array;
+use crate::cli::alternatives;
+use crate::cli::alternatives::Alternative;
+use crate::cli::alternatives::alternatives;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::open;
 use crate::cli::common::positive;
 use crate::cli::common::require_length;
+use crate::cli::image::Mixing;
 use crate::cli::printer::Printer;
 #[cfg(feature = "train")]
 use crate::cli::retrain::parameterisation;
+use crate::cli::streamed;
 use crate::data::Dataset;
 use crate::data::Source;
 use crate::data::Split;
@@ -27,6 +33,8 @@ use crate::infer::Agreement;
 use crate::infer::Network;
 use crate::infer::Path;
 use crate::infer::Score;
+use crate::infer::Sequence;
+use crate::model::Model;
 #[cfg(feature = "train")]
 use crate::nn;
 #[cfg(feature = "train")]
@@ -38,6 +46,9 @@ use crate::train::Place;
 #[cfg(feature = "train")]
 use crate::train::require_suitable;
 
+/// Sequences on which a check of the declarations runs, unless told.
+const CHECKED: usize = 500;
+
 /// Sequences between two steps of the progress bar.
 const BATCH: usize = 64;
 
@@ -47,17 +58,31 @@ Examples:
   compress-model evaluate model.pth --data mnist:data/mnist --split train --limit 1000
   compress-model evaluate small.pth --data test.safetensors --format json
   compress-model evaluate model.pth --against small.pth --data test.safetensors
+  compress-model evaluate small.pth --data mnist:data/mnist --stream --mixing int8
+  compress-model evaluate model.pth --data test.safetensors --check
   compress-model evaluate model.pth --data imdb:aclImdb.tar.gz,length=1024 --device cpu
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
 All data sets and generated tasks: `compress-model data --help`.";
 
+/// Options that streaming has no use for.
+#[cfg(feature = "train")]
+const STREAM_EXCLUDES: [&str; 4] = ["path", "device", "against", "logits"];
+#[cfg(not(feature = "train"))]
+const STREAM_EXCLUDES: [&str; 3] = ["path", "against", "logits"];
+
+/// Options that a check of the declarations has no use for.
+#[cfg(feature = "train")]
+const CHECK_EXCLUDES: [&str; 5] = ["path", "device", "against", "logits", "stream"];
+#[cfg(not(feature = "train"))]
+const CHECK_EXCLUDES: [&str; 4] = ["path", "against", "logits", "stream"];
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    input: Input,
+    pub(super) input: Input,
     /// Where the sequences come from: mnist:DIR, or a safetensors file (see below).
     #[arg(long, value_name = "DATA")]
     data: Source,
@@ -78,11 +103,22 @@ pub(super) struct Arguments {
     #[cfg(feature = "train")]
     #[arg(long, value_name = "DEVICE", conflicts_with = "path")]
     device: Option<Place>,
+    /// Run one sample at a time in single precision, as a device does (CKPT may be an image), and
+    /// compare with the convolution in double precision.
+    #[arg(long, conflicts_with_all = STREAM_EXCLUDES)]
+    pub(super) stream: bool,
+    /// How the maps between channels are stored while streaming.
+    #[arg(long, value_enum, requires = "stream")]
+    pub(super) mixing: Option<Mixing>,
+    /// Declare one thing after the other otherwise, on the first sequences (500 without --limit),
+    /// and say where that fits the labels clearly better.
+    #[arg(long, conflicts_with_all = CHECK_EXCLUDES)]
+    check: bool,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).
     #[arg(long, value_name = "FILE")]
     logits: Option<PathBuf>,
     #[command(flatten)]
-    declarations: Declarations,
+    pub(super) declarations: Declarations,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -161,13 +197,13 @@ struct Document<'a> {
 }
 
 #[derive(Serialize)]
-struct Comparison {
-    checkpoint: String,
+pub(super) struct Comparison {
+    pub(super) checkpoint: String,
     #[serde(flatten)]
-    report: Report,
-    max_difference: f64,
-    mean_difference: f64,
-    agreement: f64,
+    pub(super) report: Report,
+    pub(super) max_difference: f64,
+    pub(super) mean_difference: f64,
+    pub(super) agreement: f64,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -185,8 +221,15 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
             "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
         );
     }
+    if arguments.stream {
+        return streamed::run(arguments, &data, count, printer);
+    }
     let declared = arguments.declarations.declared();
     let checkpoint = open(&arguments.input.checkpoint, &declared, printer)?;
+    if arguments.check {
+        let count = count.min(arguments.limit.unwrap_or(CHECKED));
+        return check(arguments, &checkpoint, (&data, count), printer);
+    }
     let engine = arguments.engine();
     let here = |file: &PathBuf| format!("{} on {}", file.display(), arguments.data);
     let first = logits(&checkpoint, &data, count, &engine, printer)
@@ -223,6 +266,42 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
+#[derive(Serialize)]
+struct CheckDocument {
+    checkpoint: String,
+    #[serde(flatten)]
+    report: Report,
+    alternatives: Vec<Alternative>,
+}
+
+fn check(
+    arguments: &Arguments,
+    checkpoint: &Checkpoint,
+    (data, count): (&Dataset, usize),
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    if data.labels().is_none() {
+        bail!("the data have no `labels`, which a check of the declarations needs");
+    }
+    let path = &arguments.input.checkpoint;
+    // What was settled, or, where the file is not of the form that it was read in, what was said.
+    let settled = checkpoint.declared();
+    let declared = match read(path, &settled) {
+        Ok(_) => settled,
+        Err(_) => arguments.declarations.declared(),
+    };
+    let (report, alternatives) = alternatives(path, declared, (data, count), printer)?;
+    if printer.is_json() {
+        let checkpoint = path.display().to_string();
+        return printer.json(&CheckDocument {
+            checkpoint,
+            report,
+            alternatives,
+        });
+    }
+    alternatives::show(&report, &alternatives, printer)
+}
+
 /// The files that a run reads, none of which it may write.
 fn inputs(arguments: &Arguments) -> Vec<&std::path::Path> {
     let mut inputs = vec![arguments.input.checkpoint.as_path()];
@@ -252,10 +331,27 @@ pub(super) fn score(
     logits(checkpoint, data, data.len(), &engine, printer)?.report(data)
 }
 
+/// The same for the first sequences of a data set.
+pub(super) fn score_first(
+    checkpoint: &Checkpoint,
+    data: &Dataset,
+    count: usize,
+    printer: &Printer,
+) -> anyhow::Result<Report> {
+    let engine = Engine::Host(Path::Fft);
+    logits(checkpoint, data, count, &engine, printer)?.report(data)
+}
+
+impl Report {
+    pub(super) fn examples(&self) -> usize {
+        self.examples
+    }
+}
+
 /// The logits of the first sequences of a data set, and how long they took.
-struct Logits {
-    logits: Vec<Vec<f64>>,
-    seconds: f64,
+pub(super) struct Logits {
+    pub(super) logits: Vec<Vec<f64>>,
+    pub(super) seconds: f64,
 }
 
 fn logits(
@@ -266,28 +362,55 @@ fn logits(
     printer: &Printer,
 ) -> anyhow::Result<Logits> {
     require_length(checkpoint, data.length())?;
-    let start = Instant::now();
     let path = match engine {
         Engine::Host(path) => *path,
         #[cfg(feature = "train")]
         Engine::Trainer(place) => {
+            let start = Instant::now();
             let logits = trainer_logits(checkpoint, data, count, place, printer)?;
             let seconds = start.elapsed().as_secs_f64();
             return Ok(Logits { logits, seconds });
         }
     };
-    let network = Network::new(&checkpoint.model, data.length(), path)?;
+    host_logits(&checkpoint.model, data, count, path, printer)
+}
+
+/// The same in double precision on the host.
+pub(super) fn host_logits(
+    model: &Model,
+    data: &Dataset,
+    count: usize,
+    path: Path,
+    printer: &Printer,
+) -> anyhow::Result<Logits> {
+    let start = Instant::now();
+    let network = Network::new(model, data.length(), path)?;
+    in_batches(data, count, printer, |sequences| {
+        Ok(network.logits_of_all(sequences)?)
+    })
+    .map(|logits| Logits {
+        logits,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The logits of the first sequences, some at a time, with a bar of progress.
+pub(super) fn in_batches(
+    data: &Dataset,
+    count: usize,
+    printer: &Printer,
+    run: impl Fn(&[Sequence<'_>]) -> anyhow::Result<Vec<Vec<f64>>>,
+) -> anyhow::Result<Vec<Vec<f64>>> {
     let progress = printer.progress(count, "sequences");
     let mut logits = Vec::with_capacity(count);
     for first in (0..count).step_by(BATCH) {
         let batch = first..(first + BATCH).min(count);
         let sequences: Vec<_> = batch.map(|index| data.sequence(index)).collect();
-        logits.extend(network.logits_of_all(&sequences)?);
+        logits.extend(run(&sequences)?);
         progress.inc(sequences.len() as u64);
     }
     progress.finish_and_clear();
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Logits { logits, seconds })
+    Ok(logits)
 }
 
 /// The same by the training engine.
@@ -318,7 +441,7 @@ fn trainer_logits(
 }
 
 impl Logits {
-    fn report(&self, data: &Dataset) -> anyhow::Result<Report> {
+    pub(super) fn report(&self, data: &Dataset) -> anyhow::Result<Report> {
         let mut score = Score::default();
         for (index, logits) in self.logits.iter().enumerate() {
             let Some(labels) = data.labels() else { break };
@@ -343,7 +466,7 @@ impl Logits {
     }
 }
 
-fn compare(
+pub(super) fn compare(
     checkpoint: String,
     first: &Logits,
     second: &Logits,
@@ -370,6 +493,16 @@ fn compare(
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let name = &document.checkpoint;
+    show_scores((name, document.report), document.against.as_ref(), printer)
+}
+
+/// Accuracies, and how far the logits are apart.
+pub(super) fn show_scores(
+    (name, report): (&str, &Report),
+    against: Option<&Comparison>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let header = ["checkpoint", "accuracy", "loss", "examples", "examples/s"];
     let row = |name: &str, report: &Report| {
         vec![
@@ -382,18 +515,14 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
             format!("{:.0}", report.examples_per_second),
         ]
     };
-    let mut rows = vec![row(&document.checkpoint, document.report)];
-    if let Some(other) = &document.against {
-        rows.push(row(&other.checkpoint, &other.report));
-    }
+    let mut rows = vec![row(name, report)];
+    rows.extend(against.map(|other| row(&other.checkpoint, &other.report)));
     printer.table(&header, rows)?;
-    if let Some(other) = &document.against {
-        printer.line(&format!(
-            "logits differ by at most {:.3e}, on average {:.3e}; same class on {:.2} % of the sequences",
-            other.max_difference,
-            other.mean_difference,
-            100.0 * other.agreement,
-        ))?;
-    }
-    Ok(())
+    let Some(other) = against else { return Ok(()) };
+    printer.line(&format!(
+        "logits differ by at most {:.3e}, on average {:.3e}; same class on {:.2} % of the sequences",
+        other.max_difference,
+        other.mean_difference,
+        100.0 * other.agreement,
+    ))
 }

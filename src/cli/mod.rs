@@ -3,6 +3,8 @@
 //! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
 //! 130 a training was interrupted.
 
+mod alternatives;
+mod bench;
 mod calibrate;
 mod calibration;
 mod common;
@@ -10,7 +12,9 @@ mod compare;
 mod convert;
 mod data;
 mod evaluate;
+mod image;
 mod inspect;
+mod pack;
 #[cfg(feature = "train")]
 mod pipeline;
 #[cfg(feature = "train")]
@@ -19,6 +23,9 @@ mod printer;
 mod reduce;
 #[cfg(feature = "train")]
 mod retrain;
+mod samples;
+mod stream;
+mod streamed;
 mod sweep;
 #[cfg(feature = "train")]
 mod terms;
@@ -128,6 +135,12 @@ enum Command {
     Pipeline(pipeline::Arguments),
     /// The same systems in the tensors of another family.
     Convert(convert::Arguments),
+    /// Take samples from a pipe or a sound file and write outputs as they come.
+    Stream(stream::Arguments),
+    /// Time a step, beside the time that reading its bytes takes.
+    Bench(bench::Arguments),
+    /// Write the image that a device runs, with bf16 or int8 maps where asked.
+    Pack(pack::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
 }
@@ -182,6 +195,9 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         #[cfg(feature = "train")]
         Command::Pipeline(arguments) => pipeline::run(arguments, printer),
         Command::Convert(arguments) => convert::run(arguments, printer),
+        Command::Stream(arguments) => stream::run(arguments, printer),
+        Command::Bench(arguments) => bench::run(arguments, printer),
+        Command::Pack(arguments) => pack::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }
 }

@@ -1,0 +1,107 @@
+//! One sample in, one output out: the form in which a model runs on a small device.
+//!
+//! A [`Runner`] takes a model's inputs step by step. A step costs O(H N) + O(H²), the state O(H N)
+//! numbers, however long the signal. After [`Runner::new`] nothing is allocated and no thread is
+//! started.
+//!
+//! ```
+//! use std::path::Path;
+//! use hankelite::stream::Runner;
+//!
+//! # std::env::set_current_dir(env!("CARGO_MANIFEST_DIR"))?;
+//! let model = Path::new("models/waves/model.safetensors");
+//! let model = hankelite::read(model, &hankelite::Declared::default())?.model;
+//! let mut runner = Runner::new(&model)?;
+//! for k in 0..256 {
+//!     let logits = runner.step(&[(0.1 * k as f32).sin()])?;
+//!     assert_eq!(logits.len(), 10);
+//! }
+//! let kept = runner.snapshot();
+//! let one = runner.step(&[0.5])?.to_vec();
+//! runner.restore(&kept)?;
+//! assert_eq!(runner.step(&[0.5])?, one);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The model is first laid out as an [`Image`]: channels side by side in vector lanes, sorted by
+//! their orders, B folded into C, and the maps between channels row group by row group. The step
+//! itself is the crate `hankelite-edge`, which needs neither the standard library nor memory of its
+//! own, so that a device runs the same code on the same bytes.
+
+mod aligned;
+mod floor;
+mod layout;
+mod pack;
+mod runner;
+mod unit;
+
+pub use floor::read_nanoseconds;
+pub use hankelite_edge::Fault;
+pub use pack::Entries;
+pub use pack::Image;
+pub use runner::Runner;
+pub use runner::Snapshot;
+pub use unit::Arithmetic;
+
+use crate::ssm::SystemError;
+
+/// Why a model cannot be streamed.
+#[derive(Debug, Clone, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A layer that also runs backwards in time.
+    #[error(
+        "layer `{layer}` is bidirectional: its output depends on samples that have not come yet, \
+         expected a causal layer"
+    )]
+    Bidirectional {
+        /// Name of the layer.
+        layer: String,
+    },
+    /// Systems in continuous time.
+    #[error("layer `{layer}` is in continuous time, expected discrete time")]
+    Continuous {
+        /// Name of the layer.
+        layer: String,
+    },
+    /// Parts that do not fit together.
+    #[error("{what} of {place} is {found}, expected {expected}")]
+    Shape {
+        /// Which size.
+        what: &'static str,
+        /// Encoder, head, or the name of a layer.
+        place: String,
+        /// The size found.
+        found: usize,
+        /// The size expected.
+        expected: usize,
+    },
+    /// A number that the runtime's precision cannot hold.
+    #[error("{what} of {place} is {value}, which is no finite number in single precision")]
+    NotFinite {
+        /// Which number.
+        what: &'static str,
+        /// Encoder, head, or the name of a layer.
+        place: String,
+        /// The number.
+        value: f64,
+    },
+    /// More bytes than an image counts.
+    #[error("the model takes {bytes} bytes, expected less than 4 GiB")]
+    TooLarge {
+        /// Bytes so far.
+        bytes: usize,
+    },
+    /// No streams, or more than there is memory for.
+    #[error("{streams} streams at once, expected 1 to {}", u16::MAX)]
+    Streams {
+        /// The number asked for.
+        streams: usize,
+    },
+    /// A system without the numbers that are asked for.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// An image or an input that does not do.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}

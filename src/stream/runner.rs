@@ -1,0 +1,217 @@
+//! A model and its state.
+
+use hankelite_edge::Fault;
+use hankelite_edge::Header;
+use hankelite_edge::Input;
+use hankelite_edge::Layer;
+use hankelite_edge::Plan;
+use hankelite_edge::Real;
+
+use crate::model::Model;
+use crate::stream::Entries;
+use crate::stream::Image;
+use crate::stream::StreamError;
+use crate::stream::aligned::Aligned;
+use crate::stream::unit::Arithmetic;
+use crate::stream::unit::Number;
+use crate::stream::unit::Step;
+
+/// Runs a model one sample at a time, in single precision (`f64` is there to check it by).
+///
+/// It owns the model's image, the state and the room that a step works in; a step allocates
+/// nothing and starts no thread. Several streams can run side by side: they share the weights, which
+/// then come through the cache once for all.
+#[derive(Debug, Clone)]
+pub struct Runner<T: Number = f32> {
+    image: Image,
+    plan: Plan,
+    header: Header,
+    layers: Vec<Layer>,
+    streams: usize,
+    state: Aligned<T>,
+    work: Aligned<T>,
+    arithmetic: Arithmetic,
+}
+
+/// The state of a runner at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot<T = f32> {
+    state: Vec<T>,
+}
+
+impl Runner {
+    /// Prepares a model, its state at zero. Cost O(weights).
+    ///
+    /// # Errors
+    /// [`StreamError::Bidirectional`] and others that say why the model cannot be streamed.
+    pub fn new(model: &Model) -> Result<Self, StreamError> {
+        Self::from_image(Image::new(model, Entries::Full)?)
+    }
+}
+
+impl Runner<f64> {
+    /// The same code in double precision.
+    ///
+    /// # Errors
+    /// As [`Runner::new`].
+    pub fn double(model: &Model) -> Result<Self, StreamError> {
+        Self::from_image(Image::double(model, Entries::Full)?)
+    }
+}
+
+impl<T: Number> Runner<T> {
+    /// Prepares an image, its state at zero.
+    ///
+    /// # Errors
+    /// [`StreamError::Fault`] where the bytes are no image for this number type.
+    pub fn from_image(image: Image) -> Result<Self, StreamError> {
+        let view = hankelite_edge::Image::<T>::new(image.as_bytes())?;
+        let header = *view.header();
+        let layers: Result<Vec<Layer>, Fault> = (0..header.layers).map(|i| view.layer(i)).collect();
+        let (state, work) = (view.state_len(), view.work_len(1));
+        Ok(Self {
+            plan: view.plan(),
+            header,
+            layers: layers?,
+            streams: 1,
+            state: Aligned::zero(state),
+            work: Aligned::zero(work),
+            arithmetic: Arithmetic::default(),
+            image,
+        })
+    }
+
+    /// Runs several streams side by side, all states at zero.
+    ///
+    /// # Errors
+    /// [`StreamError::Streams`].
+    pub fn with_streams(mut self, streams: usize) -> Result<Self, StreamError> {
+        if streams == 0 || streams > usize::from(u16::MAX) {
+            return Err(StreamError::Streams { streams });
+        }
+        let view = hankelite_edge::Image::<T>::checked(self.image.as_bytes(), self.plan);
+        let (state, work) = (streams * view.state_len(), view.work_len(streams));
+        self.state = Aligned::zero(state);
+        self.work = Aligned::zero(work);
+        self.streams = streams;
+        Ok(self)
+    }
+
+    /// Takes other arithmetic than the best of this machine.
+    #[must_use]
+    pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
+        self.arithmetic = arithmetic;
+        self
+    }
+
+    /// Takes the inputs of one step (of each stream in turn) and gives the outputs: those of the
+    /// step, or with mean pooling those of the mean of all steps so far. Cost O(H N) + O(H²).
+    ///
+    /// # Errors
+    /// [`Fault::Length`], [`Fault::Kind`]; the state is then as it was.
+    pub fn step(&mut self, inputs: &[T]) -> Result<&[T], StreamError> {
+        self.advance(Input::Values(inputs))
+    }
+
+    /// As [`Runner::step`] for a model whose encoder is an embedding: one token for each stream.
+    ///
+    /// # Errors
+    /// [`Fault::Length`], [`Fault::Kind`], [`Fault::Token`]; the state is then as it was.
+    pub fn step_tokens(&mut self, tokens: &[u32]) -> Result<&[T], StreamError> {
+        self.advance(Input::Tokens(tokens))
+    }
+
+    fn advance(&mut self, input: Input<'_, T>) -> Result<&[T], StreamError> {
+        let step = Step {
+            image: hankelite_edge::Image::checked(self.image.as_bytes(), self.plan),
+            layers: &self.layers,
+            state: self.state.as_mut_slice(),
+            work: self.work.as_mut_slice(),
+            input,
+        };
+        Ok(step.run(self.arithmetic)?)
+    }
+
+    /// Sets all states to zero: a new signal begins.
+    pub fn reset(&mut self) {
+        self.state.as_mut_slice().fill(T::default());
+    }
+
+    /// The state, to be restored later.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<T> {
+        let state = self.state.as_slice().to_vec();
+        Snapshot { state }
+    }
+
+    /// Goes back to a state that a runner of the same model had. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Fault::Length`] for a state of another size.
+    pub fn restore(&mut self, snapshot: &Snapshot<T>) -> Result<(), StreamError> {
+        let (found, expected) = (snapshot.state.len(), self.state.as_slice().len());
+        if found != expected {
+            return Err(StreamError::Fault(Fault::Length {
+                what: "state",
+                found,
+                expected,
+            }));
+        }
+        self.state.as_mut_slice().copy_from_slice(&snapshot.state);
+        Ok(())
+    }
+
+    /// Numbers that a step takes for each stream; for an embedding the size of the vocabulary.
+    pub fn inputs(&self) -> usize {
+        self.header.inputs as usize
+    }
+
+    /// Whether a step takes tokens.
+    pub fn takes_tokens(&self) -> bool {
+        self.header.encoder == hankelite_edge::code::EMBEDDING
+    }
+
+    /// Whether the outputs are those of all steps so far, or of the last one of many. Else every
+    /// step has outputs of its own.
+    pub fn pools(&self) -> bool {
+        self.header.pooling != hankelite_edge::code::NONE
+    }
+
+    /// Numbers that a step gives for each stream.
+    pub fn outputs(&self) -> usize {
+        self.header.outputs as usize
+    }
+
+    /// Streams side by side.
+    pub fn streams(&self) -> usize {
+        self.streams
+    }
+
+    /// Bytes of the image: what a step reads of the model.
+    pub fn weight_bytes(&self) -> usize {
+        self.image.as_bytes().len()
+    }
+
+    /// Bytes of the state of all streams.
+    pub fn state_bytes(&self) -> usize {
+        size_of_val(self.state.as_slice())
+    }
+
+    /// Bytes that a step works in, whatever was there before.
+    pub fn work_bytes(&self) -> usize {
+        size_of_val(self.work.as_slice())
+    }
+
+    /// The bytes that are run.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+}
+
+/// The numbers of a state, in the order of the image: for who wants to look at them.
+impl<T: Real> Snapshot<T> {
+    /// The numbers.
+    pub fn numbers(&self) -> &[T] {
+        &self.state
+    }
+}

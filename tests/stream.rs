@@ -1,0 +1,887 @@
+//! Streaming against whole sequences, and what a device needs: no allocation, exact snapshots,
+//! honest sizes.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use std::alloc::GlobalAlloc;
+use std::alloc::Layout;
+use std::alloc::System;
+use std::cell::Cell;
+use std::io::Write;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use hankelite::infer::Network;
+use hankelite::infer::Path;
+use hankelite::infer::Sequence;
+use hankelite::model::BatchNorm;
+use hankelite::model::Block;
+use hankelite::model::Encoder;
+use hankelite::model::Head;
+use hankelite::model::LayerNorm;
+use hankelite::model::Linear;
+use hankelite::model::Model;
+use hankelite::model::Norm;
+use hankelite::model::OutputLinear;
+use hankelite::model::Placement;
+use hankelite::model::Pooling;
+use hankelite::ssm::DiagonalSystem;
+use hankelite::ssm::Time;
+use hankelite::stream::Arithmetic;
+use hankelite::stream::Entries;
+use hankelite::stream::Fault;
+use hankelite::stream::Image;
+use hankelite::stream::Runner;
+use hankelite::stream::StreamError;
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+use rand::Rng;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+#[expect(
+    unsafe_code,
+    reason = "an allocator is unsafe by its nature; this one only counts"
+)]
+// SAFETY: every call goes on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What is drawn for a random model.
+#[derive(Debug, Clone, Copy)]
+struct Draw {
+    channels: usize,
+    /// Modes of every channel, or up to as many where they differ.
+    modes: usize,
+    ragged: bool,
+    gated: bool,
+    placement: Placement,
+    batch_norm: bool,
+    pooling: Option<Pooling>,
+    tokens: bool,
+}
+
+const PLAIN: Draw = Draw {
+    channels: 16,
+    modes: 8,
+    ragged: false,
+    gated: false,
+    placement: Placement::Pre,
+    batch_norm: false,
+    pooling: Some(Pooling::Mean),
+    tokens: false,
+};
+
+/// Sizes that fill lanes and that do not, and every part a model can have.
+const DRAWS: [Draw; 6] = [
+    PLAIN,
+    Draw {
+        channels: 20,
+        ragged: true,
+        gated: true,
+        placement: Placement::Post,
+        ..PLAIN
+    },
+    Draw {
+        channels: 5,
+        batch_norm: true,
+        pooling: Some(Pooling::Last),
+        ..PLAIN
+    },
+    Draw {
+        channels: 33,
+        ragged: true,
+        batch_norm: true,
+        placement: Placement::Post,
+        pooling: None,
+        ..PLAIN
+    },
+    Draw {
+        channels: 12,
+        tokens: true,
+        gated: true,
+        ..PLAIN
+    },
+    Draw {
+        channels: 1,
+        modes: 3,
+        ..PLAIN
+    },
+];
+
+fn linear(random: &mut ChaCha8Rng, inputs: usize, outputs: usize) -> Linear {
+    let scale = 1.7 / (inputs as f64).sqrt();
+    let mut draw = || random.random_range(-1.0..1.0);
+    let weight = DMatrix::from_fn(inputs, outputs, |_, _| scale * draw());
+    let bias = (0..outputs).map(|_| 0.3 * draw()).collect();
+    Linear {
+        weight: Arc::new(weight),
+        bias: Some(bias),
+    }
+}
+
+/// Decays within 2 to 2,000 steps.
+fn exponents(random: &mut ChaCha8Rng, modes: usize) -> Vec<Complex64> {
+    let mut one = || {
+        let decay = 10f64.powf(random.random_range(-3.3..-0.3));
+        Complex64::new(-decay, random.random_range(0.0..3.0))
+    };
+    (0..modes).map(|_| one()).collect()
+}
+
+fn norm(random: &mut ChaCha8Rng, draw: &Draw) -> Norm {
+    let mut numbers = |low: f64, high: f64| -> Vec<f64> {
+        (0..draw.channels)
+            .map(|_| random.random_range(low..high))
+            .collect()
+    };
+    let (weight, bias, epsilon) = (numbers(0.5, 1.5), numbers(-0.2, 0.2), 1e-5);
+    if draw.batch_norm {
+        return Norm::Batch(BatchNorm {
+            weight,
+            bias,
+            mean: numbers(-0.5, 0.5),
+            variance: numbers(0.5, 2.0),
+            epsilon,
+        });
+    }
+    Norm::Layer(LayerNorm {
+        weight,
+        bias,
+        epsilon,
+    })
+}
+
+fn model(draw: &Draw, seed: u64) -> Model {
+    let random = &mut ChaCha8Rng::seed_from_u64(seed);
+    let channels = draw.channels;
+    let encoder = match draw.tokens {
+        true => Encoder::Embedding(linear(random, channels, 7).weight),
+        false => Encoder::Linear(linear(random, 2, channels)),
+    };
+    let mut blocks = Vec::new();
+    for index in 0..3 {
+        let mut systems = Vec::new();
+        for _ in 0..channels {
+            let modes = match draw.ragged {
+                true => random.random_range(0..=draw.modes),
+                false => draw.modes,
+            };
+            let exponents = exponents(random, modes);
+            // Residues that leave every mode about as loud, whatever its decay.
+            let residue = |z: &Complex64| Complex64::new(random.random(), random.random()) * -z.re;
+            let residues: Vec<Complex64> = exponents.iter().map(residue).collect();
+            let time = Time::Discrete { step: 1.0 };
+            systems.push(DiagonalSystem::siso(time, exponents, &residues, 0.3).unwrap());
+        }
+        let outputs = if draw.gated { 2 * channels } else { channels };
+        blocks.push(Block {
+            name: format!("layers.{index}"),
+            systems,
+            backward: Vec::new(),
+            output: Some(OutputLinear {
+                linear: linear(random, channels, outputs),
+                gated: draw.gated,
+            }),
+            norm: Some((norm(random, draw), draw.placement)),
+        });
+    }
+    let head = Some(Head {
+        pooling: draw.pooling,
+        linear: linear(random, channels, 10),
+    });
+    Model {
+        encoder: Some(encoder),
+        blocks,
+        head,
+    }
+}
+
+/// Inputs of a random model: a slow tone in noise, or tokens.
+struct Signal {
+    values: Vec<f32>,
+    tokens: Vec<u32>,
+}
+
+impl Signal {
+    fn new(length: usize) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let tone = |k: usize| (0.01 * k as f64).sin();
+        let values = (0..2 * length).map(|k| (tone(k) + random.random_range(-1.0..1.0)) as f32);
+        let values = values.collect();
+        let tokens = (0..length).map(|_| random.random_range(0..7)).collect();
+        Self { values, tokens }
+    }
+
+    fn sequence(&self, draw: &Draw) -> Sequence<'_> {
+        match draw.tokens {
+            true => Sequence::Tokens(&self.tokens),
+            false => Sequence::Values(&self.values),
+        }
+    }
+}
+
+/// The outputs of every step, one after the other.
+fn streamed(runner: &mut Runner, signal: &Signal) -> Vec<f32> {
+    let mut all = Vec::new();
+    for (step, &token) in signal.tokens.iter().enumerate() {
+        let outputs = match runner.takes_tokens() {
+            true => runner.step_tokens(&[token]),
+            false => runner.step(&signal.values[2 * step..2 * step + 2]),
+        };
+        all.extend(outputs.unwrap());
+    }
+    all
+}
+
+fn streamed_double(runner: &mut Runner<f64>, signal: &Signal) -> Vec<f64> {
+    let mut all = Vec::new();
+    for (step, &token) in signal.tokens.iter().enumerate() {
+        let values = signal.values[2 * step..2 * step + 2].iter();
+        let values: Vec<f64> = values.map(|&value| value.into()).collect();
+        let outputs = match runner.takes_tokens() {
+            true => runner.step_tokens(&[token]),
+            false => runner.step(&values),
+        };
+        all.extend(outputs.unwrap());
+    }
+    all
+}
+
+fn apart<T: Copy + Into<f64>>(found: &[T], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let each = found.iter().zip(expected);
+    each.map(|(&x, y)| (x.into() - y).abs()).fold(0.0, f64::max)
+}
+
+/// The last outputs of a stream are those of the whole sequence; without pooling, all of them.
+fn like<'o, T>(outputs: &'o [T], expected: &[f64]) -> &'o [T] {
+    &outputs[outputs.len() - expected.len()..]
+}
+
+#[test]
+fn streaming_equals_the_convolution_over_16k_steps() {
+    let length = 16 * 1024;
+    let signal = Signal::new(length);
+    for (index, draw) in DRAWS.iter().enumerate() {
+        let model = model(draw, 1 + index as u64);
+        let network = Network::new(&model, length, Path::Fft).unwrap();
+        let expected = network.logits(signal.sequence(draw)).unwrap();
+        let single = streamed(&mut Runner::new(&model).unwrap(), &signal);
+        let difference = apart(like(&single, &expected), &expected);
+        assert!(difference < 1e-4, "{draw:?}: {difference:e} in f32");
+        let double = streamed_double(&mut Runner::double(&model).unwrap(), &signal);
+        let difference = apart(like(&double, &expected), &expected);
+        assert!(difference < 1e-10, "{draw:?}: {difference:e} in f64");
+    }
+}
+
+#[test]
+fn the_plain_path_gives_the_same_numbers_to_rounding() {
+    let signal = Signal::new(500);
+    for draw in &DRAWS {
+        let model = model(draw, 3);
+        let vector = streamed(&mut Runner::new(&model).unwrap(), &signal);
+        let plain = Runner::new(&model)
+            .unwrap()
+            .with_arithmetic(Arithmetic::Plain);
+        let plain = streamed(&mut plain.clone(), &signal);
+        let plain: Vec<f64> = plain.into_iter().map(f64::from).collect();
+        let difference = apart(&vector, &plain);
+        assert!(difference < 2e-5, "{draw:?}: {difference:e}");
+    }
+}
+
+#[test]
+fn a_step_allocates_nothing() {
+    let signal = Signal::new(1);
+    for draw in &DRAWS {
+        let model = model(draw, 4);
+        let mut runner = Runner::new(&model).unwrap();
+        let kept = runner.snapshot();
+        let before = ALLOCATIONS.with(Cell::get);
+        for _ in 0..3 {
+            let outputs = match draw.tokens {
+                true => runner.step_tokens(&[3]),
+                false => runner.step(&signal.values),
+            };
+            assert_eq!(outputs.unwrap().len(), 10);
+        }
+        runner.restore(&kept).unwrap();
+        runner.reset();
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{draw:?}");
+    }
+    // The counter counts.
+    let before = ALLOCATIONS.with(Cell::get);
+    std::hint::black_box(vec![1.0; 3]);
+    assert_eq!(ALLOCATIONS.with(Cell::get), before + 1);
+}
+
+#[test]
+fn reset_and_restore_bring_the_outputs_back_bit_for_bit() {
+    let signal = Signal::new(40);
+    for draw in &DRAWS {
+        let mut runner = Runner::new(&model(draw, 5)).unwrap();
+        let first = streamed(&mut runner, &signal);
+        let kept = runner.snapshot();
+        let second = streamed(&mut runner, &signal);
+        runner.restore(&kept).unwrap();
+        assert_eq!(streamed(&mut runner, &signal), second);
+        assert_ne!(first, second);
+        runner.reset();
+        assert_eq!(streamed(&mut runner, &signal), first);
+    }
+}
+
+#[test]
+fn streams_side_by_side_give_what_each_gives_alone() {
+    let signals = [3, 4, 5].map(|shift| Signal::new(30 + shift));
+    let draw = DRAWS[1];
+    let model = model(&draw, 6);
+    let alone = signals
+        .each_ref()
+        .map(|s| streamed(&mut Runner::new(&model).unwrap(), s));
+    let mut runner = Runner::new(&model).unwrap().with_streams(3).unwrap();
+    assert_eq!(runner.streams(), 3);
+    for step in 0..30 {
+        let inputs = signals
+            .iter()
+            .flat_map(|s| s.values[2 * step..2 * step + 2].to_vec());
+        let inputs: Vec<f32> = inputs.collect();
+        let outputs = runner.step(&inputs).unwrap();
+        let expected = alone
+            .iter()
+            .flat_map(|a| a[10 * step..10 * step + 10].to_vec());
+        assert_eq!(outputs, expected.collect::<Vec<f32>>());
+    }
+}
+
+#[test]
+fn a_silent_input_leaves_no_subnormal_states() {
+    // A lone layer hears exact zeros; nothing else in it keeps the states alive.
+    let mut model = model(&PLAIN, 8);
+    model.encoder = None;
+    model.head = None;
+    model.blocks.truncate(1);
+    (model.blocks[0].norm, model.blocks[0].output) = (None, None);
+    let mut runner = Runner::new(&model).unwrap();
+    runner.step(&[1.0; 16]).unwrap();
+    for _ in 0..200_000 {
+        runner.step(&[0.0; 16]).unwrap();
+    }
+    let state = runner.snapshot();
+    assert!(state.numbers().iter().all(|x| !x.is_subnormal()));
+    let outputs = runner.step(&[0.0; 16]).unwrap();
+    assert!(outputs.iter().all(|y| y.abs() < 1e-15));
+}
+
+#[test]
+fn ten_million_steps_do_not_drift() {
+    // One channel is enough: a mean over a constant input must stay where it is.
+    let draw = Draw {
+        channels: 1,
+        modes: 1,
+        ..PLAIN
+    };
+    let model = model(&draw, 9);
+    let mut runner = Runner::new(&model).unwrap();
+    let mut double = Runner::double(&model).unwrap();
+    for _ in 0..10_000_000 {
+        runner.step(&[0.3, -0.4]).unwrap();
+    }
+    let inputs = [0.3, -0.4].map(|x: f32| f64::from(x));
+    for _ in 0..100_000 {
+        double.step(&inputs).unwrap();
+    }
+    let settled: Vec<f64> = double.step(&inputs).unwrap().to_vec();
+    let difference = apart(runner.step(&[0.3, -0.4]).unwrap(), &settled);
+    assert!(difference < 1e-4, "{difference:e}");
+}
+
+#[test]
+fn fewer_modes_take_fewer_bytes() {
+    let sizes = |draw: &Draw| {
+        let runner = Runner::new(&model(draw, 10)).unwrap();
+        (runner.weight_bytes(), runner.state_bytes())
+    };
+    let full = sizes(&Draw {
+        channels: 64,
+        modes: 32,
+        ..PLAIN
+    });
+    let small = sizes(&Draw {
+        channels: 64,
+        modes: 4,
+        ..PLAIN
+    });
+    // 3 layers × 64 channels × 28 modes fewer, at 16 bytes of weights and 8 of state.
+    assert_eq!(full.0 - small.0, 3 * 64 * 28 * 16);
+    assert_eq!(full.1 - small.1, 3 * 64 * 28 * 8);
+    // One loud channel among sixteen groups costs its own group only.
+    let mut ragged = model(
+        &Draw {
+            channels: 64,
+            modes: 4,
+            ..PLAIN
+        },
+        10,
+    );
+    let loud = model(
+        &Draw {
+            channels: 64,
+            modes: 32,
+            ..PLAIN
+        },
+        10,
+    );
+    for (block, from) in ragged.blocks.iter_mut().zip(&loud.blocks) {
+        block.systems[37] = from.systems[37].clone();
+    }
+    let runner = Runner::new(&ragged).unwrap();
+    assert_eq!(runner.state_bytes() - small.1, 3 * 16 * 28 * 8);
+}
+
+#[test]
+fn modes_of_residue_zero_cost_nothing() {
+    let mut padded = model(&PLAIN, 11);
+    let plain = Runner::new(&padded).unwrap();
+    for system in &mut padded.blocks[0].systems {
+        let mut exponents = system.exponents().to_vec();
+        let mut residues = system.residues().unwrap();
+        exponents.push(Complex64::new(-1.0, 0.0));
+        residues.push(Complex64::ZERO);
+        *system = DiagonalSystem::siso(system.time(), exponents, &residues, 0.3).unwrap();
+    }
+    let padded = Runner::new(&padded).unwrap();
+    assert_eq!(padded.image().as_bytes(), plain.image().as_bytes());
+}
+
+/// One system that all channels share, against the same sums written out.
+#[test]
+fn a_shared_system_streams_as_its_recurrence() {
+    let random = &mut ChaCha8Rng::seed_from_u64(12);
+    for (channels, modes, dense) in [(6, 5, false), (16, 20, true), (3, 16, true)] {
+        let mut entry = || {
+            Complex64::new(
+                random.random_range(-1.0..1.0),
+                random.random_range(-1.0..1.0),
+            )
+        };
+        let input = DMatrix::from_fn(modes, channels, |_, _| entry());
+        let output = DMatrix::from_fn(channels, modes, |_, _| 0.1 * entry());
+        let through = DMatrix::from_fn(channels, channels, |i, j| {
+            if dense || i == j { entry().re } else { 0.0 }
+        });
+        let exponents = exponents(random, modes);
+        let time = Time::Discrete { step: 1.0 };
+        let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
+        let block = Block {
+            name: "shared".to_string(),
+            systems: vec![system.clone()],
+            backward: Vec::new(),
+            output: None,
+            norm: None,
+        };
+        let model = Model {
+            encoder: None,
+            blocks: vec![block],
+            head: None,
+        };
+        let mut runner = Runner::new(&model).unwrap();
+        let mut double = Runner::double(&model).unwrap();
+        let mut state = nalgebra::DVector::<Complex64>::zeros(modes);
+        let poles = nalgebra::DVector::from_vec(system.poles());
+        for step in 0..300 {
+            let u: Vec<f32> = (0..channels)
+                .map(|h| ((step * (h + 1)) as f32).sin())
+                .collect();
+            let wide: Vec<f64> = u.iter().map(|&u| u.into()).collect();
+            let heard = nalgebra::DVector::from_vec(wide.clone());
+            state = state.component_mul(&poles) + system.input() * heard.map(Complex64::from);
+            let y = (system.output() * &state).map(|y| y.re) + system.feedthrough() * heard;
+            let gelu = |a: f64| 0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2));
+            let expected: Vec<f64> = y.iter().map(|&y| gelu(y)).collect();
+            assert!(
+                apart(runner.step(&u).unwrap(), &expected) < 1e-4,
+                "step {step}"
+            );
+            assert!(
+                apart(double.step(&wide).unwrap(), &expected) < 1e-11,
+                "step {step}"
+            );
+        }
+    }
+}
+
+#[test]
+fn smaller_entries_stay_close_and_take_fewer_bytes() {
+    let draw = Draw {
+        channels: 64,
+        modes: 2,
+        gated: true,
+        ..PLAIN
+    };
+    let model = model(&draw, 13);
+    let signal = Signal::new(200);
+    let expected = streamed(&mut Runner::new(&model).unwrap(), &signal);
+    let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
+    let full = Image::new(&model, Entries::Full).unwrap().as_bytes().len();
+    // 3 layers, 128 × 64 entries; int8 has a scale for each row besides.
+    for (entries, saved, near) in [
+        (Entries::Bf16, 3 * 128 * 64 * 2, 0.05),
+        (Entries::Int8, 3 * 128 * (64 * 3 - 4), 0.05),
+    ] {
+        let image = Image::new(&model, entries).unwrap();
+        assert_eq!(full - image.as_bytes().len(), saved, "{entries:?}");
+        let mut runner = Runner::from_image(image).unwrap();
+        let found = streamed(&mut runner, &signal);
+        let difference = apart(&found, &expected);
+        assert!(
+            difference > 0.0 && difference < near,
+            "{entries:?}: {difference:e}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused_with_the_reason() {
+    let mut two_ways = model(&PLAIN, 14);
+    two_ways.blocks[1].backward = two_ways.blocks[1].systems.clone();
+    let error = Runner::new(&two_ways).unwrap_err();
+    let layer = "layers.1".to_string();
+    assert_eq!(error, StreamError::Bidirectional { layer });
+
+    let mut wide = model(&PLAIN, 14);
+    wide.blocks[2].systems.pop();
+    assert!(matches!(
+        Runner::new(&wide),
+        Err(StreamError::Shape {
+            found: 15,
+            expected: 16,
+            ..
+        })
+    ));
+
+    let mut loud = model(&PLAIN, 14);
+    loud.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[3] = 1e300;
+    assert!(matches!(
+        Runner::new(&loud),
+        Err(StreamError::NotFinite {
+            what: "a bias",
+            value: 1e300,
+            ..
+        })
+    ));
+    assert!(Runner::double(&loud).is_ok());
+}
+
+#[test]
+fn inputs_of_another_shape_are_refused() {
+    let mut runner = Runner::new(&model(&PLAIN, 14)).unwrap();
+    let length = Fault::Length {
+        what: "input",
+        found: 3,
+        expected: 2,
+    };
+    assert_eq!(
+        runner.step(&[0.0; 3]).unwrap_err(),
+        StreamError::Fault(length)
+    );
+    let kind = Fault::Kind {
+        expected: "numbers",
+    };
+    assert_eq!(
+        runner.step_tokens(&[0]).unwrap_err(),
+        StreamError::Fault(kind)
+    );
+    let mut tokens = Runner::new(&model(&DRAWS[4], 14)).unwrap();
+    let outside = Fault::Token {
+        token: 7,
+        vocabulary: 7,
+    };
+    assert_eq!(
+        tokens.step_tokens(&[7]).unwrap_err(),
+        StreamError::Fault(outside)
+    );
+    let other = Runner::new(&model(&DRAWS[1], 14)).unwrap().snapshot();
+    assert!(matches!(
+        runner.restore(&other),
+        Err(StreamError::Fault(Fault::Length { what: "state", .. }))
+    ));
+    assert!(matches!(
+        runner.with_streams(0),
+        Err(StreamError::Streams { streams: 0 })
+    ));
+}
+
+#[test]
+fn a_spoiled_image_is_refused_and_never_panics() {
+    let image = Image::new(&model(&DRAWS[1], 15), Entries::Int8).unwrap();
+    let bytes = image.as_bytes();
+    assert!(Image::is_image(bytes));
+    let whole = Runner::<f32>::from_image(Image::from_bytes(bytes)).unwrap();
+    assert_eq!(whole.inputs(), 2);
+    let wrong = Runner::<f64>::from_image(Image::from_bytes(bytes)).unwrap_err();
+    assert!(
+        wrong
+            .to_string()
+            .contains("the size of a number is 0x4, expected 0x8")
+    );
+    for length in (0..bytes.len()).step_by(97) {
+        let cut = Image::from_bytes(&bytes[..length]);
+        assert!(Runner::<f32>::from_image(cut).is_err(), "{length} bytes");
+    }
+    // Any change of a word gives an error or an image that runs.
+    let random = &mut ChaCha8Rng::seed_from_u64(16);
+    for _ in 0..3000 {
+        let mut changed = bytes.to_vec();
+        let at = match random.random_bool(0.5) {
+            true => random.random_range(0..64),
+            false => random.random_range(0..changed.len()),
+        };
+        changed[at] = random.random();
+        if let Ok(mut runner) = Runner::<f32>::from_image(Image::from_bytes(&changed)) {
+            let inputs = vec![0.5; runner.inputs()];
+            let _ = runner.step(&inputs);
+            let _ = runner.step_tokens(&[0]);
+        }
+    }
+}
+
+fn program(arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    command.args(arguments).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that has enough closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+const WAVES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/models/waves/model.safetensors"
+);
+
+/// A tone as text, and what the library makes of it.
+fn tone() -> (String, Vec<Vec<f32>>) {
+    let model = hankelite::read(WAVES.as_ref(), &hankelite::Declared::default())
+        .unwrap()
+        .model;
+    let mut runner = Runner::new(&model).unwrap();
+    let samples: Vec<f32> = (0..50).map(|k| (0.3 * k as f32).sin()).collect();
+    let lines: Vec<String> = samples.iter().map(f32::to_string).collect();
+    let outputs = samples.iter().map(|&x| runner.step(&[x]).unwrap().to_vec());
+    (lines.join("\n"), outputs.collect())
+}
+
+#[test]
+fn the_program_streams_what_the_library_streams() {
+    let (lines, expected) = tone();
+    let numbers =
+        |line: &str| -> Vec<f32> { line.split(' ').map(|y| y.parse().unwrap()).collect() };
+    let output = program(&["stream", WAVES], lines.as_bytes());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Vec<Vec<f32>> = text(&output.stdout).lines().map(numbers).collect();
+    assert_eq!(found, expected);
+
+    let some = program(&["stream", WAVES, "--every", "20"], lines.as_bytes());
+    let some: Vec<Vec<f32>> = text(&some.stdout).lines().map(numbers).collect();
+    assert_eq!(some, [expected[19].clone(), expected[39].clone()]);
+
+    let raw: Vec<u8> = lines
+        .lines()
+        .flat_map(|x| x.parse::<f32>().unwrap().to_le_bytes())
+        .collect();
+    let last = ["stream", WAVES, "--from", "f32", "--to", "f32", "--last"];
+    let last = program(&last, &raw).stdout;
+    let last: Vec<f32> = last
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect();
+    assert_eq!(last, expected[49]);
+
+    let json = program(
+        &["stream", WAVES, "--last", "--format", "json"],
+        lines.as_bytes(),
+    );
+    let json: Vec<f32> = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json, expected[49]);
+
+    let class = program(&["stream", WAVES, "--last", "--class"], lines.as_bytes());
+    let class: usize = text(&class.stdout).trim().parse().unwrap();
+    assert!(expected[49].iter().all(|y| *y <= expected[49][class]));
+}
+
+#[test]
+fn bad_samples_are_named_and_a_closed_pipe_is_no_error() {
+    let output = program(&["stream", WAVES], b"0.5 1\n2\n\n1e\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stdout).lines().count(),
+        3,
+        "what was good was streamed"
+    );
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("standard input, line 4: found `1e`, expected a finite number"),
+        "{message}"
+    );
+
+    let missing = program(&["stream", WAVES, "--input", "no/such.wav"], b"");
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("no/such.wav"));
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    command.args(["stream", WAVES]).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let _ = child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&b"0.5\n".repeat(20_000));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn sound_streams_at_full_scale_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tone.wav");
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(&file, spec).unwrap();
+    let samples = [0i16, 8192, -16384, 32767];
+    samples
+        .iter()
+        .for_each(|&sample| writer.write_sample(sample).unwrap());
+    writer.finalize().unwrap();
+    let sound = program(&["stream", WAVES, "--input", file.to_str().unwrap()], b"");
+    assert!(sound.status.success(), "{}", text(&sound.stderr));
+    let numbers = program(&["stream", WAVES], b"0 0.25 -0.5 0.999969482421875");
+    assert_eq!(text(&sound.stdout), text(&numbers.stdout));
+}
+
+#[test]
+fn an_image_runs_in_place_of_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("waves.edge");
+    let image = file.to_str().unwrap();
+    let packed = program(&["pack", WAVES, "--mixing", "int8", "--output", image], b"");
+    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    let (lines, _) = tone();
+    let direct = program(&["stream", WAVES, "--mixing", "int8"], lines.as_bytes());
+    let from_image = program(&["stream", image], lines.as_bytes());
+    assert_eq!(text(&from_image.stdout), text(&direct.stdout));
+    let twice = program(&["stream", image, "--mixing", "bf16"], b"");
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(text(&twice.stderr).contains("keeps the entries it was packed with"));
+    // An image never takes the place of the checkpoint it is made from.
+    let onto = program(&["pack", WAVES, "--output", WAVES], b"");
+    assert_eq!(onto.status.code(), Some(1));
+
+    let bench = [
+        "bench",
+        WAVES,
+        "--against",
+        image,
+        "--steps",
+        "20",
+        "--format",
+        "json",
+    ];
+    let bench: Value = serde_json::from_slice(&program(&bench, b"").stdout).unwrap();
+    assert_eq!(
+        bench[1]["weight_bytes"],
+        std::fs::metadata(&file).unwrap().len()
+    );
+    for row in bench.as_array().unwrap() {
+        for figure in [
+            "median_us",
+            "percentile_99_us",
+            "samples_per_second",
+            "floor_us",
+        ] {
+            assert!(row[figure].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn streaming_scores_as_the_convolution_to_the_sequence() {
+    let data = ["--data", "waves", "--limit", "200", "--format", "json"];
+    let evaluate = |model: &str, more: &[&str]| -> Value {
+        let output = program(
+            &[&["evaluate", model, "--stream"], &data[..], more].concat(),
+            b"",
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let report = evaluate(WAVES, &[]);
+    let convolution = &report["convolution"];
+    assert_eq!(report["accuracy"], convolution["accuracy"]);
+    assert_eq!(convolution["agreement"], 1.0);
+    assert!(convolution["max_difference"].as_f64().unwrap() < 1e-3);
+    let small = evaluate(WAVES, &["--mixing", "int8"]);
+    assert!(small["weight_bytes"].as_f64() < report["weight_bytes"].as_f64());
+    assert!(small["convolution"]["agreement"].as_f64().unwrap() > 0.97);
+}
+
+#[test]
+fn a_published_checkpoint_streams_to_the_image() {
+    let files = ["data/checkpoints/gevorgyg/ckpt.pth", "data/mnist"].map(common::shared);
+    let [Some(checkpoint), Some(mnist)] = files else {
+        return;
+    };
+    let data = format!("mnist:{}", mnist.display());
+    let arguments = [
+        "evaluate",
+        checkpoint.to_str().unwrap(),
+        "--stream",
+        "--data",
+        &data,
+    ];
+    let arguments = [&arguments[..], &["--limit", "300", "--format", "json"]].concat();
+    let output = program(&arguments, b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["accuracy"], report["convolution"]["accuracy"]);
+    assert_eq!(report["convolution"]["agreement"], 1.0);
+}
