@@ -371,3 +371,50 @@ fn a_conversion_keeps_the_systems_or_says_why_not() {
     assert!(fails("s5", Family::S4d).contains("inputs of a system"));
     assert!(fails("s5_bidirectional", Family::Lru).contains("backwards"));
 }
+
+#[test]
+fn shared_poles_stay_shared_in_the_file_and_cost_something() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shared.safetensors");
+    for name in [
+        "dss_exp_re_im",
+        "dss_clip_no_scale",
+        "dss_softmax_channels",
+        "s4_v4",
+    ] {
+        let full = open(name);
+        let mut plan = Plan::new(Rule::Order(3)).unwrap();
+        let own = reduce(&full.model, &plan).unwrap();
+        plan.share_poles = true;
+        let shared = reduce(&full.model, &plan).unwrap();
+        write(&full.with_model(shared.model.clone()), &path).unwrap();
+        let (before, after) = (
+            Archive::open(&file(name)).unwrap(),
+            Archive::open(&path).unwrap(),
+        );
+        for tensor in before.names() {
+            let (a, b) = (before.shape(tensor).unwrap(), after.shape(tensor).unwrap());
+            // Nothing but N changes.
+            let n = |shape: &[usize]| {
+                shape
+                    .iter()
+                    .map(|&n| if n == 6 { 3 } else { n })
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(n(a), b, "{name}: {tensor}");
+        }
+        let errors = [&own, &shared].map(|made| made.records[0].relative_kernel_error);
+        println!(
+            "{name}: kernel error {:.4} with own poles, {:.4} shared",
+            errors[0], errors[1]
+        );
+        assert!(errors[0] < errors[1] && errors[1] < 1.0, "{name}");
+        let small = read(&path, &settings()[name]).unwrap().model;
+        let poles = small.blocks[0].systems[0].exponents();
+        assert_eq!(poles.len(), 3);
+    }
+    let flat = open("s4d_flat");
+    let mut plan = Plan::new(Rule::Order(3)).unwrap();
+    plan.share_poles = true;
+    assert!(reduce(&flat.model, &plan).is_err());
+}

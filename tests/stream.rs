@@ -202,6 +202,7 @@ fn model(draw: &Draw, seed: u64) -> Model {
             name: format!("layers.{index}"),
             systems,
             backward: Vec::new(),
+            backward_from: 1,
             output: Some(OutputLinear {
                 linear: linear(random, channels, outputs),
                 gated: draw.gated,
@@ -502,6 +503,7 @@ fn a_shared_system_streams_as_its_recurrence() {
             name: "shared".to_string(),
             systems: vec![system.clone()],
             backward: Vec::new(),
+            backward_from: 1,
             output: None,
             norm: None,
         };

@@ -84,6 +84,10 @@ pub(super) struct Arguments {
     /// of refusing them. The method and the realisation do not apply to such channels.
     #[arg(long)]
     unstable: bool,
+    /// Give all channels of a layer the same poles, as they have them in DSS: its module then loads
+    /// the file with nothing changed but N, at a larger error.
+    #[arg(long, conflicts_with_all = ["calibrate", "time", "realisation"])]
+    share_poles: bool,
     /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
     /// Nyquist frequency.
     #[arg(long, value_enum, default_value_t = Time::Discrete)]
@@ -359,6 +363,7 @@ fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::
     }
     plan.kernel_length = length.unwrap_or(KERNEL_LENGTH);
     plan.unstable = arguments.unstable;
+    plan.share_poles = arguments.share_poles;
     plan.check(model)?;
     Ok(plan)
 }

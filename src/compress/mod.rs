@@ -8,6 +8,7 @@ mod inspect;
 mod plan;
 mod record;
 mod reduce;
+mod share;
 
 pub use allocate::Allocation;
 pub use allocate::allocate;
@@ -50,6 +51,15 @@ pub enum CompressError {
         channel: usize,
         /// What is wrong with it.
         source: ControlError,
+    },
+    /// A layer whose channels do not have the same poles.
+    #[error(
+        "layer `{layer}`: its channels do not have the same poles (or run backwards in time), \
+         expected a layer that shares them, as DSS does"
+    )]
+    NotShared {
+        /// The layer.
+        layer: String,
     },
     /// A method that moves the feedthrough, where the direction backwards in time has none.
     #[error(

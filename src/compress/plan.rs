@@ -87,6 +87,11 @@ pub struct Plan {
     /// Whether channels with modes that do not decay are reduced over `kernel_length` steps
     /// instead of refused. Default: no.
     pub unstable: bool,
+    /// Whether all channels of a layer get the same poles, where they have the same before: the
+    /// error is larger, but the public DSS, and layers of state-spaces/s4 with `n_ssm` below the
+    /// number of channels, load the result with nothing changed but N. Only
+    /// [`Method::Balanced`] knows it. Default: no.
+    pub share_poles: bool,
 }
 
 /// Why settings make no sense.
@@ -116,6 +121,9 @@ pub enum PlanError {
     /// Rules that read Hankel singular values, with a method that has none.
     #[error("modal truncation takes an order, not an energy or a tolerance")]
     ModalNeedsOrder,
+    /// Shared poles by a method that reduces every channel alone.
+    #[error("shared poles come from balanced truncation: --method balanced, without --unstable")]
+    SharedNeedsBalanced,
     /// Balancing over a horizon before discretisation.
     #[error("the method horizon counts steps: it takes discrete time, not continuous time")]
     HorizonNeedsSteps,
@@ -144,6 +152,7 @@ impl Plan {
             realisation: RealisationChoice::Real,
             kernel_length: 1024,
             unstable: false,
+            share_poles: false,
         })
     }
 
@@ -167,6 +176,9 @@ impl Plan {
         match self.rule {
             Rule::Order(asked) if asked > most => Err(PlanError::Order { asked, most }),
             Rule::Energy(_) | Rule::Tolerance(_) if modal => Err(PlanError::ModalNeedsOrder),
+            _ if self.share_poles && (self.method != Method::Balanced || self.unstable) => {
+                Err(PlanError::SharedNeedsBalanced)
+            }
             _ if self.method == Method::Horizon && self.time == TimeBase::Continuous => {
                 Err(PlanError::HorizonNeedsSteps)
             }

@@ -14,6 +14,7 @@ use crate::compress::cut::Cutter;
 use crate::compress::distance::feedthrough_change;
 use crate::compress::distance::kernel_distance;
 use crate::compress::distance::response_error;
+use crate::compress::share::reduce_shared;
 use crate::control::ControlError;
 use crate::control::HankelValues;
 use crate::control::HorizonMethod;
@@ -78,6 +79,9 @@ pub fn reduce(model: &Model, plan: &Plan) -> Result<Compressed, CompressError> {
 /// # Errors
 /// [`CompressError::Channel`]; the block is then unchanged.
 pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
+    if plan.share_poles {
+        return reduce_shared(block, plan);
+    }
     let order_before = block.order();
     let joint = !block.backward.is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
@@ -155,7 +159,7 @@ fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), Compress
     Ok(())
 }
 
-fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
+pub(super) fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
     CompressError::Channel {
         layer: block.name.clone(),
         channel,

@@ -11,6 +11,9 @@ use crate::ssm::DiagonalSystem;
 use crate::ssm::SystemError;
 use crate::ssm::Time;
 
+/// Relative difference up to which poles are the same.
+const SAME: f64 = 1e-9;
+
 /// The modes of one channel.
 #[derive(Debug, Clone)]
 pub(super) struct Modes {
@@ -115,6 +118,16 @@ pub(super) fn single_modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Mo
         }),
         _ => Ok(modes),
     }
+}
+
+/// Whether all rows of poles are the same: they are then stored once where the file does so.
+pub(super) fn all_same(poles: &[Complex64], order: usize) -> bool {
+    let first = &poles[..order.min(poles.len())];
+    let mut rows = poles.chunks(order.max(1));
+    rows.all(|row| {
+        let mut pairs = row.iter().zip(first);
+        pairs.all(|(a, b)| (a - b).norm() <= SAME * b.norm())
+    })
 }
 
 /// C ∘ B for each output.

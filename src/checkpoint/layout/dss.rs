@@ -52,6 +52,8 @@ struct Steps {
     real: Vec<f64>,
     imaginary: Vec<f64>,
     separate: bool,
+    /// Whether the file stores one set of poles for all channels.
+    shared: bool,
 }
 
 impl Steps {
@@ -61,6 +63,7 @@ impl Steps {
             real: ones.clone(),
             imaginary: ones,
             separate: false,
+            shared: false,
         }
     }
 }
@@ -135,6 +138,9 @@ impl Dss {
 
     fn decode_steps(&self, tensors: &Tensors<'_>) -> Result<Steps, Fault> {
         let name = self.name("log_dt");
+        let ranks = [("Lambda", 2), ("Lambda_log_neg_re", 1)];
+        let mut ranks = ranks.iter();
+        let shared = ranks.any(|(pole, rank)| tensors.rank(&self.name(pole)) == Some(*rank));
         let expected = "[channels] or [channels, 2] log steps";
         let log_dt = tensors.values(&name, expected)?;
         let exp = |values: &mut dyn Iterator<Item = &f64>| values.map(|x| x.exp()).collect();
@@ -146,12 +152,14 @@ impl Dss {
                     real,
                     imaginary,
                     separate,
+                    shared,
                 })
             }
             [_, 2] => Ok(Steps {
                 real: exp(&mut log_dt.data.iter().step_by(2)),
                 imaginary: exp(&mut log_dt.data.iter().skip(1).step_by(2)),
                 separate: true,
+                shared,
             }),
             _ => Err(tensors.wrong_shape(&name, log_dt.shape, expected)),
         }
@@ -264,7 +272,10 @@ impl Dss {
             }
         }
         let log_shape = [vec![channels], vec![2; usize::from(stored.separate)]].concat();
-        let mut encoded = self.encode_poles(&poles, vec![channels, order]);
+        let mut encoded = match stored.shared && bank::all_same(&poles, order) {
+            true => self.encode_poles(&poles[..order], vec![order]),
+            false => self.encode_poles(&poles, vec![channels, order]),
+        };
         encoded.push(Encoded::step(self.name("log_dt"), log_shape, log_steps));
         let shape = vec![kernels, channels, order, 2];
         encoded.push(Encoded::mode(self.name("W"), shape, interleave(&weights)));

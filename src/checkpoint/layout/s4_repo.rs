@@ -327,8 +327,9 @@ impl Layout for S4Repo {
         let bank = bank::modes_of(&self.layer, dynamics)?;
         let mut encoded = vec![self.encode_steps(&bank, tensors)?];
         let lambdas = self.lambdas(&bank);
-        encoded.extend(self.encode_poles(&bank, &lambdas, tensors)?);
-        encoded.extend(self.encode_weights(&bank, &lambdas, tensors));
+        let copies = self.copies(&lambdas, bank.len(), tensors);
+        encoded.extend(self.encode_poles(&bank, (&lambdas, copies), tensors)?);
+        encoded.extend(self.encode_weights(&bank, (&lambdas, copies), tensors));
         if let Some(name) = &self.feedthrough {
             let through = bank::feedthrough_of(dynamics);
             let shape = vec![through.len() / bank.len(), bank.len()];
@@ -349,6 +350,21 @@ impl S4Repo {
             exponents.map(|exponent| self.continuous(exponent * modes.step, modes.step))
         });
         modes.collect()
+    }
+
+    /// As many copies of the poles as the file has, where that many do; else one for each channel.
+    fn copies(&self, lambdas: &[Complex64], channels: usize, tensors: &Tensors<'_>) -> usize {
+        let stored = match tensors.contains(&self.names()[1]) {
+            true => self
+                .poles(tensors, channels)
+                .map_or(channels, |grid| grid.copies),
+            false => channels,
+        };
+        let rows = stored * (lambdas.len() / channels);
+        match bank::all_same(lambdas, rows) {
+            true => stored,
+            false => channels,
+        }
     }
 
     fn encode_steps(&self, bank: &[Modes], tensors: &Tensors<'_>) -> Result<Encoded, Fault> {
@@ -377,7 +393,7 @@ impl S4Repo {
     fn encode_poles(
         &self,
         bank: &[Modes],
-        lambdas: &[Complex64],
+        (lambdas, copies): (&[Complex64], usize),
         tensors: &Tensors<'_>,
     ) -> Result<Vec<Encoded>, Fault> {
         let order = bank[0].exponents.len();
@@ -398,7 +414,9 @@ impl S4Repo {
             decay.push(stored.map_err(|why| self.refuse((h, lambda), why))?);
             frequency.push(self.sign() * lambda.im);
         }
-        let grid = vec![bank.len(), order];
+        decay.truncate(copies * order);
+        frequency.truncate(copies * order);
+        let grid = vec![copies, order];
         let [_, real, imaginary] = self.names();
         let mut encoded = vec![Encoded::mode(real, grid.clone(), decay)];
         if !is_real {
@@ -411,7 +429,7 @@ impl S4Repo {
     fn encode_weights(
         &self,
         bank: &[Modes],
-        lambdas: &[Complex64],
+        (lambdas, copies): (&[Complex64], usize),
         tensors: &Tensors<'_>,
     ) -> Vec<Encoded> {
         let (channels, order) = (bank.len(), bank[0].exponents.len());
@@ -435,14 +453,15 @@ impl S4Repo {
             vec![kernels, channels, order],
             &c.collect::<Vec<_>>(),
         )];
-        let ones = vec![Complex64::ONE; channels * order];
+        let ones = vec![Complex64::ONE; copies * order];
         match self.version {
             Version::V2 => {}
-            Version::V3 => encoded.push(made("B", vec![channels, order], &ones)),
-            Version::V4 => encoded.push(made("B", vec![1, channels, order], &ones)),
+            Version::V3 => encoded.push(made("B", vec![copies, order], &ones)),
+            Version::V4 => encoded.push(made("B", vec![1, copies, order], &ones)),
         }
         if self.version == Version::V3 && tensors.contains(&self.name("A")) {
-            encoded.push(made("A", vec![channels, order], lambdas));
+            let own = &lambdas[..copies * order];
+            encoded.push(made("A", vec![copies, order], own));
         }
         encoded
     }
