@@ -27,6 +27,7 @@
 compile_error!("an image is little-endian and is used where it lies");
 
 mod dynamics;
+mod fault;
 mod image;
 mod matrix;
 mod norm;
@@ -34,7 +35,7 @@ mod real;
 mod step;
 mod unit;
 
-pub use image::Fault;
+pub use fault::Fault;
 pub use image::Header;
 pub use image::Image;
 pub use image::Layer;
