@@ -217,6 +217,7 @@ fn model(draw: &Draw, seed: u64) -> Model {
     Model {
         encoder: Some(encoder),
         blocks,
+        final_norm: (draw.placement == Placement::Pre).then(|| norm(random, draw)),
         head,
     }
 }
@@ -510,6 +511,7 @@ fn a_shared_system_streams_as_its_recurrence() {
         let model = Model {
             encoder: None,
             blocks: vec![block],
+            final_norm: None,
             head: None,
         };
         let mut runner = Runner::new(&model).unwrap();
