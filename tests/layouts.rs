@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
+use hankelite::checkpoint::layout_table;
 use hankelite::checkpoint::{
     Archive, Checkpoint, CheckpointError, Family, Fault, Transform, read_dynamics,
 };
@@ -417,4 +418,20 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
     let mut plan = Plan::new(Rule::Order(3)).unwrap();
     plan.share_poles = true;
     assert!(reduce(&flat.model, &plan).is_err());
+}
+
+/// `HANKELITE_WRITE_DOCS=1 cargo test --release --test layouts` writes the table.
+#[test]
+fn the_table_in_the_documentation_is_that_of_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("<!-- layouts -->\n").unwrap();
+    let (table, after) = rest.split_once("\n<!-- end of layouts -->").unwrap();
+    let code = layout_table();
+    if std::env::var_os("HANKELITE_WRITE_DOCS").is_some() {
+        let text = format!("{before}<!-- layouts -->\n{code}\n<!-- end of layouts -->{after}");
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    assert_eq!(table, code, "docs/formats.md is not that of the code");
 }

@@ -52,6 +52,7 @@ pub use layerwise::Layerwise;
 pub use layerwise::Rewrite;
 pub use layerwise::read_layerwise;
 pub use layout::Transform;
+pub use layout::layout_table;
 pub use tensor::Dtype;
 pub use tensor::RawTensor;
 pub use torch_file::Setting;

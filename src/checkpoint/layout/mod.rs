@@ -12,6 +12,7 @@ mod lru;
 mod s4_repo;
 mod s4d;
 mod s5;
+mod table;
 mod transform;
 
 pub(super) use dss::Dss;
@@ -22,6 +23,7 @@ pub(super) use find::Kind;
 pub(super) use find::find_layers;
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
+pub use table::layout_table;
 pub use transform::Transform;
 
 use std::fmt::Debug;
