@@ -61,6 +61,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
         name: format!("layers.{index}"),
         systems: (0..channels).map(system).collect(),
         backward: Vec::new(),
+        backward_from: 1,
         output: Some(OutputLinear {
             linear: linear(channels, if gated { 2 * channels } else { channels }),
             gated,

@@ -13,6 +13,7 @@ use crate::checkpoint::layout::Encoded;
 use crate::checkpoint::layout::Found;
 use crate::checkpoint::layout::Kind;
 use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::OwnLayout;
 use crate::checkpoint::layout::S4d;
 use crate::checkpoint::layout::find_layers;
 use crate::checkpoint::parts::Parts;
@@ -66,6 +67,7 @@ pub(super) struct Structure {
 /// The tree, what all names start with, and the layers.
 fn find<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
+    own: Option<&Arc<OwnLayout>>,
 ) -> Result<(Tree, String, Vec<Found>), Fault> {
     let marked = |mark: &'static str| {
         let mut hits = names
@@ -78,16 +80,16 @@ fn find<'a>(
         return Ok((
             Tree::Classifier,
             prefix.to_string(),
-            numbered(names, prefix),
+            numbered(names, prefix, own),
         ));
     }
-    let found = find_layers(names.clone(), "");
+    let found = find_layers(names.clone(), "", own);
     if let [one] = found.as_slice()
         && is_lone(one, names.clone())
     {
         let prefix = one.place.strip_suffix("kernel.").unwrap_or(&one.place);
         let prefix = prefix.to_string();
-        let found = find_layers(names, &prefix);
+        let found = find_layers(names, &prefix, own);
         return Ok((Tree::LoneLayer, prefix, found));
     }
     if !found.is_empty() {
@@ -117,16 +119,21 @@ fn unmarked(place: String) -> Found {
         place,
         kind: Kind::S4d,
         feedthrough: None,
+        own: None,
     }
 }
 
 /// The layers of the classifier of `example.py`, every number's.
-fn numbered<'a>(names: impl Iterator<Item = &'a str> + Clone, prefix: &str) -> Vec<Found> {
+fn numbered<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    prefix: &str,
+    own: Option<&Arc<OwnLayout>>,
+) -> Vec<Found> {
     let head = format!("{prefix}s4_layers.");
-    let own = names.clone().filter_map(|name| name.strip_prefix(&*head));
-    let numbers = own.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    let inside = names.clone().filter_map(|name| name.strip_prefix(&*head));
+    let numbers = inside.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
     let count = numbers.collect::<BTreeSet<_>>().len();
-    let found = find_layers(names.clone(), prefix);
+    let found = find_layers(names.clone(), prefix, own);
     let layer = |index: usize| {
         let place = format!("s4_layers.{index}.");
         let mut inside = found.iter().filter(|layer| layer.place.starts_with(&place));
@@ -181,6 +188,7 @@ impl Structure {
     /// Finds tree, prefix and layers from the names, and settles what the names leave open.
     pub(super) fn detect<'a>(
         names: impl Iterator<Item = &'a str> + Clone,
+        own: Option<OwnLayout>,
         declared: Declared,
         settings: &Settings,
     ) -> Result<Self, Fault> {
@@ -190,7 +198,7 @@ impl Structure {
             let most = LENGTH_MAX;
             return Err(Fault::Length { found, most });
         }
-        let (tree, prefix, found) = find(names.clone())?;
+        let (tree, prefix, found) = find(names.clone(), own.map(Arc::new).as_ref())?;
         let known: BTreeSet<&str> = names.clone().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
@@ -247,6 +255,11 @@ impl Structure {
         let found = self.found.iter();
         let places = || found.map(|layer| self.prefix.clone() + &layer.place);
         (self.tree == Tree::Layers).then(|| places().collect())
+    }
+
+    /// The description of the layers, where a person gave one.
+    pub(super) fn own(&self) -> Option<&OwnLayout> {
+        self.found.first().and_then(|layer| layer.own.as_deref())
     }
 
     /// Whether the layers are not diagonal in the file.
