@@ -61,6 +61,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
         name: format!("layers.{index}"),
         systems: (0..channels).map(system).collect(),
         backward: Vec::new(),
+        backward_from: 1,
         output: Some(OutputLinear {
             linear: linear(channels, if gated { 2 * channels } else { channels }),
             gated,
@@ -77,6 +78,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
     Model {
         encoder: Some(Encoder::Linear(linear(1, channels))),
         blocks: (0..LAYERS).map(block).collect(),
+        final_norm: None,
         head: Some(Head {
             pooling: None,
             linear: linear(channels, 10),

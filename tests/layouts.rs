@@ -14,14 +14,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
+use hankelite::checkpoint::layout_table;
 use hankelite::checkpoint::{
     Archive, Checkpoint, CheckpointError, Family, Fault, Transform, read_dynamics,
 };
+use hankelite::checkpoint::{Dtype, RawTensor};
 use hankelite::compress::Method;
 use hankelite::model::Block;
 use hankelite::ssm::DiagonalSystem;
 use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
 use nalgebra::DMatrix;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use safetensors::tensor::TensorView;
 
 fn folder() -> PathBuf {
     here("data/layouts")
@@ -417,4 +422,140 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
     let mut plan = Plan::new(Rule::Order(3)).unwrap();
     plan.share_poles = true;
     assert!(reduce(&flat.model, &plan).is_err());
+}
+
+/// `HANKELITE_WRITE_DOCS=1 cargo test --release --test layouts` writes the table.
+#[test]
+fn the_table_in_the_documentation_is_that_of_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("<!-- layouts -->\n").unwrap();
+    let (table, after) = rest.split_once("\n<!-- end of layouts -->").unwrap();
+    let code = layout_table();
+    if std::env::var_os("HANKELITE_WRITE_DOCS").is_some() {
+        let text = format!("{before}<!-- layouts -->\n{code}\n<!-- end of layouts -->{after}");
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    assert_eq!(table, code, "docs/formats.md is not that of the code");
+}
+
+/// The description of what `s4d_flat` holds.
+const FLAT: &str = r#"
+hold = "zoh"
+factor = 2.0
+weight = "C"
+feedthrough = "D"
+[step]
+name = "log_dt"
+transform = "exp"
+[decay]
+name = "log_A_real"
+transform = "exp"
+[frequency]
+name = "A_imag"
+"#;
+
+#[test]
+fn a_layout_of_ones_own_is_described_in_toml_and_travels_with_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, small) = (
+        folder.path().join("mine.safetensors"),
+        folder.path().join("small.safetensors"),
+    );
+    std::fs::copy(file("s4d_flat"), &path).unwrap();
+    std::fs::write(folder.path().join("mine.layout.toml"), FLAT).unwrap();
+    let known = open("s4d_flat");
+    let own = read(&path, &Declared::default()).unwrap();
+    assert_eq!(own.family(), "own layout");
+    for part in ["forward", "d"] {
+        let pairs = stacked(&own.model.blocks, 30, part);
+        for (a, b) in pairs.iter().zip(stacked(&known.model.blocks, 30, part)) {
+            assert!((a - b).abs() < 1e-13);
+        }
+    }
+    let reduced = reduce(&own.model, &Plan::new(Rule::Order(3)).unwrap()).unwrap();
+    write(&own.with_model(reduced.model.clone()), &small).unwrap();
+    let back = read(&small, &Declared::default()).unwrap();
+    assert_eq!(back.family(), "own layout");
+    let (a, b) = (
+        stacked(&reduced.model.blocks, 30, "forward"),
+        stacked(&back.model.blocks, 30, "forward"),
+    );
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5));
+    // A description that is wrong is told, with its place.
+    for wrong in [
+        FLAT.replace("2.0", "0.0"),
+        FLAT.replace("exp", "log"),
+        FLAT.replace("[step]", "[steps]"),
+    ] {
+        std::fs::write(folder.path().join("mine.layout.toml"), wrong).unwrap();
+        let error = read(&path, &Declared::default())
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("mine.layout.toml"), "{error}");
+    }
+}
+
+#[test]
+fn layouts_of_any_shape_come_back() {
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random.safetensors");
+    let families = [
+        Family::S4V3,
+        Family::S4V4,
+        Family::DssExp,
+        Family::S5,
+        Family::Lru,
+    ];
+    for _ in 0..40 {
+        let (h, n) = (random.random_range(1..7), random.random_range(1..9));
+        let mut tensors = BTreeMap::new();
+        let mut add = |name: &str, shape: Vec<usize>, low: f32, high: f32| {
+            let count = shape.iter().product::<usize>();
+            let values = (0..count).map(|_| f64::from(random.random_range(low..high)));
+            let values: Vec<f64> = values.collect();
+            tensors.insert(
+                name.to_string(),
+                RawTensor::from_f64(Dtype::F32, shape, &values),
+            );
+        };
+        for layer in ["a.", "b."] {
+            add(&format!("{layer}log_dt"), vec![h], -4.0, -1.0);
+            add(&format!("{layer}log_A_real"), vec![h, n], -2.0, 0.5);
+            add(&format!("{layer}A_imag"), vec![h, n], -1.0, 20.0);
+            add(&format!("{layer}C"), vec![h, n, 2], -2.0, 2.0);
+            add(&format!("{layer}D"), vec![h], -2.0, 2.0);
+        }
+        let views: Vec<_> = tensors
+            .iter()
+            .map(|(name, tensor)| {
+                let view = TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes);
+                (name.as_str(), view.unwrap())
+            })
+            .collect();
+        safetensors::serialize_to_file(views, None, &path).unwrap();
+        let full = read(&path, &Declared::default()).unwrap();
+        let family = families[random.random_range(0..families.len())];
+        let converted = full.converted(family).unwrap();
+        let (one, two) = (
+            folder.path().join("one.safetensors"),
+            folder.path().join("two.safetensors"),
+        );
+        write(&converted, &one).unwrap();
+        let back = read(&one, &Declared::default()).unwrap();
+        write(&back, &two).unwrap();
+        assert_same_bytes(&format!("{family:?} {h} {n}"), &one, &two);
+        let (a, b) = (
+            stacked(&full.model.blocks, 20, "forward"),
+            stacked(&back.model.blocks, 20, "forward"),
+        );
+        let scale = a.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        assert!(
+            a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 2e-5 * scale),
+            "{family:?} {h} {n}"
+        );
+    }
 }

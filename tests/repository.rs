@@ -262,7 +262,8 @@ fn other_networks_are_read_as_layers() {
         let notes = checkpoint.notes().join("\n");
         assert!(notes.contains(why), "{notes}");
         assert!(notes.contains("can be inspected, reduced and written, not run"));
-        reduce(model, &Plan::new(Rule::Order(3)).unwrap()).unwrap();
+        let small = reduce(model, &Plan::new(Rule::Order(3)).unwrap()).unwrap();
+        assert!(small.model.blocks.iter().all(|block| block.order() == 3));
     }
     // A pooling that is declared stands against that of the file.
     let declared = Declared {

@@ -154,7 +154,7 @@ impl Checkpoint {
         let archive = Archive::in_memory(&archive.path().to_string_lossy(), tensors);
         let names: Vec<String> = archive.names().map(str::to_string).collect();
         let names = || names.iter().map(String::as_str);
-        let structure = Structure::detect(names(), declared, archive.settings())?;
+        let structure = Structure::detect(names(), None, declared, archive.settings())?;
         let tensors = Tensors::new(&archive, &structure.prefix);
         let (model, _) = structure.decode(&tensors, parts)?;
         let carried = tensors.unused(None).len();
@@ -222,6 +222,7 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
     Found {
         place: format!("{base}{kernel}"),
         kind: family.kind(),
+        own: None,
         feedthrough: Some(format!("{base}{d}")),
     }
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::OwnLayout;
 use crate::checkpoint::layout::Transform;
 use crate::model::Placement;
 use crate::model::Pooling;
@@ -164,25 +165,29 @@ pub(super) struct Metadata {
     pub(super) hankelite: String,
     /// What had been declared or assumed.
     pub(super) declared: Declared,
+    /// The description of the layers, where a person gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) layout: Option<OwnLayout>,
 }
 
 impl Metadata {
-    pub(super) fn parse(text: Option<&str>) -> Result<Declared, Fault> {
+    pub(super) fn parse(text: Option<&str>) -> Result<(Declared, Option<OwnLayout>), Fault> {
         let Some(text) = text else {
-            return Ok(Declared::default());
+            return Ok((Declared::default(), None));
         };
         let metadata: Metadata =
             serde_json::from_str(text).map_err(|error| Fault::Declarations {
                 place: "the metadata key `hankelite`".to_string(),
                 message: error.to_string(),
             })?;
-        Ok(metadata.declared)
+        Ok((metadata.declared, metadata.layout))
     }
 
-    pub(super) fn render(declared: Declared) -> String {
+    pub(super) fn render(declared: Declared, layout: Option<&OwnLayout>) -> String {
         let metadata = Metadata {
             hankelite: env!("CARGO_PKG_VERSION").to_string(),
             declared,
+            layout: layout.cloned(),
         };
         serde_json::to_string(&metadata).expect("plain fields serialise")
     }

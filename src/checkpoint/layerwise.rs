@@ -193,7 +193,7 @@ impl Rewrite<'_> {
             archive, structure, ..
         } = self.source.encoding.as_ref();
         let container = Container::of_path(path).unwrap_or(archive.container());
-        let metadata = Metadata::render(structure.settled);
+        let metadata = Metadata::render(structure.settled, structure.own());
         let changed = archive.with(Replaced::Spilled(self.spill))?;
         let accept = |written: &Path| {
             let archive =

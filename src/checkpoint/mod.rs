@@ -51,7 +51,13 @@ pub use error::Fault;
 pub use layerwise::Layerwise;
 pub use layerwise::Rewrite;
 pub use layerwise::read_layerwise;
+pub use layout::Axes;
+pub use layout::Frequency;
+pub use layout::Hold;
+pub use layout::OwnLayout;
+pub use layout::Stored;
 pub use layout::Transform;
+pub use layout::layout_table;
 pub use tensor::Dtype;
 pub use tensor::RawTensor;
 pub use torch_file::Setting;
@@ -105,6 +111,21 @@ pub fn read(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointEr
     read_parts(path, declared, Parts::Whole)
 }
 
+/// As [`read`], for layers in a layout of one's own. Without this function a description
+/// `NAME.layout.toml` beside the checkpoint does the same. Files that are written later carry it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_own(
+    path: &Path,
+    layout: &OwnLayout,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::open(path)?;
+    let read = read_archive(archive, Some(layout), declared, Parts::Whole);
+    read.map_err(|fault| fault.at(path))
+}
+
 /// As [`read`], but the model holds the systems of every layer and nothing else: it can be
 /// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
 /// the file, so memory is bounded by the dynamics and the largest tensor.
@@ -121,17 +142,26 @@ fn read_parts(
     parts: Parts,
 ) -> Result<Checkpoint, CheckpointError> {
     let archive = Archive::open(path)?;
-    read_archive(archive, declared, parts).map_err(|fault| fault.at(path))
+    read_archive(archive, None, declared, parts).map_err(|fault| fault.at(path))
 }
 
-fn read_archive(archive: Archive, declared: &Declared, parts: Parts) -> Result<Checkpoint, Fault> {
+fn read_archive(
+    archive: Archive,
+    own: Option<&OwnLayout>,
+    declared: &Declared,
+    parts: Parts,
+) -> Result<Checkpoint, Fault> {
     let names: Vec<String> = archive.names().map(str::to_string).collect();
     let names = || names.iter().map(String::as_str);
-    let in_file = Metadata::parse(archive.metadata())?;
+    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
+    let own = match own {
+        Some(own) => Some(own.clone()),
+        None => OwnLayout::read(archive.path())?.or(own_in_file),
+    };
     let in_sidecar = Declared::from_sidecar(archive.path())?;
     let declared = declared.or(in_file).or(in_sidecar);
     refuse::refuse_known(names(), declared.diagonalise.is_some())?;
-    let structure = Structure::detect(names(), declared, archive.settings())?;
+    let structure = Structure::detect(names(), own, declared, archive.settings())?;
     let tensors = Tensors::new(&archive, &structure.prefix);
     let low_rank = structure.is_low_rank();
     let read = match (low_rank, parts) {
@@ -177,7 +207,7 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
     let structure = &encoding.structure;
     let changed = checkpoint.changed_tensors()?;
     let container = Container::of_path(path).unwrap_or(encoding.archive.container());
-    let metadata = Metadata::render(structure.settled);
+    let metadata = Metadata::render(structure.settled, structure.own());
     let mut layers = Vec::new();
     // The systems are what encoding can spoil; all other numbers are only rounded.
     let accept = |written: &Path| {

@@ -126,7 +126,12 @@ impl<'a> Settling<'a> {
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
             Kind::Dplr { v4 } => self.dplr(v4)?,
             Kind::S5 { torch } => self.s5(torch),
-            Kind::S4d | Kind::AnnotatedS4d | Kind::AnnotatedDss | Kind::Lru | Kind::Ema => {}
+            Kind::Own
+            | Kind::S4d
+            | Kind::AnnotatedS4d
+            | Kind::AnnotatedDss
+            | Kind::Lru
+            | Kind::Ema => {}
         }
         let softmax = match layer.kind {
             Kind::Dss => self.declared.dss_version == Some(DssVersion::Softmax),

@@ -15,6 +15,7 @@ use crate::checkpoint::layout::Encoded;
 use crate::checkpoint::layout::Found;
 use crate::checkpoint::layout::Kind;
 use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::OwnLayout;
 use crate::checkpoint::layout::S4d;
 use crate::checkpoint::layout::find_layers;
 use crate::checkpoint::parts::Parts;
@@ -108,6 +109,7 @@ const FINAL_NORM: &str = "model.norm.norm.";
 /// The tree, what all names start with, and the layers.
 fn find<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
+    own: Option<&Arc<OwnLayout>>,
 ) -> Result<(Tree, String, Vec<Found>), Fault> {
     let marked = |mark: &'static str| {
         let mut hits = names
@@ -120,16 +122,16 @@ fn find<'a>(
         return Ok((
             Tree::Classifier,
             prefix.to_string(),
-            numbered(names, prefix),
+            numbered(names, prefix, own),
         ));
     }
-    let found = find_layers(names.clone(), "");
+    let found = find_layers(names.clone(), "", own);
     if let [one] = found.as_slice()
         && is_lone(one, names.clone())
     {
         let prefix = one.place.strip_suffix("kernel.").unwrap_or(&one.place);
         let prefix = prefix.to_string();
-        let found = find_layers(names, &prefix);
+        let found = find_layers(names, &prefix, own);
         return Ok((Tree::LoneLayer, prefix, found));
     }
     if !found.is_empty() {
@@ -159,16 +161,21 @@ fn unmarked(place: String) -> Found {
         place,
         kind: Kind::S4d,
         feedthrough: None,
+        own: None,
     }
 }
 
 /// The layers of the classifier of `example.py`, every number's.
-fn numbered<'a>(names: impl Iterator<Item = &'a str> + Clone, prefix: &str) -> Vec<Found> {
+fn numbered<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    prefix: &str,
+    own: Option<&Arc<OwnLayout>>,
+) -> Vec<Found> {
     let head = format!("{prefix}s4_layers.");
-    let own = names.clone().filter_map(|name| name.strip_prefix(&*head));
-    let numbers = own.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    let inside = names.clone().filter_map(|name| name.strip_prefix(&*head));
+    let numbers = inside.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
     let count = numbers.collect::<BTreeSet<_>>().len();
-    let found = find_layers(names.clone(), prefix);
+    let found = find_layers(names.clone(), prefix, own);
     let layer = |index: usize| {
         let place = format!("s4_layers.{index}.");
         let mut inside = found.iter().filter(|layer| layer.place.starts_with(&place));
@@ -223,6 +230,7 @@ impl Structure {
     /// Finds tree, prefix and layers from the names, and settles what the names leave open.
     pub(super) fn detect<'a>(
         names: impl Iterator<Item = &'a str> + Clone,
+        own: Option<OwnLayout>,
         declared: Declared,
         settings: &Settings,
     ) -> Result<Self, Fault> {
@@ -232,10 +240,11 @@ impl Structure {
             let most = LENGTH_MAX;
             return Err(Fault::Length { found, most });
         }
-        let (mut tree, mut prefix, mut found) = find(names.clone())?;
+        let own = own.map(Arc::new);
+        let (mut tree, mut prefix, mut found) = find(names.clone(), own.as_ref())?;
         let mut unknown = None;
         if tree == Tree::Layers {
-            match repository::recognise(names.clone(), settings, declared) {
+            match repository::recognise(names.clone(), own.as_ref(), settings, declared) {
                 Recognised::Whole { at, layers } => {
                     (tree, prefix, found) = (Tree::Repository, at, layers);
                 }
@@ -309,6 +318,11 @@ impl Structure {
         let found = self.found.iter();
         let places = || found.map(|layer| self.prefix.clone() + &layer.place);
         (self.tree == Tree::Layers).then(|| places().collect())
+    }
+
+    /// The description of the layers, where a person gave one.
+    pub(super) fn own(&self) -> Option<&OwnLayout> {
+        self.found.first().and_then(|layer| layer.own.as_deref())
     }
 
     /// Whether the layers are not diagonal in the file.

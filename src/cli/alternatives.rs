@@ -60,81 +60,77 @@ fn clearly_better(other: &Report, own: &Report) -> bool {
     gain > CLEAR * (spread(other) + spread(own)).sqrt()
 }
 
-fn others(settled: Declared) -> Vec<(String, Declared)> {
-    let mut others = Vec::new();
-    let mut add = |name: String, declared: Declared| others.push((name, declared));
-    if let Some(norm) = settled.norm {
-        let (name, norm) = match norm {
-            Placement::Pre => ("norm post", Placement::Post),
-            Placement::Post => ("norm pre", Placement::Pre),
-        };
-        let norm = Some(norm);
-        add(name.to_string(), Declared { norm, ..settled });
-    }
-    if let Some(pooling) = settled.pooling {
-        let (name, pooling) = match pooling {
-            Pooling::Mean => ("pooling last", Pooling::Last),
-            Pooling::Last => ("pooling mean", Pooling::Mean),
-        };
-        let pooling = Some(pooling);
-        add(name.to_string(), Declared { pooling, ..settled });
-    }
-    for version in DSS_VERSIONS {
-        if settled.dss_version.is_some_and(|own| own != version) {
-            let name = format!("dss-version {}", version.name());
-            let dss_version = Some(version);
-            add(
-                name,
-                Declared {
-                    dss_version,
-                    ..settled
-                },
-            );
-        }
-    }
-    for kind in [
-        Discretisation::Zoh,
-        Discretisation::Bilinear,
-        Discretisation::Dss,
-    ] {
-        if settled.discretisation.is_some_and(|own| own != kind) {
-            let name = format!("discretisation {}", kind.name());
-            let discretisation = Some(kind);
-            add(
-                name,
-                Declared {
-                    discretisation,
-                    ..settled
-                },
-            );
-        }
-    }
-    for transform in TRANSFORMS {
-        if settled.dt_transform.is_some_and(|own| own != transform) {
-            let name = format!("dt-transform {}", transform.name());
-            let dt_transform = Some(transform);
-            add(
-                name,
-                Declared {
-                    dt_transform,
-                    ..settled
-                },
-            );
-        }
-        if settled.real_transform.is_some_and(|own| own != transform) {
-            let name = format!("real-transform {}", transform.name());
-            let real_transform = Some(transform);
-            add(
-                name,
-                Declared {
-                    real_transform,
-                    ..settled
-                },
-            );
-        }
-    }
+/// What was settled with one thing changed, and that thing's flag and value.
+type Changed = (String, Declared);
+
+fn others(settled: Declared) -> Vec<Changed> {
+    let mut others = network(settled);
+    others.extend(dynamics(settled));
+    others.extend(transforms(settled));
     others
 }
+
+fn network(settled: Declared) -> Vec<Changed> {
+    let norm = settled.norm.map(|norm| match norm {
+        Placement::Pre => ("norm post", Placement::Post),
+        Placement::Post => ("norm pre", Placement::Pre),
+    });
+    let norm = norm.map(|(name, norm)| {
+        let mut declared = settled;
+        declared.norm = Some(norm);
+        (name.to_string(), declared)
+    });
+    let pooling = settled.pooling.map(|pooling| match pooling {
+        Pooling::Mean => ("pooling last", Pooling::Last),
+        Pooling::Last => ("pooling mean", Pooling::Mean),
+    });
+    let pooling = pooling.map(|(name, pooling)| {
+        let mut declared = settled;
+        declared.pooling = Some(pooling);
+        (name.to_string(), declared)
+    });
+    norm.into_iter().chain(pooling).collect()
+}
+
+fn dynamics(settled: Declared) -> Vec<Changed> {
+    let versions = other_than(settled.dss_version, &DSS_VERSIONS).map(|version| {
+        let mut declared = settled;
+        declared.dss_version = Some(version);
+        (format!("dss-version {}", version.name()), declared)
+    });
+    let kinds = other_than(settled.discretisation, &DISCRETISATIONS).map(|kind| {
+        let mut declared = settled;
+        declared.discretisation = Some(kind);
+        (format!("discretisation {}", kind.name()), declared)
+    });
+    versions.chain(kinds).collect()
+}
+
+fn transforms(settled: Declared) -> Vec<Changed> {
+    let steps = other_than(settled.dt_transform, &TRANSFORMS).map(|transform| {
+        let mut declared = settled;
+        declared.dt_transform = Some(transform);
+        (format!("dt-transform {}", transform.name()), declared)
+    });
+    let reals = other_than(settled.real_transform, &TRANSFORMS).map(|transform| {
+        let mut declared = settled;
+        declared.real_transform = Some(transform);
+        (format!("real-transform {}", transform.name()), declared)
+    });
+    steps.chain(reals).collect()
+}
+
+/// The values that a setting could have instead; none where the file has no such setting.
+fn other_than<T: Copy + PartialEq>(own: Option<T>, all: &[T]) -> impl Iterator<Item = T> {
+    let others = all.iter().copied().filter(move |value| Some(*value) != own);
+    others.take(if own.is_some() { all.len() } else { 0 })
+}
+
+const DISCRETISATIONS: [Discretisation; 3] = [
+    Discretisation::Zoh,
+    Discretisation::Bilinear,
+    Discretisation::Dss,
+];
 
 const DSS_VERSIONS: [DssVersion; 6] = [
     DssVersion::Softmax,

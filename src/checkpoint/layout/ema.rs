@@ -99,10 +99,18 @@ impl Layout for Ema {
             return Err(tensors.wrong_shape(&self.name("gamma"), gamma.shape, "[rows, modes]"));
         };
         let expected = format!("[{rows}, {modes}, 1]");
-        let column: &[usize] = &[rows, modes, 1];
+        // In state-spaces/s4 the modes of a row may have one delta.
+        let shapes: [&[usize]; 2] = [&[rows, modes, 1], &[rows, 1, 1]];
         let read = |name: &str| {
-            let values = tensors.shaped(&self.name(name), &[column], &expected)?;
-            Ok::<_, Fault>(values.data)
+            let shapes = if name == "delta" {
+                &shapes[..]
+            } else {
+                &shapes[..1]
+            };
+            let values = tensors.shaped(&self.name(name), shapes, &expected)?.data;
+            let each = rows * modes / values.len().max(1);
+            let spread = values.into_iter().flat_map(|value| vec![value; each]);
+            Ok::<_, Fault>(spread.collect::<Vec<_>>())
         };
         let (delta, alpha, beta) = (read("delta")?, read("alpha")?, read("beta")?);
         let skip = match &self.skip {

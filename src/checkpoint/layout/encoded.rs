@@ -46,6 +46,17 @@ impl Encoded {
         }
     }
 
+    /// A step that keeps the shape of the file.
+    pub(in crate::checkpoint) fn unshaped_step(name: String, data: Vec<f64>) -> Self {
+        let (shape, role) = (None, Role::Step);
+        Self {
+            name,
+            shape,
+            data,
+            role,
+        }
+    }
+
     pub(in crate::checkpoint) fn weight(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
         let (shape, role) = (Some(shape), Role::Weight);
         Self {

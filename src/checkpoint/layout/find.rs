@@ -12,6 +12,8 @@ use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
+use crate::checkpoint::layout::own::OwnLayer;
+use crate::checkpoint::layout::own::OwnLayout;
 use crate::checkpoint::layout::s4_repo::S4Repo;
 use crate::checkpoint::layout::s4_repo::Version;
 use crate::checkpoint::layout::s5::S5;
@@ -29,6 +31,8 @@ pub(in crate::checkpoint) enum Kind {
     },
     Lru,
     Ema,
+    /// As a person described it.
+    Own,
     /// S4 in diagonal-plus-low-rank form.
     Dplr {
         v4: bool,
@@ -53,10 +57,12 @@ pub(in crate::checkpoint) struct Found {
     pub(in crate::checkpoint) kind: Kind,
     /// Name of D, where there is one.
     pub(in crate::checkpoint) feedthrough: Option<String>,
+    /// The description of the layer, where a person gave one.
+    pub(in crate::checkpoint) own: Option<Arc<OwnLayout>>,
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-const MARKS: [(Kind, &[&str]); 15] = [
+pub(super) const MARKS: [(Kind, &[&str]); 15] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -78,10 +84,11 @@ const MARKS: [(Kind, &[&str]); 15] = [
 ];
 
 /// The layers of a file whose names start with `prefix`, in the order in which people count; names
-/// are relative to it.
+/// are relative to it. Where a person described layers, only such are looked for.
 pub(in crate::checkpoint) fn find_layers<'a>(
     names: impl Iterator<Item = &'a str>,
     prefix: &str,
+    own: Option<&Arc<OwnLayout>>,
 ) -> Vec<Found> {
     let inside = names.filter_map(|name| name.strip_prefix(prefix));
     let names: BTreeSet<&str> = inside.collect();
@@ -90,11 +97,20 @@ pub(in crate::checkpoint) fn find_layers<'a>(
         .into_iter()
         .filter_map(|place| {
             let has = |tensor: &&str| names.contains(format!("{place}{tensor}").as_str());
-            let (kind, _) = MARKS.iter().find(|(_, marks)| marks.iter().all(has))?;
+            let kind = match own {
+                Some(own) => own.marks().iter().all(has).then_some(Kind::Own),
+                None => {
+                    let mut marked = MARKS.iter();
+                    let marked = marked.find(|(_, marks)| marks.iter().all(has));
+                    marked.map(|(kind, _)| *kind)
+                }
+            };
+            let kind = kind?;
             Some(Found {
                 place: place.to_string(),
-                kind: *kind,
-                feedthrough: feedthrough(&names, place, *kind),
+                kind,
+                feedthrough: feedthrough(&names, place, kind),
+                own: own.cloned(),
             })
         })
         .collect();
@@ -156,8 +172,15 @@ impl Found {
     pub(in crate::checkpoint) fn layout(&self, settled: Declared) -> Arc<dyn Layout> {
         let (layer, place) = (self.layer(), self.place.clone());
         let feedthrough = self.feedthrough.clone();
+        if let Some(layout) = self.own.clone() {
+            return Arc::new(OwnLayer {
+                layer,
+                place,
+                layout,
+            });
+        }
         match self.kind {
-            Kind::S4d => Arc::new(S4d {
+            Kind::S4d | Kind::Own => Arc::new(S4d {
                 layer,
                 kernel: place,
                 feedthrough,
@@ -218,7 +241,7 @@ mod tests {
             }
             names.push(format!("{layer}.D"));
         }
-        let found = find_layers(names.iter().map(String::as_str), "");
+        let found = find_layers(names.iter().map(String::as_str), "", None);
         let layers: Vec<String> = found.iter().map(Found::layer).collect();
         assert_eq!(layers, ["layers.1", "layers.9", "layers.10"]);
         assert_eq!(found[0].feedthrough.as_deref(), Some("layers.1.D"));

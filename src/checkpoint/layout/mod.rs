@@ -9,9 +9,11 @@ mod ema;
 mod encoded;
 mod find;
 mod lru;
+mod own;
 mod s4_repo;
 mod s4d;
 mod s5;
+mod table;
 mod transform;
 
 pub(super) use dss::Dss;
@@ -20,8 +22,14 @@ pub(super) use encoded::Role;
 pub(super) use find::Found;
 pub(super) use find::Kind;
 pub(super) use find::find_layers;
+pub use own::Axes;
+pub use own::Frequency;
+pub use own::Hold;
+pub use own::OwnLayout;
+pub use own::Stored;
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
+pub use table::layout_table;
 pub use transform::Transform;
 
 use std::fmt::Debug;

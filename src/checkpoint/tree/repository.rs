@@ -2,9 +2,11 @@
 //! `SequenceDecoder`), told by its names and by the settings of the run.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::layout::Found;
+use crate::checkpoint::layout::OwnLayout;
 use crate::checkpoint::layout::find_layers;
 use crate::checkpoint::settle::Settings;
 use crate::checkpoint::settle::decoder_mode;
@@ -51,6 +53,7 @@ pub(super) enum Recognised {
 /// another network, it is not that.
 pub(super) fn recognise<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
+    own: Option<&Arc<OwnLayout>>,
     settings: &Settings,
     declared: Declared,
 ) -> Recognised {
@@ -58,7 +61,7 @@ pub(super) fn recognise<'a>(
     let Some((at, _)) = marked.next() else {
         return Recognised::Other;
     };
-    let layers = find_layers(names.clone(), at);
+    let layers = find_layers(names.clone(), at, own);
     let tensors: BTreeSet<&str> = names.clone().filter_map(|n| n.strip_prefix(at)).collect();
     let strange = names
         .filter(|name| !name.starts_with(at))

@@ -1,0 +1,309 @@
+//! A layout that a person describes: names, axes and transforms of a bank of channels.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use num_complex::Complex64;
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::Dynamics;
+use crate::checkpoint::layout::Encoded;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::bank;
+use crate::checkpoint::layout::bank::Modes;
+use crate::checkpoint::layout::not_representable;
+use crate::checkpoint::layout::transform::Transform;
+use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::tensors::interleave;
+use crate::ssm::from_bilinear;
+use crate::ssm::to_bilinear;
+use crate::ssm::zoh_gain;
+
+/// A description of a layer with one input and one output for each channel.
+///
+/// ```text
+/// Δ_h = T(step)    λ = −T(decay) + i sign · frequency
+/// zoh       a = e^{λΔ}                   K[l] = factor · Re Σ_n w_n (e^{λΔ} − 1)/λ a^l
+/// bilinear  a = (1 + λΔ/2)/(1 − λΔ/2)    K[l] = factor · Re Σ_n w_n Δ/(1 − λΔ/2) a^l
+/// none      a = e^{λΔ}                   K[l] = factor · Re Σ_n w_n a^l
+/// ```
+///
+/// In a TOML file `NAME.layout.toml` beside the checkpoint `NAME.…`, or made in Rust.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnLayout {
+    /// The axes of the tensors with one entry for each channel and mode.
+    #[serde(default)]
+    pub axes: Axes,
+    /// How poles and weights become those of discrete time.
+    #[serde(default)]
+    pub hold: Hold,
+    /// What the real part is multiplied with: 2 where one of each conjugate pair is stored.
+    #[serde(default = "one")]
+    pub factor: f64,
+    /// Δ, one for each channel; without it every step is 1.
+    pub step: Option<Stored>,
+    /// −Re λ, which is positive.
+    pub decay: Stored,
+    /// Im λ.
+    pub frequency: Frequency,
+    /// The name of the complex weights w: a complex tensor, or a real one with a last axis of two.
+    pub weight: String,
+    /// The name of D, one number for each channel.
+    pub feedthrough: Option<String>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A tensor and what its numbers go through.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    /// The last part of the tensor's name.
+    pub name: String,
+    /// What makes a stored number the one that is meant.
+    #[serde(default = "plain")]
+    pub transform: Transform,
+}
+
+fn plain() -> Transform {
+    Transform::None
+}
+
+/// The tensor of imaginary parts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Frequency {
+    /// The last part of the tensor's name.
+    pub name: String,
+    /// 1, or −1 where the conjugate is stored.
+    #[serde(default = "one")]
+    pub sign: f64,
+}
+
+/// Which axis of a tensor is which.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Axes {
+    /// (channels, modes).
+    #[default]
+    ChannelMode,
+    /// (modes, channels).
+    ModeChannel,
+}
+
+/// How a continuous mode becomes a discrete one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hold {
+    /// Zero-order hold.
+    #[default]
+    Zoh,
+    /// Bilinear, after Tustin.
+    Bilinear,
+    /// The weights are those of discrete time already.
+    None,
+}
+
+impl OwnLayout {
+    /// Where the description of a checkpoint's layers lies: `model.pth` has `model.layout.toml`.
+    pub fn beside(checkpoint: &Path) -> PathBuf {
+        checkpoint.with_extension("layout.toml")
+    }
+
+    /// A description in TOML.
+    ///
+    /// # Errors
+    /// The parser's words, with the line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let layout: Self =
+            toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        if layout.factor == 0.0 || !layout.factor.is_finite() {
+            return Err(format!(
+                "factor is {}, expected another number than 0",
+                layout.factor
+            ));
+        }
+        if layout.frequency.sign.abs() != 1.0 {
+            return Err(format!(
+                "sign is {}, expected 1 or -1",
+                layout.frequency.sign
+            ));
+        }
+        Ok(layout)
+    }
+
+    /// The description beside a checkpoint, if there is one.
+    pub(in crate::checkpoint) fn read(checkpoint: &Path) -> Result<Option<Self>, Fault> {
+        let path = Self::beside(checkpoint);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(&path, error.to_string())),
+        };
+        let layout = Self::parse(&text).map_err(|message| unreadable(&path, message))?;
+        Ok(Some(layout))
+    }
+
+    /// The tensors by which a layer is known.
+    pub(super) fn marks(&self) -> Vec<&str> {
+        let marks = [&self.decay.name, &self.frequency.name, &self.weight];
+        marks.into_iter().map(String::as_str).collect()
+    }
+}
+
+fn unreadable(path: &Path, message: String) -> Fault {
+    let place = path.display().to_string();
+    Fault::Declarations { place, message }
+}
+
+/// One layer of such a file.
+#[derive(Debug, Clone)]
+pub(super) struct OwnLayer {
+    pub(super) layer: String,
+    pub(super) place: String,
+    pub(super) layout: Arc<OwnLayout>,
+}
+
+impl OwnLayer {
+    fn name(&self, tensor: &str) -> String {
+        format!("{}{tensor}", self.place)
+    }
+
+    /// The place of a channel's mode in a tensor.
+    fn at(&self, (h, n): (usize, usize), (channels, modes): (usize, usize)) -> usize {
+        match self.layout.axes {
+            Axes::ChannelMode => h * modes + n,
+            Axes::ModeChannel => n * channels + h,
+        }
+    }
+
+    fn shape(&self, channels: usize, modes: usize) -> Vec<usize> {
+        match self.layout.axes {
+            Axes::ChannelMode => vec![channels, modes],
+            Axes::ModeChannel => vec![modes, channels],
+        }
+    }
+
+    /// Exponent times step, and the factor of w.
+    fn discretised(&self, lambda: Complex64, step: f64) -> (Complex64, Complex64) {
+        let z = lambda * step;
+        let (exponent, gain) = match self.layout.hold {
+            Hold::Zoh => (z, zoh_gain(lambda, step)),
+            Hold::Bilinear => (from_bilinear(z), step / (1.0 - 0.5 * z)),
+            Hold::None => (z, Complex64::ONE),
+        };
+        (exponent, self.layout.factor * gain)
+    }
+
+    fn continuous(&self, exponent: Complex64, step: f64) -> Complex64 {
+        match self.layout.hold {
+            Hold::Bilinear => to_bilinear(exponent * step) / step,
+            Hold::Zoh | Hold::None => exponent,
+        }
+    }
+
+    fn steps(&self, tensors: &Tensors<'_>, channels: usize) -> Result<Vec<f64>, Fault> {
+        let Some(step) = &self.layout.step else {
+            return Ok(vec![1.0; channels]);
+        };
+        let shapes: [&[usize]; 3] = [&[channels], &[channels, 1], &[1, channels]];
+        let expected = format!("[{channels}], one step for each channel");
+        let found = tensors.shaped(&self.name(&step.name), &shapes, &expected)?;
+        let steps = found.data.iter();
+        Ok(steps.map(|&x| step.transform.apply(x)).collect())
+    }
+}
+
+impl Layout for OwnLayer {
+    fn family(&self) -> &'static str {
+        "own layout"
+    }
+
+    fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
+        let own = &self.layout;
+        let name = self.name(&own.decay.name);
+        let decay = tensors.values(&name, "[channels, modes]")?;
+        let &[rows, columns] = decay.shape.as_slice() else {
+            return Err(tensors.wrong_shape(&name, decay.shape, "two axes"));
+        };
+        let (channels, modes) = match own.axes {
+            Axes::ChannelMode => (rows, columns),
+            Axes::ModeChannel => (columns, rows),
+        };
+        if channels * modes == 0 {
+            return Err(tensors.wrong_shape(&name, decay.shape, "at least one channel and mode"));
+        }
+        let expected = format!("{:?}, the shape of {}", decay.shape, own.decay.name);
+        let frequency = self.name(&own.frequency.name);
+        let frequency = tensors.shaped(&frequency, &[&decay.shape], &expected)?;
+        let (_, weights) = tensors.complex(&self.name(&own.weight), &[&decay.shape])?;
+        let steps = self.steps(tensors, channels)?;
+        let through = own.feedthrough.as_ref().map(|name| self.name(name));
+        let through = tensors.feedthrough(through.as_deref(), channels, 1)?;
+        let bank = (0..channels).map(|h| {
+            let step = steps[h];
+            let mode = |n: usize| {
+                let at = self.at((h, n), (channels, modes));
+                let decay = own.decay.transform.apply(decay.data[at]);
+                let lambda = Complex64::new(-decay, own.frequency.sign * frequency.data[at]);
+                let (exponent, gain) = self.discretised(lambda, step);
+                (exponent / step, weights[at] * gain)
+            };
+            let (exponents, residues) = (0..modes).map(mode).unzip();
+            Modes {
+                step,
+                exponents,
+                residues: vec![residues],
+            }
+        });
+        bank::systems(&self.layer, bank, &through)
+    }
+
+    fn encode(&self, dynamics: &Dynamics, _: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+        let own = &self.layout;
+        let bank = bank::single_modes_of(&self.layer, dynamics)?;
+        let (channels, modes) = (bank.len(), bank[0].exponents.len());
+        let refuse = |h, pole: Complex64, why| {
+            not_representable("the layout described", &self.layer, (h, pole), why)
+        };
+        let (mut decay, mut frequency) = (vec![0.0; channels * modes], vec![0.0; channels * modes]);
+        let mut weights = vec![Complex64::ZERO; channels * modes];
+        let mut steps = Vec::with_capacity(channels);
+        for (h, channel) in bank.iter().enumerate() {
+            let step = channel.step;
+            for n in 0..modes {
+                let lambda = self.continuous(channel.exponents[n], step);
+                let at = self.at((h, n), (channels, modes));
+                let stored = own.decay.transform.invert(-lambda.re);
+                decay[at] = stored.map_err(|why| refuse(h, lambda, why))?;
+                frequency[at] = own.frequency.sign * lambda.im;
+                weights[at] = channel.residues[0][n] / self.discretised(lambda, step).1;
+            }
+            if let Some(stored) = &own.step {
+                let stored = stored.transform.invert(step);
+                steps.push(stored.map_err(|why| refuse(h, step.into(), why))?);
+            }
+        }
+        let shape = self.shape(channels, modes);
+        let pairs = [shape.clone(), vec![2]].concat();
+        let mut encoded = vec![
+            Encoded::mode(self.name(&own.decay.name), shape.clone(), decay),
+            Encoded::mode(self.name(&own.frequency.name), shape, frequency),
+            Encoded::mode(self.name(&own.weight), pairs, interleave(&weights)),
+        ];
+        if let Some(step) = &own.step {
+            encoded.push(Encoded::unshaped_step(self.name(&step.name), steps));
+        }
+        if let Some(name) = &own.feedthrough {
+            let through = bank::feedthrough_of(dynamics);
+            encoded.push(Encoded::feedthrough(self.name(name), through));
+        }
+        Ok(encoded)
+    }
+}

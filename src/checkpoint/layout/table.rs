@@ -1,0 +1,170 @@
+//! The layouts as a table, for people.
+
+use crate::checkpoint::layout::Kind;
+use crate::checkpoint::layout::Version;
+use crate::checkpoint::layout::find::MARKS;
+
+/// What a person wants to know of a family.
+struct Row {
+    family: &'static str,
+    tensors: &'static str,
+    open: &'static str,
+    written: &'static str,
+}
+
+fn row(kind: Kind) -> Row {
+    match kind {
+        Kind::S4d => S4D,
+        Kind::S4Repo(Version::V2) => S4_V2,
+        Kind::S4Repo(Version::V3) => S4_V3,
+        Kind::S4Repo(Version::V4) => S4_V4,
+        Kind::Dplr { .. } => DPLR,
+        Kind::Dss => DSS,
+        Kind::AnnotatedS4d => ANNOTATED_S4D,
+        Kind::AnnotatedDss => ANNOTATED_DSS,
+        Kind::S5 { torch: false } => S5,
+        Kind::S5 { torch: true } => S5_TORCH,
+        Kind::Lru => LRU,
+        Kind::Own => OWN,
+        Kind::Ema => EMA,
+    }
+}
+
+const S4D: Row = Row {
+    family: "S4D, standalone (`models/s4/s4d.py` v3, v4); hand-written layers without `kernel.`",
+    tensors: "`log_dt` (H), `log_A_real`, `A_imag` (H, N), `C` (H, N, 2), `D` (H)",
+    open: "",
+    written: "N",
+};
+
+const S4_V2: Row = Row {
+    family: "S4D of state-spaces/s4 v2.1",
+    tensors: "`log_dt` (H), `log_w_real`, `w_imag` (S, N), `C` (c, H, N, 2), `D` (c′, H)",
+    open: "",
+    written: "N; S = H, or S as it was with `--share-poles`",
+};
+
+const S4_V3: Row = Row {
+    family: "diagonal kernel of state-spaces/s4 v3, H3, safari",
+    tensors: "`log_dt` (H), `inv_A_real`, `A_imag` (S, N), `B` (S, N, 2), `C` (c, H, N, 2), \
+              `D` (c′, H) or (H); `A` is read by nothing",
+    open: "discretisation (bilinear), real transform (exp), L for `dss`",
+    written: "N, S as above; B = 1",
+};
+
+const S4_V4: Row = Row {
+    family: "diagonal kernel of state-spaces/s4 v4",
+    tensors: "`inv_dt` (H, 1) or (H, N), `A_real`, `A_imag` (S, N), `B` (1, S, N, 2), `C` \
+              (c, H, N, 2), `D` (c′, H); real with `is_real`",
+    open: "**dt transform**, discretisation (zoh), real transform (exp), bandlimit, L for `dss`",
+    written: "N, S as above; B = 1; one step per channel",
+};
+
+const DPLR: Row = Row {
+    family: "S4 (DPLR) of v3 and v4",
+    tensors: "as the diagonal kernel, with `P` (r, S, N, 2) and `l_kernel` or `L`; v3 names \
+              `inv_w_real`, `w_imag`",
+    open: "**`--diagonalise R`**, dt transform (v4)",
+    written: "a diagonal kernel of v4, zoh",
+};
+
+const DSS: Row = Row {
+    family: "DSS (ag1988/dss), all versions",
+    tensors: "`log_dt` (H) or (H, 2), `Lambda` (N, 2) or `Lambda_log_neg_re` with \
+              `Lambda_im` or `Lambda_log_im` (N), `W` (c, H, N, 2), `D` (c′, H)",
+    open: "version (softmax or exp), L for `softmax`",
+    written: "N; Λ (H, N), or (N) with `--share-poles`",
+};
+
+const ANNOTATED_S4D: Row = Row {
+    family: "S4D of annotated-s4",
+    tensors: "`A_re`, `A_im` (N, H), `C` (N, H, 2), `D`, `log_step` (1, H); `B_re`, `B_im` are \
+              read by nothing",
+    open: "",
+    written: "N",
+};
+
+const ANNOTATED_DSS: Row = Row {
+    family: "DSS of annotated-s4",
+    tensors: "`Lambda_re`, `Lambda_im` (N, H), `W` (1, H, N, 2), `D`, `log_step` (1, H)",
+    open: "**L**",
+    written: "N",
+};
+
+const S5: Row = Row {
+    family: "S5 (flax) and its relatives",
+    tensors: "`Lambda_re`, `Lambda_im` (P), `B` (P, H, 2), `C` (H, P, 2) or (H, 2P, 2) or `C1`, \
+              `C2`, `D` (H), `log_step` (P, 1)",
+    open: "discretisation (zoh), conj_sym (true), clip_eigs (false)",
+    written: "P; one step for all modes",
+};
+
+const S5_TORCH: Row = Row {
+    family: "s5-pytorch",
+    tensors: "`Lambda` (P), `C` (H, P) complex64, `B` (P, H, 2), `D` (H), `log_step` (P)",
+    open: "discretisation (zoh), conj_sym (false)",
+    written: "P; one step for all modes",
+};
+
+const LRU: Row = Row {
+    family: "LRU (minimal-LRU, compressm, LRU-pytorch, lru-reduction)",
+    tensors: "`nu_log`, `theta_log`, `gamma_log` (N), `B` (N, H), `C` (H, N) complex64 or \
+              `_re`, `_im`, `D` (H) or (H, H)",
+    open: "",
+    written: "N; γ = √(1 − \\|a\\|²)",
+};
+
+const OWN: Row = Row {
+    family: "own layout",
+    tensors: "",
+    open: "",
+    written: "",
+};
+
+const EMA: Row = Row {
+    family: "moving average of MEGA",
+    tensors: "`delta`, `alpha`, `beta` (K, n, 1), `gamma` (K, n), `omega` (D), K = D or 2D",
+    open: "",
+    written: "n; real poles between 0 and 1 only",
+};
+
+/// The layouts as a Markdown table, one row for each family in the order in which they are looked
+/// for: the tensors that give it away, all its tensors, what no tensor tells (in bold without a
+/// default, else with it), and what changes with the order in a reduced file.
+pub fn layout_table() -> String {
+    let header = [
+        "family",
+        "known by",
+        "tensors of a layer",
+        "declared",
+        "a reduced file changes",
+    ];
+    let mut lines = vec![line(&header), "|---|---|---|---|---|".to_string()];
+    let mut seen = Vec::new();
+    for (kind, _) in &MARKS {
+        let Row {
+            family,
+            tensors,
+            open,
+            written,
+        } = row(*kind);
+        if seen.contains(&family) {
+            continue;
+        }
+        seen.push(family);
+        let marks = MARKS
+            .iter()
+            .filter(|(other, _)| row(*other).family == family);
+        let marks = marks.map(|(_, names)| {
+            let names = names.iter().map(|name| format!("`{name}`"));
+            names.collect::<Vec<_>>().join(", ")
+        });
+        let marks = marks.collect::<Vec<_>>().join("; or ");
+        lines.push(line(&[family, &marks, tensors, open, written]));
+    }
+    lines.join("\n")
+}
+
+fn line(cells: &[&str]) -> String {
+    format!("| {} |", cells.join(" | "))
+}
