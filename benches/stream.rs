@@ -78,6 +78,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
     Model {
         encoder: Some(Encoder::Linear(linear(1, channels))),
         blocks: (0..LAYERS).map(block).collect(),
+        final_norm: None,
         head: Some(Head {
             pooling: None,
             linear: linear(channels, 10),

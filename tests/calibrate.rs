@@ -105,6 +105,11 @@ fn model(norm: Option<Placement>, gated: Option<bool>, pooling: Pooling) -> Mode
             pooling: Some(pooling),
             linear: draw.linear(CHANNELS, CLASSES),
         }),
+        // As in the networks that are trained that way.
+        final_norm: match draw.block(2, norm, None).norm {
+            Some((norm, Placement::Pre)) => Some(norm),
+            _ => None,
+        },
     }
 }
 
@@ -372,6 +377,8 @@ fn any_other_model_is_refused() {
     refused(&|m| more(m.head.as_mut().unwrap().linear.bias.as_mut().unwrap()));
     refused(&|m| m.head.as_mut().unwrap().pooling = Some(Pooling::Last));
     refused(&|m| m.head.as_mut().unwrap().pooling = None);
+    refused(&|m| m.final_norm = m.blocks[0].norm.take().map(|(norm, _)| norm));
+    refused(&|m| m.final_norm = m.blocks[0].norm.clone().map(|(norm, _)| norm));
     refused(&|m| {
         let Some(Encoder::Linear(linear)) = &mut m.encoder else {
             unreachable!("the samples have a linear encoder");

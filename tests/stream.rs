@@ -217,6 +217,7 @@ fn model(draw: &Draw, seed: u64) -> Model {
     Model {
         encoder: Some(encoder),
         blocks,
+        final_norm: (draw.placement == Placement::Pre).then(|| norm(random, draw)),
         head,
     }
 }
@@ -385,7 +386,7 @@ fn a_silent_input_leaves_no_subnormal_states() {
     // A lone layer hears exact zeros; nothing else in it keeps the states alive.
     let mut model = model(&PLAIN, 8);
     model.encoder = None;
-    model.head = None;
+    (model.head, model.final_norm) = (None, None);
     model.blocks.truncate(1);
     (model.blocks[0].norm, model.blocks[0].output) = (None, None);
     let mut runner = Runner::new(&model).unwrap();
@@ -510,6 +511,7 @@ fn a_shared_system_streams_as_its_recurrence() {
         let model = Model {
             encoder: None,
             blocks: vec![block],
+            final_norm: None,
             head: None,
         };
         let mut runner = Runner::new(&model).unwrap();

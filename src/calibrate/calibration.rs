@@ -273,15 +273,11 @@ fn fingerprint(model: &Model) -> String {
         }
         if let Some((norm, placement)) = &block.norm {
             hash.take(&[f64::from(u8::from(*placement == Placement::Pre))]);
-            let (weight, bias, epsilon) = norm.affine();
-            hash.take(weight);
-            hash.take(bias);
-            hash.take(&[epsilon]);
-            if let Norm::Batch(batch) = norm {
-                hash.take(&batch.mean);
-                hash.take(&batch.variance);
-            }
+            hash.take_norm(norm);
         }
+    }
+    if let Some(norm) = &model.final_norm {
+        hash.take_norm(norm);
     }
     if let Some(head) = &model.head {
         let pooling = match head.pooling {
@@ -307,6 +303,17 @@ impl Hash {
     fn take_linear(&mut self, linear: &Linear) {
         self.take(linear.weight.as_slice());
         self.take(linear.bias.as_deref().unwrap_or_default());
+    }
+
+    fn take_norm(&mut self, norm: &Norm) {
+        let (weight, bias, epsilon) = norm.affine();
+        self.take(weight);
+        self.take(bias);
+        self.take(&[epsilon]);
+        if let Norm::Batch(batch) = norm {
+            self.take(&batch.mean);
+            self.take(&batch.variance);
+        }
     }
 
     fn take_system(&mut self, system: &DiagonalSystem) {

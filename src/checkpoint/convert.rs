@@ -208,6 +208,8 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
         // The public class of v4 wraps its kernel once more.
         (Tree::Classifier, Family::S4V4) => format!("s4_layers.{index}.layer."),
         (Tree::Classifier, _) => format!("s4_layers.{index}."),
+        (Tree::Repository, Family::S4V4) => format!("model.layers.{index}.layer.layer."),
+        (Tree::Repository, _) => format!("model.layers.{index}.layer."),
         _ => {
             let mut base = found.place.as_str();
             while let Some(shorter) = base.strip_suffix("kernel.") {

@@ -227,6 +227,12 @@ pub enum Fault {
     /// Layers that run backwards in time too, which no layout written here holds.
     #[error("the model is bidirectional; expected causal layers, all that the layout holds")]
     Bidirectional,
+    /// A normalisation before the head, for a layout without.
+    #[error(
+        "the model has a normalisation between its last layer and its head, which the S4Model of \
+         example.py has not"
+    )]
+    FinalNorm,
     /// A model that lacks a part of the layout it is to be written in.
     #[error("the model has no {missing}, which the S4Model of example.py needs")]
     Incomplete {

@@ -176,7 +176,7 @@ fn read_archive(
     let mut notes = archive.notes().to_vec();
     notes.extend(lost);
     if carried > 0 {
-        notes.push(carried_note(carried));
+        notes.push(carried_note(carried, structure.unknown.as_deref()));
     }
     let encoding = Arc::new(Encoding {
         archive,
@@ -225,11 +225,12 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
     Ok(Written { layers })
 }
 
-fn carried_note(carried: usize) -> String {
+fn carried_note(carried: usize, why: Option<&str>) -> String {
     let tensors = if carried == 1 { "tensor" } else { "tensors" };
     format!(
         "the network around the layers ({carried} {tensors}, kept as they are) is not known: the \
-         model can be inspected, reduced and written, not run"
+         model can be inspected, reduced and written, not run{}",
+        why.map(|why| format!(": {why}")).unwrap_or_default()
     )
 }
 

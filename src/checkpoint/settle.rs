@@ -16,6 +16,7 @@ use crate::checkpoint::layout::Transform;
 use crate::checkpoint::layout::Version;
 use crate::checkpoint::torch_file::Setting;
 use crate::model::Placement;
+use crate::model::Pooling;
 
 /// The settings of a training run, by dotted names.
 pub(super) type Settings = BTreeMap<String, Setting>;
@@ -65,6 +66,49 @@ impl<'a> Settling<'a> {
                 true => Placement::Pre,
                 false => Placement::Post,
             });
+        }
+    }
+
+    /// The full state-spaces/s4 repository has a normalisation before the head where the others
+    /// come first in their layers, and only there.
+    pub(super) fn repository(&mut self, known: &BTreeSet<&str>, prefix: &str) -> Result<(), Fault> {
+        let tensor = format!("{prefix}model.norm.norm.weight");
+        let found = match known.contains(tensor.as_str()) {
+            true => Placement::Pre,
+            false => Placement::Post,
+        };
+        match (self.declared.norm.replace(found), found) {
+            (Some(Placement::Post), Placement::Pre) => Err(Fault::Contradiction {
+                declared: "normalisation after the layers (norm post)".to_string(),
+                tensor,
+            }),
+            (Some(Placement::Pre), Placement::Post) => Err(Fault::Missing {
+                tensor,
+                expected: "the last normalisation of a pre-norm network, as norm pre is declared"
+                    .to_string(),
+            }),
+            _ => {
+                self.decoder_pooling();
+                Ok(())
+            }
+        }
+    }
+
+    /// The pooling, as the file's own settings say.
+    fn decoder_pooling(&mut self) {
+        if self.declared.pooling.is_some() || self.declared.per_step {
+            return;
+        }
+        let Some((key, mode)) = decoder_mode(self.settings) else {
+            return;
+        };
+        self.declared.pooling = match mode {
+            "last" => Some(Pooling::Last),
+            "pool" => Some(Pooling::Mean),
+            _ => None,
+        };
+        if self.declared.pooling.is_some() {
+            self.assume(format!("{key} = \"{mode}\" (the file's own settings)"));
         }
     }
 
@@ -284,6 +328,15 @@ impl<'a> Settling<'a> {
             self.declared.clip_eigs = Some(false);
         }
     }
+}
+
+/// Key and value of the mode of the full repository's decoder. Layers have a `mode` of their own.
+pub(super) fn decoder_mode(settings: &Settings) -> Option<(&str, &str)> {
+    let of_decoder = |key: &str| key == "mode" || format!(".{key}").ends_with(".decoder.mode");
+    settings.iter().find_map(|(key, setting)| match setting {
+        Setting::Text(mode) if of_decoder(key) => Some((key.as_str(), mode.as_str())),
+        _ => None,
+    })
 }
 
 fn undeclared_steps() -> Fault {

@@ -1,9 +1,11 @@
-//! The whole-model trees: the `S4Model` classifier of `example.py`, and one layer alone.
+//! The whole-model trees: the `S4Model` classifier of `example.py`, the sequence model of the full
+//! state-spaces/s4 repository, and one layer alone.
+
+mod repository;
+mod weights;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use nalgebra::DMatrix;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::declared::DssVersion;
@@ -21,20 +23,13 @@ use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::Settings;
 use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::BatchNorm;
 use crate::model::Block;
-use crate::model::Encoder;
 use crate::model::Head;
-use crate::model::LayerNorm;
-use crate::model::Linear;
 use crate::model::Model;
-use crate::model::Norm;
-use crate::model::OutputLinear;
 use crate::model::Placement;
 use crate::model::Pooling;
 
-/// ε of torch's LayerNorm and BatchNorm.
-const NORM_EPSILON: f64 = 1e-5;
+use repository::Recognised;
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;
@@ -44,6 +39,8 @@ pub(crate) const LENGTH_MAX: usize = 1 << 24;
 pub(super) enum Tree {
     /// `encoder.*`, `s4_layers.{i}.*`, `norms.{i}.*`, `decoder.*`.
     Classifier,
+    /// `encoder.0.*`, `model.layers.{i}.*`, `model.norm.norm.*`, `decoder.0.output_transform.*`.
+    Repository,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
@@ -62,7 +59,52 @@ pub(super) struct Structure {
     pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
+    /// Why the network around the layers is not known, where it looks like one that could be.
+    pub(super) unknown: Option<String>,
 }
+
+impl Tree {
+    /// Whether encoder, blocks and head are known.
+    fn is_whole(self) -> bool {
+        matches!(self, Tree::Classifier | Tree::Repository)
+    }
+
+    /// What the names of the encoder's tensors start with.
+    fn encoder(self) -> &'static str {
+        match self {
+            Tree::Repository => "encoder.0.",
+            _ => "encoder.",
+        }
+    }
+
+    /// What the names of the decoder's tensors start with.
+    fn decoder(self) -> &'static str {
+        match self {
+            Tree::Repository => "decoder.0.output_transform.",
+            _ => "decoder.",
+        }
+    }
+
+    /// What the names of a layer's tensors start with.
+    fn layer(self, index: usize) -> String {
+        match self {
+            Tree::Classifier => format!("s4_layers.{index}."),
+            Tree::Repository => format!("model.layers.{index}.layer."),
+            Tree::LoneLayer | Tree::Layers => String::new(),
+        }
+    }
+
+    /// What the names of a layer's normalisation start with.
+    fn norm(self, index: usize) -> String {
+        match self {
+            Tree::Repository => format!("model.layers.{index}.norm.norm."),
+            _ => format!("norms.{index}."),
+        }
+    }
+}
+
+/// What the names of the last normalisation start with.
+const FINAL_NORM: &str = "model.norm.norm.";
 
 /// The tree, what all names start with, and the layers.
 fn find<'a>(
@@ -198,7 +240,18 @@ impl Structure {
             let most = LENGTH_MAX;
             return Err(Fault::Length { found, most });
         }
-        let (tree, prefix, found) = find(names.clone(), own.map(Arc::new).as_ref())?;
+        let own = own.map(Arc::new);
+        let (mut tree, mut prefix, mut found) = find(names.clone(), own.as_ref())?;
+        let mut unknown = None;
+        if tree == Tree::Layers {
+            match repository::recognise(names.clone(), own.as_ref(), settings, declared) {
+                Recognised::Whole { at, layers } => {
+                    (tree, prefix, found) = (Tree::Repository, at, layers);
+                }
+                Recognised::Unlike { why } => unknown = Some(why),
+                Recognised::Other => {}
+            }
+        }
         let known: BTreeSet<&str> = names.clone().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
@@ -206,6 +259,9 @@ impl Structure {
         }
         if tree == Tree::Classifier {
             settling.placement();
+        }
+        if tree == Tree::Repository {
+            settling.repository(&known, &prefix)?;
         }
         require_one_family(&found, settling.declared)?;
         let mut structure = Self {
@@ -216,19 +272,20 @@ impl Structure {
             layers: Vec::new(),
             settled: settling.declared,
             assumptions: settling.assumptions,
+            unknown,
         };
         let layouts = found.iter().map(|layer| layer.layout(structure.settled));
         structure.layers = layouts.collect();
         structure.found = found;
-        if tree == Tree::Classifier {
-            structure.settle_placement();
+        if tree.is_whole() {
+            structure.settle_around();
         }
         Ok(structure)
     }
 
     /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file
-    /// shows which was used.
-    fn settle_placement(&mut self) {
+    /// shows which was used. The full repository pools where it is told to.
+    fn settle_around(&mut self) {
         if self.settled.norm.is_none() {
             self.settled.norm = Some(Placement::Post);
             let text = "post-norm (the default of example.py; --norm pre says otherwise)";
@@ -236,16 +293,22 @@ impl Structure {
         }
         if self.settled.pooling.is_none() && !self.settled.per_step {
             self.settled.pooling = Some(Pooling::Mean);
-            let text = "mean pooling (the default of example.py; --pooling last says otherwise)";
-            self.assumptions.push(text.to_string());
+            self.assumptions.push(match self.tree {
+                Tree::Repository => {
+                    "mean pooling (decoder mode `pool`; --pooling last says otherwise)".to_string()
+                }
+                _ => "mean pooling (the default of example.py; --pooling last says otherwise)"
+                    .to_string(),
+            });
         }
     }
 
     /// What the full names of a layer's tensors start with.
     pub(super) fn layer_prefix(&self, layer: usize) -> String {
         match self.tree {
-            Tree::Classifier => format!("{}s4_layers.{layer}.", self.prefix),
-            Tree::LoneLayer => self.prefix.clone(),
+            Tree::Classifier | Tree::Repository | Tree::LoneLayer => {
+                self.prefix.clone() + &self.tree.layer(layer)
+            }
             Tree::Layers => self.prefix.clone() + &self.found[layer].place,
         }
     }
@@ -271,6 +334,7 @@ impl Structure {
     fn block_name(&self, index: usize) -> String {
         match self.tree {
             Tree::Classifier => format!("s4_layers.{index}"),
+            Tree::Repository => format!("model.layers.{index}"),
             Tree::LoneLayer => "layer".to_string(),
             Tree::Layers => self.found[index].layer(),
         }
@@ -285,15 +349,12 @@ impl Structure {
         keep: bool,
     ) -> Result<(), Fault> {
         let (inputs, outputs) = (block.channels(), block.outputs());
-        let place = match self.tree {
-            Tree::Classifier => format!("s4_layers.{index}."),
-            _ => String::new(),
-        };
-        if let (Tree::Classifier, Some(placement)) = (self.tree, self.settled.norm) {
-            let norm = norm(tensors, index, inputs)?;
+        if let (true, Some(placement)) = (self.tree.is_whole(), self.settled.norm) {
+            let norm = weights::norm(tensors, &self.tree.norm(index), inputs)?;
             block.norm = Some((norm, placement)).filter(|_| keep);
         }
-        let output = output_linear(tensors, &place, (inputs, outputs))?;
+        let place = self.tree.layer(index);
+        let output = weights::output_linear(tensors, &place, (inputs, outputs))?;
         block.output = output.filter(|_| keep);
         Ok(())
     }
@@ -331,36 +392,46 @@ impl Structure {
             }
             blocks.push(block);
         }
-        if self.tree != Tree::Classifier {
-            let model = Model {
-                encoder: None,
-                blocks,
-                head: None,
-            };
-            return Ok((model, notes));
+        let mut model = Model {
+            encoder: None,
+            blocks,
+            final_norm: None,
+            head: None,
+        };
+        if self.tree.is_whole() {
+            self.decode_ends(&mut model, tensors, keep)?;
         }
-        let channels = blocks.first().map_or(0, Block::channels);
-        for block in &blocks {
+        Ok((model, notes))
+    }
+
+    /// Encoder, last normalisation and head.
+    fn decode_ends(
+        &self,
+        model: &mut Model,
+        tensors: &Tensors<'_>,
+        keep: bool,
+    ) -> Result<(), Fault> {
+        let channels = model.blocks.first().map_or(0, Block::channels);
+        for (index, block) in model.blocks.iter().enumerate() {
             if block.channels() != channels {
-                let name = format!("{}.kernel.log_dt", block.name);
+                let name = format!("{}kernel.log_dt", self.tree.layer(index));
                 let expected = format!("[{channels}] (the channels of layer 0)");
                 return Err(tensors.wrong_shape(&name, vec![block.channels()], &expected));
             }
         }
-        let encoder = Some(encoder(tensors, channels)?).filter(|_| keep);
-        let head = Head {
-            pooling: match self.settled.per_step {
-                true => None,
-                false => Some(self.settled.pooling.unwrap_or(Pooling::Mean)),
-            },
-            linear: decoder(tensors, channels)?,
+        let encoder = weights::encoder(tensors, self.tree.encoder(), channels)?;
+        let linear = weights::decoder(tensors, self.tree.decoder(), channels)?;
+        if self.tree == Tree::Repository && self.settled.norm == Some(Placement::Pre) {
+            let norm = weights::norm(tensors, FINAL_NORM, channels)?;
+            model.final_norm = Some(norm).filter(|_| keep);
+        }
+        let pooling = match self.settled.per_step {
+            true => None,
+            false => Some(self.settled.pooling.unwrap_or(Pooling::Mean)),
         };
-        let model = Model {
-            encoder,
-            blocks,
-            head: Some(head).filter(|_| keep),
-        };
-        Ok((model, notes))
+        model.encoder = Some(encoder).filter(|_| keep);
+        model.head = Some(Head { pooling, linear }).filter(|_| keep);
+        Ok(())
     }
 }
 
@@ -370,6 +441,9 @@ impl Structure {
     pub(super) fn new(model: &Model, softmax: Option<usize>) -> Result<Self, Fault> {
         if model.blocks.iter().any(|block| !block.backward.is_empty()) {
             return Err(Fault::Bidirectional);
+        }
+        if model.final_norm.is_some() {
+            return Err(Fault::FinalNorm);
         }
         let placed = |block: &Block| block.norm.as_ref().map(|(_, placement)| *placement);
         let norm = model.blocks.first().and_then(placed);
@@ -408,6 +482,7 @@ impl Structure {
                 ..Declared::default()
             },
             assumptions: Vec::new(),
+            unknown: None,
         })
     }
 
@@ -415,28 +490,23 @@ impl Structure {
     /// model read by [`Parts::Dynamics`] left out is not among them.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
         let mut out = Vec::new();
-        if let Some(Encoder::Linear(linear)) = &model.encoder {
-            encode_linear("encoder.", linear, &mut out);
-        }
-        if let Some(Encoder::Embedding(table)) = &model.encoder {
-            let shape = vec![table.ncols(), table.nrows()];
-            let data = table.as_slice().to_vec();
-            out.push(Encoded::weight("encoder.weight".to_string(), shape, data));
+        if let Some(encoder) = &model.encoder {
+            weights::encode_encoder(self.tree.encoder(), encoder, &mut out);
         }
         for (index, block) in model.blocks.iter().enumerate() {
-            let place = match self.tree {
-                Tree::Classifier => format!("s4_layers.{index}."),
-                _ => String::new(),
-            };
             if let Some(output) = &block.output {
-                encode_output(&place, output, self.columns, &mut out);
+                let place = self.tree.layer(index);
+                weights::encode_output(&place, output, self.columns, &mut out);
             }
             if let Some((norm, _)) = &block.norm {
-                encode_norm(index, norm, &mut out);
+                weights::encode_norm(&self.tree.norm(index), norm, &mut out);
             }
         }
+        if let Some(norm) = &model.final_norm {
+            weights::encode_norm(FINAL_NORM, norm, &mut out);
+        }
         if let Some(head) = &model.head {
-            encode_linear("decoder.", &head.linear, &mut out);
+            weights::encode_linear(self.tree.decoder(), &head.linear, &mut out);
         }
         out
     }
@@ -460,160 +530,4 @@ fn new_layer(index: usize, softmax: Option<usize>) -> Arc<dyn Layout> {
             length: softmax,
         }),
     }
-}
-
-/// The map behind a layer: a convolution of width one behind S4D, a linear map whose bias is a
-/// column behind DSS.
-fn encode_output(place: &str, output: &OutputLinear, columns: bool, out: &mut Vec<Encoded>) {
-    let kind = if output.gated { "0." } else { "" };
-    let first = out.len();
-    encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
-    let columns = match columns {
-        false => &mut out[first..=first],
-        true => &mut out[first + 1..],
-    };
-    for shape in columns
-        .iter_mut()
-        .filter_map(|tensor| tensor.shape.as_mut())
-    {
-        shape.push(1);
-    }
-}
-
-fn encode_norm(index: usize, norm: &Norm, out: &mut Vec<Encoded>) {
-    let (weight, bias, _) = norm.affine();
-    let mut parts = vec![("weight", weight), ("bias", bias)];
-    if let Norm::Batch(norm) = norm {
-        parts.extend([
-            ("running_mean", &norm.mean[..]),
-            ("running_var", &norm.variance[..]),
-        ]);
-    }
-    for (part, data) in parts {
-        let name = format!("norms.{index}.{part}");
-        out.push(Encoded::weight(name, vec![data.len()], data.to_vec()));
-    }
-}
-
-fn encode_linear(head: &str, linear: &Linear, out: &mut Vec<Encoded>) {
-    let (inputs, outputs) = linear.weight.shape();
-    let data = linear.weight.as_slice().to_vec();
-    let name = format!("{head}weight");
-    out.push(Encoded::weight(name, vec![outputs, inputs], data));
-    if let Some(bias) = &linear.bias {
-        let name = format!("{head}bias");
-        out.push(Encoded::weight(name, vec![outputs], bias.clone()));
-    }
-}
-
-/// The transpose of a row-major (rows, columns) tensor, without moving a number.
-fn transposed(rows: usize, columns: usize, data: Vec<f64>) -> Arc<DMatrix<f64>> {
-    Arc::new(DMatrix::from_vec(columns, rows, data))
-}
-
-/// LayerNorm; a BatchNorm1d where there are running statistics.
-fn norm(tensors: &Tensors<'_>, index: usize, channels: usize) -> Result<Norm, Fault> {
-    let expected = format!("[{channels}]");
-    let read = |part: &str| {
-        let name = format!("norms.{index}.{part}");
-        Ok::<_, Fault>(tensors.shaped(&name, &[&[channels]], &expected)?.data)
-    };
-    let (weight, bias) = (read("weight")?, read("bias")?);
-    if !tensors.contains(&format!("norms.{index}.running_mean")) {
-        return Ok(Norm::Layer(LayerNorm {
-            weight,
-            bias,
-            epsilon: NORM_EPSILON,
-        }));
-    }
-    tensors.set_aside(&format!("norms.{index}.num_batches_tracked"));
-    Ok(Norm::Batch(BatchNorm {
-        weight,
-        bias,
-        mean: read("running_mean")?,
-        variance: read("running_var")?,
-        epsilon: NORM_EPSILON,
-    }))
-}
-
-/// `output_linear.0.*` (a convolution of width one, or a linear layer before a GLU) or
-/// `output_linear.*`; 2H rows mean a gate. A bare kernel has none.
-fn output_linear(
-    tensors: &Tensors<'_>,
-    place: &str,
-    (channels, inputs): (usize, usize),
-) -> Result<Option<OutputLinear>, Fault> {
-    let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
-    let Some(head) = names
-        .iter()
-        .find(|head| tensors.contains(&format!("{head}weight")))
-    else {
-        if place.is_empty() {
-            return Ok(None);
-        }
-        return Err(Fault::Missing {
-            tensor: tensors.full(&format!("{}weight", names[0])),
-            expected: format!("[{}, {inputs}, 1]", 2 * channels),
-        });
-    };
-    let gated = head.ends_with("0.");
-    let rows = if gated { 2 * channels } else { channels };
-    let weight_name = format!("{head}weight");
-    let expected = format!("[{rows}, {inputs}, 1] or [{rows}, {inputs}]");
-    let shapes: [&[usize]; 2] = [&[rows, inputs, 1], &[rows, inputs]];
-    let weight = tensors.shaped(&weight_name, &shapes, &expected)?;
-    let bias_name = format!("{head}bias");
-    let bias = if tensors.contains(&bias_name) {
-        let shapes: [&[usize]; 2] = [&[rows], &[rows, 1]];
-        Some(
-            tensors
-                .shaped(&bias_name, &shapes, &format!("[{rows}] or [{rows}, 1]"))?
-                .data,
-        )
-    } else {
-        None
-    };
-    Ok(Some(OutputLinear {
-        linear: Linear {
-            weight: transposed(rows, inputs, weight.data),
-            bias,
-        },
-        gated,
-    }))
-}
-
-/// A linear encoder has a bias; an embedding has none and as many columns as channels.
-fn encoder(tensors: &Tensors<'_>, channels: usize) -> Result<Encoder, Fault> {
-    let expected = format!("[{channels}, inputs]");
-    let weight = tensors.values("encoder.weight", &expected)?;
-    let &[rows, columns] = weight.shape.as_slice() else {
-        return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
-    };
-    if !tensors.contains("encoder.bias") && columns == channels {
-        return Ok(Encoder::Embedding(transposed(rows, columns, weight.data)));
-    }
-    if rows != channels || columns == 0 {
-        return Err(tensors.wrong_shape("encoder.weight", weight.shape, &expected));
-    }
-    let bias = tensors.shaped("encoder.bias", &[&[channels]], &format!("[{channels}]"))?;
-    Ok(Encoder::Linear(Linear {
-        weight: transposed(rows, columns, weight.data),
-        bias: Some(bias.data),
-    }))
-}
-
-fn decoder(tensors: &Tensors<'_>, channels: usize) -> Result<Linear, Fault> {
-    let expected = format!("[classes, {channels}]");
-    let weight = tensors.values("decoder.weight", &expected)?;
-    let &[classes, columns] = weight.shape.as_slice() else {
-        return Err(tensors.wrong_shape("decoder.weight", weight.shape, &expected));
-    };
-    if columns != channels || classes == 0 {
-        return Err(tensors.wrong_shape("decoder.weight", weight.shape, &expected));
-    }
-    let bias = tensors.shaped("decoder.bias", &[&[classes]], &format!("[{classes}]"))?;
-    Ok(Linear {
-        weight: transposed(classes, columns, weight.data),
-        bias: Some(bias.data),
-    })
 }

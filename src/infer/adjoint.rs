@@ -11,6 +11,7 @@ use crate::infer::InferError;
 use crate::infer::Network;
 use crate::infer::Sequence;
 use crate::infer::layer::Trace;
+use crate::infer::layer::normalised_backward;
 use crate::model::Pooling;
 
 /// What one layer heard, and how the chosen combination of logits feels its output.
@@ -63,10 +64,9 @@ impl Network<'_> {
             traces.push(trace);
             x = next;
         }
-        let shape = x.shape();
-        let logits = self.head(x);
         let slopes = combinations.iter();
-        let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(shape, c)).collect();
+        let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(&x, c)).collect();
+        let logits = self.head(x);
         for (index, (layer, trace)) in self.layers.iter().zip(traces).enumerate().rev() {
             let passed = slopes.into_iter();
             let passed = passed.map(|slope| layer.backward(&trace, slope));
@@ -77,8 +77,21 @@ impl Network<'_> {
         Ok(logits)
     }
 
-    /// The derivative of a combination of the logits by the last layer's output.
-    fn head_slope(&self, (length, channels): (usize, usize), combination: &[f64]) -> DMatrix<f64> {
+    /// The derivative of a combination of the logits by the last layer's output x.
+    fn head_slope(&self, x: &DMatrix<f64>, combination: &[f64]) -> DMatrix<f64> {
+        let slope = self.pooled_slope(x.shape(), combination);
+        match &self.model.final_norm {
+            Some(norm) => normalised_backward(norm, x, &slope),
+            None => slope,
+        }
+    }
+
+    /// The derivative of a combination of the logits by what is pooled.
+    fn pooled_slope(
+        &self,
+        (length, channels): (usize, usize),
+        combination: &[f64],
+    ) -> DMatrix<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
         let weight = head.linear.weight.as_ref();
         let pooled = weight * nalgebra::DVector::from_column_slice(combination);

@@ -348,7 +348,11 @@ fn gelu_slope(a: f64) -> f64 {
 }
 
 /// The derivative by x from that by `normalised(x)`.
-fn normalised_backward(norm: &Norm, x: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+pub(super) fn normalised_backward(
+    norm: &Norm,
+    x: &DMatrix<f64>,
+    slope: &DMatrix<f64>,
+) -> DMatrix<f64> {
     let (weight, _, epsilon) = norm.affine();
     let mut out = slope.clone();
     if let Norm::Batch(batch) = norm {
@@ -385,7 +389,8 @@ pub(super) fn apply_linear(linear: &Linear, x: &DMatrix<f64>) -> DMatrix<f64> {
     out
 }
 
-fn normalised(norm: &Norm, x: DMatrix<f64>) -> DMatrix<f64> {
+/// Every step normalised.
+pub(super) fn normalised(norm: &Norm, x: DMatrix<f64>) -> DMatrix<f64> {
     match norm {
         Norm::Layer(_) => normalised_rows(norm, x),
         Norm::Batch(batch) => {

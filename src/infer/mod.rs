@@ -32,6 +32,7 @@ use crate::ssm::SystemError;
 
 use layer::Layer;
 use layer::apply_linear;
+use layer::normalised;
 
 /// How the state space layers are evaluated. Both give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +180,10 @@ impl<'a> Network<'a> {
     /// The logits from the last layer's output.
     fn head(&self, x: DMatrix<f64>) -> Vec<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
+        let x = match &self.model.final_norm {
+            Some(norm) => normalised(norm, x),
+            None => x,
+        };
         let pooled = match head.pooling {
             Some(Pooling::Mean) => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
             Some(Pooling::Last) => x.rows(self.length.saturating_sub(1), 1).into_owned(),

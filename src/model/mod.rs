@@ -25,6 +25,9 @@ pub struct Model {
     pub encoder: Option<Encoder>,
     /// The layers, first to last.
     pub blocks: Vec<Block>,
+    /// A normalisation between the last layer and the head, as pre-norm networks of the full
+    /// state-spaces/s4 repository have.
+    pub final_norm: Option<Norm>,
     /// What turns channels into logits.
     pub head: Option<Head>,
 }

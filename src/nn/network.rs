@@ -84,6 +84,12 @@ pub enum NetworkError {
         /// The layer.
         layer: String,
     },
+    /// A normalisation that no layer has.
+    #[error(
+        "the model has a normalisation between its last layer and its head, which is not trained; \
+         expected normalisations in the layers only"
+    )]
+    FinalNorm,
     /// A number type that networks do not run in.
     #[error("networks run in f32 or f64, not in {found:?}")]
     Dtype {
@@ -188,6 +194,9 @@ impl Network {
         device: &Device,
     ) -> Result<Self, NetworkError> {
         options.check()?;
+        if model.final_norm.is_some() {
+            return Err(NetworkError::FinalNorm);
+        }
         check_channels(model)?;
         let place = (options.dtype, device);
         let kind = options.parameterisation.unwrap_or_else(|| fitting(model));
@@ -246,6 +255,7 @@ impl Network {
         Ok(Model {
             encoder: encoder.map(TrainableEncoder::to_encoder).transpose()?,
             blocks: blocks.collect::<Result<_, _>>()?,
+            final_norm: None,
             head: head.map(TrainableHead::to_head).transpose()?,
         })
     }

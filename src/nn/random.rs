@@ -73,6 +73,7 @@ pub fn random_model(
     Ok(Model {
         encoder: Some(encoder),
         blocks,
+        final_norm: None,
         head: Some(Head { pooling, linear }),
     })
 }

@@ -109,12 +109,16 @@ fn pack(model: &Model, entries: Entries, number: u32) -> Result<Image, StreamErr
         channels: packer.channels as u32,
         inputs: model.inputs().unwrap_or(packer.channels) as u32,
         outputs: model.classes().unwrap_or(packer.channels) as u32,
-        layers: model.blocks.len() as u32,
+        layers: (model.blocks.len() + usize::from(model.final_norm.is_some())) as u32,
         ..Header::default()
     };
     (header.encoder, header.encoder_at) = packer.encoder(model.encoder.as_ref())?;
     let layers: Result<Vec<Layer>, _> = model.blocks.iter().map(|b| packer.layer(b)).collect();
-    let words: Vec<u32> = layers?.iter().flat_map(|layer| layer.words()).collect();
+    let mut layers = layers?;
+    if let Some(norm) = &model.final_norm {
+        layers.push(packer.final_norm(norm)?);
+    }
+    let words: Vec<u32> = layers.iter().flat_map(|layer| layer.words()).collect();
     header.layers_at = packer.words(&words)?;
     packer.place = "the head".to_string();
     if let Some(head) = &model.head {
@@ -217,6 +221,16 @@ impl Packer {
             let linear = in_halves(&output.linear, halves);
             layer.mixing_at = self.linear(&linear, self.channels, self.entries)?;
         }
+        Ok(layer)
+    }
+
+    /// A layer that only normalises, norm(x + 0): its systems have no modes and GELU(0) = 0.
+    fn final_norm(&mut self, norm: &Norm) -> Result<Layer, StreamError> {
+        self.place = "the last norm".to_string();
+        let mut layer = Layer::default();
+        let silent = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, Vec::new(), &[], 0.0)?;
+        self.bank(&mut layer, &vec![silent; self.channels])?;
+        (layer.norm, layer.norm_at) = self.norm(norm)?;
         Ok(layer)
     }
 
