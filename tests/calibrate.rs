@@ -179,6 +179,26 @@ fn statistics_are_sums_over_what_is_heard() {
 }
 
 #[test]
+fn padding_is_silence() {
+    let (model, data) = (usual(), data(9));
+    let steps = LENGTH - 7;
+    let short: Vec<_> = data
+        .iter()
+        .map(|u| Sequence::Values(&u[..2 * steps]))
+        .collect();
+    let of = |length| {
+        let network = Network::new(&model, length, Run::Fft).unwrap();
+        input_statistics(&network, &short).unwrap()
+    };
+    let share = steps as f64 / LENGTH as f64;
+    for (padded, alone) in of(LENGTH).iter().zip(of(steps)) {
+        let (padded, alone) = (padded.autocorrelation(), alone.autocorrelation());
+        assert!((padded.rows(0, steps) - alone * share).amax() < 1e-12);
+        assert!(padded.rows(steps, LENGTH - steps).amax() < 1e-12);
+    }
+}
+
+#[test]
 fn what_is_gathered_does_not_depend_on_the_threads() {
     let (model, data) = (usual(), data(45));
     let gather = || Calibration::gather(&model, LENGTH, &views(&data), "here").unwrap();
@@ -209,9 +229,11 @@ fn moved(model: &Model, layer: usize, channel: usize, mode: usize, step: f64) ->
 #[test]
 fn slopes_are_differences_of_the_logits() {
     let data = data(1);
-    let sequence = Sequence::Values(&data[0]);
     let combination = [0.7, -0.3, 0.1, -0.5];
-    for model in every_model() {
+    let whole = every_model().into_iter().map(|model| (model, LENGTH));
+    // Of a shorter sequence no step of the padding is felt.
+    for (model, steps) in whole.chain([(usual(), LENGTH - 7)]) {
+        let sequence = Sequence::Values(&data[0][..2 * steps]);
         let value = |model: &Model| {
             let network = Network::new(model, LENGTH, Run::Fft).unwrap();
             let logits = network.logits(sequence).unwrap();
@@ -283,13 +305,13 @@ fn data_that_do_not_fit_are_named() {
         matches!(none, CalibrateError::Infer(InferError::NoSequences)),
         "{none}"
     );
-    let short = gather(&model, LENGTH + 1, &views(&data));
+    let long = gather(&model, LENGTH - 1, &views(&data));
     assert!(
         matches!(
-            short,
+            long,
             CalibrateError::Infer(InferError::Sequence { index: 0, .. })
         ),
-        "{short}"
+        "{long}"
     );
     let empty = gather(&model, 0, &[Sequence::Values(&[])]);
     let CalibrateError::Infer(InferError::Statistics { source, .. }) = &empty else {

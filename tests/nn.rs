@@ -203,6 +203,39 @@ fn a_padded_sequence_gives_the_logits_of_the_short_one() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn short_sequences_pool_their_own_steps_on_the_host_too() -> Outcome {
+    let lengths = vec![LENGTH, 1, 20, 33, 52];
+    for (index, architecture) in architectures().iter().enumerate() {
+        let model = trained_statistics(random_model(architecture, LENGTH, 3)?);
+        let host = infer::Network::new(&model, LENGTH, infer::Path::Fft)?;
+        let (mut values, mut tokens) = (values(), tokens());
+        let (mut expected, inputs) = (Vec::new(), architecture.inputs.unwrap_or(0));
+        for (item, &length) in lengths.iter().enumerate() {
+            let (first, last) = (item * LENGTH, (item + 1) * LENGTH);
+            values[(first + length) * inputs..last * inputs].fill(0.0);
+            tokens[first + length..last].fill(0);
+            let own = first..first + length;
+            let sequence = match inputs {
+                0 => Sequence::Tokens(&tokens[own]),
+                _ => Sequence::Values(&values[own.start * inputs..own.end * inputs]),
+            };
+            expected.extend(host.logits(sequence)?);
+        }
+        let steps = match inputs {
+            0 => Tensor::from_vec(tokens, (BATCH, LENGTH), &Device::Cpu)?,
+            _ => Tensor::from_vec(values, (BATCH, LENGTH, inputs), &Device::Cpu)?,
+        };
+        let lengths = Some(lengths.clone());
+        let padded = Input { steps, lengths };
+        let options = options(architecture, DType::F64);
+        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let far = worst(&outputs(&network, &padded)?, &expected);
+        assert!(far < 1e-9, "architecture {index}: {far:e}");
+    }
+    Ok(())
+}
+
 /// A checkpoint of trained weights: the file, and the length of its sequences.
 fn check_checkpoint(path: &std::path::Path, length: usize) -> Outcome {
     let declared = Declared {

@@ -246,9 +246,8 @@ impl Heard {
         }
         let source: Source = source.parse()?;
         let (data, origin) = read(&source, sequences, printer)?;
-        remark_on_padding(&data, printer);
         let length = data.length();
-        let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.sequence(i)).collect();
+        let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
         let calibration = Calibration::gather(&checkpoint.model, length, &listed, &origin)?;
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {
@@ -260,7 +259,7 @@ impl Heard {
     /// The sequences; none where only their statistics are known.
     pub(super) fn listed(&self) -> Vec<Sequence<'_>> {
         match &self.data {
-            Some(data) => (0..data.len()).map(|i| data.sequence(i)).collect(),
+            Some(data) => (0..data.len()).map(|i| data.unpadded(i)).collect(),
             None => Vec::new(),
         }
     }
@@ -319,20 +318,6 @@ fn read(
         bail!("{source} has no sequences");
     }
     Ok((data.sample(count, sequences.calibration_seed)?, origin))
-}
-
-fn remark_on_padding(data: &Dataset, printer: &Printer) {
-    let length = data.length();
-    let padded = data
-        .lengths()
-        .map_or(0, |lengths| lengths.iter().filter(|&&l| l < length).count());
-    if padded > 0 {
-        let text = format!(
-            "{padded} of {} calibration sequences are padded to {length} steps; the padding counts",
-            data.len()
-        );
-        printer.note("note", &text);
-    }
 }
 
 /// Says so when kernels are longer than the sequences: what comes later is not heard.

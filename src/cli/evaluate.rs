@@ -405,7 +405,7 @@ pub(super) fn in_batches(
     let mut logits = Vec::with_capacity(count);
     for first in (0..count).step_by(BATCH) {
         let batch = first..(first + BATCH).min(count);
-        let sequences: Vec<_> = batch.map(|index| data.sequence(index)).collect();
+        let sequences: Vec<_> = batch.map(|index| data.unpadded(index)).collect();
         logits.extend(run(&sequences)?);
         progress.inc(sequences.len() as u64);
     }

@@ -239,6 +239,21 @@ impl Dataset {
         }
     }
 
+    /// One sequence without its padding; of an empty one the first step stays.
+    ///
+    /// # Panics
+    /// If the index is not below [`Dataset::len`].
+    pub fn unpadded(&self, index: usize) -> Sequence<'_> {
+        let steps = self.lengths.as_ref().map_or(self.length, |all| all[index]);
+        let steps = steps.max(1);
+        match (self.sequence(index), self.width()) {
+            (Sequence::Values(values), width) => {
+                Sequence::Values(&values[..steps * width.unwrap_or(1)])
+            }
+            (Sequence::Tokens(tokens), _) => Sequence::Tokens(&tokens[..steps]),
+        }
+    }
+
     /// The sequences at `indices` as host arrays, in that order.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use crate::control::StatisticsError;
 use crate::infer::InferError;
 use crate::infer::Network;
 use crate::infer::Sequence;
+use crate::infer::Signal;
 use crate::infer::layer::Trace;
 use crate::infer::layer::normalised_backward;
 use crate::model::Pooling;
@@ -57,7 +58,7 @@ impl Network<'_> {
         combinations: &[Vec<f64>],
         mut show: impl FnMut(usize, DMatrix<f64>, Vec<DMatrix<f64>>),
     ) -> Result<Vec<f64>, InferError> {
-        let mut x = self.encode(sequence)?;
+        let Signal { mut x, steps } = self.encode(sequence)?;
         let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             let (next, trace) = layer.forward_traced(x);
@@ -65,8 +66,8 @@ impl Network<'_> {
             x = next;
         }
         let slopes = combinations.iter();
-        let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(&x, c)).collect();
-        let logits = self.head(x);
+        let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(&x, steps, c)).collect();
+        let logits = self.head(x, steps);
         for (index, (layer, trace)) in self.layers.iter().zip(traces).enumerate().rev() {
             let passed = slopes.into_iter();
             let passed = passed.map(|slope| layer.backward(&trace, slope));
@@ -78,8 +79,8 @@ impl Network<'_> {
     }
 
     /// The derivative of a combination of the logits by the last layer's output x.
-    fn head_slope(&self, x: &DMatrix<f64>, combination: &[f64]) -> DMatrix<f64> {
-        let slope = self.pooled_slope(x.shape(), combination);
+    fn head_slope(&self, x: &DMatrix<f64>, steps: usize, combination: &[f64]) -> DMatrix<f64> {
+        let slope = self.pooled_slope(x.shape(), steps, combination);
         match &self.model.final_norm {
             Some(norm) => normalised_backward(norm, x, &slope),
             None => slope,
@@ -90,6 +91,7 @@ impl Network<'_> {
     fn pooled_slope(
         &self,
         (length, channels): (usize, usize),
+        steps: usize,
         combination: &[f64],
     ) -> DMatrix<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
@@ -98,17 +100,12 @@ impl Network<'_> {
         let mut slope = DMatrix::zeros(length, channels);
         let row = pooled.transpose();
         match head.pooling {
-            Some(Pooling::Last) => slope.row_mut(length - 1).copy_from(&row),
+            Some(Pooling::Last) => slope.row_mut(steps - 1).copy_from(&row),
             // Without pooling the combination is taken at every step, and the sum counts.
             pooling => {
-                let share = if pooling.is_some() {
-                    length as f64
-                } else {
-                    1.0
-                };
-                slope
-                    .row_iter_mut()
-                    .for_each(|mut out| out.copy_from(&(&row / share)));
+                let share = if pooling.is_some() { steps as f64 } else { 1.0 };
+                let own = slope.row_iter_mut().take(steps);
+                own.for_each(|mut out| out.copy_from(&(&row / share)));
             }
         }
         slope

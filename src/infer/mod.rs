@@ -43,13 +43,23 @@ pub enum Path {
     Recurrence,
 }
 
-/// One input sequence.
+/// One input sequence, of at most the L steps that the network was prepared for. A shorter one is
+/// padded with zeros or token 0, which only layers that run backwards in time hear; its own steps
+/// alone are pooled.
 #[derive(Debug, Clone, Copy)]
 pub enum Sequence<'a> {
-    /// L × inputs numbers, step by step.
+    /// Steps × inputs numbers, step by step.
     Values(&'a [f32]),
-    /// L indices into an embedding.
+    /// Indices into an embedding, one for each step.
     Tokens(&'a [u32]),
+}
+
+/// A sequence on its way through the network.
+struct Signal {
+    /// L × H, padding included.
+    x: DMatrix<f64>,
+    /// Steps that are no padding.
+    steps: usize,
 }
 
 /// Why a model cannot run on given data.
@@ -63,7 +73,7 @@ pub enum InferError {
         missing: &'static str,
     },
     /// The data have the wrong width or length.
-    #[error("a sequence holds {found} values, expected {steps} steps of {inputs}")]
+    #[error("a sequence holds {found} values, expected {steps} steps of {inputs}, or fewer")]
     Values {
         /// Numbers found.
         found: usize,
@@ -170,23 +180,25 @@ impl<'a> Network<'a> {
     /// # Errors
     /// An [`InferError`] that says how the sequence does not fit the model.
     pub fn logits(&self, sequence: Sequence<'_>) -> Result<Vec<f64>, InferError> {
-        let mut x = self.encode(sequence)?;
+        let Signal { mut x, steps } = self.encode(sequence)?;
         for layer in &self.layers {
             x = layer.forward(x);
         }
-        Ok(self.head(x))
+        Ok(self.head(x, steps))
     }
 
-    /// The logits from the last layer's output.
-    fn head(&self, x: DMatrix<f64>) -> Vec<f64> {
+    /// The logits from the last layer's output, of which so many steps are no padding.
+    fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
         let head = self.model.head.as_ref().expect("new() asked for a head");
         let x = match &self.model.final_norm {
             Some(norm) => normalised(norm, x),
             None => x,
         };
         let pooled = match head.pooling {
-            Some(Pooling::Mean) => DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).mean()),
-            Some(Pooling::Last) => x.rows(self.length.saturating_sub(1), 1).into_owned(),
+            Some(Pooling::Mean) => {
+                DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).rows(0, steps).mean())
+            }
+            Some(Pooling::Last) => x.rows(steps - 1, 1).into_owned(),
             None => x,
         };
         let logits = apply_linear(&head.linear, &pooled);
@@ -194,16 +206,17 @@ impl<'a> Network<'a> {
     }
 
     /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
-    /// the normalisation where that comes first. Ends with layer `last`.
+    /// the normalisation where that comes first; then the steps that are no padding. Ends with
+    /// layer `last`.
     pub(super) fn listen(
         &self,
         sequence: Sequence<'_>,
         last: usize,
-        mut show: impl FnMut(usize, &DMatrix<f64>),
+        mut show: impl FnMut(usize, &DMatrix<f64>, usize),
     ) -> Result<(), InferError> {
-        let mut x = self.encode(sequence)?;
+        let Signal { mut x, steps } = self.encode(sequence)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            show(index, &layer.heard(&x));
+            show(index, &layer.heard(&x), steps);
             if index >= last || index + 1 == self.layers.len() {
                 break;
             }
@@ -228,7 +241,7 @@ impl<'a> Network<'a> {
         logits.collect()
     }
 
-    fn encode(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
+    fn encode(&self, sequence: Sequence<'_>) -> Result<Signal, InferError> {
         let encoder = self
             .model
             .encoder
@@ -237,19 +250,15 @@ impl<'a> Network<'a> {
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.nrows();
-                if values.len() != self.length * inputs {
-                    return Err(InferError::Values {
-                        found: values.len(),
-                        steps: self.length,
-                        inputs,
-                    });
-                }
+                let steps = self.steps(values.len(), inputs)?;
                 if let Some(index) = values.iter().position(|value| !value.is_finite()) {
                     return Err(InferError::NotFinite { index });
                 }
-                let steps = values.iter().map(|&value| f64::from(value));
-                let u = DMatrix::from_row_iterator(self.length, inputs, steps);
-                Ok(apply_linear(linear, &u))
+                let padding = std::iter::repeat(0.0);
+                let padded = values.iter().map(|&value| f64::from(value)).chain(padding);
+                let u = DMatrix::from_row_iterator(self.length, inputs, padded);
+                let x = apply_linear(linear, &u);
+                Ok(Signal { x, steps })
             }
             (Encoder::Embedding(table), Sequence::Tokens(tokens)) => self.embed(table, tokens),
             (Encoder::Linear(_), Sequence::Tokens(_)) => Err(InferError::Kind {
@@ -265,16 +274,24 @@ impl<'a> Network<'a> {
         }
     }
 
-    fn embed(&self, table: &DMatrix<f64>, tokens: &[u32]) -> Result<DMatrix<f64>, InferError> {
-        if tokens.len() != self.length {
+    /// Whole steps in so many values, 1 to L.
+    fn steps(&self, found: usize, inputs: usize) -> Result<usize, InferError> {
+        let steps = found / inputs.max(1);
+        if steps * inputs != found || steps == 0 || steps > self.length {
             return Err(InferError::Values {
-                found: tokens.len(),
+                found,
                 steps: self.length,
-                inputs: 1,
+                inputs,
             });
         }
+        Ok(steps)
+    }
+
+    fn embed(&self, table: &DMatrix<f64>, tokens: &[u32]) -> Result<Signal, InferError> {
+        let steps = self.steps(tokens.len(), 1)?;
         let mut x = DMatrix::zeros(self.length, table.nrows());
-        for (step, &token) in tokens.iter().enumerate() {
+        let padded = tokens.iter().chain(std::iter::repeat(&0));
+        for (step, &token) in padded.take(self.length).enumerate() {
             if token as usize >= table.ncols() {
                 return Err(InferError::Token {
                     token,
@@ -284,6 +301,6 @@ impl<'a> Network<'a> {
             }
             x.set_row(step, &table.column(token as usize).transpose());
         }
-        Ok(x)
+        Ok(Signal { x, steps })
     }
 }

@@ -21,8 +21,8 @@ const GROUPS_HELD: usize = 8;
 pub(super) trait Gather: Send {
     /// Nothing yet.
     fn zeros(length: usize, channels: usize) -> Self;
-    /// Adds a sequence, L × H.
-    fn add(&mut self, heard: &DMatrix<f64>);
+    /// Adds a sequence, L × H, of which so many steps are no padding.
+    fn add(&mut self, heard: &DMatrix<f64>, steps: usize);
     /// Adds other sums.
     fn merge(&mut self, other: &Self);
 }
@@ -45,8 +45,8 @@ pub(super) fn gathered<T: Gather>(
             let mut sums = empty();
             for (i, &sequence) in members.iter().enumerate() {
                 let index = (part * GROUPS_HELD + group) * GROUP + i;
-                let heard = network.listen(sequence, blocks.len(), |layer, heard| {
-                    sums[layer].add(heard);
+                let heard = network.listen(sequence, blocks.len(), |layer, heard, steps| {
+                    sums[layer].add(heard, steps);
                 });
                 heard.map_err(|source| InferError::Sequence {
                     index,
@@ -80,13 +80,14 @@ impl Gather for Sums {
         }
     }
 
-    fn add(&mut self, heard: &DMatrix<f64>) {
-        let length = heard.nrows();
-        let mut padded = vec![0.0; 2 * length];
+    /// Padding counts as silence: no error there reaches what is pooled.
+    fn add(&mut self, heard: &DMatrix<f64>, steps: usize) {
+        let mut padded = vec![0.0; 2 * heard.nrows()];
         for (h, column) in heard.column_iter().enumerate() {
-            self.values[h] += column.sum();
-            padded[..length].copy_from_slice(column.as_slice());
-            padded[length..].fill(0.0);
+            let own = &column.as_slice()[..steps];
+            self.values[h] += own.iter().sum::<f64>();
+            padded[..steps].copy_from_slice(own);
+            padded[steps..].fill(0.0);
             let spectrum = Convolver::transform(&mut padded);
             for (sum, value) in self.power.column_mut(h).iter_mut().zip(&spectrum) {
                 *sum += value.norm_sqr();
@@ -136,7 +137,7 @@ pub fn heard(
     let numbered = sequences.par_iter().enumerate();
     let inputs = numbered.map(|(index, &sequence)| {
         let mut kept = DMatrix::zeros(0, 0);
-        let run = network.listen(sequence, layer, |at, heard| {
+        let run = network.listen(sequence, layer, |at, heard, _| {
             if at == layer {
                 kept = heard.clone();
             }
@@ -153,8 +154,8 @@ pub fn heard(
 }
 
 /// The statistics of what every layer hears when the model runs on the given sequences: one for
-/// each block. Sequences run on all cores; the result does not depend on their number. Memory
-/// O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
+/// each block. Padding counts as silence. Sequences run on all cores; the result does not depend on
+/// their number. Memory O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
 ///
 /// # Errors
 /// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] for

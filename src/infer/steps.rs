@@ -26,7 +26,7 @@ impl Gather for Moments {
     }
 
     /// Welford's update.
-    fn add(&mut self, heard: &DMatrix<f64>) {
+    fn add(&mut self, heard: &DMatrix<f64>, _: usize) {
         self.count += 1.0;
         let entries = self.mean.iter_mut().zip(self.squares.iter_mut());
         for ((mean, squares), value) in entries.zip(heard.iter()) {

@@ -252,7 +252,7 @@ impl<'a> Study<'a> {
         if let Some(count) = settings.calibrate {
             let count = count.min(sets.train.len());
             let data = sets.train.sample(count, self.prepared.seed)?;
-            let listed: Vec<Sequence<'_>> = (0..count).map(|i| data.sequence(i)).collect();
+            let listed: Vec<Sequence<'_>> = (0..count).map(|i| data.unpadded(i)).collect();
             let origin = format!("{count} training sequences");
             let calibration = Calibration::gather(model, length, &listed, &origin)?;
             let balanced = Balanced::new(model, &calibration, &listed, WeightChoice::Auto)?;
