@@ -118,7 +118,7 @@ fn main() {
     let number = arguments.iter().find_map(|text| text.parse().ok());
     let picture = arguments.iter().find(|text| text.ends_with(".svg"));
     let channels: usize = number.unwrap_or(256);
-    let mut curves = Vec::new();
+    let (mut curves, mut sizes) = (Vec::new(), Vec::new());
     println!("{channels} channels, {LAYERS} layers; microseconds, best round of {ROUNDS}");
     println!(
         "mixing  entries  pairs  streams   bytes     floor   median  p99   mean  median/floor"
@@ -126,27 +126,32 @@ fn main() {
     for gated in [false, true] {
         for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
             let rows = [32, 16, 8, 4, 2].map(|modes| {
-                let [mean, floor] = row(channels, modes, (gated, entries), 1);
-                [modes as f64, mean, floor]
+                let [bytes, median, floor] = row(channels, modes, (gated, entries), 1);
+                [modes as f64, median, floor, bytes / 1024.0]
             });
             let entries = format!("{entries:?}").to_lowercase();
             let mixing = if gated { "gated" } else { "plain" };
             curves.push(curve(format!("{mixing}, {entries}"), &rows, 1));
             curves.push(curve(format!("{mixing}, {entries}: reading"), &rows, 2));
+            sizes.push(curve(format!("{mixing}, {entries}"), &rows, 3));
         }
         row(channels, 4, (gated, Entries::Full), 4);
     }
     if let Some(path) = picture {
-        let captions = Captions {
-            title: &format!("One step of {LAYERS} layers of {channels} channels"),
-            x: "pairs of states of each channel",
-            y: "microseconds",
-        };
-        std::fs::write(path, curves_svg(&curves, &captions, None)).expect("the picture's folder");
+        let title = format!("One step of {LAYERS} layers of {channels} channels");
+        draw(path, &curves, &title, "microseconds");
+        let title = format!("Weights and state of {LAYERS} layers of {channels} channels");
+        draw(&path.replace(".svg", "-bytes.svg"), &sizes, &title, "KiB");
     }
 }
 
-fn curve(name: String, rows: &[[f64; 3]], column: usize) -> Curve {
+fn draw(path: &str, curves: &[Curve], title: &str, y: &str) {
+    let x = "pairs of states of each channel";
+    let picture = curves_svg(curves, &Captions { title, x, y }, None);
+    std::fs::write(path, picture).expect("the picture's folder");
+}
+
+fn curve(name: String, rows: &[[f64; 4]], column: usize) -> Curve {
     let points = rows.iter().map(|row| (row[0], row[column])).collect();
     Curve { name, points }
 }
@@ -156,7 +161,7 @@ fn row(
     modes: usize,
     (gated, entries): (bool, Entries),
     streams: usize,
-) -> [f64; 2] {
+) -> [f64; 3] {
     let image = Image::new(&model(channels, modes, gated), entries).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));
     let mut runner = runner.expect("an image of our own");
@@ -178,5 +183,5 @@ fn row(
         best[2],
         best[0] / floor
     );
-    [best[0], floor]
+    [bytes as f64, best[0], floor]
 }
