@@ -2,15 +2,20 @@
 //!
 //! Of a state space layer the measure τ ([`layer_measure`]); of recurrent networks bounds on the
 //! Rademacher complexity ([`LayerNorms`], [`Tied`], [`FastRnn`], [`SpectralRnn`]), from numbers or
-//! from trained weights ([`of_network`]).
+//! from trained weights ([`of_network`]); of shallow transformers the constants of a finite-time
+//! analysis ([`FiniteTime`]).
 
 mod error;
+mod finite_time;
 mod measure;
 mod network;
 mod rademacher;
 
 pub use error::BoundError;
 pub use error::Caveat;
+pub use finite_time::FiniteTime;
+pub use finite_time::Radii;
+pub use finite_time::Smoothness;
 
 pub use measure::LayerMeasure;
 pub use measure::Psi;
