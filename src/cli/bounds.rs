@@ -46,20 +46,30 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
 }
 
-/// A number with its name.
+/// A number with its symbol and what it is.
 #[derive(Clone, Serialize)]
 struct Quantity {
     name: &'static str,
+    meaning: &'static str,
     value: f64,
+}
+
+/// A row of a table for each.
+fn rows(quantities: &[Quantity]) -> impl Iterator<Item = Vec<String>> + '_ {
+    quantities.iter().map(|quantity| {
+        let (name, meaning) = (quantity.name, quantity.meaning);
+        vec![format!("{name}, {meaning}"), short(quantity.value)]
+    })
 }
 
 /// A table of quantities and bounds, and below it what is to be known of them.
 fn show(quantities: &[Quantity], bounds: &[Bound], printer: &Printer) -> anyhow::Result<()> {
-    let named = quantities.iter();
-    let named = named.map(|quantity| vec![quantity.name.to_string(), short(quantity.value)]);
     let found = bounds.iter();
     let found = found.map(|bound| vec![format!("bound {}", bound.equation), short(bound.value)]);
-    printer.table(&["quantity", "value"], named.chain(found).collect())?;
+    printer.table(
+        &["quantity", "value"],
+        rows(quantities).chain(found).collect(),
+    )?;
     for bound in bounds {
         for caveat in &bound.caveats {
             printer.line(&format!("note: {}: {caveat}", bound.equation))?;

@@ -9,6 +9,7 @@ use crate::bounds::FiniteTime;
 use crate::bounds::Radii;
 use crate::bounds::Smoothness;
 use crate::cli::bounds::Quantity;
+use crate::cli::bounds::rows;
 use crate::cli::common::positive;
 use crate::cli::common::short;
 use crate::cli::printer::Printer;
@@ -22,7 +23,7 @@ Examples:
 The number of tokens is in none of the bounds.";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(super) struct Arguments {
     /// Heads m, an even number.
     #[arg(long, value_name = "M", value_parser = positive, default_value_t = 256)]
@@ -78,9 +79,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     if printer.is_json() {
         return printer.json(&document);
     }
-    let rows = document.quantities.iter();
-    let rows = rows.map(|quantity| vec![quantity.name.to_string(), short(quantity.value)]);
-    printer.table(&["quantity", "value"], rows.collect())?;
+    printer.table(&["quantity", "value"], rows(&document.quantities).collect())?;
     for note in &document.notes {
         printer.line(&format!("note: {note}"))?;
     }
@@ -125,39 +124,50 @@ fn probability(name: &str, value: f64) -> anyhow::Result<f64> {
 
 fn quantities(bounds: &FiniteTime, steps: usize) -> Vec<Quantity> {
     let all = [
-        ("B_U, length of a neuron", bounds.neuron()),
-        ("L1, slope of a head", bounds.lipschitz()),
-        ("L2, curvature of a head", bounds.smoothness()),
+        ("B_U", "length of a neuron", bounds.neuron()),
+        ("L1", "slope of a head", bounds.lipschitz()),
+        ("L2", "curvature of a head", bounds.smoothness()),
         (
-            "B_lin, distance to the linearisation",
+            "B_lin",
+            "distance to the linearisation",
             bounds.linearisation(),
         ),
         (
-            "the same with L2/2, as the proof",
+            "B_lin with L2/2",
+            "as in the proof",
             bounds.linearisation_tight(),
         ),
         (
-            "B_app, error of the linearised teacher",
+            "B_app",
+            "error of the linearised teacher",
             bounds.approximation(),
         ),
-        ("B_CoF, drift of the gradients", bounds.drift()),
-        ("A, gradient of the network", bounds.gradient()),
-        ("f_max, output", bounds.output()),
-        ("y_max, label", bounds.label()),
+        ("B_CoF", "drift of the gradients", bounds.drift()),
+        ("A", "gradient of the network", bounds.gradient()),
+        ("f_max", "output", bounds.output()),
+        ("y_max", "label", bounds.label()),
         (
-            "B_grad, squared gradient of the loss",
+            "B_grad",
+            "squared gradient of the loss",
             bounds.loss_gradient(),
         ),
         (
-            "Theorem 1, least loss of the steps",
+            "Theorem 1",
+            "least loss of the steps",
             bounds.least_loss(steps),
         ),
         (
-            "Theorem 1, average iterate",
+            "Theorem 1, average",
+            "loss of the average iterate",
             bounds.average_iterate_loss(steps),
         ),
     ];
-    all.map(|(name, value)| Quantity { name, value }).to_vec()
+    let each = all.map(|(name, meaning, value)| Quantity {
+        name,
+        meaning,
+        value,
+    });
+    each.to_vec()
 }
 
 /// Assumptions that fail for these numbers.

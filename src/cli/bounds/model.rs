@@ -172,7 +172,8 @@ fn tail(block: &Block, order: usize, time: Time) -> anyhow::Result<Tail> {
 
 fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     printer.heading(&format!(
-        "{}: twice the Hankel values cut off, largest of the channels (bounds the H∞ error)",
+        "{}: twice the Hankel values cut off, which bounds the H∞ error, largest of the channels; in \
+         brackets the relative H2 error of the layer",
         document.checkpoint
     ))?;
     let header: Vec<String> = document
@@ -185,7 +186,11 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         .collect();
     let rows = document.layers.iter().map(|layer| {
         let mut row = vec![layer.name.clone()];
-        row.extend(layer.tails.iter().map(|tail| short(tail.largest)));
+        let tails = layer.tails.iter();
+        row.extend(tails.map(|tail| {
+            let (bound, percent) = (short(tail.largest), 100.0 * tail.relative_h2_error);
+            format!("{bound} ({percent:.1} %)")
+        }));
         row.resize(header.len(), "-".to_string());
         row
     });

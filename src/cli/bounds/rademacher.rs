@@ -36,7 +36,7 @@ Numbers in --alpha and --beta by kind:
 Equations are those of the reweighted l1-l1 paper; docs/theory.md has them, with its errors.";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(super) struct Arguments {
     /// The network.
     #[arg(long, value_enum)]
@@ -90,7 +90,6 @@ pub(super) struct Arguments {
         long,
         value_name = "W,U,Y",
         value_delimiter = ',',
-        num_args = 3,
         required_if_eq("kind", "spectral")
     )]
     frobenius: Vec<f64>,
@@ -99,7 +98,6 @@ pub(super) struct Arguments {
         long,
         value_name = "W,U,Y",
         value_delimiter = ',',
-        num_args = 3,
         required_if_eq("kind", "spectral")
     )]
     spectral: Vec<f64>,
@@ -205,11 +203,19 @@ impl Arguments {
             each("--alpha", &self.alpha, layers)?,
             each("--beta", &self.beta, layers)?,
         )?;
-        shown.push(quantity("Lambda_0, gain of a step", norms.step_gain()));
-        shown.push(quantity("gain of the inputs", norms.input_gain()));
+        shown.push(quantity("Lambda_0", "gain of a step", norms.step_gain()));
+        shown.push(quantity(
+            "sum beta_l Lambda_l",
+            "gain of the inputs",
+            norms.input_gain(),
+        ));
         if let Some(correlation) = self.correlation {
             let joint = norms.contraction(correlation)?;
-            shown.push(quantity("joint contraction of a step", joint));
+            shown.push(quantity(
+                "max(Lambda_0, G)",
+                "joint contraction of a step",
+                joint,
+            ));
         }
         Ok(vec![match self.kind {
             Kind::OneLayer => norms.one_layer(sizes, self.input)?,
@@ -240,7 +246,11 @@ impl Arguments {
             recurrent: self.alpha[0],
             input: self.beta[0],
         };
-        shown.push(quantity("x = alpha_f (2 alpha_F - 1)", network.excess()));
+        shown.push(quantity(
+            "x = alpha_f (2 alpha_F - 1)",
+            "growth of a step",
+            network.excess(),
+        ));
         Ok(vec![
             network.exponential(sizes, self.input)?,
             network.linear(sizes, self.input)?,
@@ -265,8 +275,12 @@ impl Arguments {
     }
 }
 
-fn quantity(name: &'static str, value: f64) -> Quantity {
-    Quantity { name, value }
+fn quantity(name: &'static str, meaning: &'static str, value: f64) -> Quantity {
+    Quantity {
+        name,
+        meaning,
+        value,
+    }
 }
 
 /// One number for each layer; a single one stands for all.
