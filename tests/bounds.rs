@@ -384,7 +384,7 @@ fn the_bounds_of_a_step_of_one_layer_and_of_tied_layers_agree() {
 fn the_geometric_sum_has_its_limit_and_no_jump_there() {
     assert_eq!((geometric(1.0, 20), geometric(0.0, 20)), (20.0, 1.0));
     assert_eq!((geometric(0.3, 0), geometric(1.0, 0)), (0.0, 0.0));
-    near(geometric(1.0 + (-30f64).exp2(), 1000), 1000.000_465_195_77);
+    near(geometric(1.0 + (-30f64).exp2(), 1000), 1_000.000_465_195_77);
     for k in [1, 2, 7, 100] {
         for q in [0.1, 0.999, 1.001, 1.5, 1.0 - 1e-12, 1.0 + 1e-12] {
             let sum: f64 = (0..k).map(|i| f64::powi(q, i)).sum();
@@ -497,43 +497,57 @@ fn two_states_are_driven_apart_by_no_more_than_the_joint_constant() {
     assert_eq!(above.contraction(0.1).unwrap(), 1.0);
 }
 
-#[test]
-fn a_network_is_bounded_by_the_norms_of_its_own_weights() {
-    let training = Training {
-        samples: 8000,
-        length: 20,
-        input: 1.5,
-        state: 0.1,
-        confidence: 0.05,
-    };
-    let recurrent = [
-        DMatrix::from_row_slice(2, 2, &[0.5, -0.3, 0.1, 0.1]),
-        DMatrix::from_row_slice(2, 2, &[0.0, 0.9, -0.2, 0.2]),
-    ];
+const TRAINING: Training = Training {
+    samples: 8000,
+    length: 20,
+    input: 1.5,
+    state: 0.1,
+    confidence: 0.05,
+};
+
+/// The sizes of the weights of [`small`].
+const SMALL: Sizes = Sizes {
+    measurements: 3,
+    hidden: 2,
+    ..SIZES
+};
+
+/// W_1, W_2 with row sums 0.8, 0.9; U_1, U_2 with 0.6, 1.
+fn small() -> ([DMatrix<f64>; 2], [DMatrix<f64>; 2]) {
+    let recurrent = [[0.5, -0.3, 0.1, 0.1], [0.0, 0.9, -0.2, 0.2]];
     let input = [
-        DMatrix::from_row_slice(2, 3, &[0.1, -0.2, 0.3, 0.0, 0.0, 0.0]),
-        DMatrix::from_row_slice(2, 3, &[0.0, 0.0, 0.0, 0.5, 0.0, -0.5]),
+        [0.1, -0.2, 0.3, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.5, 0.0, -0.5],
     ];
-    let correlation = DMatrix::from_row_slice(2, 2, &[1.0, 0.25, 0.0, 1.0]);
+    (
+        recurrent.map(|rows| DMatrix::from_row_slice(2, 2, &rows)),
+        input.map(|rows| DMatrix::from_row_slice(2, 3, &rows)),
+    )
+}
+
+/// ‖G‖ = 1.25.
+fn correlation() -> DMatrix<f64> {
+    DMatrix::from_row_slice(2, 2, &[1.0, 0.25, 0.0, 1.0])
+}
+
+#[test]
+fn an_unfolded_network_is_bounded_by_the_norms_of_its_own_weights() {
+    let (recurrent, input) = small();
+    let matrix = correlation();
     let of = |correlation| {
         let weights = Weights::Unfolded {
             recurrent: &recurrent,
             input: &input,
             correlation,
         };
-        of_network(&weights, &training)
-    };
-    let sizes = Sizes {
-        measurements: 3,
-        hidden: 2,
-        ..SIZES
+        of_network(&weights, &TRAINING).unwrap()
     };
     let norms = layers(&[0.8, 0.9], &[0.6, 1.0]);
-    let expected = norms.unrolled(&sizes, &signals(1.5, 0.1)).unwrap().value;
-    let plain = of(None).unwrap();
+    let expected = norms.unrolled(&SMALL, &signals(1.5, 0.1)).unwrap().value;
+    let plain = of(None);
     near(plain.bounds[0].value, expected);
     assert!(plain.bounds[0].caveats.is_empty() && plain.contraction.is_none());
-    let joint = of(Some(&correlation)).unwrap();
+    let joint = of(Some(&matrix));
     near(joint.bounds[0].value, expected);
     near(joint.contraction.unwrap(), 1.25);
     let caveats = [
@@ -541,34 +555,36 @@ fn a_network_is_bounded_by_the_norms_of_its_own_weights() {
         Caveat::NoContraction { contraction: 1.25 },
     ];
     assert_eq!(joint.bounds[0].caveats, caveats);
+}
 
-    let fast_weights = Weights::FastRnn {
+#[test]
+fn other_networks_are_bounded_by_the_norms_of_their_own_weights() {
+    let (recurrent, input) = small();
+    let of = |weights: Weights<'_>| of_network(&weights, &TRAINING).unwrap();
+    let found = of(Weights::FastRnn {
         recurrent: &recurrent[0],
         input: &input[0],
         gates: [0.02, 0.98],
-    };
-    let found = of_network(&fast_weights, &training).unwrap();
+    });
     let fast = FastRnn {
         gate: 0.02,
         keep: 0.98,
         recurrent: 0.6,
         input: 0.14f64.sqrt(),
     };
-    near(
-        found.bounds[0].value,
-        fast.exponential(&sizes, 1.5).unwrap().value,
-    );
+    let exponential = fast.exponential(&SMALL, 1.5).unwrap().value;
+    near(found.bounds[0].value, exponential);
     near(
         found.bounds[1].value,
-        fast.linear(&sizes, 1.5).unwrap().value,
+        fast.linear(&SMALL, 1.5).unwrap().value,
     );
-
-    let sista = Weights::Sista {
+    let skip = correlation();
+    let found = of(Weights::Sista {
         recurrent: [&recurrent[0], &recurrent[1]],
         input: &input[0],
-        skip: &correlation,
+        skip: &skip,
         layers: 3,
-    };
+    });
     let tied = Tied {
         first: 0.8,
         later: 0.9,
@@ -576,28 +592,22 @@ fn a_network_is_bounded_by_the_norms_of_its_own_weights() {
         skip: 1.25,
         layers: 3,
     };
-    let found = of_network(&sista, &training).unwrap();
-    near(
-        found.bounds[0].value,
-        tied.one_step(&sizes, &signals(1.5, 0.1)).unwrap().value,
-    );
-
+    let expected = tied.one_step(&SMALL, &signals(1.5, 0.1)).unwrap().value;
+    near(found.bounds[0].value, expected);
     let output = DMatrix::from_row_slice(1, 2, &[3.0, 4.0]);
-    let spectral = Weights::Spectral {
+    let found = of(Weights::Spectral {
         recurrent: &recurrent[1],
         input: &input[0],
         output: &output,
-    };
-    let found = of_network(&spectral, &training).unwrap();
+    });
     // W*W = [[.04, -.04], [-.04, .85]]: half of .89 + √(.81² + .08²).
     let norm = ((0.89 + (0.81f64.powi(2) + 0.08f64.powi(2)).sqrt()) / 2.0).sqrt();
-    let values: Vec<f64> = found.norms.iter().map(|(_, value)| *value).collect();
-    near(values[3], norm);
-    near(values[5], 5.0);
+    near(found.norms[3].1, norm);
+    near(found.norms[5].1, 5.0);
 }
 
 #[test]
-fn numbers_and_weights_that_make_no_sense_are_named() {
+fn numbers_that_make_no_sense_are_named() {
     let value = |error: BoundError| matches!(error, BoundError::Value { .. });
     let refused =
         |alpha: &[f64], beta: &[f64]| LayerNorms::new(alpha.to_vec(), beta.to_vec()).unwrap_err();
@@ -636,25 +646,22 @@ fn numbers_and_weights_that_make_no_sense_are_named() {
         steep.unrolled(&long, &signals(0.0, 0.0)).unwrap().value,
         0.0
     );
+}
 
+#[test]
+fn weights_that_fit_no_network_are_named() {
+    let value = |error: BoundError| matches!(error, BoundError::Value { .. });
     let (square, tall) = (DMatrix::<f64>::zeros(2, 2), DMatrix::<f64>::zeros(3, 2));
     let mut holed = square.clone();
     holed[(0, 0)] = f64::NAN;
     assert!(row_sum_norm(&holed).is_nan() && spectral_norm(&holed).is_nan());
-    let training = Training {
-        samples: 10,
-        length: 2,
-        input: 1.0,
-        state: 0.0,
-        confidence: 0.5,
-    };
     let of = |recurrent: &DMatrix<f64>, input: &DMatrix<f64>| {
         let weights = Weights::FastRnn {
             recurrent,
             input,
             gates: [0.5, 0.5],
         };
-        of_network(&weights, &training).unwrap_err()
+        of_network(&weights, &TRAINING).unwrap_err()
     };
     assert!(value(of(&holed, &square)));
     assert!(matches!(of(&tall, &square), BoundError::Shape { .. }));

@@ -535,88 +535,90 @@ fn bound(document: &Value, equation: &str) -> f64 {
     bound.unwrap()["value"].as_f64().unwrap()
 }
 
+fn rademacher(arguments: &str) -> Value {
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    json(&[&["bounds", "rademacher", "--kind"], &words[..]].concat())
+}
+
+#[track_caller]
+fn near(found: f64, figure: f64) {
+    assert!((found / figure - 1.0).abs() < 1e-9, "{found}, {figure}");
+}
+
 #[test]
 fn bounds_have_their_published_figures_and_name_what_fails() {
-    let rademacher = |arguments: &str| {
-        let words = arguments.split_whitespace();
-        json(
-            &[
-                &["bounds", "rademacher", "--kind"],
-                &words.collect::<Vec<_>>()[..],
-            ]
-            .concat(),
-        )
-    };
-    let near = |found: f64, figure: f64| assert!((found / figure - 1.0).abs() < 1e-9, "{found}");
     let step = rademacher("reweighted --alpha 0.8,0.9,0.9 --beta 0.5 --state 1.2");
     near(bound(&step, "(16)"), 0.10818383426);
     let sista = rademacher("sista --alpha 0.8,0.9 --beta 0.5,0.3 --state 1.2");
     near(bound(&sista, "(18)"), 0.13801533476);
     let one = rademacher("one-layer --alpha 1 --beta 0.5 --length 20");
     near(bound(&one, "(56)"), 1.28758564650);
-    let caveats = |document: &Value| document["bounds"][0]["caveats"].to_string();
-    assert!(caveats(&one).contains("1 or more"), "{one}");
     let deep = "reweighted --layers 3 --alpha 0.9 --beta 0.5 --length 20 --state 0.1";
     near(bound(&rademacher(deep), "(15)"), 1.05054231801);
-    let joint = rademacher(&format!("{deep} --correlation 1.5 --loss-max 1"));
-    assert!(
-        caveats(&joint).contains("joint contraction is 1.5"),
-        "{joint}"
-    );
-    assert!(
-        joint["bounds"][1].to_string().contains("vacuous"),
-        "{joint}"
-    );
-    let fast = rademacher("fastrnn --alpha 3 --beta 1 --gate 0.5 --length 20");
-    assert!(
-        fast["bounds"][1].to_string().contains("(53) does not hold"),
-        "{fast}"
-    );
-    let order = rademacher("spectral --frobenius 3,2,1 --spectral 1,0.9,1.2");
-    assert!(caveats(&order).contains("an order only"), "{order}");
+    for (arguments, index, word) in [
+        ("one-layer --alpha 1 --beta 0.5 --length 20", 0, "1 or more"),
+        (
+            &format!("{deep} --correlation 1.5"),
+            0,
+            "joint contraction is 1.5",
+        ),
+        (&format!("{deep} --loss-max 1"), 1, "vacuous"),
+        (
+            "fastrnn --alpha 3 --beta 1 --gate 0.5 --length 20",
+            1,
+            "(53) does not hold",
+        ),
+        (
+            "spectral --frobenius 3,2,1 --spectral 1,0.9,1.2",
+            0,
+            "an order only",
+        ),
+    ] {
+        let caveats = rademacher(arguments)["bounds"][index]["caveats"].to_string();
+        assert!(caveats.contains(word), "{arguments}: {caveats}");
+    }
+}
 
-    let tfm = json(&["bounds", "finite-time"]);
-    let quantities = tfm["quantities"].as_array().unwrap();
+#[test]
+fn the_constants_for_transformers_are_shown_and_what_they_assume() {
+    let shown = json(&["bounds", "finite-time"]);
+    let quantities = shown["quantities"].as_array().unwrap();
     let of = |name: &str| {
         let quantity = quantities.iter().find(|quantity| quantity["name"] == name);
         quantity.unwrap()["value"].as_f64().unwrap()
     };
     near(of("B_lin"), 112.0793730313029);
     near(of("B_grad"), 788864.6271566801);
-    assert!(
-        tfm["notes"][0].as_str().unwrap().contains("vacuous"),
-        "{tfm}"
-    );
+    let note = |document: &Value| document["notes"][0].to_string();
+    assert!(note(&shown).contains("vacuous"), "{shown}");
     let tight = json(&["bounds", "finite-time", "--trust", "1,5,5"]);
-    assert!(
-        tight["notes"][0].as_str().unwrap().contains("radius of c"),
-        "{tight}"
-    );
+    assert!(note(&tight).contains("radius of c"), "{tight}");
+}
 
-    let wrong = |words: &str, message: &str| {
-        let words: Vec<&str> = ["bounds"]
-            .into_iter()
-            .chain(words.split_whitespace())
-            .collect();
-        assert_fails(&words, &[message]);
-    };
-    wrong(
-        "rademacher --kind sista --alpha 1 --beta 1,1",
-        "--alpha has 1 numbers, expected 2",
-    );
-    wrong(
-        "rademacher --kind reweighted --alpha -1 --beta 1",
-        "alpha is -1, expected",
-    );
-    wrong(
-        "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
-        "gate is 2, expected 0 to 1",
-    );
-    wrong(
-        "finite-time --trust 1,2",
-        "--trust has 2 numbers, expected 1 or 3",
-    );
-    wrong("finite-time --failure 0", "--failure is 0");
+#[test]
+fn norms_that_are_none_are_named() {
+    for (words, message) in [
+        (
+            "rademacher --kind sista --alpha 1 --beta 1,1",
+            "--alpha has 1 numbers, expected 2",
+        ),
+        (
+            "rademacher --kind reweighted --alpha -1 --beta 1",
+            "alpha is -1, expected",
+        ),
+        (
+            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
+            "gate is 2, expected 0 to 1",
+        ),
+        (
+            "finite-time --trust 1,2",
+            "--trust has 2 numbers, expected 1 or 3",
+        ),
+        ("finite-time --failure 0", "--failure is 0"),
+    ] {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        assert_fails(&[&["bounds"], &words[..]].concat(), &[message]);
+    }
     let output = run(&["bounds", "rademacher", "--kind", "fastrnn", "--alpha", "1"]);
     assert_eq!(output.status.code(), Some(2));
 }

@@ -12,9 +12,9 @@
 //!
 //! # References
 //! *A deep recurrent neural network via unfolding reweighted ℓ1-ℓ1 minimization* (key "Reweighted
-//! ℓ1-ℓ1"), equations (14) to (18), (51) to (56). Two things differ from the print: geo takes its limit k at
-//! q = 1, where the paper's quotients are 0/0; and (53), which is printed below (52) and can be
-//! negative, is corrected ([`FastRnn::linear`]).
+//! ℓ1-ℓ1"), equations (14) to (18), (51) to (56). Two things differ from the print: geo takes its
+//! limit k at q = 1, where the paper's quotients are 0/0; and (53), which is printed below (52) and
+//! can be negative, is corrected ([`FastRnn::linear`]).
 
 use std::f64::consts::LN_2;
 
@@ -379,8 +379,10 @@ impl FastRnn {
     /// (52), for inputs with ‖x_t‖₂ ≤ B:
     ///
     /// ```text
-    /// (2 α_f/√n_s) B β_F ((1 + x)^{L+1} − 1)/x,   x = α_f (2 α_F − 1);   L + 1 for the quotient at x = 0
+    /// (2 α_f/√n_s) B β_F ((1 + x)^{L+1} − 1)/x,   x = α_f (2 α_F − 1)
     /// ```
+    ///
+    /// with L + 1 for the quotient at x = 0.
     ///
     /// # Errors
     /// [`BoundError::Value`].
