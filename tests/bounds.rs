@@ -505,7 +505,7 @@ const TRAINING: Training = Training {
     confidence: 0.05,
 };
 
-/// The sizes of the weights of [`small`].
+/// The sizes of the weights of [`two_layers`].
 const SMALL: Sizes = Sizes {
     measurements: 3,
     hidden: 2,
@@ -513,7 +513,7 @@ const SMALL: Sizes = Sizes {
 };
 
 /// W_1, W_2 with row sums 0.8, 0.9; U_1, U_2 with 0.6, 1.
-fn small() -> ([DMatrix<f64>; 2], [DMatrix<f64>; 2]) {
+fn two_layers() -> ([DMatrix<f64>; 2], [DMatrix<f64>; 2]) {
     let recurrent = [[0.5, -0.3, 0.1, 0.1], [0.0, 0.9, -0.2, 0.2]];
     let input = [
         [0.1, -0.2, 0.3, 0.0, 0.0, 0.0],
@@ -532,7 +532,7 @@ fn correlation() -> DMatrix<f64> {
 
 #[test]
 fn an_unfolded_network_is_bounded_by_the_norms_of_its_own_weights() {
-    let (recurrent, input) = small();
+    let (recurrent, input) = two_layers();
     let matrix = correlation();
     let of = |correlation| {
         let weights = Weights::Unfolded {
@@ -559,7 +559,7 @@ fn an_unfolded_network_is_bounded_by_the_norms_of_its_own_weights() {
 
 #[test]
 fn other_networks_are_bounded_by_the_norms_of_their_own_weights() {
-    let (recurrent, input) = small();
+    let (recurrent, input) = two_layers();
     let of = |weights: Weights<'_>| of_network(&weights, &TRAINING).unwrap();
     let found = of(Weights::FastRnn {
         recurrent: &recurrent[0],

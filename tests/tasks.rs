@@ -29,6 +29,23 @@ fn tasks_do_not_depend_on_threads_and_a_larger_set_begins_with_the_smaller() {
     }
 }
 
+/// A sum over the bits of all numbers, as one machine once made them.
+#[test]
+fn films_signals_and_teachers_are_the_same_on_every_machine() {
+    let bits = |values: &[f32]| values.iter().map(|x| u64::from(x.to_bits())).sum::<u64>();
+    for (text, inputs) in [
+        ("sprites:frames=3,size=8,count=20", 1_333_831_811_126),
+        ("sparse:size=16,frames=3,count=20", 2_134_590_278_687),
+        ("teacher:length=5,width=3,heads=6,count=20", 657_203_899_479),
+    ] {
+        let data = train(text);
+        let found: u64 = (0..20).map(|i| bits(values(&data, i))).sum();
+        assert_eq!(found, inputs, "{text}");
+    }
+    let teacher = train("teacher:length=5,width=3,heads=6,count=20");
+    assert_eq!(bits(answers(&teacher)), 48_669_599_814);
+}
+
 #[test]
 fn recall_asks_for_its_first_symbol() {
     let data = train("recall:delay=20,classes=3,distractors=5,count=500");
