@@ -573,6 +573,11 @@ fn bounds_have_their_published_figures_and_name_what_fails() {
             0,
             "an order only",
         ),
+        (
+            "l1-l1 --alpha 1,1 --beta 1 --length 9",
+            0,
+            "the 9 steps of the sequence play no part",
+        ),
     ] {
         let caveats = rademacher(arguments)["bounds"][index]["caveats"].to_string();
         assert!(caveats.contains(word), "{arguments}: {caveats}");
@@ -609,6 +614,10 @@ fn norms_that_are_none_are_named() {
         (
             "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
             "gate is 2, expected 0 to 1",
+        ),
+        (
+            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 1 --state 1",
+            "--state plays no part",
         ),
         (
             "finite-time --trust 1,2",

@@ -474,7 +474,7 @@ fn assert_films(data: &Dataset, width: usize) {
         let frames: Vec<&[f32]> = film.chunks_exact(width).collect();
         assert!(frames.windows(2).all(|pair| pair[0] != pair[1]));
         let bright = |frame: &&[f32]| frame.iter().any(|&x| x > 0.5);
-        assert!(frames.iter().all(|frame| bright(frame)));
+        assert!(frames.iter().all(bright));
     }
 }
 

@@ -84,6 +84,12 @@ pub enum Caveat {
         /// The constant.
         contraction: f64,
     },
+    /// A bound for one step, asked of a longer sequence.
+    #[error("a bound on one step only: the {steps} steps of the sequence play no part")]
+    OneStep {
+        /// Steps of the sequence.
+        steps: usize,
+    },
     /// (53) is for slow gates only.
     #[error(
         "x = alpha_f (2 alpha_F - 1) = {} is above 1/(2L) = {}: (53) does not hold, use (52)",

@@ -321,7 +321,7 @@ impl Tied {
     ///   · √(β_1² geo(α_2, n)² B_x² + (α_1 α_2^{n−1} + β_2 geo(α_2, n−1))² B_h²)
     /// ```
     ///
-    /// `sizes.length` plays no part.
+    /// `sizes.length` plays no part; above 1 it gives [`Caveat::OneStep`].
     ///
     /// # Errors
     /// [`BoundError::Value`].
@@ -341,9 +341,13 @@ impl Tied {
         let path = self.first * power(self.later, self.layers - 1);
         let skip = self.skip * geometric(self.later, self.layers - 1);
         let first = (2.0 * sizes.per_sample(self.layers, 1)).sqrt();
-        let sizes = (input * signals.input).hypot((path + skip) * signals.state);
+        let moved = (input * signals.input).hypot((path + skip) * signals.state);
         let equation = if self.skip == 0.0 { "(17)" } else { "(18)" };
-        Ok(Bound::new(equation, first * sizes, Vec::new()))
+        let caveats = match sizes.length {
+            1 => Vec::new(),
+            steps => vec![Caveat::OneStep { steps }],
+        };
+        Ok(Bound::new(equation, first * moved, caveats))
     }
 }
 

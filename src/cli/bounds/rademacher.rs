@@ -151,6 +151,7 @@ struct Document {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    arguments.check()?;
     let sizes = arguments.sizes();
     let mut quantities = Vec::new();
     let mut bounds = match arguments.kind {
@@ -180,6 +181,24 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 impl Arguments {
+    /// Nothing that was asked for is left out in silence.
+    fn check(&self) -> anyhow::Result<()> {
+        let (kind, stack) = (self.kind, [Kind::Reweighted, Kind::OneLayer]);
+        let starts = [Kind::Reweighted, Kind::L1L1, Kind::Sista];
+        let unused = [
+            ("--state", self.state != 0.0 && !starts.contains(&kind)),
+            (
+                "--correlation",
+                self.correlation.is_some() && !stack.contains(&kind),
+            ),
+            ("--gate", self.gate.is_some() && kind != Kind::FastRnn),
+        ];
+        if let Some((name, _)) = unused.iter().find(|(_, unused)| *unused) {
+            bail!("{name} plays no part in this --kind, expected it left out");
+        }
+        Ok(())
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes {
             samples: self.samples,
