@@ -1,7 +1,12 @@
-//! The generalisation measure: its invariants, and the rescaling that rests on it.
+//! The generalisation measure: its invariants, and the rescaling that rests on it. The Rademacher
+//! bounds: figures of an independent script, and the paper's own cross-checks.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use hankelite::bounds::{StepStatistics, filter_norm, layer_measure, psi, psi_gradient};
+use hankelite::bounds::{
+    BoundError, Caveat, FastRnn, LayerNorms, Risk, Signals, Sizes, SpectralRnn, StepStatistics,
+    Tied, Training, Weights, filter_norm, geometric, layer_measure, of_network, psi, psi_gradient,
+    row_sum_norm, spectral_norm,
+};
 use hankelite::calibrate::{Rescale, rescale};
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Plan, Rule, reduce};
@@ -245,4 +250,424 @@ fn rescaling_gives_every_layer_in_order_the_measure_asked_for() {
     }
     assert!(measures(&cut)[0] != measures(&model)[0]);
     assert!(rescale(&cut, Rescale::Match, None, data).is_err());
+}
+
+const SIZES: Sizes = Sizes {
+    samples: 8000,
+    measurements: 51,
+    hidden: 1024,
+    length: 20,
+};
+
+const ONE_STEP: Sizes = Sizes { length: 1, ..SIZES };
+
+fn signals(input: f64, state: f64) -> Signals {
+    Signals { input, state }
+}
+
+fn layers(alpha: &[f64], beta: &[f64]) -> LayerNorms {
+    LayerNorms::new(alpha.to_vec(), beta.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn near(found: f64, expected: f64) {
+    let error = (found / expected - 1.0).abs();
+    assert!(
+        error < 1e-12,
+        "{found}, expected {expected}: {error:.1e} apart"
+    );
+}
+
+/// Figures of `tests/reference/bounds.py`, 16 of its 40 digits; the first five agree with those
+/// published in the specification to their eleven or twelve digits.
+#[test]
+fn complexities_are_those_of_the_reference_script() {
+    let step = layers(&[0.8, 0.9, 0.9], &[0.5; 3]);
+    let bound = step
+        .reweighted(&ONE_STEP, &signals(1.0, 1.2), None)
+        .unwrap();
+    near(bound.value, 0.108183834263196);
+    assert_eq!((bound.equation, &bound.caveats[..]), ("(16)", &[][..]));
+    let sista = Tied {
+        first: 0.8,
+        later: 0.9,
+        input: 0.5,
+        skip: 0.3,
+        layers: 3,
+    };
+    let bound = sista.one_step(&SIZES, &signals(1.0, 1.2)).unwrap();
+    near(bound.value, 0.1380153347627038);
+    let one = |alpha: f64| layers(&[alpha], &[0.5]).one_layer(&SIZES, 1.0).unwrap();
+    near(one(0.9).value, 0.5655226455507278);
+    near(one(1.0).value, 1.287585646502005);
+    let deep = layers(&[0.9; 3], &[0.5; 3]);
+    let bound = deep.reweighted(&SIZES, &signals(1.0, 0.1), None).unwrap();
+    near(bound.value, 1.050542318014899);
+    assert_eq!(bound.caveats, [Caveat::FixedActivation]);
+    near(
+        fast(0.02, 0.9).exponential(&SIZES, 1.5).unwrap().value,
+        0.0116108752832842,
+    );
+    near(
+        fast(0.02, 0.5).exponential(&SIZES, 1.5).unwrap().value,
+        0.009861059780774073,
+    );
+    let spectral = SpectralRnn {
+        frobenius: [3.0, 2.0, 1.0],
+        spectral: [1.1, 0.9, 1.2],
+        outputs: 10,
+    };
+    let bound = spectral.order(&SIZES, 1.5, 0.05).unwrap();
+    near(bound.value, 15519.4114623515);
+    assert_eq!(
+        bound.caveats,
+        [
+            Caveat::OrderOnly,
+            Caveat::Growth {
+                gain: 1.1,
+                steps: 19
+            }
+        ]
+    );
+    let risk = Risk {
+        loss_max: 3.0,
+        confidence: 0.05,
+    };
+    let gap = risk.gap(0.25, 8000).unwrap();
+    near(gap.value, 0.8971812669906018);
+    assert!(gap.caveats.is_empty());
+    let vacuous = risk.gap(1.5, 8000).unwrap().caveats;
+    assert_eq!(vacuous, [Caveat::Vacuous { loss_max: 3.0 }]);
+}
+
+fn fast(gate: f64, recurrent: f64) -> FastRnn {
+    FastRnn {
+        gate,
+        keep: 1.0 - gate,
+        recurrent,
+        input: 0.7,
+    }
+}
+
+#[test]
+fn the_bounds_of_a_step_of_one_layer_and_of_tied_layers_agree() {
+    let inputs = signals(1.3, 0.7);
+    for depth in 1..8 {
+        let tied = Tied {
+            first: 1.1,
+            later: 0.6,
+            input: 0.4,
+            skip: 0.0,
+            layers: depth,
+        };
+        let mut alpha = vec![0.6; depth];
+        alpha[0] = 1.1;
+        let general = layers(&alpha, &vec![0.4; depth]);
+        let general = general.reweighted(&ONE_STEP, &inputs, None).unwrap();
+        let own = tied.one_step(&ONE_STEP, &inputs).unwrap();
+        near(own.value, general.value);
+        assert_eq!(own.equation, "(17)");
+        let skip = Tied { skip: 0.2, ..tied };
+        let sista = skip.one_step(&ONE_STEP, &inputs).unwrap();
+        assert_eq!(sista.equation, "(18)");
+        // One layer has nothing to skip.
+        assert_eq!(sista.value > own.value, depth > 1);
+    }
+    for alpha in [0.0, 0.5, 1.0, 1.7] {
+        let one = layers(&[alpha], &[0.4]);
+        let general = one.unrolled(&SIZES, &signals(1.3, 0.0)).unwrap();
+        near(one.one_layer(&SIZES, 1.3).unwrap().value, general.value);
+    }
+}
+
+#[test]
+fn the_geometric_sum_has_its_limit_and_no_jump_there() {
+    assert_eq!((geometric(1.0, 20), geometric(0.0, 20)), (20.0, 1.0));
+    assert_eq!((geometric(0.3, 0), geometric(1.0, 0)), (0.0, 0.0));
+    near(geometric(1.0 + (-30f64).exp2(), 1000), 1_000.000_465_195_77);
+    for k in [1, 2, 7, 100] {
+        for q in [0.1, 0.999, 1.001, 1.5, 1.0 - 1e-12, 1.0 + 1e-12] {
+            let sum: f64 = (0..k).map(|i| f64::powi(q, i)).sum();
+            near(geometric(q, k as usize), sum);
+        }
+    }
+    let value = |alpha: f64| {
+        let one = layers(&[alpha], &[0.5]);
+        one.one_layer(&SIZES, 1.0).unwrap().value
+    };
+    for offset in [1e-15, 1e-12, 1e-9] {
+        let slope = (value(1.0 + offset) / value(1.0 - offset) - 1.0) / offset;
+        // d log geo/dq = (L − 1)/2 at q = 1; rounding of 1 ± offset counts for the smallest.
+        let rounding = 40.0 * f64::EPSILON / offset;
+        assert!((slope - 19.0).abs() < 1e-3 + rounding, "{offset}: {slope}");
+    }
+}
+
+/// The corrected (53) is never below (52) where its assumption holds; the printed one always is.
+#[test]
+fn the_linear_bound_of_a_slow_gate_is_above_the_exponential_one() {
+    for length in 1..=1000 {
+        let sizes = Sizes { length, ..SIZES };
+        let limit = 0.5 / length as f64;
+        for share in [-1.0, 0.0, 1e-9, 0.3, 0.9, 1.0] {
+            for gate in [0.01, 0.3, 1.0] {
+                // x = share / (2L) by the choice of α_F, as far as it is a norm.
+                let recurrent = 0.5 * (1.0 + share * limit / gate);
+                if recurrent < 0.0 {
+                    continue;
+                }
+                let network = fast(gate, recurrent);
+                let exact = network.exponential(&sizes, 1.5).unwrap();
+                let linear = network.linear(&sizes, 1.5).unwrap();
+                assert!(linear.value >= exact.value, "L {length}, x {share}/2L");
+                // α_F was rounded: at the limit itself either may come out.
+                if share < 1.0 {
+                    assert!(linear.caveats.is_empty(), "{:?}", linear.caveats);
+                }
+                let steps = length as f64 + 1.0;
+                let printed = 2.0 * network.excess() * steps - 1.0;
+                let printed = printed / (2.0 * recurrent - 1.0);
+                let scale = 2.0 * gate / 8000f64.sqrt() * 1.5 * 0.7;
+                if share > 0.0 {
+                    assert!(scale * printed < exact.value, "{printed}");
+                }
+            }
+        }
+    }
+    // Beyond the assumption the linear one falls below, and says that it does not hold.
+    let wild = fast(0.5, 1.5);
+    let linear = wild.linear(&SIZES, 1.5).unwrap();
+    assert!(linear.value < wild.exponential(&SIZES, 1.5).unwrap().value);
+    let (excess, limit) = (1.0, 0.025);
+    assert_eq!(linear.caveats, [Caveat::TooFast { excess, limit }]);
+    let loose = FastRnn { keep: 0.9, ..wild };
+    let caveats = loose.exponential(&SIZES, 1.5).unwrap().caveats;
+    assert_eq!(caveats[0], Caveat::Gates { sum: 1.4 });
+}
+
+/// prox(u; a, b, ħ) = argmin a|v| + b|v − ħ| + ½(v − u)², as a median.
+fn prox(u: f64, a: f64, b: f64, side: f64) -> f64 {
+    let tilt = if side < 0.0 { b - a } else { a - b };
+    let mut values = [0.0, side, u + a + b, u - tilt, u - a - b];
+    values.sort_by(f64::total_cmp);
+    values[2]
+}
+
+/// Two copies of a random reweighted layer stack, driven by equal inputs from two states: they are
+/// apart by no more than the joint constant says, while Λ_0 alone is too small.
+#[test]
+fn two_states_are_driven_apart_by_no_more_than_the_joint_constant() {
+    let (hidden, depth) = (6, 3);
+    let matrix = |seed: f64, scale: f64| {
+        DMatrix::from_fn(hidden, hidden, |i, j| {
+            scale * number(seed, 1 + i * hidden + j)
+        })
+    };
+    let mut beyond = 0;
+    for trial in 0..400 {
+        let seed = f64::from(trial);
+        let recurrent: Vec<_> = (0..depth)
+            .map(|l| matrix(seed + 7.1 * l as f64, 0.2))
+            .collect();
+        let correlation = matrix(seed + 0.3, 0.35);
+        let step = |state: &DMatrix<f64>| {
+            let side = &correlation * state;
+            let mut code = state.clone();
+            for w in &recurrent {
+                code = (w * code).zip_map(&side, |u, side| prox(u + 0.4, 0.3, 0.5, side));
+            }
+            code
+        };
+        let start = |seed: f64| DMatrix::from_fn(hidden, 1, |i, _| number(seed, i));
+        let (one, other) = (start(seed + 0.5), start(seed + 0.6));
+        let apart = |a: &DMatrix<f64>, b: &DMatrix<f64>| (a - b).amax();
+        let gain = apart(&step(&one), &step(&other)) / apart(&one, &other);
+        let norms = LayerNorms::new(
+            recurrent.iter().map(row_sum_norm).collect(),
+            vec![0.0; depth],
+        );
+        let norms = norms.unwrap();
+        let joint = norms.contraction(row_sum_norm(&correlation)).unwrap();
+        assert!(gain <= joint * (1.0 + 1e-12), "{gain} {joint}");
+        beyond += usize::from(gain > norms.step_gain());
+    }
+    assert!(beyond > 20, "Λ_0 was exceeded {beyond} times");
+    let above = layers(&[0.5, 2.0], &[0.0, 0.0]);
+    assert_eq!(above.contraction(0.7).unwrap(), 1.4);
+    assert_eq!(above.contraction(0.1).unwrap(), 1.0);
+}
+
+const TRAINING: Training = Training {
+    samples: 8000,
+    length: 20,
+    input: 1.5,
+    state: 0.1,
+    confidence: 0.05,
+};
+
+/// The sizes of the weights of [`two_layers`].
+const SMALL: Sizes = Sizes {
+    measurements: 3,
+    hidden: 2,
+    ..SIZES
+};
+
+/// W_1, W_2 with row sums 0.8, 0.9; U_1, U_2 with 0.6, 1.
+fn two_layers() -> ([DMatrix<f64>; 2], [DMatrix<f64>; 2]) {
+    let recurrent = [[0.5, -0.3, 0.1, 0.1], [0.0, 0.9, -0.2, 0.2]];
+    let input = [
+        [0.1, -0.2, 0.3, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.5, 0.0, -0.5],
+    ];
+    (
+        recurrent.map(|rows| DMatrix::from_row_slice(2, 2, &rows)),
+        input.map(|rows| DMatrix::from_row_slice(2, 3, &rows)),
+    )
+}
+
+/// ‖G‖ = 1.25.
+fn correlation() -> DMatrix<f64> {
+    DMatrix::from_row_slice(2, 2, &[1.0, 0.25, 0.0, 1.0])
+}
+
+#[test]
+fn an_unfolded_network_is_bounded_by_the_norms_of_its_own_weights() {
+    let (recurrent, input) = two_layers();
+    let matrix = correlation();
+    let of = |correlation| {
+        let weights = Weights::Unfolded {
+            recurrent: &recurrent,
+            input: &input,
+            correlation,
+        };
+        of_network(&weights, &TRAINING).unwrap()
+    };
+    let norms = layers(&[0.8, 0.9], &[0.6, 1.0]);
+    let expected = norms.unrolled(&SMALL, &signals(1.5, 0.1)).unwrap().value;
+    let plain = of(None);
+    near(plain.bounds[0].value, expected);
+    assert!(plain.bounds[0].caveats.is_empty() && plain.contraction.is_none());
+    let joint = of(Some(&matrix));
+    near(joint.bounds[0].value, expected);
+    near(joint.contraction.unwrap(), 1.25);
+    let caveats = [
+        Caveat::FixedActivation,
+        Caveat::NoContraction { contraction: 1.25 },
+    ];
+    assert_eq!(joint.bounds[0].caveats, caveats);
+}
+
+#[test]
+fn other_networks_are_bounded_by_the_norms_of_their_own_weights() {
+    let (recurrent, input) = two_layers();
+    let of = |weights: Weights<'_>| of_network(&weights, &TRAINING).unwrap();
+    let found = of(Weights::FastRnn {
+        recurrent: &recurrent[0],
+        input: &input[0],
+        gates: [0.02, 0.98],
+    });
+    let fast = FastRnn {
+        gate: 0.02,
+        keep: 0.98,
+        recurrent: 0.6,
+        input: 0.14f64.sqrt(),
+    };
+    let exponential = fast.exponential(&SMALL, 1.5).unwrap().value;
+    near(found.bounds[0].value, exponential);
+    near(
+        found.bounds[1].value,
+        fast.linear(&SMALL, 1.5).unwrap().value,
+    );
+    let skip = correlation();
+    let found = of(Weights::Sista {
+        recurrent: [&recurrent[0], &recurrent[1]],
+        input: &input[0],
+        skip: &skip,
+        layers: 3,
+    });
+    let tied = Tied {
+        first: 0.8,
+        later: 0.9,
+        input: 0.6,
+        skip: 1.25,
+        layers: 3,
+    };
+    let expected = tied.one_step(&SMALL, &signals(1.5, 0.1)).unwrap().value;
+    near(found.bounds[0].value, expected);
+    let output = DMatrix::from_row_slice(1, 2, &[3.0, 4.0]);
+    let found = of(Weights::Spectral {
+        recurrent: &recurrent[1],
+        input: &input[0],
+        output: &output,
+    });
+    // W*W = [[.04, -.04], [-.04, .85]]: half of .89 + √(.81² + .08²).
+    let norm = ((0.89 + (0.81f64.powi(2) + 0.08f64.powi(2)).sqrt()) / 2.0).sqrt();
+    near(found.norms[3].1, norm);
+    near(found.norms[5].1, 5.0);
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_named() {
+    let value = |error: BoundError| matches!(error, BoundError::Value { .. });
+    let refused =
+        |alpha: &[f64], beta: &[f64]| LayerNorms::new(alpha.to_vec(), beta.to_vec()).unwrap_err();
+    for wrong in [-0.1, f64::NAN, f64::INFINITY] {
+        assert!(value(refused(&[wrong], &[0.5])) && value(refused(&[0.5], &[wrong])));
+    }
+    assert!(matches!(refused(&[], &[]), BoundError::Layers { .. }));
+    assert!(matches!(refused(&[0.5], &[]), BoundError::Layers { .. }));
+    let two = layers(&[0.5; 2], &[0.5; 2]);
+    let error = two.one_layer(&SIZES, 1.0).unwrap_err();
+    assert_eq!(error, BoundError::OneLayer { found: 2 });
+    let none = Sizes {
+        samples: 0,
+        ..SIZES
+    };
+    let error = two.unrolled(&none, &signals(1.0, 0.0)).unwrap_err();
+    assert_eq!(error.to_string(), "samples is 0, expected 1 or more");
+    assert!(value(
+        two.unrolled(&SIZES, &signals(-1.0, 0.0)).unwrap_err()
+    ));
+    assert!(value(fast(1.5, 0.5).linear(&SIZES, 1.0).unwrap_err()));
+    assert!(value(two.contraction(f64::NAN).unwrap_err()));
+    let risk = Risk {
+        loss_max: 1.0,
+        confidence: 0.0,
+    };
+    assert!(value(risk.gap(0.5, 10).unwrap_err()));
+    let steep = layers(&[100.0], &[1.0]);
+    let long = Sizes {
+        length: 1000,
+        ..SIZES
+    };
+    let bound = steep.unrolled(&long, &signals(1.0, 0.0)).unwrap();
+    assert!(bound.value.is_infinite() && bound.caveats.contains(&Caveat::Overflow));
+    assert_eq!(
+        steep.unrolled(&long, &signals(0.0, 0.0)).unwrap().value,
+        0.0
+    );
+}
+
+#[test]
+fn weights_that_fit_no_network_are_named() {
+    let value = |error: BoundError| matches!(error, BoundError::Value { .. });
+    let (square, tall) = (DMatrix::<f64>::zeros(2, 2), DMatrix::<f64>::zeros(3, 2));
+    let mut holed = square.clone();
+    holed[(0, 0)] = f64::NAN;
+    assert!(row_sum_norm(&holed).is_nan() && spectral_norm(&holed).is_nan());
+    let of = |recurrent: &DMatrix<f64>, input: &DMatrix<f64>| {
+        let weights = Weights::FastRnn {
+            recurrent,
+            input,
+            gates: [0.5, 0.5],
+        };
+        of_network(&weights, &TRAINING).unwrap_err()
+    };
+    assert!(value(of(&holed, &square)));
+    assert!(matches!(of(&tall, &square), BoundError::Shape { .. }));
+    assert!(
+        of(&square, &tall)
+            .to_string()
+            .contains("U_1 has shape (3, 2), expected (2, 2)")
+    );
 }

@@ -1,4 +1,4 @@
-//! Data sets and generated tasks against their definitions.
+//! Sources, batches and files; the generated tasks have `tests/tasks.rs`.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod common;
@@ -7,65 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use common::shared;
+use common::sources::{TASKS, answers, contents, file, refused, source, tokens, train, values};
 use hankelite::data::{Batches, DataError, Dataset, Source, SourceError, Split, Steps, Targets};
 use hankelite::infer::Sequence;
 use proptest::prelude::*;
-
-fn source(text: &str) -> Source {
-    text.parse().unwrap()
-}
-
-fn train(text: &str) -> Dataset {
-    Dataset::read(&source(text), Some(Split::Train)).unwrap()
-}
-
-/// The message of the error, without a split.
-fn refused(text: &str) -> String {
-    Dataset::read(&source(text), None).unwrap_err().to_string()
-}
-
-fn values(data: &Dataset, index: usize) -> &[f32] {
-    match data.sequence(index) {
-        Sequence::Values(values) => values,
-        Sequence::Tokens(_) => panic!("tokens"),
-    }
-}
-
-fn tokens(data: &Dataset, index: usize) -> &[u32] {
-    match data.sequence(index) {
-        Sequence::Tokens(tokens) => tokens,
-        Sequence::Values(_) => panic!("numbers"),
-    }
-}
-
-fn answers(data: &Dataset) -> &[f32] {
-    match data.targets() {
-        Targets::Values { values, width: 1 } => values,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Everything a data set holds.
-fn contents(data: &Dataset) -> hankelite::data::Batch {
-    data.batch(&(0..data.len()).collect::<Vec<_>>())
-}
-
-fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = folder.join(name);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
-
-const TASKS: [&str; 7] = [
-    "recall:delay=7,count=300,held_out=40",
-    "adding:length=11,count=300,held_out=40",
-    "copy:lag=5,count=300,held_out=40",
-    "lagged-sine:length=20,count=300,held_out=40",
-    "ar:lag=3,length=9,pairs=2,count=300,held_out=40",
-    "listops:max_length=60,min_length=10,count=300,held_out=40",
-    "waves:length=40,count=300,held_out=40",
-];
 
 #[test]
 fn a_printed_source_is_read_as_the_same_source() {
@@ -82,6 +27,8 @@ fn a_printed_source_is_read_as_the_same_source() {
         "lagged-sine:width=0.01",
         "listops",
         "copy:score=answer",
+        "mnist:a,b/mnist,order=bottom-up,count=5,seed=2",
+        "moving-digits:a,b/mnist,frames=7,size=64,digits=3,count=9,held_out=4,seed=1",
     ];
     for text in files.into_iter().chain(TASKS) {
         let first = source(text);
@@ -131,6 +78,11 @@ fn a_source_that_makes_no_sense_is_named_with_what_it_could_be() {
         SourceError::Value { .. }
     ));
     assert!(matches!(error("imdb"), SourceError::NoPath { .. }));
+    assert!(matches!(error("moving-digits"), SourceError::NoPath { .. }));
+    let both = error("mnist:x,permuted=true,order=bottom-up").to_string();
+    assert!(both.contains("expected top-down"), "{both}");
+    let odd = error("sparse:size=60").to_string();
+    assert!(odd.contains("expected a square"), "{odd}");
     assert!(matches!(error("adding:folder"), SourceError::Path { .. }));
     assert!(matches!(
         error("ar:lag=5,length=4"),
@@ -148,330 +100,6 @@ fn parts_that_are_not_there_are_errors() {
     assert!(error.hint().unwrap().contains("hold"));
     let error = Dataset::read(&source("x.safetensors"), Some(Split::Train)).unwrap_err();
     assert!(matches!(error, DataError::NoSplits { .. }), "{error}");
-}
-
-#[test]
-fn tasks_do_not_depend_on_threads_and_a_larger_set_begins_with_the_smaller() {
-    for text in TASKS {
-        let with = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-            pool.build().unwrap().install(|| contents(&train(text)))
-        };
-        let one = with(1);
-        assert_eq!(one, with(3), "{text}");
-        let fewer = contents(&train(&text.replace("count=300", "count=100")));
-        assert_eq!(fewer, contents(&train(text).take(100).unwrap()), "{text}");
-        let other = contents(&train(&format!("{text},seed=1")));
-        assert_ne!(one, other, "{text}");
-        let test = Dataset::read(&source(text), Some(Split::Test)).unwrap();
-        assert_eq!(test.len(), 40);
-        assert_ne!(
-            contents(&test.take(30).unwrap()),
-            contents(&train(text).take(30).unwrap())
-        );
-    }
-}
-
-#[test]
-fn recall_asks_for_its_first_symbol() {
-    let data = train("recall:delay=20,classes=3,distractors=5,count=500");
-    assert_eq!(
-        (data.length(), data.vocabulary(), data.classes()),
-        (22, Some(9), Some(3))
-    );
-    for (index, &label) in data.labels().unwrap().iter().enumerate() {
-        let row = tokens(&data, index);
-        assert_eq!(row[0] as usize, label);
-        assert!(row[1..21].iter().all(|token| (3..8).contains(token)));
-        assert_eq!(row[21], 8);
-    }
-}
-
-#[test]
-fn adding_marks_one_number_in_each_half_and_asks_for_their_sum() {
-    let data = train("adding:length=9,count=2000");
-    let mut marks = [0; 9];
-    for (index, answer) in answers(&data).iter().enumerate() {
-        let row = values(&data, index);
-        let marked: Vec<usize> = (0..9).filter(|t| row[2 * t + 1] == 1.0).collect();
-        assert!(
-            matches!(marked[..], [i, j] if i < 4 && j >= 4),
-            "{marked:?}"
-        );
-        assert_eq!(*answer, row[2 * marked[0]] + row[2 * marked[1]]);
-        assert_eq!(row.iter().skip(1).step_by(2).sum::<f32>(), 2.0);
-        assert!(row.iter().step_by(2).all(|u| (0.0..=1.0).contains(u)));
-        marked.iter().for_each(|t| marks[*t] += 1);
-    }
-    // 2000/4 in the first half, 2000/5 in the second; five standard errors are below 100.
-    assert!(
-        marks[..4].iter().all(|n| (400..600).contains(n)),
-        "{marks:?}"
-    );
-    assert!(
-        marks[4..].iter().all(|n| (300..500).contains(n)),
-        "{marks:?}"
-    );
-}
-
-#[test]
-fn copy_says_its_first_ten_symbols_again() {
-    for (text, masked) in [
-        ("copy:lag=7,count=50", false),
-        ("copy:lag=7,score=answer,count=50", true),
-    ] {
-        let data = train(text);
-        let Targets::StepClasses {
-            labels,
-            classes: 10,
-            mask,
-        } = data.targets()
-        else {
-            panic!("{text}");
-        };
-        for (index, answer) in labels.chunks_exact(27).enumerate() {
-            let row = tokens(&data, index);
-            assert!(row[..10].iter().all(|token| *token < 8));
-            let rest: Vec<u32> = (10..27).map(|t| if t == 17 { 9 } else { 8 }).collect();
-            assert_eq!(row[10..], rest);
-            assert!(answer[..17].iter().all(|label| *label == 8));
-            assert_eq!(answer[17..], row[..10]);
-        }
-        let counted = |mask: &Vec<bool>| mask.iter().enumerate().all(|(i, m)| *m == (i % 27 >= 17));
-        assert_eq!(mask.as_ref().map(counted), masked.then_some(true));
-    }
-}
-
-#[test]
-fn the_sine_process_has_its_mean_and_covariance() {
-    for width in [0.1, 1.0, 2.5] {
-        let text = format!("lagged-sine:length=40,width={width},count=4000");
-        let data = train(&text);
-        assert!(data.notes().is_empty());
-        let h = |t: f64| (-(t / width).powi(2)).exp() / (width * std::f64::consts::PI.sqrt());
-        for (index, &answer) in answers(&data).iter().enumerate() {
-            assert_eq!(answer, f64::from(values(&data, index)[20]).sin() as f32);
-        }
-        for lag in [0, 1, 2, 5] {
-            for first in [0, 15, 34] {
-                let product = |index: usize| {
-                    let row = values(&data, index);
-                    (f64::from(row[first]) - 1.0) * (f64::from(row[first + lag]) - 1.0)
-                };
-                let mean = (0..4000).map(product).sum::<f64>() / 4000.0;
-                let expected = h(lag as f64);
-                // Var(x y) = h(0)² + h(t)² for Gaussian x, y; five standard errors.
-                let error = ((h(0.0).powi(2) + expected.powi(2)) / 4000.0).sqrt();
-                assert!(
-                    (mean - expected).abs() < 5.0 * error,
-                    "{width} {lag} {mean} {expected}"
-                );
-            }
-        }
-    }
-    let smooth = train("lagged-sine:length=200,width=10,count=500");
-    assert!(
-        smooth.notes()[0].contains("diagonal"),
-        "{:?}",
-        smooth.notes()
-    );
-    assert_eq!(train("lagged-sine:length=1000,width=100,count=1").len(), 1);
-}
-
-#[test]
-fn trivial_answers_cost_what_the_specification_says() {
-    let loss = |text: &str| source(text).baseline().unwrap().loss;
-    let floor = |text: &str| source(text).baseline().unwrap().floor.unwrap();
-    // Figures of the specifications, to their digits.
-    for (width, constant, linear) in [
-        (1.0, 0.1646, 0.0709),
-        (0.1, 0.4975, 0.4917),
-        (0.01, 0.5, 0.5),
-    ] {
-        let text = format!("lagged-sine:width={width}");
-        assert!((loss(&text) - constant).abs() < 6e-5, "{}", loss(&text));
-        assert!((floor(&text) - linear).abs() < 6e-5, "{}", floor(&text));
-    }
-    assert!((loss("copy:lag=100") - 0.1733).abs() < 5e-5);
-    assert!((loss("ar") - 0.5263).abs() < 5e-5 && floor("ar") == 0.1);
-    assert_eq!(loss("adding"), 1.0 / 6.0);
-    // And to those of the data: five standard errors of a mean over 20000.
-    for (text, deviation) in [
-        ("adding:length=4,count=20000", 0.2),
-        ("ar:lag=1,pairs=0,count=20000", 0.75),
-        ("lagged-sine:length=2,count=20000", 0.25),
-        ("recall:delay=0,count=20000", 0.1),
-    ] {
-        let found = train(text).constant_answer().unwrap().loss;
-        let error = 5.0 * deviation / 20_000f64.sqrt();
-        assert!(
-            (found - loss(text)).abs() < error,
-            "{text}: {found} {}",
-            loss(text)
-        );
-    }
-}
-
-/// The level tells nothing of the class, and the spectrum does: a pulse train is not a sine.
-#[test]
-fn waves_are_told_by_their_form_not_by_their_level() {
-    let data = train("waves:count=4000");
-    let labels = data.labels().unwrap();
-    let power = |index: usize| {
-        let row = values(&data, index);
-        row.iter().map(|x| f64::from(x * x)).sum::<f64>() / 256.0
-    };
-    let mut counts = [0.0; 10];
-    let mut level = [0.0; 10];
-    for (index, &label) in labels.iter().enumerate() {
-        counts[label] += 1.0;
-        level[label] += power(index).ln();
-    }
-    // Standard deviation of ln power about 0.85, of a count of 400 about 19.
-    for (count, level) in counts.iter().zip(level) {
-        assert!((count - 400.0f64).abs() < 5.0 * 19.0, "{count}");
-        assert!((level / count - level_of_all(&data)).abs() < 5.0 * 0.85 / 20.0);
-    }
-}
-
-fn level_of_all(data: &Dataset) -> f64 {
-    let power = |index| {
-        values(data, index)
-            .iter()
-            .map(|x| f64::from(x * x))
-            .sum::<f64>()
-            / 256.0
-    };
-    (0..data.len()).map(|i| power(i).ln()).sum::<f64>() / data.len() as f64
-}
-
-#[test]
-fn the_autoregressive_process_keeps_its_equation() {
-    let data = train("ar:lag=3,length=12,pairs=2,scale=0.5,count=4000");
-    assert_eq!(data.width(), Some(5));
-    let x = |index: usize, t: usize| match t {
-        12 => f64::from(answers(&data)[index]),
-        t => f64::from(values(&data, index)[5 * t]) / 0.5,
-    };
-    let mean = |of: &dyn Fn(usize) -> f64| (0..4000).map(of).sum::<f64>() / 4000.0;
-    for t in [3, 7, 12] {
-        let noise = |index: usize| x(index, t) - 0.9 * x(index, t - 3);
-        let power = mean(&|index| noise(index).powi(2));
-        assert!(
-            (power - 0.1).abs() < 5.0 * 0.1 * (2f64 / 4000.0).sqrt(),
-            "{power}"
-        );
-        let shared = mean(&|index| noise(index) * x(index, t - 3));
-        assert!(
-            shared.abs() < 5.0 * (0.1f64 * 0.5263 / 4000.0).sqrt(),
-            "{shared}"
-        );
-        let variance = mean(&|index| x(index, t).powi(2));
-        assert!((variance - 0.5263).abs() < 5.0 * 0.5263 * (2f64 / 4000.0).sqrt());
-    }
-    for t in 0..12 {
-        let row = &values(&data, 1)[5 * t + 1..5 * t + 5];
-        let angles = [t as f64, t as f64 * 10_000f64.powf(-0.5)];
-        for (found, angle) in row.chunks_exact(2).zip(angles) {
-            assert!((f64::from(found[0]) - 0.5 * angle.sin()).abs() < 1e-6);
-            assert!((f64::from(found[1]) - 0.5 * angle.cos()).abs() < 1e-6);
-        }
-    }
-}
-
-/// Value and depth of the tree that begins at word `at`, by recursion over words, not tokens.
-fn evaluate(words: &[&str], at: &mut usize) -> (u32, usize) {
-    let word = words[*at];
-    *at += 1;
-    if let Ok(digit) = word.parse() {
-        return (digit, 1);
-    }
-    let (mut arguments, mut depth) = (Vec::new(), 0);
-    while words[*at] != "]" {
-        let (value, below) = evaluate(words, at);
-        arguments.push(value);
-        depth = depth.max(below);
-    }
-    *at += 1;
-    let mut sorted = arguments.clone();
-    sorted.sort_unstable();
-    let n = sorted.len();
-    let value = match word {
-        "[MIN" => sorted[0],
-        "[MAX" => sorted[n - 1],
-        "[SM" => arguments.iter().sum::<u32>() % 10,
-        "[MED" if n % 2 == 1 => sorted[n / 2],
-        "[MED" => (sorted[n / 2 - 1] + sorted[n / 2]) / 2,
-        other => panic!("{other}"),
-    };
-    (value, depth + 1)
-}
-
-/// The true tokens of every tree.
-fn trees(data: &Dataset) -> Vec<Vec<u32>> {
-    let lengths = data.lengths().unwrap().iter().enumerate();
-    lengths
-        .map(|(i, &n)| tokens(data, i)[..n].to_vec())
-        .collect()
-}
-
-#[test]
-fn trees_keep_the_published_rules_and_have_their_values() {
-    let text = "listops:min_length=20,max_length=120,max_depth=5,max_args=4,count=3000";
-    let (task, data) = (source(text), train(text));
-    assert_eq!(
-        (data.length(), data.vocabulary(), data.classes()),
-        (120, Some(16), Some(10))
-    );
-    let (mut deepest, mut counts) = (0, [0usize; 15]);
-    for (index, tree) in trees(&data).iter().enumerate() {
-        let spelled = task.spelled(tree);
-        let words: Vec<&str> = spelled.split(' ').collect();
-        let mut at = 0;
-        let (value, depth) = evaluate(&words, &mut at);
-        assert_eq!(
-            (at, value as usize),
-            (words.len(), data.labels().unwrap()[index])
-        );
-        assert!(tree.len() > 20 && tree.len() < 120);
-        assert!(
-            tokens(&data, index)[tree.len()..]
-                .iter()
-                .all(|token| *token == 0)
-        );
-        deepest = deepest.max(depth);
-        tree.iter()
-            .for_each(|token| counts[*token as usize - 1] += 1);
-    }
-    assert_eq!(deepest, 5);
-    // Digits are alike, operators are alike, and every operator is closed.
-    let within = |counts: &[usize]| {
-        let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
-        counts
-            .iter()
-            .all(|&n| (n as f64 - mean).abs() < 6.0 * mean.sqrt())
-    };
-    assert!(
-        within(&counts[..10]) && within(&counts[10..14]),
-        "{counts:?}"
-    );
-    assert_eq!(counts[10..14].iter().sum::<usize>(), counts[14]);
-}
-
-#[test]
-fn no_tree_stands_twice_or_in_two_parts() {
-    let text = "listops:min_length=3,max_length=8,max_depth=3,count=800,held_out=400";
-    let mut all = std::collections::HashSet::new();
-    for split in [Split::Train, Split::Validation, Split::Test] {
-        for tree in trees(&Dataset::read(&source(text), Some(split)).unwrap()) {
-            assert!(all.insert(tree));
-        }
-    }
-    assert_eq!(all.len(), 1600);
-    // Ten digits make ten trees of one token.
-    let few = source("listops:min_length=0,max_length=2,max_depth=1,count=1000");
-    let error = Dataset::read(&few, Some(Split::Train)).unwrap_err();
-    assert!(matches!(error, DataError::TooFew { .. }), "{error}");
 }
 
 #[test]
@@ -998,12 +626,15 @@ fn good_files(folder: &Path) -> Vec<(PathBuf, Vec<u8>, String)> {
         ("lengths", "I64", &[2], i64s(&[2, 1])),
     ]);
     let samples: Vec<i16> = (0..200).map(|i| (i * 37 % 211) as i16).collect();
-    let kinds: [(&str, Vec<u8>, &str); 7] = [
+    let images: Vec<u8> = idx.chain([9; 8]).collect();
+    let films = "moving-digits:D/mnist,frames=2,count=1,held_out=2";
+    let kinds: [(&str, Vec<u8>, &str); 8] = [
         (
             "mnist/t10k-images-idx3-ubyte",
-            idx.chain([9; 8]).collect(),
+            images.clone(),
             "mnist:D/mnist",
         ),
+        ("mnist/t10k-images-idx3-ubyte", images, films),
         ("wav/3_ann_0.wav", wav(1, 8000, &samples), "fsdd:D/wav"),
         ("r.tar", tar_of(&REVIEWS), "imdb:D/r.tar"),
         ("r.tar.gz", gzip(&tar_of(&REVIEWS)), "imdb:D/r.tar.gz"),
@@ -1144,7 +775,7 @@ proptest! {
 
     #[test]
     fn any_text_is_a_source_or_refused(
-        name in "(mnist|fsdd|imdb|listops|text|arrays|recall|adding|copy|lagged-sine|ar|waves|.{0,6}):?",
+        name in "(mnist|fsdd|imdb|listops|text|arrays|recall|adding|copy|lagged-sine|ar|waves|moving-digits|sprites|sparse|teacher|.{0,6}):?",
         rest in "((length|count|seed|lag|width|scale|rate|x|.{0,3})(=[-+.0-9e]{0,8}|.{0,4}),?){0,4}",
     ) {
         if let Ok(first) = format!("{name}{rest}").parse::<Source>() {

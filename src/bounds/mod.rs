@@ -1,6 +1,21 @@
-//! Numbers that say how well a trained layer may be expected to generalise.
+//! Numbers that say how well a trained layer or network may be expected to generalise.
+//!
+//! Of a state space layer the measure τ ([`layer_measure`]); of recurrent networks bounds on the
+//! Rademacher complexity ([`LayerNorms`], [`Tied`], [`FastRnn`], [`SpectralRnn`]), from numbers or
+//! from trained weights ([`of_network`]); of shallow transformers the constants of a finite-time
+//! analysis ([`FiniteTime`]).
 
+mod error;
+mod finite_time;
 mod measure;
+mod network;
+mod rademacher;
+
+pub use error::BoundError;
+pub use error::Caveat;
+pub use finite_time::FiniteTime;
+pub use finite_time::Radii;
+pub use finite_time::Smoothness;
 
 pub use measure::LayerMeasure;
 pub use measure::Psi;
@@ -9,6 +24,22 @@ pub use measure::filter_norm;
 pub use measure::layer_measure;
 pub use measure::psi;
 pub use measure::psi_gradient;
+pub use network::NetworkBound;
+pub use network::Training;
+pub use network::Weights;
+pub use network::frobenius_norm;
+pub use network::of_network;
+pub use network::row_sum_norm;
+pub use network::spectral_norm;
+pub use rademacher::Bound;
+pub use rademacher::FastRnn;
+pub use rademacher::LayerNorms;
+pub use rademacher::Risk;
+pub use rademacher::Signals;
+pub use rademacher::Sizes;
+pub use rademacher::SpectralRnn;
+pub use rademacher::Tied;
+pub use rademacher::geometric;
 
 use crate::ssm::SystemError;
 

@@ -37,7 +37,7 @@ Examples:
   compress-model data fsdd:recordings --split train --output digits-train.safetensors
 
 DATA is the path of a safetensors file, or name[:path][,key=value]... with one of these names:
-  mnist:DIR        idx files; keys permuted (false)
+  mnist:DIR        idx files; keys permuted (false), order (top-down, or bottom-up)
   fsdd:PATH        spoken digits, folder or archive; keys rate (1333), length (512), test_takes (5)
   imdb:PATH        reviews as bytes, folder or archive; keys length (4096)
   listops:PATH     trees from .tsv files; keys length (2000)
@@ -52,7 +52,12 @@ DATA is the path of a safetensors file, or name[:path][,key=value]... with one o
   ar               keys lag (10), length (lag + 1), coefficient (0.9), variance (0.1), pairs (8),
                    scale (1)
   waves            waveforms in noise; keys length (256)
-  (the seven above also take count and held_out, the sequences for training and for test, and seed)
+  sparse           signals with sparse codes; keys size (64), frames (20), active (4), change (0.1)
+  sprites          blobs that bounce; keys frames (20), size (16), digits (2)
+  moving-digits:DIR  MNIST digits that bounce; keys frames (20), size (16), digits (2)
+  teacher          answers of a random transformer; keys length (16), width (8), heads (64),
+                   teacher (0)
+  (the eleven above also take count and held_out, the sequences for training and for test, and seed)
 An archive is .tar, .tar.gz or .tar.xz. docs/data.md has the definitions.";
 
 #[derive(Debug, Args)]

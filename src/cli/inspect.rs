@@ -162,7 +162,7 @@ fn layers(
 }
 
 /// The generalisation measure of every layer for what it hears.
-fn measures(
+pub(super) fn measures(
     checkpoint: &Checkpoint,
     source: &Source,
     limit: Option<usize>,

@@ -5,6 +5,7 @@
 
 mod alternatives;
 mod bench;
+mod bounds;
 mod calibrate;
 mod calibration;
 mod common;
@@ -141,6 +142,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Write the image that a device runs, with bf16 or int8 maps where asked.
     Pack(pack::Arguments),
+    /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
+    Bounds(bounds::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
 }
@@ -198,6 +201,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Stream(arguments) => stream::run(arguments, printer),
         Command::Bench(arguments) => bench::run(arguments, printer),
         Command::Pack(arguments) => pack::run(arguments, printer),
+        Command::Bounds(arguments) => bounds::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
     }
 }

@@ -469,21 +469,26 @@ fn entropy(labels: impl Iterator<Item = usize>, classes: usize) -> ConstantAnswe
     }
 }
 
-/// The mean of the variances of all columns.
+/// The mean of the variances of all columns, in two passes over the rows that count.
 fn variance(values: &[f32], width: usize, mask: Option<&[bool]>) -> ConstantAnswer {
-    let counts = |row: usize| mask.is_none_or(|mask| mask[row]);
-    let column = |j: usize| {
+    let rows = || {
         let rows = values.chunks_exact(width).enumerate();
-        let rows = rows.filter(move |(row, _)| counts(*row));
-        rows.map(move |(_, row)| f64::from(row[j]))
+        let rows = rows.filter(|(row, _)| mask.is_none_or(|mask| mask[*row]));
+        rows.map(|(_, row)| row)
     };
-    let one = |j: usize| {
-        let n = column(j).count().max(1) as f64;
-        let mean = column(j).sum::<f64>() / n;
-        column(j).map(|x| (x - mean).powi(2)).sum::<f64>() / n
-    };
+    let n = rows().count().max(1) as f64;
+    let (mut mean, mut squares) = (vec![0.0; width], vec![0.0; width]);
+    for row in rows() {
+        let pairs = mean.iter_mut().zip(row);
+        pairs.for_each(|(sum, &x)| *sum += f64::from(x));
+    }
+    mean.iter_mut().for_each(|sum| *sum /= n);
+    for row in rows() {
+        let pairs = squares.iter_mut().zip(&mean).zip(row);
+        pairs.for_each(|((sum, mean), &x)| *sum += (f64::from(x) - mean).powi(2));
+    }
     ConstantAnswer {
-        loss: (0..width).map(one).sum::<f64>() / width as f64,
+        loss: squares.iter().map(|sum| sum / n).sum::<f64>() / width as f64,
         accuracy: None,
     }
 }

@@ -19,29 +19,69 @@ const LABELS_MAGIC: u32 = 2049;
 /// More than any published idx file holds; a header that claims more is not believed.
 const BYTES_MAX: u64 = 4 << 30;
 
-pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
+/// The pictures of an idx file.
+pub(super) struct Images {
+    /// The file.
+    pub(super) path: PathBuf,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pixels: Vec<u8>,
+}
+
+impl Images {
+    pub(super) fn count(&self) -> usize {
+        self.pixels.len() / (self.rows * self.columns)
+    }
+
+    /// Picture `index`, row by row, scaled to 0 … 1.
+    pub(super) fn one(&self, index: usize) -> Vec<f32> {
+        let length = self.rows * self.columns;
+        let pixels = self.pixels[index * length..(index + 1) * length].iter();
+        pixels.map(|&pixel| f32::from(pixel) / 255.0).collect()
+    }
+}
+
+/// The pictures of a part.
+pub(super) fn images(folder: &Path, split: Split) -> Result<Images, DataError> {
     let (stem, pattern) = match split {
         // The data set has no validation part; the caller asks for none.
         Split::Test | Split::Validation => ("t10k", "t10k*images-idx3-ubyte[.gz]"),
         Split::Train => ("train", "train*images-idx3-ubyte[.gz]"),
     };
-    let images_path = find_images(folder, stem, pattern)?;
-    let name = images_path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy();
-    let labels_path = folder.join(name.replace("images-idx3", "labels-idx1"));
-    let (counts, pixels) = read_idx(&images_path, IMAGES_MAGIC, 3)?;
-    let (label_counts, labels) = read_idx(&labels_path, LABELS_MAGIC, 1)?;
-    let (count, length) = (counts[0], counts[1] * counts[2]);
-    if count == 0 || length == 0 {
+    let path = find_images(folder, stem, pattern)?;
+    let (counts, pixels) = read_idx(&path, IMAGES_MAGIC, 3)?;
+    if pixels.is_empty() {
         let found = format!("images of {counts:?}");
-        return Err(content(
-            &images_path,
-            found,
-            "at least one image of one pixel",
-        ));
+        return Err(content(&path, found, "at least one image of one pixel"));
     }
+    let (rows, columns) = (counts[1], counts[2]);
+    Ok(Images {
+        path,
+        rows,
+        columns,
+        pixels,
+    })
+}
+
+pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
+    labelled(images(folder, split)?)
+}
+
+/// As [`read`], with the lowest row of every image first.
+pub(super) fn read_bottom_up(folder: &Path, split: Split) -> Result<Dataset, DataError> {
+    let images = images(folder, split)?;
+    let (rows, columns) = (images.rows, images.columns);
+    let order = (0..rows * columns).map(|t| (rows - 1 - t / columns) * columns + t % columns);
+    let order: Vec<usize> = order.collect();
+    Ok(labelled(images)?.reordered(&order))
+}
+
+fn labelled(images: Images) -> Result<Dataset, DataError> {
+    let name = images.path.file_name().unwrap_or_default();
+    let name = name.to_string_lossy().replace("images-idx3", "labels-idx1");
+    let labels_path = images.path.with_file_name(name);
+    let (label_counts, labels) = read_idx(&labels_path, LABELS_MAGIC, 1)?;
+    let count = images.count();
     if label_counts[0] != count {
         let found = format!("{} labels", label_counts[0]);
         return Err(content(
@@ -50,12 +90,14 @@ pub(super) fn read(folder: &Path, split: Split) -> Result<Dataset, DataError> {
             format!("{count}, one for each image"),
         ));
     }
-    let pixels = pixels.iter().map(|&pixel| f32::from(pixel) / 255.0);
+    let length = images.rows * images.columns;
+    let pixels = images.pixels.iter();
+    let pixels = pixels.map(|&pixel| f32::from(pixel) / 255.0).collect();
     let labels: Vec<usize> = labels.into_iter().map(usize::from).collect();
     // Ten digits, also where a small file lacks some; other sets of this format have more.
     let classes = labels.iter().fold(10, |most, &label| most.max(label + 1));
     let targets = Targets::Classes { labels, classes };
-    Ok(Dataset::from_values(pixels.collect(), 1, length).with_targets(targets))
+    Ok(Dataset::from_values(pixels, 1, length).with_targets(targets))
 }
 
 /// The seed of the one order of the pixels that all permuted sets share.

@@ -9,6 +9,7 @@ mod adding;
 mod arrays;
 mod autoregression;
 mod batch;
+mod bouncing;
 mod copy;
 mod dataset;
 mod draw;
@@ -21,10 +22,14 @@ mod lagged_sine;
 mod listops;
 mod listops_file;
 mod mnist;
+mod moving_digits;
 mod options;
 mod recall;
 mod sound;
 mod source;
+mod sparse;
+mod sprites;
+mod teacher;
 mod text;
 mod waves;
 
@@ -44,10 +49,14 @@ pub use imdb::Reviews;
 pub use lagged_sine::LaggedSine;
 pub use listops::ListOps;
 pub use listops_file::ListOpsFiles;
+pub use moving_digits::MovingDigits;
 pub use options::SourceError;
 pub use recall::Recall;
 pub use sound::Sound;
 pub use source::Source;
+pub use sparse::Sparse;
+pub use sprites::Sprites;
+pub use teacher::Teacher;
 pub use text::Text;
 pub use waves::Waves;
 
@@ -87,6 +96,7 @@ impl Dataset {
         match source {
             Source::Mnist(folder) => mnist::read(folder, part),
             Source::PermutedMnist(folder) => mnist::read_permuted(folder, part),
+            Source::BottomUpMnist(folder) => mnist::read_bottom_up(folder, part),
             Source::Arrays(path) => arrays::read(path),
             Source::SpokenDigits(data) => data.read(part),
             Source::Reviews(data) => data.read(part),
@@ -99,6 +109,10 @@ impl Dataset {
             Source::LaggedSine(task) => task.generate(part),
             Source::Autoregression(task) => task.generate(part),
             Source::Waves(task) => task.generate(part),
+            Source::MovingDigits(task) => task.generate(part),
+            Source::Sprites(task) => task.generate(part),
+            Source::Sparse(task) => task.generate(part),
+            Source::Teacher(task) => task.generate(part),
             Source::Sample {
                 source,
                 count,

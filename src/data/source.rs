@@ -17,14 +17,18 @@ use crate::data::lagged_sine::LaggedSine;
 use crate::data::listops::ListOps;
 use crate::data::listops::TOKENS;
 use crate::data::listops_file::ListOpsFiles;
+use crate::data::moving_digits::MovingDigits;
 use crate::data::options::Options;
 use crate::data::options::SourceError;
 use crate::data::recall::Recall;
+use crate::data::sparse::Sparse;
+use crate::data::sprites::Sprites;
+use crate::data::teacher::Teacher;
 use crate::data::text::Text;
 use crate::data::waves::Waves;
 
 /// Every name that may stand before the colon.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 16] = [
     "mnist",
     "fsdd",
     "imdb",
@@ -37,6 +41,10 @@ const NAMES: [&str; 12] = [
     "lagged-sine",
     "ar",
     "waves",
+    "moving-digits",
+    "sprites",
+    "sparse",
+    "teacher",
 ];
 
 /// Where data come from, read from `name[:path][,key=value]…`.
@@ -64,6 +72,8 @@ pub enum Source {
     Mnist(PathBuf),
     /// `mnist:DIR,permuted=true`: the same with all pixels in one fixed random order.
     PermutedMnist(PathBuf),
+    /// `mnist:DIR,order=bottom-up`: the same row by row from the lowest, each from left to right.
+    BottomUpMnist(PathBuf),
     /// A safetensors file with `inputs` and, perhaps, targets.
     Arrays(PathBuf),
     /// `fsdd:PATH`: spoken digits.
@@ -88,6 +98,14 @@ pub enum Source {
     Autoregression(Autoregression),
     /// `waves`: waveforms in noise.
     Waves(Waves),
+    /// `moving-digits:DIR`: MNIST digits that bounce.
+    MovingDigits(MovingDigits),
+    /// `sprites`: blobs that bounce.
+    Sprites(Sprites),
+    /// `sparse`: signals with slowly varying sparse codes.
+    Sparse(Sparse),
+    /// `teacher`: the answers of a random transformer.
+    Teacher(Teacher),
     /// Some sequences of another source, chosen by a seed.
     Sample {
         /// The whole.
@@ -122,6 +140,10 @@ impl FromStr for Source {
             ("copy", _) => Source::Copying(Copying::parse(&mut options)?),
             ("lagged-sine", _) => Source::LaggedSine(LaggedSine::parse(&mut options)?),
             ("waves", _) => Source::Waves(Waves::parse(&mut options)?),
+            ("moving-digits", _) => Source::MovingDigits(MovingDigits::parse(&mut options)?),
+            ("sprites", _) => Source::Sprites(Sprites::parse(&mut options)?),
+            ("sparse", _) => Source::Sparse(Sparse::parse(&mut options)?),
+            ("teacher", _) => Source::Teacher(Teacher::parse(&mut options)?),
             ("ar", _) => Source::Autoregression(Autoregression::parse(&mut options)?),
             _ => of_files(name, &mut options)?,
         };
@@ -134,10 +156,16 @@ fn of_files(name: &str, options: &mut Options) -> Result<Source, SourceError> {
     let source = match name {
         "mnist" => {
             let permuted = options.choice("permuted", ["false", "true"])?;
+            let bottom_up = options.choice("order", ["top-down", "bottom-up"])?;
             let path = options.path()?;
-            match permuted {
-                true => Source::PermutedMnist(path),
-                false => Source::Mnist(path),
+            match (permuted, bottom_up) {
+                (false, false) => Source::Mnist(path),
+                (true, false) => Source::PermutedMnist(path),
+                (false, true) => Source::BottomUpMnist(path),
+                (true, true) => {
+                    let expected = "top-down beside permuted=true".to_string();
+                    return Err(options.wrong("order", "bottom-up".to_string(), expected));
+                }
             }
         }
         "fsdd" => Source::SpokenDigits(SpokenDigits::parse(options)?),
@@ -162,7 +190,11 @@ impl Source {
     /// The file or folder that is read; `None` for a generated task.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Source::Mnist(path) | Source::PermutedMnist(path) | Source::Arrays(path) => Some(path),
+            Source::Mnist(path)
+            | Source::PermutedMnist(path)
+            | Source::BottomUpMnist(path)
+            | Source::Arrays(path) => Some(path),
+            Source::MovingDigits(data) => Some(&data.path),
             Source::SpokenDigits(data) => Some(&data.path),
             Source::Reviews(data) => Some(&data.path),
             Source::ListOpsFiles(data) => Some(&data.path),
@@ -179,6 +211,7 @@ impl Source {
             Source::ListOpsFiles(data) if !data.path.is_dir() => &[],
             Source::Mnist(_)
             | Source::PermutedMnist(_)
+            | Source::BottomUpMnist(_)
             | Source::SpokenDigits(_)
             | Source::Reviews(_)
             | Source::Text(_) => &[Split::Train, Split::Test],
@@ -187,7 +220,8 @@ impl Source {
         }
     }
 
-    /// What an answer without skill costs, for a generated task; `None` for files, of which
+    /// What an answer without skill costs, for a generated task where its definition tells; `None`
+    /// for files, films and the teacher, of which
     /// [`Dataset::constant_answer`](crate::data::Dataset::constant_answer) tells it.
     pub fn baseline(&self) -> Option<Baseline> {
         match self {
@@ -198,6 +232,7 @@ impl Source {
             Source::LaggedSine(task) => Some(task.baseline()),
             Source::Autoregression(task) => Some(task.baseline()),
             Source::Waves(task) => Some(task.baseline()),
+            Source::Sparse(task) => Some(task.baseline()),
             _ => None,
         }
     }
@@ -234,6 +269,9 @@ impl Display for Source {
         match self {
             Source::Mnist(folder) => write!(f, "mnist:{}", folder.display()),
             Source::PermutedMnist(folder) => write!(f, "mnist:{},permuted=true", folder.display()),
+            Source::BottomUpMnist(folder) => {
+                write!(f, "mnist:{},order=bottom-up", folder.display())
+            }
             Source::Arrays(path) => {
                 // A path such as `notes:x` would be taken for a name without `arrays:` before it.
                 let plain = path.display().to_string();
@@ -256,6 +294,10 @@ impl Display for Source {
             Source::LaggedSine(task) => task.fmt(f),
             Source::Autoregression(task) => task.fmt(f),
             Source::Waves(task) => task.fmt(f),
+            Source::MovingDigits(task) => task.fmt(f),
+            Source::Sprites(task) => task.fmt(f),
+            Source::Sparse(task) => task.fmt(f),
+            Source::Teacher(task) => task.fmt(f),
             Source::Sample {
                 source,
                 count,

@@ -5,6 +5,7 @@
     reason = "a skipped test says so in the test output"
 )]
 
+pub(crate) mod sources;
 pub(crate) mod systems;
 
 use std::path::{Path, PathBuf};
