@@ -8,3 +8,27 @@
 
 #[allow(dead_code, reason = "the bodies follow")]
 mod body;
+mod dictionary;
+mod prox;
+mod sparse;
+#[allow(dead_code, reason = "the network around it follows")]
+mod unfolded;
+mod unroll;
+mod unroll_op;
+mod unroll_plain;
+
+pub use dictionary::dct_dictionary;
+pub use dictionary::squared_norm;
+pub use prox::Prox2Slopes;
+pub use prox::prox2;
+pub use prox::prox2_median;
+pub use prox::prox2_slopes;
+pub use prox::prox2_table;
+pub use sparse::Iterations;
+pub use sparse::Reweighting;
+pub use sparse::SparseError;
+pub use sparse::SparseProblem;
+pub use sparse::SparseSequence;
+pub use sparse::SparseSolver;
+pub use unfolded::Formed;
+pub use unfolded::FormedLayer;
