@@ -9,7 +9,8 @@
 //! ```
 //! use hankelite::train::{Course, Schedule};
 //!
-//! let schedule = Schedule { course: Course::Cosine, warmup: 10, total: 110, floor: 0.0 };
+//! let (course, plateau_factor) = (Course::Cosine, 0.5);
+//! let schedule = Schedule { course, warmup: 10, total: 110, floor: 0.0, plateau_factor };
 //! assert_eq!(schedule.factor(9, 0), 1.0);
 //! assert!((schedule.factor(60, 0) - 0.5).abs() < 1e-12);
 //! ```
