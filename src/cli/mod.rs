@@ -11,6 +11,8 @@ mod common;
 mod compare;
 mod convert;
 mod data;
+#[cfg(feature = "train")]
+mod design;
 mod evaluate;
 mod image;
 mod inspect;
@@ -24,6 +26,8 @@ mod reduce;
 #[cfg(feature = "train")]
 mod retrain;
 mod samples;
+#[cfg(feature = "train")]
+mod scored;
 mod stream;
 mod streamed;
 mod sweep;

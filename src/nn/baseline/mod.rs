@@ -1,24 +1,40 @@
 //! Other sequence models, trained on the same tasks by the same trainer, so that a reduced state
 //! space model can be judged beside them.
 //!
+//! A [`Baseline`] is a body between maps: an optional trainable measurement S before it, and after
+//! it the dictionary Q_D of a reconstruction or a head. Bodies of this file's neighbours are
+//! stacked recurrent cells, where layer l feeds layer l + 1 at the same step, and networks unfolded
+//! from sparse solvers.
+//!
 //! # References
 //! Spec of the reweighted ℓ1-ℓ1 family: Le, Luong and Deligiannis, *A deep recurrent neural network
 //! via unfolding reweighted ℓ1-ℓ1 minimization*. Arda, Cayci and Eryilmaz, *Finite-time analysis of
 //! gradient descent for shallow transformers*.
 
-#[allow(dead_code, reason = "the bodies follow")]
+mod architecture;
 mod body;
 mod dictionary;
+mod file;
+mod gates;
+mod network;
+mod orthogonal;
+mod plain;
+mod product;
 mod prox;
+mod recurrence;
 mod sparse;
-#[allow(dead_code, reason = "the network around it follows")]
+mod stacked;
 mod unfolded;
 mod unroll;
 mod unroll_op;
 mod unroll_plain;
 
+pub use architecture::BaselineArchitecture;
+pub use architecture::BaselineKind;
+pub use architecture::BaselineOutput;
 pub use dictionary::dct_dictionary;
 pub use dictionary::squared_norm;
+pub use network::Baseline;
 pub use prox::Prox2Slopes;
 pub use prox::prox2;
 pub use prox::prox2_median;
