@@ -74,6 +74,8 @@ fn main() -> Result<(), Failure> {
         pooling: PoolingKind::Mean,
         measurements: None,
         output: BaselineOutput::Linear,
+        omega1: None,
+        omega2: None,
     };
     let network = Baseline::random(&architecture, 0, (DType::F32, &Device::Cpu))?;
     let mut random = ChaCha8Rng::seed_from_u64(1);

@@ -102,12 +102,6 @@ pub enum NetworkError {
         /// What is wrong.
         what: String,
     },
-    /// Layers that this build does not have.
-    #[error("layers `{layer}` are not in this build")]
-    NotBuilt {
-        /// Their name.
-        layer: &'static str,
-    },
     /// A number type that networks do not run in.
     #[error("networks run in f32 or f64, not in {found:?}")]
     Dtype {

@@ -39,6 +39,8 @@ fn small(layer: BaselineKind) -> BaselineArchitecture {
         pooling: PoolingKind::None,
         measurements: None,
         output: BaselineOutput::Linear,
+        omega1: None,
+        omega2: None,
     }
 }
 
@@ -256,6 +258,8 @@ fn parameters_are_counted_as_in_the_paper() {
             pooling: PoolingKind::None,
             measurements: Some(51),
             output: BaselineOutput::Dictionary,
+            omega1: None,
+            omega2: None,
         };
         let place = (DType::F32, &Device::Cpu);
         let network = Baseline::random(&architecture, 0, place).unwrap();

@@ -106,6 +106,12 @@ pub struct BaselineArchitecture {
     /// The map from codes to outputs; `linear` by default.
     #[serde(default)]
     pub output: BaselineOutput,
+    /// Where the weight ω1 of sparsity starts, above 0; 0.1 by default. Unfolded networks only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omega1: Option<f64>,
+    /// Where the weight ω2 of what the code before foretells starts, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omega2: Option<f64>,
 }
 
 /// The most numbers that the recurrent matrices may have together.
@@ -138,6 +144,17 @@ impl BaselineArchitecture {
         for (key, count) in counts {
             if count == Some(0) {
                 let (found, expected) = (0.0, "at least 1");
+                return Err(ArchitectureError::Range {
+                    key,
+                    found,
+                    expected,
+                });
+            }
+        }
+        for (key, omega) in [("omega1", self.omega1), ("omega2", self.omega2)] {
+            let fits = |omega: f64| self.layer.is_unfolded() && omega > 0.0 && omega.is_finite();
+            if let Some(found) = omega.filter(|&omega| !fits(omega)) {
+                let expected = "above 0, for an unfolded network only";
                 return Err(ArchitectureError::Range {
                     key,
                     found,

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use crate::nn::Mode;
 use crate::nn::Parameter;
+use crate::nn::baseline::Formed;
 
 /// The maps around a body that its weights may be built from.
 pub(super) struct Frame<'a> {
@@ -28,4 +29,13 @@ pub(super) trait Body: Send + Sync {
 
     /// All trainable tensors of the body, S and Q_D not among them; always in the same order.
     fn parameters(&self) -> &[Parameter];
+
+    /// The matrices of every layer, for what looks at a trained network; `None` for bodies that are
+    /// no solver of a sparse problem.
+    ///
+    /// # Errors
+    /// candle's.
+    fn formed(&self, _frame: &Frame<'_>) -> candle_core::Result<Option<Formed>> {
+        Ok(None)
+    }
 }

@@ -13,16 +13,38 @@
 
 mod architecture;
 mod body;
+mod dictionary;
 mod file;
 mod gates;
 mod network;
 mod orthogonal;
 mod plain;
 mod product;
+mod prox;
 mod recurrence;
+mod sparse;
 mod stacked;
+mod unfolded;
+mod unroll;
+mod unroll_op;
+mod unroll_plain;
 
 pub use architecture::BaselineArchitecture;
 pub use architecture::BaselineKind;
 pub use architecture::BaselineOutput;
+pub use dictionary::dct_dictionary;
+pub use dictionary::squared_norm;
 pub use network::Baseline;
+pub use prox::Prox2Slopes;
+pub use prox::prox2;
+pub use prox::prox2_median;
+pub use prox::prox2_slopes;
+pub use prox::prox2_table;
+pub use sparse::Iterations;
+pub use sparse::Reweighting;
+pub use sparse::SparseError;
+pub use sparse::SparseProblem;
+pub use sparse::SparseSequence;
+pub use sparse::SparseSolver;
+pub use unfolded::Formed;
+pub use unfolded::FormedLayer;

@@ -21,17 +21,25 @@ use crate::nn::baseline::BaselineKind;
 use crate::nn::baseline::BaselineOutput;
 use crate::nn::baseline::body::Body;
 use crate::nn::baseline::body::Frame;
+use crate::nn::baseline::dictionary::dct_dictionary;
 use crate::nn::baseline::gates::Cell;
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::stacked::Kind;
 use crate::nn::baseline::stacked::Stack;
 use crate::nn::baseline::stacked::Stacked;
+use crate::nn::baseline::unfolded::Formed;
+use crate::nn::baseline::unfolded::Solver;
+use crate::nn::baseline::unfolded::Start;
+use crate::nn::baseline::unfolded::Unfolded;
 use crate::nn::block::TrainableLinear;
 use crate::nn::block::parameter;
 use crate::nn::block::var;
 use crate::nn::ends::affine;
 use crate::nn::ends::pooling_weights;
 use crate::nn::random::Draw;
+
+/// Where ω1 and ω2 start.
+const OMEGA: f64 = 0.1;
 
 /// A trainable baseline.
 ///
@@ -57,7 +65,9 @@ impl Baseline {
     /// A baseline with random weights in f32 or f64, the same for the same seed on every machine.
     ///
     /// S is normal with variance 1/measurements; cells as their papers say (docs/training.md); the
-    /// dictionary of stacked cells and the head uniform within 1/√hidden.
+    /// dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
+    /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I or F = I, h_0 = 0 and
+    /// c_s = ‖S Q_D‖₂².
     ///
     /// # Errors
     /// [`NetworkError::Architecture`]; [`NetworkError::Dtype`].
@@ -109,6 +119,19 @@ impl Baseline {
     /// What the network looks like.
     pub fn architecture(&self) -> &BaselineArchitecture {
         &self.architecture
+    }
+
+    /// The matrices W and U of every layer of an unfolded network, which it never forms itself;
+    /// `None` for stacked cells. O(layers · hidden³).
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`].
+    pub fn formed(&self) -> Result<Option<Formed>, NetworkError> {
+        let frame = Frame {
+            sensing: self.sensing.as_deref(),
+            dictionary: self.dictionary.as_deref(),
+        };
+        Ok(self.body.formed(&frame)?)
     }
 
     /// Trainable numbers.
@@ -207,8 +230,8 @@ fn dictionary(
 ) -> Result<Option<Var>, NetworkError> {
     let (signal, hidden) = (architecture.signal(), architecture.hidden);
     if architecture.layer.is_unfolded() {
-        // The unfolded bodies bring their start of Q_D.
-        return Err(not_built(architecture.layer));
+        let start = dct_dictionary(signal, hidden).transpose();
+        return Ok(Some(var(start.as_slice(), &[signal, hidden], place)?));
     }
     if architecture.output != BaselineOutput::Dictionary {
         return Ok(None);
@@ -221,7 +244,7 @@ fn dictionary(
 
 fn body(
     architecture: &BaselineArchitecture,
-    _frame: &Frame<'_>,
+    frame: &Frame<'_>,
     draw: &mut Draw,
     place: (DType, &Device),
 ) -> Result<Box<dyn Body>, NetworkError> {
@@ -232,9 +255,9 @@ fn body(
         BaselineKind::IndRnn => Kind::IndRnn,
         BaselineKind::FastRnn => Kind::FastRnn,
         BaselineKind::SpectralRnn => Kind::SpectralRnn,
-        BaselineKind::Sista | BaselineKind::L1L1 | BaselineKind::Reweighted => {
-            return Err(not_built(architecture.layer));
-        }
+        BaselineKind::Sista => return unfolded(Solver::Sista, architecture, frame),
+        BaselineKind::L1L1 => return unfolded(Solver::L1L1, architecture, frame),
+        BaselineKind::Reweighted => return unfolded(Solver::Reweighted, architecture, frame),
     };
     let stack = Stack {
         hidden: architecture.hidden,
@@ -244,8 +267,15 @@ fn body(
     Ok(Box::new(Stacked::new(kind, stack, draw, place)?))
 }
 
-fn not_built(layer: BaselineKind) -> NetworkError {
-    NetworkError::NotBuilt {
-        layer: layer.name(),
-    }
+fn unfolded(
+    solver: Solver,
+    architecture: &BaselineArchitecture,
+    frame: &Frame<'_>,
+) -> Result<Box<dyn Body>, NetworkError> {
+    let start = Start {
+        layers: architecture.layers,
+        omega1: architecture.omega1.unwrap_or(OMEGA),
+        omega2: architecture.omega2.unwrap_or(OMEGA),
+    };
+    Ok(Box::new(Unfolded::new(solver, start, frame)?))
 }
