@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench cells -- [--cell lstm] [--inputs I] [--hidden H] [--layers K] [--len L]
 //! [--batch B] [--steps S]` prints one line of JSON: wall milliseconds of a step (least and median)
-//! and of its parts (least). `RAYON_NUM_THREADS` sets the threads. `benches/cells_torch.py` takes the
+//! and of its parts (least), and CPU milliseconds of all threads (mean over the steps). `RAYON_NUM_THREADS` sets the threads. `benches/cells_torch.py` takes the
 //! same options and does the same in PyTorch.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
 
@@ -46,6 +46,16 @@ fn kind() -> Result<BaselineKind, Failure> {
     Ok(found.ok_or("no such cell")?)
 }
 
+/// CPU seconds of all threads so far.
+fn cpu_seconds() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let each = threads.flatten().filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    1e-9 * each.sum::<f64>()
+}
+
 fn least_and_median(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     (1e3 * times[0], 1e3 * times[times.len() / 2])
@@ -78,7 +88,11 @@ fn main() -> Result<(), Failure> {
     };
     let mut optimiser = AdamW::new(network.parameters(), Recipe::default().optimiser())?;
     let [mut whole, mut forward, mut backward] = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..number("steps", 10)? + 2 {
+    let (count, mut cpu) = (number("steps", 10)?, 0.0);
+    for step in 0..count + 2 {
+        if step == 2 {
+            cpu = cpu_seconds();
+        }
         let start = Instant::now();
         let out = network.forward(&input, Mode::Train(&mut random))?;
         let loss = out.sqr()?.mean_all()?;
@@ -89,12 +103,13 @@ fn main() -> Result<(), Failure> {
         optimiser.step(&gradients, 1e-3, 1.0)?;
         whole.push(start.elapsed().as_secs_f64());
     }
+    let cpu = 1e3 * (cpu_seconds() - cpu) / count as f64;
     let after_warm_up = |times: Vec<f64>| least_and_median(times[2..].to_vec());
     let ((least, median), (forward, _)) = (after_warm_up(whole), after_warm_up(forward));
     let (backward, _) = after_warm_up(backward);
     println!(
         "{{\"cell\": \"{}\", \"hidden\": {hidden}, \"len\": {length}, \"ms\": {least:.2}, \
-         \"median\": {median:.2}, \"forward\": {forward:.2}, \"backward\": {backward:.2}}}",
+         \"median\": {median:.2}, \"cpu\": {cpu:.2}, \"forward\": {forward:.2}, \"backward\": {backward:.2}}}",
         architecture.layer.name()
     );
     Ok(())

@@ -150,7 +150,7 @@ fn steps_of<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<Ste
 }
 
 /// Runs `work` on the storage of a contiguous tensor on the host.
-fn with_storage<R>(
+pub(super) fn with_storage<R>(
     tensor: &Tensor,
     work: impl FnOnce(&CpuStorage, &Layout) -> Result<R>,
 ) -> Result<R> {

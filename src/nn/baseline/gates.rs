@@ -82,6 +82,17 @@ fn parts_mut<const N: usize, T>(row: &mut [T], units: usize) -> [&mut [T]; N] {
     std::array::from_fn(|_| parts.next().expect("a row has its parts"))
 }
 
+/// to ← f of the entries of `from` at the same place: one formula in a loop without a branch, which
+/// becomes vector code.
+#[inline(always)]
+fn set<const N: usize, T: Real>(to: &mut [T], from: [&[T]; N], f: impl Fn([T; N]) -> T) {
+    let count = to.len();
+    let from = from.map(|row| &row[..count]);
+    for (index, to) in to.iter_mut().enumerate() {
+        *to = f(std::array::from_fn(|row| from[row][index]));
+    }
+}
+
 impl<T: Real> WithSimd for Forward<'_, T> {
     type Output = ();
 
@@ -100,7 +111,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         for (((((p, q), before), memory), kept), out) in rows {
             let sources = (p, q, before);
             match cell {
-                Cell::Tanh => tanh_forward(units, sources, kept, out),
+                Cell::Tanh => tanh_forward(sources, kept, out),
                 Cell::Lstm => lstm_forward(units, sources, (memory, kept), out),
                 Cell::Gru => gru_forward(units, sources, kept, out),
                 Cell::Mixed => mixed_forward(&self.constants, sources, kept, out),
@@ -114,11 +125,9 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 type Sources<'a, T> = (&'a [T], &'a [T], &'a [T]);
 
 #[inline(always)]
-fn tanh_forward<T: Real>(units: usize, (p, q, _): Sources<'_, T>, kept: &mut [T], out: &mut [T]) {
-    (0..units).for_each(|j| {
-        out[j] = (p[j] + q[j]).tangent();
-        kept[j] = out[j];
-    });
+fn tanh_forward<T: Real>((p, q, _): Sources<'_, T>, kept: &mut [T], out: &mut [T]) {
+    set(kept, [p, q], |[p, q]| (p + q).tangent());
+    out.copy_from_slice(kept);
 }
 
 #[inline(always)]
@@ -130,16 +139,14 @@ fn lstm_forward<T: Real>(
 ) {
     let (p, q) = (parts::<4, T>(p, units), parts::<4, T>(q, units));
     let [i, f, g, o, c, bent] = parts_mut(kept, units);
-    (0..units).for_each(|j| {
-        i[j] = (p[0][j] + q[0][j]).sigmoid();
-        f[j] = (p[1][j] + q[1][j]).sigmoid();
-        g[j] = (p[2][j] + q[2][j]).tangent();
-        o[j] = (p[3][j] + q[3][j]).sigmoid();
-        c[j] = memory[j];
-        memory[j] = f[j] * c[j] + i[j] * g[j];
-        bent[j] = memory[j].tangent();
-        out[j] = o[j] * bent[j];
-    });
+    set(i, [p[0], q[0]], |[p, q]| (p + q).sigmoid());
+    set(f, [p[1], q[1]], |[p, q]| (p + q).sigmoid());
+    set(g, [p[2], q[2]], |[p, q]| (p + q).tangent());
+    set(o, [p[3], q[3]], |[p, q]| (p + q).sigmoid());
+    c.copy_from_slice(memory);
+    set(memory, [i, f, g, c], |[i, f, g, c]| f * c + i * g);
+    set(bent, [memory], |[c]| c.tangent());
+    set(out, [o, bent], |[o, bent]| o * bent);
 }
 
 #[inline(always)]
@@ -151,14 +158,12 @@ fn gru_forward<T: Real>(
 ) {
     let (p, q) = (parts::<3, T>(p, units), parts::<3, T>(q, units));
     let [r, z, n, share, old] = parts_mut(kept, units);
-    (0..units).for_each(|j| {
-        r[j] = (p[0][j] + q[0][j]).sigmoid();
-        z[j] = (p[1][j] + q[1][j]).sigmoid();
-        share[j] = q[2][j];
-        n[j] = (p[2][j] + r[j] * share[j]).tangent();
-        old[j] = before[j];
-        out[j] = n[j] + z[j] * (old[j] - n[j]);
-    });
+    set(r, [p[0], q[0]], |[p, q]| (p + q).sigmoid());
+    set(z, [p[1], q[1]], |[p, q]| (p + q).sigmoid());
+    share.copy_from_slice(q[2]);
+    old.copy_from_slice(before);
+    set(n, [p[2], r, share], |[p, r, q]| (p + r * q).tangent());
+    set(out, [z, n, old], |[z, n, old]| n + z * (old - n));
 }
 
 #[inline(always)]
@@ -170,11 +175,9 @@ fn mixed_forward<T: Real>(
 ) {
     let [alpha, beta] = constants.shares;
     let [a, old] = parts_mut(kept, constants.units);
-    (0..constants.units).for_each(|j| {
-        a[j] = (p[j] + q[j]).tangent();
-        old[j] = before[j];
-        out[j] = alpha * a[j] + beta * old[j];
-    });
+    old.copy_from_slice(before);
+    set(a, [p, q], |[p, q]| (p + q).tangent());
+    set(out, [a, old], |[a, old]| alpha * a + beta * old);
 }
 
 #[inline(always)]
@@ -185,13 +188,13 @@ fn independent_forward<T: Real>(
     out: &mut [T],
 ) {
     let [h, old] = parts_mut(kept, constants.units);
-    (0..constants.units).for_each(|j| {
-        old[j] = before[j];
-        let sum = p[j] + constants.weights[j] * old[j];
+    old.copy_from_slice(before);
+    set(h, [p, constants.weights, old], |[p, w, old]| {
+        let sum = p + w * old;
         // Written so that a NaN stays one.
-        h[j] = if sum < T::zero() { T::zero() } else { sum };
-        out[j] = h[j];
+        if sum < T::zero() { T::zero() } else { sum }
     });
+    out.copy_from_slice(h);
 }
 
 /// The gradient of a step, from that of h.
@@ -229,7 +232,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             .zip(self.before.chunks_exact_mut(units));
         for (((((slope, memory), kept), p), q), before) in rows {
             match cell {
-                Cell::Tanh => tanh_backward(units, (slope, kept), p, before),
+                Cell::Tanh => tanh_backward((slope, kept), p, before),
                 Cell::Lstm => lstm_backward(units, (slope, kept), (memory, p), before),
                 Cell::Gru => gru_backward(units, (slope, kept), (p, q), before),
                 Cell::Mixed => {
@@ -246,12 +249,10 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 }
 
 #[inline(always)]
-fn tanh_backward<T: Real>(units: usize, (slope, h): (&[T], &[T]), p: &mut [T], before: &mut [T]) {
+fn tanh_backward<T: Real>((slope, h): (&[T], &[T]), p: &mut [T], before: &mut [T]) {
     let one = T::of(1.0);
-    (0..units).for_each(|j| {
-        p[j] = slope[j] * (one - h[j] * h[j]);
-        before[j] = T::zero();
-    });
+    set(p, [slope, h], |[slope, h]| slope * (one - h * h));
+    before.fill(T::zero());
 }
 
 #[inline(always)]
@@ -264,15 +265,20 @@ fn lstm_backward<T: Real>(
     let one = T::of(1.0);
     let [i, f, g, o, c, bent] = parts(kept, units);
     let p = parts_mut::<4, T>(p, units);
-    (0..units).for_each(|j| {
-        let of_c = memory[j] + slope[j] * o[j] * (one - bent[j] * bent[j]);
-        p[0][j] = of_c * g[j] * i[j] * (one - i[j]);
-        p[1][j] = of_c * c[j] * f[j] * (one - f[j]);
-        p[2][j] = of_c * i[j] * (one - g[j] * g[j]);
-        p[3][j] = slope[j] * bent[j] * o[j] * (one - o[j]);
-        memory[j] = of_c * f[j];
-        before[j] = T::zero();
+    // The gradient of c stands in the row of `before` for a while.
+    set(before, [memory, slope, o, bent], |[old, slope, o, bent]| {
+        old + slope * o * (one - bent * bent)
     });
+    set(p[0], [before, g, i], |[c, g, i]| c * g * i * (one - i));
+    set(p[1], [before, c, f], |[of_c, c, f]| {
+        of_c * c * f * (one - f)
+    });
+    set(p[2], [before, i, g], |[c, i, g]| c * i * (one - g * g));
+    set(p[3], [slope, bent, o], |[slope, bent, o]| {
+        slope * bent * o * (one - o)
+    });
+    set(memory, [before, f], |[c, f]| c * f);
+    before.fill(T::zero());
 }
 
 #[inline(always)]
@@ -284,17 +290,18 @@ fn gru_backward<T: Real>(
 ) {
     let one = T::of(1.0);
     let [r, z, n, share, old] = parts(kept, units);
-    let (p, q) = (parts_mut::<3, T>(p, units), parts_mut::<3, T>(q, units));
-    (0..units).for_each(|j| {
-        let of_n = slope[j] * (one - z[j]) * (one - n[j] * n[j]);
-        p[0][j] = of_n * share[j] * r[j] * (one - r[j]);
-        p[1][j] = slope[j] * (old[j] - n[j]) * z[j] * (one - z[j]);
-        p[2][j] = of_n;
-        q[0][j] = p[0][j];
-        q[1][j] = p[1][j];
-        q[2][j] = of_n * r[j];
-        before[j] = slope[j] * z[j];
+    let ([p0, p1, p2], [q0, q1, q2]) = (parts_mut(p, units), parts_mut(q, units));
+    set(p2, [slope, z, n], |[slope, z, n]| {
+        slope * (one - z) * (one - n * n)
     });
+    set(p0, [p2, share, r], |[of_n, q, r]| of_n * q * r * (one - r));
+    set(p1, [slope, old, n, z], |[slope, old, n, z]| {
+        slope * (old - n) * z * (one - z)
+    });
+    q0.copy_from_slice(p0);
+    q1.copy_from_slice(p1);
+    set(q2, [p2, r], |[of_n, r]| of_n * r);
+    set(before, [slope, z], |[slope, z]| slope * z);
 }
 
 #[inline(always)]
@@ -307,15 +314,17 @@ fn mixed_backward<T: Real>(
     let one = T::of(1.0);
     let [alpha, beta] = constants.shares;
     let [a, old] = parts(kept, constants.units);
-    let [mut of_alpha, mut of_beta] = [T::zero(); 2];
-    (0..constants.units).for_each(|j| {
-        p[j] = alpha * slope[j] * (one - a[j] * a[j]);
-        before[j] = beta * slope[j];
-        of_alpha += slope[j] * a[j];
-        of_beta += slope[j] * old[j];
-    });
-    sums[0] += of_alpha;
-    sums[1] += of_beta;
+    set(p, [slope, a], |[slope, a]| alpha * slope * (one - a * a));
+    set(before, [slope], |[slope]| beta * slope);
+    let dot = |row: &[T]| {
+        let mut sum = T::zero();
+        for (x, y) in slope.iter().zip(row) {
+            sum += *x * *y;
+        }
+        sum
+    };
+    sums[0] += dot(a);
+    sums[1] += dot(old);
 }
 
 #[inline(always)]
@@ -326,13 +335,15 @@ fn independent_backward<T: Real>(
     sums: &mut [T],
 ) {
     let [h, old] = parts(kept, constants.units);
-    (0..constants.units).for_each(|j| {
-        p[j] = if h[j] > T::zero() {
-            slope[j]
-        } else {
-            T::zero()
-        };
-        before[j] = constants.weights[j] * p[j];
-        sums[j] += p[j] * old[j];
-    });
+    set(
+        p,
+        [slope, h],
+        |[slope, h]| {
+            if h > T::zero() { slope } else { T::zero() }
+        },
+    );
+    set(before, [constants.weights, p], |[w, p]| w * p);
+    for ((sum, p), old) in sums.iter_mut().zip(&*p).zip(old) {
+        *sum += *p * *old;
+    }
 }

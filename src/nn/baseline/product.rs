@@ -14,6 +14,7 @@ use crate::linalg::RowMajor;
 use crate::linalg::multiply_rows;
 use crate::nn::op::part;
 use crate::nn::op::values;
+use crate::nn::op::with_storage;
 use crate::nn::real::Real;
 
 /// (…, inputs) and W, outputs × inputs, to (…, outputs).
@@ -120,11 +121,11 @@ impl CustomOp2 for RowsTimes {
 
 fn gradients<T: Real>(x: &Tensor, weight: &Tensor, slopes: &Tensor) -> Result<[Tensor; 2]> {
     let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
-    let numbers = (values::<T>(x)?, values::<T>(weight)?, values::<T>(slopes)?);
-    let [of_x, of_weight] = backward(
-        (&numbers.0, &numbers.1, &numbers.2),
-        [rows, inputs, outputs],
-    );
+    let (x_values, slopes) = (values::<T>(x)?, values::<T>(slopes)?);
+    let [of_x, of_weight] = with_storage(weight, |storage, layout| {
+        let numbers = (&x_values[..], part(storage, layout)?, &slopes[..]);
+        Ok(backward(numbers, [rows, inputs, outputs]))
+    })?;
     Ok([
         Tensor::from_vec(of_x, x.shape(), x.device())?,
         Tensor::from_vec(of_weight, weight.shape(), x.device())?,

@@ -30,6 +30,7 @@ use crate::nn::baseline::gates::Constants;
 use crate::nn::baseline::gates::Forward;
 use crate::nn::op::part;
 use crate::nn::op::values;
+use crate::nn::op::with_storage;
 use crate::nn::plan::Size;
 use crate::nn::pool::Lease;
 use crate::nn::pool::Workspace;
@@ -75,6 +76,11 @@ struct Kept<T: 'static + Copy> {
     states: Vec<T>,
 }
 
+/// Runs all steps on a thread of the pool, so that no step changes threads to share its work out.
+fn on_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
 /// The tensors on the host.
 #[derive(Clone, Copy)]
 struct Operands<'a, T> {
@@ -94,7 +100,8 @@ struct Whole<'a, T> {
 /// Some units over all steps.
 struct Slice<T: 'static + Copy> {
     units: Range<usize>,
-    /// gates · units × H: the rows of these units.
+    /// H × gates · units: the rows of these units, turned, which is the faster form of a product
+    /// of few rows.
     weights: Vec<T>,
     /// Biases of the inputs and of the state, gates · units each.
     biases: [Vec<T>; 2],
@@ -155,26 +162,24 @@ impl<'a, T: Real> Whole<'a, T> {
         let Operands {
             weights, vector, ..
         } = self.operands;
-        let gathered = |from: &[T], width: usize| -> Vec<T> {
+        let gathered = |from: &[T]| -> Vec<T> {
             let rows = self.rows(&units);
-            rows.flat_map(|rows| &from[rows.start * width..rows.end * width])
-                .copied()
-                .collect()
+            rows.flat_map(|rows| &from[rows]).copied().collect()
         };
         let biases = match self.cell {
             Cell::Tanh | Cell::Lstm | Cell::Gru => {
                 let (first, second) = vector.split_at(self.gates());
-                [gathered(first, 1), gathered(second, 1)]
+                [gathered(first), gathered(second)]
             }
             Cell::Mixed => [vec![T::zero(); gates], vec![T::zero(); gates]],
-            Cell::Independent => [gathered(vector, 1), vec![T::zero(); gates]],
+            Cell::Independent => [gathered(vector), vec![T::zero(); gates]],
         };
         let zeros = |count: usize| vec![T::zero(); batch * count];
         Slice {
             weights: match self.cell {
                 _ if steps == 0 => Vec::new(),
                 Cell::Independent => Vec::new(),
-                _ => gathered(weights, channels),
+                _ => turned(weights, self.rows(&units).flatten(), channels),
             },
             biases,
             inputs: zeros(gates),
@@ -221,6 +226,21 @@ impl<'a, T: Real> Whole<'a, T> {
     }
 }
 
+/// Some rows of a matrix of rows `width` wide as the columns of another one.
+fn turned<T: Real>(from: &[T], rows: impl Iterator<Item = usize>, width: usize) -> Vec<T> {
+    let rows: Vec<usize> = rows.collect();
+    let mut to = vec![T::zero(); rows.len() * width];
+    for (block, some) in rows.chunks(16).enumerate() {
+        // Sixteen rows at a time, so that whole cache lines are written.
+        for (column, to) in to.chunks_exact_mut(rows.len()).enumerate() {
+            for (to, row) in to[16 * block..].iter_mut().zip(some) {
+                *to = from[row * width + column];
+            }
+        }
+    }
+    to
+}
+
 /// Columns of a matrix of rows `width` wide, from rows of their own.
 fn scatter<T: Copy>(from: &[T], columns: &Range<usize>, (to, width): (&mut [T], usize)) {
     let rows = to.chunks_exact_mut(width);
@@ -253,7 +273,7 @@ impl<T: Real> Slice<T> {
             to.copy_from_slice(&self.biases[1]);
         }
         if t > 0 && !self.weights.is_empty() {
-            let weights = RowMajor::new(&self.weights, width, channels).transpose();
+            let weights = RowMajor::new(&self.weights, channels, width);
             let state = RowMajor::new(state, whole.size.batch, channels);
             multiply_rows(&mut self.recurrent, state, weights, true);
         }
@@ -485,7 +505,7 @@ impl Recurrence {
             size,
             operands,
         };
-        let kept = whole.forward(self.keep, workspace);
+        let kept = on_threads(|| whole.forward(self.keep, workspace));
         let out = kept.states.clone();
         if self.keep {
             *locked(&self.kept) = Some(Box::new(kept));
@@ -501,23 +521,29 @@ impl Recurrence {
         workspace: &Workspace<T>,
     ) -> Result<[Tensor; 3]> {
         let size = self.size(arguments.map(Tensor::shape))?;
-        let [inputs, weights, vector] = arguments.map(values::<T>);
-        let (inputs, weights, vector) = (inputs?, weights?, vector?);
-        let whole = Whole {
-            cell: self.cell,
-            size,
-            operands: Operands {
-                inputs: &inputs,
-                weights: &weights,
-                vector: &vector,
-            },
-        };
         let kept = locked(&self.kept).take();
         let kept = kept.and_then(|kept| kept.downcast::<Kept<T>>().ok());
-        // A second backward pass through the same output forms the steps again.
-        let kept = kept.map_or_else(|| whole.forward(true, workspace), |kept| *kept);
-        let [of_inputs, of_weights, of_vector] =
-            whole.backward(kept, &values::<T>(slopes)?, workspace);
+        // A second backward pass through the same output forms the steps again, from the inputs.
+        let inputs = match kept {
+            Some(_) => Vec::new(),
+            None => values::<T>(arguments[0])?,
+        };
+        let (vector, slopes) = (values::<T>(arguments[2])?, values::<T>(slopes)?);
+        let [of_inputs, of_weights, of_vector] = with_storage(arguments[1], |storage, layout| {
+            let whole = Whole {
+                cell: self.cell,
+                size,
+                operands: Operands {
+                    inputs: &inputs,
+                    weights: part(storage, layout)?,
+                    vector: &vector,
+                },
+            };
+            Ok(on_threads(|| {
+                let kept = kept.map_or_else(|| whole.forward(true, workspace), |kept| *kept);
+                whole.backward(kept, &slopes, workspace)
+            }))
+        })?;
         let device = arguments[0].device();
         let tensor =
             |numbers: Vec<T>, like: &Tensor| Tensor::from_vec(numbers, like.shape(), device);
