@@ -26,6 +26,7 @@ mod sparse;
 mod stacked;
 mod unfolded;
 mod unroll;
+mod unroll_backward;
 mod unroll_op;
 mod unroll_plain;
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! and then prox2; the first layer starts from G_c h_{t−1}, or Q_Dᵀ F Q_D h_{t−1} for Sista. That is
-//! equations (9) to (12) and (36) with W_l and U_l never formed: J has few rows.
+//! equations (9) to (12) and (36) with W_l and U_l never formed: J has few rows. Only for Sista with
+//! few codes they are, as Q_D has many.
 //!
 //! c_s, ω1, ω2 and g are trained as their logarithms, which keeps them positive.
 //!
@@ -33,6 +34,7 @@ use crate::nn::Parameter;
 use crate::nn::baseline::body::Body;
 use crate::nn::baseline::body::Frame;
 use crate::nn::baseline::dictionary::squared_norm;
+use crate::nn::baseline::unroll::Form;
 use crate::nn::baseline::unroll::Sizes;
 use crate::nn::baseline::unroll_op;
 use crate::nn::baseline::unroll_op::Tensors;
@@ -209,68 +211,105 @@ impl Unfolded {
         }
     }
 
-    fn tensors(&self, input: &Tensor, frame: &Frame<'_>) -> Result<Tensors> {
+    /// Whether a run of so many columns takes fewer multiplications with W_2 and P of Sista formed.
+    /// Those of the ℓ1 networks never are: Z_l and G_c are square anyhow, and J has few rows.
+    fn form(&self, frame: &Frame<'_>, input: &Tensor) -> Result<Form> {
+        match self.solver {
+            Solver::Reweighted => return Ok(Form::Reweighted),
+            Solver::L1L1 => return Ok(Form::Plain),
+            Solver::Sista => {}
+        }
+        let (map, dictionary) = maps(frame)?;
+        let (inputs, (signal, codes)) = (map.dim(0)?, dictionary.dims2()?);
+        let (batch, length, _) = input.dims3()?;
+        let columns = (batch * length).max(1);
+        let factored = 2 * signal + 2 * self.layers * (signal + inputs);
+        let forming = codes * (2 * signal + inputs) / columns;
+        let formed = (1 + self.layers) * codes + inputs + forming;
+        Ok(match formed < factored && input.device().is_cpu() {
+            true => Form::Formed,
+            false => Form::Factored { signal },
+        })
+    }
+
+    fn tensors(&self, input: &Tensor, frame: &Frame<'_>, form: Form) -> Result<Tensors> {
         let (map, dictionary) = maps(frame)?;
         let (signal, codes) = dictionary.dims2()?;
         let expected = self.initial.elem_count();
-        if codes != expected
-            || (self.solver == Solver::Sista && signal != self.correlation.dim(0)?)
-        {
+        let sista = self.solver == Solver::Sista;
+        if codes != expected || (sista && signal != self.correlation.dim(0)?) {
             bail!("a dictionary of {signal} x {codes}, expected {expected} codes");
         }
         let [inverse, rate1, rate2] = self.rates()?;
         let a = self.thresholds(&rate1)?;
-        let repeated = |rate: &Tensor, rows: usize| rate.broadcast_as(rows)?.contiguous();
-        let scale = repeated(&inverse, map.dim(0)?)?;
-        let initial = self.initial.as_tensor().clone();
-        let correlation = self.correlation.as_tensor();
-        Ok(match self.solver {
-            Solver::Sista => Tensors {
-                weights: None,
-                transition: correlation.matmul(dictionary)?,
-                x: input.clone(),
-                scale: Tensor::cat(&[scale, repeated(&rate2, dictionary.dim(0)?)?], 0)?,
-                map: Tensor::cat(&[&map, dictionary], 0)?,
-                b: a.zeros_like()?,
-                a,
-                initial,
-            },
-            Solver::Reweighted | Solver::L1L1 => Tensors {
-                weights: self
-                    .reweighting
-                    .as_ref()
-                    .map(|(matrices, _)| matrices.as_tensor().clone()),
-                transition: correlation.clone(),
-                x: input.clone(),
-                map,
+        let b = match sista {
+            true => a.zeros_like()?,
+            false => self.thresholds(&rate2)?,
+        };
+        let matrices = self.reweighting.as_ref().map(|(matrices, _)| matrices);
+        let plain = Tensors {
+            weights: matrices.map(|matrices| matrices.as_tensor().clone()),
+            transition: self.correlation.as_tensor().clone(),
+            x: input.clone(),
+            scale: repeated(&inverse, map.dim(0)?)?,
+            map,
+            a,
+            b,
+            initial: self.initial.as_tensor().clone(),
+            pull: rate2.clone(),
+        };
+        if !sista {
+            return Ok(plain);
+        }
+        let foretold = self.correlation.matmul(dictionary)?;
+        let scale = Tensor::cat(&[&plain.scale, &repeated(&rate2, signal)?], 0)?;
+        let map = Tensor::cat(&[&plain.map, dictionary], 0)?;
+        if form != Form::Formed {
+            return Ok(Tensors {
+                transition: foretold,
                 scale,
-                a,
-                b: self.thresholds(&rate2)?,
-                initial,
-            },
+                map,
+                ..plain
+            });
+        }
+        let unit = Tensor::eye(codes, map.dtype(), map.device())?;
+        let scaled = map.broadcast_mul(&scale.unsqueeze(1)?)?;
+        let turned = |matrix: &Tensor| matrix.t()?.contiguous();
+        Ok(Tensors {
+            weights: Some((unit - turned(&map)?.matmul(&scaled)?)?),
+            transition: turned(dictionary)?.matmul(&foretold)?,
+            ..plain
         })
     }
 
-    fn sizes(&self, tensors: &Tensors) -> Result<Sizes> {
+    fn sizes(&self, tensors: &Tensors, form: Form) -> Result<Sizes> {
         let (batch, length, inputs) = tensors.x.dims3()?;
         let (rows, codes) = tensors.map.dims2()?;
-        let signal = match self.solver {
-            Solver::Sista => self.correlation.dim(0)?,
-            Solver::Reweighted | Solver::L1L1 => 0,
-        };
-        if inputs + signal != rows {
-            bail!("steps of {inputs} numbers, expected {}", rows - signal);
-        }
-        Ok(Sizes {
+        let sizes = Sizes {
             batch,
             length,
             inputs,
-            signal,
             codes,
             layers: self.layers,
-            reweighted: self.reweighting.is_some(),
-        })
+            form,
+        };
+        if sizes.rows() != rows {
+            bail!(
+                "steps of {inputs} numbers, expected {}",
+                rows - sizes.signal()
+            );
+        }
+        Ok(sizes)
     }
+
+    fn run(&self, input: &Tensor, frame: &Frame<'_>, form: Form) -> Result<Tensor> {
+        let tensors = self.tensors(input, frame, form)?;
+        unroll_op::codes(&tensors, self.sizes(&tensors, form)?, &self.workspaces)
+    }
+}
+
+fn repeated(rate: &Tensor, rows: usize) -> Result<Tensor> {
+    rate.broadcast_as(rows)?.contiguous()
 }
 
 fn number(value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
@@ -279,8 +318,7 @@ fn number(value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
 
 impl Body for Unfolded {
     fn codes(&self, input: &Tensor, frame: &Frame<'_>, _mode: Mode<'_>) -> Result<Tensor> {
-        let tensors = self.tensors(input, frame)?;
-        unroll_op::codes(&tensors, self.sizes(&tensors)?, &self.workspaces)
+        self.run(input, frame, self.form(frame, input)?)
     }
 
     fn parameters(&self) -> &[Parameter] {

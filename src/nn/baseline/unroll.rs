@@ -8,7 +8,13 @@
 //! layer l             v = h⁽ˡ⁻¹⁾ + Mᵀ s,   u = Z_l v or v,   h⁽ˡ⁾ = prox2(u; a_l, b_l, ħ)
 //! ```
 //!
-//! No product of codes × codes matrices is formed. States are codes × batch, so that a piece of a
+//! For few codes it is quicker to form W_2 = I − Mᵀ(w ∘ M) and P = Q_Dᵀ F Q_D of Sista:
+//!
+//! ```text
+//! Sista, formed       h⁽⁰⁾ = P h_{t−1}, ħ = 0,   u = W_2 h⁽ˡ⁻¹⁾ + Jᵀ(w ∘ x_t) + ε h⁽⁰⁾
+//! ```
+//!
+//! States are codes × batch, so that a piece of a
 //! product is a run of rows, and each piece is the same whatever the number of threads. The
 //! gradients of the square matrices are single products over all steps.
 //!
@@ -31,6 +37,19 @@ const PIECE: usize = 1 << 22;
 /// The least rows of a piece.
 const PIECE_ROWS: usize = 128;
 
+/// How a step goes on from the code before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// ℓ1-ℓ1.
+    Plain,
+    /// With matrices Z_l.
+    Reweighted,
+    /// Sista, with so many rows of Q_D in M.
+    Factored { signal: usize },
+    /// Sista with W_2 and P formed.
+    Formed,
+}
+
 /// The sizes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
@@ -38,46 +57,81 @@ pub(super) struct Sizes {
     pub(super) length: usize,
     /// Numbers in a measurement x_t.
     pub(super) inputs: usize,
-    /// Rows of Q_D in M; 0 but for Sista.
-    pub(super) signal: usize,
     pub(super) codes: usize,
     pub(super) layers: usize,
-    /// Whether there are matrices Z_l.
-    pub(super) reweighted: bool,
+    pub(super) form: Form,
 }
 
 impl Sizes {
-    /// Rows of M.
-    pub(super) fn rows(&self) -> usize {
-        self.inputs + self.signal
+    /// Rows of Q_D in M.
+    pub(super) fn signal(&self) -> usize {
+        match self.form {
+            Form::Factored { signal } => signal,
+            Form::Plain | Form::Reweighted | Form::Formed => 0,
+        }
     }
 
-    /// Numbers in the transition (G_c, or F Q_D) and in all Z_l.
+    /// Rows of M.
+    pub(super) fn rows(&self) -> usize {
+        self.inputs + self.signal()
+    }
+
+    /// Whether the side value is 0.
+    pub(super) fn soft(&self) -> bool {
+        matches!(self.form, Form::Factored { .. } | Form::Formed)
+    }
+
+    /// The number of square matrices in the layers: Z_l, or the one W_2.
+    pub(super) fn squares(&self) -> usize {
+        match self.form {
+            Form::Reweighted => self.layers,
+            Form::Formed => 1,
+            Form::Plain | Form::Factored { .. } => 0,
+        }
+    }
+
+    /// Numbers in the transition (G_c, P, or F Q_D) and in all square matrices.
     pub(super) fn matrices(&self) -> (usize, usize) {
-        let rows = match self.signal {
-            0 => self.codes,
-            signal => signal,
+        let rows = match self.form {
+            Form::Factored { signal } => signal,
+            Form::Plain | Form::Reweighted | Form::Formed => self.codes,
         };
-        let weights = self.layers * usize::from(self.reweighted);
-        (rows * self.codes, weights * self.codes * self.codes)
+        (rows * self.codes, self.squares() * self.codes * self.codes)
+    }
+
+    /// The square matrix of a layer, and the place of a step among the states that went into it.
+    pub(super) fn square(&self, step: usize, layer: usize) -> (usize, usize) {
+        match self.form {
+            Form::Formed => (0, step * self.layers + layer),
+            _ => (layer, step),
+        }
+    }
+
+    /// Numbers in the states that went into a square matrix.
+    pub(super) fn wide(&self) -> usize {
+        let steps = match self.form {
+            Form::Formed => self.length * self.layers,
+            _ => self.length,
+        };
+        steps * self.state()
     }
 
     /// Numbers in a state.
-    fn state(&self) -> usize {
+    pub(super) fn state(&self) -> usize {
         self.codes * self.batch
     }
 
-    fn heard(&self) -> usize {
+    pub(super) fn heard(&self) -> usize {
         self.rows() * self.batch
     }
 
     /// Columns of all steps side by side.
-    fn columns(&self) -> usize {
+    pub(super) fn columns(&self) -> usize {
         self.length * self.batch
     }
 
-    /// Numbers in x, M, w, a, b, h_0.
-    pub(super) fn parts(&self) -> [usize; 6] {
+    /// Numbers in x, M, w, a, b, h_0, ε.
+    pub(super) fn parts(&self) -> [usize; 7] {
         let (rows, layers) = (self.rows(), self.layers * self.codes);
         [
             self.columns() * self.inputs,
@@ -86,6 +140,7 @@ impl Sizes {
             layers,
             layers,
             self.codes,
+            1,
         ]
     }
 }
@@ -93,9 +148,9 @@ impl Sizes {
 /// What the recurrence is made of, row-major.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers<'a, T> {
-    /// Z_l one after another; nothing where there are none.
+    /// Z_l one after another, or W_2; anything where there are none.
     pub(super) weights: &'a [T],
-    /// G_c, or F Q_D.
+    /// G_c, P, or F Q_D.
     pub(super) transition: &'a [T],
     /// x, batch × L × inputs.
     pub(super) x: &'a [T],
@@ -106,32 +161,26 @@ pub(super) struct Numbers<'a, T> {
     pub(super) a: &'a [T],
     pub(super) b: &'a [T],
     pub(super) initial: &'a [T],
-}
-
-/// The gradients of [`Numbers`], in the same order.
-pub(super) struct Gradients<T> {
-    pub(super) weights: Vec<T>,
-    pub(super) transition: Vec<T>,
-    /// Of x, M, w, a, b, h_0, one after another.
-    pub(super) parts: Vec<T>,
+    /// ε, one number, for [`Form::Formed`].
+    pub(super) pull: &'a [T],
 }
 
 /// What the backward pass needs of the forward pass.
 pub(super) struct Saved<T> {
     /// h⁽⁰⁾ to h⁽ⁿ⁾ of every step.
-    states: Lease<T>,
+    pub(super) states: Lease<T>,
     /// u of every step and layer.
-    arguments: Lease<T>,
+    pub(super) arguments: Lease<T>,
     /// M h − y of every step and layer.
-    residuals: Lease<T>,
+    pub(super) residuals: Lease<T>,
     /// y of every step.
-    heard: Lease<T>,
-    /// v of every layer, codes × (L · batch); nothing where there are no matrices Z_l.
-    descended: Lease<T>,
+    pub(super) heard: Lease<T>,
+    /// What each square matrix is multiplied with, codes × columns.
+    pub(super) descended: Lease<T>,
 }
 
 /// out ← left · right, or out + left · right, in pieces of rows.
-fn multiply<T: Real>(
+pub(super) fn multiply<T: Real>(
     left: &[T],
     right: RowMajor<'_, T>,
     (inner, columns): (usize, usize),
@@ -150,7 +199,7 @@ fn multiply<T: Real>(
     pieces.zip(left.par_chunks(rows * inner)).for_each(piece);
 }
 
-fn transposed<T: Real>(matrix: &[T], columns: usize) -> Vec<T> {
+pub(super) fn transposed<T: Real>(matrix: &[T], columns: usize) -> Vec<T> {
     const BLOCK: usize = 32;
     let rows = matrix.len() / columns;
     let mut out = vec![T::zero(); matrix.len()];
@@ -167,7 +216,7 @@ fn transposed<T: Real>(matrix: &[T], columns: usize) -> Vec<T> {
 }
 
 /// Writes a state next to those of the other steps.
-fn place<T: Copy>(state: &[T], wide: &mut [T], step: usize, batch: usize) {
+pub(super) fn place<T: Copy>(state: &[T], wide: &mut [T], step: usize, batch: usize) {
     let columns = wide.len() / (state.len() / batch);
     let rows = wide.chunks_exact_mut(columns);
     for (row, own) in rows.zip(state.chunks_exact(batch)) {
@@ -176,7 +225,12 @@ fn place<T: Copy>(state: &[T], wide: &mut [T], step: usize, batch: usize) {
 }
 
 /// Entry (b, t, i) of batch × L × width to (i, b) of `state`.
-fn gather<T: Copy>(all: &[T], state: &mut [T], step: usize, (length, batch): (usize, usize)) {
+pub(super) fn gather<T: Copy>(
+    all: &[T],
+    state: &mut [T],
+    step: usize,
+    (length, batch): (usize, usize),
+) {
     let width = all.len() / (length * batch);
     for (item, row) in all[step * width..].chunks(length * width).enumerate() {
         for (index, value) in row[..width].iter().enumerate() {
@@ -186,7 +240,12 @@ fn gather<T: Copy>(all: &[T], state: &mut [T], step: usize, (length, batch): (us
 }
 
 /// The reverse of [`gather`].
-fn scatter<T: Copy>(state: &[T], all: &mut [T], step: usize, (length, batch): (usize, usize)) {
+pub(super) fn scatter<T: Copy>(
+    state: &[T],
+    all: &mut [T],
+    step: usize,
+    (length, batch): (usize, usize),
+) {
     let width = all.len() / (length * batch);
     for (item, row) in all[step * width..].chunks_mut(length * width).enumerate() {
         for (index, value) in row[..width].iter_mut().enumerate() {
@@ -198,18 +257,17 @@ fn scatter<T: Copy>(state: &[T], all: &mut [T], step: usize, (length, batch): (u
 impl<T: Real> Saved<T> {
     fn new(sizes: Sizes, workspace: &Workspace<T>) -> Self {
         let Sizes { length, layers, .. } = sizes;
-        let wide = usize::from(sizes.reweighted) * layers * length;
         Self {
             states: workspace.numbers(length * (layers + 1) * sizes.state()),
             arguments: workspace.numbers(length * layers * sizes.state()),
             residuals: workspace.numbers(length * layers * sizes.heard()),
             heard: workspace.numbers(length * sizes.heard()),
-            descended: workspace.numbers(wide * sizes.state()),
+            descended: workspace.numbers(sizes.squares() * sizes.wide()),
         }
     }
 
     /// The code that a step starts from: that of the step before, or h_0.
-    fn before<'a>(&'a self, step: usize, sizes: Sizes, initial: &'a [T]) -> &'a [T] {
+    pub(super) fn before<'a>(&'a self, step: usize, sizes: Sizes, initial: &'a [T]) -> &'a [T] {
         match step {
             0 => initial,
             _ => {
@@ -222,7 +280,7 @@ impl<T: Real> Saved<T> {
 }
 
 /// h_0 for every sequence.
-fn repeated<T: Real>(initial: &[T], batch: usize) -> Vec<T> {
+pub(super) fn repeated<T: Real>(initial: &[T], batch: usize) -> Vec<T> {
     let rows = initial
         .iter()
         .flat_map(|&value| std::iter::repeat_n(value, batch));
@@ -264,14 +322,14 @@ struct Forward<'a, T> {
     numbers: Numbers<'a, T>,
     sizes: Sizes,
     map_transposed: Vec<T>,
-    /// Q_Dᵀ, for Sista.
+    /// Q_Dᵀ, for the factored form.
     dictionary: Vec<T>,
     /// The side value of Sista.
     zeros: Vec<T>,
 }
 
 /// out ← −w ∘ rows.
-fn scale_rows<T: Real>(rows: &[T], scale: &[T], out: &mut [T]) {
+pub(super) fn scale_rows<T: Real>(rows: &[T], scale: &[T], out: &mut [T]) {
     let batch = rows.len() / scale.len();
     let pairs = rows.chunks_exact(batch).zip(out.chunks_exact_mut(batch));
     for ((row, out), scale) in pairs.zip(scale) {
@@ -291,31 +349,32 @@ impl<T: Real> Forward<'_, T> {
         let count = (sizes.layers + 1) * state;
         let states = &mut saved.states[step * count..][..count];
         let last = RowMajor::new(last, codes, batch);
-        if sizes.signal == 0 {
+        if let Form::Factored { signal } = sizes.form {
+            multiply(numbers.transition, last, (codes, batch), z, false);
+            let z = RowMajor::new(z, signal, batch);
+            let first = &mut states[..state];
+            multiply(&self.dictionary, z, (signal, batch), first, false);
+        } else {
             let first = &mut states[..state];
             multiply(numbers.transition, last, (codes, batch), first, false);
-        } else {
-            multiply(numbers.transition, last, (codes, batch), z, false);
-            let shape = (sizes.signal, batch);
-            let z = RowMajor::new(z, sizes.signal, batch);
-            multiply(&self.dictionary, z, shape, &mut states[..state], false);
         }
-        let mut scaled = vec![T::zero(); heard];
+        let drive = self.drive(y, &states[..state]);
         for layer in 0..sizes.layers {
             let at = step * sizes.layers + layer;
             let (known, after) = states.split_at_mut((layer + 1) * state);
-            let before = &known[layer * state..];
-            let residual = &mut saved.residuals[at * heard..][..heard];
-            let h = RowMajor::new(before, codes, batch);
-            multiply(numbers.map, h, (codes, batch), residual, false);
-            residual.iter_mut().zip(&*y).for_each(|(r, y)| *r -= *y);
-            scale_rows(residual, numbers.scale, &mut scaled);
             let u = &mut saved.arguments[at * state..][..state];
-            u.copy_from_slice(before);
-            self.descend((step, layer), &scaled, u, &mut saved.descended);
-            let side = match sizes.signal {
-                0 => &known[..state],
-                _ => &self.zeros,
+            u.copy_from_slice(&known[layer * state..]);
+            if sizes.form != Form::Formed {
+                let residual = &mut saved.residuals[at * heard..][..heard];
+                self.descend(y, residual, u);
+            }
+            if sizes.squares() > 0 {
+                self.turn((step, layer), u, &mut saved.descended);
+            }
+            add(u, &drive);
+            let side = match sizes.soft() {
+                false => &known[..state],
+                true => &self.zeros,
             };
             let own = layer * codes..(layer + 1) * codes;
             let thresholds = (&numbers.a[own.clone()], &numbers.b[own]);
@@ -323,236 +382,49 @@ impl<T: Real> Forward<'_, T> {
         }
     }
 
-    /// u ← Z (u + Mᵀ s).
-    fn descend(&self, (step, layer): (usize, usize), s: &[T], u: &mut [T], wide: &mut [T]) {
-        let sizes = self.sizes;
-        let (rows, codes, batch) = (sizes.rows(), sizes.codes, sizes.batch);
-        let s = RowMajor::new(s, rows, batch);
-        multiply(&self.map_transposed, s, (rows, batch), u, true);
-        if sizes.reweighted {
-            let count = sizes.length * sizes.state();
-            place(u, &mut wide[layer * count..][..count], step, batch);
-            let matrix = &self.numbers.weights[layer * codes * codes..][..codes * codes];
-            let v = u.to_vec();
-            let v = RowMajor::new(&v, codes, batch);
-            multiply(matrix, v, (codes, batch), u, false);
-        }
-    }
-}
-
-/// The gradients, given that of the codes.
-pub(super) fn backward<T: Real>(
-    g: &[T],
-    numbers: Numbers<'_, T>,
-    saved: &Saved<T>,
-    (sizes, workspace): (Sizes, &Workspace<T>),
-) -> Gradients<T> {
-    let Sizes { batch, length, .. } = sizes;
-    let (codes, wide) = (sizes.codes, length * sizes.state());
-    let initial = repeated(numbers.initial, batch);
-    let square = codes * codes;
-    let mut run = Backward {
-        numbers,
-        saved,
-        sizes,
-        weights: numbers
-            .weights
-            .chunks_exact(square)
-            .take(sizes.layers * usize::from(sizes.reweighted))
-            .map(|matrix| transposed(matrix, codes))
-            .collect(),
-        transition: transposed(numbers.transition, codes),
-        map_transposed: transposed(numbers.map, codes),
-        of_arguments: workspace.numbers(saved.descended.len()),
-        of_first: workspace.numbers(wide * usize::from(sizes.signal == 0)),
-        found: Gradients {
-            weights: vec![T::zero(); numbers.weights.len()],
-            transition: vec![T::zero(); numbers.transition.len()],
-            parts: vec![T::zero(); sizes.parts().iter().sum()],
-        },
-    };
-    let mut carry = vec![T::zero(); sizes.state()];
-    let mut own = vec![T::zero(); sizes.state()];
-    for step in (0..length).rev() {
-        gather(g, &mut own, step, (length, batch));
-        add(&mut carry, &own);
-        run.step(step, &mut carry, saved.before(step, sizes, &initial));
-    }
-    run.matrices(&initial, workspace);
-    let of_initial = run.found.parts.len() - codes;
-    for (sum, row) in run.found.parts[of_initial..]
-        .iter_mut()
-        .zip(carry.chunks(batch))
-    {
-        *sum = row.iter().copied().fold(T::zero(), |sum, x| sum + x);
-    }
-    run.found
-}
-
-struct Backward<'a, T> {
-    numbers: Numbers<'a, T>,
-    saved: &'a Saved<T>,
-    sizes: Sizes,
-    /// Z_lᵀ.
-    weights: Vec<Vec<T>>,
-    transition: Vec<T>,
-    map_transposed: Vec<T>,
-    /// The gradients of u and of G_c h_{t−1}, codes × (L · batch).
-    of_arguments: Lease<T>,
-    of_first: Lease<T>,
-    found: Gradients<T>,
-}
-
-/// The parts of a gradient, one after another.
-fn split<T, const N: usize>(mut all: &mut [T], sizes: [usize; N]) -> [&mut [T]; N] {
-    sizes.map(|size| {
-        let (own, rest) = std::mem::take(&mut all).split_at_mut(size);
-        all = rest;
-        own
-    })
-}
-
-impl<T: Real> Backward<'_, T> {
-    /// Turns the gradient of h_t into that of h_{t−1}.
-    fn step(&mut self, step: usize, g: &mut [T], last: &[T]) {
-        let sizes = self.sizes;
-        let (state, codes, batch) = (sizes.state(), sizes.codes, sizes.batch);
-        let mut of_first = vec![T::zero(); state];
-        let mut of_heard = vec![T::zero(); sizes.heard()];
-        for layer in (0..sizes.layers).rev() {
-            self.threshold((step, layer), g, &mut of_first);
-            if sizes.reweighted {
-                let count = sizes.length * state;
-                let wide = &mut self.of_arguments[layer * count..][..count];
-                place(g, wide, step, batch);
-                let of_u = g.to_vec();
-                let of_u = RowMajor::new(&of_u, codes, batch);
-                multiply(&self.weights[layer], of_u, (codes, batch), g, false);
-            }
-            self.descend((step, layer), g, &mut of_heard);
-        }
-        add(&mut of_first, g);
-        let (of_x, of_z) = of_heard.split_at_mut(sizes.inputs * batch);
-        let [all_x, map, ..] = split(&mut self.found.parts, sizes.parts());
-        scatter(of_x, all_x, step, (sizes.length, batch));
-        if sizes.signal == 0 {
-            place(&of_first, &mut self.of_first, step, batch);
-            let of_first = RowMajor::new(&of_first, codes, batch);
-            return multiply(&self.transition, of_first, (codes, batch), g, false);
-        }
-        // h⁽⁰⁾ = Q_Dᵀ z and z = F Q_D h_{t−1}.
-        let heard = sizes.heard();
-        let z = &self.saved.heard[step * heard..][sizes.inputs * batch..heard];
-        let dictionary = sizes.inputs * codes..;
-        let first = RowMajor::new(&of_first, codes, batch);
-        let turned = first.transpose();
-        multiply(
-            z,
-            turned,
-            (batch, codes),
-            &mut map[dictionary.clone()],
-            true,
-        );
-        let dictionary = &self.numbers.map[dictionary];
-        multiply(dictionary, first, (codes, batch), of_z, true);
-        let last = RowMajor::new(last, codes, batch).transpose();
-        multiply(of_z, last, (batch, codes), &mut self.found.transition, true);
-        let of_z = RowMajor::new(of_z, sizes.signal, batch);
-        multiply(&self.transition, of_z, (sizes.signal, batch), g, false);
-    }
-
-    /// Turns the gradient of h⁽ˡ⁾ into that of u.
-    fn threshold(&mut self, (step, layer): (usize, usize), g: &mut [T], of_first: &mut [T]) {
+    /// d = Mᵀ(w ∘ x) + ε h⁽⁰⁾ of the formed form; nothing in the others.
+    fn drive(&self, x: &[T], first: &[T]) -> Vec<T> {
         let (sizes, numbers) = (self.sizes, self.numbers);
-        let (state, codes) = (sizes.state(), sizes.codes);
-        let [_, _, _, of_a, of_b, _] = split(&mut self.found.parts, sizes.parts());
-        let own = layer * codes..(layer + 1) * codes;
-        let zeros = match sizes.signal {
-            0 => Vec::new(),
-            _ => vec![T::zero(); state],
-        };
-        let mut unused = zeros.clone();
-        let (side, of_side) = match sizes.signal {
-            0 => (
-                &self.saved.states[step * (sizes.layers + 1) * state..][..state],
-                of_first,
-            ),
-            _ => (&zeros[..], &mut unused[..]),
-        };
-        let at = step * sizes.layers + layer;
-        let known = prox::Known {
-            u: &self.saved.arguments[at * state..][..state],
-            side,
-            a: &numbers.a[own.clone()],
-            b: &numbers.b[own.clone()],
-            batch: sizes.batch,
-        };
-        let gradients = prox::Gradients {
-            side: of_side,
-            a: &mut of_a[own.clone()],
-            b: &mut of_b[own],
-        };
-        prox::backward(g, known, gradients);
+        if sizes.form != Form::Formed {
+            return Vec::new();
+        }
+        let mut negative = vec![T::zero(); x.len()];
+        scale_rows(x, numbers.scale, &mut negative);
+        negative.iter_mut().for_each(|s| *s = T::zero() - *s);
+        let mut drive: Vec<T> = first.iter().map(|p| numbers.pull[0] * *p).collect();
+        let shape = (sizes.rows(), sizes.batch);
+        let scaled = RowMajor::new(&negative, shape.0, shape.1);
+        multiply(&self.map_transposed, scaled, shape, &mut drive, true);
+        drive
     }
 
-    /// Turns the gradient of v into that of h⁽ˡ⁻¹⁾, and adds that of y.
-    fn descend(&mut self, (step, layer): (usize, usize), g: &mut [T], of_heard: &mut [T]) {
+    /// h ← h + Mᵀ s, and the residual M h − y.
+    fn descend(&self, y: &[T], residual: &mut [T], h: &mut [T]) {
         let (sizes, numbers) = (self.sizes, self.numbers);
         let (rows, codes, batch) = (sizes.rows(), sizes.codes, sizes.batch);
-        let (state, heard) = (sizes.state(), sizes.heard());
-        let at = step * sizes.layers + layer;
-        let residual = &self.saved.residuals[at * heard..][..heard];
-        let [_, map, of_scale, ..] = split(&mut self.found.parts, sizes.parts());
-        let mut scaled = vec![T::zero(); heard];
+        let before = RowMajor::new(h, codes, batch);
+        multiply(numbers.map, before, (codes, batch), residual, false);
+        residual.iter_mut().zip(y).for_each(|(r, y)| *r -= *y);
+        let mut scaled = vec![T::zero(); residual.len()];
         scale_rows(residual, numbers.scale, &mut scaled);
-        let of_v = RowMajor::new(g, codes, batch);
-        multiply(&scaled, of_v.transpose(), (batch, codes), map, true);
-        let mut of_scaled = vec![T::zero(); heard];
-        multiply(numbers.map, of_v, (codes, batch), &mut of_scaled, false);
-        let rows_of = of_scaled
-            .chunks_exact(batch)
-            .zip(residual.chunks_exact(batch));
-        for (sum, (g, r)) in of_scale.iter_mut().zip(rows_of) {
-            g.iter().zip(r).for_each(|(g, r)| *sum -= *g * *r);
-        }
-        scale_rows(&of_scaled, numbers.scale, &mut scaled);
-        of_heard.iter_mut().zip(&scaled).for_each(|(y, r)| *y -= *r);
-        let before = (step * (sizes.layers + 1) + layer) * state;
-        let before = RowMajor::new(&self.saved.states[before..before + state], codes, batch);
-        multiply(&scaled, before.transpose(), (batch, codes), map, true);
-        let of_residual = RowMajor::new(&scaled, rows, batch);
-        multiply(&self.map_transposed, of_residual, (rows, batch), g, true);
+        let scaled = RowMajor::new(&scaled, rows, batch);
+        multiply(&self.map_transposed, scaled, (rows, batch), h, true);
     }
 
-    /// The gradients of the square matrices, over all steps at once.
-    fn matrices(&mut self, initial: &[T], workspace: &Workspace<T>) {
+    /// v ← Z v, or W_2 v.
+    fn turn(&self, (step, layer): (usize, usize), v: &mut [T], wide: &mut [T]) {
         let sizes = self.sizes;
-        let (codes, columns, batch) = (sizes.codes, sizes.columns(), sizes.batch);
-        let count = codes * columns;
-        let shape = (columns, codes);
-        if sizes.reweighted {
-            let layers = self.found.weights.chunks_exact_mut(codes * codes);
-            let of_u = self.of_arguments.chunks_exact(count);
-            let v = self.saved.descended.chunks_exact(count);
-            for (out, (of_u, v)) in layers.zip(of_u.zip(v)) {
-                let v = RowMajor::new(v, codes, columns).transpose();
-                multiply(of_u, v, shape, out, false);
-            }
-        }
-        if sizes.signal == 0 {
-            let mut last = workspace.numbers(count);
-            for step in 0..sizes.length {
-                let before = self.saved.before(step, sizes, initial);
-                place(before, &mut last, step, batch);
-            }
-            let last = RowMajor::new(&last, codes, columns).transpose();
-            multiply(
-                &self.of_first,
-                last,
-                shape,
-                &mut self.found.transition,
-                false,
-            );
-        }
+        let (codes, batch) = (sizes.codes, sizes.batch);
+        let (matrix, at) = sizes.square(step, layer);
+        place(
+            v,
+            &mut wide[matrix * sizes.wide()..][..sizes.wide()],
+            at,
+            batch,
+        );
+        let matrix = &self.numbers.weights[matrix * codes * codes..][..codes * codes];
+        let before = v.to_vec();
+        let before = RowMajor::new(&before, codes, batch);
+        multiply(matrix, before, (codes, batch), v, false);
     }
 }

@@ -18,6 +18,7 @@ use crate::nn::baseline::unroll;
 use crate::nn::baseline::unroll::Numbers;
 use crate::nn::baseline::unroll::Saved;
 use crate::nn::baseline::unroll::Sizes;
+use crate::nn::baseline::unroll_backward;
 use crate::nn::baseline::unroll_plain;
 use crate::nn::op::part;
 use crate::nn::op::values;
@@ -27,9 +28,9 @@ use crate::nn::real::Real;
 
 /// The tensors of a recurrence, as [`Numbers`] has them.
 pub(super) struct Tensors {
-    /// Z, layers × codes × codes.
+    /// Z, layers × codes × codes, or W_2.
     pub(super) weights: Option<Tensor>,
-    /// G_c, codes × codes, or F Q_D, signal × codes.
+    /// G_c or P, codes × codes, or F Q_D, signal × codes.
     pub(super) transition: Tensor,
     /// batch × L × inputs.
     pub(super) x: Tensor,
@@ -42,6 +43,8 @@ pub(super) struct Tensors {
     pub(super) b: Tensor,
     /// h_0.
     pub(super) initial: Tensor,
+    /// ε, one number.
+    pub(super) pull: Tensor,
 }
 
 /// The codes, batch × L × codes. On the processor this is one operation with its own gradient;
@@ -58,6 +61,7 @@ pub(super) fn codes(
         &tensors.a,
         &tensors.b,
         &tensors.initial,
+        &tensors.pull,
     ];
     let found = parts.map(Tensor::elem_count);
     if found != sizes.parts() {
@@ -107,7 +111,7 @@ impl Unrolled {
         parts: &'a [T],
     ) -> Numbers<'a, T> {
         let mut rest = parts;
-        let [x, map, scale, a, b, initial] = self.sizes.parts().map(|size| {
+        let [x, map, scale, a, b, initial, pull] = self.sizes.parts().map(|size| {
             let (own, behind) = rest.split_at(size);
             rest = behind;
             own
@@ -121,6 +125,7 @@ impl Unrolled {
             a,
             b,
             initial,
+            pull,
         }
     }
 
@@ -154,11 +159,12 @@ impl Unrolled {
             // A second backward pass through the same output.
             None => unroll::forward(numbers, self.sizes, workspace).1,
         };
-        let found = unroll::backward(&values(g)?, numbers, &saved, (self.sizes, workspace));
+        let found =
+            unroll_backward::backward(&values(g)?, numbers, &saved, (self.sizes, workspace));
         let device = parts.device();
-        let of_weights = match self.sizes.reweighted {
-            true => Some(Tensor::from_vec(found.weights, weights.shape(), device)?),
-            false => None,
+        let of_weights = match self.sizes.squares() {
+            0 => None,
+            _ => Some(Tensor::from_vec(found.weights, weights.shape(), device)?),
         };
         let of_transition = Tensor::from_vec(found.transition, transition.shape(), device)?;
         let of_parts = Tensor::from_vec(found.parts, parts.shape(), device)?;

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use crate::nn::baseline::unroll::Sizes;
 use crate::nn::baseline::unroll_op::Tensors;
 
-/// As `unroll_op::codes`.
+/// As `unroll_op::codes`, for all forms but the formed one.
 pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
     let (batch, codes) = (sizes.batch, sizes.codes);
     let initial = tensors.initial.reshape((1, codes))?;
@@ -16,7 +16,7 @@ pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
     for step in 0..sizes.length {
         let x = tensors.x.narrow(1, step, 1)?.squeeze(1)?;
         let heard = last.matmul(&tensors.transition.t()?)?;
-        let (mut h, y, side) = match sizes.signal {
+        let (mut h, y, side) = match sizes.signal() {
             0 => (heard.clone(), x, heard),
             signal => {
                 let dictionary = tensors.map.narrow(0, sizes.inputs, signal)?;

@@ -83,9 +83,26 @@ impl Case {
             .unwrap()
     }
 
+    /// All forms that the solver may take.
+    fn forms(&self) -> Vec<Form> {
+        let signal = self.dictionary.dim(0).unwrap();
+        match self.body.solver {
+            Solver::Reweighted => vec![Form::Reweighted],
+            Solver::L1L1 => vec![Form::Plain],
+            Solver::Sista => vec![Form::Factored { signal }, Form::Formed],
+        }
+    }
+
+    fn codes_by(&self, form: Form) -> Tensor {
+        self.body
+            .run(&self.measured(), &self.frame(), form)
+            .unwrap()
+    }
+
     fn plain_codes(&self) -> Tensor {
-        let tensors = self.body.tensors(&self.measured(), &self.frame()).unwrap();
-        unroll_plain::codes(&tensors, self.body.sizes(&tensors).unwrap()).unwrap()
+        let (measured, form) = (self.measured(), self.forms()[0]);
+        let tensors = self.body.tensors(&measured, &self.frame(), form).unwrap();
+        unroll_plain::codes(&tensors, self.body.sizes(&tensors, form).unwrap()).unwrap()
     }
 
     /// The squared error of the reconstruction.
@@ -122,23 +139,40 @@ fn one_operation_is_the_composition_of_candles() {
     for solver in SOLVERS {
         for (sizes, shape) in [([9, 4, 12, 3], [5, 6]), ([4, 4, 3, 1], [1, 1])] {
             let case = case(solver, sizes, shape, 1);
-            let (fast, plain) = (case.codes(), case.plain_codes());
-            let scale = numbers(&plain).iter().fold(1.0, |m: f64, x| m.max(x.abs()));
-            let off = largest_difference(&numbers(&fast), &numbers(&plain));
-            assert!(off < 1e-12 * scale, "{solver:?} {off}");
-            let zeros = numbers(&plain).iter().filter(|x| **x == 0.0).count();
+            let plain = case.plain_codes();
+            let expected = numbers(&plain);
+            let zeros = expected.iter().filter(|x| **x == 0.0).count();
             assert!(zeros > 0 || sizes[2] == 3, "no code is zero, {solver:?}");
-            let fast = case.loss(&fast).backward().unwrap();
             let plain = case.loss(&plain).backward().unwrap();
-            for (name, var) in case.parameters() {
-                let fast = numbers(fast.get(&var).expect("a gradient"));
-                let plain = numbers(plain.get(&var).expect("a gradient"));
-                let scale = plain.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
-                let off = largest_difference(&fast, &plain);
-                assert!(off < 1e-11 * scale, "{solver:?} {name} {off}");
+            for form in case.forms() {
+                let fast = case.codes_by(form);
+                let scale = expected.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
+                let off = largest_difference(&numbers(&fast), &expected);
+                assert!(off < 1e-12 * scale, "{form:?} {off}");
+                let fast = case.loss(&fast).backward().unwrap();
+                for (name, var) in case.parameters() {
+                    let fast = numbers(fast.get(&var).expect("a gradient"));
+                    let plain = numbers(plain.get(&var).expect("a gradient"));
+                    let scale = plain.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
+                    let off = largest_difference(&fast, &plain);
+                    assert!(off < 1e-11 * scale, "{form:?} {name} {off}");
+                }
             }
         }
     }
+}
+
+/// Sista forms its matrices where that takes fewer multiplications.
+#[test]
+fn matrices_are_formed_for_few_codes_and_many_steps() {
+    let form = |codes: usize, batch: usize| {
+        let case = case(Solver::Sista, [16, 4, codes, 3], [batch, 20], 2);
+        case.body.form(&case.frame(), &case.measured()).unwrap()
+    };
+    assert_eq!(form(16, 8), Form::Formed);
+    assert_eq!(form(64, 8), Form::Factored { signal: 16 });
+    assert_eq!(form(32, 8), Form::Formed);
+    assert_eq!(form(32, 1), Form::Factored { signal: 16 });
 }
 
 /// C10: central differences along every entry of every parameter, S and Q_D among them. An entry
