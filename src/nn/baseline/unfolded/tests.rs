@@ -180,24 +180,28 @@ fn matrices_are_formed_for_few_codes_and_many_steps() {
 #[test]
 fn every_gradient_of_the_whole_net_is_that_of_differences() {
     const STEP: f64 = 1e-6;
-    for solver in SOLVERS {
-        let case = case(solver, [6, 4, 8, 3], [2, 4], 3);
-        let at = |_: ()| case.loss(&case.codes()).to_scalar::<f64>().unwrap();
-        let here = at(());
-        let gradients = case.loss(&case.codes()).backward().unwrap();
+    let cases = SOLVERS.map(|solver| case(solver, [6, 4, 8, 3], [2, 4], 3));
+    let forms = cases.iter();
+    for (case, form) in
+        forms.flat_map(|case| case.forms().into_iter().map(move |form| (case, form)))
+    {
+        let loss = || case.loss(&case.codes_by(form));
+        let at = || loss().to_scalar::<f64>().unwrap();
+        let here = at();
+        let gradients = loss().backward().unwrap();
         let (mut knots, mut all) = (0, 0);
         for (name, var) in case.parameters() {
             let found = numbers(gradients.get(&var).expect("a gradient"));
             let start = var.as_tensor().copy().unwrap();
             let size = found.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
-            assert!(size > 0.0, "{solver:?} {name} has no gradient");
+            assert!(size > 0.0, "{form:?} {name} has no gradient");
             for (index, &slope) in found.iter().enumerate() {
                 let moved = |step: f64| {
                     let mut entries = numbers(&start);
                     entries[index] += step;
                     let moved = Tensor::from_vec(entries, start.shape(), &DEVICE).unwrap();
                     var.set(&moved).unwrap();
-                    at(())
+                    at()
                 };
                 let (up, down) = (moved(STEP), moved(-STEP));
                 let difference = (up - down) / (2.0 * STEP);
@@ -211,12 +215,12 @@ fn every_gradient_of_the_whole_net_is_that_of_differences() {
                 let scale = slope.abs().max(1e-2 * size);
                 assert!(
                     off < 1e-5 * scale,
-                    "{solver:?} {name}[{index}] {difference} {slope}"
+                    "{form:?} {name}[{index}] {difference} {slope}"
                 );
             }
             var.set(&start).unwrap();
         }
-        assert!(knots * 50 < all, "{solver:?}: {knots} knots of {all}");
+        assert!(knots * 50 < all, "{form:?}: {knots} knots of {all}");
     }
 }
 
@@ -259,15 +263,16 @@ fn network_algorithm_and_formed_matrices_agree() {
     for solver in SOLVERS {
         let case = case(solver, [10, 5, 16, 3], [2, 5], 8);
         let formed = case.body.formed(&case.frame()).unwrap().expect("a solver");
-        for item in 0..2 {
-            let measured = host(&case.measured().get(item).unwrap())
-                .unwrap()
-                .transpose();
-            let found = host(&case.codes().get(item).unwrap()).unwrap().transpose();
-            assert!(
-                (found - run(&formed, &measured)).amax() < 1e-10,
-                "{solver:?}"
-            );
+        for form in case.forms() {
+            let codes = case.codes_by(form);
+            for item in 0..2 {
+                let measured = host(&case.measured().get(item).unwrap())
+                    .unwrap()
+                    .transpose();
+                let found = host(&codes.get(item).unwrap()).unwrap().transpose();
+                let expected = run(&formed, &measured);
+                assert!((found - expected).amax() < 1e-10, "{form:?}");
+            }
         }
     }
 }
