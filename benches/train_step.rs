@@ -87,6 +87,7 @@ fn architecture() -> Result<Architecture, Failure> {
         inputs: Some(1),
         vocabulary: None,
         outputs: number("classes", 10)?,
+        measurements: None,
         step_min: 1e-3,
         step_max: 1e-1,
     })

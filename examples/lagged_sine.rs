@@ -213,6 +213,7 @@ fn architecture() -> Architecture {
         inputs: Some(1),
         vocabulary: None,
         outputs: 1,
+        measurements: None,
         step_min: 0.001,
         step_max: 0.1,
     }

@@ -54,6 +54,7 @@ fn architecture(layer: LayerKind) -> Architecture {
         inputs: Some(2),
         vocabulary: None,
         outputs: 3,
+        measurements: None,
         step_min: 0.001,
         step_max: 0.1,
     }

@@ -170,11 +170,27 @@ pub(super) struct Metadata {
     pub(super) layout: Option<OwnLayout>,
 }
 
+/// What a network without state space layers says of itself.
+#[derive(Deserialize)]
+struct BaselineMark {
+    baseline: BaselineLayer,
+}
+
+#[derive(Deserialize)]
+struct BaselineLayer {
+    layer: String,
+}
+
 impl Metadata {
     pub(super) fn parse(text: Option<&str>) -> Result<(Declared, Option<OwnLayout>), Fault> {
         let Some(text) = text else {
             return Ok((Declared::default(), None));
         };
+        if let Ok(mark) = serde_json::from_str::<BaselineMark>(text) {
+            return Err(Fault::Baseline {
+                layer: mark.baseline.layer,
+            });
+        }
         let metadata: Metadata =
             serde_json::from_str(text).map_err(|error| Fault::Declarations {
                 place: "the metadata key `hankelite`".to_string(),

@@ -52,6 +52,15 @@ pub enum Fault {
         /// Why it is refused.
         why: &'static str,
     },
+    /// A network of this program without state space layers.
+    #[error(
+        "this is a network of `{layer}` layers, not of state space layers: it has no Gramians, \
+         Hankel singular values or states, so there is nothing to inspect, reduce or stream"
+    )]
+    Baseline {
+        /// Its layers.
+        layer: String,
+    },
     /// Nothing in the file is a known state space layer.
     #[error("no diagonal state space layer among {tensors} tensors (`{first}`, ...)")]
     NoLayer {
@@ -263,6 +272,9 @@ impl Fault {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Fault::Baseline { .. } => {
+                Some("`evaluate` scores it, `pretrain` trains another one".to_string())
+            }
             Fault::Undeclared { hint, .. } => Some((*hint).to_string()),
             Fault::NoLayer { .. } => Some(
                 "layers are known by their tensor names, e.g. S4D (log_dt, log_A_real, A_imag, C), \

@@ -25,6 +25,8 @@ use crate::cli::image::Mixing;
 use crate::cli::printer::Printer;
 #[cfg(feature = "train")]
 use crate::cli::retrain::parameterisation;
+#[cfg(feature = "train")]
+use crate::cli::scored;
 use crate::cli::streamed;
 use crate::data::Dataset;
 use crate::data::Source;
@@ -39,6 +41,8 @@ use crate::model::Model;
 use crate::nn;
 #[cfg(feature = "train")]
 use crate::nn::NetworkOptions;
+#[cfg(feature = "train")]
+use crate::nn::baseline::Baseline;
 #[cfg(feature = "train")]
 use crate::train;
 #[cfg(feature = "train")]
@@ -102,7 +106,7 @@ pub(super) struct Arguments {
     /// lengths only; without it, in double precision on the host.
     #[cfg(feature = "train")]
     #[arg(long, value_name = "DEVICE", conflicts_with = "path")]
-    device: Option<Place>,
+    pub(super) device: Option<Place>,
     /// Run one sample at a time in single precision, as a device does (CKPT may be an image), and
     /// compare with the convolution in double precision.
     #[arg(long, conflicts_with_all = STREAM_EXCLUDES)]
@@ -151,6 +155,27 @@ enum Engine {
     /// The training engine.
     #[cfg(feature = "train")]
     Trainer(Place),
+}
+
+#[cfg(feature = "train")]
+impl Arguments {
+    /// Whether the training engine alone can score this: a network without state space layers, or
+    /// answers that are not one class for each sequence.
+    fn is_for_trainer(&self, data: &Dataset) -> anyhow::Result<bool> {
+        let compared = self.against.is_some() || self.logits.is_some();
+        if !Baseline::is_file(&self.input.checkpoint) {
+            let plain = !compared && !self.stream && !self.check;
+            return Ok(plain && scored::are_answers(data));
+        }
+        if compared || self.stream || self.check {
+            bail!(
+                "{}: a network without state space layers, which is scored alone: expected none of \
+                 --against, --logits, --stream and --check",
+                self.input.checkpoint.display()
+            );
+        }
+        Ok(true)
+    }
 }
 
 impl Arguments {
@@ -216,6 +241,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let data = Dataset::read(&arguments.data, split)?;
     let count = arguments.limit.unwrap_or(data.len()).min(data.len());
+    #[cfg(feature = "train")]
+    if arguments.is_for_trainer(&data)? {
+        return scored::run(arguments, (&data, count), printer);
+    }
     if data.labels().is_none() && arguments.against.is_none() && arguments.logits.is_none() {
         bail!(
             "the data have no `labels`, which an accuracy needs (--against and --logits do without)"

@@ -12,6 +12,8 @@ mod common;
 mod compare;
 mod convert;
 mod data;
+#[cfg(feature = "train")]
+mod design;
 mod evaluate;
 mod image;
 mod inspect;
@@ -25,6 +27,8 @@ mod reduce;
 #[cfg(feature = "train")]
 mod retrain;
 mod samples;
+#[cfg(feature = "train")]
+mod scored;
 mod stream;
 mod streamed;
 mod sweep;

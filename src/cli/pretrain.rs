@@ -1,5 +1,6 @@
 //! `compress-model pretrain`.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -11,24 +12,33 @@ use crate::calibrate::Rescale;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write;
+use crate::cli::design::Design;
+use crate::cli::design::takes;
 use crate::cli::printer::Printer;
 use crate::cli::terms;
 use crate::cli::training;
 use crate::cli::training::Data;
 use crate::cli::training::Document;
+use crate::cli::training::Sets;
 use crate::cli::training::measured;
 use crate::model::Model;
 use crate::nn::Architecture;
 use crate::nn::LayerKind;
 use crate::nn::Network;
 use crate::nn::NetworkOptions;
+use crate::nn::SequenceModel;
+use crate::nn::baseline::Baseline;
+use crate::nn::baseline::BaselineArchitecture;
 use crate::nn::random_model;
+use crate::train::Objective;
 use crate::train::Place;
 use crate::train::Recipe;
 use crate::train::Regularise;
 use crate::train::Start;
+use crate::train::Task;
 use crate::train::Terms;
 use crate::train::Training;
+use crate::train::require_fitting;
 use crate::train::require_suitable;
 
 const EXAMPLES: &str = "\
@@ -64,7 +74,7 @@ struct Config {
     /// What C and D are multiplied with at the start: `none` or `unit`.
     #[serde(default)]
     rescale: Rescale,
-    model: Architecture,
+    model: Design,
     data: Data,
     #[serde(default)]
     train: Recipe,
@@ -82,6 +92,20 @@ impl Config {
                  unit"
             );
         }
+        self.model.check()?;
+        let measured = match &self.model {
+            Design::StateSpace(architecture) => architecture.measurements.is_some(),
+            Design::Baseline(architecture) => {
+                let layer = architecture.layer.name();
+                if self.regularise.is_some() {
+                    bail!("[regularise] is for state space layers, the layers are {layer}");
+                }
+                true
+            }
+        };
+        if measured && self.rescale != Rescale::None {
+            bail!("`rescale` is for state space layers behind a plain encoder, expected none");
+        }
         let beside = Terms {
             regularise: self.regularise,
             ..Terms::default()
@@ -91,57 +115,131 @@ impl Config {
     }
 }
 
+/// A run that is about to start.
+struct Run<'a> {
+    arguments: &'a Arguments,
+    config: &'a Config,
+    beside: &'a Terms,
+    sets: &'a Sets,
+    printer: &'a Printer,
+}
+
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let config: Config = training::parse(&arguments.config)?;
     let beside = config.check()?;
     training::require_folder(&arguments.output, arguments.resume)?;
-    let device = arguments.device.open()?;
-    let recipe = &config.train;
-    let sets = config.data.read(recipe.seed, printer)?;
-    let length = sets.train.length();
-    let start = random_model(&config.model, length, recipe.seed)?;
-    require_suitable(&start, &sets.train)?;
-    let data = (&sets.train, recipe);
-    let (start, rescaled) = terms::rescaled(&start, (config.rescale, None), data, printer)?;
-    // What cannot be written at the end is better known now.
-    checkpoint(&config.model, &start, length)?;
-    let options = NetworkOptions {
-        dtype: recipe.precision.dtype(),
-        dropout: config.model.dropout,
-        parameterisation: Some(config.model.layer.parameterisation()),
-        ..NetworkOptions::new(length)
+    // Whether the device is there is known before data are read.
+    arguments.device.open()?;
+    let sets = config.data.read(config.train.seed, printer)?;
+    let run = Run {
+        arguments,
+        config: &config,
+        beside: &beside,
+        sets: &sets,
+        printer,
     };
-    let network = Network::from_model(&start, &options, &device)?;
-    let training = Training {
-        network: &network,
-        data: &sets.train,
-        validation: sets.validation.as_ref(),
-        recipe,
-    };
-    training.check()?;
-    let text = toml::to_string(&config)?;
-    let folder = training::folder(&arguments.output, &text, arguments.resume)?;
-    let mut objective = terms::objective(&network, &beside, None, recipe)?;
-    let start = Start::of(&network)?;
-    let stop = training::stop_on_interrupt()?;
-    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
-    let checkpoint = checkpoint(&config.model, &network.to_model()?, length)?;
-    let output = folder.path().join("model.safetensors");
-    write(&checkpoint, &output)?;
-    let measured = |data| measured(&network, data, recipe.batch);
-    let document = Document {
-        output: output.display().to_string(),
-        folder: folder.path().display().to_string(),
-        device: arguments.device.to_string(),
-        parameters: checkpoint.parameters()?,
-        sequences: sets.train.len(),
-        validation: measured(sets.validation.as_ref())?,
-        test: measured(sets.test.as_ref())?,
-        rescaled,
-        moved: start.moved(&network)?,
-        ..Document::of(outcome, recipe)
-    };
-    training::finish(&document, &folder, printer)
+    match &config.model {
+        Design::StateSpace(architecture) => run.state_space(architecture),
+        Design::Baseline(architecture) => run.baseline(architecture),
+    }
+}
+
+/// What is told where a measurement was folded into the encoder.
+fn folded(rows: usize, inputs: usize) -> String {
+    format!(
+        "the encoder that is written is the product of the trained one and its {rows} measurements \
+         of {inputs} numbers; retraining it no longer holds the rank {rows}"
+    )
+}
+
+impl Run<'_> {
+    fn state_space(&self, architecture: &Architecture) -> anyhow::Result<()> {
+        let (sets, recipe) = (self.sets, &self.config.train);
+        let length = sets.train.length();
+        let start = random_model(architecture, length, recipe.seed)?;
+        require_suitable(&start, &sets.train)?;
+        let (mode, data) = ((self.config.rescale, None), (&sets.train, recipe));
+        let (start, rescaled) = terms::rescaled(&start, mode, data, self.printer)?;
+        // What cannot be written at the end is better known now.
+        checkpoint(architecture, &start, length)?;
+        let options = NetworkOptions {
+            dtype: recipe.precision.dtype(),
+            dropout: architecture.dropout,
+            parameterisation: Some(architecture.layer.parameterisation()),
+            ..NetworkOptions::new(length)
+        };
+        let network = Network::from_model(&start, &options, &self.arguments.device.open()?)?;
+        let network = network.measured(architecture.measurements, recipe.seed)?;
+        let mut objective = terms::objective(&network, self.beside, None, recipe)?;
+        let rows = architecture.measurements;
+        let notes = rows.map(|rows| folded(rows, architecture.inputs.unwrap_or(0)));
+        let beginning = Document {
+            rescaled,
+            notes: notes.into_iter().collect(),
+            ..Document::default()
+        };
+        self.trained((&network, &mut objective), beginning, |output| {
+            let checkpoint = checkpoint(architecture, &network.to_model()?, length)?;
+            write(&checkpoint, output)?;
+            Ok(checkpoint.parameters()?)
+        })
+    }
+
+    fn baseline(&self, architecture: &BaselineArchitecture) -> anyhow::Result<()> {
+        let recipe = &self.config.train;
+        require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;
+        let place = (recipe.precision.dtype(), &self.arguments.device.open()?);
+        let network = Baseline::random(architecture, recipe.seed, place)?;
+        let mut objective = Task {
+            label_smoothing: recipe.label_smoothing,
+        };
+        self.trained((&network, &mut objective), Document::default(), |output| {
+            network.write(output)?;
+            Ok(network.numbers())
+        })
+    }
+
+    /// Trains, writes by `write`, which gives the numbers written, and reports.
+    fn trained(
+        &self,
+        (network, objective): (&dyn SequenceModel, &mut dyn Objective),
+        beginning: Document,
+        write: impl FnOnce(&Path) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<()> {
+        let (sets, recipe) = (self.sets, &self.config.train);
+        let training = Training {
+            network,
+            data: &sets.train,
+            validation: sets.validation.as_ref(),
+            recipe,
+        };
+        training.check()?;
+        let text = toml::to_string(self.config)?;
+        let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
+        let start = Start::of(network)?;
+        let stop = training::stop_on_interrupt()?;
+        let outcome = training::train(&training, objective, (&folder, &stop), self.printer)?;
+        let output = folder.path().join("model.safetensors");
+        let parameters = write(&output)?;
+        for note in &beginning.notes {
+            self.printer.note("note", note);
+        }
+        let measured = |data| measured(network, data, recipe.batch);
+        let document = Document {
+            output: output.display().to_string(),
+            folder: folder.path().display().to_string(),
+            device: self.arguments.device.to_string(),
+            parameters,
+            sequences: sets.train.len(),
+            validation: measured(sets.validation.as_ref())?,
+            test: measured(sets.test.as_ref())?,
+            moved: start.moved(network)?,
+            rescaled: beginning.rescaled,
+            notes: beginning.notes,
+            ..Document::of(outcome, recipe)
+        };
+        training::finish(&document, &folder, self.printer)
+    }
 }
 
 /// Modes that may grow need the layout of DSS-softmax; all others are written as S4D, which more

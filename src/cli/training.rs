@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::calibrate::Rescaled;
+use crate::cli::common::grouped;
 use crate::cli::printer::Printer;
 use crate::data::Dataset;
 use crate::data::Source;
@@ -30,6 +31,7 @@ use crate::train::Stop;
 use crate::train::Tally;
 use crate::train::Training;
 use crate::train::evaluate;
+use crate::train::psnr;
 
 /// The share that is held out when nobody says.
 const HOLD_OUT: f64 = 0.1;
@@ -251,6 +253,9 @@ pub(super) struct Measured {
     pub(super) loss: f64,
     pub(super) accuracy: Option<f64>,
     pub(super) answers: u64,
+    /// In dB, of networks that are to give images back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) psnr: Option<f64>,
 }
 
 impl From<Tally> for Measured {
@@ -259,6 +264,7 @@ impl From<Tally> for Measured {
             loss: tally.loss(),
             accuracy: tally.accuracy(),
             answers: tally.answers(),
+            psnr: None,
         }
     }
 }
@@ -273,6 +279,10 @@ impl std::fmt::Display for Measured {
                 100.0 * accuracy
             ),
             None => write!(f, "loss {:.5}", self.loss),
+        }?;
+        match self.psnr {
+            Some(psnr) => write!(f, ", PSNR {psnr:.2} dB"),
+            None => Ok(()),
         }
     }
 }
@@ -301,6 +311,9 @@ pub(super) struct Document {
     pub(super) test: Option<Measured>,
     /// What layers were multiplied with before the training.
     pub(super) rescaled: Vec<Rescaled>,
+    /// What a reader of the result should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
     /// How far each group of parameters has moved from the start, relative to its size there.
     pub(super) moved: BTreeMap<String, f64>,
     pub(super) recipe: Recipe,
@@ -327,10 +340,12 @@ pub(super) fn measured(
     data: Option<&Dataset>,
     batch: usize,
 ) -> anyhow::Result<Option<Measured>> {
-    let tally = data
-        .map(|data| evaluate(network, data, batch))
-        .transpose()?;
-    Ok(tally.map(Measured::from))
+    let Some(data) = data else { return Ok(None) };
+    let tally = evaluate(network, data, batch)?;
+    Ok(Some(Measured {
+        psnr: psnr(network, data, batch)?,
+        ..Measured::from(tally)
+    }))
 }
 
 /// Keeps the record and prints it.
@@ -361,5 +376,9 @@ pub(super) fn finish(
             printer.line(&format!("{name} {measured}"))?;
         }
     }
-    printer.line(&format!("wrote {}", document.output))
+    printer.line(&format!(
+        "wrote {}, {} parameters",
+        document.output,
+        grouped(document.parameters)
+    ))
 }

@@ -18,6 +18,8 @@ pub struct RowMajor<'a, T> {
     data: &'a [T],
     rows: usize,
     columns: usize,
+    /// Numbers from one row to the next.
+    stride: usize,
     transposed: bool,
 }
 
@@ -32,7 +34,23 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
             data,
             rows,
             columns,
+            stride: columns,
             transposed: false,
+        }
+    }
+
+    /// Some columns of the matrix as it is stored, without moving a number.
+    ///
+    /// # Panics
+    /// When the range ends behind the last column, or the matrix is a transpose or has no row.
+    pub fn columns(self, range: std::ops::Range<usize>) -> Self {
+        let fits = range.start <= range.end && range.end <= self.columns;
+        assert!(fits && !self.transposed && self.rows > 0, "columns of it");
+        let last = (self.rows - 1) * self.stride + range.end;
+        Self {
+            data: &self.data[range.start..last],
+            columns: range.len(),
+            ..self
         }
     }
 
@@ -45,7 +63,9 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     }
 
     fn view(&self) -> MatRef<'a, T> {
-        let stored = MatRef::from_row_major_slice(self.data, self.rows, self.columns);
+        let (rows, columns) = (self.rows, self.columns);
+        let stored =
+            MatRef::from_row_major_slice_with_stride(self.data, rows, columns, self.stride);
         if self.transposed {
             stored.transpose()
         } else {
@@ -84,5 +104,18 @@ mod tests {
         assert_eq!(out, [2.0, 12.0, 6.5, 24.0]);
         multiply_rows(&mut out, a, RowMajor::new(&b, 2, 3).transpose(), true);
         assert_eq!(out, [2.0 + 0.5, 12.0 + 11.0, 6.5 + 2.0, 24.0 + 26.0]);
+    }
+
+    #[test]
+    fn columns_of_a_matrix_are_a_matrix() {
+        let numbers: Vec<f64> = (0..12).map(f64::from).collect();
+        let a = RowMajor::new(&numbers, 3, 4).columns(1..3);
+        let one = [1.0, 0.0, 0.0, 1.0];
+        let mut out = vec![0.0; 6];
+        multiply_rows(&mut out, a, RowMajor::new(&one, 2, 2), false);
+        assert_eq!(out, [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
+        let mut out = vec![0.0; 4];
+        multiply_rows(&mut out, a.transpose(), a, false);
+        assert_eq!(out, [107.0, 122.0, 122.0, 140.0]);
     }
 }

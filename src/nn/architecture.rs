@@ -118,6 +118,9 @@ pub struct Architecture {
     pub vocabulary: Option<usize>,
     /// Classes, or outputs of each step; at least 1.
     pub outputs: usize,
+    /// Rows of a trainable measurement S in front of the encoder; none by default.
+    #[serde(default)]
+    pub measurements: Option<usize>,
     /// The smallest step Δ at the start, above 0; 0.001 by default. Steps are log-uniform.
     #[serde(default = "step_min")]
     pub step_min: f64,
@@ -155,6 +158,20 @@ pub enum ArchitectureError {
     /// Neither or both encoders.
     #[error("expected either `inputs` (numbers) or `vocabulary` (tokens)")]
     Encoder,
+    /// A dictionary that gives something else than the signal.
+    #[error(
+        "`output` is dictionary, which gives the signal at every step: expected `pooling` none and \
+         {signal} `outputs`, found {outputs}"
+    )]
+    Dictionary {
+        /// Outputs asked for.
+        outputs: usize,
+        /// Numbers of the signal.
+        signal: usize,
+    },
+    /// Measurements of tokens.
+    #[error("`measurements` are of numbers: expected `inputs`, not `vocabulary`")]
+    Measurements,
 }
 
 impl Architecture {
@@ -190,6 +207,7 @@ impl Architecture {
             inputs: model.inputs().filter(|_| linear),
             vocabulary: model.inputs().filter(|_| !linear),
             outputs: model.classes()?,
+            measurements: None,
             step_min: step_min(),
             step_max: step_max(),
         })
@@ -221,6 +239,7 @@ impl Architecture {
             ("outputs", Some(self.outputs)),
             ("inputs", self.inputs),
             ("vocabulary", self.vocabulary),
+            ("measurements", self.measurements),
         ];
         for (key, count) in counts {
             if count == Some(0) {
@@ -229,6 +248,9 @@ impl Architecture {
         }
         if self.inputs.is_some() == self.vocabulary.is_some() {
             return Err(ArchitectureError::Encoder);
+        }
+        if self.measurements.is_some() && self.inputs.is_none() {
+            return Err(ArchitectureError::Measurements);
         }
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(range("dropout", self.dropout, "0 up to below 1"));

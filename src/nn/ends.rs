@@ -8,6 +8,7 @@ use candle_core::Var;
 use candle_core::bail;
 use nalgebra::DMatrix;
 
+use crate::linalg::multiply;
 use crate::model::Encoder;
 use crate::model::Head;
 use crate::model::Pooling;
@@ -18,10 +19,13 @@ use crate::nn::block::host;
 use crate::nn::block::parameter;
 use crate::nn::block::var;
 use crate::nn::encode::Encoding;
+use crate::nn::random::Draw;
 
 /// From data to channels.
 pub(super) enum TrainableEncoder {
     Linear(TrainableLinear),
+    /// A map of measurements S u: S, measurements × inputs, and the map behind it.
+    Measured(Var, TrainableLinear),
     /// Vocabulary × channels.
     Embedding(Var),
 }
@@ -37,9 +41,29 @@ impl TrainableEncoder {
         })
     }
 
+    /// A random S, normal with variance 1/rows, and a random map behind it, uniform within 1/√rows;
+    /// both take the place of a linear encoder.
+    pub(super) fn measured(&self, rows: usize, draw: &mut Draw) -> Result<Self> {
+        let Self::Linear(linear) = self else {
+            bail!("only numbers are measured, expected a linear encoder");
+        };
+        let (channels, inputs) = linear.weight.dims2()?;
+        let place = (linear.weight.dtype(), linear.weight.device());
+        let deviation = 1.0 / (rows as f64).sqrt();
+        let numbers = (0..rows * inputs).map(|_| deviation * draw.normal());
+        let sensing = var(&numbers.collect::<Vec<_>>(), &[rows, inputs], place)?;
+        let behind = TrainableLinear::new(&draw.linear(rows, channels), place)?;
+        Ok(Self::Measured(sensing, behind))
+    }
+
     pub(super) fn parameters(&self) -> Vec<Parameter> {
         match self {
             Self::Linear(linear) => linear.parameters("encoder."),
+            Self::Measured(sensing, linear) => {
+                let mut all = vec![parameter("", "sensing", sensing, Group::Plain)];
+                all.extend(linear.parameters("encoder."));
+                all
+            }
             Self::Embedding(table) => vec![parameter("encoder.", "table", table, Group::Plain)],
         }
     }
@@ -47,6 +71,13 @@ impl TrainableEncoder {
     pub(super) fn to_encoder(&self) -> Result<Encoder> {
         Ok(match self {
             Self::Linear(linear) => Encoder::Linear(linear.to_linear()?),
+            Self::Measured(sensing, linear) => {
+                let mut folded = linear.to_linear()?;
+                let (rows, inputs) = sensing.dims2()?;
+                let sensing = DMatrix::from_vec(inputs, rows, host(sensing)?);
+                folded.weight = multiply(&sensing, &folded.weight).into();
+                Encoder::Linear(folded)
+            }
             Self::Embedding(table) => {
                 let (vocabulary, channels) = table.dims2()?;
                 let table = DMatrix::from_vec(channels, vocabulary, host(table)?);
@@ -60,6 +91,9 @@ impl TrainableEncoder {
             Self::Linear(linear) => Encoding::Linear {
                 inputs: linear.weight.dim(1)?,
             },
+            Self::Measured(sensing, _) => Encoding::Linear {
+                inputs: sensing.dim(1)?,
+            },
             Self::Embedding(table) => Encoding::Embedding {
                 vocabulary: table.dim(0)?,
             },
@@ -70,6 +104,11 @@ impl TrainableEncoder {
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         match self {
             Self::Linear(linear) => linear.flat_parameters(),
+            Self::Measured(sensing, linear) => {
+                let mut flat = linear.flat_parameters()?;
+                flat[0] = linear.weight.matmul(sensing)?.flatten_all()?;
+                Ok(flat)
+            }
             Self::Embedding(table) => Ok(vec![table.flatten_all()?]),
         }
     }
@@ -77,7 +116,7 @@ impl TrainableEncoder {
 
 /// X Wᵀ + b. The bias is the last row of one product: adding it to many rows, and summing its
 /// gradient, would each be a pass of its own.
-fn affine(rows: &Tensor, linear: &TrainableLinear) -> Result<Tensor> {
+pub(super) fn affine(rows: &Tensor, linear: &TrainableLinear) -> Result<Tensor> {
     let Some(bias) = &linear.bias else {
         return rows.matmul(&linear.weight.t()?);
     };
@@ -134,7 +173,7 @@ impl TrainableHead {
 }
 
 /// The share of every step in the pooled vector. Steps beyond a sequence's length have none.
-fn pooling_weights(
+pub(super) fn pooling_weights(
     pooling: Pooling,
     (batch, length): (usize, usize),
     lengths: Option<&[usize]>,

@@ -4,6 +4,7 @@
 //! trainer sees only the trait [`SequenceModel`].
 
 mod architecture;
+pub mod baseline;
 mod block;
 mod convolution;
 mod dynamics;

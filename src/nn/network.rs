@@ -1,5 +1,6 @@
 //! A trainable network from a model, and a model from a trained network.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::DType;
@@ -7,8 +8,10 @@ use candle_core::Device;
 use candle_core::Tensor;
 use candle_core::bail;
 use num_complex::Complex64;
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::checkpoint::ArchiveError;
 use crate::model::Block;
 use crate::model::Model;
 use crate::nn::Architecture;
@@ -30,8 +33,12 @@ use crate::nn::op;
 use crate::nn::plan::NetworkPlan;
 use crate::nn::plan::Size;
 use crate::nn::pool::Workspaces;
+use crate::nn::random::Draw;
 use crate::nn::random::random_model;
 use crate::ssm::SystemError;
+
+/// The stream of a seed's random numbers for a measurement, apart from those of the model.
+const SENSING: u64 = 1;
 
 /// Why a model is no trainable network.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +97,17 @@ pub enum NetworkError {
          expected normalisations in the layers only"
     )]
     FinalNorm,
+    /// A file that cannot be read or written.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// A file that does not hold the network that it says.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A number type that networks do not run in.
     #[error("networks run in f32 or f64, not in {found:?}")]
     Dtype {
@@ -239,7 +257,27 @@ impl Network {
             parameterisation: Some(architecture.layer.parameterisation()),
             ..NetworkOptions::new(length)
         };
-        Self::from_model(&model, &options, device)
+        let network = Self::from_model(&model, &options, device)?;
+        network.measured(architecture.measurements, seed)
+    }
+
+    /// With a random trainable measurement S of so many rows in front of a random encoder, which
+    /// takes the place of the linear one; the same network for `None`. [`Network::to_model`] gives
+    /// the product of both as its encoder.
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`] without a linear encoder.
+    pub fn measured(mut self, rows: Option<usize>, seed: u64) -> Result<Self, NetworkError> {
+        let (Some(rows), Some(encoder)) = (rows, &self.encoder) else {
+            return Ok(self);
+        };
+        let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
+        draw.0.set_stream(SENSING);
+        self.encoder = Some(encoder.measured(rows, &mut draw)?);
+        self.parameters.clear();
+        self.buffers.clear();
+        self.list();
+        Ok(self)
     }
 
     /// The model as it is trained now. What was not changed comes back to the rounding of the

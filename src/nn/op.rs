@@ -134,7 +134,7 @@ struct Whole {
     found: Arc<Mutex<Statistics>>,
 }
 
-fn part<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+pub(super) fn part<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
     let all = storage.as_slice::<T>()?;
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&all[start..end]),
@@ -150,7 +150,7 @@ fn steps_of<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<Ste
 }
 
 /// Runs `work` on the storage of a contiguous tensor on the host.
-fn with_storage<R>(
+pub(super) fn with_storage<R>(
     tensor: &Tensor,
     work: impl FnOnce(&CpuStorage, &Layout) -> Result<R>,
 ) -> Result<R> {
@@ -162,7 +162,7 @@ fn with_storage<R>(
     }
 }
 
-fn values<T: Real>(tensor: &Tensor) -> Result<Vec<T>> {
+pub(super) fn values<T: Real>(tensor: &Tensor) -> Result<Vec<T>> {
     with_storage(
         tensor,
         |storage, layout| Ok(part(storage, layout)?.to_vec()),

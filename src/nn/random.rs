@@ -223,20 +223,20 @@ fn block(
 }
 
 /// The source of all random numbers.
-struct Draw(ChaCha8Rng);
+pub(super) struct Draw(pub(super) ChaCha8Rng);
 
 impl Draw {
-    fn uniform(&mut self, low: f64, high: f64) -> f64 {
+    pub(super) fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.0.random::<f64>()
     }
 
     /// By Box and Muller; 1 − u keeps the logarithm finite.
-    fn normal(&mut self) -> f64 {
+    pub(super) fn normal(&mut self) -> f64 {
         let (u, v) = (self.0.random::<f64>(), self.0.random::<f64>());
         (-2.0 * (1.0 - u).ln()).sqrt() * (2.0 * PI * v).cos()
     }
 
-    fn linear(&mut self, inputs: usize, outputs: usize) -> Linear {
+    pub(super) fn linear(&mut self, inputs: usize, outputs: usize) -> Linear {
         let bound = 1.0 / (inputs as f64).sqrt();
         let weight = DMatrix::from_fn(inputs, outputs, |_, _| self.uniform(-bound, bound));
         let bias = (0..outputs).map(|_| self.uniform(-bound, bound)).collect();

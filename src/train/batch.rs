@@ -98,31 +98,50 @@ pub fn logits(
 pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError> {
     let missing = |missing| TrainError::NotAClassifier { missing };
     let encoder = model.encoder.as_ref().ok_or(missing("encoder"))?;
-    match (encoder, data.width(), data.vocabulary()) {
-        (Encoder::Linear(linear), Some(found), _) => {
-            let expected = linear.weight.nrows();
-            if found != expected {
-                return Err(TrainError::Width { found, expected });
-            }
+    let takes = match encoder {
+        Encoder::Linear(linear) => Takes::Numbers(linear.weight.nrows()),
+        Encoder::Embedding(table) => Takes::Tokens(table.ncols()),
+    };
+    require_fitting(takes, model.classes().ok_or(missing("head"))?, data)
+}
+
+/// What a network takes at each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// So many numbers.
+    Numbers(usize),
+    /// One of so many tokens.
+    Tokens(usize),
+}
+
+/// Whether a network that takes such steps, and gives so many outputs, can be trained on data.
+///
+/// # Errors
+/// [`TrainError::Kind`], [`TrainError::Width`], [`TrainError::Vocabulary`],
+/// [`TrainError::Classes`].
+pub fn require_fitting(takes: Takes, outputs: usize, data: &Dataset) -> Result<(), TrainError> {
+    match (takes, data.width(), data.vocabulary()) {
+        (Takes::Numbers(expected), Some(found), _) if found != expected => {
+            return Err(TrainError::Width { found, expected });
         }
-        (Encoder::Embedding(table), _, Some(found)) => {
-            let expected = table.ncols();
-            if found > expected {
-                return Err(TrainError::Vocabulary { found, expected });
-            }
+        (Takes::Tokens(expected), _, Some(found)) if found > expected => {
+            return Err(TrainError::Vocabulary { found, expected });
         }
-        (Encoder::Linear(_), ..) => {
+        (Takes::Numbers(_), Some(_), _) | (Takes::Tokens(_), _, Some(_)) => {}
+        (Takes::Numbers(_), ..) => {
             let (found, expected) = ("tokens", "numbers");
             return Err(TrainError::Kind { found, expected });
         }
-        (Encoder::Embedding(_), ..) => {
+        (Takes::Tokens(_), ..) => {
             let (found, expected) = ("numbers", "tokens");
             return Err(TrainError::Kind { found, expected });
         }
     }
-    let expected = model.classes().ok_or(missing("head"))?;
     match data.classes() {
-        Some(found) if found > expected => Err(TrainError::Classes { found, expected }),
+        Some(found) if found > outputs => Err(TrainError::Classes {
+            found,
+            expected: outputs,
+        }),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //! use hankelite::train::{Course, Schedule};
 //!
-//! let schedule = Schedule { course: Course::Cosine, warmup: 10, total: 110, floor: 0.0 };
+//! let (course, plateau_factor) = (Course::Cosine, 0.5);
+//! let schedule = Schedule { course, warmup: 10, total: 110, floor: 0.0, plateau_factor };
 //! assert_eq!(schedule.factor(9, 0), 1.0);
 //! assert!((schedule.factor(60, 0) - 0.5).abs() < 1e-12);
 //! ```
@@ -22,6 +23,7 @@ mod objective;
 mod observer;
 mod optimiser;
 mod place;
+mod psnr;
 mod recipe;
 mod schedule;
 mod snapshot;
@@ -29,9 +31,11 @@ mod terms;
 mod trainer;
 mod trust;
 
+pub use batch::Takes;
 pub use batch::evaluate;
 pub use batch::input;
 pub use batch::logits;
+pub use batch::require_fitting;
 pub use batch::require_suitable;
 pub use error::TrainError;
 pub use folder::Folder;
@@ -52,6 +56,7 @@ pub use optimiser::AdamWSettings;
 pub use optimiser::Gradients;
 pub use optimiser::clip_factor;
 pub use place::Place;
+pub use psnr::psnr;
 pub use recipe::Monitor;
 pub use recipe::Precision;
 pub use recipe::Recipe;

@@ -44,9 +44,11 @@ pub struct Recipe {
     /// The smallest share of the learning rates that a schedule comes down to, 0 to 1.
     /// Default 0.
     pub floor: f64,
-    /// Epochs without a better validation value before `plateau` halves the rates, 1 to 10⁶.
+    /// Epochs without a better validation value before `plateau` cuts the rates, 1 to 10⁶.
     /// Default 3.
     pub plateau: u64,
+    /// What it cuts them to, above 0 and below 1. Default 0.5.
+    pub plateau_factor: f64,
     /// Decides order, dropout, the sequences held out and, in pretraining, the start: 0 to
     /// 2⁶³ − 1. Default 0.
     pub seed: u64,
@@ -148,6 +150,7 @@ impl Default for Recipe {
             schedule: Course::Cosine,
             floor: 0.0,
             plateau: 3,
+            plateau_factor: 0.5,
             seed: 0,
             patience: 0,
             monitor: Monitor::Loss,
@@ -182,6 +185,14 @@ impl Recipe {
         within("warmup", self.warmup, 0..=1_000_000_000)?;
         within("floor", self.floor, 0.0..=1.0)?;
         within("plateau", self.plateau, 1..=1_000_000)?;
+        let cut = self.plateau_factor;
+        if !(cut > 0.0 && cut < 1.0) {
+            return Err(range(
+                "plateau_factor",
+                cut,
+                "above 0 and below 1".to_string(),
+            ));
+        }
         within("seed", self.seed, 0..=i64::MAX as u64)?;
         within("patience", self.patience, 0..=1_000_000)?;
         within("label_smoothing", self.label_smoothing, 0.0..=0.99)?;
@@ -221,6 +232,7 @@ impl Recipe {
             warmup,
             total,
             floor,
+            plateau_factor: self.plateau_factor,
         })
     }
 }
@@ -284,6 +296,10 @@ mod tests {
             ("clip = 0.0", "`clip` is 0, expected above 0, to 1000000"),
             ("floor = 1.5", "`floor` is 1.5, expected 0 to 1"),
             ("plateau = 0", "`plateau` is 0, expected 1 to 1000000"),
+            (
+                "plateau_factor = 1.0",
+                "`plateau_factor` is 1, expected above 0 and below 1",
+            ),
             (
                 "patience = 1000001",
                 "`patience` is 1000001, expected 0 to 1000000",

@@ -8,7 +8,8 @@ pub enum Course {
     Constant,
     /// It falls along half a cosine to the floor.
     Cosine,
-    /// It is halved whenever the validation value has stalled, never below the floor.
+    /// It is cut, by default to a half, whenever the validation value has stalled, never below the
+    /// floor.
     Plateau,
 }
 
@@ -23,30 +24,32 @@ pub struct Schedule {
     pub total: u64,
     /// The smallest factor after the warm-up.
     pub floor: f64,
+    /// What a plateau cuts the factor to, above 0 and below 1.
+    pub plateau_factor: f64,
 }
 
 impl Schedule {
     /// The factor of step `step`, counted from 0, with w steps of warm-up of T in all, floor f,
-    /// after h halvings:
+    /// after h cuts to the share p:
     ///
     /// ```text
     /// warm-up, step < w:   (step + 1)/w
     /// constant:            1
     /// cosine:              f + (1 − f)(1 + cos π (step − w)/(T − w))/2
-    /// plateau:             max(f, 2⁻ʰ)
+    /// plateau:             max(f, pʰ)
     /// ```
     ///
     /// As in PyTorch, the cosine reaches its floor one step after the last.
     ///
     /// # References
     /// Loshchilov and Hutter 2017, "SGDR", equation (5).
-    pub fn factor(&self, step: u64, halvings: u32) -> f64 {
+    pub fn factor(&self, step: u64, cuts: u32) -> f64 {
         if step < self.warmup {
             return (step + 1) as f64 / self.warmup as f64;
         }
         match self.course {
             Course::Constant => 1.0,
-            Course::Plateau => self.floor.max((-f64::from(halvings)).exp2()),
+            Course::Plateau => self.floor.max(libm::pow(self.plateau_factor, cuts.into())),
             Course::Cosine => {
                 let span = self.total.saturating_sub(self.warmup).max(1);
                 let done = (step - self.warmup).min(span) as f64 / span as f64;
@@ -67,6 +70,7 @@ mod tests {
             warmup,
             total,
             floor,
+            plateau_factor: 0.5,
         }
     }
 
@@ -103,6 +107,12 @@ mod tests {
         let s = schedule(Course::Plateau, 0, 10, 0.2);
         let factors: Vec<f64> = (0..4).map(|h| s.factor(3, h)).collect();
         assert_eq!(factors, [1.0, 0.5, 0.25, 0.2]);
+        let third = Schedule {
+            plateau_factor: 0.3,
+            floor: 0.0,
+            ..s
+        };
+        assert!((third.factor(3, 2) - 0.09).abs() < 1e-16);
         assert_eq!(schedule(Course::Constant, 0, 10, 0.2).factor(9, 3), 1.0);
     }
 }

@@ -47,9 +47,9 @@ pub struct Progress {
     pub best: Option<Best>,
     /// Epochs in a row without a better one.
     pub waiting: u64,
-    /// The same since the rates were halved last.
+    /// The same since the rates were cut last.
     pub stalled: u64,
-    /// How often the rates were halved.
+    /// How often the rates were cut.
     pub halvings: u32,
     /// Bytes of `metrics.jsonl` that belong to this state.
     pub metrics_bytes: u64,

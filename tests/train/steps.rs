@@ -61,6 +61,7 @@ fn ten_steps(network: &Small, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
         warmup: 3,
         total: 10,
         floor: 0.1,
+        plateau_factor: 0.5,
     };
     let settings = Recipe {
         lr: 0.05,

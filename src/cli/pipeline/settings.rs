@@ -177,6 +177,13 @@ impl Config {
         if self.checkpoint.is_none() && self.checkpoint_steps.is_some() {
             bail!("`checkpoint_steps` is given without `checkpoint`");
         }
+        if self
+            .model
+            .as_ref()
+            .is_some_and(|model| model.measurements.is_some())
+        {
+            bail!("`measurements` are trained by `pretrain` alone, a pipeline has none");
+        }
         if self.rescale_fresh == Rescale::Match {
             bail!("`rescale_fresh` is match, expected none or unit: nothing was reduced there");
         }
