@@ -78,6 +78,8 @@ struct Arguments {
     layers: usize,
     #[arg(long, default_value_t = 0.25)]
     rate: f64,
+    #[arg(long, default_value_t = 0.003)]
+    lr: f64,
     #[arg(long)]
     picture: Option<String>,
 }
@@ -268,7 +270,7 @@ fn baseline(
         omega2: None,
     };
     let network = Baseline::random(&architecture, seed, (DType::F32, &Device::Cpu))?;
-    train(&network, arguments, parts, (3e-4, seed))?;
+    train(&network, arguments, parts, seed)?;
     Ok(Found {
         ratios: vec![ratio(&network, &parts.test)?],
         parameters: vec![network.numbers()],
@@ -292,7 +294,7 @@ fn state_space(
     let options = NetworkOptions::new(length);
     let network = Network::from_model(&model, &options, &Device::Cpu)?;
     let network = network.measured(Some(measurements(sizes, parts)), seed)?;
-    train(&network, arguments, parts, (3e-3, seed))?;
+    train(&network, arguments, parts, seed)?;
     let full = network.to_model()?;
     let small = reduced(&full, parts)?;
     let again = Network::from_model(&small, &options, &Device::Cpu)?;
@@ -328,12 +330,12 @@ fn train(
     network: &dyn SequenceModel,
     arguments: &Arguments,
     parts: &Parts,
-    (lr, seed): (f64, u64),
+    seed: u64,
 ) -> Result<(), Failure> {
     let recipe: Recipe = toml::from_str(&format!(
-        "epochs = {}\nbatch = 32\nlr = {lr}\nweight_decay = 0.0\nclip = 0.25\nseed = {seed}\n\
+        "epochs = {}\nbatch = 32\nlr = {}\nweight_decay = 0.0\nclip = 0.25\nseed = {seed}\n\
          schedule = \"plateau\"\nplateau = 5\nplateau_factor = 0.3",
-        arguments.epochs
+        arguments.epochs, arguments.lr
     ))?;
     let training = Training {
         network,

@@ -66,8 +66,8 @@ impl Baseline {
     ///
     /// S is normal with variance 1/measurements; cells as their papers say (docs/training.md); the
     /// dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
-    /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I or F = I, h_0 = 0 and
-    /// c_s = ‖S Q_D‖₂².
+    /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I, h_0 = 0 and
+    /// c_s = ‖S Q_D‖₂²; Sista with F = I/‖Q_D‖₂² and c_s = ‖S Q_D‖₂² + ω2 ‖Q_D‖₂².
     ///
     /// # Errors
     /// [`NetworkError::Architecture`]; [`NetworkError::Dtype`].

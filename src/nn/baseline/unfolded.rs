@@ -121,14 +121,22 @@ fn maps<'a>(frame: &Frame<'a>) -> Result<(Tensor, &'a Tensor)> {
 }
 
 impl Unfolded {
-    /// Z_l = I, g_l = 1, G_c = I or F = I, h_0 = 0, c_s = ‖S Q_D‖₂².
+    /// Z_l = I, g_l = 1, G_c = I, h_0 = 0, c_s = ‖S Q_D‖₂².
+    ///
+    /// Sista: F = I/‖Q_D‖₂², so that P = Q_Dᵀ F Q_D with norm 1 carries a code on without growth,
+    /// and c_s = ‖S Q_D‖₂² + ω2 ‖Q_D‖₂², which bounds the curvature of its problem.
     ///
     /// # Errors
     /// No layers, ω that are not positive, a frame without a dictionary or with J = 0.
     pub(super) fn new(solver: Solver, start: Start, frame: &Frame<'_>) -> Result<Self> {
         let (map, dictionary) = maps(frame)?;
         let (signal, codes) = dictionary.dims2()?;
-        let step = squared_norm(&host(&map)?);
+        let (mut step, mut carried) = (squared_norm(&host(&map)?), 1.0);
+        if solver == Solver::Sista {
+            let spread = squared_norm(&host(dictionary)?);
+            step += start.omega2 * spread;
+            carried = 1.0 / spread;
+        }
         for (name, value) in [
             ("omega1", start.omega1),
             ("omega2", start.omega2),
@@ -159,7 +167,7 @@ impl Unfolded {
         let mut body = Self {
             solver,
             layers: start.layers,
-            correlation: Var::from_tensor(&Tensor::eye(size, dtype, device)?)?,
+            correlation: Var::from_tensor(&(Tensor::eye(size, dtype, device)? * carried)?)?,
             initial: Var::zeros(codes, dtype, device)?,
             reweighting,
             constants: [number(step)?, number(start.omega1)?, number(start.omega2)?],
