@@ -180,41 +180,72 @@ fn problem(draw: &mut ChaCha8Rng) -> SparseProblem {
     }
 }
 
-/// C5.
+/// Measurements of a sparse code, 20 of 60, and the code before.
+fn sparse_truth(seed: u64) -> (SparseProblem, DMatrix<f64>, DVector<f64>) {
+    let mut draw = ChaCha8Rng::seed_from_u64(seed);
+    let problem = SparseProblem {
+        sensing: random(20, 60, &mut draw),
+        dictionary: DMatrix::identity(60, 60),
+        correlation: random(60, 60, &mut draw) * 0.1,
+        omega1: 1.0,
+        omega2: 0.5,
+    };
+    let mut sparse = |size: f64, share: f64| {
+        let entry = |_, _| match draw.random::<f64>() < share {
+            true => size * (2.0 * draw.random::<f64>() - 1.0),
+            false => 0.0,
+        };
+        DVector::from_fn(60, entry)
+    };
+    let (last, truth) = (sparse(1.0, 0.15), sparse(3.0, 0.1));
+    let measured = &problem.sensing * truth;
+    let measured = DMatrix::from_column_slice(20, 1, measured.as_slice());
+    (problem, measured, last)
+}
+
+/// C5. How many iterations the last digits take hangs on the columns of J that the minimum uses:
+/// 2,000 for most of these problems, 20,000 for all.
 #[test]
 fn the_plain_algorithm_descends_to_a_minimum() {
-    let mut draw = ChaCha8Rng::seed_from_u64(11);
-    let problem = problem(&mut draw);
-    let step = squared_norm(&(&problem.sensing * &problem.dictionary));
-    let solver =
-        |iterations| SparseSolver::new(problem.clone(), step, Iterations::Plain(iterations));
-    let last = random(60, 1, &mut draw).column(0).into_owned();
-    let measured = random(20, 1, &mut draw) * 20.0;
-    let x = measured.column(0).into_owned();
-    let mut before = f64::INFINITY;
-    for iterations in [1, 2, 3, 5, 10, 20, 50, 100, 101, 102, 500, 2000] {
-        let solver = solver(iterations).unwrap();
-        let found = solver.reconstruct(&measured, &last).unwrap();
-        let code = found.codes.column(0).into_owned();
-        let value = solver.objective(&x, &code, &last).unwrap();
-        assert!(
-            value <= before * (1.0 + 1e-15),
-            "{iterations}: {value} {before}"
-        );
-        before = value;
-        assert_eq!(found.signals, &problem.dictionary * &found.codes);
-        let residual = solver.optimality_residual(&x, &code, &last).unwrap();
-        if iterations == 1 {
-            assert!(residual > 1e-2, "no problem at all: {residual}");
-        }
-        if iterations == 2000 {
-            assert!(residual <= 1e-8, "{residual}");
-            let zeros = code.iter().filter(|&&entry| entry == 0.0).count();
-            let side = &problem.correlation * &last;
-            let held = code.iter().zip(&side).filter(|(v, side)| v == side).count();
-            assert!(zeros > 0 && held > 0, "{zeros} {held}");
+    let (mut quick, mut zeros, mut held) = (0, 0, 0);
+    for seed in 0..8 {
+        let (problem, measured, last) = sparse_truth(seed);
+        let x = measured.column(0).into_owned();
+        let step = squared_norm(&problem.sensing);
+        let mut before = f64::INFINITY;
+        for iterations in [1, 2, 3, 10, 100, 101, 102, 2_000, 20_000] {
+            let plain = Iterations::Plain(iterations);
+            let solver = SparseSolver::new(problem.clone(), step, plain).unwrap();
+            let found = solver.reconstruct(&measured, &last).unwrap();
+            let code = found.codes.column(0).into_owned();
+            let value = solver.objective(&x, &code, &last).unwrap();
+            assert!(
+                value <= before * (1.0 + 1e-14),
+                "{iterations}: {value} {before}"
+            );
+            before = value;
+            let residual = solver.optimality_residual(&x, &code, &last).unwrap();
+            if iterations == 1 {
+                assert!(residual > 0.1, "no problem at all: {residual}");
+            }
+            if iterations == 2_000 {
+                quick += usize::from(residual <= 1e-8);
+            }
+            if iterations == 20_000 {
+                assert!(residual <= 1e-8, "problem {seed}: {residual}");
+                let side = &problem.correlation * &last;
+                zeros += code.iter().filter(|&&entry| entry == 0.0).count();
+                let pairs = code.iter().zip(&side);
+                held += pairs.filter(|(v, side)| **v != 0.0 && v == side).count();
+            }
         }
     }
+    assert!(quick >= 4, "{quick} of 8 in 2,000 iterations");
+    // Every piece of the proximal operator is in use.
+    assert!(
+        zeros > 160 && held > 16 && zeros + held < 440,
+        "{zeros} {held}"
+    );
 }
 
 /// Each step starts from the code of the step before, and Z = I, g = 1 change nothing.

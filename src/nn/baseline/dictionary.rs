@@ -28,7 +28,7 @@ pub fn dct_dictionary(signal: usize, codes: usize) -> DMatrix<f64> {
     if side * side != signal {
         return cosines(signal, codes);
     }
-    let divisor = (1..=codes.isqrt()).rev().find(|p| codes % p == 0);
+    let divisor = (1..=codes.isqrt()).rev().find(|p| codes.is_multiple_of(*p));
     let p = divisor.unwrap_or(1);
     cosines(side, p).kronecker(&cosines(side, codes / p))
 }

@@ -70,7 +70,7 @@ mod tests {
             let tensor = Tensor::from_vec(columns.clone(), (units, count), &Device::Cpu).unwrap();
             let found = reflections(&tensor).unwrap().to_vec2::<f64>().unwrap();
             let columns = nalgebra::DMatrix::from_row_slice(units, count, &columns);
-            let mut product = nalgebra::DMatrix::identity(units, units);
+            let mut product = nalgebra::DMatrix::<f64>::identity(units, units);
             for y in columns.column_iter() {
                 let reflection = nalgebra::DMatrix::identity(units, units)
                     - y * y.transpose() * (2.0 / y.norm_squared());
