@@ -68,7 +68,11 @@ Examples:
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
-All data sets and generated tasks: `compress-model data --help`.";
+All data sets and generated tasks: `compress-model data --help`.
+
+Networks of other layers (docs/training.md), and answers that are numbers or stand at every step, are
+scored by the training engine: loss, accuracy, and the PSNR where the answers are the inputs, images
+with numbers from 0 to 1.";
 
 /// Options that streaming has no use for.
 #[cfg(feature = "train")]

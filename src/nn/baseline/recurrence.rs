@@ -419,9 +419,11 @@ impl<T: Real> Whole<'_, T> {
         let gates = self.gates();
         match self.cell {
             Cell::Tanh | Cell::Lstm | Cell::Gru => {
-                let mut sums = column_sums(of_inputs, gates);
-                sums.extend(column_sums(products, gates));
-                sums
+                let sums = column_sums(of_inputs, gates);
+                match self.cell {
+                    Cell::Gru => [sums, column_sums(products, gates)].concat(),
+                    _ => [&sums[..], &sums].concat(),
+                }
             }
             Cell::Independent => column_sums(of_inputs, gates),
             Cell::Mixed => {
