@@ -68,7 +68,11 @@ Examples:
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
-All data sets and generated tasks: `compress-model data --help`.";
+All data sets and generated tasks: `compress-model data --help`.
+
+Networks of other layers (docs/training.md), and answers that are numbers or stand at every step,
+are scored by the training engine: loss, accuracy, and the PSNR where the answers are the inputs,
+images with numbers from 0 to 1.";
 
 /// Options that streaming has no use for.
 #[cfg(feature = "train")]
@@ -179,6 +183,13 @@ impl Arguments {
 }
 
 impl Arguments {
+    fn split(&self) -> Option<Split> {
+        self.split.map(|part| match part {
+            Part::Train => Split::Train,
+            Part::Test => Split::Test,
+        })
+    }
+
     fn engine(&self) -> Engine {
         #[cfg(feature = "train")]
         if let Some(place) = self.device {
@@ -232,14 +243,10 @@ pub(super) struct Comparison {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    let split = arguments.split.map(|part| match part {
-        Part::Train => Split::Train,
-        Part::Test => Split::Test,
-    });
     if let Some(file) = &arguments.logits {
         check_destination(file, &inputs(arguments))?;
     }
-    let data = Dataset::read(&arguments.data, split)?;
+    let data = Dataset::read(&arguments.data, arguments.split())?;
     let count = arguments.limit.unwrap_or(data.len()).min(data.len());
     #[cfg(feature = "train")]
     if arguments.is_for_trainer(&data)? {

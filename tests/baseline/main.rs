@@ -4,5 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod program;
+mod resumed;
 mod stacked;
 mod unfolded;

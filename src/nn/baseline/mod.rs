@@ -24,6 +24,7 @@ mod prox;
 mod recurrence;
 mod sparse;
 mod stacked;
+mod steps;
 mod unfolded;
 mod unroll;
 mod unroll_backward;

@@ -13,7 +13,6 @@ use rayon::prelude::*;
 use crate::linalg::RowMajor;
 use crate::linalg::multiply_rows;
 use crate::nn::op::part;
-use crate::nn::op::values;
 use crate::nn::op::with_storage;
 use crate::nn::real::Real;
 
@@ -121,10 +120,15 @@ impl CustomOp2 for RowsTimes {
 
 fn gradients<T: Real>(x: &Tensor, weight: &Tensor, slopes: &Tensor) -> Result<[Tensor; 2]> {
     let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
-    let (x_values, slopes) = (values::<T>(x)?, values::<T>(slopes)?);
-    let [of_x, of_weight] = with_storage(weight, |storage, layout| {
-        let numbers = (&x_values[..], part(storage, layout)?, &slopes[..]);
-        Ok(backward(numbers, [rows, inputs, outputs]))
+    let sizes = [rows, inputs, outputs];
+    let [of_x, of_weight] = with_storage(x, |x, of_x| {
+        with_storage(weight, |weight, of_weight| {
+            with_storage(slopes, |slopes, of_slopes| {
+                let weight = part(weight, of_weight)?;
+                let numbers = (part(x, of_x)?, weight, part(slopes, of_slopes)?);
+                Ok(backward::<T>(numbers, sizes))
+            })
+        })
     })?;
     Ok([
         Tensor::from_vec(of_x, x.shape(), x.device())?,
