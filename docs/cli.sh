@@ -6,7 +6,7 @@ cargo build --release --quiet
 program=target/release/compress-model
 printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `tests/cli.rs` holds this page to the program.\n'
 for command in "" inspect reduce calibrate sweep compare evaluate pretrain retrain pipeline convert stream bench pack \
-    bounds "bounds model" "bounds rademacher" "bounds finite-time" data; do
+    bounds "bounds model" "bounds rademacher" "bounds network" "bounds finite-time" data; do
     title="compress-model${command:+ $command}"
     # shellcheck disable=SC2086
     printf '\n## %s\n\n```text\n%s\n```\n' "$title" "$($program $command --help)"

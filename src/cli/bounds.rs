@@ -2,6 +2,8 @@
 
 mod finite_time;
 mod model;
+#[cfg(feature = "train")]
+mod network;
 mod rademacher;
 
 use clap::Args;
@@ -34,6 +36,9 @@ enum Calculator {
     Model(model::Arguments),
     /// Of recurrent networks with given norms: Rademacher complexity and risk.
     Rademacher(rademacher::Arguments),
+    /// Of a trained network unfolded from a sparse solver: the same on its own norms.
+    #[cfg(feature = "train")]
+    Network(network::Arguments),
     /// Of projected descent on shallow transformers: the constants of its finite-time analysis.
     FiniteTime(finite_time::Arguments),
 }
@@ -42,6 +47,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     match &arguments.calculator {
         Calculator::Model(arguments) => model::run(arguments, printer),
         Calculator::Rademacher(arguments) => rademacher::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Calculator::Network(arguments) => network::run(arguments, printer),
         Calculator::FiniteTime(arguments) => finite_time::run(arguments, printer),
     }
 }

@@ -272,98 +272,59 @@ fn a_sequence_is_its_steps_one_after_another() {
     }
 }
 
+/// What a changed problem is refused with.
+fn refused(change: &dyn Fn(&mut SparseProblem), step: f64, iterations: Iterations) -> SparseError {
+    let mut problem = problem(&mut ChaCha8Rng::seed_from_u64(13));
+    change(&mut problem);
+    SparseSolver::new(problem, step, iterations).unwrap_err()
+}
+
+fn is_shape_of(error: &SparseError, part: &str) -> bool {
+    matches!(error, SparseError::Shape { what, .. } if *what == part)
+}
+
 #[test]
 fn what_does_not_fit_the_algorithm_is_named() {
-    let mut draw = ChaCha8Rng::seed_from_u64(13);
-    let good = problem(&mut draw);
-    let refused = |change: &dyn Fn(&mut SparseProblem), step: f64, iterations: Iterations| {
-        let mut problem = good.clone();
-        change(&mut problem);
-        SparseSolver::new(problem, step, iterations).unwrap_err()
-    };
-    let plain = Iterations::Plain(1);
-    let wide = refused(&|p| p.sensing = DMatrix::zeros(20, 39), 1.0, plain.clone());
+    let plain = || Iterations::Plain(1);
+    let wide = refused(&|p| p.sensing = DMatrix::zeros(20, 39), 1.0, plain());
     let message = "the sensing matrix is 20 x 39, expected 20 x 40 (a column for each row of the \
                    dictionary)";
     assert_eq!(wide.to_string(), message);
-    let square = refused(
-        &|p| p.correlation = DMatrix::zeros(60, 59),
-        1.0,
-        plain.clone(),
-    );
-    assert!(matches!(
-        square,
-        SparseError::Shape {
-            what: "the correlation",
-            ..
-        }
-    ));
-    let infinite = refused(
-        &|p| p.dictionary[(3, 4)] = f64::INFINITY,
-        1.0,
-        plain.clone(),
-    );
-    assert!(matches!(
-        infinite,
-        SparseError::NotFinite {
-            what: "the dictionary",
-            ..
-        }
-    ));
-    let negative = refused(&|p| p.omega2 = -0.5, 1.0, plain.clone());
+    let square = refused(&|p| p.correlation = DMatrix::zeros(60, 59), 1.0, plain());
+    assert!(is_shape_of(&square, "the correlation"));
+    let infinite = refused(&|p| p.dictionary[(3, 4)] = f64::INFINITY, 1.0, plain());
+    let dictionary = "the dictionary";
+    assert!(matches!(infinite, SparseError::NotFinite { what, .. } if what == dictionary));
+    let negative = refused(&|p| p.omega2 = -0.5, 1.0, plain());
     let message = "omega2 is -0.5, expected a finite number of 0 or more";
     assert_eq!(negative.to_string(), message);
-    let constant = refused(&|_| (), 0.0, plain);
+    let constant = refused(&|_| (), 0.0, plain());
     let message = "the step constant is 0, expected a finite number above 0";
     assert_eq!(constant.to_string(), message);
-    assert_eq!(
-        refused(&|_| (), 1.0, Iterations::Plain(0)),
-        SparseError::NoLayers
-    );
+    let none = refused(&|_| (), 1.0, Iterations::Plain(0));
+    assert_eq!(none, SparseError::NoLayers);
+}
+
+#[test]
+fn reweightings_and_inputs_that_do_not_fit_are_named() {
     let weights = |matrix: DMatrix<f64>, weight: f64| {
         let weights = DVector::from_element(60, weight);
-        refused(
-            &|_| (),
-            1.0,
-            Iterations::Reweighted(vec![Reweighting {
-                matrix: matrix.clone(),
-                weights,
-            }]),
-        )
+        let layer = Reweighting { matrix, weights };
+        refused(&|_| (), 1.0, Iterations::Reweighted(vec![layer]))
     };
     let weight = weights(DMatrix::identity(60, 60), 0.0);
-    assert!(matches!(
-        weight,
-        SparseError::Constant {
-            what: "a weight",
-            ..
-        }
-    ));
+    assert!(matches!(weight, SparseError::Constant { what, .. } if what == "a weight"));
     let matrix = weights(DMatrix::identity(60, 61), 1.0);
-    assert!(matches!(
-        matrix,
-        SparseError::Shape {
-            what: "a reweighting matrix",
-            ..
-        }
-    ));
+    assert!(is_shape_of(&matrix, "a reweighting matrix"));
+    let good = problem(&mut ChaCha8Rng::seed_from_u64(13));
     let solver = SparseSolver::new(good, 1.0, Iterations::Plain(1)).unwrap();
-    let short = solver.reconstruct(&DMatrix::zeros(20, 2), &DVector::zeros(59));
-    assert!(matches!(
-        short,
-        Err(SparseError::Shape {
-            what: "the initial code",
-            ..
-        })
-    ));
-    let low = solver.reconstruct(&DMatrix::zeros(19, 2), &DVector::zeros(60));
-    assert!(matches!(
-        low,
-        Err(SparseError::Shape {
-            what: "the measurements",
-            ..
-        })
-    ));
+    let refused = |rows: usize, codes: usize| {
+        let measurements = DMatrix::zeros(rows, 2);
+        let found = solver.reconstruct(&measurements, &DVector::zeros(codes));
+        found.unwrap_err()
+    };
+    assert!(is_shape_of(&refused(20, 59), "the initial code"));
+    assert!(is_shape_of(&refused(19, 60), "the measurements"));
 }
 
 #[test]

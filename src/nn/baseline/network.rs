@@ -5,6 +5,7 @@ use candle_core::Device;
 use candle_core::Tensor;
 use candle_core::Var;
 use candle_core::bail;
+use nalgebra::DMatrix;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -132,6 +133,19 @@ impl Baseline {
             dictionary: self.dictionary.as_deref(),
         };
         Ok(self.body.formed(&frame)?)
+    }
+
+    /// S, measurements × signal; `None` where the layers hear the signal itself.
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`].
+    pub fn sensing(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
+        let Some(sensing) = &self.sensing else {
+            return Ok(None);
+        };
+        let (rows, columns) = sensing.dims2()?;
+        let values = sensing.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
+        Ok(Some(DMatrix::from_row_slice(rows, columns, &values)))
     }
 
     /// Trainable numbers.
