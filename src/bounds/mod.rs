@@ -1,7 +1,11 @@
 //! Numbers that say how well a trained layer may be expected to generalise.
 
+mod finite_time;
 mod measure;
 
+pub use finite_time::FiniteTime;
+pub use finite_time::Radii;
+pub use finite_time::Smoothness;
 pub use measure::LayerMeasure;
 pub use measure::Psi;
 pub use measure::StepStatistics;
