@@ -64,7 +64,7 @@ impl Smoothness {
     pub const TANH: Self = Self {
         value: 1.0,
         slope: 1.0,
-        curvature: 0.769_800_358_919_501_1,
+        curvature: 0.769_800_358_919_501,
     };
 
     /// Of 1/(1 + e^(−x)): 1, 1/4, 1/(6√3).

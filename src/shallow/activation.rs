@@ -4,6 +4,8 @@
 //! Everything works on arrays that the compiler turns into vector instructions; there is no call
 //! into a mathematical library, so a seed gives the same bytes on every machine.
 
+use std::array::from_fn;
+
 use crate::bounds::Smoothness;
 
 /// Units that are worked on together.
@@ -34,31 +36,26 @@ impl Activation {
     /// absolute.
     #[inline(always)]
     pub(super) fn value_and_slope(self, x: &Lane) -> (Lane, Lane) {
-        let (mut value, mut slope) = ([0.0; LANES], [0.0; LANES]);
-        let scale = match self {
-            Self::Tanh => -2.0,
-            Self::Logistic => -1.0,
-        };
-        let mut small = [0.0; LANES];
-        for i in 0..LANES {
-            small[i] = scale * x[i].abs();
-        }
-        let small = exp(&small);
-        for i in 0..LANES {
-            let share = 1.0 / (1.0 + small[i]);
-            // act(|x|), then act(x).
-            match self {
-                Self::Tanh => {
-                    value[i] = ((1.0 - small[i]) * share).copysign(x[i]);
-                    slope[i] = 4.0 * small[i] * share * share;
-                }
-                Self::Logistic => {
-                    value[i] = if x[i] < 0.0 { small[i] * share } else { share };
-                    slope[i] = small[i] * share * share;
-                }
+        match self {
+            Self::Tanh => {
+                let small = exp(&from_fn(|i| -2.0 * x[i].abs()));
+                let share: Lane = from_fn(|i| 1.0 / (1.0 + small[i]));
+                let value = from_fn(|i| ((1.0 - small[i]) * share[i]).copysign(x[i]));
+                (value, from_fn(|i| 4.0 * small[i] * share[i] * share[i]))
+            }
+            Self::Logistic => {
+                let small = exp(&from_fn(|i| -x[i].abs()));
+                let share: Lane = from_fn(|i| 1.0 / (1.0 + small[i]));
+                let value = |i: usize| {
+                    if x[i] < 0.0 {
+                        small[i] * share[i]
+                    } else {
+                        share[i]
+                    }
+                };
+                (from_fn(value), from_fn(|i| small[i] * share[i] * share[i]))
             }
         }
-        (value, slope)
     }
 }
 
@@ -79,8 +76,8 @@ const TAYLOR: [f64; 12] = [
     2.505_210_838_544_172e-8,
     2.755_731_922_398_589e-7,
     2.755_731_922_398_589e-6,
-    2.480_158_730_158_730_2e-5,
-    1.984_126_984_126_984_1e-4,
+    2.480_158_730_158_73e-5,
+    1.984_126_984_126_984e-4,
     1.388_888_888_888_889e-3,
     8.333_333_333_333_333e-3,
     4.166_666_666_666_666_4e-2,
@@ -92,8 +89,7 @@ const TAYLOR: [f64; 12] = [
 /// of e^r, |r| ≤ ln 2/2, whose remainder is below 10⁻¹⁷.
 #[inline(always)]
 pub(super) fn exp(x: &Lane) -> Lane {
-    let mut result = [0.0; LANES];
-    for i in 0..LANES {
+    from_fn(|i| {
         // In this order, so that what is no number stays none.
         let x = if x[i] < LEAST { LEAST } else { x[i] };
         let shifted = x * LOG2_E + ROUND;
@@ -107,9 +103,8 @@ pub(super) fn exp(x: &Lane) -> Lane {
         let sum = 1.0 + (r + r * r * sum);
         // The low bits of `shifted` hold k; they go to the exponent.
         let power = shifted.to_bits().wrapping_shl(52);
-        result[i] = f64::from_bits(sum.to_bits().wrapping_add(power));
-    }
-    result
+        f64::from_bits(sum.to_bits().wrapping_add(power))
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The IndRNN: units with a recurrent weight of their own, and its gradient in closed form.
 
-use pulp::Arch;
+use std::array::from_fn;
 
 use crate::shallow::Activation;
 use crate::shallow::Features;
@@ -9,12 +9,14 @@ use crate::shallow::ShallowError;
 use crate::shallow::Size;
 use crate::shallow::Units;
 use crate::shallow::activation::LANES;
+use crate::shallow::activation::Lane;
 use crate::shallow::parameters::lanes;
 use crate::shallow::parameters::put;
-use crate::shallow::transformer::add;
 use crate::shallow::transformer::add_product;
 use crate::shallow::transformer::combine;
 use crate::shallow::transformer::fill;
+use crate::shallow::units::Lookout;
+use crate::shallow::units::look_everywhere;
 
 /// f(X; φ) = m^(−1/2) Σ_i c_i h_{i,L}, h_{i,t} = act(U_iᵀ X_t + w_i h_{i,t−1}), h_{i,0} = 0.
 ///
@@ -81,7 +83,9 @@ impl IndRnn {
     pub fn recurrent_slopes<'a>(&self, features: &'a Features) -> &'a [f64] {
         &features.tangent[self.width * self.parameters.units()..]
     }
+}
 
+impl Lookout for IndRnn {
     /// Eight units of [`Units::look`]. `scratch` holds U and ∂h/∂U, d rows each.
     #[inline(always)]
     fn look_at(&self, tokens: &[f64], at: usize, features: &mut Features) {
@@ -94,16 +98,14 @@ impl IndRnn {
         let w = lanes(self.parameters.group(2), units, 0, at);
         let (mut h, mut by_recurrent) = ([0.0; LANES], [0.0; LANES]);
         for token in tokens.chunks_exact(d) {
-            let mut z = combine(token, input);
-            (0..LANES).for_each(|i| z[i] += w[i] * h[i]);
+            let from_token = combine(token, input);
+            let z = from_fn(|i| from_token[i] + w[i] * h[i]);
             let (value, slope) = self.activation.value_and_slope(&z);
-            let mut carried = [0.0; LANES];
-            (0..LANES).for_each(|i| carried[i] = slope[i] * w[i]);
-            (0..LANES)
-                .for_each(|i| by_recurrent[i] = slope[i] * h[i] + carried[i] * by_recurrent[i]);
+            let carried: Lane = from_fn(|i| slope[i] * w[i]);
+            by_recurrent = from_fn(|i| slope[i] * h[i] + carried[i] * by_recurrent[i]);
             for (by_input, &x) in by_input.iter_mut().zip(token) {
-                (0..LANES).for_each(|i| by_input[i] *= carried[i]);
-                add(by_input, x, &slope);
+                let before = *by_input;
+                *by_input = from_fn(|i| carried[i] * before[i] + x * slope[i]);
             }
             h = value;
         }
@@ -135,11 +137,7 @@ impl Units for IndRnn {
     /// Cost O(m d L).
     fn look(&self, tokens: &[f64], features: &mut Features) {
         features.scratch.resize(2 * self.width, [0.0; LANES]);
-        Arch::new().dispatch(|| {
-            for at in (0..self.parameters.units()).step_by(LANES) {
-                self.look_at(tokens, at, features);
-            }
-        });
+        look_everywhere(self, tokens, features);
     }
 
     fn add_gradient(

@@ -1,6 +1,6 @@
 //! The shallow transformer: m heads with one neuron each, and its gradient in closed form.
 
-use pulp::Arch;
+use std::array::from_fn;
 
 use crate::data::Draw;
 use crate::shallow::Activation;
@@ -16,6 +16,8 @@ use crate::shallow::parameters::put;
 use crate::shallow::samples::QUERY;
 use crate::shallow::samples::SIGNS;
 use crate::shallow::samples::START;
+use crate::shallow::units::Lookout;
+use crate::shallow::units::look_everywhere;
 
 /// Units and numbers of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +203,7 @@ impl Transformer {
                 pairs.for_each(|(mean, &x)| add(mean, x, share));
             }
             for mean in &mean {
-                (0..LANES).for_each(|i| trace[i] -= mean[i] * mean[i]);
+                trace = from_fn(|i| trace[i] - mean[i] * mean[i]);
             }
             put(&mut traces, units, (0, at), &trace);
         }
@@ -220,7 +222,9 @@ impl Transformer {
             }
         }
     }
+}
 
+impl Lookout for Transformer {
     /// Eight heads of [`Units::look`]. `scratch` holds W q, U, a and M U, d rows each, then the
     /// softmax and Xᵀ U, L rows each.
     #[inline(always)]
@@ -247,17 +251,18 @@ impl Transformer {
         let steps = tokens.chunks_exact(d).zip(&*shares).zip(&mut *products);
         for ((token, share), product) in steps {
             *product = combine(token, neuron);
-            (0..LANES).for_each(|i| z[i] += share[i] * product[i]);
-            let pairs = a.iter_mut().zip(token);
-            pairs.for_each(|(a, &x)| add(a, x, share));
+            z = from_fn(|i| z[i] + share[i] * product[i]);
+            for (a, &x) in a.iter_mut().zip(token) {
+                add(a, x, share);
+            }
         }
         // M U = Σ_t α_t (X_tᵀU − aᵀU) X_t: no difference of large sums.
         let steps = tokens.chunks_exact(d).zip(&*shares).zip(&*products);
         for ((token, share), product) in steps {
-            let mut weight = [0.0; LANES];
-            (0..LANES).for_each(|i| weight[i] = share[i] * (product[i] - z[i]));
-            let pairs = covariance.iter_mut().zip(token);
-            pairs.for_each(|(sum, &x)| add(sum, x, &weight));
+            let weight = from_fn(|i| share[i] * (product[i] - z[i]));
+            for (sum, &x) in covariance.iter_mut().zip(token) {
+                add(sum, x, &weight);
+            }
         }
         let (value, slope) = self.activation.value_and_slope(&z);
         put(&mut features.response, units, (0, at), &value);
@@ -292,17 +297,17 @@ pub(super) fn fill(parameters: &mut Parameters, half: usize, seed: u64) {
 /// sum ← sum + factor · lane.
 #[inline(always)]
 pub(super) fn add(sum: &mut Lane, factor: f64, lane: &Lane) {
-    for i in 0..LANES {
-        sum[i] += factor * lane[i];
-    }
+    let before = *sum;
+    *sum = from_fn(|i| before[i] + factor * lane[i]);
 }
 
 /// Σ_j token_j rows_j.
 #[inline(always)]
 pub(super) fn combine(token: &[f64], rows: &[Lane]) -> Lane {
     let mut sum = [0.0; LANES];
-    let pairs = token.iter().zip(rows);
-    pairs.for_each(|(&x, row)| add(&mut sum, x, row));
+    for (&x, row) in token.iter().zip(rows) {
+        add(&mut sum, x, row);
+    }
     sum
 }
 
@@ -311,23 +316,22 @@ pub(super) fn combine(token: &[f64], rows: &[Lane]) -> Lane {
 fn softmax(rows: &mut [Lane]) {
     let mut largest = [f64::NEG_INFINITY; LANES];
     for row in &*rows {
-        (0..LANES).for_each(|i| {
+        largest = from_fn(|i| {
             if row[i] > largest[i] {
-                largest[i] = row[i];
+                row[i]
+            } else {
+                largest[i]
             }
         });
     }
     let mut total = [0.0; LANES];
     for row in &mut *rows {
-        let mut below = [0.0; LANES];
-        (0..LANES).for_each(|i| below[i] = row[i] - largest[i]);
-        *row = exp(&below);
-        (0..LANES).for_each(|i| total[i] += row[i]);
+        *row = exp(&from_fn(|i| row[i] - largest[i]));
+        total = from_fn(|i| total[i] + row[i]);
     }
-    let mut share = [0.0; LANES];
-    (0..LANES).for_each(|i| share[i] = 1.0 / total[i]);
+    let share: Lane = from_fn(|i| 1.0 / total[i]);
     for row in rows {
-        (0..LANES).for_each(|i| row[i] *= share[i]);
+        *row = from_fn(|i| row[i] * share[i]);
     }
 }
 
@@ -352,11 +356,7 @@ impl Units for Transformer {
     fn look(&self, tokens: &[f64], features: &mut Features) {
         let rows = 4 * self.width + 2 * (tokens.len() / self.width);
         features.scratch.resize(rows, [0.0; LANES]);
-        Arch::new().dispatch(|| {
-            for at in (0..self.parameters.units()).step_by(LANES) {
-                self.look_at(tokens, at, features);
-            }
-        });
+        look_everywhere(self, tokens, features);
     }
 
     /// ```text

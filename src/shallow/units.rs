@@ -1,6 +1,12 @@
 //! What the two models have in common.
 
+use pulp::Arch;
+use pulp::Simd;
+use pulp::WithSimd;
+
 use crate::shallow::Parameters;
+use crate::shallow::activation::LANES;
+use crate::shallow::activation::Lane;
 
 /// What a unit says of one sequence and how that depends on its parameters, for all units. A buffer
 /// that is used again for every sequence.
@@ -11,7 +17,7 @@ pub struct Features {
     /// What the gradient of h_i is made of, some rows of m numbers.
     pub(super) tangent: Vec<f64>,
     /// Work space.
-    pub(super) scratch: Vec<super::activation::Lane>,
+    pub(super) scratch: Vec<Lane>,
 }
 
 impl Features {
@@ -82,5 +88,39 @@ pub trait Units: Clone + Send + Sync {
         self.look(tokens, &mut features);
         self.add_gradient(tokens, &features, 1.0, &mut gradient);
         gradient
+    }
+}
+
+/// How a model looks at a sequence, eight units at a time.
+pub(super) trait Lookout: Units {
+    /// Fills the buffer for the units from `at` on. Inlined, so that it is compiled for each kind
+    /// of vector unit.
+    fn look_at(&self, tokens: &[f64], at: usize, features: &mut Features);
+}
+
+/// [`Lookout::look_at`] for all units, on the widest vectors of the machine. The operations and
+/// their order are the same on all of them, and so is the result.
+pub(super) fn look_everywhere<M: Lookout>(model: &M, tokens: &[f64], features: &mut Features) {
+    Arch::new().dispatch(Look {
+        model,
+        tokens,
+        features,
+    });
+}
+
+struct Look<'a, M> {
+    model: &'a M,
+    tokens: &'a [f64],
+    features: &'a mut Features,
+}
+
+impl<M: Lookout> WithSimd for Look<'_, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for at in (0..self.model.parameters().units()).step_by(LANES) {
+            self.model.look_at(self.tokens, at, self.features);
+        }
     }
 }
