@@ -3,6 +3,9 @@
 
 use hankelite::bounds::FiniteTime;
 use hankelite::bounds::Radii;
+use hankelite::data::Dataset;
+use hankelite::data::Source;
+use hankelite::data::Split;
 use hankelite::shallow::Activation;
 use hankelite::shallow::Boundary;
 use hankelite::shallow::Descent;
@@ -523,6 +526,54 @@ fn a_student_of_the_teachers_heads_is_the_teacher() {
         // Σ ⟨features, v⟩/m from the gradient of f, which is the features over √m.
         let expected = heads.gradient(tokens).dot(&v) / 64f64.sqrt();
         assert!((label - expected).abs() < 1e-13);
+    }
+}
+
+// D14 and D15, small versions; examples/autoregression.rs runs more lags.
+
+/// Windows of AR(lag), for training and held out.
+fn windows(lag: usize, scale: f64, seed: u64) -> [Samples; 2] {
+    let source = format!("ar:lag={lag},scale={scale},count=200,held_out=200,seed={seed}");
+    let source: Source = source.parse().unwrap();
+    let read = |split| Samples::of(&Dataset::read(&source, Some(split)).unwrap()).unwrap();
+    [read(Split::Train), read(Split::Test)]
+}
+
+/// The held-out loss after 200 steps, and the largest norm of the mean Jacobian by W or w.
+fn learn<M: Units>(mut model: M, [train, held_out]: &[Samples; 2]) -> (f64, f64) {
+    let mut largest = 0.0f64;
+    let mut watch = |step: usize, model: &M| {
+        if step.is_multiple_of(20) {
+            let jacobian = mean_gradient(model, train);
+            let square: f64 = jacobian.group(2).iter().map(|value| value * value).sum();
+            largest = largest.max(square.sqrt());
+        }
+    };
+    let descent = Descent::theory(200, None);
+    descend(&mut model, train, &descent, &mut watch).unwrap();
+    (loss(&model, held_out), largest)
+}
+
+#[test]
+fn the_scale_of_the_tokens_decides_which_model_learns_a_lag() {
+    for (lag, scale) in [(8, 1.0), (8, 0.28)] {
+        let (mut losses, mut jacobians) = ([0.0; 2], [0.0f64; 2]);
+        for seed in 0..2 {
+            let windows = windows(lag, scale, seed);
+            let attention = learn(transformer(64, 17, seed), &windows);
+            let recurrent = learn(indrnn(64, 17, 1.0, seed), &windows);
+            for (model, (loss, jacobian)) in [attention, recurrent].into_iter().enumerate() {
+                // No answer is better than 0.1; the error of a mean of 200 squares.
+                assert!(loss >= 0.1 - 3.0 * 0.1 * (2.0f64 / 200.0).sqrt());
+                losses[model] += loss / 2.0;
+                jacobians[model] += jacobian / 2.0;
+            }
+        }
+        if scale == 1.0 {
+            assert!(losses[0] < losses[1], "{losses:?}");
+        } else {
+            assert!(jacobians[0] < 0.2 * jacobians[1], "{jacobians:?}");
+        }
     }
 }
 
