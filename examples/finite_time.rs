@@ -51,6 +51,8 @@ struct Row {
     widths: Vec<usize>,
     /// For each width one number for each seed.
     errors: Vec<Vec<f64>>,
+    /// Of the whole row.
+    seconds: f64,
 }
 
 fn main() -> Result<(), Failure> {
@@ -60,7 +62,8 @@ fn main() -> Result<(), Failure> {
         ["train", count, steps, seeds] => {
             let name = format!("least training loss, {count} sequences, {steps} steps");
             let budget = (count.parse()?, steps.parse()?);
-            print_table(&[training(&name, 8, budget, seeds.parse()?)?]);
+            let seeds = seeds.parse()?;
+            print_table(&[timed(|| training(&name, 8, budget, seeds))?]);
             Ok(())
         }
         [] => scaling(None),
@@ -101,17 +104,12 @@ fn scaling(picture: Option<&str>) -> Result<(), Failure> {
     }
 }
 
-/// Runs and says how long it took.
+/// Runs and notes how long it took.
 fn timed(run: impl FnOnce() -> Result<Row, Failure>) -> Result<Row, Failure> {
     let start = Instant::now();
-    let row = run()?;
-    eprintln_time(&row.name, start);
+    let mut row = run()?;
+    row.seconds = start.elapsed().as_secs_f64();
     Ok(row)
-}
-
-#[allow(clippy::print_stderr, reason = "the times do not belong to the tables")]
-fn eprintln_time(name: &str, start: Instant) {
-    eprintln!("{name}: {:.1} s", start.elapsed().as_secs_f64());
 }
 
 /// An error for every width and seed.
@@ -126,6 +124,7 @@ fn row(
         name: name.to_string(),
         widths: widths.to_vec(),
         errors: widths.iter().map(one).collect::<Result<_, Failure>>()?,
+        seconds: 0.0,
     })
 }
 
@@ -288,7 +287,8 @@ fn line(points: &[(f64, f64)]) -> f64 {
 
 fn print_table(rows: &[Row]) {
     for row in rows {
-        println!("{} ({} seeds)\n", row.name, row.errors[0].len());
+        let (name, seeds, seconds) = (&row.name, row.errors[0].len(), row.seconds);
+        println!("{name} ({seeds} seeds, {seconds:.1} s)\n");
         let widths: Vec<String> = row.widths.iter().map(|m| format!("m = {m}")).collect();
         println!("| {} | slope | slope, m ≥ 64 |", widths.join(" | "));
         println!("|{}", "---|".repeat(widths.len() + 2));

@@ -1,5 +1,6 @@
 //! The shallow transformer, the IndRNN of the same paper and their theory: closed forms against
 //! finite differences, what holds for every draw, and how the errors scale.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::bounds::FiniteTime;
 use hankelite::bounds::Radii;
