@@ -49,15 +49,19 @@ use hankelite::train::Task;
 use hankelite::train::TrainError;
 use hankelite::train::Training;
 use hankelite::train::evaluate;
+use rayon::prelude::*;
 
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-const LAGS: [usize; 5] = [2, 4, 8, 16, 24];
+const LAGS: [usize; 3] = [2, 8, 24];
 const SCALES: [f64; 2] = [1.0, 0.28];
 
 /// Training and validation windows, and steps.
 const WINDOWS: usize = 400;
 const STEPS: usize = 400;
+
+/// Steps from one look at validation loss and Jacobian to the next.
+const EVERY: usize = 5;
 
 /// d, units of transformer and IndRNN, and γ.
 const WIDTH: usize = 17;
@@ -94,13 +98,22 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let seeds: u64 = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let folder = arguments.next();
-    let mut table = Vec::new();
-    for scale in SCALES {
-        for lag in LAGS {
-            let runs = (0..seeds).map(|seed| run(scale, lag, seed));
-            table.push((scale, lag, runs.collect::<Result<Vec<Figures>, Failure>>()?));
-        }
-    }
+    let rows = SCALES
+        .iter()
+        .flat_map(|&scale| LAGS.map(|lag| (scale, lag)));
+    let runs: Vec<(f64, usize, u64)> = rows
+        .clone()
+        .flat_map(|(scale, lag)| (0..seeds).map(move |seed| (scale, lag, seed)))
+        .collect();
+    let figures = runs
+        .par_iter()
+        .map(|&(scale, lag, seed)| run(scale, lag, seed));
+    let figures = figures.collect::<Result<Vec<Figures>, Failure>>()?;
+    let figures = figures.chunks_exact(seeds.max(1) as usize);
+    let table: Vec<_> = rows
+        .zip(figures)
+        .map(|((scale, lag), figures)| (scale, lag, figures.to_vec()))
+        .collect();
     print_losses(&table);
     print_jacobians(&table);
     print_memory();
@@ -136,7 +149,7 @@ fn run(scale: f64, lag: usize, seed: u64) -> Result<Figures, Failure> {
     })
 }
 
-/// The least validation loss and the largest ‖mean ∇_W f‖ over all steps of plain descent with
+/// The least validation loss and the largest ‖mean ∇_W f‖ over the steps of plain descent with
 /// lr = 1/√steps.
 fn shallow<M: Units>(
     mut model: M,
@@ -144,7 +157,10 @@ fn shallow<M: Units>(
     validation: &Samples,
 ) -> Result<(f64, f64), Failure> {
     let (mut least, mut largest) = (f64::INFINITY, 0.0f64);
-    let mut watch = |_: usize, model: &M| {
+    let mut watch = |step: usize, model: &M| {
+        if !step.is_multiple_of(EVERY) {
+            return;
+        }
         let jacobian = mean_gradient(model, samples);
         let square: f64 = jacobian.group(2).iter().map(|value| value * value).sum();
         largest = largest.max(square.sqrt());
@@ -155,7 +171,7 @@ fn shallow<M: Units>(
     Ok((least.min(loss(&model, validation)), largest))
 }
 
-/// The loss of the task, with a look at the Jacobian by the poles at every tenth step.
+/// The loss of the task, with a look at the Jacobian by the poles now and then.
 #[derive(Default)]
 struct Watched {
     task: Task,
@@ -170,7 +186,7 @@ impl Objective for Watched {
         examples: &Examples,
         mode: Mode<'_>,
     ) -> Result<Loss, TrainError> {
-        if self.steps.is_multiple_of(10) {
+        if self.steps.is_multiple_of(EVERY) {
             let mean = network
                 .forward(&examples.input, Mode::Evaluate)?
                 .mean_all()?;
