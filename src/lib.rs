@@ -50,6 +50,7 @@
 //! | [`calibrate`] | reduction for what the layers really hear |
 //! | [`stream`] | one sample in, one out |
 //! | [`data`] | data sets and generated tasks |
+//! | [`shallow`] | shallow transformers, their descent and their theory |
 //! | `nn` | trainable networks (feature `train`) |
 //! | `train` | the trainer (feature `train`) |
 //! | [`report`] | pictures for the terminal |
@@ -72,6 +73,7 @@ pub mod model;
 #[cfg(feature = "train")]
 pub mod nn;
 pub mod report;
+pub mod shallow;
 pub mod ssm;
 pub mod stream;
 #[cfg(feature = "train")]

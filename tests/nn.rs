@@ -28,6 +28,14 @@ use hankelite::nn::Parameterisation;
 use hankelite::nn::PoolingKind;
 use hankelite::nn::SequenceModel;
 use hankelite::nn::random_model;
+use hankelite::shallow::Activation;
+use hankelite::shallow::IndRnn;
+use hankelite::shallow::Parameters;
+use hankelite::shallow::Query;
+use hankelite::shallow::Samples;
+use hankelite::shallow::Size;
+use hankelite::shallow::Transformer;
+use hankelite::shallow::Units;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -787,6 +795,82 @@ fn ten_steps_of_adamw_equal_those_of_pytorch() -> Outcome {
             let far = worst(&numbers(&parameter.var)?, &expected);
             assert!(far < 1e-8, "{name} {}: {far:e}", parameter.name);
         }
+    }
+    Ok(())
+}
+
+/// The three groups of a shallow model as variables: m, d × m, and rows × m.
+fn shallow_variables(parameters: &Parameters) -> candle_core::Result<[candle_core::Var; 3]> {
+    let units = parameters.units();
+    let variable = |group: usize| {
+        let shape = (parameters.groups()[group], units);
+        candle_core::Var::from_slice(parameters.group(group), shape, &Device::Cpu)
+    };
+    Ok([variable(0)?, variable(1)?, variable(2)?])
+}
+
+/// The largest difference of the closed form to the gradients of a graph, which must give the same
+/// output.
+fn closed_form_against_graph<M: Units>(
+    model: &M,
+    tokens: &[f64],
+    graph: impl Fn(&[candle_core::Var; 3], &Tensor) -> candle_core::Result<Tensor>,
+) -> Result<f64, Box<dyn std::error::Error>> {
+    let variables = shallow_variables(model.parameters())?;
+    let shape = (tokens.len() / model.width(), model.width());
+    let output = graph(
+        &variables,
+        &Tensor::from_slice(tokens, shape, &Device::Cpu)?,
+    )?;
+    let root = (model.parameters().units() as f64).sqrt();
+    let output = (output.sum_all()? / root)?;
+    assert!((output.to_scalar::<f64>()? - model.output(tokens)).abs() < 1e-14);
+    let (gradients, closed) = (output.backward()?, model.gradient(tokens));
+    let mut worst = 0.0f64;
+    for (group, variable) in variables.iter().enumerate() {
+        let gradient = gradients
+            .get(variable)
+            .ok_or("a gradient for every group")?;
+        let gradient = gradient.flatten_all()?.to_vec1::<f64>()?;
+        let pairs = gradient.iter().zip(closed.group(group));
+        worst = pairs.map(|(x, y)| (x - y).abs()).fold(worst, f64::max);
+    }
+    Ok(worst)
+}
+
+/// Parameters off the symmetric start.
+fn unsettle<M: Units>(model: &mut M) {
+    let values = model.parameters_mut().values_mut().iter_mut().enumerate();
+    values.for_each(|(i, value)| *value += 0.3 * (12.9898 * i as f64).sin());
+}
+
+#[test]
+fn closed_forms_of_the_shallow_models_are_those_of_autograd() -> Outcome {
+    let size = Size { units: 6, width: 3 };
+    let samples = Samples::gaussian(4, (5, 3), 1)?;
+    let mut transformer = Transformer::symmetric(size, Query::Last, Activation::Tanh, 2)?;
+    let mut indrnn = IndRnn::symmetric(size, 0.9, Activation::Tanh, 2)?;
+    unsettle(&mut transformer);
+    unsettle(&mut indrnn);
+    for tokens in samples.sequences() {
+        let worst = closed_form_against_graph(&transformer, tokens, |[c, u, w], x| {
+            let q = x.narrow(0, 4, 1)?.t()?.contiguous()?;
+            let w = w.reshape((3, 3, 6))?.permute((2, 0, 1))?.contiguous()?;
+            let keys = w.broadcast_matmul(&q)?;
+            let shares = candle_nn::ops::softmax(&x.broadcast_matmul(&keys)?, 1)?;
+            let attended = x.t()?.contiguous()?.broadcast_matmul(&shares)?.squeeze(2)?;
+            let h = (attended * u.t()?)?.sum(1)?.tanh()?;
+            c.squeeze(0)? * h
+        })?;
+        assert!(worst < 1e-14, "{worst:e}");
+        let worst = closed_form_against_graph(&indrnn, tokens, |[c, u, w], x| {
+            let mut h = Tensor::zeros((1, 6), DType::F64, &Device::Cpu)?;
+            for t in 0..5 {
+                h = (x.narrow(0, t, 1)?.matmul(u)? + (w.as_tensor() * h)?)?.tanh()?;
+            }
+            c.as_tensor() * h
+        })?;
+        assert!(worst < 1e-14, "{worst:e}");
     }
     Ok(())
 }

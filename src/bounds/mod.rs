@@ -16,7 +16,6 @@ pub use error::Caveat;
 pub use finite_time::FiniteTime;
 pub use finite_time::Radii;
 pub use finite_time::Smoothness;
-
 pub use measure::LayerMeasure;
 pub use measure::Psi;
 pub use measure::StepStatistics;

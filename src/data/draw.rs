@@ -9,11 +9,11 @@ use rand_chacha::rand_core::RngCore;
 use rand_chacha::rand_core::SeedableRng;
 
 /// A stream of random numbers.
-pub(super) struct Draw(ChaCha8Rng);
+pub(crate) struct Draw(ChaCha8Rng);
 
 impl Draw {
     /// Stream `stream` of the generator with this seed.
-    pub(super) fn new(seed: u64, stream: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         generator.set_stream(stream);
         Self(generator)
@@ -21,7 +21,7 @@ impl Draw {
 
     /// A whole number in 0..n, all equally likely: of the 64 random bits those that would favour
     /// small numbers are thrown away.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         let n = n as u64;
         let fair = u64::MAX - u64::MAX % n;
         loop {
@@ -33,18 +33,18 @@ impl Draw {
     }
 
     /// A multiple of 2⁻⁵³ in [0, 1).
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 * (-53f64).exp2()
     }
 
     /// A standard normal number: √(−2 ln u) cos 2πv (Box and Muller 1958).
-    pub(super) fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
     /// 0..n in random order (Fisher and Yates).
-    pub(super) fn order(&mut self, n: usize) -> Vec<usize> {
+    pub(crate) fn order(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         for last in (1..n).rev() {
             order.swap(last, self.below(last + 1));

@@ -42,6 +42,7 @@ pub use copy::Copying;
 pub use dataset::ConstantAnswer;
 pub use dataset::Dataset;
 pub use dataset::Targets;
+pub(crate) use draw::Draw;
 pub use error::DataError;
 pub use fsdd::SpokenDigits;
 pub use generate::Baseline;
