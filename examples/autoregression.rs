@@ -8,11 +8,15 @@
 
 use candle_core::Device;
 use hankelite::Model;
-use hankelite::Plan;
-use hankelite::Rule;
+use hankelite::calibrate::Calibration;
+use hankelite::calibrate::Prepared;
+use hankelite::calibrate::Settings;
+use hankelite::calibrate::Size as StateSize;
+use hankelite::calibrate::WeightChoice;
 use hankelite::data::Dataset;
 use hankelite::data::Source;
 use hankelite::data::Split;
+use hankelite::infer::Sequence;
 use hankelite::model::Placement;
 use hankelite::nn::Architecture;
 use hankelite::nn::Group;
@@ -25,7 +29,6 @@ use hankelite::nn::Normalisation;
 use hankelite::nn::OutputKind;
 use hankelite::nn::PoolingKind;
 use hankelite::nn::SequenceModel;
-use hankelite::reduce;
 use hankelite::report::Captions;
 use hankelite::report::Curve;
 use hankelite::report::curves_with_errors_svg;
@@ -49,6 +52,8 @@ use hankelite::train::Task;
 use hankelite::train::TrainError;
 use hankelite::train::Training;
 use hankelite::train::evaluate;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -187,17 +192,20 @@ impl Objective for Watched {
         mode: Mode<'_>,
     ) -> Result<Loss, TrainError> {
         if self.steps.is_multiple_of(EVERY) {
-            let mean = network
-                .forward(&examples.input, Mode::Evaluate)?
-                .mean_all()?;
+            // Without dropout nothing is drawn; evaluation alone keeps no gradients.
+            let mut random = ChaCha8Rng::seed_from_u64(0);
+            let mean = network.forward(&examples.input, Mode::Train(&mut random))?;
+            let mean = mean.mean_all()?;
             let gradients = mean.backward()?;
             let mut square = 0.0;
             let poles = network.parameters().iter();
             for parameter in poles.filter(|parameter| parameter.group == Group::Poles) {
-                if let Some(gradient) = gradients.get(&parameter.var) {
-                    let sum = gradient.sqr()?.sum_all()?;
-                    square += f64::from(sum.to_scalar::<f32>()?);
-                }
+                let Some(gradient) = gradients.get(&parameter.var) else {
+                    let parameter = parameter.name.clone();
+                    return Err(TrainError::NoGradient { parameter });
+                };
+                let sum = gradient.sqr()?.sum_all()?;
+                square += f64::from(sum.to_scalar::<f32>()?);
             }
             self.largest = self.largest.max(square.sqrt());
         }
@@ -212,11 +220,21 @@ fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3],
     let length = data.0.length();
     let network = Network::random(&architecture(), length, seed, &Device::Cpu)?;
     let full = train(&network, data, (STEPS, 0.01), seed)?;
-    let reduced: Model = reduce(&network.to_model()?, &Plan::new(Rule::Order(REDUCED))?)?.model;
+    let reduced = reduced(&network.to_model()?, data.0)?;
     let network = Network::from_model(&reduced, &NetworkOptions::new(length), &Device::Cpu)?;
     let before = evaluate(&network, data.1, WINDOWS)?.loss();
     let after = train(&network, data, (STEPS / 4, 0.003), seed)?;
     Ok([full, (before, 0.0), after])
+}
+
+/// The model cut to [`REDUCED`] modes for what its layer hears in the training windows.
+fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
+    let windows: Vec<Sequence<'_>> = (0..data.len()).map(|index| data.sequence(index)).collect();
+    let calibration = Calibration::gather(full, data.length(), &windows, "")?;
+    let prepared = Prepared::new(full, &calibration, &windows, WeightChoice::Auto)?;
+    Ok(prepared
+        .reduce(&Settings::new(StateSize::Order(REDUCED)))?
+        .model)
 }
 
 /// Trains by AdamW with all windows in each step; the network ends at its least validation loss.
