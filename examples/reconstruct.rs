@@ -3,8 +3,9 @@
 //!
 //!     cargo run --release --example reconstruct -- TABLE [--seeds N] [--epochs N] [--picture X.svg]
 //!
-//! TABLE is `kinds` (every network at one size), `rate` (over the share of measurements) or `depth`
-//! (over the layers). Signals are `sparse` (64 numbers, 20 steps, 500 sequences) unless `--data`
+//! TABLE is `kinds` (every network at one size), `rate` (over the share of measurements), `width`
+//! (over the units) or `depth` (over the layers); `--at 0.1,0.3` chooses its columns and
+//! `--networks gru,l1-l1,s4d` its rows. Signals are `sparse` (64 numbers, 20 steps, 500 sequences) unless `--data`
 //! says another source; `--hidden` and `--rate` are 128 and 0.25. Printed is the ratio of signal to
 //! error, 10 log10(Σ s²/Σ (s − ŝ)²) of every test sequence, as mean ± standard error over the seeds,
 //! and for films (sources whose values end at 1) the peak signal-to-noise ratio.
@@ -52,6 +53,8 @@ type Failure = Box<dyn std::error::Error>;
 /// Stored states of every channel of the state space model, and after reduction.
 const STATES: usize = 16;
 const REDUCED: usize = 4;
+/// What the state space model is called among the networks.
+const STATE_SPACE: &str = "s4d";
 /// Training sequences that decide what a reduction keeps.
 const HEARD: usize = 100;
 
@@ -59,6 +62,7 @@ const HEARD: usize = 100;
 enum Table {
     Kinds,
     Rate,
+    Width,
     Depth,
 }
 
@@ -66,6 +70,12 @@ enum Table {
 struct Arguments {
     #[arg(value_enum)]
     table: Table,
+    /// Rates, widths or depths of the columns.
+    #[arg(long, value_delimiter = ',')]
+    at: Vec<f64>,
+    /// Rows; names of a configuration's `layer`.
+    #[arg(long, value_delimiter = ',')]
+    networks: Vec<String>,
     #[arg(long, default_value = "sparse")]
     data: String,
     #[arg(long, default_value_t = 3)]
@@ -95,6 +105,7 @@ struct Parts {
 #[derive(Clone, Copy)]
 struct Sizes {
     rate: f64,
+    hidden: usize,
     layers: usize,
 }
 
@@ -117,10 +128,13 @@ fn main() -> Result<(), Failure> {
     let parts = parts(&arguments.data)?;
     let columns = columns(&arguments);
     let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
-    println!("| network | {} | parameters | seconds |", names.join(" | "));
+    println!(
+        "| network | {} | parameters, last column | seconds of a training |",
+        names.join(" | ")
+    );
     println!("|{}", "---|".repeat(columns.len() + 3));
     let (mut curves, mut errors) = (Vec::new(), Vec::new());
-    for arm in arms(arguments.table) {
+    for arm in arms(&arguments)? {
         let start = Instant::now();
         let mut cells = vec![Vec::new(); arm.names().len()];
         let mut parameters = Vec::new();
@@ -159,6 +173,7 @@ fn main() -> Result<(), Failure> {
             title: &format!("reconstruction of {}", arguments.data),
             x: match arguments.table {
                 Table::Rate => "measurements for each number of the signal",
+                Table::Width => "units of every layer",
                 Table::Depth | Table::Kinds => "layers",
             },
             y: "decibels, mean and standard error over seeds",
@@ -178,42 +193,68 @@ fn parts(source: &str) -> Result<Parts, Failure> {
 }
 
 fn columns(arguments: &Arguments) -> Vec<(String, Sizes)> {
-    let Arguments { rate, layers, .. } = *arguments;
-    let all: Vec<Sizes> = match arguments.table {
-        Table::Kinds => vec![Sizes { rate, layers }],
-        Table::Rate => [0.1, 0.2, 0.3, 0.4, 0.5]
-            .map(|rate| Sizes { rate, layers })
-            .into(),
-        Table::Depth => [1, 2, 3, 4, 5, 6]
-            .map(|layers| Sizes { rate, layers })
-            .into(),
+    let Arguments {
+        rate,
+        hidden,
+        layers,
+        ..
+    } = *arguments;
+    let one = Sizes {
+        rate,
+        hidden,
+        layers,
     };
-    let name = |sizes: &Sizes| match arguments.table {
-        Table::Rate => format!("rate {}", sizes.rate),
-        Table::Depth | Table::Kinds => format!("{} layers", sizes.layers),
+    let usual: &[f64] = match arguments.table {
+        Table::Kinds => &[layers as f64],
+        Table::Rate => &[0.1, 0.2, 0.3, 0.4, 0.5],
+        Table::Width => &[64.0, 128.0, 256.0, 512.0],
+        Table::Depth => &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
     };
-    all.iter().map(|sizes| (name(sizes), *sizes)).collect()
+    let chosen = match arguments.at.as_slice() {
+        [] => usual,
+        at => at,
+    };
+    let column = |&at: &f64| match arguments.table {
+        Table::Rate => (format!("rate {at}"), Sizes { rate: at, ..one }),
+        Table::Width => {
+            let hidden = at as usize;
+            (format!("{hidden} units"), Sizes { hidden, ..one })
+        }
+        Table::Depth | Table::Kinds => {
+            let layers = at as usize;
+            (format!("{layers} layers"), Sizes { layers, ..one })
+        }
+    };
+    chosen.iter().map(column).collect()
 }
 
-fn arms(table: Table) -> Vec<Arm> {
-    let kinds: &[BaselineKind] = match table {
-        Table::Kinds => &BaselineKind::ALL,
-        Table::Rate | Table::Depth => &[
-            BaselineKind::Gru,
-            BaselineKind::IndRnn,
-            BaselineKind::Sista,
-            BaselineKind::L1L1,
-            BaselineKind::Reweighted,
-        ],
+fn arms(arguments: &Arguments) -> Result<Vec<Arm>, Failure> {
+    let few = ["gru", "indrnn", "sista", "l1-l1", "reweighted", STATE_SPACE];
+    let all = BaselineKind::ALL.iter().map(|kind| kind.name());
+    let names: Vec<&str> = match (arguments.networks.as_slice(), arguments.table) {
+        ([], Table::Kinds) => all.chain([STATE_SPACE]).collect(),
+        ([], _) => few.into(),
+        (chosen, _) => chosen.iter().map(String::as_str).collect(),
     };
-    let kinds = kinds.iter().map(|&kind| Arm::Baseline(kind));
-    kinds.chain([Arm::StateSpace]).collect()
+    names.into_iter().map(arm).collect()
+}
+
+fn arm(name: &str) -> Result<Arm, Failure> {
+    let kind = BaselineKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == name);
+    match kind {
+        Some(kind) => Ok(Arm::Baseline(kind)),
+        None if name == STATE_SPACE => Ok(Arm::StateSpace),
+        None => Err(format!("unknown network {name}").into()),
+    }
 }
 
 impl Sizes {
     fn at(self, table: Table) -> f64 {
         match table {
             Table::Rate => self.rate,
+            Table::Width => self.hidden as f64,
             Table::Depth | Table::Kinds => self.layers as f64,
         }
     }
@@ -258,8 +299,12 @@ fn baseline(
     let signal = parts.train.width().unwrap_or(1);
     let architecture = BaselineArchitecture {
         layer,
-        hidden: arguments.hidden,
-        layers: sizes.layers,
+        hidden: sizes.hidden,
+        // Attention has one layer at any depth asked for.
+        layers: match layer {
+            BaselineKind::Transformer => 1,
+            _ => sizes.layers,
+        },
         inputs: Some(signal),
         vocabulary: None,
         outputs: signal,
@@ -288,7 +333,7 @@ fn state_space(
     let architecture: Architecture = toml::from_str(&format!(
         "layer = \"s4d\"\nchannels = {}\nstates = {STATES}\nlayers = {}\ninputs = {signal}\n\
          outputs = {signal}\npooling = \"none\"\nstep_min = 0.01\nstep_max = 1.0",
-        arguments.hidden, sizes.layers
+        sizes.hidden, sizes.layers
     ))?;
     let model = random_model(&architecture, length, seed)?;
     let options = NetworkOptions::new(length);
@@ -307,8 +352,8 @@ fn state_space(
             .sum()
     };
     let (before, folded): (usize, usize) = (numbers(&network), numbers(&again));
-    let encoder = arguments.hidden * signal;
-    let measured = measurements(sizes, parts) * (arguments.hidden + signal);
+    let encoder = sizes.hidden * signal;
+    let measured = measurements(sizes, parts) * (sizes.hidden + signal);
     Ok(Found {
         ratios: vec![ratio(&network, &parts.test)?, ratio(&again, &parts.test)?],
         parameters: vec![before, folded + measured - encoder],
