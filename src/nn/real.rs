@@ -42,6 +42,8 @@ pub(super) trait Real: WithDType + RealNumber + Default + Sync {
     /// a Φ(a) and its derivative Φ(a) + a φ(a), with the exact normal distribution.
     fn gelu_with_slope(self) -> (Self, Self);
     fn gelu(self) -> Self;
+    /// e^x for x ≤ 0; f32 stops at e^−80.
+    fn power(self) -> Self;
     fn sigmoid(self) -> Self;
     fn tangent(self) -> Self;
 }
@@ -126,6 +128,9 @@ impl Real for f64 {
     fn gelu(self) -> Self {
         0.5 * self * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2))
     }
+    fn power(self) -> Self {
+        self.exp()
+    }
     fn sigmoid(self) -> Self {
         1.0 / (1.0 + (-self).exp())
     }
@@ -159,6 +164,10 @@ impl Real for f32 {
     #[inline(always)]
     fn gelu(self) -> Self {
         self * (0.5 + 0.5 * erf(self * std::f32::consts::FRAC_1_SQRT_2))
+    }
+    #[inline(always)]
+    fn power(self) -> Self {
+        exp(self.max(-80.0))
     }
     #[inline(always)]
     fn sigmoid(self) -> Self {

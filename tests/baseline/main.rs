@@ -2,6 +2,7 @@
 #![cfg(all(feature = "train", feature = "cli"))]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod program;

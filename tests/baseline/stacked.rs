@@ -28,7 +28,7 @@ const STACKED: [BaselineKind; 6] = [
     BaselineKind::SpectralRnn,
 ];
 
-fn small(layer: BaselineKind) -> BaselineArchitecture {
+pub(crate) fn small(layer: BaselineKind) -> BaselineArchitecture {
     BaselineArchitecture {
         layer,
         hidden: 5,
@@ -44,11 +44,11 @@ fn small(layer: BaselineKind) -> BaselineArchitecture {
     }
 }
 
-fn double(architecture: &BaselineArchitecture) -> Baseline {
+pub(crate) fn double(architecture: &BaselineArchitecture) -> Baseline {
     Baseline::random(architecture, 1, (DType::F64, &Device::Cpu)).unwrap()
 }
 
-fn numbers(steps: Tensor) -> Input {
+pub(crate) fn numbers(steps: Tensor) -> Input {
     Input {
         steps,
         lengths: None,
@@ -56,18 +56,18 @@ fn numbers(steps: Tensor) -> Input {
 }
 
 /// Numbers that look random.
-fn wave(shape: &[usize], seed: f64) -> Tensor {
+pub(crate) fn wave(shape: &[usize], seed: f64) -> Tensor {
     let count: usize = shape.iter().product();
     let numbers = (0..count).map(|i| ((i * i) as f64 * 0.37 + seed).sin());
     Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap()
 }
 
-fn trained(network: &Baseline, input: &Input) -> Tensor {
+pub(crate) fn trained(network: &Baseline, input: &Input) -> Tensor {
     let mut random = ChaCha8Rng::seed_from_u64(0);
     network.forward(input, Mode::Train(&mut random)).unwrap()
 }
 
-fn largest(tensor: &Tensor) -> f64 {
+pub(crate) fn largest(tensor: &Tensor) -> f64 {
     let flat = tensor.abs().unwrap().flatten_all().unwrap();
     flat.max(0).unwrap().to_scalar().unwrap()
 }
@@ -132,7 +132,7 @@ fn cells_of_torch_give_its_states_and_gradients() {
 }
 
 /// Central differences of every entry of every parameter.
-fn check_gradients(network: &Baseline, input: &Input) {
+pub(crate) fn check_gradients(network: &Baseline, input: &Input) {
     let out = trained(network, input);
     let slopes = wave(out.dims(), 5.0);
     let loss = |out: Tensor| -> f64 {

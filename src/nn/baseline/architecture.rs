@@ -22,6 +22,8 @@ pub enum BaselineKind {
     /// h = tanh(W x + U h⁻) with all singular values of U near 1.
     #[serde(rename = "spectralrnn")]
     SpectralRnn,
+    /// One layer of causal attention, one neuron for each head.
+    Transformer,
     /// Unfolded sequential ISTA.
     Sista,
     /// Unfolded ℓ1-ℓ1 minimisation.
@@ -32,13 +34,14 @@ pub enum BaselineKind {
 
 impl BaselineKind {
     /// All of them.
-    pub const ALL: [BaselineKind; 9] = [
+    pub const ALL: [BaselineKind; 10] = [
         BaselineKind::Rnn,
         BaselineKind::Lstm,
         BaselineKind::Gru,
         BaselineKind::IndRnn,
         BaselineKind::FastRnn,
         BaselineKind::SpectralRnn,
+        BaselineKind::Transformer,
         BaselineKind::Sista,
         BaselineKind::L1L1,
         BaselineKind::Reweighted,
@@ -53,6 +56,7 @@ impl BaselineKind {
             BaselineKind::IndRnn => "indrnn",
             BaselineKind::FastRnn => "fastrnn",
             BaselineKind::SpectralRnn => "spectralrnn",
+            BaselineKind::Transformer => "transformer",
             BaselineKind::Sista => "sista",
             BaselineKind::L1L1 => "l1-l1",
             BaselineKind::Reweighted => "reweighted",
@@ -85,9 +89,9 @@ pub enum BaselineOutput {
 pub struct BaselineArchitecture {
     /// The layers.
     pub layer: BaselineKind,
-    /// Units of each layer, at least 1.
+    /// Units of each layer, at least 1; heads of a transformer, an even number.
     pub hidden: usize,
-    /// Number of layers, at least 1.
+    /// Number of layers, at least 1; 1 for a transformer.
     pub layers: usize,
     /// Numbers of each step of the data. Either this or `vocabulary`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +132,15 @@ impl BaselineArchitecture {
         self.measurements.unwrap_or(self.signal())
     }
 
+    /// A lower bound of the trainable numbers.
+    pub(super) fn least_numbers(&self) -> usize {
+        let each = match self.layer {
+            BaselineKind::Transformer => self.heard().saturating_mul(self.heard()),
+            _ => self.layers,
+        };
+        self.hidden.saturating_mul(each)
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -165,6 +178,9 @@ impl BaselineArchitecture {
         if self.inputs.is_some() == self.vocabulary.is_some() {
             return Err(ArchitectureError::Encoder);
         }
+        if self.layer == BaselineKind::Transformer {
+            self.check_attention()?;
+        }
         let widest = self.hidden.max(self.signal()).max(self.heard());
         let square = (widest.max(self.outputs) as u128).saturating_pow(2);
         if square.saturating_mul(4 * self.layers as u128) > MOST {
@@ -182,6 +198,41 @@ impl BaselineArchitecture {
             });
         }
         Ok(())
+    }
+}
+
+impl BaselineArchitecture {
+    /// The start of a transformer needs pairs of heads, and there is only one layer of them.
+    fn check_attention(&self) -> Result<(), ArchitectureError> {
+        let keys = (self.heard() as u128).saturating_pow(2);
+        let faults = [
+            (
+                "layers",
+                self.layers,
+                self.layers != 1,
+                "1 for a transformer",
+            ),
+            (
+                "hidden",
+                self.hidden,
+                !self.hidden.is_multiple_of(2),
+                "an even number of heads for a transformer",
+            ),
+            (
+                "hidden",
+                self.hidden,
+                keys.saturating_mul(self.hidden as u128) > MOST,
+                "at most 2^31 numbers in hidden x inputs x inputs",
+            ),
+        ];
+        match faults.into_iter().find(|(_, _, wrong, _)| *wrong) {
+            None => Ok(()),
+            Some((key, found, _, expected)) => Err(ArchitectureError::Range {
+                key,
+                found: found as f64,
+                expected,
+            }),
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Baseline {
         };
         let stored = archive.names().map(numbers).fold(0, usize::saturating_add);
         // A network is only made where the file could fill it.
-        if stored < architecture.hidden.saturating_mul(architecture.layers) {
+        if stored < architecture.least_numbers() {
             return Err(fault(format!(
                 "{stored} numbers are too few for its layers"
             )));

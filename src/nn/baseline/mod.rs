@@ -3,8 +3,8 @@
 //!
 //! A [`Baseline`] is a body between maps: an optional trainable measurement S before it, and after
 //! it the dictionary Q_D of a reconstruction or a head. Bodies of this file's neighbours are
-//! stacked recurrent cells, where layer l feeds layer l + 1 at the same step, and networks unfolded
-//! from sparse solvers.
+//! stacked recurrent cells, where layer l feeds layer l + 1 at the same step, networks unfolded
+//! from sparse solvers, and one layer of attention.
 //!
 //! # References
 //! Spec of the reweighted ℓ1-ℓ1 family: Le, Luong and Deligiannis, *A deep recurrent neural network
@@ -12,6 +12,8 @@
 //! gradient descent for shallow transformers*.
 
 mod architecture;
+mod attend;
+mod attention;
 mod body;
 mod dictionary;
 mod file;

@@ -9,6 +9,7 @@ use nalgebra::DMatrix;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::model::Linear;
 use crate::model::Pooling;
 use crate::nn::Group;
 use crate::nn::Input;
@@ -20,6 +21,7 @@ use crate::nn::SequenceModel;
 use crate::nn::baseline::BaselineArchitecture;
 use crate::nn::baseline::BaselineKind;
 use crate::nn::baseline::BaselineOutput;
+use crate::nn::baseline::attention::Attention;
 use crate::nn::baseline::body::Body;
 use crate::nn::baseline::body::Frame;
 use crate::nn::baseline::dictionary::dct_dictionary;
@@ -65,7 +67,7 @@ pub struct Baseline {
 impl Baseline {
     /// A baseline with random weights in f32 or f64, the same for the same seed on every machine.
     ///
-    /// S is normal with variance 1/measurements; cells as their papers say (docs/training.md); the
+    /// S is normal with variance 1/measurements; cells and attention as their papers say (docs/training.md); the
     /// dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
     /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I, h_0 = 0 and
     /// c_s = ‖S Q_D‖₂²; Sista with F = I/‖Q_D‖₂² and c_s = ‖S Q_D‖₂² + ω2 ‖Q_D‖₂².
@@ -99,7 +101,10 @@ impl Baseline {
         let head = match architecture.output {
             BaselineOutput::Dictionary => None,
             BaselineOutput::Linear => {
-                let linear = draw.linear(architecture.hidden, architecture.outputs);
+                let linear = match architecture.layer {
+                    BaselineKind::Transformer => signs(architecture, &mut draw),
+                    _ => draw.linear(architecture.hidden, architecture.outputs),
+                };
                 Some(TrainableLinear::new(&linear, place)?)
             }
         };
@@ -250,10 +255,29 @@ fn dictionary(
     if architecture.output != BaselineOutput::Dictionary {
         return Ok(None);
     }
+    if architecture.layer == BaselineKind::Transformer {
+        let start = signs(architecture, draw).weight;
+        return Ok(Some(var(start.as_slice(), &[signal, hidden], place)?));
+    }
     let bound = 1.0 / (hidden as f64).sqrt();
     let numbers = (0..signal * hidden).map(|_| draw.uniform(-bound, bound));
     let numbers: Vec<f64> = numbers.collect();
     Ok(Some(var(&numbers, &[signal, hidden], place)?))
+}
+
+/// The head of a transformer, hidden × outputs: ±1 for the first half of the heads, the opposite for
+/// their twins, so that all outputs are 0 at the start.
+fn signs(architecture: &BaselineArchitecture, draw: &mut Draw) -> Linear {
+    let (heads, outputs) = (architecture.hidden, architecture.outputs);
+    let half = DMatrix::from_fn(heads / 2, outputs, |_, _| draw.uniform(-1.0, 1.0).signum());
+    let weight = DMatrix::from_fn(heads, outputs, |head, output| match head < heads / 2 {
+        true => half[(head, output)],
+        false => -half[(head - heads / 2, output)],
+    });
+    Linear {
+        weight: weight.into(),
+        bias: Some(vec![0.0; outputs]),
+    }
 }
 
 fn body(
@@ -269,6 +293,10 @@ fn body(
         BaselineKind::IndRnn => Kind::IndRnn,
         BaselineKind::FastRnn => Kind::FastRnn,
         BaselineKind::SpectralRnn => Kind::SpectralRnn,
+        BaselineKind::Transformer => {
+            let (heads, width) = (architecture.hidden, architecture.heard());
+            return Ok(Box::new(Attention::new(heads, width, draw, place)?));
+        }
         BaselineKind::Sista => return unfolded(Solver::Sista, architecture, frame),
         BaselineKind::L1L1 => return unfolded(Solver::L1L1, architecture, frame),
         BaselineKind::Reweighted => return unfolded(Solver::Reweighted, architecture, frame),
