@@ -26,6 +26,7 @@ use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tensors::interleave;
 use crate::linalg::expm1;
+use crate::linalg::quotient;
 
 /// What the public code adds to, or clamps, squared moduli with.
 const EPSILON: f64 = 1e-7;
@@ -266,7 +267,7 @@ impl Dss {
                 for (k, residues) in modes.residues.iter().enumerate() {
                     let residue = residues[n];
                     let residue = if turned { residue.conj() } else { residue };
-                    weights[(k * channels + h) * order + n] = residue / gain;
+                    weights[(k * channels + h) * order + n] = quotient(residue, gain);
                 }
                 poles.push(pole);
             }
