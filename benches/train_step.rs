@@ -15,7 +15,6 @@ use std::time::Instant;
 
 use candle_core::Device;
 use candle_core::Tensor;
-use candle_nn::Optimizer;
 use hankelite::model::Placement;
 use hankelite::nn::Architecture;
 use hankelite::nn::Input;
@@ -28,11 +27,25 @@ use hankelite::nn::Penalty;
 use hankelite::nn::PoolingKind;
 use hankelite::nn::SequenceModel;
 use hankelite::nn::Wanted;
+use hankelite::train::AdamW;
+use hankelite::train::AdamWSettings;
+use hankelite::train::Gradients;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 type Failure = Box<dyn std::error::Error>;
+
+/// Rates and decay of all groups.
+const SETTINGS: AdamWSettings = AdamWSettings {
+    lr: 1e-3,
+    lr_dynamics: 1e-3,
+    weight_decay: 0.01,
+    weight_decay_poles: 0.0,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+};
 
 fn number(name: &str, default: usize) -> Result<usize, Failure> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -153,8 +166,7 @@ fn main() -> Result<(), Failure> {
     let classes = architecture.outputs as u32;
     let labels = (0..batch).map(|_| random.random_range(0..classes));
     let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &Device::Cpu)?;
-    let vars = network.parameters().iter().map(|p| p.var.clone());
-    let mut optimiser = candle_nn::AdamW::new_lr(vars.collect(), 1e-3)?;
+    let mut optimiser = AdamW::new(network.parameters(), SETTINGS)?;
     let (mut cpu, mut alone, mut wall) = (Vec::new(), Vec::new(), Vec::new());
     let mut penalised = Vec::new();
     let warmup = number("warmup", 2)?;
@@ -170,7 +182,8 @@ fn main() -> Result<(), Failure> {
         if let Some(penalties) = traced.penalties {
             loss = (loss + (penalties.sum_all()? * 1e-4)?)?;
         }
-        optimiser.backward_step(&loss)?;
+        let gradients = Gradients::collect(network.parameters(), &loss.backward()?)?;
+        optimiser.step(&gradients, 1.0, 1.0)?;
         if step >= warmup && wanted.penalty.is_some() {
             penalised.push(cpu_seconds().0 - cpu_start.0);
         } else if step >= warmup {

@@ -15,6 +15,8 @@
 //! # References
 //! state-spaces/s4 `models/s4/s4d.py`; ag1988/dss `dss.py`; Ezoe and Sato, Proposition 1.
 
+use std::sync::Arc;
+
 use candle_core::D;
 use candle_core::DType;
 use candle_core::Device;
@@ -24,16 +26,19 @@ use candle_core::Var;
 use num_complex::Complex64;
 
 use crate::linalg::expm1;
+use crate::linalg::quotient;
 use crate::nn::Group;
 use crate::nn::NetworkError;
 use crate::nn::Parameter;
+use crate::nn::modes::Formulas;
+use crate::nn::modes::modes;
 use crate::ssm::DiagonalSystem;
 use crate::ssm::SystemError;
 use crate::ssm::Time;
 use crate::ssm::zoh_gain;
 
 /// What the public code of DSS adds to, or clamps, squared moduli with.
-const EPSILON: f64 = 1e-7;
+pub(super) const EPSILON: f64 = 1e-7;
 
 /// The decay of slots that a channel of lower order leaves empty; their weight stays zero.
 const IDLE_DECAY: f64 = -0.5;
@@ -237,30 +242,57 @@ fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
         let vars: Vec<&Tensor> = run.iter().map(|one| part(one).as_tensor()).collect();
         Tensor::cat(&vars, 0)?.to_dtype(DType::F64)
     };
-    let step = joined(|one| &one.log_step)?.exp()?.unsqueeze(1)?;
-    let decay = joined(|one| &one.decay)?;
-    let re = match first.kind {
-        Parameterisation::DssSoftmax => decay,
-        Parameterisation::S4d | Parameterisation::DssExp => decay.exp()?.neg()?,
-    };
-    let lambda = Pair(re, joined(|one| &one.frequency)?);
-    let z = lambda.scaled(&step)?;
-    let weights = joined(|one| &one.weights)?;
-    let weights = Pair(
-        weights.narrow(D::Minus1, 0, 1)?.squeeze(D::Minus1)?,
-        weights.narrow(D::Minus1, 1, 1)?.squeeze(D::Minus1)?,
-    );
-    let mut w = weights.times(&gains(&lambda, &z, (first.kind, first.length, length))?)?;
-    if run.iter().any(|one| one.used.is_some()) {
+    let used = run.iter().any(|one| one.used.is_some()).then(|| {
         let used = run.iter().map(|one| match &one.used {
             Some(used) => Ok(used.clone()),
             None => Tensor::ones(one.decay.shape(), DType::F64, one.decay.device()),
         });
-        w = w.scaled(&Tensor::cat(&used.collect::<Result<Vec<_>>>()?, 0)?)?;
+        Tensor::cat(&used.collect::<Result<Vec<_>>>()?, 0)
+    });
+    let used = used.transpose()?;
+    let (decay, frequency) = (joined(|one| &one.decay)?, joined(|one| &one.frequency)?);
+    let (log_step, weights) = (joined(|one| &one.log_step)?, joined(|one| &one.weights)?);
+    let mut formulas = Formulas {
+        kind: first.kind,
+        own: first.length,
+        length,
+        layers: run.len(),
+        used: None,
+    };
+    if !log_step.device().is_cpu() {
+        return by_tensors(&formulas, used, [&log_step, &decay, &frequency, &weights]);
     }
-    let count = first.decay.elem_count();
+    let host = used.map(|used| used.flatten_all()?.to_vec1::<f64>());
+    formulas.used = host.transpose()?.map(Arc::new);
+    let poles = Tensor::cat(&[&decay, &frequency], 0)?;
+    modes(formulas, (&log_step, &poles, &weights))
+}
+
+/// As [`modes`], put together from candle's operations: for devices other than the processor, and
+/// as the check of the fast path.
+fn by_tensors(
+    formulas: &Formulas,
+    used: Option<Tensor>,
+    [log_step, decay, frequency, weights]: [&Tensor; 4],
+) -> Result<Tensor> {
+    let step = log_step.exp()?.unsqueeze(1)?;
+    let re = match formulas.kind {
+        Parameterisation::DssSoftmax => decay.clone(),
+        Parameterisation::S4d | Parameterisation::DssExp => decay.exp()?.neg()?,
+    };
+    let lambda = Pair(re, frequency.clone());
+    let z = lambda.scaled(&step)?;
+    let weights = Pair(
+        weights.narrow(D::Minus1, 0, 1)?.squeeze(D::Minus1)?,
+        weights.narrow(D::Minus1, 1, 1)?.squeeze(D::Minus1)?,
+    );
+    let sizes = (formulas.kind, formulas.own, formulas.length);
+    let mut w = weights.times(&gains(&lambda, &z, sizes)?)?;
+    if let Some(used) = &used {
+        w = w.scaled(used)?;
+    }
     let parts = Tensor::stack(&[z.0, z.1, w.0, w.1], 0)?;
-    let parts = parts.reshape((4, run.len(), count))?.transpose(0, 1)?;
+    let parts = parts.reshape((4, formulas.layers, ()))?.transpose(0, 1)?;
     parts.contiguous()?.flatten_all()
 }
 
@@ -354,7 +386,7 @@ impl Numbers {
         let residues = system.residues().map_err(Fault::System)?;
         self.log_step.push(step.ln());
         for (&lambda, residue) in system.exponents().iter().zip(residues) {
-            let weight = residue / kind.gain(lambda, step, length);
+            let weight = quotient(residue, kind.gain(lambda, step, length));
             if kind != Parameterisation::DssSoftmax && lambda.re >= 0.0 {
                 let why = "does not decay, which only the parameterisation dss-softmax can hold";
                 return Err(Fault::Pole(lambda, why));
@@ -421,5 +453,113 @@ impl Pair {
         let half = (&self.1 * 0.5)?.sin()?.sqr()?;
         let re = (expm1.mul(&self.1.cos()?)? - (half * 2.0)?)?;
         Ok(Self(re, (expm1 + 1.0)?.mul(&self.1.sin()?)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYERS: usize = 2;
+    const CHANNELS: usize = 3;
+    const MODES: usize = 5;
+
+    fn wave(shape: &[usize], (middle, size, seed): (f64, f64, f64)) -> Var {
+        let count: usize = shape.iter().product();
+        let numbers = (0..count).map(|i| middle + size * ((i * i) as f64 * 0.37 + seed).sin());
+        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
+        Var::from_tensor(&tensor.unwrap()).unwrap()
+    }
+
+    fn worst(a: &Tensor, b: &Tensor) -> f64 {
+        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
+        apart.max(0).unwrap().to_scalar().unwrap()
+    }
+
+    /// Steps, decays, frequencies and weights; the softmax has growing modes, and one mode is at
+    /// zero but for a little, where squared moduli are clamped.
+    fn parameters(kind: Parameterisation) -> [Var; 4] {
+        let rows = LAYERS * CHANNELS;
+        let decay = match kind {
+            Parameterisation::DssSoftmax => (0.0, 1.0, 1.0),
+            Parameterisation::S4d | Parameterisation::DssExp => (-0.5, 1.0, 1.0),
+        };
+        let made = [
+            wave(&[rows], (-2.0, 1.0, 0.0)),
+            wave(&[rows, MODES], decay),
+            wave(&[rows, MODES], (0.0, 9.0, 2.0)),
+            wave(&[rows, MODES, 2], (0.0, 1.0, 3.0)),
+        ];
+        if kind == Parameterisation::DssExp {
+            for (var, value) in [(&made[1], -12.0), (&made[2], 1e-5)] {
+                let mut numbers: Vec<f64> = var.flatten_all().unwrap().to_vec1().unwrap();
+                numbers[3] = value;
+                let tensor = Tensor::from_vec(numbers, var.shape(), &Device::Cpu);
+                var.set(&tensor.unwrap()).unwrap();
+            }
+        }
+        made
+    }
+
+    /// A mode that grows to e^{390} over the kernel: its residue is below 1e-154, the square of its
+    /// gain no double.
+    #[test]
+    fn a_growing_mode_is_held() {
+        let (lambda, step, length) = (Complex64::new(3.81, 1.68), 0.1, 1024);
+        let kind = Parameterisation::DssSoftmax;
+        let weight = Complex64::new(0.3, -0.8);
+        let residue = weight * kind.gain(lambda, step, length);
+        assert!(residue.norm() > 0.0 && residue.norm_sqr() == 0.0);
+        let time = Time::Discrete { step };
+        let system = DiagonalSystem::siso(time, vec![lambda], &[residue], 0.0).unwrap();
+        let place = (DType::F64, &Device::Cpu);
+        let sizes = (kind, length);
+        let made = TrainableDynamics::new("layer", (&[system], 1), sizes, place).unwrap();
+        let found = made.numbers().unwrap().weights;
+        let apart = Complex64::new(found[0], found[1]) - weight;
+        assert!(apart.norm() < 1e-12, "{found:?}");
+    }
+
+    #[test]
+    fn the_operation_is_that_of_single_tensors() {
+        use Parameterisation::{DssExp, DssSoftmax, S4d};
+        for (kind, length) in [(S4d, 40), (DssExp, 40), (DssSoftmax, 40), (DssSoftmax, 31)] {
+            for ragged in [false, true] {
+                let vars = parameters(kind);
+                let [log_step, decay, frequency, weights] =
+                    [0, 1, 2, 3].map(|i| vars[i].as_tensor());
+                let host: Vec<f64> = (0..30).map(|i| f64::from(u8::from(i % 4 != 1))).collect();
+                let used = Tensor::from_slice(&host, (6, MODES), &Device::Cpu).unwrap();
+                let mut formulas = Formulas {
+                    kind,
+                    own: 40,
+                    length,
+                    layers: LAYERS,
+                    used: None,
+                };
+                let all = [log_step, decay, frequency, weights];
+                let slow = by_tensors(&formulas, ragged.then_some(used), all).unwrap();
+                formulas.used = ragged.then(|| Arc::new(host));
+                let poles = Tensor::cat(&[decay, frequency], 0).unwrap();
+                let fast = modes(formulas, (log_step, &poles, weights)).unwrap();
+                let size = worst(&slow, &slow.zeros_like().unwrap());
+                assert!(worst(&fast, &slow) < 1e-13 * size, "{kind:?} {length}");
+                let slopes = wave(slow.dims(), (0.0, 1.0, 4.0));
+                let gradients = |out: &Tensor| {
+                    let sum = (out * slopes.as_tensor()).unwrap().sum_all().unwrap();
+                    sum.backward().unwrap()
+                };
+                let (of_fast, of_slow) = (gradients(&fast), gradients(&slow));
+                for (index, var) in vars.iter().enumerate() {
+                    let [a, b] = [&of_fast, &of_slow].map(|all| all.get(var).unwrap());
+                    let size = worst(b, &b.zeros_like().unwrap());
+                    let apart = worst(a, b);
+                    assert!(
+                        size > 1e-3 && apart < 1e-12 * size,
+                        "{kind:?} {length} {index}: {apart:e} of {size:e}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ mod fourier;
 mod kernel;
 mod lanes;
 mod mix;
+mod modes;
 mod network;
 mod norm;
 mod op;

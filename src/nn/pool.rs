@@ -43,9 +43,13 @@ impl<E: Copy> Pool<E> {
         if entries.capacity() < count {
             entries = Vec::with_capacity(count);
         }
-        entries.resize(count, filler);
+        // What an earlier use left behind the count stays: filling it again would take time.
+        if entries.len() < count {
+            entries.resize(count, filler);
+        }
         Lease {
             entries,
+            count,
             pool: Arc::clone(self),
         }
     }
@@ -54,6 +58,8 @@ impl<E: Copy> Pool<E> {
 /// A buffer in use; it goes back to its pool when it is dropped.
 pub(super) struct Lease<E> {
     entries: Vec<E>,
+    /// Entries that were asked for; there may be more.
+    count: usize,
     pool: Arc<Pool<E>>,
 }
 
@@ -61,13 +67,13 @@ impl<E> Deref for Lease<E> {
     type Target = [E];
 
     fn deref(&self) -> &[E] {
-        &self.entries
+        &self.entries[..self.count]
     }
 }
 
 impl<E> DerefMut for Lease<E> {
     fn deref_mut(&mut self) -> &mut [E] {
-        &mut self.entries
+        &mut self.entries[..self.count]
     }
 }
 

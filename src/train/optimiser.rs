@@ -119,8 +119,11 @@ impl AdamW {
         self.step += 1;
         let t = self.step as i32;
         let AdamWSettings { beta1, beta2, .. } = self.settings;
-        for (slot, gradient) in self.slots.iter_mut().zip(&gradients.0) {
-            let (lr, decay) = self.settings.of(slot.parameter.group);
+        let settings = self.settings;
+        // Tensors side by side: most are too small to be worth a thread each.
+        let pairs = self.slots.par_iter_mut().zip(&gradients.0);
+        pairs.try_for_each(|(slot, gradient)| {
+            let (lr, decay) = settings.of(slot.parameter.group);
             let update = Update {
                 beta1,
                 beta2,
@@ -128,14 +131,13 @@ impl AdamW {
                 keep: 1.0 - rate * lr * decay,
                 step_size: rate * lr / (1.0 - beta1.powi(t)),
                 root: (1.0 - beta2.powi(t)).sqrt(),
-                epsilon: self.settings.epsilon,
+                epsilon: settings.epsilon,
             };
             match slot.first.device().is_cpu() {
-                true => update.in_place(slot, gradient)?,
-                false => update.by_tensors(slot, gradient)?,
+                true => update.in_place(slot, gradient),
+                false => update.by_tensors(slot, gradient),
             }
-        }
-        Ok(())
+        })
     }
 
     /// Names with first and second moments, in the order of the parameters.
