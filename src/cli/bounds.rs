@@ -36,7 +36,8 @@ enum Calculator {
     Model(model::Arguments),
     /// Of recurrent networks with given norms: Rademacher complexity and risk.
     Rademacher(rademacher::Arguments),
-    /// Of a trained network unfolded from a sparse solver: the same on its own norms.
+    /// Of a trained network unfolded from a sparse solver, or of one recurrent layer: the same on its
+    /// own norms.
     #[cfg(feature = "train")]
     Network(network::Arguments),
     /// Of projected descent on shallow transformers: the constants of its finite-time analysis.

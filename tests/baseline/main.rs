@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod attention;
+mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
 mod program;

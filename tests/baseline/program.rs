@@ -9,28 +9,28 @@ use hankelite::checkpoint::write_arrays;
 use serde_json::Value;
 
 /// A folder to work in.
-struct Work(tempfile::TempDir);
+pub(crate) struct Work(tempfile::TempDir);
 
 impl Work {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
         let command = command.args(arguments).current_dir(self.0.path());
         command.output().unwrap()
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--format", "json", "-q"]].concat());
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {message}");
@@ -38,7 +38,7 @@ impl Work {
     }
 
     /// Exit code 1, and every word in the message.
-    fn refuses(&self, arguments: &[&str], words: &[&str]) {
+    pub(crate) fn refuses(&self, arguments: &[&str], words: &[&str]) {
         let output = self.run(arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         // Words may be broken at the end of a line.
@@ -49,13 +49,13 @@ impl Work {
         }
     }
 
-    fn pretrain(&self, config: &str) -> Value {
+    pub(crate) fn pretrain(&self, config: &str) -> Value {
         self.write("config.toml", config);
         self.json(&["pretrain", "config.toml", "--output", "run"])
     }
 }
 
-fn number(value: &Value) -> f64 {
+pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
@@ -78,7 +78,7 @@ plateau = 1
 plateau_factor = 0.3
 "#;
 
-const MODEL: &str = "run/model.safetensors";
+pub(crate) const MODEL: &str = "run/model.safetensors";
 
 #[test]
 fn a_baseline_is_trained_written_and_scored() {

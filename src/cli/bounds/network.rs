@@ -1,11 +1,12 @@
 //! `compress-model bounds network`.
 
+use std::path::Path;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use nalgebra::DMatrix;
+use nalgebra::DVector;
 use serde::Serialize;
 
 use crate::bounds::Bound;
@@ -23,6 +24,7 @@ use crate::infer::Sequence;
 use crate::nn::baseline::Baseline;
 use crate::nn::baseline::BaselineKind;
 use crate::nn::baseline::Formed;
+use crate::nn::baseline::SingleLayer;
 use crate::train::Place;
 use crate::train::Precision;
 
@@ -35,7 +37,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// A network unfolded from a sparse solver: the file that `pretrain` wrote.
+    /// A network unfolded from a sparse solver, or a single layer of `rnn`, `indrnn`, `fastrnn` or
+    /// `spectralrnn`: the file that `pretrain` wrote.
     #[arg(value_name = "FILE")]
     network: PathBuf,
     /// What it was trained on: the training part gives the number of sequences, their length and the
@@ -72,15 +75,12 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let network = Baseline::read(path, (Precision::F64.dtype(), &Place::Cpu.open()?))?;
     let kind = network.architecture().layer;
-    let formed = network.formed()?.with_context(|| {
-        format!(
-            "{}: layers of `{}`, expected sista, l1-l1 or reweighted",
-            path.display(),
-            kind.name()
-        )
-    })?;
-    let training = training(&network, &formed, &arguments.data, arguments.confidence)?;
-    let found = bounds(kind, &formed, &training)?;
+    let form = form(&network, path)?;
+    let training = training(&network, &form, &arguments.data, arguments.confidence)?;
+    let found = bounds(kind, &form, &training)?;
+    if kind == BaselineKind::SpectralRnn && arguments.loss_max.is_some() {
+        bail!("--loss-max with `spectralrnn`: (55) is an order, which (14) cannot start from");
+    }
     let gap = match (arguments.loss_max, found.bounds.first()) {
         (Some(loss_max), Some(bound)) => {
             let confidence = arguments.confidence;
@@ -105,52 +105,158 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
 }
 
+/// What the bounds are of.
+enum Form {
+    Unfolded(Formed),
+    Single {
+        layer: SingleLayer,
+        output: DMatrix<f64>,
+    },
+}
+
+fn form(network: &Baseline, path: &Path) -> anyhow::Result<Form> {
+    if let Some(formed) = network.formed()? {
+        return Ok(Form::Unfolded(formed));
+    }
+    match (network.single_layer()?, network.output()?) {
+        (Some(layer), Some(output)) => Ok(Form::Single { layer, output }),
+        _ => {
+            let architecture = network.architecture();
+            bail!(
+                "{}: {} layers of `{}`, expected sista, l1-l1 or reweighted, or one layer of rnn, \
+                 indrnn, fastrnn or spectralrnn",
+                path.display(),
+                architecture.layers,
+                architecture.layer.name()
+            )
+        }
+    }
+}
+
 /// The sizes of the training part and of what the body hears in it.
 fn training(
     network: &Baseline,
-    formed: &Formed,
+    form: &Form,
     source: &Source,
     confidence: f64,
 ) -> anyhow::Result<Training> {
     let data = Dataset::read(source, Some(Split::Train))?;
     let expected = network.architecture().inputs;
-    if data.width() != expected {
-        bail!(
-            "{source}: {:?} numbers at each step, expected the {:?} of the network",
-            data.width(),
-            expected
-        );
+    match (data.width(), expected) {
+        (Some(found), Some(expected)) if found == expected => {}
+        (None, _) | (_, None) => bail!(
+            "{source} into {}: tokens, but the bounds are of networks that hear numbers",
+            network.architecture().layer.name()
+        ),
+        (Some(found), Some(expected)) => {
+            bail!("{source}: {found} numbers at each step, expected the {expected} of the network")
+        }
     }
+    let heard = Heard::of(&data, network.sensing()?.as_ref());
+    let (input, state) = match form {
+        Form::Unfolded(formed) => {
+            let state = formed.initial.iter().fold(0.0, |most, h| h.abs().max(most));
+            (heard.mean_square.sqrt(), state)
+        }
+        Form::Single { layer, .. } => match network.architecture().layer {
+            BaselineKind::FastRnn | BaselineKind::SpectralRnn => (heard.square_sum.sqrt(), 0.0),
+            // A bias is the weight of one more input, which is always 1.
+            _ if layer.bias.is_some() => (heard.mean_square.sqrt().max(1.0), 0.0),
+            _ => (heard.mean_square.sqrt(), 0.0),
+        },
+    };
     Ok(Training {
         samples: data.len(),
         length: data.length(),
-        input: largest_mean_square(&data, network.sensing()?.as_ref()).sqrt(),
-        state: formed.initial.iter().fold(0.0, |most, h| h.abs().max(most)),
+        input,
+        state,
         confidence,
     })
 }
 
-/// B_x²: the largest mean square over the sequences of any measurement at any step.
-fn largest_mean_square(data: &Dataset, sensing: Option<&DMatrix<f64>>) -> f64 {
-    let (width, length) = (data.width().unwrap_or(1), data.length());
-    let heard = sensing.map_or(width, DMatrix::nrows);
-    let mut squares = DMatrix::<f64>::zeros(heard, length);
-    for index in 0..data.len() {
-        let Sequence::Values(values) = data.sequence(index) else {
-            continue;
-        };
-        let values = values.iter().map(|&value| f64::from(value));
-        let signal = DMatrix::from_iterator(width, length, values);
-        let measured = match sensing {
-            Some(sensing) => sensing * signal,
-            None => signal,
-        };
-        squares += measured.component_mul(&measured);
-    }
-    squares.max() / data.len().max(1) as f64
+/// How large the measurements are.
+struct Heard {
+    /// B_x²: the largest mean square over the sequences of any measurement at any step.
+    mean_square: f64,
+    /// B²: the largest ‖x_t‖² of any sequence at any step.
+    square_sum: f64,
 }
 
-fn bounds(
+impl Heard {
+    fn of(data: &Dataset, sensing: Option<&DMatrix<f64>>) -> Self {
+        let (width, length) = (data.width().unwrap_or(1), data.length());
+        let heard = sensing.map_or(width, DMatrix::nrows);
+        let mut squares = DMatrix::<f64>::zeros(heard, length);
+        let mut square_sum: f64 = 0.0;
+        for index in 0..data.len() {
+            let Sequence::Values(values) = data.sequence(index) else {
+                continue;
+            };
+            let values = values.iter().map(|&value| f64::from(value));
+            let signal = DMatrix::from_iterator(width, length, values);
+            let measured = match sensing {
+                Some(sensing) => sensing * signal,
+                None => signal,
+            };
+            let measured = measured.component_mul(&measured);
+            square_sum = square_sum.max(measured.row_sum().max());
+            squares += measured;
+        }
+        Self {
+            mean_square: squares.max() / data.len().max(1) as f64,
+            square_sum,
+        }
+    }
+}
+
+fn bounds(kind: BaselineKind, form: &Form, training: &Training) -> anyhow::Result<NetworkBound> {
+    match form {
+        Form::Unfolded(formed) => of_unfolded(kind, formed, training),
+        Form::Single { layer, output } => of_single(kind, layer, output, training),
+    }
+}
+
+fn of_single(
+    kind: BaselineKind,
+    layer: &SingleLayer,
+    output: &DMatrix<f64>,
+    training: &Training,
+) -> anyhow::Result<NetworkBound> {
+    let SingleLayer {
+        recurrent, input, ..
+    } = layer;
+    let weights = match (kind, layer.shares) {
+        (_, Some(gates)) => Weights::FastRnn {
+            recurrent,
+            input,
+            gates,
+        },
+        (BaselineKind::SpectralRnn, _) => Weights::Spectral {
+            recurrent,
+            input,
+            output,
+        },
+        _ => {
+            let columns = input.ncols();
+            let widened = layer.bias.iter().fold(input.clone(), |input, bias| {
+                let mut input = input.insert_column(columns, 0.0);
+                input.set_column(columns, &DVector::from_column_slice(bias));
+                input
+            });
+            return Ok(of_network(
+                &Weights::Unfolded {
+                    recurrent: std::slice::from_ref(recurrent),
+                    input: &[widened],
+                    correlation: None,
+                },
+                training,
+            )?);
+        }
+    };
+    Ok(of_network(&weights, training)?)
+}
+
+fn of_unfolded(
     kind: BaselineKind,
     formed: &Formed,
     training: &Training,

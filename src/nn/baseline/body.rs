@@ -1,10 +1,25 @@
 //! The contract between a recurrent body and the network around it.
 
 use candle_core::Tensor;
+use nalgebra::DMatrix;
 
 use crate::nn::Mode;
 use crate::nn::Parameter;
 use crate::nn::baseline::Formed;
+
+/// The matrices of a body of one recurrent layer, h = φ(W h⁻ + U x + b) or, with α and β,
+/// h = α φ(W h⁻ + U x) + β h⁻.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SingleLayer {
+    /// W, hidden × hidden; diagonal for an IndRNN.
+    pub recurrent: DMatrix<f64>,
+    /// U, hidden × inputs.
+    pub input: DMatrix<f64>,
+    /// b, the sum of all biases.
+    pub bias: Option<Vec<f64>>,
+    /// α and β of a FastRNN.
+    pub shares: Option<[f64; 2]>,
+}
 
 /// The maps around a body that its weights may be built from.
 pub(super) struct Frame<'a> {
@@ -36,6 +51,14 @@ pub(super) trait Body: Send + Sync {
     /// # Errors
     /// candle's.
     fn formed(&self, _frame: &Frame<'_>) -> candle_core::Result<Option<Formed>> {
+        Ok(None)
+    }
+
+    /// The matrices of a single layer without gates; `None` for all other bodies.
+    ///
+    /// # Errors
+    /// candle's.
+    fn single_layer(&self) -> candle_core::Result<Option<SingleLayer>> {
         Ok(None)
     }
 }

@@ -36,6 +36,7 @@ mod unroll_plain;
 pub use architecture::BaselineArchitecture;
 pub use architecture::BaselineKind;
 pub use architecture::BaselineOutput;
+pub use body::SingleLayer;
 pub use dictionary::dct_dictionary;
 pub use dictionary::squared_norm;
 pub use network::Baseline;

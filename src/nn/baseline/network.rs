@@ -21,6 +21,7 @@ use crate::nn::SequenceModel;
 use crate::nn::baseline::BaselineArchitecture;
 use crate::nn::baseline::BaselineKind;
 use crate::nn::baseline::BaselineOutput;
+use crate::nn::baseline::SingleLayer;
 use crate::nn::baseline::attention::Attention;
 use crate::nn::baseline::body::Body;
 use crate::nn::baseline::body::Frame;
@@ -34,6 +35,7 @@ use crate::nn::baseline::unfolded::Formed;
 use crate::nn::baseline::unfolded::Solver;
 use crate::nn::baseline::unfolded::Start;
 use crate::nn::baseline::unfolded::Unfolded;
+use crate::nn::baseline::unfolded::host;
 use crate::nn::block::TrainableLinear;
 use crate::nn::block::parameter;
 use crate::nn::block::var;
@@ -140,17 +142,32 @@ impl Baseline {
         Ok(self.body.formed(&frame)?)
     }
 
+    /// The matrices of a network of one recurrent layer without gates (RNN, IndRNN, FastRNN,
+    /// SpectralRNN); `None` for all others.
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`].
+    pub fn single_layer(&self) -> Result<Option<SingleLayer>, NetworkError> {
+        Ok(self.body.single_layer()?)
+    }
+
+    /// The matrix from codes to outputs, outputs × hidden: the head's, or the dictionary.
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`].
+    pub fn output(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
+        let head = self.head.as_ref().map(|head| &head.weight);
+        let map = head.or(self.dictionary.as_ref());
+        Ok(map.map(|map| host(map.as_tensor())).transpose()?)
+    }
+
     /// S, measurements × signal; `None` where the layers hear the signal itself.
     ///
     /// # Errors
     /// [`NetworkError::Candle`].
     pub fn sensing(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
-        let Some(sensing) = &self.sensing else {
-            return Ok(None);
-        };
-        let (rows, columns) = sensing.dims2()?;
-        let values = sensing.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
-        Ok(Some(DMatrix::from_row_slice(rows, columns, &values)))
+        let sensing = self.sensing.as_ref();
+        Ok(sensing.map(|map| host(map.as_tensor())).transpose()?)
     }
 
     /// Trainable numbers.

@@ -7,17 +7,20 @@ use candle_core::Device;
 use candle_core::Result;
 use candle_core::Tensor;
 use candle_core::Var;
+use nalgebra::DMatrix;
 
 use crate::nn::Group;
 use crate::nn::Mode;
 use crate::nn::Parameter;
 use crate::nn::baseline::body::Body;
 use crate::nn::baseline::body::Frame;
+use crate::nn::baseline::body::SingleLayer;
 use crate::nn::baseline::gates::Cell;
 use crate::nn::baseline::orthogonal;
 use crate::nn::baseline::plain;
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::recurrence::recurrence;
+use crate::nn::baseline::unfolded::host;
 use crate::nn::block::parameter;
 use crate::nn::block::var;
 use crate::nn::pool::Workspaces;
@@ -193,6 +196,38 @@ impl Layer {
         }
     }
 
+    /// `None` where there are gates.
+    fn single(&self) -> Result<Option<SingleLayer>> {
+        if self.cell.gates() > 1 {
+            return Ok(None);
+        }
+        let numbers = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.to_vec1::<f64>();
+        let recurrent = match &self.state {
+            State::Diagonal(weights) => {
+                DMatrix::from_diagonal(&numbers(weights.as_tensor())?.into())
+            }
+            State::Matrix(_) | State::Factors(_) => host(&self.weights()?)?,
+        };
+        let (mut bias, mut shares) = (None, None);
+        match &self.beside {
+            Beside::Biases([first, second]) => {
+                bias = Some(numbers(&(first.as_tensor() + second.as_tensor())?)?)
+            }
+            Beside::Bias(one) => bias = Some(numbers(one.as_tensor())?),
+            Beside::Shares(_) => {
+                let both = numbers(&self.vector()?)?;
+                shares = Some([both[0], both[1]]);
+            }
+            Beside::None => {}
+        }
+        Ok(Some(SingleLayer {
+            recurrent,
+            input: host(self.input.as_tensor())?,
+            bias,
+            shares,
+        }))
+    }
+
     fn vector(&self) -> Result<Tensor> {
         match &self.beside {
             Beside::Biases([first, second]) => {
@@ -226,5 +261,12 @@ impl Body for Stacked {
 
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    fn single_layer(&self) -> Result<Option<SingleLayer>> {
+        match self.layers.as_slice() {
+            [layer] => layer.single(),
+            _ => Ok(None),
+        }
     }
 }

@@ -102,7 +102,7 @@ pub struct Formed {
     pub initial: Vec<f64>,
 }
 
-fn host(tensor: &Tensor) -> Result<DMatrix<f64>> {
+pub(super) fn host(tensor: &Tensor) -> Result<DMatrix<f64>> {
     let (rows, columns) = tensor.dims2()?;
     let values = tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
     Ok(DMatrix::from_row_slice(rows, columns, &values))
