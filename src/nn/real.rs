@@ -1,6 +1,8 @@
 //! The two number types of the fast path, f32 and f64, and their vectors.
 
 use candle_core::WithDType;
+use hankelite_edge::erf;
+use hankelite_edge::exp;
 use pulp::Simd;
 
 use crate::linalg::RealNumber;
@@ -186,67 +188,6 @@ pub(super) fn add<T: Real>(out: &mut [T], more: &[T]) {
 
 /// 1/√(2π).
 const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
-
-/// e^x for |x| ≤ 80, to two units in the last place, without a branch so that loops over it
-/// become vector code.
-///
-/// x = k ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor polynomial of degree 7, 2^k by the
-/// exponent field. k is read off the low bits of x/ln 2 + 1.5·2²³.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
-    let k = shifted - MAGIC;
-    let r = x - k * LN2_HIGH - k * LN2_LOW;
-    let mut p = 1.0 / 5040.0;
-    for c in [
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-        1.0,
-        1.0,
-    ] {
-        p = p * r + c;
-    }
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
-    p * power
-}
-
-/// erf to 5e-7, as a quotient of polynomials.
-///
-/// # References
-/// The coefficients of Eigen, `MathFunctionsImpl.h`, `generic_fast_erf_float`.
-#[inline(always)]
-#[allow(clippy::excessive_precision, reason = "the coefficients as published")]
-fn erf(x: f32) -> f32 {
-    let x = x.clamp(-4.0, 4.0);
-    let square = x * x;
-    let mut p = -2.726_142_258_013_06e-10;
-    for c in [
-        2.770_681_424_959_02e-08,
-        -2.101_024_020_825_08e-06,
-        -5.692_506_394_623_46e-05,
-        -7.349_906_303_268_55e-04,
-        -2.954_599_808_540_25e-03,
-        -1.609_603_332_624_15e-02,
-    ] {
-        p = p * square + c;
-    }
-    let mut q = -1.456_607_184_649_96e-05;
-    for c in [
-        -2.133_740_552_789_05e-04,
-        -1.682_826_974_382_03e-03,
-        -7.373_329_167_204_68e-03,
-        -1.426_473_905_141_89e-02,
-    ] {
-        q = q * square + c;
-    }
-    x * p / q
-}
 
 /// tanh to 4e-7 of its size, as a quotient of polynomials.
 ///
