@@ -317,6 +317,22 @@ fn the_plain_path_gives_the_same_numbers_to_rounding() {
     }
 }
 
+/// The lanes are independent and sums have one order, so the width does not show.
+#[test]
+fn narrow_vectors_give_the_same_bits() {
+    let signal = Signal::new(500);
+    for draw in &DRAWS {
+        let model = model(draw, 3);
+        let wide = streamed(&mut Runner::new(&model).unwrap(), &signal);
+        let mut narrow = Runner::new(&model)
+            .unwrap()
+            .with_arithmetic(Arithmetic::Narrow);
+        let narrow = streamed(&mut narrow, &signal);
+        let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&wide), bits(&narrow), "{draw:?}");
+    }
+}
+
 #[test]
 fn a_step_allocates_nothing() {
     let signal = Signal::new(1);

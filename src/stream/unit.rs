@@ -22,6 +22,9 @@ pub enum Arithmetic {
     /// One number at a time, as a device without vector unit computes. Sums have the same order;
     /// only the rounding inside fused products differs.
     Plain,
+    /// Vectors of 256 bits with fused products (AVX2), also where there are wider ones: the bits of
+    /// `Vector`, and what most machines compute with. As `Plain` where the processor has none.
+    Narrow,
 }
 
 /// What a step works on.
@@ -38,6 +41,7 @@ impl<'w, T: Number> Step<'_, 'w, T> {
         match arithmetic {
             Arithmetic::Vector => T::dispatch(self),
             Arithmetic::Plain => self.with(Plain),
+            Arithmetic::Narrow => T::dispatch_narrow(self),
         }
     }
 
@@ -59,6 +63,9 @@ pub trait Number: Real {
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "nobody else runs a step")]
     fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault>;
+    #[doc(hidden)]
+    #[expect(private_interfaces, reason = "nobody else runs a step")]
+    fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault>;
 }
 
 /// The vectors of pulp.
@@ -119,6 +126,14 @@ macro_rules! vectors_of {
             #[expect(private_interfaces, reason = "nobody else runs a step")]
             fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault> {
                 Arch::new().dispatch(step)
+            }
+            #[expect(private_interfaces, reason = "nobody else runs a step")]
+            fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault> {
+                #[cfg(target_arch = "x86_64")]
+                if let Some(units) = pulp::x86::V3::try_new() {
+                    return Simd::vectorize(units, step);
+                }
+                step.with(Plain)
             }
         }
     };
