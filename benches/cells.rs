@@ -22,6 +22,7 @@ use hankelite::nn::baseline::BaselineOutput;
 use hankelite::train::AdamW;
 use hankelite::train::Gradients;
 use hankelite::train::Recipe;
+use hankelite::train::keep_freed_memory;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -62,6 +63,7 @@ fn least_and_median(mut times: Vec<f64>) -> (f64, f64) {
 }
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let (batch, length) = (number("batch", 32)?, number("len", 20)?);
     let (inputs, hidden) = (number("inputs", 51)?, number("hidden", 256)?);
     let architecture = BaselineArchitecture {

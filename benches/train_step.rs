@@ -30,6 +30,7 @@ use hankelite::nn::Wanted;
 use hankelite::train::AdamW;
 use hankelite::train::AdamWSettings;
 use hankelite::train::Gradients;
+use hankelite::train::keep_freed_memory;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -153,6 +154,7 @@ fn summary(times: Vec<f64>) -> String {
 }
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 16)?, number("len", 2048)?);
     let base = peak_mib();

@@ -24,6 +24,7 @@ use hankelite::nn::baseline::BaselineOutput;
 use hankelite::train::AdamW;
 use hankelite::train::Gradients;
 use hankelite::train::Recipe;
+use hankelite::train::keep_freed_memory;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -79,6 +80,7 @@ fn least_and_median(times: &mut [f64]) -> (f64, f64) {
 }
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 32)?, number("len", 20)?);
     let (signal, count) = (architecture.signal(), number("steps", 10)?);

@@ -46,6 +46,7 @@ use hankelite::train::Recipe;
 use hankelite::train::Stop;
 use hankelite::train::Terms;
 use hankelite::train::Training;
+use hankelite::train::keep_freed_memory;
 use hankelite::train::logits;
 
 type Failure = Box<dyn std::error::Error>;
@@ -124,6 +125,7 @@ struct Found {
 }
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let arguments = Arguments::parse();
     let parts = parts(&arguments.data)?;
     let columns = columns(&arguments);

@@ -1,6 +1,5 @@
 //! The runtime for C. `hankelite.h` says what every function does; this file turns pointers into
-//! slices and faults into codes, and is the only place of the project with unsafe code in what it
-//! ships.
+//! slices and faults into codes, and is the only place with unsafe code of what runs on a device.
 //!
 //! # What the caller promises
 //! Every pointer that is not null stands for as many readable (state, work, outputs, sizes: also

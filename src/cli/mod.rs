@@ -188,6 +188,10 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 }
 
 fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
+    #[cfg(feature = "train")]
+    if let Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) = command {
+        crate::train::keep_freed_memory();
+    }
     match command {
         Command::Inspect(arguments) => inspect::run(arguments, printer),
         Command::Reduce(arguments) => reduce::run(arguments, printer),

@@ -15,6 +15,7 @@
 //! assert!((schedule.factor(60, 0) - 0.5).abs() < 1e-12);
 //! ```
 
+mod allocator;
 mod batch;
 mod error;
 mod folder;
@@ -31,6 +32,7 @@ mod terms;
 mod trainer;
 mod trust;
 
+pub use allocator::keep_freed_memory;
 pub use batch::Takes;
 pub use batch::evaluate;
 pub use batch::input;
