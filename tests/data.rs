@@ -45,6 +45,9 @@ fn a_printed_source_is_read_as_the_same_source() {
 fn a_source_that_makes_no_sense_is_named_with_what_it_could_be() {
     let error = |text: &str| text.parse::<Source>().unwrap_err();
     assert!(matches!(error("ading:length=3"), SourceError::Name { .. }));
+    let comma = error("adding,length=3");
+    assert!(matches!(&comma, SourceError::Comma { .. }));
+    assert!(comma.to_string().contains("`adding:length=3`"));
     let unknown = error("adding:lenght=3");
     assert!(matches!(unknown, SourceError::Key { .. }));
     assert!(

@@ -17,6 +17,16 @@ pub enum SourceError {
         /// All names.
         known: String,
     },
+    /// A comma where the colon belongs.
+    #[error(
+        "`{found}`: a colon stands between name and keys, `{expected}` (a file is `./{found}`)"
+    )]
+    Comma {
+        /// The text.
+        found: String,
+        /// With a colon.
+        expected: String,
+    },
     /// A key that this source does not have.
     #[error("`{name}` has no key `{found}`; its keys are {known}")]
     Key {

@@ -122,6 +122,12 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        if let Some((start, keys)) = text.split_once(',')
+            && NAMES.contains(&start)
+        {
+            let (found, expected) = (text.to_string(), format!("{start}:{keys}"));
+            return Err(SourceError::Comma { found, expected });
+        }
         if !NAMES.contains(&name) {
             let letters = name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
             // One letter before a colon is a drive.
