@@ -174,6 +174,7 @@ impl Report {
         let counts = || self.cells.iter().map(|cell| cell.after.count);
         let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
         let seeds = match least == most {
+            true if most == 1 => "1 seed".to_string(),
             true => format!("{most} seeds"),
             false => format!("{least} to {most} seeds: not all are finished"),
         };
