@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::bounds::LayerMeasure;
 use crate::bounds::layer_measure;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::Declared;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
 use crate::cli::common::grouped;
@@ -109,14 +110,11 @@ struct Layer {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let declared = arguments.declarations.declared();
-    let (checkpoint, measures) = match &arguments.data {
-        None => (open_dynamics(path, &declared, printer)?, Vec::new()),
-        Some(source) => {
-            let checkpoint = open(path, &declared, printer)?;
-            let measures = measures(&checkpoint, source, arguments.limit)?;
-            (checkpoint, measures)
-        }
-    };
+    let data = arguments
+        .data
+        .as_ref()
+        .map(|source| (source, arguments.limit));
+    let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
     let realisation = match arguments.realisation {
         Realised::Real => Realisation::Real,
         Realised::Complex => Realisation::Complex,
@@ -161,8 +159,22 @@ fn layers(
     Ok(layers)
 }
 
-/// The generalisation measure of every layer for what it hears.
-pub(super) fn measures(
+/// A checkpoint, and with data the generalisation measure of every layer for what it hears in at most
+/// so many sequences; without data the network around the layers need not be known.
+pub(super) fn open_measured(
+    (path, declared): (&std::path::Path, &Declared),
+    data: Option<(&Source, Option<usize>)>,
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, Vec<LayerMeasure>)> {
+    let Some((source, limit)) = data else {
+        return Ok((open_dynamics(path, declared, printer)?, Vec::new()));
+    };
+    let checkpoint = open(path, declared, printer)?;
+    let measures = measures(&checkpoint, source, limit)?;
+    Ok((checkpoint, measures))
+}
+
+fn measures(
     checkpoint: &Checkpoint,
     source: &Source,
     limit: Option<usize>,

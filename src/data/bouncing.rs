@@ -6,7 +6,6 @@ use std::fmt::Display;
 use crate::data::DataError;
 use crate::data::Dataset;
 use crate::data::Split;
-use crate::data::dataset::Targets;
 use crate::data::draw::Draw;
 use crate::data::generate::Sizes;
 use crate::data::options::Options;
@@ -64,12 +63,7 @@ impl Film {
         self.sizes.check(data, split, 2 * self.frames * width)?;
         let films = self.sizes.sequences(split, |draw| self.film(draw, &shape));
         let values = films.concat();
-        let targets = Targets::StepValues {
-            values: values.clone(),
-            width,
-            mask: None,
-        };
-        Ok(Dataset::from_values(values, width, self.frames).with_targets(targets))
+        Ok(Dataset::of_own_values(values, width, self.frames))
     }
 
     fn film(&self, draw: &mut Draw, shape: impl Fn(&mut Draw) -> Shape) -> Vec<f32> {

@@ -133,6 +133,16 @@ impl Dataset {
         self
     }
 
+    /// count × length × width numbers that are to be given back at every step.
+    pub(super) fn of_own_values(values: Vec<f32>, width: usize, length: usize) -> Self {
+        let targets = Targets::StepValues {
+            values: values.clone(),
+            width,
+            mask: None,
+        };
+        Self::from_values(values, width, length).with_targets(targets)
+    }
+
     pub(super) fn with_lengths(mut self, lengths: Vec<usize>) -> Self {
         self.lengths = Some(lengths);
         self

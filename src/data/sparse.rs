@@ -6,7 +6,6 @@ use std::fmt::Display;
 use crate::data::DataError;
 use crate::data::Dataset;
 use crate::data::Split;
-use crate::data::dataset::Targets;
 use crate::data::draw::Draw;
 use crate::data::generate::Baseline;
 use crate::data::generate::LENGTH_MAX;
@@ -69,12 +68,7 @@ impl Sparse {
             .sizes
             .sequences(split, |draw| self.signals(draw, &atoms));
         let values = rows.concat();
-        let targets = Targets::StepValues {
-            values: values.clone(),
-            width,
-            mask: None,
-        };
-        Ok(Dataset::from_values(values, width, self.frames).with_targets(targets))
+        Ok(Dataset::of_own_values(values, width, self.frames))
     }
 
     /// The columns of Q.

@@ -19,7 +19,8 @@ use rayon::prelude::*;
 use crate::nn::dynamics::EPSILON;
 use crate::nn::dynamics::Parameterisation;
 use crate::nn::op::part;
-use crate::nn::op::with_storage;
+use crate::nn::op::shaped_like;
+use crate::nn::op::with_slices;
 
 /// What the formulas depend on beside the parameters.
 #[derive(Debug, Clone)]
@@ -111,20 +112,9 @@ impl Formulas {
         Complex64::new(re, frequency)
     }
 
-    fn gain(&self, lambda: Complex64, z: Complex64) -> Complex64 {
-        match self.kind {
-            Parameterisation::S4d => 2.0 * growth(z) / lambda,
-            Parameterisation::DssExp => growth(z) * lambda.conj() / lambda.norm_sqr().max(EPSILON),
-            Parameterisation::DssSoftmax => {
-                let parts = Softmax::at(lambda, z, self);
-                parts.short * parts.reciprocal() * parts.shift
-            }
-        }
-    }
-
     /// The gain, and the gradients of λ and z from that of the gain. A gradient is ∂/∂Re + i ∂/∂Im:
     /// that of x is that of f(x) times conj(f'(x)).
-    fn gain_backward(
+    fn gain_with_slopes(
         &self,
         (lambda, z): (Complex64, Complex64),
         slope: Complex64,
@@ -142,11 +132,11 @@ impl Formulas {
                 let of_z = slope * ((growth + 1.0 / EPSILON) * lambda.conj()).conj();
                 [growth * lambda.conj(), slope.conj() * growth, of_z]
             }
-            Parameterisation::DssSoftmax => self.softmax_backward((lambda, z), slope),
+            Parameterisation::DssSoftmax => self.softmax_gain((lambda, z), slope),
         }
     }
 
-    fn softmax_backward(
+    fn softmax_gain(
         &self,
         (lambda, z): (Complex64, Complex64),
         slope: Complex64,
@@ -172,7 +162,7 @@ impl Formulas {
         let z = mode.lambda * mode.step;
         let of_w = of_w * mode.used;
         let of_gain = of_w * mode.weight.conj();
-        let [gain, of_lambda, more] = self.gain_backward((mode.lambda, z), of_gain);
+        let [gain, of_lambda, more] = self.gain_with_slopes((mode.lambda, z), of_gain);
         let of_z = of_z + more;
         let of_lambda = of_lambda + of_z * mode.step;
         let of_decay = match self.kind {
@@ -248,7 +238,9 @@ impl Parameters<'_> {
         layers.for_each(|(layer, out)| {
             for (at, mode) in self.layer(formulas, layer).enumerate() {
                 let z = mode.lambda * mode.step;
-                let w = mode.weight * formulas.gain(mode.lambda, z) * mode.used;
+                let pole = (mode.lambda, z);
+                let [gain, ..] = formulas.gain_with_slopes(pole, Complex64::ZERO);
+                let w = mode.weight * gain * mode.used;
                 for (part, value) in [z.re, z.im, w.re, w.im].into_iter().enumerate() {
                     out[part * count + at] = value;
                 }
@@ -325,29 +317,23 @@ impl CustomOp3 for Formulas {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let arguments = [arg1, arg2, arg3];
         let sizes = self.sizes(arguments.map(Tensor::shape))?;
-        let found = with_storage(arg1, |steps, of_steps| {
-            with_storage(arg2, |poles, of_poles| {
-                with_storage(arg3, |weights, of_weights| {
-                    with_storage(grad_res, |slopes, of_slopes| {
-                        let parameters = Parameters {
-                            sizes,
-                            log_step: part(steps, of_steps)?,
-                            poles: part(poles, of_poles)?,
-                            weights: part(weights, of_weights)?,
-                        };
-                        Ok(parameters.backward(self, part(slopes, of_slopes)?))
-                    })
-                })
-            })
-        })?;
-        let pairs = found.into_iter().zip(arguments);
-        let tensors = pairs.map(|(numbers, like)| {
-            Tensor::from_vec(numbers, like.shape(), like.device()).map(Some)
-        });
-        let [steps, poles, weights] = tensors
-            .collect::<Result<Vec<_>>>()?
-            .try_into()
-            .unwrap_or_else(|_| unreachable!("three arguments"));
-        Ok((steps, poles, weights))
+        let found = with_slices(
+            [arg1, arg2, arg3, grad_res],
+            |[log_step, poles, weights, slopes]| {
+                let parameters = Parameters {
+                    sizes,
+                    log_step,
+                    poles,
+                    weights,
+                };
+                parameters.backward(self, slopes)
+            },
+        )?;
+        let [steps, poles, weights] = found;
+        Ok((
+            Some(shaped_like(steps, arg1)?),
+            Some(shaped_like(poles, arg2)?),
+            Some(shaped_like(weights, arg3)?),
+        ))
     }
 }

@@ -162,6 +162,31 @@ pub(super) fn with_storage<R>(
     }
 }
 
+/// Runs `work` on the numbers of tensors on the host.
+pub(super) fn with_slices<T: Real, R, const N: usize>(
+    tensors: [&Tensor; N],
+    work: impl FnOnce([&[T]; N]) -> R,
+) -> Result<R> {
+    let whole: Vec<Tensor> = tensors
+        .iter()
+        .map(|tensor| tensor.contiguous())
+        .collect::<Result<_>>()?;
+    let held: Vec<_> = whole.iter().map(Tensor::storage_and_layout).collect();
+    let mut slices = [&[] as &[T]; N];
+    for (slice, (storage, layout)) in slices.iter_mut().zip(&held) {
+        *slice = match &**storage {
+            Storage::Cpu(storage) => part(storage, layout)?,
+            _ => bail!("expected a tensor on the processor"),
+        };
+    }
+    Ok(work(slices))
+}
+
+/// Numbers as a tensor of the shape of another one, beside it.
+pub(super) fn shaped_like<T: WithDType>(numbers: Vec<T>, like: &Tensor) -> Result<Tensor> {
+    Tensor::from_vec(numbers, like.shape(), like.device())
+}
+
 pub(super) fn values<T: Real>(tensor: &Tensor) -> Result<Vec<T>> {
     with_storage(
         tensor,

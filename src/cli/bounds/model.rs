@@ -7,12 +7,10 @@ use serde::Serialize;
 use crate::bounds::LayerMeasure;
 use crate::cli::common::Declarations;
 use crate::cli::common::Input;
-use crate::cli::common::open;
-use crate::cli::common::open_dynamics;
 use crate::cli::common::positive;
 use crate::cli::common::short;
 use crate::cli::inspect::Time;
-use crate::cli::inspect::measures;
+use crate::cli::inspect::open_measured;
 use crate::cli::printer::Printer;
 use crate::compress::Plan;
 use crate::compress::Rule;
@@ -80,14 +78,11 @@ struct Tail {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let declared = arguments.declarations.declared();
-    let (checkpoint, measures) = match &arguments.data {
-        None => (open_dynamics(path, &declared, printer)?, Vec::new()),
-        Some(source) => {
-            let checkpoint = open(path, &declared, printer)?;
-            let measures = measures(&checkpoint, source, arguments.limit)?;
-            (checkpoint, measures)
-        }
-    };
+    let data = arguments
+        .data
+        .as_ref()
+        .map(|source| (source, arguments.limit));
+    let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
     let blocks = &checkpoint.model.blocks;
     let orders = orders(&arguments.orders, blocks)?;
     let progress = printer.progress(blocks.len(), "layers");

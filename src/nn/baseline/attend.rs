@@ -17,7 +17,8 @@ use pulp::WithSimd;
 use rayon::prelude::*;
 
 use crate::nn::op::part;
-use crate::nn::op::with_storage;
+use crate::nn::op::shaped_like;
+use crate::nn::op::with_slices;
 use crate::nn::real::Real;
 
 /// z_i(t) = Σ_{s ≤ t} softmax_s(x_sᵀ k_i(t)) v_i(s), batch × L × m, from
@@ -286,27 +287,14 @@ fn backward<T: Real>([x, keys, values]: [&[T]; 3], slopes: &[T], size: Size) -> 
 fn gradients<T: Real>(arguments: [&Tensor; 3], slopes: &Tensor) -> Result<[Tensor; 3]> {
     let size = Size::of(arguments.map(Tensor::shape))?;
     let [x, keys, values] = arguments;
-    let found = with_storage(x, |x, of_x| {
-        with_storage(keys, |keys, of_keys| {
-            with_storage(values, |values, of_values| {
-                with_storage(slopes, |slopes, of_slopes| {
-                    let operands = [
-                        part(x, of_x)?,
-                        part(keys, of_keys)?,
-                        part(values, of_values)?,
-                    ];
-                    Ok(backward::<T>(operands, part(slopes, of_slopes)?, size))
-                })
-            })
-        })
-    })?;
-    let [of_x, of_keys, of_values] = found;
-    let tensor =
-        |numbers: Vec<T>, like: &Tensor| Tensor::from_vec(numbers, like.shape(), like.device());
+    let [of_x, of_keys, of_values] =
+        with_slices([x, keys, values, slopes], |[x, keys, values, slopes]| {
+            backward::<T>([x, keys, values], slopes, size)
+        })?;
     Ok([
-        tensor(of_x, x)?,
-        tensor(of_keys, keys)?,
-        tensor(of_values, values)?,
+        shaped_like(of_x, x)?,
+        shaped_like(of_keys, keys)?,
+        shaped_like(of_values, values)?,
     ])
 }
 

@@ -13,7 +13,8 @@ use rayon::prelude::*;
 use crate::linalg::RowMajor;
 use crate::linalg::multiply_rows;
 use crate::nn::op::part;
-use crate::nn::op::with_storage;
+use crate::nn::op::shaped_like;
+use crate::nn::op::with_slices;
 use crate::nn::real::Real;
 
 /// (…, inputs) and W, outputs × inputs, to (…, outputs).
@@ -121,17 +122,8 @@ impl CustomOp2 for RowsTimes {
 fn gradients<T: Real>(x: &Tensor, weight: &Tensor, slopes: &Tensor) -> Result<[Tensor; 2]> {
     let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
     let sizes = [rows, inputs, outputs];
-    let [of_x, of_weight] = with_storage(x, |x, of_x| {
-        with_storage(weight, |weight, of_weight| {
-            with_storage(slopes, |slopes, of_slopes| {
-                let weight = part(weight, of_weight)?;
-                let numbers = (part(x, of_x)?, weight, part(slopes, of_slopes)?);
-                Ok(backward::<T>(numbers, sizes))
-            })
-        })
+    let [of_x, of_weight] = with_slices([x, weight, slopes], |[x, weight, slopes]| {
+        backward::<T>((x, weight, slopes), sizes)
     })?;
-    Ok([
-        Tensor::from_vec(of_x, x.shape(), x.device())?,
-        Tensor::from_vec(of_weight, weight.shape(), x.device())?,
-    ])
+    Ok([shaped_like(of_x, x)?, shaped_like(of_weight, weight)?])
 }

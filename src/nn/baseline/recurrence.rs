@@ -20,6 +20,7 @@ use crate::nn::baseline::steps::Kept;
 use crate::nn::baseline::steps::Operands;
 use crate::nn::baseline::steps::Whole;
 use crate::nn::op::part;
+use crate::nn::op::shaped_like;
 use crate::nn::op::values;
 use crate::nn::op::with_storage;
 use crate::nn::plan::Size;
@@ -141,13 +142,10 @@ impl Recurrence {
                 whole.backward(kept, &slopes, workspace)
             }))
         })?;
-        let device = arguments[0].device();
-        let tensor =
-            |numbers: Vec<T>, like: &Tensor| Tensor::from_vec(numbers, like.shape(), device);
         Ok([
-            tensor(of_inputs, arguments[0])?,
-            tensor(of_weights, arguments[1])?,
-            tensor(of_vector, arguments[2])?,
+            shaped_like(of_inputs, arguments[0])?,
+            shaped_like(of_weights, arguments[1])?,
+            shaped_like(of_vector, arguments[2])?,
         ])
     }
 }

@@ -21,7 +21,8 @@ use crate::nn::baseline::unroll::Sizes;
 use crate::nn::baseline::unroll_backward;
 use crate::nn::baseline::unroll_plain;
 use crate::nn::op::part;
-use crate::nn::op::values;
+use crate::nn::op::shaped_like;
+use crate::nn::op::with_slices;
 use crate::nn::pool::Workspace;
 use crate::nn::pool::Workspaces;
 use crate::nn::real::Real;
@@ -143,31 +144,27 @@ impl Unrolled {
         workspace: &Workspace<T>,
     ) -> Result<[Option<Tensor>; 3]> {
         let [weights, transition, parts] = arguments;
-        let host = (
-            values::<T>(weights)?,
-            values::<T>(transition)?,
-            values::<T>(parts)?,
-        );
-        let numbers = self.numbers(&host.0, &host.1, &host.2);
         let mut place = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         let saved = place
             .take()
             .and_then(|saved| saved.downcast::<Saved<T>>().ok());
         drop(place);
-        let saved = match saved {
-            Some(saved) => *saved,
-            // A second backward pass through the same output.
-            None => unroll::forward(numbers, self.sizes, workspace).1,
-        };
-        let found =
-            unroll_backward::backward(&values(g)?, numbers, &saved, (self.sizes, workspace));
-        let device = parts.device();
+        let slices = [weights, transition, parts, g];
+        let found = with_slices(slices, |[weights, transition, parts, g]| {
+            let numbers = self.numbers(weights, transition, parts);
+            let saved = match saved {
+                Some(saved) => *saved,
+                // A second backward pass through the same output.
+                None => unroll::forward(numbers, self.sizes, workspace).1,
+            };
+            unroll_backward::backward(g, numbers, &saved, (self.sizes, workspace))
+        })?;
         let of_weights = match self.sizes.squares() {
             0 => None,
-            _ => Some(Tensor::from_vec(found.weights, weights.shape(), device)?),
+            _ => Some(shaped_like(found.weights, weights)?),
         };
-        let of_transition = Tensor::from_vec(found.transition, transition.shape(), device)?;
-        let of_parts = Tensor::from_vec(found.parts, parts.shape(), device)?;
+        let of_transition = shaped_like(found.transition, transition)?;
+        let of_parts = shaped_like(found.parts, parts)?;
         Ok([of_weights, Some(of_transition), Some(of_parts)])
     }
 }
