@@ -16,9 +16,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use hankelite::checkpoint::Archive;
-use hankelite::control::{Realisation, balance};
-use hankelite::ssm::{DiagonalSystem, Time};
+use hankelite_archive::Archive;
+use hankelite_control::{DiagonalSystem, Realisation, Time, balance};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 

@@ -7,12 +7,8 @@
 
 use std::path::Path;
 
-use hankelite::stream::Entries;
-use hankelite::stream::Image;
-use hankelite_edge::Fault;
-use hankelite_edge::Input;
-use hankelite_edge::Plain;
-use hankelite_edge::step;
+use hankelite::stream::{Entries, Image};
+use hankelite_edge::{Fault, Input, Plain, step};
 
 /// Numbers that the model needs, known when the firmware is built: 2 layers × 16 channels × 8 states
 /// × 2 parts, the sums of the mean and the count of steps.

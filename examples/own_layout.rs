@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 
-use hankelite::checkpoint::{Axes, Dtype, Frequency, Hold, OwnLayout, Stored, Transform, read_own};
+use hankelite::checkpoint::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, read_own};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
+use hankelite_archive::Dtype;
 use safetensors::tensor::TensorView;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

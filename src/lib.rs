@@ -59,37 +59,18 @@
 //! Theory runs in double precision. Nothing here prints or keeps global state; the program
 //! alone does the first. Random numbers come from seeds that the caller gives.
 
-pub mod bounds;
 pub mod calibrate;
 pub mod checkpoint;
-#[cfg(feature = "cli")]
-pub mod cli;
 pub mod compress;
-pub mod control;
-pub mod data;
 pub mod infer;
-pub mod linalg;
+pub mod measure;
 pub mod model;
-#[cfg(feature = "train")]
-pub mod nn;
-pub mod report;
-pub mod shallow;
-pub mod ssm;
 pub mod stream;
-#[cfg(feature = "train")]
-pub mod train;
 
-pub use checkpoint::Checkpoint;
-pub use checkpoint::Declared;
-pub use checkpoint::read;
-pub use checkpoint::write;
-pub use compress::Compressed;
-pub use compress::LayerRecord;
-pub use compress::Plan;
-pub use compress::Rule;
-pub use compress::TimeBase;
-pub use compress::inspect;
-pub use compress::reduce;
+pub use checkpoint::{Checkpoint, Declared, read, write};
+pub use compress::{Compressed, LayerRecord, Plan, Rule, TimeBase, inspect, reduce};
 pub use control::Realisation;
+pub use hankelite_archive as archive;
+pub use hankelite_control as control;
 pub use model::Model;
 pub use stream::Runner;

@@ -9,25 +9,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hankelite::checkpoint::Archive;
-use hankelite::checkpoint::Container;
-use hankelite::checkpoint::Declared;
-use hankelite::checkpoint::Dtype;
-use hankelite::checkpoint::RawTensor;
-use hankelite::checkpoint::read;
-use hankelite::checkpoint::read_dynamics;
-use hankelite::checkpoint::read_layerwise;
-use hankelite::checkpoint::write_arrays;
-use hankelite::ssm::DiagonalSystem;
+use hankelite::checkpoint::{Declared, read, read_dynamics, read_layerwise};
+use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
+use hankelite_control::DiagonalSystem;
 use peak_alloc::PeakAlloc;
-use rand::Rng;
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 #[global_allocator]

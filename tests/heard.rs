@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::compress::{HeardChannel, HeardLayer, LayerRecord};
-use hankelite::control::{
-    ControlError, InputStatistics, InputWeight, Realisation, Refinement, balance, balance_weighted,
-    lags_of, weighted_error, weighted_norm, weighted_refine,
-};
 use hankelite::model::Block;
-use hankelite::ssm::{DiagonalSystem, SystemError, Time};
+use hankelite_control::{
+    ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,
+    SystemError, Time, balance, balance_weighted, lags_of, weighted_error, weighted_norm,
+    weighted_refine,
+};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};

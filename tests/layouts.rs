@@ -14,15 +14,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
-use hankelite::checkpoint::layout_table;
 use hankelite::checkpoint::{
-    Archive, Checkpoint, CheckpointError, Family, Fault, Transform, read_dynamics,
+    Checkpoint, CheckpointError, Family, Fault, Transform, layout_table, read_dynamics,
 };
-use hankelite::checkpoint::{Dtype, RawTensor};
 use hankelite::compress::Method;
 use hankelite::model::Block;
-use hankelite::ssm::DiagonalSystem;
 use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use hankelite_archive::{Archive, Dtype, RawTensor};
+use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 
 use common::here;
 use hankelite::calibrate::{Calibration, Prepared, Settings, Size, WeightChoice};
-use hankelite::checkpoint::{Archive, Checkpoint, Family};
-use hankelite::infer::{Network, Path as Run, Sequence};
-use hankelite::model::{Norm, Placement, Pooling};
+use hankelite::checkpoint::{Checkpoint, Family};
+use hankelite::infer::{Network, Path as Run};
+use hankelite::model::{Norm, Placement, Pooling, Sequence};
 use hankelite::stream::Runner;
 use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use hankelite_archive::Archive;
 
 const LENGTH: usize = 20;
 

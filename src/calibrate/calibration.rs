@@ -2,30 +2,14 @@
 
 use std::path::Path;
 
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays_with};
+use hankelite_control::{DiagonalSystem, InputStatistics, StatisticsError};
 use nalgebra::DMatrix;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::calibrate::CalibrateError;
-use crate::checkpoint::Archive;
-use crate::checkpoint::ArchiveError;
-use crate::checkpoint::Dtype;
-use crate::checkpoint::RawTensor;
-use crate::checkpoint::write_arrays_with;
-use crate::control::InputStatistics;
-use crate::control::StatisticsError;
-use crate::infer::Network;
-use crate::infer::Path as InferPath;
-use crate::infer::Sequence;
-use crate::infer::importance;
-use crate::infer::input_statistics;
-use crate::model::Encoder;
-use crate::model::Linear;
-use crate::model::Model;
-use crate::model::Norm;
-use crate::model::Placement;
-use crate::model::Pooling;
-use crate::ssm::DiagonalSystem;
+use crate::calibrate::{CalibrateError, input_statistics};
+use crate::infer::{Network, Path as InferPath, importance};
+use crate::model::{Encoder, Linear, Model, Norm, Placement, Pooling, Sequence};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";

@@ -1,26 +1,16 @@
 //! Fitting all channels of a reduced network together to the logits of the full one.
 
-use nalgebra::Cholesky;
-use nalgebra::DMatrix;
-use nalgebra::DVector;
+use hankelite_control::{
+    DiagonalSystem, multiply_adjoint, output_slopes, residue_gram, with_moved_residues,
+};
+use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::CalibrateError;
-use crate::calibrate::Calibration;
-use crate::calibrate::Prepared;
-use crate::compress::HeardChannel;
-use crate::compress::HeardLayer;
-use crate::control::output_slopes;
-use crate::control::residue_gram;
-use crate::control::with_moved_residues;
-use crate::infer::Network;
-use crate::infer::Path as InferPath;
-use crate::infer::Sequence;
-use crate::infer::combination;
-use crate::linalg::multiply_adjoint;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
+use crate::calibrate::{CalibrateError, Calibration, Prepared};
+use crate::compress::{HeardChannel, HeardLayer};
+use crate::infer::{Network, Path as InferPath, combination};
+use crate::model::{Model, Sequence};
 
 /// Steps at most.
 const STEPS_MAX: usize = 4;

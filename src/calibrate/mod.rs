@@ -10,28 +10,24 @@ mod logits;
 mod prepared;
 mod rescale;
 mod settings;
-
-pub use calibration::Calibration;
-pub use calibration::LayerCalibration;
-pub use logits::LogitFit;
-pub use prepared::Calibrated;
-pub use prepared::Choice;
-pub use prepared::Prepared;
-pub use rescale::Rescale;
-pub use rescale::Rescaled;
-pub use rescale::rescale;
-pub use settings::Importance;
-pub use settings::Settings;
-pub use settings::Size;
-pub use settings::WeightChoice;
+mod statistics;
+mod steps;
 
 use std::path::PathBuf;
 
-use crate::bounds::MeasureError;
-use crate::checkpoint::ArchiveError;
+pub use calibration::{Calibration, LayerCalibration};
+use hankelite_archive::ArchiveError;
+use hankelite_control::StatisticsError;
+pub use logits::LogitFit;
+pub use prepared::{Calibrated, Choice, Prepared};
+pub use rescale::{Rescale, Rescaled, rescale};
+pub use settings::{Importance, Settings, Size, WeightChoice};
+pub use statistics::{heard, input_statistics};
+pub use steps::step_statistics;
+
 use crate::compress::CompressError;
-use crate::control::StatisticsError;
 use crate::infer::InferError;
+use crate::measure::MeasureError;
 
 /// Why a model was not reduced for its input.
 #[derive(Debug, thiserror::Error)]

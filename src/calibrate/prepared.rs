@@ -2,29 +2,16 @@
 
 use std::sync::OnceLock;
 
+use hankelite_control::{InputWeight, Refinement};
 use serde::Serialize;
 
-use crate::calibrate::CalibrateError;
-use crate::calibrate::Calibration;
-use crate::calibrate::Importance;
-use crate::calibrate::LogitFit;
-use crate::calibrate::Settings;
-use crate::calibrate::Size;
-use crate::calibrate::WeightChoice;
-use crate::calibrate::logits::fit_logits;
-use crate::calibrate::logits::relative_change;
-use crate::compress::Allocation;
-use crate::compress::ErrorCurve;
-use crate::compress::HeardLayer;
-use crate::compress::LayerRecord;
-use crate::compress::allocate;
-use crate::control::InputWeight;
-use crate::control::Refinement;
-use crate::infer::Network;
-use crate::infer::Path as InferPath;
-use crate::infer::Sequence;
-use crate::infer::heard;
-use crate::model::Model;
+use crate::calibrate::logits::{fit_logits, relative_change};
+use crate::calibrate::{
+    CalibrateError, Calibration, Importance, LogitFit, Settings, Size, WeightChoice, heard,
+};
+use crate::compress::{Allocation, ErrorCurve, HeardLayer, LayerRecord, allocate};
+use crate::infer::{Network, Path as InferPath};
+use crate::model::{Model, Sequence};
 
 /// Bytes that the moments of all channels may take.
 const MOMENTS_MAX: usize = 1 << 30;

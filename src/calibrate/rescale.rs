@@ -1,19 +1,13 @@
 //! Rescaling of layers by their generalisation measure, before a training.
 
+use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::bounds::StepStatistics;
-use crate::bounds::layer_measure;
-use crate::calibrate::CalibrateError;
-use crate::infer::Network;
-use crate::infer::Path as InferPath;
-use crate::infer::Sequence;
-use crate::infer::heard;
-use crate::model::Block;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
+use crate::calibrate::{CalibrateError, heard};
+use crate::infer::{Network, Path as InferPath};
+use crate::measure::{StepStatistics, layer_measure};
+use crate::model::{Block, Model, Sequence};
 
 /// How a training starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

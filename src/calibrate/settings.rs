@@ -1,10 +1,10 @@
 //! What to do, checked.
 
+use hankelite_control::Refinement;
 use serde::Serialize;
 
 use crate::calibrate::CalibrateError;
 use crate::compress::Allocation;
-use crate::control::Refinement;
 use crate::model::Model;
 
 /// How small the model becomes.

@@ -3,28 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::checkpoint::Archive;
-use crate::checkpoint::Checkpoint;
-use crate::checkpoint::CheckpointError;
-use crate::checkpoint::Encoding;
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::Discretisation;
-use crate::checkpoint::declared::DssVersion;
+use hankelite_archive::{Archive, Dtype, RawTensor};
+use hankelite_control::{DiagonalSystem, side_by_side};
+
+use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Found;
-use crate::checkpoint::layout::Kind;
-use crate::checkpoint::layout::Transform;
-use crate::checkpoint::layout::Version;
+use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Version};
 use crate::checkpoint::parts::Parts;
-use crate::checkpoint::raw_tensor;
-use crate::checkpoint::tensor::Dtype;
-use crate::checkpoint::tensor::RawTensor;
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tree::Structure;
-use crate::checkpoint::tree::Tree;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::side_by_side;
+use crate::checkpoint::tree::{Structure, Tree};
+use crate::checkpoint::{Checkpoint, CheckpointError, Encoding, raw_tensor};
 
 /// A family to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,16 +1,12 @@
 //! What the tensors of a file cannot tell, and where it is looked up.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::OwnLayout;
-use crate::checkpoint::layout::Transform;
-use crate::model::Placement;
-use crate::model::Pooling;
+use crate::checkpoint::layout::{OwnLayout, Transform};
+use crate::model::{Placement, Pooling};
 
 /// Things a person declares because no tensor tells them. Each may stand on the command line, in
 /// the file's own `hankelite` metadata, or in a sidecar `NAME.hankelite.toml`; the first of these

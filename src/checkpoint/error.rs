@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
+use hankelite_archive::ArchiveError;
+use hankelite_control::SystemError;
 use num_complex::Complex64;
-
-use crate::checkpoint::ArchiveError;
-use crate::ssm::SystemError;
 
 /// Why a file was not read or not written.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +177,7 @@ pub enum Fault {
         /// The channel.
         channel: usize,
         /// What is wrong.
-        source: crate::control::ControlError,
+        source: hankelite_control::ControlError,
     },
     /// Diagonal systems in a layer that is not diagonal.
     #[error("layer `{layer}` is S4 in diagonal-plus-low-rank form, which is only read")]
@@ -207,7 +206,7 @@ pub enum Fault {
         /// The number.
         value: f64,
         /// The number format of the file.
-        dtype: crate::checkpoint::Dtype,
+        dtype: hankelite_archive::Dtype,
     },
     /// A length that no sequence has.
     #[error("the sequence length is {found}, expected 1 to {most}")]

@@ -5,26 +5,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::checkpoint::CheckpointError;
-use crate::checkpoint::Declared;
-use crate::checkpoint::Encoding;
-use crate::checkpoint::RawTensor;
-use crate::checkpoint::archive::Archive;
-use crate::checkpoint::archive::Container;
-use crate::checkpoint::archive::Replaced;
+use hankelite_archive::{Archive, Container, RawTensor, Replaced, Spill};
+use hankelite_control::DiagonalSystem;
+
 use crate::checkpoint::declared::Metadata;
-use crate::checkpoint::encode_layer;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::not_readable;
 use crate::checkpoint::parts::Parts;
-use crate::checkpoint::read_parts;
-use crate::checkpoint::require_equal;
-use crate::checkpoint::spill::Spill;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::Block;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
+use crate::checkpoint::{
+    CheckpointError, Declared, Encoding, encode_layer, not_readable, read_parts, require_equal,
+};
+use crate::model::{Block, Model};
 
 /// A checkpoint that was read once from end to end and of which no layer is in memory.
 pub struct Layerwise {

@@ -8,78 +8,36 @@
 //! One file per layout in `layout/`, with `decode` beside `encode`; no convention of a layout leaks
 //! out.
 
-mod archive;
-mod archive_error;
-mod array_files;
 mod convert;
 mod declared;
-mod destination;
 mod error;
 mod layerwise;
 mod layout;
-mod msgpack_file;
-mod npz_file;
 mod parts;
-mod pickle;
 mod refuse;
-mod safetensors_file;
 mod settle;
-mod sharded_file;
-mod spill;
-mod strides;
-mod tensor;
 mod tensors;
-mod torch_file;
 mod tree;
-mod zip_records;
-
-pub use archive::Archive;
-pub use archive::Container;
-pub use archive_error::ArchiveError;
-pub use array_files::write_array;
-pub use array_files::write_arrays;
-pub use array_files::write_arrays_with;
-pub use array_files::write_text;
-pub use convert::Family;
-pub use declared::Declared;
-pub use declared::Discretisation;
-pub use declared::DssVersion;
-pub use destination::check_destination;
-pub use destination::write_whole;
-pub use error::CheckpointError;
-pub use error::Fault;
-pub use layerwise::Layerwise;
-pub use layerwise::Rewrite;
-pub use layerwise::read_layerwise;
-pub use layout::Axes;
-pub use layout::Frequency;
-pub use layout::Hold;
-pub use layout::OwnLayout;
-pub use layout::Stored;
-pub use layout::Transform;
-pub use layout::layout_table;
-pub use tensor::Dtype;
-pub use tensor::RawTensor;
-pub use torch_file::Setting;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use num_complex::Complex64;
-
-use crate::model::Block;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
-
+pub use convert::Family;
 use declared::Metadata;
-use layout::Dynamics;
-use layout::Encoded;
-use layout::Layout;
-use layout::Role;
+pub use declared::{Declared, Discretisation, DssVersion};
+pub use error::{CheckpointError, Fault};
+use hankelite_archive::{Archive, Container, Dtype, RawTensor};
+use hankelite_control::DiagonalSystem;
+pub use layerwise::{Layerwise, Rewrite, read_layerwise};
+pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
+use layout::{Dynamics, Encoded, Layout, Role};
+use num_complex::Complex64;
 use parts::Parts;
 use tensors::Tensors;
 use tree::Structure;
+
+use crate::model::{Block, Model};
 
 /// A model together with how its file encodes it.
 #[derive(Clone)]

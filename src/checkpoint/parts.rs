@@ -1,11 +1,10 @@
 //! How much of a file is held in memory.
 
+use hankelite_control::{DiagonalSystem, SystemError};
 use nalgebra::DMatrix;
 
 use crate::checkpoint::layout::Dynamics;
 use crate::model::Model;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::SystemError;
 
 /// How much of a file becomes the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,22 +1,15 @@
 //! Settling what the names of the tensors leave open: what was declared, else the default of a public
 //! script, which is then told, else a question.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use hankelite_archive::Setting;
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::Discretisation;
-use crate::checkpoint::declared::DssVersion;
+use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Found;
-use crate::checkpoint::layout::Kind;
-use crate::checkpoint::layout::Transform;
-use crate::checkpoint::layout::Version;
-use crate::checkpoint::torch_file::Setting;
-use crate::model::Placement;
-use crate::model::Pooling;
+use crate::checkpoint::layout::{Found, Kind, Transform, Version};
+use crate::model::{Placement, Pooling};
 
 /// The settings of a training run, by dotted names.
 pub(super) type Settings = BTreeMap<String, Setting>;

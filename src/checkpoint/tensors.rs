@@ -4,10 +4,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use hankelite_archive::{Archive, Dtype};
 use num_complex::Complex64;
 
-use crate::checkpoint::Archive;
-use crate::checkpoint::Dtype;
 use crate::checkpoint::error::Fault;
 
 /// The tensors below one prefix. Every read is remembered, so that what is left over shows.

@@ -7,29 +7,16 @@ mod weights;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::DssVersion;
+use repository::Recognised;
+
+use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dss;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Found;
-use crate::checkpoint::layout::Kind;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::OwnLayout;
-use crate::checkpoint::layout::S4d;
-use crate::checkpoint::layout::find_layers;
+use crate::checkpoint::layout::{Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
-use crate::checkpoint::settle::Settings;
-use crate::checkpoint::settle::Settling;
+use crate::checkpoint::settle::{Settings, Settling};
 use crate::checkpoint::tensors::Tensors;
-use crate::model::Block;
-use crate::model::Head;
-use crate::model::Model;
-use crate::model::Placement;
-use crate::model::Pooling;
-
-use repository::Recognised;
+use crate::model::{Block, Head, Model, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;

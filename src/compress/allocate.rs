@@ -217,8 +217,9 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn curve(orders: &[usize], errors: &[f64]) -> ErrorCurve {
         let (orders, errors) = (orders.to_vec(), errors.to_vec());

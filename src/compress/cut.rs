@@ -1,18 +1,11 @@
 //! The methods that balance first and cut then, behind one face.
 
+use hankelite_control::{
+    Balanced, ControlError, DcBalanced, DiagonalSystem, HankelValues, HorizonBalanced, Realisation,
+    Reduced, WeightedBalanced, balance, balance_for_dc, balance_over_horizon,
+};
+
 use crate::compress::Method;
-use crate::control::Balanced;
-use crate::control::ControlError;
-use crate::control::DcBalanced;
-use crate::control::HankelValues;
-use crate::control::HorizonBalanced;
-use crate::control::Realisation;
-use crate::control::Reduced;
-use crate::control::WeightedBalanced;
-use crate::control::balance;
-use crate::control::balance_for_dc;
-use crate::control::balance_over_horizon;
-use crate::ssm::DiagonalSystem;
 
 /// A balanced channel, to be cut at any order.
 pub(super) enum Cutter {

@@ -1,14 +1,8 @@
 //! How far a reduced system is from the full one.
 
-use nalgebra::DMatrix;
-use nalgebra::DVector;
+use hankelite_control::{ControlError, DiagonalSystem, StableSystem, expm1, h2_error};
+use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
-
-use crate::control::ControlError;
-use crate::control::h2_error;
-use crate::linalg::expm1;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::StableSystem;
 
 /// How the feedthrough changed, where it did: the new one less the old one, or of several inputs or
 /// outputs the norm of that.
@@ -122,8 +116,9 @@ fn square(
 
 #[cfg(test)]
 mod tests {
+    use hankelite_control::Time;
+
     use super::*;
-    use crate::ssm::Time;
 
     fn system(order: usize, shift: f64) -> DiagonalSystem {
         let at = |i: usize, j: usize| {

@@ -1,30 +1,19 @@
 //! Reducing channels for what they hear.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use hankelite_control::{
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, balance, balance_weighted,
+    weighted_error, weighted_norm, weighted_refine,
+};
 use rayon::prelude::*;
 
-use crate::compress::ChannelRecord;
-use crate::compress::CompressError;
-use crate::compress::LayerRecord;
 use crate::compress::cut::Cutter;
 use crate::compress::record::WeightedRecord;
-use crate::compress::reduce::Candidate;
-use crate::compress::reduce::measured;
-use crate::compress::reduce::whole;
-use crate::control::ControlError;
-use crate::control::InputWeight;
-use crate::control::Realisation;
-use crate::control::Refinement;
-use crate::control::balance;
-use crate::control::balance_weighted;
-use crate::control::weighted_error;
-use crate::control::weighted_norm;
-use crate::control::weighted_refine;
+use crate::compress::reduce::{Candidate, measured, whole};
+use crate::compress::{ChannelRecord, CompressError, LayerRecord};
 use crate::model::Block;
-use crate::ssm::DiagonalSystem;
 
 /// Orders at which the error of a channel is tabulated: all up to this one, then a quarter more
 /// each time.

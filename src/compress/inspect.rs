@@ -1,17 +1,11 @@
 //! Looking at a model's dynamics without changing it.
 
+use hankelite_control::{ControlError, DiagonalSystem, Realisation, Time, hankel_values};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::compress::CompressError;
-use crate::compress::TimeBase;
-use crate::control::ControlError;
-use crate::control::Realisation;
-use crate::control::hankel_values;
-use crate::model::Block;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
+use crate::compress::{CompressError, TimeBase};
+use crate::model::{Block, Model};
 
 /// The dynamics of one layer.
 #[derive(Debug, Clone, Serialize)]

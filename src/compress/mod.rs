@@ -10,30 +10,14 @@ mod record;
 mod reduce;
 mod share;
 
-pub use allocate::Allocation;
-pub use allocate::allocate;
+pub use allocate::{Allocation, allocate};
 pub use distance::kernel_distance;
-pub use heard::ErrorCurve;
-pub use heard::HeardChannel;
-pub use heard::HeardLayer;
-pub use inspect::ChannelSpectrum;
-pub use inspect::LayerSpectrum;
-pub use inspect::inspect;
-pub use inspect::inspect_layer;
-pub use plan::Method;
-pub use plan::Plan;
-pub use plan::PlanError;
-pub use plan::RealisationChoice;
-pub use plan::Rule;
-pub use plan::TimeBase;
-pub use record::ChannelRecord;
-pub use record::LayerRecord;
-pub use record::WeightedRecord;
-pub use reduce::Compressed;
-pub use reduce::reduce;
-pub use reduce::reduce_layer;
-
-use crate::control::ControlError;
+use hankelite_control::ControlError;
+pub use heard::{ErrorCurve, HeardChannel, HeardLayer};
+pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_layer};
+pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
+pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
+pub use reduce::{Compressed, reduce, reduce_layer};
 
 /// Why a model was not reduced.
 #[derive(Debug, thiserror::Error)]

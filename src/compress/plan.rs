@@ -1,9 +1,8 @@
 //! What to do to a model, checked.
 
-use serde::Deserialize;
-use serde::Serialize;
+use hankelite_control::Realisation;
+use serde::{Deserialize, Serialize};
 
-use crate::control::Realisation;
 use crate::model::Model;
 
 /// How much of a channel is kept.

@@ -1,8 +1,7 @@
 //! What was done to each layer and channel.
 
+use hankelite_control::Realisation;
 use serde::Serialize;
-
-use crate::control::Realisation;
 
 /// What was done to one channel.
 #[derive(Debug, Clone, Serialize)]

@@ -1,37 +1,18 @@
 //! Reducing every channel of every layer.
 
+use hankelite_control::{
+    ControlError, DiagonalSystem, HankelValues, HorizonMethod, ModalScore, Realisation, Reduced,
+    Time, balance_over_horizon, h2_norm, h2_refine, hinf_error, modal_scores, modal_truncation,
+    reduce_over_horizon,
+};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
-use crate::compress::ChannelRecord;
-use crate::compress::CompressError;
-use crate::compress::LayerRecord;
-use crate::compress::Method;
-use crate::compress::Plan;
-use crate::compress::Rule;
-use crate::compress::TimeBase;
 use crate::compress::cut::Cutter;
-use crate::compress::distance::feedthrough_change;
-use crate::compress::distance::kernel_distance;
-use crate::compress::distance::response_error;
+use crate::compress::distance::{feedthrough_change, kernel_distance, response_error};
 use crate::compress::share::reduce_shared;
-use crate::control::ControlError;
-use crate::control::HankelValues;
-use crate::control::HorizonMethod;
-use crate::control::ModalScore;
-use crate::control::Realisation;
-use crate::control::Reduced;
-use crate::control::balance_over_horizon;
-use crate::control::h2_norm;
-use crate::control::h2_refine;
-use crate::control::hinf_error;
-use crate::control::modal_scores;
-use crate::control::modal_truncation;
-use crate::control::reduce_over_horizon;
-use crate::model::Block;
-use crate::model::Model;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
+use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
+use crate::model::{Block, Model};
 
 /// A smaller model and what was done to make it.
 #[derive(Debug, Clone)]

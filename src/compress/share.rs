@@ -1,28 +1,17 @@
 //! One set of poles for all channels of a layer.
 
+use hankelite_control::{
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, Time, weighted_refine,
+    zoh_gain,
+};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::compress::CompressError;
-use crate::compress::LayerRecord;
-use crate::compress::Method;
-use crate::compress::Plan;
-use crate::compress::Rule;
 use crate::compress::cut::Cutter;
-use crate::compress::reduce::Candidate;
-use crate::compress::reduce::fault;
-use crate::compress::reduce::measured;
-use crate::compress::reduce::whole;
-use crate::control::ControlError;
-use crate::control::InputWeight;
-use crate::control::Realisation;
-use crate::control::Refinement;
-use crate::control::weighted_refine;
+use crate::compress::reduce::{Candidate, fault, measured, whole};
+use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule};
 use crate::model::Block;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
-use crate::ssm::zoh_gain;
 
 /// Relative difference up to which poles of two channels are the same.
 const SAME: f64 = 1e-6;

@@ -1,19 +1,14 @@
 //! How much the logits feel every channel: reverse-mode derivatives of a whole sequence.
 
+use hankelite_control::StatisticsError;
 use nalgebra::DMatrix;
-use rand::Rng;
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use crate::control::StatisticsError;
-use crate::infer::InferError;
-use crate::infer::Network;
-use crate::infer::Sequence;
-use crate::infer::Signal;
-use crate::infer::layer::Trace;
-use crate::infer::layer::normalised_backward;
-use crate::model::Pooling;
+use crate::infer::layer::{Trace, normalised_backward};
+use crate::infer::{InferError, Network, Signal};
+use crate::model::{Pooling, Sequence};
 
 /// What one layer heard, and how the chosen combination of logits feels its output.
 #[derive(Debug, Clone)]

@@ -3,20 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use hankelite_control::{Convolver, DiagonalSystem};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::infer::InferError;
-use crate::infer::Path;
 use crate::infer::mimo::Mimo;
-use crate::linalg::Convolver;
-use crate::model::Block;
-use crate::model::Linear;
-use crate::model::Norm;
-use crate::model::OutputLinear;
-use crate::model::Placement;
-use crate::ssm::DiagonalSystem;
+use crate::infer::{InferError, Path};
+use crate::model::{Block, Linear, Norm, OutputLinear, Placement};
 
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {

@@ -1,9 +1,8 @@
 //! A system with several inputs or outputs on a whole sequence, by its recurrence.
 
+use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
-
-use crate::ssm::DiagonalSystem;
 
 /// A discrete system, with its matrices in real and imaginary parts.
 pub(super) struct Mimo {

@@ -7,32 +7,17 @@ mod adjoint;
 mod layer;
 mod mimo;
 mod score;
-mod statistics;
-mod steps;
 
-pub use adjoint::Felt;
 pub(crate) use adjoint::combination;
-pub use adjoint::importance;
-pub use score::Agreement;
-pub use score::Score;
-pub use statistics::heard;
-pub use statistics::input_statistics;
-pub use steps::step_statistics;
-
+pub use adjoint::{Felt, importance};
+use hankelite_control::{Convolver, StatisticsError, SystemError};
+use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
+pub use score::{Agreement, Score};
 
-use crate::bounds::MeasureError;
-use crate::control::StatisticsError;
-use crate::linalg::Convolver;
-use crate::model::Encoder;
-use crate::model::Model;
-use crate::model::Pooling;
-use crate::ssm::SystemError;
-
-use layer::Layer;
-use layer::apply_linear;
-use layer::normalised;
+use crate::measure::MeasureError;
+use crate::model::{Encoder, Model, Pooling, Sequence};
 
 /// How the state space layers are evaluated. Both give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,17 +26,6 @@ pub enum Path {
     Fft,
     /// The recurrence, mode by mode: O(L N) per channel, the form that a device streams.
     Recurrence,
-}
-
-/// One input sequence, of at most the L steps that the network was prepared for. A shorter one is
-/// padded with zeros or token 0, which only layers that run backwards in time hear; its own steps
-/// alone are pooled.
-#[derive(Debug, Clone, Copy)]
-pub enum Sequence<'a> {
-    /// Steps × inputs numbers, step by step.
-    Values(&'a [f32]),
-    /// Indices into an embedding, one for each step.
-    Tokens(&'a [u32]),
 }
 
 /// A sequence on its way through the network.
@@ -170,6 +144,11 @@ impl<'a> Network<'a> {
         })
     }
 
+    /// Steps that sequences are padded to.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
     /// The model that runs.
     pub fn model(&self) -> &'a Model {
         self.model
@@ -208,7 +187,7 @@ impl<'a> Network<'a> {
     /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
     /// the normalisation where that comes first; then the steps that are no padding. Ends with
     /// layer `last`.
-    pub(super) fn listen(
+    pub(crate) fn listen(
         &self,
         sequence: Sequence<'_>,
         last: usize,

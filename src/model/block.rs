@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
-
-use crate::ssm::DiagonalSystem;
 
 /// One residual layer.
 ///

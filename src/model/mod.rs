@@ -4,18 +4,13 @@
 //! full one, so every tool works on both.
 
 mod block;
-
-pub use block::BatchNorm;
-pub use block::Block;
-pub use block::LayerNorm;
-pub use block::Linear;
-pub use block::Norm;
-pub use block::OutputLinear;
-pub use block::Placement;
+mod sequence;
 
 use std::sync::Arc;
 
+pub use block::{BatchNorm, Block, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use nalgebra::DMatrix;
+pub use sequence::Sequence;
 
 /// A sequence model: encoder, blocks, pooling and head. A file that holds one layer alone gives a
 /// model with one block and neither encoder nor head.

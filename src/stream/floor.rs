@@ -3,9 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use pulp::Arch;
-use pulp::Simd;
-use pulp::WithSimd;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::stream::aligned::Aligned;
 

@@ -1,9 +1,7 @@
 //! Numbers in the order that the runtime reads them.
 
+use hankelite_edge::{LANES, padded};
 use nalgebra::DMatrix;
-
-use hankelite_edge::LANES;
-use hankelite_edge::padded;
 
 /// One number for each channel, padded with zeros.
 pub(super) fn lanes(numbers: &[f64]) -> Vec<f64> {

@@ -36,14 +36,11 @@ mod runner;
 mod unit;
 
 pub use floor::read_nanoseconds;
+use hankelite_control::SystemError;
 pub use hankelite_edge::Fault;
-pub use pack::Entries;
-pub use pack::Image;
-pub use runner::Runner;
-pub use runner::Snapshot;
+pub use pack::{Entries, Image};
+pub use runner::{Runner, Snapshot};
 pub use unit::Arithmetic;
-
-use crate::ssm::SystemError;
 
 /// Why a model cannot be streamed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]

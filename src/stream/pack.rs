@@ -1,30 +1,13 @@
 //! A model laid out for the runtime.
 
-use hankelite_edge::Header;
-use hankelite_edge::LANES;
-use hankelite_edge::Layer;
-use hankelite_edge::MAGIC;
-use hankelite_edge::Matrix;
-use hankelite_edge::Real;
-use hankelite_edge::VERSION;
-use hankelite_edge::code;
-use hankelite_edge::padded;
+use hankelite_control::{DiagonalSystem, Time};
+use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, Real, VERSION, code, padded};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::model::Block;
-use crate::model::Encoder;
-use crate::model::Linear;
-use crate::model::Model;
-use crate::model::Norm;
-use crate::model::Placement;
-use crate::model::Pooling;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
-use crate::stream::StreamError;
-use crate::stream::aligned::Aligned;
-use crate::stream::aligned::LINE;
-use crate::stream::layout;
+use crate::model::{Block, Encoder, Linear, Model, Norm, Placement, Pooling};
+use crate::stream::aligned::{Aligned, LINE};
+use crate::stream::{StreamError, layout};
 
 /// How the entries of the maps between channels are stored. Poles, residues, states, encoder and
 /// head keep the precision of the runtime.

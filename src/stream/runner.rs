@@ -1,20 +1,11 @@
 //! A model and its state.
 
-use hankelite_edge::Fault;
-use hankelite_edge::Header;
-use hankelite_edge::Input;
-use hankelite_edge::Layer;
-use hankelite_edge::Plan;
-use hankelite_edge::Real;
+use hankelite_edge::{Fault, Header, Input, Layer, Plan, Real};
 
 use crate::model::Model;
-use crate::stream::Entries;
-use crate::stream::Image;
-use crate::stream::StreamError;
 use crate::stream::aligned::Aligned;
-use crate::stream::unit::Arithmetic;
-use crate::stream::unit::Number;
-use crate::stream::unit::Step;
+use crate::stream::unit::{Arithmetic, Number, Step};
+use crate::stream::{Entries, Image, StreamError};
 
 /// Runs a model one sample at a time, in single precision (`f64` is there to check it by).
 ///

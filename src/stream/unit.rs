@@ -1,17 +1,7 @@
 //! The step with the vector unit of this machine.
 
-use hankelite_edge::Fault;
-use hankelite_edge::Image;
-use hankelite_edge::Input;
-use hankelite_edge::LANES;
-use hankelite_edge::Layer;
-use hankelite_edge::Plain;
-use hankelite_edge::Real;
-use hankelite_edge::Unit;
-use hankelite_edge::step_layers;
-use pulp::Arch;
-use pulp::Simd;
-use pulp::WithSimd;
+use hankelite_edge::{Fault, Image, Input, LANES, Layer, Plain, Real, Unit, step_layers};
+use pulp::{Arch, Simd, WithSimd};
 
 /// Which arithmetic a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

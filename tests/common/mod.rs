@@ -1,36 +1,32 @@
 //! What several test programs share: where the reference material lies, and how it is read.
 #![allow(dead_code, reason = "each test program uses a part")]
-#![allow(
-    clippy::print_stdout,
-    reason = "a skipped test says so in the test output"
-)]
-
-pub(crate) mod sources;
-pub(crate) mod systems;
 
 use std::path::{Path, PathBuf};
 
-use num_complex::Complex64;
 use serde_json::Value;
 
-/// A file of the material that stands beside the project, or `None` with a printed notice on a
-/// machine without it.
-pub(crate) fn shared(relative: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../shared")
-        .join(relative);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("skipped: {relative} of the shared material is not on this machine");
-    None
+/// The top of the workspace.
+pub(crate) fn top() -> &'static Path {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let top = above.find(|folder| folder.join("tests/common").is_dir());
+    top.expect("the tests stand in their workspace")
+}
+
+/// A file of the data sets and checkpoints that stand beside the project; for tests marked
+/// `#[ignore]`, which `.ci/run` runs where there are such data.
+pub(crate) fn shared(relative: &str) -> PathBuf {
+    let path = top().join("../shared").join(relative);
+    assert!(
+        path.exists(),
+        "no {}: it does not come with the project",
+        path.display()
+    );
+    path
 }
 
 /// A file below `tests/`.
 pub(crate) fn here(relative: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(relative)
+    top().join("tests").join(relative)
 }
 
 pub(crate) fn json(path: &Path) -> Value {
@@ -50,25 +46,6 @@ pub(crate) fn reals(value: &Value) -> Vec<f64> {
         .iter()
         .map(one)
         .collect()
-}
-
-/// `{re_f64: [..], im_f64: [..]}`.
-pub(crate) fn complexes(value: &Value) -> Vec<Complex64> {
-    let (re, im) = (reals(&value["re_f64"]), reals(&value["im_f64"]));
-    re.into_iter()
-        .zip(im)
-        .map(|(re, im)| Complex64::new(re, im))
-        .collect()
-}
-
-/// `[[re, im], ..]`.
-pub(crate) fn pairs(value: &Value) -> Vec<Complex64> {
-    let entries = value.as_array().expect("an array");
-    let one = |pair: &Value| {
-        let parts = reals(pair);
-        Complex64::new(parts[0], parts[1])
-    };
-    entries.iter().map(one).collect()
 }
 
 /// The largest |found − expected| / |expected|; an expected zero must be found as zero.

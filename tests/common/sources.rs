@@ -1,10 +1,11 @@
 //! Sources by their text, and what a data set holds.
+#![allow(dead_code, reason = "each test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::path::{Path, PathBuf};
 
-use hankelite::data::{Dataset, Source, Split, Targets};
-use hankelite::infer::Sequence;
+use hankelite::model::Sequence;
+use hankelite_data::{Dataset, Source, Split, Targets};
 
 pub(crate) fn source(text: &str) -> Source {
     text.parse().unwrap()
@@ -41,7 +42,7 @@ pub(crate) fn answers(data: &Dataset) -> &[f32] {
 }
 
 /// Everything a data set holds.
-pub(crate) fn contents(data: &Dataset) -> hankelite::data::Batch {
+pub(crate) fn contents(data: &Dataset) -> hankelite_data::Batch {
     data.batch(&(0..data.len()).collect::<Vec<_>>())
 }
 

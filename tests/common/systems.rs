@@ -1,15 +1,16 @@
 //! The reference systems as `DiagonalSystem`s.
+#![allow(dead_code, reason = "each test program uses a part")]
 #![allow(
     clippy::unwrap_used,
     reason = "a broken reference file must stop the test"
 )]
 
-use hankelite::ssm::{DiagonalSystem, Time};
+use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use serde_json::Value;
 
-use super::{complexes, here, json, pairs, shared};
+use crate::common::{here, json, reals};
 
 /// One reference entry: its name, its block of the file, the continuous system and the step.
 pub(crate) struct Reference {
@@ -46,12 +47,9 @@ pub(crate) fn siso(
     .unwrap()
 }
 
-/// The diagonal systems of `../shared/reference`, or nothing on a machine without them.
+/// The diagonal systems of `tests/reference/systems`.
 pub(crate) fn shared_systems() -> Vec<Reference> {
-    let Some(folder) = shared("reference") else {
-        return Vec::new();
-    };
-    let files = std::fs::read_dir(folder).unwrap();
+    let files = std::fs::read_dir(here("reference/systems")).unwrap();
     let mut systems: Vec<Reference> = files
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|kind| kind == "json"))
@@ -88,4 +86,23 @@ pub(crate) fn own_systems() -> Vec<Reference> {
         }
     };
     systems.map(read).collect()
+}
+
+/// `{re_f64: [..], im_f64: [..]}`.
+pub(crate) fn complexes(value: &Value) -> Vec<Complex64> {
+    let (re, im) = (reals(&value["re_f64"]), reals(&value["im_f64"]));
+    re.into_iter()
+        .zip(im)
+        .map(|(re, im)| Complex64::new(re, im))
+        .collect()
+}
+
+/// `[[re, im], ..]`.
+pub(crate) fn pairs(value: &Value) -> Vec<Complex64> {
+    let entries = value.as_array().expect("an array");
+    let one = |pair: &Value| {
+        let parts = reals(pair);
+        Complex64::new(parts[0], parts[1])
+    };
+    entries.iter().map(one).collect()
 }

@@ -10,20 +10,14 @@
 //! read by nothing and only keep their shape. The softmax of DSS needs the length L; it divides by
 //! s̄/(|s|² + 1e-7), s being the row's sum, whose terms are taken relative to the largest.
 
+use hankelite_control::{expm1, zoh_gain};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
-use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::linalg::expm1;
-use crate::ssm::zoh_gain;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ of the S4D layer.
 const CLIP: f64 = -1e-4;

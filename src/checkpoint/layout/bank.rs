@@ -1,15 +1,13 @@
 //! Banks of channels with one input each: what S4D, DSS and the kernels of the full state-spaces
 //! repository share. Several kernels of a channel, or its two directions, have the same poles.
 
+use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
 use crate::checkpoint::layout::encoded::IDLE_EXPONENT;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::SystemError;
-use crate::ssm::Time;
 
 /// Relative difference up to which poles are the same.
 const SAME: f64 = 1e-9;

@@ -11,25 +11,18 @@
 //! A are far from orthogonal, so the dense system is balanced and truncated first and made diagonal
 //! then.
 
+use hankelite_control::{
+    ControlError, DenseSystem, DiagonalSystem, SystemError, Time, dense_balance, diagonalise,
+};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::transform::Transform;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank};
 use crate::checkpoint::tensors::Tensors;
-use crate::control::ControlError;
-use crate::control::dense_balance;
-use crate::control::diagonalise;
-use crate::ssm::DenseSystem;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::SystemError;
-use crate::ssm::Time;
 
 /// Steps over which the kernel error is told where the file names no length.
 const HORIZON: usize = 1024;

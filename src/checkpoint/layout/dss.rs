@@ -13,20 +13,14 @@
 //! All N modes are stored, without a factor 2. The public layer shares Λ over its channels,
 //! shape (N); after a reduction every channel has its own, shape (H, N).
 
+use hankelite_control::{expm1, quotient};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::DssVersion;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
-use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::linalg::expm1;
-use crate::linalg::quotient;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// What the public code adds to, or clamps, squared moduli with.
 const EPSILON: f64 = 1e-7;

@@ -8,19 +8,14 @@
 //! n is the number of modes, Σ their sum, ω the skip. With twice as many rows as ω the second half
 //! runs backwards in time and includes the sample at hand.
 
+use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
-use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::layout::transform::Transform;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
 use crate::checkpoint::tensors::Tensors;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
 
 /// The decay of a slot that no mode fills; its γ is zero.
 const IDLE_POLE: f64 = 0.5;

@@ -3,20 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::DssVersion;
-use crate::checkpoint::layout::Dss;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::S4d;
+use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
-use crate::checkpoint::layout::own::OwnLayer;
-use crate::checkpoint::layout::own::OwnLayout;
-use crate::checkpoint::layout::s4_repo::S4Repo;
-use crate::checkpoint::layout::s4_repo::Version;
+use crate::checkpoint::layout::own::{OwnLayer, OwnLayout};
+use crate::checkpoint::layout::s4_repo::{S4Repo, Version};
 use crate::checkpoint::layout::s5::S5;
+use crate::checkpoint::layout::{Dss, Layout, S4d};
 
 /// A family, as far as names tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,21 +11,16 @@
 //! and a positive real pole gets an angle of 1e-30, the same to the last digit. γ is the
 //! √(1 − |a|²) of the public initialisation.
 
+use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
-use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::layout::require_causal;
 use crate::checkpoint::layout::s5::off_diagonal;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
+use crate::checkpoint::layout::{
+    Dynamics, Encoded, Layout, bank, not_representable, require_causal,
+};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The angle that stands for a positive real pole.
 const REAL_POLE_ANGLE: f64 = 1e-30;

@@ -16,28 +16,21 @@ mod s5;
 mod table;
 mod transform;
 
+use std::fmt::Debug;
+
 pub(super) use dss::Dss;
-pub(super) use encoded::Encoded;
-pub(super) use encoded::Role;
-pub(super) use find::Found;
-pub(super) use find::Kind;
-pub(super) use find::find_layers;
-pub use own::Axes;
-pub use own::Frequency;
-pub use own::Hold;
-pub use own::OwnLayout;
-pub use own::Stored;
+pub(super) use encoded::{Encoded, Role};
+pub(super) use find::{Found, Kind, find_layers};
+use hankelite_control::DiagonalSystem;
+pub use own::{Axes, Frequency, Hold, OwnLayout, Stored};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub use table::layout_table;
 pub use transform::Transform;
 
-use std::fmt::Debug;
-
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::Block;
-use crate::ssm::DiagonalSystem;
 
 /// The systems of one layer.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,26 +1,17 @@
 //! A layout that a person describes: names, axes and transforms of a bank of channels.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hankelite_control::{from_bilinear, to_bilinear, zoh_gain};
 use num_complex::Complex64;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
-use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::layout::transform::Transform;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::ssm::from_bilinear;
-use crate::ssm::to_bilinear;
-use crate::ssm::zoh_gain;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// A description of a layer with one input and one output for each channel.
 ///

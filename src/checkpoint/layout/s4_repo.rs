@@ -15,24 +15,16 @@
 //! as channels (`n_ssm = d_model`). C has one row of channels for each kernel, twice as many as D
 //! where the layer is bidirectional. Written files hold B = 1.
 
+use hankelite_control::{from_bilinear, to_bilinear, zoh_gain};
 use num_complex::Complex64;
 
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::Discretisation;
+use crate::checkpoint::declared::{Declared, Discretisation};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
 use crate::checkpoint::layout::dss::softmax_gain;
-use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::layout::transform::Transform;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::ssm::from_bilinear;
-use crate::ssm::to_bilinear;
-use crate::ssm::zoh_gain;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// What the `relu` of version 3 adds to a decay.
 const RELU_FLOOR: f64 = 1e-4;

@@ -7,19 +7,14 @@
 //! Half of the conjugate modes are stored. Here the factor 2, the hold and C become the residue,
 //! so the canonical system is y = Re(Σ residue_n a_n^l).
 
+use hankelite_control::zoh_gain;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
 use crate::checkpoint::layout::bank::Modes;
-use crate::checkpoint::layout::not_representable;
 use crate::checkpoint::layout::transform::Transform;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::ssm::zoh_gain;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The tensor names of one S4D layer, relative to the model's prefix.
 #[derive(Debug, Clone)]

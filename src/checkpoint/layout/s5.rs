@@ -11,24 +11,14 @@
 //! The scan backwards in time includes the sample at hand, C = \[C1 | C2\]. After a reduction all
 //! modes of a layer have the same step, the geometric mean of the old ones.
 
+use hankelite_control::{DiagonalSystem, Time, from_bilinear, to_bilinear, zoh_gain};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::checkpoint::declared::Declared;
-use crate::checkpoint::declared::Discretisation;
+use crate::checkpoint::declared::{Declared, Discretisation};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::Encoded;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::layout::bank;
-use crate::checkpoint::layout::not_representable;
-use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tensors::interleave;
-use crate::ssm::DiagonalSystem;
-use crate::ssm::Time;
-use crate::ssm::from_bilinear;
-use crate::ssm::to_bilinear;
-use crate::ssm::zoh_gain;
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ under `clip_eigs`.
 const CLIP: f64 = -1e-4;
@@ -201,7 +191,7 @@ impl Layout for S5 {
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
         let forward = &dynamics.systems[0];
         let Time::Discrete { step } = forward.time() else {
-            let source = crate::ssm::SystemError::WrongTime {
+            let source = hankelite_control::SystemError::WrongTime {
                 found: "continuous",
                 expected: "discrete",
             };

@@ -1,8 +1,7 @@
 //! The layouts as a table, for people.
 
-use crate::checkpoint::layout::Kind;
-use crate::checkpoint::layout::Version;
 use crate::checkpoint::layout::find::MARKS;
+use crate::checkpoint::layout::{Kind, Version};
 
 /// What a person wants to know of a family.
 struct Row {

@@ -1,7 +1,6 @@
 //! What a stored number goes through before it is a decay or a step.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A function of a stored parameter, as `param_transform` of state-spaces/s4 names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

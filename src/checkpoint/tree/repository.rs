@@ -4,13 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use hankelite_archive::Setting;
+
 use crate::checkpoint::declared::Declared;
-use crate::checkpoint::layout::Found;
-use crate::checkpoint::layout::OwnLayout;
-use crate::checkpoint::layout::find_layers;
-use crate::checkpoint::settle::Settings;
-use crate::checkpoint::settle::decoder_mode;
-use crate::checkpoint::torch_file::Setting;
+use crate::checkpoint::layout::{Found, OwnLayout, find_layers};
+use crate::checkpoint::settle::{Settings, decoder_mode};
 
 /// What the names of all layers have in them.
 const MARK: &str = "model.layers.";

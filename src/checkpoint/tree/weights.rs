@@ -7,12 +7,7 @@ use nalgebra::DMatrix;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Encoded;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::BatchNorm;
-use crate::model::Encoder;
-use crate::model::LayerNorm;
-use crate::model::Linear;
-use crate::model::Norm;
-use crate::model::OutputLinear;
+use crate::model::{BatchNorm, Encoder, LayerNorm, Linear, Norm, OutputLinear};
 
 /// ε of torch's LayerNorm and BatchNorm.
 const NORM_EPSILON: f64 = 1e-5;

@@ -1,0 +1,259 @@
+//! Tests of archives in every container.
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A safetensors file with an `f32` pair `a.w` and a 4-bit pair `b`.
+const SAMPLE: &str = r#"{"a.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}}"#;
+/// The same without `b`.
+const PORTABLE: &str = r#"{"a.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+
+fn sample(folder: &TempDir, header: &str, data: &[u8]) -> Archive {
+    let path = folder.path().join("model.safetensors");
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(&path, [&length, header.as_bytes(), data].concat()).unwrap();
+    Archive::open(&path).unwrap()
+}
+
+fn open_bytes(bytes: &[u8]) -> ArchiveError {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.pth");
+    std::fs::write(&path, bytes).unwrap();
+    Archive::open(&path).unwrap_err()
+}
+
+fn files_in(folder: &TempDir) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.path()).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+fn none() -> BTreeMap<String, RawTensor> {
+    BTreeMap::new()
+}
+
+#[test]
+fn extensions_stand_for_containers() {
+    let cases = [
+        ("a.safetensors", Some(Container::Safetensors)),
+        ("a.PTH", Some(Container::Torch)),
+        ("a.pt", Some(Container::Torch)),
+        ("a.ckpt", Some(Container::Torch)),
+        ("a.bin", Some(Container::Torch)),
+        ("a.onnx", None),
+        ("pth", None),
+    ];
+    for (path, expected) in cases {
+        assert_eq!(Container::of_path(Path::new(path)), expected, "{path}");
+    }
+}
+
+#[test]
+fn files_of_other_formats_are_told_apart() {
+    assert!(matches!(open_bytes(b""), ArchiveError::Empty { .. }));
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+    assert!(matches!(
+        open_bytes(pointer),
+        ArchiveError::GitLfsPointer { .. }
+    ));
+    let legacy = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
+    assert!(matches!(
+        open_bytes(legacy),
+        ArchiveError::LegacyTorch { .. }
+    ));
+    let mut tar = vec![0; 512];
+    tar[257..262].copy_from_slice(b"ustar");
+    assert!(matches!(open_bytes(&tar), ArchiveError::LegacyTorch { .. }));
+    let hdf5 = b"\x89HDF\r\n\x1a\n\0\0\0";
+    let error = open_bytes(hdf5);
+    assert!(matches!(error, ArchiveError::UnknownFormat { .. }));
+    let message = error.to_string();
+    assert!(message.contains(r"\x89HDF\r\n\x1a\n\x00"), "{message}");
+    assert!(matches!(
+        open_bytes(b"\x80"),
+        ArchiveError::UnknownFormat { .. }
+    ));
+}
+
+#[test]
+fn a_folder_and_a_missing_file_are_told_apart() {
+    let folder = TempDir::new().unwrap();
+    let error = Archive::open(folder.path()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Folder { .. }));
+    let error = Archive::open(&folder.path().join("no.pth")).unwrap_err();
+    let missing = matches!(&error, ArchiveError::Read { source, .. }
+        if source.kind() == io::ErrorKind::NotFound);
+    assert!(missing, "{error}");
+}
+
+#[test]
+fn an_unknown_tensor_is_an_error_to_read_and_to_replace() {
+    let folder = TempDir::new().unwrap();
+    let archive = sample(&folder, PORTABLE, &[1; 8]);
+    let error = archive.tensor("a").unwrap_err();
+    assert!(matches!(error, ArchiveError::NoSuchTensor { .. }));
+    let changed = BTreeMap::from([("a".to_owned(), archive.tensor("a.w").unwrap())]);
+    let path = folder.path().join("out.pth");
+    let error = archive.write(&path, Container::Torch, &changed, "");
+    assert!(matches!(error, Err(ArchiveError::NoSuchTensor { .. })));
+}
+
+#[test]
+fn tensors_survive_every_way_between_the_containers() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let both = [Container::Safetensors, Container::Torch];
+    for first in both {
+        let one = folder.path().join("one");
+        source.write(&one, first, &none(), "{\"r\":4}").unwrap();
+        let one = Archive::open(&one).unwrap();
+        assert_eq!(one.container(), first);
+        for second in both {
+            let two = folder.path().join("two");
+            one.write(&two, second, &none(), "{}").unwrap();
+            let two = Archive::open(&two).unwrap();
+            assert_eq!(two.container(), second);
+            assert_eq!(one.metadata(), Some("{\"r\":4}"));
+            assert_eq!(two.metadata(), Some("{}"));
+            assert!(two.names().eq(source.names()));
+            assert_eq!(two.tensor("a.w").unwrap(), source.tensor("a.w").unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_element_type_of_pytorch_survives_in_a_torch_file() {
+    use Dtype::*;
+    let all = [
+        BOOL,
+        U8,
+        I8,
+        I16,
+        U16,
+        I32,
+        U32,
+        I64,
+        U64,
+        F16,
+        BF16,
+        F32,
+        F64,
+        C64,
+        F8_E4M3,
+        F8_E5M2,
+        F8_E8M0,
+        F8_E4M3FNUZ,
+        F8_E5M2FNUZ,
+    ];
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let path = folder.path().join("out.pth");
+    for dtype in all {
+        for shape in [vec![], vec![2, 3], vec![0, 2]] {
+            let count: usize = shape.iter().product();
+            let bytes = (0..count * dtype.bitsize() / 8).map(|i| i as u8).collect();
+            let tensor = RawTensor {
+                dtype,
+                shape,
+                bytes,
+            };
+            let changed = BTreeMap::from([("a.w".to_owned(), tensor)]);
+            source.write(&path, Container::Torch, &changed, "").unwrap();
+            let read = Archive::open(&path).unwrap().tensor("a.w").unwrap();
+            assert_eq!(read, changed["a.w"]);
+        }
+    }
+}
+
+#[test]
+fn equal_contents_give_equal_bytes() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    for container in [Container::Safetensors, Container::Torch] {
+        let path = folder.path().join("out");
+        source.write(&path, container, &none(), "{}").unwrap();
+        let first = std::fs::read(&path).unwrap();
+        source.write(&path, container, &none(), "{}").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), first);
+    }
+}
+
+#[test]
+fn records_are_aligned_as_pytorch_aligns_them() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, b"alignedx");
+    let path = folder.path().join("out.pth");
+    source.write(&path, Container::Torch, &none(), "").unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(8).position(|eight| eight == b"alignedx");
+    assert_eq!(at.unwrap() % 64, 0);
+}
+
+#[test]
+fn a_failed_attempt_leaves_nothing_behind() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, SAMPLE, &[1; 9]);
+    let path = folder.path().join("out.pth");
+    let error = source.write(&path, Container::Torch, &none(), "");
+    let lacking = matches!(&error, Err(ArchiveError::NoTorchDtype { tensor, .. }) if tensor == "b");
+    assert!(lacking);
+    // The source is cut short after it was opened.
+    let cut = std::fs::OpenOptions::new().write(true).open(source.path());
+    let cut = cut.unwrap();
+    cut.set_len(cut.metadata().unwrap().len() - 1).unwrap();
+    let error = source.write(&path, Container::Safetensors, &none(), "");
+    assert!(matches!(error, Err(ArchiveError::Read { .. })));
+    assert_eq!(files_in(&folder), ["model.safetensors"]);
+}
+
+#[test]
+fn destinations_that_cannot_be_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let write = |path: &Path| {
+        let written = source.write(path, Container::Safetensors, &none(), "");
+        written.unwrap_err()
+    };
+    let error = write(&folder.path().join("no/out.pth"));
+    assert!(matches!(&error, ArchiveError::MissingFolder { folder, .. } if folder.ends_with("no")));
+    let error = write(folder.path());
+    assert!(matches!(error, ArchiveError::Folder { .. }));
+    let error = write(&folder.path().join("./model.safetensors"));
+    assert!(matches!(error, ArchiveError::SameFile { .. }));
+    assert_eq!(files_in(&folder), ["model.safetensors"]);
+}
+
+#[test]
+fn changed_tensors_must_fill_their_shape() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let mut tensor = source.tensor("a.w").unwrap();
+    tensor.shape = vec![3];
+    let changed = BTreeMap::from([("a.w".to_owned(), tensor)]);
+    let path = folder.path().join("out.pth");
+    let error = source.write(&path, Container::Torch, &changed, "");
+    assert!(matches!(error, Err(ArchiveError::TensorBytes { .. })));
+}
+
+#[test]
+fn an_archive_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Archive>();
+}
+
+#[cfg(unix)]
+#[test]
+fn the_umask_decides_who_may_read_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let path = folder.path().join("out.safetensors");
+    source
+        .write(&path, Container::Safetensors, &none(), "")
+        .unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(source.path()));
+}

@@ -1,0 +1,480 @@
+//! What can be wrong with a container of tensors, or with the place for a new one.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::msgpack_file::MsgpackError;
+use crate::npz_file::NpyError;
+use crate::pickle::PickleError;
+use crate::sharded_file::ShardError;
+use crate::tensor::Dtype;
+
+/// What is understood, for messages.
+const UNDERSTOOD: &str = "a safetensors file, the index of several, a zip file of torch.save \
+                          (PyTorch 1.6 or later) or numpy.savez, or MessagePack of flax";
+
+/// Why a checkpoint cannot be read or written.
+///
+/// What the system or another crate reported is the error's source and not in
+/// its message; print the whole chain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// The file cannot be opened or read.
+    #[error("{}: cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system reported.
+        source: io::Error,
+    },
+    /// The path is that of a folder, and no sharded checkpoint can be meant.
+    #[error(
+        "{}: is a folder, expected a file (or a folder with one `*.safetensors.index.json`)",
+        path.display()
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The path is that of something else than a folder.
+    #[error("{}: is no folder, expected one for the files of a sharded checkpoint", path.display())]
+    NotAFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file has no bytes.
+    #[error("{}: the file is empty, expected {UNDERSTOOD}", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is a pointer left by Git LFS instead of the checkpoint.
+    #[error(
+        "{}: is a Git LFS pointer, not the checkpoint itself; fetch it with `git lfs pull`",
+        path.display()
+    )]
+    GitLfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was written by PyTorch before 1.6, or with its legacy format.
+    #[error(
+        "{}: is in the format of PyTorch before 1.6, expected {UNDERSTOOD}; convert it in a recent \
+         PyTorch with `torch.save(torch.load(path), new_path)`",
+        path.display()
+    )]
+    LegacyTorch {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is a TorchScript program, not a state dict.
+    #[error(
+        "{}: is a TorchScript archive, expected a state dict; write one with \
+         `torch.save(torch.jit.load(path).state_dict(), new_path)`",
+        path.display()
+    )]
+    TorchScript {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is in no format we know.
+    #[error("{}: unknown format ({found}), expected {UNDERSTOOD}", path.display())]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+        /// How the file starts.
+        found: String,
+    },
+
+    /// The header's length is beyond the file or beyond the format's limit.
+    #[error(
+        "{}: the safetensors header has {found} bytes, expected at most {limit}",
+        path.display()
+    )]
+    SafetensorsHeaderLength {
+        /// The file.
+        path: PathBuf,
+        /// The length declared.
+        found: u64,
+        /// What the file or the format leaves room for.
+        limit: u64,
+    },
+    /// The header is malformed, or contradicts itself.
+    #[error("{}: the safetensors header is malformed", path.display())]
+    SafetensorsHeader {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The data are longer or shorter than the header says.
+    #[error(
+        "{}: the file has {found} bytes of data, its safetensors header announces {expected}",
+        path.display()
+    )]
+    SafetensorsData {
+        /// The file.
+        path: PathBuf,
+        /// Bytes behind the header.
+        found: u64,
+        /// Bytes that the header announces.
+        expected: u64,
+    },
+    /// A tensor's name is one that the safetensors format keeps for itself.
+    #[error("{}: tensor `{tensor}` has a name that safetensors reserves", path.display())]
+    ReservedName {
+        /// The file to be written.
+        path: PathBuf,
+        /// The name.
+        tensor: String,
+    },
+
+    /// The files of a sharded checkpoint do not make one.
+    #[error("{}: the sharded checkpoint is incomplete or malformed", path.display())]
+    Sharded {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<ShardError>,
+    },
+    /// An array of a file of `numpy.savez` cannot be read.
+    #[error("{}: array `{array}` cannot be read", path.display())]
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        array: String,
+        /// What is wrong with it.
+        source: Box<NpyError>,
+    },
+    /// The MessagePack file is malformed, or not as flax writes it.
+    #[error("{}: the MessagePack file is not as flax writes it", path.display())]
+    Msgpack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<MsgpackError>,
+    },
+
+    /// The zip container is damaged, most often cut short.
+    #[error("{}: the zip container is damaged or cut short", path.display())]
+    Zip {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: zip::result::ZipError,
+    },
+    /// A record of the zip file cannot be read, or fails its checksum.
+    #[error("{}: record `{record}` cannot be read", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The record.
+        record: String,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// A record of the zip file is compressed or encrypted.
+    #[error(
+        "{}: record `{record}` is compressed or encrypted, expected it stored plain, as torch.save \
+         and numpy.savez (not savez_compressed) do",
+        path.display()
+    )]
+    CompressedRecord {
+        /// The file.
+        path: PathBuf,
+        /// The record.
+        record: String,
+    },
+    /// A record claims to be longer than the file.
+    #[error("{}: record `{record}` claims {expected} bytes, the file has {found}", path.display())]
+    RecordLength {
+        /// The file.
+        path: PathBuf,
+        /// The record.
+        record: String,
+        /// Bytes there are.
+        found: u64,
+        /// Bytes claimed.
+        expected: u64,
+    },
+    /// Two records have the same name.
+    #[error("{}: two records of the zip file have the same name", path.display())]
+    DuplicateRecord {
+        /// The file.
+        path: PathBuf,
+    },
+    /// More than one pickle in the zip file.
+    #[error("{}: the zip file has {found} records `data.pkl`, expected one", path.display())]
+    SeveralPickles {
+        /// The file.
+        path: PathBuf,
+        /// How many there are.
+        found: usize,
+    },
+    /// The numbers are not little endian.
+    #[error("{}: the byte order is `{found}`, expected `little`", path.display())]
+    ByteOrder {
+        /// The file.
+        path: PathBuf,
+        /// The order declared.
+        found: String,
+    },
+
+    /// The pickle is longer than that of any checkpoint.
+    #[error("{}: the pickle has {found} bytes, expected at most {limit}", path.display())]
+    PickleLength {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The pickle is malformed.
+    #[error("{}: the pickle is malformed", path.display())]
+    Pickle {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: PickleError,
+    },
+    /// The pickle wants Python to import and call something.
+    #[error(
+        "{}: the file wants to call `{name}`, but hankelite never runs code from a checkpoint; \
+         save the tensors only, with `torch.save(model.state_dict(), path)`",
+        path.display()
+    )]
+    ForeignCode {
+        /// The file.
+        path: PathBuf,
+        /// Module and name.
+        name: String,
+    },
+    /// The top object, or a wrapper, is no dictionary.
+    #[error("{}: the file holds a value of type `{found}`, expected a dictionary of tensors", path.display())]
+    NotADict {
+        /// The file.
+        path: PathBuf,
+        /// Python's word for it.
+        found: &'static str,
+    },
+    /// No dictionary of tensors in the file.
+    #[error(
+        "{}: no tensors of a model found (the file has {found}), expected a state dict",
+        path.display()
+    )]
+    NoTensors {
+        /// The file.
+        path: PathBuf,
+        /// The keys there are.
+        found: String,
+    },
+    /// Several dictionaries of tensors and none has a usual name.
+    #[error(
+        "{}: several entries hold tensors ({found}), expected one, or one called \
+         `model_state_dict`, `state_dict`, `model`, `net` or `network`",
+        path.display()
+    )]
+    SeveralStateDicts {
+        /// The file.
+        path: PathBuf,
+        /// The entries.
+        found: String,
+    },
+    /// A list in the state dict holds tensors.
+    #[error(
+        "{}: entry `{entry}` is a `{found}` with tensors in it, expected a tensor or a dictionary",
+        path.display()
+    )]
+    TensorsInside {
+        /// The file.
+        path: PathBuf,
+        /// The entry.
+        entry: String,
+        /// Python's word for it.
+        found: &'static str,
+    },
+    /// A tensor has a key that is neither text nor a number.
+    #[error("{}: a tensor in `{outer}` has a key of type `{found}`, expected text", path.display())]
+    TensorKey {
+        /// The file.
+        path: PathBuf,
+        /// Python's word for the key.
+        found: &'static str,
+        /// The dictionary it stands in; empty for the state dict itself.
+        outer: String,
+    },
+    /// Two tensors have the same flat name.
+    #[error("{}: two tensors are called `{tensor}`", path.display())]
+    DuplicateTensor {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        tensor: String,
+    },
+    /// The description of a tensor is malformed.
+    #[error("{}: tensor `{tensor}` is malformed: it has {found}", path.display())]
+    TensorForm {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What it has.
+        found: &'static str,
+    },
+    /// The elements of a tensor are of a type that is not supported.
+    #[error(
+        "{}: tensor `{tensor}` is stored as `{found}`, expected real elements, integers, booleans \
+         or complex64",
+        path.display()
+    )]
+    TensorStorage {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// PyTorch's name for the storage, type or function.
+        found: String,
+    },
+    /// The bytes of a tensor are missing from the file.
+    #[error("{}: tensor `{tensor}` lies in record `{record}`, which is missing", path.display())]
+    MissingRecord {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The record.
+        record: String,
+    },
+    /// A tensor reaches beyond its storage.
+    #[error(
+        "{}: tensor `{tensor}` of shape {shape:?} reaches beyond its record of {length} bytes",
+        path.display()
+    )]
+    OutsideRecord {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Bytes in the record.
+        length: u64,
+    },
+
+    /// There is no tensor of that name.
+    #[error("{}: there is no tensor `{tensor}`", path.display())]
+    NoSuchTensor {
+        /// The file.
+        path: PathBuf,
+        /// The name asked for.
+        tensor: String,
+    },
+    /// The bytes of a tensor do not fill its shape.
+    #[error("tensor `{tensor}` has {found} bytes, which do not fill shape {shape:?} of {dtype}")]
+    TensorBytes {
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        dtype: Dtype,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// A tensor has another element type than is needed.
+    #[error("tensor `{tensor}` has dtype {found}, expected {expected}")]
+    TensorDtype {
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        found: Dtype,
+        /// The types that would do.
+        expected: &'static str,
+    },
+    /// An integer beyond the signed 64 bits.
+    #[error("tensor `{tensor}` has element {found}, expected at most {}", i64::MAX)]
+    IntegerRange {
+        /// The tensor.
+        tensor: String,
+        /// The element.
+        found: u64,
+    },
+    /// PyTorch has no such element type.
+    #[error("{}: tensor `{tensor}` has dtype {found}, which PyTorch files lack", path.display())]
+    NoTorchDtype {
+        /// The file to be written.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        found: Dtype,
+    },
+    /// The container has no such element type.
+    #[error("{}: tensor `{tensor}` has dtype {found}, which {container} files lack", path.display())]
+    NoDtype {
+        /// The file to be written.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        found: Dtype,
+        /// The container.
+        container: &'static str,
+    },
+    /// A tensor is longer than the container allows.
+    #[error(
+        "{}: tensor `{tensor}` has {found} bytes, more than a MessagePack file can hold in one piece",
+        path.display()
+    )]
+    TensorTooLong {
+        /// The file to be written.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its length.
+        found: usize,
+    },
+    /// The folder to write into does not exist.
+    #[error("{}: the folder {} does not exist", path.display(), folder.display())]
+    MissingFolder {
+        /// The file to be written.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// A device, a pipe or a socket where a file is meant.
+    #[error("{}: is a device or a pipe, expected a regular file", path.display())]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// The file to be written is the one being read.
+    #[error("{}: is being read, expected another path to write to", path.display())]
+    SameFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written; nothing is left of the attempt.
+    #[error("{}: cannot be written", path.display())]
+    Write {
+        /// The file to be written.
+        path: PathBuf,
+        /// What the system reported.
+        source: io::Error,
+    },
+}
+
+impl ArchiveError {
+    /// Whether the message names the file. A tensor in memory does not know where it came from.
+    pub fn names_file(&self) -> bool {
+        !matches!(
+            self,
+            ArchiveError::TensorBytes { .. }
+                | ArchiveError::TensorDtype { .. }
+                | ArchiveError::IntegerRange { .. }
+        )
+    }
+}

@@ -1,0 +1,132 @@
+//! Where a file is to be written: checked before the work, filled beside its place, renamed last.
+
+use std::fs::File;
+use std::io;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::archive::Container;
+use crate::archive_error::ArchiveError;
+use crate::sharded_file::writer::check_place;
+
+/// Whether a file could be written to `path`, which must be none of `inputs`: for a check before
+/// long work. A path of an index, or one without a known ending where an input is a sharded
+/// checkpoint, stands for such a checkpoint, and may be a folder.
+///
+/// # Errors
+/// [`ArchiveError`] when the path is one of the inputs, a folder, a device, or in a missing
+/// folder.
+pub fn check_destination(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveError> {
+    let sharded = match Container::of_path(path) {
+        Some(container) => container == Container::Sharded,
+        None => inputs
+            .iter()
+            .any(|input| input.is_dir() || Container::of_path(input) == Some(Container::Sharded)),
+    };
+    if sharded {
+        return check_place(path, inputs);
+    }
+    Destination::new(path, inputs).map(drop)
+}
+
+/// Writes a small file whole or not at all, replacing one that was there.
+///
+/// # Errors
+/// As [`check_destination`]; [`ArchiveError::Write`].
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
+    let destination = Destination::new(path, &[])?;
+    let failed = |error| destination.failed(error);
+    destination.write(|out| out.write_all(bytes).map_err(failed), |_| Ok(()))
+}
+
+/// A checked place for a file.
+pub(super) struct Destination {
+    /// As the user wrote it, for errors.
+    shown: PathBuf,
+    /// The file itself, with links followed.
+    place: PathBuf,
+}
+
+impl Destination {
+    pub(super) fn new(path: &Path, inputs: &[&Path]) -> Result<Self, ArchiveError> {
+        let shown = path.to_owned();
+        let folder = folder_of(path);
+        if !folder.is_dir() {
+            let (path, folder) = (shown, folder.to_owned());
+            return Err(ArchiveError::MissingFolder { path, folder });
+        }
+        // Only a path that exists has a canonical form. A link is followed, so that it stays.
+        let Ok(place) = path.canonicalize() else {
+            let place = shown.clone();
+            return Ok(Self { shown, place });
+        };
+        if place.is_dir() {
+            return Err(ArchiveError::Folder { path: shown });
+        }
+        if !place.is_file() {
+            return Err(ArchiveError::NotAFile { path: shown });
+        }
+        let same = |input: &&Path| input.canonicalize().is_ok_and(|input| input == place);
+        if inputs.iter().any(same) {
+            return Err(ArchiveError::SameFile { path: shown });
+        }
+        Ok(Self { shown, place })
+    }
+
+    /// Writes the file whole or not at all: `fill` writes it beside its place, `accept` looks at
+    /// it there, and only then is it renamed.
+    pub(super) fn write<E: From<ArchiveError>>(
+        &self,
+        fill: impl FnOnce(&mut BufWriter<&mut File>) -> Result<(), E>,
+        accept: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut temporary = self.temporary().map_err(|error| self.failed(error))?;
+        let mut out = BufWriter::new(temporary.as_file_mut());
+        fill(&mut out)?;
+        let flushed = out.flush();
+        drop(out);
+        let synced = flushed.and_then(|()| temporary.as_file().sync_all());
+        synced.map_err(|error| self.failed(error))?;
+        accept(temporary.path())?;
+        let renamed = temporary.persist(&self.place);
+        renamed
+            .map(drop)
+            .map_err(|error| self.failed(error.error).into())
+    }
+
+    /// A file beside the final place, so that renaming moves no bytes. It goes away when it is
+    /// dropped before that.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".hankelite-").suffix(".part");
+        // The crate's default of 0600 would keep the file from everybody else; from 0666 the
+        // user's umask takes what it takes from any new file.
+        #[cfg(unix)]
+        let open_to_umask = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        #[cfg(unix)]
+        builder.permissions(open_to_umask);
+        builder.tempfile_in(folder_of(&self.place))
+    }
+
+    /// The system's word about this file, without the name of the temporary one.
+    pub(super) fn failed(&self, source: io::Error) -> ArchiveError {
+        let source = match source.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => source,
+        };
+        ArchiveError::Write {
+            path: self.shown.clone(),
+            source,
+        }
+    }
+}
+
+/// The folder that a path is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}

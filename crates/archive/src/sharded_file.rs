@@ -1,0 +1,316 @@
+//! Checkpoints of several safetensors files with an index, as Hugging Face writes them.
+//!
+//! ```text
+//! {"metadata": {"total_size": …}, "weight_map": {"encoder.weight": "model-00001-of-00002.safetensors", …}}
+//! ```
+//!
+//! The headers of all files are read and checked when the index is opened; the bytes of a tensor
+//! are read when they are asked for.
+
+pub(super) mod writer;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use std::{fmt, io};
+
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::archive::{METADATA_KEY, borrowed};
+use crate::archive_error::ArchiveError;
+use crate::safetensors_file;
+use crate::safetensors_file::SafetensorsFile;
+use crate::tensor::{Dtype, RawTensor};
+
+/// What an index is called.
+const INDEX_NAME: &str = "model.safetensors.index.json";
+const INDEX_ENDING: &str = ".index.json";
+/// The longest index that is read: as for the header of a safetensors file.
+const INDEX_LIMIT: u64 = 100_000_000;
+
+/// Why the files of a sharded checkpoint do not make one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// The index is longer than any.
+    #[error("the index has {found} bytes, expected at most {INDEX_LIMIT}")]
+    IndexLength {
+        /// Its length.
+        found: u64,
+    },
+    /// The index is no JSON, or not of the form expected.
+    #[error(
+        "the index is malformed, expected {{\"metadata\": {{…}}, \"weight_map\": {{tensor: file}}}}"
+    )]
+    Index(#[from] serde_json::Error),
+    /// The index names no tensor.
+    #[error("the index names no tensor")]
+    NoTensors,
+    /// A file is to lie elsewhere than beside the index.
+    #[error("the index names the file `{shard}`, expected the name of a file beside the index")]
+    Outside {
+        /// The file named.
+        shard: String,
+    },
+    /// A file is not there.
+    #[error("the file `{shard}` of the index is missing")]
+    Missing {
+        /// The file named.
+        shard: String,
+    },
+    /// A file is in another format.
+    #[error("the file `{shard}` is no safetensors file")]
+    Foreign {
+        /// The file named.
+        shard: String,
+    },
+    /// A tensor is not where the index says.
+    #[error("the index has tensor `{tensor}` in the file `{shard}`, where it is not")]
+    Lacking {
+        /// The tensor.
+        tensor: String,
+        /// The file named.
+        shard: String,
+    },
+    /// A tensor is where the index does not say.
+    #[error("the file `{shard}` has tensor `{tensor}`, which the index has {elsewhere}")]
+    Unlisted {
+        /// The tensor.
+        tensor: String,
+        /// The file it is in.
+        shard: String,
+        /// Where the index has it.
+        elsewhere: String,
+    },
+}
+
+/// An open sharded checkpoint.
+#[derive(Debug)]
+pub(super) struct ShardedFile {
+    index: PathBuf,
+    /// By file name.
+    shards: BTreeMap<String, SafetensorsFile>,
+    /// The file of each tensor.
+    weight_map: BTreeMap<String, String>,
+    metadata: Map<String, Value>,
+}
+
+/// Whether a path is that of an index, by its ending.
+pub(super) fn is_index(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.to_ascii_lowercase().ends_with(INDEX_ENDING))
+}
+
+/// Whether a file that starts with these bytes can be a JSON object.
+pub(super) fn is_json(start: &[u8]) -> bool {
+    start.trim_ascii_start().first() == Some(&b'{')
+}
+
+/// The path itself; for a folder, that of the index in it.
+pub(super) fn index_in(path: &Path) -> Result<PathBuf, ArchiveError> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let read = |source| ArchiveError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let usual = path.join(INDEX_NAME);
+    if usual.is_file() {
+        return Ok(usual);
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read)? {
+        let entry = entry.map_err(read)?.path();
+        if is_index(&entry) {
+            found.push(entry);
+        }
+    }
+    match found.pop() {
+        Some(only) if found.is_empty() => Ok(only),
+        _ => Err(ArchiveError::Folder {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    #[serde(default)]
+    metadata: Option<Map<String, Value>>,
+    #[serde(deserialize_with = "each_once")]
+    weight_map: BTreeMap<String, String>,
+}
+
+impl ShardedFile {
+    /// Reads the index and the headers of all files, and compares them.
+    pub(super) fn open(path: &Path, file: File) -> Result<ShardedFile, ArchiveError> {
+        let index = read_index(path, file)?;
+        let wrong = |source| wrong(path, source);
+        if index.weight_map.is_empty() {
+            return Err(wrong(ShardError::NoTensors));
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut shards = BTreeMap::new();
+        for shard in index.weight_map.values() {
+            if !shards.contains_key(shard) {
+                let file = open_shard(folder, shard).map_err(|error| match error {
+                    OpenError::Shard(source) => wrong(source),
+                    OpenError::Archive(error) => error,
+                })?;
+                shards.insert(shard.clone(), file);
+            }
+        }
+        let sharded = ShardedFile {
+            index: path.to_owned(),
+            shards,
+            weight_map: index.weight_map,
+            metadata: index.metadata.unwrap_or_default(),
+        };
+        sharded.check().map_err(wrong)?;
+        Ok(sharded)
+    }
+
+    /// The index and the files have the same tensors in the same places.
+    fn check(&self) -> Result<(), ShardError> {
+        for (tensor, shard) in &self.weight_map {
+            if !self.shards[shard].contains(tensor) {
+                let (tensor, shard) = (tensor.clone(), shard.clone());
+                return Err(ShardError::Lacking { tensor, shard });
+            }
+        }
+        for (shard, file) in &self.shards {
+            for (tensor, ..) in file.tensors() {
+                let elsewhere = match self.weight_map.get(tensor) {
+                    Some(listed) if listed == shard => continue,
+                    Some(listed) => format!("in the file `{listed}`"),
+                    None => "nowhere".to_owned(),
+                };
+                return Err(ShardError::Unlisted {
+                    tensor: tensor.to_owned(),
+                    shard: shard.clone(),
+                    elsewhere,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every tensor's header.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
+        self.shards.values().flat_map(SafetensorsFile::tensors)
+    }
+
+    /// Reads one tensor; `None` when there is none of that name.
+    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
+        self.shards[self.weight_map.get(name)?].tensor(name)
+    }
+
+    /// Our own text.
+    pub(super) fn metadata(&self) -> Option<&str> {
+        self.metadata.get(METADATA_KEY).and_then(Value::as_str)
+    }
+
+    /// The texts in the headers of all files; of a key that stands in several, the first.
+    pub(super) fn texts(&self) -> BTreeMap<&str, &str> {
+        let mut texts = BTreeMap::new();
+        for file in self.shards.values().rev() {
+            texts.extend(borrowed(file.texts()));
+        }
+        texts
+    }
+
+    /// Where the files lie.
+    pub(super) fn shard_paths(&self) -> impl Iterator<Item = &Path> {
+        self.shards.values().map(SafetensorsFile::path)
+    }
+}
+
+fn read_index(path: &Path, file: File) -> Result<Index, ArchiveError> {
+    let read = |source| ArchiveError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let found = file.metadata().map_err(read)?.len();
+    if found > INDEX_LIMIT {
+        return Err(wrong(path, ShardError::IndexLength { found }));
+    }
+    let mut text = Vec::new();
+    file.take(INDEX_LIMIT)
+        .read_to_end(&mut text)
+        .map_err(read)?;
+    serde_json::from_slice(&text).map_err(|error| wrong(path, error.into()))
+}
+
+fn wrong(path: &Path, source: ShardError) -> ArchiveError {
+    ArchiveError::Sharded {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+enum OpenError {
+    Shard(ShardError),
+    Archive(ArchiveError),
+}
+
+fn open_shard(folder: &Path, shard: &str) -> Result<SafetensorsFile, OpenError> {
+    let name = || shard.to_owned();
+    let mut components = Path::new(shard).components();
+    let first = components.next();
+    // A backslash is a separator elsewhere.
+    let plain = matches!(first, Some(Component::Normal(only)) if only == OsStr::new(shard));
+    if !plain || components.next().is_some() || shard.contains('\\') {
+        return Err(OpenError::Shard(ShardError::Outside { shard: name() }));
+    }
+    let path = folder.join(shard);
+    let read = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => OpenError::Shard(ShardError::Missing { shard: name() }),
+        _ => OpenError::Archive(ArchiveError::Read {
+            path: path.clone(),
+            source,
+        }),
+    };
+    if !std::fs::metadata(&path).map_err(read)?.is_file() {
+        return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
+    }
+    let mut start = Vec::new();
+    let file = File::open(&path).map_err(read)?;
+    (&file).take(9).read_to_end(&mut start).map_err(read)?;
+    if !safetensors_file::is_safetensors(&start) {
+        return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
+    }
+    SafetensorsFile::open(&path, file).map_err(OpenError::Archive)
+}
+
+/// A map of texts; JSON itself would let the last of several equal keys win.
+fn each_once<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Once;
+    impl<'de> Visitor<'de> for Once {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object of file names")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut all = BTreeMap::new();
+            while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
+                if all.contains_key(&tensor) {
+                    return Err(A::Error::custom(format!(
+                        "two entries for tensor `{tensor}`"
+                    )));
+                }
+                all.insert(tensor, shard);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_map(Once)
+}

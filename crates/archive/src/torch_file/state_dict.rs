@@ -1,0 +1,542 @@
+//! The state dict inside a pickle: which dictionary it is, which tensors are in
+//! it, where their elements lie, and what stands beside it.
+
+mod tensors;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use crate::archive_error::ArchiveError;
+use crate::pickle::{Budget, Call, Dict, Id, PickleError, Plain, Value, Values};
+use crate::torch_file::settings::Settings;
+use crate::torch_file::{Document, Item, STORAGES, Setting, StoredTensor, UNTYPED};
+use crate::zip_records::Record;
+
+/// Keys under which training scripts keep the weights, most telling first.
+const WRAPPERS: [&str; 7] = [
+    "model_state_dict",
+    "state_dict",
+    "model",
+    "net",
+    "network",
+    "weights",
+    "params",
+];
+/// Wrappers inside wrappers that are followed.
+const WRAPPER_DEPTH: usize = 3;
+
+/// Calls that stand for a tensor.
+const TENSOR_CALLS: [&str; 4] = [
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_qtensor",
+];
+
+/// Calls that wrap a tensor, given as their first argument.
+const PARAMETER_CALLS: [&str; 2] = [
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+];
+
+/// Element types that no tensor here can have, and quantisation schemes: an
+/// error names the tensor, or they stand beside the weights.
+const OTHER_TYPES: [&str; 12] = [
+    "complex32",
+    "complex128",
+    "quint8",
+    "qint8",
+    "qint32",
+    "quint4x2",
+    "quint2x4",
+    "per_tensor_affine",
+    "per_tensor_symmetric",
+    "per_channel_affine",
+    "per_channel_symmetric",
+    "per_channel_affine_float_qparams",
+];
+
+/// Names that stand beside weights in ordinary files. They are kept as records
+/// of what was asked for, and what they make up is left out when writing.
+const INERT: [&str; 48] = [
+    "torch.Size",
+    "torch.device",
+    "torch.serialization._get_layout",
+    "collections.OrderedDict",
+    "collections.Counter",
+    "collections.defaultdict",
+    "collections.deque",
+    "_codecs.encode",
+    "__builtin__.set",
+    "__builtin__.frozenset",
+    "__builtin__.complex",
+    "__builtin__.bytearray",
+    "__builtin__.dict",
+    "__builtin__.list",
+    "builtins.set",
+    "builtins.frozenset",
+    "builtins.complex",
+    "builtins.bytearray",
+    "builtins.dict",
+    "builtins.list",
+    "__builtin__.bool",
+    "__builtin__.long",
+    "__builtin__.unicode",
+    "__builtin__.float",
+    "__builtin__.int",
+    "__builtin__.object",
+    "__builtin__.str",
+    "__builtin__.tuple",
+    "__builtin__.type",
+    "__builtin__.slice",
+    "__builtin__.range",
+    "builtins.bool",
+    "builtins.float",
+    "builtins.int",
+    "builtins.object",
+    "builtins.str",
+    "builtins.tuple",
+    "builtins.type",
+    "builtins.slice",
+    "builtins.range",
+    "numpy.dtype",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+    "argparse.Namespace",
+    "pathlib.PosixPath",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
+    "lightning_fabric.utilities.data.AttributeDict",
+    "lightning.fabric.utilities.data.AttributeDict",
+];
+
+/// Modules that a file of weights has no honest use for: what is in them runs programs, loads code
+/// or looks around in Python itself. Nothing is run here, but the next reader of the file may.
+const FORBIDDEN: [&str; 21] = [
+    "__builtin__",
+    "builtins",
+    "code",
+    "commands",
+    "ctypes",
+    "importlib",
+    "marshal",
+    "multiprocessing",
+    "nt",
+    "os",
+    "pickle",
+    "pip",
+    "posix",
+    "pty",
+    "runpy",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "webbrowser",
+];
+
+/// Whether a name may stand in the pickle. Any class may, since it is only a name here.
+fn allowed(name: &str) -> bool {
+    let package = name.split('.').next().unwrap_or(name);
+    is_known(name) || !FORBIDDEN.contains(&package)
+}
+
+/// Whether it is understood what a name stands for.
+fn is_known(name: &str) -> bool {
+    INERT.contains(&name)
+        || TENSOR_CALLS.contains(&name)
+        || PARAMETER_CALLS.contains(&name)
+        || name.strip_prefix("torch.").is_some_and(is_type_name)
+}
+
+/// Whether a name in `torch` is that of a storage class, an element type or a
+/// quantisation scheme.
+fn is_type_name(name: &str) -> bool {
+    let typed = STORAGES.iter().map(|(_, dtype, _)| *dtype);
+    let mut known = typed
+        .chain(UNTYPED.map(|(dtype, _)| dtype))
+        .chain(OTHER_TYPES);
+    name.ends_with("Storage") || known.any(|known| known == name)
+}
+
+/// What the pickle says about the model and what stands beside it.
+#[derive(Debug)]
+pub(super) struct StateDict {
+    pub(super) document: Document,
+    /// Every tensor of the model under its flat name.
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
+    /// Keys from the top object to the state dict, joined by dots.
+    pub(super) wrapper: Option<String>,
+    /// What will be left out when the file is written.
+    pub(super) notes: Vec<String>,
+    /// The settings of the training run.
+    pub(super) settings: BTreeMap<String, Setting>,
+}
+
+impl StateDict {
+    /// Reads the pickle and checks every tensor of the model against its record.
+    pub(super) fn read(
+        path: &Path,
+        pickle: &[u8],
+        records: &BTreeMap<String, Record>,
+        prefix: &str,
+    ) -> Result<StateDict, ArchiveError> {
+        let values = Values::read(pickle, allowed).map_err(|error| pickle_error(path, error))?;
+        let mut reading = Reading {
+            path,
+            values: &values,
+            records,
+            prefix,
+            budget: Budget::new(),
+            tensors: BTreeMap::new(),
+            notes: Vec::new(),
+        };
+        let wrapper = reading.choose()?;
+        let document = reading.document(values.root(), &wrapper)?;
+        let read = Settings::read(&values, &mut reading.budget);
+        let settings = read.map_err(|error| pickle_error(path, error))?;
+        reading.notes.extend(settings.note());
+        Ok(StateDict {
+            document,
+            tensors: reading.tensors,
+            wrapper: (!wrapper.is_empty()).then(|| wrapper.join(".")),
+            notes: reading.notes,
+            settings: settings.found,
+        })
+    }
+}
+
+fn pickle_error(path: &Path, error: PickleError) -> ArchiveError {
+    let path = path.to_owned();
+    match error {
+        PickleError::Global { name, .. } => ArchiveError::ForeignCode { path, name },
+        source => ArchiveError::Pickle { path, source },
+    }
+}
+
+/// The way from the values of a pickle to a document.
+struct Reading<'a> {
+    path: &'a Path,
+    values: &'a Values,
+    records: &'a BTreeMap<String, Record>,
+    prefix: &'a str,
+    budget: Budget,
+    tensors: BTreeMap<String, StoredTensor>,
+    notes: Vec<String>,
+}
+
+impl<'a> Reading<'a> {
+    /// Finds the state dict: the keys that lead to it from the top object.
+    fn choose(&mut self) -> Result<Vec<String>, ArchiveError> {
+        let mut wrapper = Vec::new();
+        let mut at = self.values.root();
+        while wrapper.len() < WRAPPER_DEPTH {
+            let dict = self.dict(at)?;
+            let direct = dict.entries.iter().any(|(_, value)| self.is_tensor(*value));
+            if direct && !wrapper.is_empty() {
+                break;
+            }
+            let groups = self.groups(dict)?;
+            let known = WRAPPERS.iter().find_map(|name| groups.get_key_value(name));
+            let next = match known {
+                Some(known) => Some(known),
+                None if direct || !wrapper.is_empty() => None,
+                None => Some(self.only_group(dict, &groups)?),
+            };
+            let Some((name, value)) = next else { break };
+            wrapper.push((*name).to_owned());
+            at = *value;
+        }
+        Ok(wrapper)
+    }
+
+    /// Entries of a dictionary that are dictionaries with tensors in them.
+    fn groups(&mut self, dict: &'a Dict) -> Result<BTreeMap<&'a str, Id>, ArchiveError> {
+        let mut groups = BTreeMap::new();
+        for (key, value) in &dict.entries {
+            let Some(key) = self.values.text(*key) else {
+                continue;
+            };
+            let is_dict = matches!(self.values.get(*value), Value::Dict(_));
+            if is_dict && !key.starts_with("optimizer") && self.count_tensors(*value)? > 0 {
+                groups.insert(key, *value);
+            }
+        }
+        Ok(groups)
+    }
+
+    fn only_group<'b>(
+        &self,
+        dict: &Dict,
+        groups: &'b BTreeMap<&'a str, Id>,
+    ) -> Result<(&'b &'a str, &'b Id), ArchiveError> {
+        let mut all = groups.iter();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => Err(ArchiveError::NoTensors {
+                path: self.path.to_owned(),
+                found: self.key_list(dict),
+            }),
+            _ => Err(ArchiveError::SeveralStateDicts {
+                path: self.path.to_owned(),
+                found: list(groups.keys().copied()),
+            }),
+        }
+    }
+
+    fn key_list(&self, dict: &Dict) -> String {
+        let keys = dict.entries.iter();
+        list(keys.map(|(key, _)| {
+            let kind = self.values.get(*key).kind();
+            self.values.text(*key).unwrap_or(kind)
+        }))
+    }
+
+    fn dict(&self, id: Id) -> Result<&'a Dict, ArchiveError> {
+        match self.values.get(id) {
+            Value::Dict(dict) => Ok(dict),
+            _ if self.foreign(id).is_some() => Err(self.foreign_code(id)),
+            other => Err(ArchiveError::NotADict {
+                path: self.path.to_owned(),
+                found: if self.is_tensor(id) {
+                    "Tensor"
+                } else {
+                    other.kind()
+                },
+            }),
+        }
+    }
+
+    /// The name of a class or function that is not understood, if the value is made by one.
+    fn foreign(&self, id: Id) -> Option<&'a str> {
+        let name = match self.values.get(id) {
+            Value::Global(name) => name,
+            Value::Call(call) => self.values.class(call),
+            _ => return None,
+        };
+        (!is_known(name)).then_some(name)
+    }
+
+    fn foreign_code(&self, id: Id) -> ArchiveError {
+        ArchiveError::ForeignCode {
+            path: self.path.to_owned(),
+            name: self.foreign(id).unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn is_tensor(&self, id: Id) -> bool {
+        self.call(id).is_some_and(|call| {
+            let function = call.function.as_str();
+            TENSOR_CALLS.contains(&function) || PARAMETER_CALLS.contains(&function)
+        })
+    }
+
+    fn call(&self, id: Id) -> Option<&'a Call> {
+        match self.values.get(id) {
+            Value::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// Tensors anywhere inside a value.
+    fn count_tensors(&mut self, id: Id) -> Result<usize, ArchiveError> {
+        let mut seen = HashSet::from([id]);
+        let mut open = vec![id];
+        let mut count = 0;
+        while let Some(id) = open.pop() {
+            self.step()?;
+            if self.is_tensor(id) {
+                count += 1;
+                continue;
+            }
+            for child in self.values.children(id) {
+                if seen.insert(child) {
+                    open.push(child);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn step(&mut self) -> Result<(), ArchiveError> {
+        let paid = self.budget.step();
+        paid.map_err(|error| pickle_error(self.path, error))
+    }
+
+    fn plain(&mut self, id: Id) -> Result<Option<Plain>, ArchiveError> {
+        let plain = self.values.plain(id, &mut self.budget);
+        plain.map_err(|error| pickle_error(self.path, error))
+    }
+
+    /// Cuts a dictionary on the way to the state dict.
+    fn document(&mut self, id: Id, wrapper: &[String]) -> Result<Document, ArchiveError> {
+        let Some((next, rest)) = wrapper.split_first() else {
+            return self.state_dict(id, "");
+        };
+        let dict = self.dict(id)?;
+        let mut document = self.empty_document(dict, "")?;
+        for (key, value) in &dict.entries {
+            let item = if self.values.text(*key) == Some(next) {
+                Some(Item::Document(self.document(*value, rest)?))
+            } else {
+                self.sibling(*key, *value)?.map(Item::Plain)
+            };
+            self.keep(&mut document, *key, item)?;
+        }
+        Ok(document)
+    }
+
+    fn empty_document(&mut self, dict: &Dict, name: &str) -> Result<Document, ArchiveError> {
+        let attributes = match dict.attributes {
+            Some(id) => self.plain(id)?,
+            None => None,
+        };
+        if dict.attributes.is_some() && attributes.is_none() {
+            let holder = if name.is_empty() {
+                "the state dict"
+            } else {
+                name
+            };
+            self.notes.push(format!(
+                "attributes of `{holder}` are Python objects and are left out of what is written"
+            ));
+        }
+        Ok(Document {
+            ordered: dict.ordered,
+            items: Vec::new(),
+            attributes,
+        })
+    }
+
+    fn keep(
+        &mut self,
+        document: &mut Document,
+        key: Id,
+        item: Option<Item>,
+    ) -> Result<(), ArchiveError> {
+        let Some(item) = item else { return Ok(()) };
+        match self.plain(key)?.filter(Plain::is_hashable) {
+            Some(key) => document.items.push((key, item)),
+            None => self.leave_out(key, "is no plain key and"),
+        }
+        Ok(())
+    }
+
+    /// Plain data beside the state dict; everything else is set aside.
+    fn sibling(&mut self, key: Id, value: Id) -> Result<Option<Plain>, ArchiveError> {
+        let tensors = self.count_tensors(value)?;
+        let optimizer = self.is_optimizer(key);
+        if tensors > 0 || optimizer {
+            let plural = if tensors == 1 { "" } else { "s" };
+            let reason = format!("({tensors} tensor{plural}) is not part of the model and");
+            self.leave_out(key, &reason);
+            return Ok(None);
+        }
+        let plain = self.plain(value)?;
+        if plain.is_none() {
+            self.leave_out(key, "holds Python objects and");
+        }
+        Ok(plain)
+    }
+
+    fn is_optimizer(&self, key: Id) -> bool {
+        let text = self.values.text(key);
+        text.is_some_and(|text| text.starts_with("optimizer"))
+    }
+
+    fn leave_out(&mut self, key: Id, reason: &str) {
+        let kind = self.values.get(key).kind();
+        let name = self.values.text(key).unwrap_or(kind);
+        let note = format!("`{name}` {reason} is left out of what is written");
+        self.notes.push(note);
+    }
+
+    /// Reads the state dict or a dictionary inside it. Names are joined by dots.
+    fn state_dict(&mut self, id: Id, name: &str) -> Result<Document, ArchiveError> {
+        let entered = self.budget.enter();
+        entered.map_err(|error| pickle_error(self.path, error))?;
+        let dict = self.dict(id)?;
+        let mut document = self.empty_document(dict, name)?;
+        for (key, value) in &dict.entries {
+            let item = self.state_item(*key, *value, name)?;
+            self.keep(&mut document, *key, item)?;
+        }
+        self.budget.leave();
+        Ok(document)
+    }
+
+    fn state_item(
+        &mut self,
+        key: Id,
+        value: Id,
+        outer: &str,
+    ) -> Result<Option<Item>, ArchiveError> {
+        if self.is_tensor(value) {
+            let name = self.flat_name(outer, key)?;
+            let stored = self.tensor(value, &name)?;
+            if self.tensors.insert(name.clone(), stored).is_some() {
+                return Err(ArchiveError::DuplicateTensor {
+                    path: self.path.to_owned(),
+                    tensor: name,
+                });
+            }
+            return Ok(Some(Item::Tensor(name)));
+        }
+        // What PyTorch makes among the weights may be a tensor of a kind that is not understood.
+        if self
+            .foreign(value)
+            .is_some_and(|name| name.starts_with("torch"))
+        {
+            return Err(self.foreign_code(value));
+        }
+        let is_dict = matches!(self.values.get(value), Value::Dict(_));
+        if outer.is_empty() && self.is_optimizer(key) || self.count_tensors(value)? == 0 {
+            return Ok(self.sibling(key, value)?.map(Item::Plain));
+        }
+        let name = self.flat_name(outer, key)?;
+        if !is_dict {
+            return Err(ArchiveError::TensorsInside {
+                path: self.path.to_owned(),
+                entry: name,
+                found: self.values.get(value).kind(),
+            });
+        }
+        Ok(Some(Item::Document(self.state_dict(value, &name)?)))
+    }
+
+    fn flat_name(&self, outer: &str, key: Id) -> Result<String, ArchiveError> {
+        let key = match self.values.get(key) {
+            Value::Text(text) => text.clone(),
+            Value::Int(number) => number.to_string(),
+            other => {
+                return Err(ArchiveError::TensorKey {
+                    path: self.path.to_owned(),
+                    found: other.kind(),
+                    outer: outer.to_owned(),
+                });
+            }
+        };
+        if outer.is_empty() {
+            return Ok(key);
+        }
+        Ok(format!("{outer}.{key}"))
+    }
+}
+
+/// Up to twenty names in backticks.
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 20;
+    let all: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    let shown = all.iter().take(SHOWN).map(String::as_str);
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN {
+        text.push_str(&format!(" and {} more", all.len() - SHOWN));
+    }
+    if text.is_empty() {
+        text.push_str("no keys");
+    }
+    text
+}
+
+#[cfg(test)]
+pub(super) mod tests;

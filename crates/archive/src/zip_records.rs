@@ -1,0 +1,150 @@
+//! The records of a zip file that stores them plain, as `torch.save` and `numpy.savez` do.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::archive_error::ArchiveError;
+
+/// A record of a zip file.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) index: usize,
+    pub(super) length: u64,
+}
+
+/// An open zip file.
+pub(super) type Zip = ZipArchive<BufReader<File>>;
+
+/// Whether a file that starts with these bytes can be a zip file.
+pub(super) fn is_zip(start: &[u8]) -> bool {
+    start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06")
+}
+
+/// Reads the directory of a zip file.
+pub(super) fn open_zip(path: &Path, file: File) -> Result<Zip, ArchiveError> {
+    Zip::new(BufReader::new(file)).map_err(|source| ArchiveError::Zip {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Every record by its name; no two may share one.
+pub(super) fn list_records(
+    path: &Path,
+    zip: &mut Zip,
+) -> Result<BTreeMap<String, Record>, ArchiveError> {
+    let zip_error = |source| ArchiveError::Zip {
+        path: path.to_owned(),
+        source,
+    };
+    if zip.has_duplicate_names() {
+        return Err(ArchiveError::DuplicateRecord {
+            path: path.to_owned(),
+        });
+    }
+    let mut records = BTreeMap::new();
+    for index in 0..zip.len() {
+        let entry = zip.by_index_data(index).map_err(zip_error)?;
+        let name = entry.name().map_err(zip_error)?.into_owned();
+        let record = Record {
+            name: name.clone(),
+            index,
+            length: entry.size(),
+        };
+        records.insert(name, record);
+    }
+    Ok(records)
+}
+
+/// A record that is text.
+pub(super) fn read_text(
+    path: &Path,
+    zip: &mut Zip,
+    record: &Record,
+) -> Result<String, ArchiveError> {
+    let bytes = read_record(path, zip, record)?;
+    String::from_utf8(bytes).map_err(|error| {
+        record_error(
+            path,
+            record,
+            io::Error::new(io::ErrorKind::InvalidData, error),
+        )
+    })
+}
+
+/// Reads a whole record; the zip crate then compares its checksum.
+pub(super) fn read_record(
+    path: &Path,
+    zip: &mut Zip,
+    record: &Record,
+) -> Result<Vec<u8>, ArchiveError> {
+    check_stored(path, zip, record)?;
+    read_all(zip, record).map_err(|source| record_error(path, record, source))
+}
+
+fn read_all(zip: &mut Zip, record: &Record) -> io::Result<Vec<u8>> {
+    let mut entry = zip.by_index(record.index)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(record.length).unwrap_or(0));
+    entry.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 != record.length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// A record that is compressed, encrypted or longer than the file cannot be read.
+pub(super) fn check_stored(
+    path: &Path,
+    zip: &mut Zip,
+    record: &Record,
+) -> Result<(), ArchiveError> {
+    let zip_error = |source| ArchiveError::Zip {
+        path: path.to_owned(),
+        source,
+    };
+    let entry = zip.by_index_data(record.index).map_err(zip_error)?;
+    if entry.compression() != CompressionMethod::Stored || entry.encrypted() {
+        return Err(ArchiveError::CompressedRecord {
+            path: path.to_owned(),
+            record: record.name.clone(),
+        });
+    }
+    // The directory lies behind the records.
+    let room = zip.central_directory_start();
+    if record.length > room {
+        return Err(ArchiveError::RecordLength {
+            path: path.to_owned(),
+            record: record.name.clone(),
+            found: room,
+            expected: record.length,
+        });
+    }
+    Ok(())
+}
+
+/// Reads a part of a record, which [`check_stored`] has seen.
+pub(super) fn read_range(
+    zip: &mut Zip,
+    index: usize,
+    start: u64,
+    bytes: &mut [u8],
+) -> io::Result<()> {
+    let mut entry = zip.by_index_seek(index)?;
+    entry.seek(SeekFrom::Start(start))?;
+    entry.read_exact(bytes)
+}
+
+/// What the system said about a record.
+pub(super) fn record_error(path: &Path, record: &Record, source: io::Error) -> ArchiveError {
+    ArchiveError::Record {
+        path: path.to_owned(),
+        record: record.name.clone(),
+        source,
+    }
+}

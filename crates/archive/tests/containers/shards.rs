@@ -1,0 +1,270 @@
+//! Sharded safetensors files.
+
+use std::fs;
+use std::path::Path;
+
+use hankelite_archive::{
+    Archive, ArchiveError, Container, RawTensor, check_destination, write_arrays,
+};
+use tempfile::TempDir;
+
+use crate::{all, chain, common, fixture, open, unchanged};
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The fixture, to be spoilt.
+fn copy() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture("sharded")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    folder
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn all_shards_are_one_archive() {
+    let expected = all(&open(&common::here("data/s4d_classifier.safetensors")));
+    for path in [fixture("sharded"), fixture("sharded").join(INDEX)] {
+        let archive = open(&path);
+        assert_eq!(archive.container(), Container::Sharded);
+        assert_eq!(archive.path(), fixture("sharded").join(INDEX));
+        assert_eq!(all(&archive), expected);
+    }
+}
+
+#[test]
+fn an_unchanged_sharded_checkpoint_is_written_as_it_was() {
+    let outer = tempfile::tempdir().unwrap();
+    let archive = open(&fixture("sharded"));
+    let place = outer.path().join("new");
+    let container = Container::Sharded;
+    // A folder that is made, one that is there, and an index in it.
+    for path in [place.clone(), place.clone(), place.join(INDEX)] {
+        archive.write(&path, container, &unchanged(), "").unwrap();
+        assert_eq!(files(&place), files(&fixture("sharded")));
+        for name in files(&place) {
+            let (ours, theirs) = (place.join(&name), fixture("sharded").join(&name));
+            let (ours, theirs) = (open_or_text(&ours), open_or_text(&theirs));
+            assert_eq!(ours, theirs, "{name}");
+        }
+        assert_eq!(files(outer.path()), ["new"]);
+    }
+}
+
+/// The text of an index, or the tensors of a file.
+fn open_or_text(path: &Path) -> String {
+    match path.extension().is_some_and(|ending| ending == "json") {
+        true => fs::read_to_string(path).unwrap(),
+        false => format!("{:?}", all(&open(path))),
+    }
+}
+
+#[test]
+fn a_changed_tensor_stays_in_its_shard_and_sizes_follow() {
+    let outer = tempfile::tempdir().unwrap();
+    let archive = open(&fixture("sharded"));
+    let name = "s4_layers.1.kernel.C";
+    let old = archive.tensor(name).unwrap();
+    let tensor = RawTensor::from_f64(old.dtype, vec![4, 1, 2], &[0.5; 8]);
+    let changed = [(name.to_owned(), tensor.clone())].into();
+    let place = outer.path().join("new").join("other.index.json");
+    fs::create_dir(outer.path().join("new")).unwrap();
+    archive
+        .write(&place, Container::Sharded, &changed, "{\"our\":\"text\"}")
+        .unwrap();
+    let again = open(&place);
+    assert_eq!(again.tensor(name).unwrap(), tensor);
+    assert_eq!(again.metadata(), Some("{\"our\":\"text\"}"));
+    let index = common::json(&place);
+    let shard = &index["weight_map"][name];
+    assert_eq!(*shard, common::json(archive.path())["weight_map"][name]);
+    let size: usize = all(&again).values().map(|tensor| tensor.bytes.len()).sum();
+    assert_eq!(index["metadata"]["total_size"], size);
+    assert!(open(&outer.path().join("new").join(shard.as_str().unwrap())).contains(name));
+}
+
+#[test]
+fn a_sharded_checkpoint_becomes_one_file_and_one_file_a_sharded_checkpoint() {
+    let outer = tempfile::tempdir().unwrap();
+    let archive = open(&fixture("sharded"));
+    let single = outer.path().join("one.safetensors");
+    archive
+        .write(&single, Container::Safetensors, &unchanged(), "")
+        .unwrap();
+    let single = open(&single);
+    assert_eq!(all(&single), all(&archive));
+    let index = outer.path().join("many.index.json");
+    single
+        .write(&index, Container::Sharded, &unchanged(), "")
+        .unwrap();
+    assert_eq!(all(&open(&index)), all(&archive));
+    assert!(
+        outer
+            .path()
+            .join("model-00001-of-00001.safetensors")
+            .exists()
+    );
+}
+
+const FIRST: &str = "model-00001-of-00003.safetensors";
+const SECOND: &str = "model-00002-of-00003.safetensors";
+
+#[test]
+fn each_fault_of_an_index_has_its_message() {
+    let beside = "expected the name of a file beside the index";
+    let twice = "two entries for tensor `decoder.weight`";
+    let cases = [
+        (FIRST, "../model.safetensors", beside),
+        (FIRST, "/etc/passwd", beside),
+        (FIRST, SECOND, "where it is not"),
+        (
+            FIRST,
+            "no.safetensors",
+            "`no.safetensors` of the index is missing",
+        ),
+        (FIRST, INDEX, "is no safetensors file"),
+        ("\"decoder.bias\"", "\"decoder.other\"", "where it is not"),
+        ("\"decoder.bias\"", "\"decoder.weight\"", twice),
+        ("weight_map", "weights", "weight_map"),
+    ];
+    for (from, to, expected) in cases {
+        let folder = copy();
+        let index = folder.path().join(INDEX);
+        let text = fs::read_to_string(&index).unwrap();
+        assert!(text.contains(from));
+        fs::write(&index, text.replace(from, to)).unwrap();
+        let found = chain(&Archive::open(folder.path()).unwrap_err());
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+}
+
+#[test]
+fn each_fault_of_the_shards_has_its_message() {
+    type Spoil = fn(&Path);
+    let spoils: [(Spoil, &str); 3] = [
+        (remove_second, "is missing"),
+        (
+            add_second_to_first,
+            "which the index has in the file `model-00002-of-00003.safetensors`",
+        ),
+        (empty_index, "names no tensor"),
+    ];
+    for (spoil, expected) in spoils {
+        let folder = copy();
+        spoil(folder.path());
+        let found = chain(&Archive::open(folder.path()).unwrap_err());
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
+fn remove_second(folder: &Path) {
+    fs::remove_file(folder.join(SECOND)).unwrap();
+}
+
+fn add_second_to_first(folder: &Path) {
+    let mut tensors = all(&open(&folder.join(FIRST)));
+    tensors.extend(all(&open(&folder.join(SECOND))));
+    let arrays = tensors.iter();
+    let arrays: Vec<_> = arrays
+        .map(|(name, tensor)| (name.as_str(), tensor.clone()))
+        .collect();
+    write_arrays(&folder.join(FIRST), &arrays).unwrap();
+}
+
+fn empty_index(folder: &Path) {
+    fs::write(folder.join(INDEX), "{\"weight_map\": {}}").unwrap();
+}
+
+#[test]
+fn a_failed_write_leaves_nothing_and_no_input_is_overwritten() {
+    let folder = copy();
+    let archive = open(folder.path());
+    let before = files(folder.path());
+    let container = Container::Sharded;
+    for path in [
+        folder.path().to_owned(),
+        folder.path().join("again.index.json"),
+    ] {
+        let error = archive
+            .write(&path, container, &unchanged(), "")
+            .unwrap_err();
+        assert!(matches!(error, ArchiveError::SameFile { .. }), "{error}");
+    }
+    // A file that can no longer be read ends the work when others are already written.
+    let last = folder.path().join("model-00003-of-00003.safetensors");
+    fs::File::options()
+        .write(true)
+        .open(&last)
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    let outer = tempfile::tempdir().unwrap();
+    for path in [outer.path().join("new"), outer.path().to_owned()] {
+        let error = archive
+            .write(&path, container, &unchanged(), "")
+            .unwrap_err();
+        assert!(matches!(error, ArchiveError::Read { .. }), "{error}");
+        assert!(files(outer.path()).is_empty());
+    }
+    assert_eq!(files(folder.path()), before);
+    let error = archive.write(
+        &outer.path().join("no/x.index.json"),
+        container,
+        &unchanged(),
+        "",
+    );
+    assert!(matches!(error, Err(ArchiveError::MissingFolder { .. })));
+    let file = outer.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let error = archive
+        .write(&file, container, &unchanged(), "")
+        .unwrap_err();
+    assert!(matches!(error, ArchiveError::NotAFolder { .. }), "{error}");
+}
+
+#[test]
+fn places_are_checked_before_the_work() {
+    let (source, outer) = (copy(), tempfile::tempdir().unwrap());
+    let (inside, outside) = (source.path(), outer.path());
+    for input in [inside.to_owned(), inside.join(INDEX)] {
+        let check = |path: &Path| check_destination(path, &[&input]);
+        check(&outside.join("new")).unwrap();
+        check(outside).unwrap();
+        check(&outside.join("x.index.json")).unwrap();
+        check(&outside.join("x.safetensors")).unwrap();
+        assert!(matches!(check(inside), Err(ArchiveError::SameFile { .. })));
+        let same = check(&inside.join(INDEX));
+        assert!(matches!(same, Err(ArchiveError::SameFile { .. })));
+        let missing = check(&outside.join("no/new"));
+        assert!(matches!(missing, Err(ArchiveError::MissingFolder { .. })));
+    }
+    let single = check_destination(outside, &[Path::new("x.pth")]);
+    assert!(matches!(single, Err(ArchiveError::Folder { .. })));
+}
+
+#[test]
+fn a_folder_without_one_index_is_no_checkpoint() {
+    let folder = copy();
+    fs::rename(
+        folder.path().join(INDEX),
+        folder.path().join("a.index.json"),
+    )
+    .unwrap();
+    open(folder.path());
+    fs::copy(
+        folder.path().join("a.index.json"),
+        folder.path().join("b.index.json"),
+    )
+    .unwrap();
+    let error = Archive::open(folder.path()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Folder { .. }), "{error}");
+}

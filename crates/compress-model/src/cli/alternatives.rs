@@ -1,0 +1,164 @@
+//! What a checkpoint would score had other things been declared.
+
+use std::path::Path;
+
+use hankelite::checkpoint::{Declared, Discretisation, DssVersion, Transform, read};
+use hankelite::model::{Placement, Pooling};
+use hankelite_data::Dataset;
+use serde::Serialize;
+
+use crate::cli::evaluate::{Report, score_first};
+use crate::cli::printer::Printer;
+
+/// Standard errors by which an alternative must be better to be called probable.
+const CLEAR: f64 = 3.0;
+
+/// One thing declared otherwise.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Alternative {
+    setting: String,
+    #[serde(flatten)]
+    report: Report,
+    /// Whether it is clearly better than what was declared.
+    better: bool,
+}
+
+/// Every single setting of the file declared otherwise, where the tensors allow that, and what the
+/// model scores on the first `count` sequences then.
+pub(super) fn alternatives(
+    path: &Path,
+    settled: Declared,
+    (data, count): (&Dataset, usize),
+    printer: &Printer,
+) -> anyhow::Result<(Report, Vec<Alternative>)> {
+    let checkpoint = read(path, &settled)?;
+    let own = score_first(&checkpoint, data, count, printer)?;
+    let mut tried = Vec::new();
+    for (setting, declared) in others(settled) {
+        let Ok(checkpoint) = read(path, &declared) else {
+            continue;
+        };
+        let report = score_first(&checkpoint, data, count, printer)?;
+        tried.push(Alternative {
+            better: clearly_better(&report, &own),
+            setting,
+            report,
+        });
+    }
+    Ok((own, tried))
+}
+
+fn clearly_better(other: &Report, own: &Report) -> bool {
+    let spread = |report: &Report| report.standard_error.unwrap_or(0.0).powi(2);
+    let gain = other.accuracy.unwrap_or(0.0) - own.accuracy.unwrap_or(0.0);
+    gain > CLEAR * (spread(other) + spread(own)).sqrt()
+}
+
+/// What was settled with one thing changed, and that thing's flag and value.
+type Changed = (String, Declared);
+
+fn others(settled: Declared) -> Vec<Changed> {
+    let mut others = network(settled);
+    others.extend(dynamics(settled));
+    others.extend(transforms(settled));
+    others
+}
+
+fn network(settled: Declared) -> Vec<Changed> {
+    let norm = settled.norm.map(|norm| match norm {
+        Placement::Pre => ("norm post", Placement::Post),
+        Placement::Post => ("norm pre", Placement::Pre),
+    });
+    let norm = norm.map(|(name, norm)| {
+        let mut declared = settled;
+        declared.norm = Some(norm);
+        (name.to_string(), declared)
+    });
+    let pooling = settled.pooling.map(|pooling| match pooling {
+        Pooling::Mean => ("pooling last", Pooling::Last),
+        Pooling::Last => ("pooling mean", Pooling::Mean),
+    });
+    let pooling = pooling.map(|(name, pooling)| {
+        let mut declared = settled;
+        declared.pooling = Some(pooling);
+        (name.to_string(), declared)
+    });
+    norm.into_iter().chain(pooling).collect()
+}
+
+fn dynamics(settled: Declared) -> Vec<Changed> {
+    let versions = other_than(settled.dss_version, &DSS_VERSIONS).map(|version| {
+        let mut declared = settled;
+        declared.dss_version = Some(version);
+        (format!("dss-version {}", version.name()), declared)
+    });
+    let kinds = other_than(settled.discretisation, &DISCRETISATIONS).map(|kind| {
+        let mut declared = settled;
+        declared.discretisation = Some(kind);
+        (format!("discretisation {}", kind.name()), declared)
+    });
+    versions.chain(kinds).collect()
+}
+
+fn transforms(settled: Declared) -> Vec<Changed> {
+    let steps = other_than(settled.dt_transform, &TRANSFORMS).map(|transform| {
+        let mut declared = settled;
+        declared.dt_transform = Some(transform);
+        (format!("dt-transform {}", transform.name()), declared)
+    });
+    let reals = other_than(settled.real_transform, &TRANSFORMS).map(|transform| {
+        let mut declared = settled;
+        declared.real_transform = Some(transform);
+        (format!("real-transform {}", transform.name()), declared)
+    });
+    steps.chain(reals).collect()
+}
+
+/// The values that a setting could have instead; none where the file has no such setting.
+fn other_than<T: Copy + PartialEq>(own: Option<T>, all: &[T]) -> impl Iterator<Item = T> {
+    let others = all.iter().copied().filter(move |value| Some(*value) != own);
+    others.take(if own.is_some() { all.len() } else { 0 })
+}
+
+const DISCRETISATIONS: [Discretisation; 3] = [
+    Discretisation::Zoh,
+    Discretisation::Bilinear,
+    Discretisation::Dss,
+];
+
+const DSS_VERSIONS: [DssVersion; 6] = [
+    DssVersion::Softmax,
+    DssVersion::Exp,
+    DssVersion::ExpReIm,
+    DssVersion::ExpNoScale,
+    DssVersion::Clip,
+    DssVersion::ClipNoScale,
+];
+
+const TRANSFORMS: [Transform; 5] = [
+    Transform::Exp,
+    Transform::Softplus,
+    Transform::None,
+    Transform::Relu,
+    Transform::Sigmoid,
+];
+
+/// The table of what was tried, and a word where something else is probable.
+pub(super) fn show(own: &Report, tried: &[Alternative], printer: &Printer) -> anyhow::Result<()> {
+    let mut rows = vec![vec!["as declared".to_string(), own.to_string()]];
+    rows.extend(
+        tried
+            .iter()
+            .map(|one| vec![one.setting.clone(), one.report.to_string()]),
+    );
+    printer.heading(&format!("on the first {} sequences:", own.examples()))?;
+    printer.table(&["declared", "accuracy"], rows)?;
+    for one in tried.iter().filter(|one| one.better) {
+        let text = format!(
+            "`--{}` fits the labels clearly better: what was declared or assumed is probably wrong",
+            one.setting
+        );
+        printer.note("warning", &text);
+    }
+    Ok(())
+}

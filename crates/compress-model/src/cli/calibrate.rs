@@ -1,0 +1,142 @@
+//! `compress-model calibrate`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use hankelite_archive::check_destination;
+use serde::Serialize;
+
+use crate::cli::calibration::{Heard, Sequences, source_path};
+use crate::cli::common::{Declarations, Input, open, short};
+use crate::cli::printer::Printer;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model calibrate model.pth --data mnist:data/mnist --output model.stats
+  compress-model calibrate model.safetensors --data train.safetensors --sequences 30 --output s.stats
+  compress-model reduce model.pth --calibrate model.stats --order 4 --output small.pth
+
+Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of what
+each channel hears, and how much the logits feel it. They serve `reduce --calibrate`, `sweep` and
+`compare` without the data; with the data at hand those do a little better, because they can use
+exact moments and compare logits.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Unlabelled sequences: any data source of `evaluate`.
+    #[arg(long, value_name = "DATA")]
+    data: String,
+    /// Where the statistics go.
+    #[arg(long, short, value_name = "STATS")]
+    output: PathBuf,
+    #[command(flatten)]
+    sequences: Sequences,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Serialize)]
+struct Layer<'a> {
+    name: &'a str,
+    channels: usize,
+    /// (mean of R(0) over channels)^{1/2}.
+    level: f64,
+    /// Mean of the squared mean over that of R(0): the share of the input at rest.
+    rest: f64,
+    /// The largest importance over the mean.
+    importance_spread: f64,
+    /// Channels that hear nothing.
+    silent: usize,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    checkpoint: String,
+    output: String,
+    origin: &'a str,
+    sequences: usize,
+    length: usize,
+    seconds: f64,
+    layers: Vec<Layer<'a>>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let path = &arguments.input.checkpoint;
+    let source = source_path(&arguments.data);
+    let mut inputs = vec![path.as_path()];
+    inputs.extend(source.as_deref());
+    check_destination(&arguments.output, &inputs)?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let heard = Heard::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
+    let calibration = &heard.calibration;
+    calibration.write(&arguments.output)?;
+    let document = Document {
+        checkpoint: path.display().to_string(),
+        output: arguments.output.display().to_string(),
+        origin: calibration.origin(),
+        sequences: calibration.sequences(),
+        length: calibration.length(),
+        seconds: start.elapsed().as_secs_f64(),
+        layers: calibration.layers().iter().map(layer).collect(),
+    };
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+fn layer(layer: &hankelite::calibrate::LayerCalibration) -> Layer<'_> {
+    let statistics = &layer.statistics;
+    let channels = statistics.channels();
+    let power: Vec<f64> = statistics
+        .autocorrelation()
+        .row(0)
+        .iter()
+        .copied()
+        .collect();
+    let mean = |values: f64| values / channels.max(1) as f64;
+    let level = mean(power.iter().sum());
+    let rest = mean(statistics.mean().iter().map(|m| m * m).sum());
+    let felt = mean(layer.importance.iter().sum());
+    let most = layer.importance.iter().copied().fold(0.0, f64::max);
+    Layer {
+        name: &layer.name,
+        channels,
+        level: level.sqrt(),
+        rest: if level > 0.0 { rest / level } else { 0.0 },
+        importance_spread: if felt > 0.0 { most / felt } else { 0.0 },
+        silent: power.iter().filter(|&&p| p <= 0.0).count(),
+    }
+}
+
+fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    let header = [
+        "layer",
+        "channels",
+        "rms heard",
+        "of it constant",
+        "importance, most/mean",
+        "silent",
+    ];
+    let rows = document.layers.iter().map(|layer| {
+        vec![
+            layer.name.to_string(),
+            layer.channels.to_string(),
+            short(layer.level),
+            format!("{:.1} %", 100.0 * layer.rest),
+            short(layer.importance_spread),
+            layer.silent.to_string(),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    printer.line(&format!(
+        "wrote {} ({} sequences of {} steps, {:.2} s)",
+        document.output, document.sequences, document.length, document.seconds
+    ))
+}

@@ -1,0 +1,207 @@
+//! Options and steps that several commands share.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hankelite::checkpoint::{
+    Checkpoint, Declared, Discretisation, DssVersion, Layerwise, Transform, read, read_dynamics,
+    read_layerwise,
+};
+use hankelite::model::{Placement, Pooling};
+
+use crate::cli::printer::Printer;
+
+/// What a checkpoint does not say. Also read from the file's own metadata and from a sidecar
+/// NAME.hankelite.toml, whose keys are the names below with underscores.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "What the file cannot tell")]
+pub(super) struct Declarations {
+    /// Where the normalisation stands [default: post, as example.py of state-spaces/s4].
+    #[arg(long, value_parser = words::<Placement>(&["pre", "post"]))]
+    norm: Option<Placement>,
+    /// How the steps are pooled [default: mean, as example.py].
+    #[arg(long, value_parser = words::<Pooling>(&["mean", "last"]))]
+    pooling: Option<Pooling>,
+    /// The kernel formula of a DSS layer [default: softmax or exp, by the tensor names].
+    #[arg(long, value_parser = words::<DssVersion>(&DSS_VERSIONS))]
+    dss_version: Option<DssVersion>,
+    /// The sequence length L: needed by the softmax kernel of DSS; kernel errors are measured
+    /// over L steps [default: 1024].
+    #[arg(long, value_name = "L", value_parser = positive)]
+    length: Option<usize>,
+    /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
+    #[arg(long, alias = "discretization", value_parser = words::<Discretisation>(&["zoh", "bilinear", "dss"]))]
+    discretisation: Option<Discretisation>,
+    /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
+    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    dt_transform: Option<Transform>,
+    /// What the decays of state-spaces/s4 v3 and v4 go through [default: exp].
+    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    real_transform: Option<Transform>,
+    /// The `bandlimit` of state-spaces/s4 v4 [default: none].
+    #[arg(long, value_name = "F")]
+    bandlimit: Option<f64>,
+    /// Whether S5 stores one of each conjugate pair [default: true for flax, false for torch].
+    #[arg(long, value_name = "BOOL")]
+    conj_sym: Option<bool>,
+    /// Whether S5 cuts the real parts of its poles at -1e-4 [default: false].
+    #[arg(long, value_name = "BOOL")]
+    clip_eigs: Option<bool>,
+    /// Read S4 layers in diagonal-plus-low-rank form (DPLR) as diagonal ones with R stored modes per
+    /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
+    #[arg(long, value_name = "R", value_parser = positive)]
+    diagonalise: Option<usize>,
+}
+
+const DSS_VERSIONS: [&str; 6] = [
+    "softmax",
+    "exp",
+    "exp-re-im",
+    "exp-no-scale",
+    "clip",
+    "clip-no-scale",
+];
+const TRANSFORMS: [&str; 5] = ["exp", "softplus", "none", "relu", "sigmoid"];
+
+/// Names that serde knows a value by.
+fn words<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let parser = PossibleValuesParser::new(names);
+    parser.try_map(|name| toml::Value::String(name).try_into::<T>())
+}
+
+pub(super) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a whole number of at least 1".to_string()),
+    }
+}
+
+impl Declarations {
+    pub(super) fn declared(&self) -> Declared {
+        Declared {
+            norm: self.norm,
+            pooling: self.pooling,
+            per_step: false,
+            dss_version: self.dss_version,
+            length: self.length,
+            discretisation: self.discretisation,
+            dt_transform: self.dt_transform,
+            real_transform: self.real_transform,
+            bandlimit: self.bandlimit,
+            conj_sym: self.conj_sym,
+            clip_eigs: self.clip_eigs,
+            diagonalise: self.diagonalise,
+        }
+    }
+}
+
+/// Reads a checkpoint that is to be run, and says what was assumed and what was set aside.
+pub(super) fn open(
+    path: &Path,
+    declared: &Declared,
+    printer: &Printer,
+) -> anyhow::Result<Checkpoint> {
+    Ok(announced(read(path, declared)?, printer))
+}
+
+/// As [`open`], for a checkpoint whose layers are only looked at or reduced.
+pub(super) fn open_dynamics(
+    path: &Path,
+    declared: &Declared,
+    printer: &Printer,
+) -> anyhow::Result<Checkpoint> {
+    Ok(announced(read_dynamics(path, declared)?, printer))
+}
+
+/// As [`open`], for a checkpoint whose layers are looked at one by one.
+pub(super) fn open_layerwise(
+    path: &Path,
+    declared: &Declared,
+    printer: &Printer,
+) -> anyhow::Result<Layerwise> {
+    let layerwise = read_layerwise(path, declared)?;
+    announce(layerwise.assumptions(), layerwise.notes(), printer);
+    Ok(layerwise)
+}
+
+fn announced(checkpoint: Checkpoint, printer: &Printer) -> Checkpoint {
+    announce(checkpoint.assumptions(), checkpoint.notes(), printer);
+    checkpoint
+}
+
+fn announce(assumptions: &[String], notes: &[String], printer: &Printer) {
+    for assumption in assumptions {
+        printer.note("assumed", assumption);
+    }
+    for note in notes {
+        printer.note("note", note);
+    }
+}
+
+/// The softmax kernel of DSS holds for one length only.
+pub(super) fn require_length(checkpoint: &Checkpoint, length: usize) -> anyhow::Result<()> {
+    let declared = checkpoint.declared();
+    match (declared.dss_version, declared.length) {
+        (Some(DssVersion::Softmax), Some(declared)) if declared != length => bail!(
+            "the softmax kernel was declared for L = {declared}, but the sequences have {length} \
+             steps"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A checkpoint argument.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Input {
+    /// The checkpoint: .safetensors, or a .pt, .pth or .ckpt file of torch.save.
+    #[arg(value_name = "CKPT")]
+    pub(super) checkpoint: PathBuf,
+}
+
+/// A number in four digits, plain where that is short.
+pub(super) fn short(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_string();
+    }
+    if (1e-3..1e4).contains(&value.abs()) {
+        return format!(
+            "{:.*}",
+            (3 - value.abs().log10().floor() as i32).max(0) as usize,
+            value
+        );
+    }
+    format!("{value:.3e}")
+}
+
+/// 1234567 as 1,234,567.
+pub(super) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(short(0.0), "0");
+        assert_eq!(short(12.3456), "12.35");
+        assert_eq!(short(0.00123456), "0.001235");
+        assert_eq!(short(1.5e-9), "1.500e-9");
+        assert_eq!(grouped(1234567), "1,234,567");
+        assert_eq!(grouped(12), "12");
+    }
+}

@@ -1,0 +1,382 @@
+//! `compress-model compare`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+use hankelite::calibrate::{Prepared, Settings, Size};
+use hankelite::checkpoint::Checkpoint;
+use hankelite::compress::{
+    Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce,
+};
+use hankelite::infer::Path as InferPath;
+use hankelite::model::Model;
+use hankelite_archive::write_text;
+use hankelite_control::Refinement;
+use hankelite_data::{Dataset, Source};
+use serde::Serialize;
+
+use crate::cli::calibration::{Heard, Ways, check_picture, prepare};
+use crate::cli::common::{Declarations, Input, open};
+use crate::cli::evaluate::{Report, labelled, score};
+use crate::cli::printer::Printer;
+use crate::report::{Captions, Curve, curves_svg};
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model compare model.pth --calibrate mnist:data/mnist --orders 8,4 --data mnist:data/mnist
+  compress-model compare model.pth --calibrate model.stats --orders 4 --format json
+
+Every method keeps the same number of states. The rows, from the pruning papers to calibration:
+modal scores (H-infinity: LAST, AIRE-Prune; H2), balanced truncation of the complex modes in
+continuous time (Ezoe and Sato), of the real system in discrete time for white noise, its
+residualisation, and balancing for what the layers hear, refined, and shared among channels.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Unlabelled sequences (any data source of `evaluate`), or the statistics that `calibrate`
+    /// wrote.
+    #[arg(long, value_name = "DATA|STATS")]
+    calibrate: String,
+    /// Labelled data: also accuracies.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    /// States of a channel to keep: a number, or several.
+    #[arg(
+        long,
+        alias = "order",
+        value_name = "R,R,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    orders: Vec<usize>,
+    /// Draw accuracy (or, without --data, the output error) against states into an SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    picture: Option<PathBuf>,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+/// A way to make a model smaller.
+#[derive(Clone, Copy)]
+enum Contender {
+    Plain(Method, TimeBase, RealisationChoice),
+    /// With whether all channels are fitted to the logits together.
+    Heard(Refinement, Allocation, bool),
+}
+
+const CONTENDERS: [(&str, Contender); 12] = [
+    (
+        "modal, H-infinity score (LAST, AIRE-Prune)",
+        Contender::Plain(
+            Method::ModalHinf,
+            TimeBase::Discrete,
+            RealisationChoice::Real,
+        ),
+    ),
+    (
+        "modal, H2 score",
+        Contender::Plain(Method::ModalH2, TimeBase::Discrete, RealisationChoice::Real),
+    ),
+    (
+        "balanced, continuous, complex (Ezoe and Sato)",
+        Contender::Plain(
+            Method::Balanced,
+            TimeBase::Continuous,
+            RealisationChoice::Complex,
+        ),
+    ),
+    (
+        "balanced, discrete, real, white input",
+        Contender::Plain(
+            Method::Balanced,
+            TimeBase::Discrete,
+            RealisationChoice::Real,
+        ),
+    ),
+    (
+        "residualised, discrete, real, white input",
+        Contender::Plain(
+            Method::Residualised,
+            TimeBase::Discrete,
+            RealisationChoice::Real,
+        ),
+    ),
+    (
+        "H2-optimal, white input",
+        Contender::Plain(
+            Method::H2Optimal,
+            TimeBase::Discrete,
+            RealisationChoice::Real,
+        ),
+    ),
+    (
+        "calibrated truncation",
+        Contender::Heard(Refinement::None, Allocation::Uniform, false),
+    ),
+    (
+        "calibrated, residues refined",
+        Contender::Heard(Refinement::Residues, Allocation::Uniform, false),
+    ),
+    (
+        "calibrated, refined",
+        Contender::Heard(Refinement::Full, Allocation::Uniform, false),
+    ),
+    (
+        "calibrated, refined, fitted to the logits",
+        Contender::Heard(Refinement::Full, Allocation::Uniform, true),
+    ),
+    (
+        "calibrated, refined, shared among channels",
+        Contender::Heard(Refinement::Full, Allocation::Channel, false),
+    ),
+    (
+        "calibrated, refined, shared, fitted to the logits",
+        Contender::Heard(Refinement::Full, Allocation::Channel, true),
+    ),
+];
+
+#[derive(Serialize)]
+struct Row {
+    method: &'static str,
+    order: usize,
+    /// Stored states that are used.
+    states: usize,
+    /// (Σ E_h(error)/Σ E_h(output))^{1/2} for what the layers hear.
+    weighted_error: f64,
+    /// The same for white noise, over all time.
+    h2_error: f64,
+    logit_change: Option<f64>,
+    result: Option<Report>,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    origin: String,
+    full: Option<Report>,
+    rows: Vec<Row>,
+    picture: Option<String>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let data = arguments.data.as_ref();
+    check_picture(
+        arguments.picture.as_deref(),
+        path,
+        &arguments.calibrate,
+        data,
+    )?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    check_orders(arguments, &checkpoint)?;
+    let data = match &arguments.data {
+        None => None,
+        Some(source) => Some(labelled(&checkpoint, source)?),
+    };
+    let heard = Heard::open(
+        &arguments.calibrate,
+        arguments.ways.sequences(),
+        &checkpoint,
+        printer,
+    )?;
+    let listed = heard.listed();
+    let prepared = prepare(&checkpoint, &heard, &listed, &arguments.ways, printer)?;
+    let full = match &data {
+        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        None => None,
+    };
+    let progress = printer.progress(CONTENDERS.len() * arguments.orders.len(), "reductions");
+    let mut rows = Vec::new();
+    for &order in &arguments.orders {
+        for (name, contender) in CONTENDERS {
+            let trial = Trial {
+                checkpoint: &checkpoint,
+                prepared: &prepared,
+                data: data.as_ref(),
+                ways: &arguments.ways,
+            };
+            rows.push(trial.row(name, contender, order, printer)?);
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    let mut document = Document {
+        checkpoint: path.display().to_string(),
+        origin: heard.calibration.origin().to_string(),
+        full,
+        rows,
+        picture: None,
+    };
+    if let Some(picture) = &arguments.picture {
+        write_text(picture, &drawn(&document))?;
+        document.picture = Some(picture.display().to_string());
+    }
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<()> {
+    let blocks = checkpoint.model.blocks.iter();
+    let most = blocks.map(|block| block.order()).max().unwrap_or(0);
+    if let Some(wrong) = arguments
+        .orders
+        .iter()
+        .find(|&&order| order == 0 || order > most)
+    {
+        bail!("--orders has {wrong}, expected 1 to {most}");
+    }
+    Ok(())
+}
+
+/// What every row is measured on.
+struct Trial<'a> {
+    checkpoint: &'a Checkpoint,
+    prepared: &'a Prepared<'a>,
+    data: Option<&'a Dataset>,
+    ways: &'a Ways,
+}
+
+impl Trial<'_> {
+    fn row(
+        &self,
+        method: &'static str,
+        contender: Contender,
+        order: usize,
+        printer: &Printer,
+    ) -> anyhow::Result<Row> {
+        let start = Instant::now();
+        let (model, records) = self.reduced(contender, order)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let channels = records.iter().flat_map(|layer| &layer.channels);
+        let (mut error, mut norm) = (0.0, 0.0);
+        for channel in channels.clone() {
+            error += channel.h2_error.powi(2);
+            norm += channel.h2_norm.powi(2);
+        }
+        let states = channels.map(|channel| channel.order).sum();
+        let weighted_error = self.prepared.relative_error(&model)?;
+        let logit_change = self.prepared.logit_change(&model)?;
+        let result = match self.data {
+            Some(data) => {
+                let reduced = self.checkpoint.with_model(model);
+                Some(score(&reduced, data, InferPath::Fft, printer)?)
+            }
+            None => None,
+        };
+        Ok(Row {
+            method,
+            order,
+            states,
+            weighted_error,
+            h2_error: if error > 0.0 {
+                f64::sqrt(error / norm)
+            } else {
+                0.0
+            },
+            logit_change,
+            result,
+            seconds,
+        })
+    }
+
+    fn reduced(
+        &self,
+        contender: Contender,
+        order: usize,
+    ) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
+        match contender {
+            Contender::Plain(method, time, realisation) => {
+                let mut plan = Plan::new(Rule::Order(order))?;
+                plan.method = method;
+                plan.time = time;
+                plan.realisation = realisation;
+                let compressed = reduce(&self.checkpoint.model, &plan)?;
+                Ok((compressed.model, compressed.records))
+            }
+            Contender::Heard(refinement, allocation, fit_logits) => {
+                let mut settings = Settings::new(Size::Order(order));
+                self.ways.apply(&mut settings);
+                settings.refinement = refinement;
+                settings.fit_logits = fit_logits;
+                settings.allocation = allocation;
+                let calibrated = self.prepared.reduce(&settings)?;
+                Ok((calibrated.model, calibrated.records))
+            }
+        }
+    }
+}
+
+fn drawn(document: &Document) -> String {
+    let y = |row: &Row| match &row.result {
+        Some(result) => 100.0 * result.accuracy.unwrap_or(f64::NAN),
+        None => 100.0 * row.weighted_error,
+    };
+    let curves = CONTENDERS.iter().map(|(name, _)| {
+        let rows = document.rows.iter().filter(|row| row.method == *name);
+        let mut points: Vec<_> = rows.map(|row| (row.order as f64, y(row))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Curve {
+            name: name.to_string(),
+            points,
+        }
+    });
+    let captions = Captions {
+        title: &document.checkpoint,
+        x: "states kept per channel, mean",
+        y: match document.full {
+            Some(_) => "accuracy, %",
+            None => "output error, %",
+        },
+    };
+    curves_svg(&curves.collect::<Vec<_>>(), &captions, None)
+}
+
+fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    let header = [
+        "method",
+        "order",
+        "states",
+        "weighted error",
+        "white error",
+        "logit change",
+        "accuracy",
+        "s",
+    ];
+    let percent = |value: f64| format!("{:.2} %", 100.0 * value);
+    let rows = document.rows.iter().map(|row| {
+        vec![
+            row.method.to_string(),
+            row.order.to_string(),
+            row.states.to_string(),
+            percent(row.weighted_error),
+            percent(row.h2_error),
+            row.logit_change.map_or("-".to_string(), percent),
+            row.result
+                .as_ref()
+                .map_or("-".to_string(), Report::to_string),
+            format!("{:.2}", row.seconds),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    if let Some(full) = &document.full {
+        printer.line(&format!("full model: accuracy {full}"))?;
+    }
+    printer.line(
+        "seconds: calibrated rows share the balancing, which was done before, and cuts already made",
+    )?;
+    match &document.picture {
+        Some(picture) => printer.line(&format!("wrote {picture}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,142 @@
+//! `compress-model convert`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use hankelite::checkpoint::{Family, write};
+use hankelite::compress::kernel_distance;
+use hankelite::model::Model;
+use hankelite_archive::check_destination;
+use hankelite_control::side_by_side;
+use serde::Serialize;
+
+use crate::cli::common::{Declarations, Input, open, short};
+use crate::cli::printer::Printer;
+
+/// Steps over which kernels are compared, unless a length is declared.
+const LENGTH: usize = 1024;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model convert model.ckpt model.safetensors --to s4d --dt-transform softplus
+  compress-model convert dplr.pth diagonal.pth --to s4d --diagonalise 16 --dt-transform exp
+  compress-model convert s4d.pth dss.pth --to dss-softmax --length 784
+
+The systems are the same, in the tensors of another family; all other tensors are copied. Where a
+family cannot hold a pole or the shape of a system, the command says which and why. The output maps
+and normalisations around the layers are not rewritten, but for the last axis of width one that the
+S4Model of example.py has in its S4D form.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Where the converted checkpoint goes; .safetensors or .pth.
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// The family to convert to.
+    #[arg(long, value_enum, value_name = "LAYOUT")]
+    to: To,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum To {
+    /// Standalone S4D of state-spaces/s4 (models/s4/s4d.py).
+    S4d,
+    /// Diagonal kernel of state-spaces/s4 v3 (disc=zoh).
+    S4V3,
+    /// Diagonal kernel of state-spaces/s4 v4 (disc=zoh, dt_transform=exp).
+    S4V4,
+    /// DSS, version exp, with poles for every channel.
+    DssExp,
+    /// DSS, version softmax, with poles for every channel.
+    DssSoftmax,
+    /// S5 (flax): all channels in one system.
+    S5,
+    /// LRU: all channels in one system.
+    Lru,
+    /// Moving average of MEGA: real poles between 0 and 1.
+    Mega,
+}
+
+impl To {
+    fn family(self) -> Family {
+        match self {
+            To::S4d => Family::S4d,
+            To::S4V3 => Family::S4V3,
+            To::S4V4 => Family::S4V4,
+            To::DssExp => Family::DssExp,
+            To::DssSoftmax => Family::DssSoftmax,
+            To::S5 => Family::S5,
+            To::Lru => Family::Lru,
+            To::Mega => Family::Mega,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    output: String,
+    from: &'static str,
+    to: &'static str,
+    kernel_length: usize,
+    /// Largest relative difference of the kernels of any system.
+    kernel_difference: f64,
+    parameters: usize,
+    parameters_before: usize,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    check_destination(&arguments.output, &[path])?;
+    let full = open(path, &arguments.declarations.declared(), printer)?;
+    let converted = full.converted(arguments.to.family())?;
+    drop(write(&converted, &arguments.output)?);
+    let length = converted.declared().length.unwrap_or(LENGTH);
+    let document = Document {
+        checkpoint: path.display().to_string(),
+        output: arguments.output.display().to_string(),
+        from: full.family(),
+        to: converted.family(),
+        kernel_length: length,
+        kernel_difference: difference(&full.model, &converted.model, length)?,
+        parameters: converted.parameters()?,
+        parameters_before: full.parameters()?,
+    };
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    let difference = format!(
+        "kernels over {length} steps differ by {} of their norm at most",
+        short(document.kernel_difference)
+    );
+    printer.heading(&format!(
+        "{}: {} as {}; {difference}; parameters {} → {}",
+        document.output,
+        document.from,
+        document.to,
+        document.parameters_before,
+        document.parameters
+    ))
+}
+
+fn difference(full: &Model, converted: &Model, length: usize) -> anyhow::Result<f64> {
+    let mut worst = 0.0f64;
+    for (a, b) in full.blocks.iter().zip(&converted.blocks) {
+        for (before, after) in [(&a.systems, &b.systems), (&a.backward, &b.backward)] {
+            let joined = match (before.len(), after.len()) {
+                (many, 1) if many > 1 => vec![side_by_side(before)?],
+                _ => before.clone(),
+            };
+            for (before, after) in joined.iter().zip(after) {
+                let (error, norm) = kernel_distance(before, after, length)?;
+                worst = worst.max(if error > 0.0 { error / norm } else { 0.0 });
+            }
+        }
+    }
+    Ok(worst)
+}

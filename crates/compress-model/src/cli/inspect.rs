@@ -1,0 +1,392 @@
+//! `compress-model inspect`.
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use hankelite::calibrate::step_statistics;
+use hankelite::checkpoint::{Checkpoint, Declared};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect_layer};
+use hankelite::infer::{Network, Path};
+use hankelite::measure::{LayerMeasure, layer_measure};
+use hankelite_control::Realisation;
+use hankelite_data::{Dataset, Source};
+use serde::Serialize;
+
+use crate::cli::common::{
+    Declarations, Input, grouped, open, open_dynamics, positive, require_length, short,
+};
+use crate::cli::printer::Printer;
+use crate::report::log_bars;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model inspect model.pth
+  compress-model inspect model.pth --channels
+  compress-model inspect model.pth --time continuous --realisation complex
+  compress-model inspect model.pth --data mnist:data/mnist
+  compress-model inspect model.pth --format json | jq '.layers[0].channels[0]'";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// The time base whose Hankel singular values are shown.
+    #[arg(long, value_enum, default_value_t = Time::Discrete)]
+    time: Time,
+    /// The system whose values are shown: the real one that the network hears, or the complex
+    /// modes as stored.
+    #[arg(long, value_enum, default_value_t = Realised::Real)]
+    realisation: Realised,
+    /// Show a row for each channel too.
+    #[arg(long)]
+    channels: bool,
+    /// Sequences (any data source of `evaluate`): also show the generalisation measure of every
+    /// layer for what it hears.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    /// With --data: use the first N sequences only.
+    #[arg(long, value_name = "N", value_parser = positive, requires = "data")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Time {
+    /// As the network runs.
+    Discrete,
+    /// Before discretisation.
+    Continuous,
+}
+
+impl Time {
+    pub(super) fn base(self) -> TimeBase {
+        match self {
+            Time::Discrete => TimeBase::Discrete,
+            Time::Continuous => TimeBase::Continuous,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Realised {
+    Real,
+    Complex,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    checkpoint: String,
+    family: &'static str,
+    parameters: usize,
+    time: TimeBase,
+    realisation: Realisation,
+    assumptions: &'a [String],
+    notes: &'a [String],
+    layers: Vec<Layer>,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    parameters: usize,
+    #[serde(flatten)]
+    spectrum: LayerSpectrum,
+    /// Absent without data.
+    measure: Option<LayerMeasure>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let declared = arguments.declarations.declared();
+    let data = arguments
+        .data
+        .as_ref()
+        .map(|source| (source, arguments.limit));
+    let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
+    let realisation = match arguments.realisation {
+        Realised::Real => Realisation::Real,
+        Realised::Complex => Realisation::Complex,
+    };
+    let mut document = Document {
+        checkpoint: path.display().to_string(),
+        family: checkpoint.family(),
+        parameters: checkpoint.parameters()?,
+        time: arguments.time.base(),
+        realisation,
+        assumptions: checkpoint.assumptions(),
+        notes: checkpoint.notes(),
+        layers: layers(&checkpoint, arguments.time.base(), realisation, printer)?,
+    };
+    for (layer, measure) in document.layers.iter_mut().zip(measures) {
+        layer.measure = Some(measure);
+    }
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, arguments.channels, printer)
+}
+
+fn layers(
+    checkpoint: &Checkpoint,
+    time: TimeBase,
+    realisation: Realisation,
+    printer: &Printer,
+) -> anyhow::Result<Vec<Layer>> {
+    let blocks = &checkpoint.model.blocks;
+    let progress = printer.progress(blocks.len(), "layers");
+    let mut layers = Vec::with_capacity(blocks.len());
+    for (index, block) in blocks.iter().enumerate() {
+        layers.push(Layer {
+            parameters: checkpoint.layer_parameters(index),
+            spectrum: inspect_layer(block, time, realisation)?,
+            measure: None,
+        });
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(layers)
+}
+
+/// A checkpoint, and with data the generalisation measure of every layer for what it hears in at most
+/// so many sequences; without data the network around the layers need not be known.
+pub(super) fn open_measured(
+    (path, declared): (&std::path::Path, &Declared),
+    data: Option<(&Source, Option<usize>)>,
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, Vec<LayerMeasure>)> {
+    let Some((source, limit)) = data else {
+        return Ok((open_dynamics(path, declared, printer)?, Vec::new()));
+    };
+    let checkpoint = open(path, declared, printer)?;
+    let measures = measures(&checkpoint, source, limit)?;
+    Ok((checkpoint, measures))
+}
+
+fn measures(
+    checkpoint: &Checkpoint,
+    source: &Source,
+    limit: Option<usize>,
+) -> anyhow::Result<Vec<LayerMeasure>> {
+    let data = Dataset::read(source, None)?;
+    require_length(checkpoint, data.length())?;
+    let count = limit.unwrap_or(data.len()).min(data.len());
+    let sequences: Vec<_> = (0..count).map(|index| data.sequence(index)).collect();
+    let model = &checkpoint.model;
+    let network = Network::new(model, data.length(), Path::Fft)?;
+    let statistics = step_statistics(&network, &sequences)?;
+    let layers = model.blocks.iter().zip(&statistics);
+    let measured = layers.map(|(block, statistics)| {
+        let measure = layer_measure(&block.systems, statistics);
+        measure.with_context(|| format!("layer `{}`", block.name))
+    });
+    measured.collect()
+}
+
+fn show_measures(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let measured = document.layers.iter();
+    let measured: Vec<_> = measured
+        .filter_map(|layer| Some((&layer.spectrum.name, layer.measure.as_ref()?)))
+        .collect();
+    let Some((_, first)) = measured.first() else {
+        return Ok(());
+    };
+    printer.line("")?;
+    let sequences = first.sequences;
+    printer.heading(&format!(
+        "generalisation measure for what the layers hear, n = {sequences} sequences"
+    ))?;
+    let header = ["layer", "ψ median", "ψ max", "τ = mean ψ²", "τ/√n"];
+    let rows = measured.iter().map(|(name, measure)| {
+        let mut psi = measure.psi.clone();
+        psi.sort_by(f64::total_cmp);
+        vec![
+            name.to_string(),
+            short(psi[psi.len() / 2]),
+            short(psi[psi.len() - 1]),
+            short(measure.tau),
+            short(measure.per_root()),
+        ]
+    });
+    printer.table(&header, rows.collect())
+}
+
+fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!(
+        "{}: {}, {} layers, {} parameters",
+        document.checkpoint,
+        document.family,
+        document.layers.len(),
+        grouped(document.parameters),
+    ))?;
+    let header = [
+        "layer",
+        "channels",
+        "states",
+        "step min",
+        "step max",
+        "slowest |a|",
+        "stable",
+        "parameters",
+    ];
+    let rows = document.layers.iter().map(|layer| {
+        let spectrum = &layer.spectrum;
+        let slowest = spectrum
+            .channels
+            .iter()
+            .map(|c| c.slowest_pole)
+            .fold(0.0, f64::max);
+        vec![
+            spectrum.name.clone(),
+            spectrum.channels.len().to_string(),
+            spectrum.order.to_string(),
+            short(spectrum.step_min),
+            short(spectrum.step_max),
+            format!("{slowest:.6}"),
+            stability(spectrum),
+            grouped(layer.parameters),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    show_measures(document, printer)?;
+    for layer in &document.layers {
+        printer.line("")?;
+        show_spectrum(&layer.spectrum, document, printer)?;
+        if channels {
+            show_channels(&layer.spectrum, printer)?;
+        }
+    }
+    Ok(())
+}
+
+fn stability(spectrum: &LayerSpectrum) -> String {
+    let unstable = spectrum
+        .channels
+        .iter()
+        .filter(|channel| !channel.stable)
+        .count();
+    if unstable == 0 {
+        "yes".to_string()
+    } else {
+        format!("no ({unstable} channels)")
+    }
+}
+
+/// The picture shows the middle channel: of every σ_j/σ₁ the median.
+fn show_spectrum(
+    spectrum: &LayerSpectrum,
+    document: &Document<'_>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let typical = median_spectrum(spectrum);
+    let time = if document.time == TimeBase::Discrete {
+        "discrete"
+    } else {
+        "continuous"
+    };
+    let system = if document.realisation == Realisation::Real {
+        "real"
+    } else {
+        "complex"
+    };
+    printer.heading(&format!(
+        "{}: Hankel singular values / largest, median of the channels ({time}, {system})",
+        spectrum.name
+    ))?;
+    if typical.is_empty() {
+        return printer.line("  no stable channel: there are no Hankel singular values");
+    }
+    let bars = log_bars(&typical, printer.width(), 6, axis_floor(&typical));
+    for (label, row) in bars.labels.iter().zip(&bars.rows) {
+        printer.picture(label, row)?;
+    }
+    let columns = bars.rows.first().map_or(0, |row| row.chars().count());
+    let margin = bars.labels.first().map_or(0, String::len);
+    let per_column = match bars.values_per_column {
+        1 => String::new(),
+        n => format!(", {n} values in each column"),
+    };
+    printer.line(&format!("  {:margin$} └{}", "", "─".repeat(columns)))?;
+    printer.line(&format!(
+        "  {:margin$}  1 … {}{per_column}",
+        "",
+        typical.len()
+    ))
+}
+
+/// The power of ten where the axis ends: below nine tenths of the values, so that a few tiny ones
+/// do not press all others to the top.
+fn axis_floor(descending: &[f64]) -> f64 {
+    let shown = descending[descending.len() * 9 / 10];
+    let decades = (-shown.max(1e-16).log10()).ceil().clamp(1.0, 16.0);
+    10f64.powf(-decades)
+}
+
+fn median_spectrum(spectrum: &LayerSpectrum) -> Vec<f64> {
+    let scaled: Vec<Vec<f64>> = spectrum
+        .channels
+        .iter()
+        .filter(|channel| {
+            channel
+                .hankel_singular_values
+                .first()
+                .is_some_and(|&s| s > 0.0)
+        })
+        .map(|channel| {
+            let values = &channel.hankel_singular_values;
+            values.iter().map(|value| value / values[0]).collect()
+        })
+        .collect();
+    let states = scaled.iter().map(Vec::len).max().unwrap_or(0);
+    let column = |j: usize| {
+        let mut values: Vec<f64> = scaled
+            .iter()
+            .map(|values| values.get(j).copied().unwrap_or(0.0))
+            .collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    (0..states).map(column).collect()
+}
+
+fn show_channels(spectrum: &LayerSpectrum, printer: &Printer) -> anyhow::Result<()> {
+    let header = [
+        "channel",
+        "step",
+        "slowest |a|",
+        "σ1",
+        "σ2",
+        "σ3",
+        "σ last",
+        "90 % energy",
+        "99.9 %",
+    ];
+    let rows = spectrum.channels.iter().map(|channel| {
+        let sigma = &channel.hankel_singular_values;
+        let value = |j: usize| sigma.get(j).map_or("-".to_string(), |&value| short(value));
+        vec![
+            channel.index.to_string(),
+            short(channel.step),
+            format!("{:.6}", channel.slowest_pole),
+            value(0),
+            value(1),
+            value(2),
+            value(sigma.len().saturating_sub(1)),
+            states_for(sigma, 0.9),
+            states_for(sigma, 0.999),
+        ]
+    });
+    printer.table(&header, rows.collect())
+}
+
+/// How many states hold a share of Σ σ².
+fn states_for(sigma: &[f64], share: f64) -> String {
+    let total: f64 = sigma.iter().map(|value| value * value).sum();
+    let mut sum = 0.0;
+    for (index, value) in sigma.iter().enumerate() {
+        sum += value * value;
+        if sum >= share * total {
+            return (index + 1).to_string();
+        }
+    }
+    "-".to_string()
+}

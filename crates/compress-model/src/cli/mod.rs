@@ -1,0 +1,236 @@
+//! The program `compress-model`: the only place where the rooms meet.
+//!
+//! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
+//! 130 a training was interrupted.
+
+mod alternatives;
+mod bench;
+mod bounds;
+mod calibrate;
+mod calibration;
+mod common;
+mod compare;
+mod convert;
+mod data;
+#[cfg(feature = "train")]
+mod design;
+mod evaluate;
+mod image;
+mod inspect;
+mod pack;
+#[cfg(feature = "train")]
+mod pipeline;
+#[cfg(feature = "train")]
+mod pretrain;
+mod printer;
+mod reduce;
+#[cfg(feature = "train")]
+mod retrain;
+mod samples;
+#[cfg(feature = "train")]
+mod scored;
+mod stream;
+mod streamed;
+mod sweep;
+#[cfg(feature = "train")]
+mod terms;
+#[cfg(feature = "train")]
+mod training;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use hankelite::checkpoint::CheckpointError;
+use hankelite_control::{ControlError, SystemError};
+use hankelite_data::DataError;
+use printer::Printer;
+
+/// Makes pretrained diagonal state space models (S4D, DSS, S5, LRU) smaller by balanced truncation, and
+/// writes them back in the layout they came from.
+#[derive(Debug, Parser)]
+#[command(
+    name = "compress-model",
+    version,
+    after_help = EXAMPLES,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model inspect model.pth
+  compress-model reduce model.pth --order 8 --output small.pth
+  compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
+  compress-model evaluate small.pth --data mnist:data/mnist
+  compress-model evaluate model.pth --against small.pth --data test.safetensors
+  compress-model data adding:length=200
+
+`compress-model COMMAND --help` shows the options of one command, with examples.";
+
+#[derive(Debug, clap::Args)]
+struct Global {
+    /// How results are printed on stdout.
+    #[arg(long, value_enum, default_value_t = Format::Human, global = true)]
+    format: Format,
+    /// When to use colour. `auto` follows NO_COLOR and the terminal.
+    #[arg(long, value_enum, default_value_t = Colour::Auto, global = true)]
+    color: Colour,
+    /// Threads to use; 0 takes all cores.
+    #[arg(long, default_value_t = 0, value_name = "N", global = true,
+          value_parser = clap::value_parser!(u16).range(..=1024))]
+    threads: u16,
+    /// Say nothing on stderr but errors.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables for a person.
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+/// When colour is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show layers, states, stability and Hankel singular values.
+    Inspect(inspect::Arguments),
+    /// Cut the states of every channel and write a smaller checkpoint.
+    Reduce(reduce::Arguments),
+    /// Gather what every layer hears from unlabelled sequences.
+    Calibrate(calibrate::Arguments),
+    /// Size against error (and accuracy) in one run: which size to take.
+    Sweep(sweep::Arguments),
+    /// All methods side by side at equal states.
+    Compare(compare::Arguments),
+    /// Run the classifier on data, or compare two checkpoints.
+    Evaluate(evaluate::Arguments),
+    /// Train a network from a random start.
+    #[cfg(feature = "train")]
+    Pretrain(pretrain::Arguments),
+    /// Train a checkpoint further, e.g. a reduced one.
+    #[cfg(feature = "train")]
+    Retrain(retrain::Arguments),
+    /// Pretrain, reduce and retrain in one run, beside the starts it is to be compared with.
+    #[cfg(feature = "train")]
+    Pipeline(pipeline::Arguments),
+    /// The same systems in the tensors of another family.
+    Convert(convert::Arguments),
+    /// Take samples from a pipe or a sound file and write outputs as they come.
+    Stream(stream::Arguments),
+    /// Time a step, beside the time that reading its bytes takes.
+    Bench(bench::Arguments),
+    /// Write the image that a device runs, with bf16 or int8 maps where asked.
+    Pack(pack::Arguments),
+    /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
+    Bounds(bounds::Arguments),
+    /// Describe a data set or a generated task, or write it as arrays.
+    Data(data::Arguments),
+}
+
+/// Runs the program with the given arguments, the first being its name. Returns the exit code:
+/// 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too, with exit code 0. A closed pipe is no error.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let printer = Printer::new(&cli.global);
+    let outcome = in_pool(cli.global.threads, || dispatch(&cli.command, &printer));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(&error, hint(&error).as_deref());
+            exit_code(&error)
+        }
+    }
+}
+
+/// What a program ended by Ctrl-C gives back by convention: 128 and the number of the signal.
+#[cfg(feature = "train")]
+const INTERRUPTED: u8 = 130;
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    #[cfg(feature = "train")]
+    if error.is::<training::Interrupted>() {
+        return ExitCode::from(INTERRUPTED);
+    }
+    let _ = error;
+    ExitCode::FAILURE
+}
+
+fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
+    #[cfg(feature = "train")]
+    if let Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) = command {
+        hankelite_train::keep_freed_memory();
+    }
+    match command {
+        Command::Inspect(arguments) => inspect::run(arguments, printer),
+        Command::Reduce(arguments) => reduce::run(arguments, printer),
+        Command::Calibrate(arguments) => calibrate::run(arguments, printer),
+        Command::Sweep(arguments) => sweep::run(arguments, printer),
+        Command::Compare(arguments) => compare::run(arguments, printer),
+        Command::Evaluate(arguments) => evaluate::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Pretrain(arguments) => pretrain::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Retrain(arguments) => retrain::run(arguments, printer),
+        #[cfg(feature = "train")]
+        Command::Pipeline(arguments) => pipeline::run(arguments, printer),
+        Command::Convert(arguments) => convert::run(arguments, printer),
+        Command::Stream(arguments) => stream::run(arguments, printer),
+        Command::Bench(arguments) => bench::run(arguments, printer),
+        Command::Pack(arguments) => pack::run(arguments, printer),
+        Command::Bounds(arguments) => bounds::run(arguments, printer),
+        Command::Data(arguments) => data::run(arguments, printer),
+    }
+}
+
+/// Runs the work on its own pool, so that `--threads` leaves no global state behind.
+fn in_pool(threads: u16, work: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.into())
+        .build()?;
+    pool.install(work)
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
+            let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
+            return Some(hint.to_string());
+        }
+        if let Some(error) = cause.downcast_ref::<DataError>() {
+            return error.hint().map(str::to_string);
+        }
+        #[cfg(feature = "train")]
+        if cause.is::<training::Interrupted>() {
+            return Some("the same command with --resume goes on".to_string());
+        }
+        cause.downcast_ref::<CheckpointError>()?.hint()
+    })
+}

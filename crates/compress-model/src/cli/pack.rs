@@ -1,0 +1,71 @@
+//! `compress-model pack`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hankelite::stream::Runner;
+use hankelite_archive::{check_destination, write_whole};
+use serde::Serialize;
+
+use crate::cli::common::{Declarations, Input, grouped};
+use crate::cli::image::{Mixing, open_streamed};
+use crate::cli::printer::Printer;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model pack small.pth --output small.edge
+  compress-model pack small.pth --mixing int8 --output small.edge
+  compress-model bench model.pth --against small.edge
+
+An image holds what a step reads and nothing else, in the order of reading. `stream`, `bench` and
+`evaluate --stream` take it in place of a checkpoint; a device runs it where it lies (docs/streaming.md).";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// The image to write.
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// How the maps between channels are stored. Poles, residues, states, encoder and head stay f32.
+    #[arg(long, value_enum, default_value_t = Mixing::Full)]
+    mixing: Mixing,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    image: String,
+    image_bytes: usize,
+    state_bytes: usize,
+    work_bytes: usize,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let input = &arguments.input.checkpoint;
+    check_destination(&arguments.output, &[input.as_path()])?;
+    let mixing = Some(arguments.mixing);
+    let streamed = open_streamed(input, mixing, &arguments.declarations, printer)?;
+    let runner = Runner::<f32>::from_image(streamed.image)?;
+    write_whole(&arguments.output, runner.image().as_bytes())?;
+    let document = Document {
+        checkpoint: input.display().to_string(),
+        image: arguments.output.display().to_string(),
+        image_bytes: runner.weight_bytes(),
+        state_bytes: runner.state_bytes(),
+        work_bytes: runner.work_bytes(),
+    };
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    printer.line(&format!(
+        "{}: {} bytes; a stream needs {} bytes of state and {} to work in",
+        document.image,
+        grouped(document.image_bytes),
+        grouped(document.state_bytes),
+        grouped(document.work_bytes),
+    ))
+}

@@ -1,0 +1,444 @@
+//! One seed of a pipeline: every stage in a folder of its own, so that a run that was stopped goes
+//! on where it stood.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use hankelite::calibrate::{
+    Calibration, Prepared as Balanced, Rescale, Rescaled, Settings, Size, WeightChoice,
+};
+use hankelite::checkpoint::{Checkpoint, Declared, read, write};
+use hankelite::compress::{LayerRecord, Plan, Rule, reduce};
+use hankelite::model::{Model, Sequence};
+use hankelite_data::Dataset;
+use hankelite_train::nn::{
+    Architecture, Initialisation, LayerKind, Network, NetworkOptions, Parameterisation,
+    random_model, with_fresh_dynamics,
+};
+use hankelite_train::{
+    Entry, Folder, Place, Recipe, Start, Stop, Terms, Training, require_suitable,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::common::{open, require_length};
+use crate::cli::pipeline::settings::{Arm, Config};
+use crate::cli::printer::Printer;
+use crate::cli::retrain::parameterisation;
+use crate::cli::training::{Data, Measured, Sets, measured};
+use crate::cli::{pretrain, terms, training};
+
+/// What every stage needs.
+pub(super) struct Tools<'a> {
+    pub(super) device: Place,
+    pub(super) printer: &'a Printer,
+    pub(super) stop: Stop,
+}
+
+/// One training: a line of the report's table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) seed: u64,
+    pub(super) order: usize,
+    /// `pretrain` has none.
+    pub(super) arm: Option<Arm>,
+    /// The test part before training.
+    pub(super) before: Measured,
+    /// After it.
+    pub(super) after: Measured,
+    pub(super) steps: u64,
+    pub(super) seconds: f64,
+    pub(super) parameters: usize,
+    /// How far each group of parameters has moved from the start, relative to its size there.
+    #[serde(default)]
+    pub(super) moved: BTreeMap<String, f64>,
+}
+
+/// `record.json` of a training.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    #[serde(flatten)]
+    row: Row,
+    #[serde(default, skip_deserializing)]
+    rescaled: Vec<Rescaled>,
+    history: Vec<Entry>,
+}
+
+/// `config.toml` of a training.
+#[derive(Serialize)]
+struct Job<'a> {
+    seed: u64,
+    order: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arm: Option<Arm>,
+    dropout: f64,
+    rescale: Rescale,
+    data: &'a Data,
+    train: &'a Recipe,
+    #[serde(flatten)]
+    terms: Terms,
+}
+
+/// One seed before its pretraining.
+pub(super) struct Prepared<'a> {
+    config: &'a Config,
+    seed: u64,
+    sets: &'a Sets,
+    tools: &'a Tools<'a>,
+    /// A checkpoint that is to be reduced, or the start of a pretraining in its layout.
+    start: Checkpoint,
+    kind: LayerKind,
+}
+
+/// One seed with its pretrained network.
+pub(super) struct Study<'a> {
+    prepared: Prepared<'a>,
+    place: PathBuf,
+    full: Checkpoint,
+    architecture: Architecture,
+    /// The pretraining as a row, where there was one.
+    pretrained: Option<Row>,
+}
+
+impl<'a> Study<'a> {
+    /// Everything that can be checked before the first step.
+    pub(super) fn prepare(
+        config: &'a Config,
+        (seed, sets): (u64, &'a Sets),
+        output: &Path,
+        tools: &'a Tools<'a>,
+    ) -> anyhow::Result<Prepared<'a>> {
+        let length = sets.train.length();
+        let (start, kind) = match (&config.checkpoint, &config.model) {
+            (Some(path), _) => {
+                let checkpoint = open(path, &Declared::default(), tools.printer)?;
+                require_length(&checkpoint, length)?;
+                let kind = kind_of(&checkpoint);
+                (checkpoint, kind)
+            }
+            (None, Some(model)) => {
+                let start = random_model(model, length, seed)?;
+                (pretrain::checkpoint(model, &start, length)?, model.layer)
+            }
+            (None, None) => bail!("neither `checkpoint` nor [model]"),
+        };
+        require_suitable(&start.model, &sets.train)
+            .with_context(|| format!("{}, seed {seed}", output.display()))?;
+        if sets.test.is_none() && sets.validation.is_none() {
+            bail!("the data have no part `test` and nothing is held out: nothing to measure on");
+        }
+        let full = start.model.blocks.iter().map(|block| block.order()).max();
+        for &order in &config.reduce.orders {
+            if order > full.unwrap_or(0) {
+                let full = full.unwrap_or(0);
+                bail!("`orders` holds {order}, expected at most {full}, the states there are");
+            }
+        }
+        Ok(Prepared {
+            config,
+            seed,
+            sets,
+            tools,
+            start,
+            kind,
+        })
+    }
+
+    /// All trainings of this seed, one after the other.
+    pub(super) fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        let mut rows: Vec<Row> = self.pretrained.iter().cloned().collect();
+        for (order, arm) in trainings(self.prepared.config, self.architecture.states) {
+            rows.push(self.row(order, arm)?);
+        }
+        Ok(rows)
+    }
+
+    fn row(&self, order: usize, arm: Arm) -> anyhow::Result<Row> {
+        let prepared = &self.prepared;
+        let mut recipe = prepared.recipe(&prepared.config.train);
+        if arm == Arm::SkewHippoLong {
+            let batches = prepared.sets.train.len().div_ceil(recipe.batch) as u64;
+            let own = recipe.total(batches);
+            let spent = self.pretrained.as_ref().map(|row| row.steps);
+            let spent = spent.or(prepared.config.checkpoint_steps).unwrap_or(0);
+            (recipe.epochs, recipe.steps) = (None, Some(own + spent));
+        }
+        let place = place_of(&self.place, order, arm);
+        prepared.tools.printer.talk(&format!(
+            "seed {}, order {order}, {}",
+            prepared.seed,
+            arm.name()
+        ));
+        let start = || self.start(order, arm);
+        prepared.train(
+            (order, Some(arm)),
+            &recipe,
+            (&place, start),
+            Some(&self.full),
+        )
+    }
+
+    /// Where an arm starts.
+    fn start(&self, order: usize, arm: Arm) -> anyhow::Result<Checkpoint> {
+        let (seed, length) = (self.prepared.seed, self.prepared.sets.train.length());
+        let architecture = |initialisation| Architecture {
+            states: order,
+            initialisation: Some(initialisation),
+            ..self.architecture.clone()
+        };
+        let model = match arm {
+            Arm::Reduced => return self.reduced(order),
+            Arm::SkewHippo | Arm::SkewHippoLong => {
+                random_model(&architecture(Initialisation::SkewHippo), length, seed)?
+            }
+            Arm::Random => random_model(&architecture(Initialisation::Random), length, seed)?,
+            Arm::SkewHippoKept => {
+                let architecture = architecture(Initialisation::SkewHippo);
+                with_fresh_dynamics(&self.full.model, &architecture, length, seed)?
+            }
+        };
+        Ok(self.full.with_model(renamed(model, &self.full.model)))
+    }
+
+    /// The reduced network, as it is written: extraction is part of the layout.
+    fn reduced(&self, order: usize) -> anyhow::Result<Checkpoint> {
+        let folder = self.place.join(format!("order-{order}"));
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let file = folder.join("reduced.safetensors");
+        if !file.is_file() {
+            let (model, records) = self.cut(order)?;
+            let text = serde_json::to_vec_pretty(&records)?;
+            hankelite_archive::write_whole(&folder.join("reduction.json"), &text)?;
+            write(&self.full.with_model(model), &file)?;
+        }
+        Ok(read(&file, &self.full.declared())?)
+    }
+
+    fn cut(&self, order: usize) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
+        let settings = &self.prepared.config.reduce;
+        let (model, sets) = (&self.full.model, self.prepared.sets);
+        let length = sets.train.length();
+        if let Some(count) = settings.calibrate {
+            let count = count.min(sets.train.len());
+            let data = sets.train.sample(count, self.prepared.seed)?;
+            let listed: Vec<Sequence<'_>> = (0..count).map(|i| data.unpadded(i)).collect();
+            let origin = format!("{count} training sequences");
+            let calibration = Calibration::gather(model, length, &listed, &origin)?;
+            let balanced = Balanced::new(model, &calibration, &listed, WeightChoice::Auto)?;
+            let cut = balanced.reduce(&Settings::new(Size::Order(order)))?;
+            return Ok((cut.model, cut.records));
+        }
+        let mut plan = Plan::new(Rule::Order(order))?;
+        plan.method = settings.method;
+        plan.time = settings.time;
+        plan.realisation = settings.realisation;
+        plan.kernel_length = length;
+        // Only channels with modes that do not decay are concerned.
+        plan.unstable = true;
+        let cut = reduce(model, &plan)?;
+        Ok((cut.model, cut.records))
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// The stage before all reductions.
+    pub(super) fn pretrained(self, root: &Path) -> anyhow::Result<Study<'a>> {
+        let place = seed_folder(root, self.seed);
+        let (full, row) = match &self.config.pretrain {
+            None => (self.start.clone(), None),
+            Some(recipe) => {
+                let folder = place.join("pretrain");
+                self.tools
+                    .printer
+                    .talk(&format!("seed {}, pretraining", self.seed));
+                let order = self.start.model.blocks.iter().map(|block| block.order());
+                let order = order.max().unwrap_or(0);
+                let start = || Ok(self.start.clone());
+                let row =
+                    self.train((order, None), &self.recipe(recipe), (&folder, start), None)?;
+                let declared = self.start.declared();
+                (
+                    read(&folder.join("model.safetensors"), &declared)?,
+                    Some(row),
+                )
+            }
+        };
+        let Some(architecture) = Architecture::of(&full.model, self.kind) else {
+            bail!("a lone layer cannot be trained, expected a whole classifier");
+        };
+        Ok(Study {
+            prepared: self,
+            place,
+            full,
+            architecture,
+            pretrained: row,
+        })
+    }
+
+    fn recipe(&self, recipe: &Recipe) -> Recipe {
+        Recipe {
+            seed: self.seed,
+            ..recipe.clone()
+        }
+    }
+
+    /// One training in its folder; only its record, where it is finished.
+    fn train(
+        &self,
+        (order, arm): (usize, Option<Arm>),
+        recipe: &Recipe,
+        (place, start): (&Path, impl FnOnce() -> anyhow::Result<Checkpoint>),
+        full: Option<&Checkpoint>,
+    ) -> anyhow::Result<Row> {
+        let rescale = match arm.is_some_and(Arm::is_pretrained) {
+            true => self.config.rescale,
+            false => self.config.rescale_fresh,
+        };
+        let beside = arm.map_or(Terms::default(), |arm| self.config.terms(arm));
+        let job = Job {
+            seed: self.seed,
+            order,
+            arm,
+            dropout: self.config.dropout,
+            rescale,
+            data: &self.config.data,
+            train: recipe,
+            terms: beside,
+        };
+        let begun = place.join("config.toml").is_file();
+        let folder = training::folder(place, &toml::to_string(&job)?, begun)?;
+        if let Some(record) = finished_record(place)? {
+            return Ok(record.row);
+        }
+        let start = start()?;
+        let like = full.map(|full| &full.model);
+        let data = (&self.sets.train, recipe);
+        let printer = self.tools.printer;
+        let (model, rescaled) = terms::rescaled(&start.model, (rescale, like), data, printer)?;
+        let network = self.network(&model)?;
+        let before = self.test(&network, recipe)?;
+        let training = Training {
+            network: &network,
+            data: &self.sets.train,
+            validation: self.sets.validation.as_ref(),
+            recipe,
+        };
+        let taught = like.filter(|_| beside.distil.is_some());
+        let taught = taught.map(|model| self.network(model)).transpose()?;
+        let mut objective = terms::objective(&network, &beside, taught.as_ref(), recipe)?;
+        let moved = Start::of(&network)?;
+        let tools = (&folder, &self.tools.stop);
+        let outcome = training::train(&training, &mut objective, tools, printer)?;
+        let trained = start.with_model(network.to_model()?);
+        write(&trained, &place.join("model.safetensors"))?;
+        let record = Record {
+            row: Row {
+                seed: self.seed,
+                order,
+                arm,
+                before,
+                after: self.test(&network, recipe)?,
+                steps: outcome.steps,
+                seconds: outcome.seconds,
+                parameters: trained.parameters()?,
+                moved: moved.moved(&network)?,
+            },
+            rescaled,
+            history: outcome.history,
+        };
+        folder.write(Folder::RECORD, &serde_json::to_vec_pretty(&record)?)?;
+        Ok(record.row)
+    }
+
+    fn network(&self, model: &Model) -> anyhow::Result<Network> {
+        let options = NetworkOptions {
+            dtype: self.config.train.precision.dtype(),
+            dropout: self.config.dropout,
+            parameterisation: Some(self.kind.parameterisation()),
+            ..NetworkOptions::new(self.sets.train.length())
+        };
+        let device = self.tools.device.open()?;
+        Ok(Network::from_model(model, &options, &device)?)
+    }
+
+    /// The part that nothing was chosen on, where there is one.
+    fn test(&self, network: &Network, recipe: &Recipe) -> anyhow::Result<Measured> {
+        let part: Option<&Dataset> = self.sets.test.as_ref().or(self.sets.validation.as_ref());
+        let found = measured(network, part, recipe.batch)?;
+        found.context("no part to measure on")
+    }
+}
+
+/// All trainings of a seed: every arm at every order, and the unreduced network once more.
+fn trainings(config: &Config, full: usize) -> Vec<(usize, Arm)> {
+    let mut all = Vec::new();
+    if config.arms.contains(&Arm::Reduced) && !config.reduce.orders.contains(&full) {
+        all.push((full, Arm::Reduced));
+    }
+    for &order in &config.reduce.orders {
+        all.extend(config.arms.iter().map(|&arm| (order, arm)));
+    }
+    all
+}
+
+/// What is finished in a folder.
+pub(super) fn finished(config: &Config, root: &Path) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &seed in &config.seeds {
+        let place = seed_folder(root, seed);
+        let first = finished_record(&place.join("pretrain"))?;
+        let full = match (&first, &config.checkpoint) {
+            (Some(record), _) => record.row.order,
+            (None, Some(path)) => {
+                let model = read(path, &Declared::default())?.model;
+                model.blocks.iter().map(|b| b.order()).max().unwrap_or(0)
+            }
+            (None, None) => continue,
+        };
+        rows.extend(first.map(|record| record.row));
+        for (order, arm) in trainings(config, full) {
+            let record = finished_record(&place_of(&place, order, arm))?;
+            rows.extend(record.map(|record| record.row));
+        }
+    }
+    Ok(rows)
+}
+
+fn seed_folder(root: &Path, seed: u64) -> PathBuf {
+    root.join(format!("seed-{seed}"))
+}
+
+fn place_of(place: &Path, order: usize, arm: Arm) -> PathBuf {
+    place.join(format!("order-{order}")).join(arm.name())
+}
+
+fn finished_record(place: &Path) -> anyhow::Result<Option<Record>> {
+    let file = place.join(Folder::RECORD);
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let here = || file.display().to_string();
+    let text = std::fs::read_to_string(&file).with_context(here)?;
+    Ok(Some(serde_json::from_str(&text).with_context(here)?))
+}
+
+/// The names of the layers are those of the file that the model is to be written like.
+fn renamed(mut model: Model, like: &Model) -> Model {
+    for (block, like) in model.blocks.iter_mut().zip(&like.blocks) {
+        block.name.clone_from(&like.name);
+    }
+    model
+}
+
+fn kind_of(checkpoint: &Checkpoint) -> LayerKind {
+    let systems = checkpoint.model.blocks.iter();
+    let decays = systems
+        .flat_map(|block| block.systems.iter().chain(&block.backward))
+        .all(|system| system.is_stable());
+    match parameterisation(checkpoint) {
+        Some(Parameterisation::DssSoftmax) => LayerKind::DssSoftmax,
+        Some(Parameterisation::DssExp) => LayerKind::DssExp,
+        Some(Parameterisation::S4d) | None if decays => LayerKind::S4d,
+        Some(Parameterisation::S4d) | None => LayerKind::DssSoftmax,
+    }
+}

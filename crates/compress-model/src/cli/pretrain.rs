@@ -1,0 +1,237 @@
+//! `compress-model pretrain`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use hankelite::calibrate::Rescale;
+use hankelite::checkpoint::{Checkpoint, CheckpointError, write};
+use hankelite::model::Model;
+use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture};
+use hankelite_train::nn::{
+    Architecture, LayerKind, Network, NetworkOptions, SequenceModel, random_model,
+};
+use hankelite_train::{
+    Objective, Place, Recipe, Regularise, Start, Task, Terms, Training, require_fitting,
+    require_suitable,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::design::{Design, takes};
+use crate::cli::printer::Printer;
+use crate::cli::training::{Data, Document, Sets, measured};
+use crate::cli::{terms, training};
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model pretrain digits.toml --output runs/digits
+  compress-model pretrain digits.toml --output runs/digits --resume
+  compress-model pretrain digits.toml --output runs/digits-gpu --device cuda:0
+
+CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md and
+docs/pipeline.md have all keys with defaults and ranges. Ctrl-C ends the step and the run, with exit
+code 130; --resume goes on, to the same bytes.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// The settings: a TOML file.
+    #[arg(value_name = "CONFIG")]
+    config: PathBuf,
+    /// The folder of the run; the model goes into its file model.safetensors.
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Go on with the run in that folder.
+    #[arg(long)]
+    resume: bool,
+    /// Where to train: cpu, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Place,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// What C and D are multiplied with at the start: `none` or `unit`.
+    #[serde(default)]
+    rescale: Rescale,
+    model: Design,
+    data: Data,
+    #[serde(default)]
+    train: Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regularise: Option<Regularise>,
+}
+
+impl Config {
+    /// Everything that can be told without data; gives the terms of the objective.
+    fn check(&self) -> anyhow::Result<Terms> {
+        self.train.check()?;
+        if self.rescale == Rescale::Match {
+            bail!(
+                "`rescale` is match, but a network from scratch was not reduced: expected none or \
+                 unit"
+            );
+        }
+        self.model.check()?;
+        let measured = match &self.model {
+            Design::StateSpace(architecture) => architecture.measurements.is_some(),
+            Design::Baseline(architecture) => {
+                let layer = architecture.layer.name();
+                if self.regularise.is_some() {
+                    bail!("[regularise] is for state space layers, the layers are {layer}");
+                }
+                true
+            }
+        };
+        if measured && self.rescale != Rescale::None {
+            bail!("`rescale` is for state space layers behind a plain encoder, expected none");
+        }
+        let beside = Terms {
+            regularise: self.regularise,
+            ..Terms::default()
+        };
+        terms::check(&beside, false)?;
+        Ok(beside)
+    }
+}
+
+/// A run that is about to start.
+struct Run<'a> {
+    arguments: &'a Arguments,
+    config: &'a Config,
+    beside: &'a Terms,
+    sets: &'a Sets,
+    printer: &'a Printer,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let config: Config = training::parse(&arguments.config)?;
+    let beside = config.check()?;
+    training::require_folder(&arguments.output, arguments.resume)?;
+    // Whether the device is there is known before data are read.
+    arguments.device.open()?;
+    let sets = config.data.read(config.train.seed, printer)?;
+    let run = Run {
+        arguments,
+        config: &config,
+        beside: &beside,
+        sets: &sets,
+        printer,
+    };
+    match &config.model {
+        Design::StateSpace(architecture) => run.state_space(architecture),
+        Design::Baseline(architecture) => run.baseline(architecture),
+    }
+}
+
+/// What is told where a measurement was folded into the encoder.
+fn folded(rows: usize, inputs: usize) -> String {
+    format!(
+        "the encoder that is written is the product of the trained one and its {rows} measurements \
+         of {inputs} numbers; retraining it no longer holds the rank {rows}"
+    )
+}
+
+impl Run<'_> {
+    fn state_space(&self, architecture: &Architecture) -> anyhow::Result<()> {
+        let (sets, recipe) = (self.sets, &self.config.train);
+        let length = sets.train.length();
+        let start = random_model(architecture, length, recipe.seed)?;
+        require_suitable(&start, &sets.train)?;
+        let (mode, data) = ((self.config.rescale, None), (&sets.train, recipe));
+        let (start, rescaled) = terms::rescaled(&start, mode, data, self.printer)?;
+        // What cannot be written at the end is better known now.
+        checkpoint(architecture, &start, length)?;
+        let options = NetworkOptions {
+            dtype: recipe.precision.dtype(),
+            dropout: architecture.dropout,
+            parameterisation: Some(architecture.layer.parameterisation()),
+            ..NetworkOptions::new(length)
+        };
+        let network = Network::from_model(&start, &options, &self.arguments.device.open()?)?;
+        let network = network.measured(architecture.measurements, recipe.seed)?;
+        let mut objective = terms::objective(&network, self.beside, None, recipe)?;
+        let rows = architecture.measurements;
+        let notes = rows.map(|rows| folded(rows, architecture.inputs.unwrap_or(0)));
+        let beginning = Document {
+            rescaled,
+            notes: notes.into_iter().collect(),
+            ..Document::default()
+        };
+        self.trained((&network, &mut objective), beginning, |output| {
+            let checkpoint = checkpoint(architecture, &network.to_model()?, length)?;
+            write(&checkpoint, output)?;
+            Ok(checkpoint.parameters()?)
+        })
+    }
+
+    fn baseline(&self, architecture: &BaselineArchitecture) -> anyhow::Result<()> {
+        let recipe = &self.config.train;
+        require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;
+        let place = (recipe.precision.dtype(), &self.arguments.device.open()?);
+        let network = Baseline::random(architecture, recipe.seed, place)?;
+        let mut objective = Task {
+            label_smoothing: recipe.label_smoothing,
+        };
+        self.trained((&network, &mut objective), Document::default(), |output| {
+            network.write(output)?;
+            Ok(network.numbers())
+        })
+    }
+
+    /// Trains, writes by `write`, which gives the numbers written, and reports.
+    fn trained(
+        &self,
+        (network, objective): (&dyn SequenceModel, &mut dyn Objective),
+        beginning: Document,
+        write: impl FnOnce(&Path) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<()> {
+        let (sets, recipe) = (self.sets, &self.config.train);
+        let training = Training {
+            network,
+            data: &sets.train,
+            validation: sets.validation.as_ref(),
+            recipe,
+        };
+        training.check()?;
+        let text = toml::to_string(self.config)?;
+        let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
+        let start = Start::of(network)?;
+        let stop = training::stop_on_interrupt()?;
+        let outcome = training::train(&training, objective, (&folder, &stop), self.printer)?;
+        let output = folder.path().join("model.safetensors");
+        let parameters = write(&output)?;
+        for note in &beginning.notes {
+            self.printer.note("note", note);
+        }
+        let measured = |data| measured(network, data, recipe.batch);
+        let document = Document {
+            output: output.display().to_string(),
+            folder: folder.path().display().to_string(),
+            device: self.arguments.device.to_string(),
+            parameters,
+            sequences: sets.train.len(),
+            validation: measured(sets.validation.as_ref())?,
+            test: measured(sets.test.as_ref())?,
+            moved: start.moved(network)?,
+            rescaled: beginning.rescaled,
+            notes: beginning.notes,
+            ..Document::of(outcome, recipe)
+        };
+        training::finish(&document, &folder, self.printer)
+    }
+}
+
+/// Modes that may grow need the layout of DSS-softmax; all others are written as S4D, which more
+/// programs read.
+pub(super) fn checkpoint(
+    architecture: &Architecture,
+    model: &Model,
+    length: usize,
+) -> Result<Checkpoint, CheckpointError> {
+    match architecture.layer {
+        LayerKind::DssSoftmax => Checkpoint::new_dss_softmax(model, length),
+        LayerKind::S4d | LayerKind::DssExp => Checkpoint::new_s4d(model),
+    }
+}

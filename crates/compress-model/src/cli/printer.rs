@@ -1,0 +1,187 @@
+//! The only place that prints.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::cli::{Colour, Format, Global};
+
+/// Columns that a picture takes when stdout is no terminal.
+const WIDTH: usize = 64;
+
+/// Prints data to stdout and talk to stderr, as the user asked.
+pub(super) struct Printer {
+    json: bool,
+    quiet: bool,
+    colour_out: bool,
+    colour_err: bool,
+}
+
+impl Printer {
+    pub(super) fn new(global: &Global) -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = |terminal: bool| match global.color {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => terminal && !no_colour,
+        };
+        Self {
+            json: global.format == Format::Json,
+            quiet: global.quiet,
+            colour_out: colour(std::io::stdout().is_terminal()),
+            colour_err: colour(std::io::stderr().is_terminal()),
+        }
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// One JSON document on stdout.
+    pub(super) fn json(&self, document: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(document)?;
+        out(&text)
+    }
+
+    /// A line for a person on stdout; nothing when JSON was asked for.
+    pub(super) fn line(&self, text: &str) -> anyhow::Result<()> {
+        if self.json { Ok(()) } else { out(text) }
+    }
+
+    /// A heading on stdout.
+    pub(super) fn heading(&self, text: &str) -> anyhow::Result<()> {
+        self.line(&paint(text, "1", self.colour_out))
+    }
+
+    /// The bars of a picture on stdout.
+    pub(super) fn picture(&self, label: &str, bars: &str) -> anyhow::Result<()> {
+        let bars = paint(bars, "36", self.colour_out);
+        self.line(&format!("  {label} │{bars}"))
+    }
+
+    /// A table on stdout; every column but the first is a number.
+    pub(super) fn table(&self, header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(header.iter().copied());
+        for row in rows {
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let text = table.to_string();
+        let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
+        self.line(&trimmed.join("\n"))
+    }
+
+    /// A remark on stderr.
+    pub(super) fn talk(&self, text: &str) {
+        if !self.quiet {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// Something that was assumed or repaired, on stderr.
+    pub(super) fn note(&self, kind: &str, text: &str) {
+        let text = printable(text);
+        let kind = paint(&format!("{kind}:"), "33", self.colour_err);
+        self.talk(&format!("{kind} {text}"));
+    }
+
+    /// An error with its causes, on stderr, also when quiet.
+    pub(super) fn error(&self, error: &anyhow::Error, hint: Option<&str>) {
+        let mut stderr = std::io::stderr();
+        let mark = paint("error:", "1;31", self.colour_err);
+        let _ = writeln!(stderr, "{mark} {}", causes(error));
+        if let Some(hint) = hint {
+            let mark = paint("hint:", "1;36", self.colour_err);
+            let _ = writeln!(stderr, "{mark} {hint}");
+        }
+    }
+
+    /// A progress bar on stderr; it draws nothing when quiet or when stderr is no terminal.
+    pub(super) fn progress(&self, length: usize, what: &str) -> ProgressBar {
+        let bar = ProgressBar::new(length as u64);
+        if self.quiet {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let template = "{msg} [{bar:30}] {pos}/{len} {per_sec} eta {eta}";
+        let style = ProgressStyle::with_template(template);
+        bar.set_style(
+            style
+                .expect("the template is a constant")
+                .progress_chars("=> "),
+        );
+        bar.set_message(what.to_string());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
+    /// A spinner on stderr for work without a known length.
+    pub(super) fn spinner(&self, what: &str) -> ProgressBar {
+        let spinner = ProgressBar::new_spinner();
+        if self.quiet {
+            spinner.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        spinner.set_message(what.to_string());
+        spinner.enable_steady_tick(Duration::from_millis(200));
+        spinner
+    }
+
+    /// Columns for a picture.
+    pub(super) fn width(&self) -> usize {
+        WIDTH
+    }
+}
+
+/// The error and its causes in one line, each said once: many errors of the libraries repeat
+/// their cause in their own text.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    printable(&text)
+}
+
+/// Longest message that is shown; names in a file can be of any length.
+const MESSAGE_MAX: usize = 2000;
+
+/// Names from a file may hold control characters that a terminal would obey.
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(MESSAGE_MAX) {
+        if c == '\n' || !(c.is_control() || ('\u{200b}'..='\u{202e}').contains(&c)) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_debug());
+        }
+    }
+    if text.chars().nth(MESSAGE_MAX).is_some() {
+        out.push_str(" ...");
+    }
+    out
+}
+
+fn paint(text: &str, code: &str, colour: bool) -> String {
+    if colour {
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    } else {
+        text.to_string()
+    }
+}
+
+/// Writes to stdout. A reader that went away (`| head`) is no error.
+fn out(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,544 @@
+//! `compress-model reduce`.
+
+mod layerwise;
+mod rounding;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use hankelite::calibrate::{Choice, LogitFit, Settings, Size};
+use hankelite::checkpoint::Checkpoint;
+use hankelite::compress::{LayerRecord, Method, Plan, RealisationChoice, Rule, reduce_layer};
+use hankelite::infer::Path as InferPath;
+use hankelite::model::Model;
+use hankelite_archive::{Container, check_destination};
+use hankelite_data::Source;
+use serde::Serialize;
+
+use crate::cli::calibration::{Heard, Ways, prepare};
+use crate::cli::common::{Declarations, Input, grouped, open, short};
+use crate::cli::evaluate::{Report, labelled, score};
+use crate::cli::inspect::Time;
+use crate::cli::printer::Printer;
+use crate::cli::reduce::rounding::written;
+
+/// Steps over which kernels are compared when nobody says how long sequences are.
+const KERNEL_LENGTH: usize = 1024;
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model reduce model.pth --order 8 --output small.pth
+  compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
+  compress-model reduce model.pth --energy 0.999 --dry-run
+  compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
+  compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
+  compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
+  compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
+
+Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
+real pole. All tensors but those of poles and residues are copied bit for bit.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    #[arg(long, short, value_name = "OUT", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    rule: RuleArguments,
+    /// Reduce for what the layers really hear: unlabelled sequences (any data source of
+    /// `evaluate`), or the statistics that `calibrate` wrote.
+    #[arg(long, value_name = "DATA|STATS",
+          conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
+    calibrate: Option<String>,
+    /// How a channel is made smaller.
+    #[arg(long, value_enum, default_value_t = How::Balanced)]
+    method: How,
+    /// Reduce channels with modes that do not decay over the sequence length (--length) instead
+    /// of refusing them. The method and the realisation do not apply to such channels.
+    #[arg(long)]
+    unstable: bool,
+    /// Give all channels of a layer the same poles, as they have them in DSS: its module then loads
+    /// the file with nothing changed but N, at a larger error.
+    #[arg(long, conflicts_with_all = ["calibrate", "time", "realisation"])]
+    share_poles: bool,
+    /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
+    /// Nyquist frequency.
+    #[arg(long, value_enum, default_value_t = Time::Discrete)]
+    time: Time,
+    /// The system that is balanced: the real one that the network hears, the complex modes as
+    /// stored, or per channel whichever leaves the smaller error.
+    #[arg(long, value_enum, default_value_t = Realise::Real)]
+    realisation: Realise,
+    /// Plan and report without writing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Labelled data (mnist:DIR or a safetensors file, as for `evaluate`): also print the accuracy
+    /// before and after.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RuleArguments {
+    /// Stored states to keep in every channel.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    order: Option<usize>,
+    /// Keep the smallest order with this share of the sum of squared Hankel singular values.
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    energy: Option<f64>,
+    /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    tolerance: Option<f64>,
+    /// With --calibrate: keep this share of all states, shared among channels.
+    #[arg(
+        long,
+        value_name = "F",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    budget: Option<f64>,
+    /// With --calibrate: keep the fewest states with this output error, relative to the output.
+    #[arg(
+        long,
+        value_name = "E",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    max_error: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// Balanced truncation.
+    Balanced,
+    /// Balanced residualisation: keeps the gain for constant input; changes D.
+    Residualised,
+    /// Keep the modes with the largest |residue|/(1 − |a|).
+    #[value(alias = "modal")]
+    ModalHinf,
+    /// Keep the modes with the largest |residue|/√(1 − |a|²).
+    ModalH2,
+    /// Balanced truncation, then poles and residues moved to the least kernel error.
+    H2Optimal,
+    /// Truncation balanced over the sequence length (--length) instead of all time.
+    Horizon,
+    /// Least Hankel norm of the error.
+    HankelNorm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Realise {
+    Real,
+    Complex,
+    Auto,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    checkpoint: String,
+    output: Option<String>,
+    family: &'static str,
+    /// Absent with calibration.
+    plan: Option<&'a Plan>,
+    /// What calibration chose. Absent without it.
+    calibration: Option<Choice>,
+    dry_run: bool,
+    parameters_before: usize,
+    parameters_after: usize,
+    seconds: f64,
+    /// ‖k_written − k_planned‖/‖k‖ of the worst channel: what the file's number format costs.
+    rounding_error: Option<f64>,
+    /// Steps over which kernel errors were measured.
+    kernel_length: usize,
+    before: Option<Report>,
+    after: Option<Report>,
+    assumptions: &'a [String],
+    notes: &'a [String],
+    layers: Vec<LayerRecord>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let start = Instant::now();
+    if let Some(output) = &arguments.output {
+        check_destination(output, &[path])?;
+    }
+    if arguments.data.is_none() && arguments.calibrate.is_none() {
+        return layerwise::run(arguments, start, printer);
+    }
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let here = || path.display().to_string();
+    let data = match &arguments.data {
+        None => None,
+        Some(source) => Some(labelled(&checkpoint, source)?),
+    };
+    let work = work(arguments, &checkpoint, printer).with_context(here)?;
+    let Work {
+        model,
+        layers,
+        plan,
+        calibration,
+        kernel_length,
+    } = work;
+    let mut reduced = checkpoint.with_model(model);
+    let mut document = Document {
+        family: checkpoint.family(),
+        plan: plan.as_ref(),
+        calibration,
+        kernel_length,
+        parameters_before: checkpoint.parameters()?,
+        parameters_after: reduced.parameters()?,
+        assumptions: checkpoint.assumptions(),
+        notes: checkpoint.notes(),
+        layers,
+        ..Document::new(arguments)
+    };
+    if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
+        let (written, worst) = written(&reduced, output, kernel_length, printer)?;
+        document.rounding_error = Some(worst);
+        // What is measured below is what the file holds.
+        reduced = written;
+    }
+    document.seconds = start.elapsed().as_secs_f64();
+    if let Some(data) = &data {
+        document.before = Some(score(&checkpoint, data, InferPath::Fft, printer)?);
+        document.after = Some(score(&reduced, data, InferPath::Fft, printer)?);
+    }
+    finish(&document, printer)
+}
+
+impl Document<'_> {
+    /// What the arguments say already.
+    fn new(arguments: &Arguments) -> Self {
+        let output = arguments.output.as_ref();
+        Self {
+            checkpoint: arguments.input.checkpoint.display().to_string(),
+            output: output.map(|output| output.display().to_string()),
+            family: "",
+            plan: None,
+            calibration: None,
+            dry_run: arguments.dry_run,
+            parameters_before: 0,
+            parameters_after: 0,
+            seconds: 0.0,
+            rounding_error: None,
+            kernel_length: KERNEL_LENGTH,
+            before: None,
+            after: None,
+            assumptions: &[],
+            notes: &[],
+            layers: Vec::new(),
+        }
+    }
+}
+
+fn finish(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return printer.json(document);
+    }
+    show(document, printer)
+}
+
+/// A reduced model and how it came about.
+struct Work {
+    model: Model,
+    layers: Vec<LayerRecord>,
+    plan: Option<Plan>,
+    calibration: Option<Choice>,
+    kernel_length: usize,
+}
+
+fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> anyhow::Result<Work> {
+    if let Some(source) = &arguments.calibrate {
+        return calibrated(arguments, source, checkpoint, printer);
+    }
+    let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
+    let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
+    Ok(Work {
+        model,
+        layers,
+        kernel_length: plan.kernel_length,
+        plan: Some(plan),
+        calibration: None,
+    })
+}
+
+fn calibrated(
+    arguments: &Arguments,
+    source: &str,
+    checkpoint: &Checkpoint,
+    printer: &Printer,
+) -> anyhow::Result<Work> {
+    let rule = &arguments.rule;
+    let size = match (rule.order, rule.budget, rule.max_error) {
+        (Some(order), ..) => Size::Order(order),
+        (_, Some(share), _) => Size::Budget(share),
+        (.., Some(error)) => Size::Error(error),
+        _ => bail!("--calibrate takes --order, --budget or --max-error"),
+    };
+    let mut settings = Settings::new(size);
+    arguments.ways.apply(&mut settings);
+    settings.kernel_length = checkpoint.declared().length;
+    let ways = &arguments.ways;
+    let heard = Heard::open(source, ways.sequences(), checkpoint, printer)?;
+    let listed = heard.listed();
+    let prepared = prepare(checkpoint, &heard, &listed, ways, printer)?;
+    let spinner = printer.spinner("reducing");
+    let calibrated = prepared.reduce(&settings);
+    spinner.finish_and_clear();
+    let calibrated = calibrated?;
+    Ok(Work {
+        model: calibrated.model,
+        layers: calibrated.records,
+        plan: None,
+        kernel_length: settings.kernel_length.unwrap_or(heard.calibration.length()),
+        calibration: Some(calibrated.choice),
+    })
+}
+
+/// What to do with a model; of its layers only the largest order counts.
+fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::Result<Plan> {
+    let RuleArguments {
+        order,
+        energy,
+        tolerance,
+        ..
+    } = arguments.rule;
+    let rule = match (order, energy, tolerance) {
+        (Some(order), ..) => Rule::Order(order),
+        (_, Some(share), _) => Rule::Energy(share),
+        (.., Some(tolerance)) => Rule::Tolerance(tolerance),
+        _ => bail!("one of --order, --energy and --tolerance is needed"),
+    };
+    let mut plan = Plan::new(rule)?;
+    plan.method = match arguments.method {
+        How::Balanced => Method::Balanced,
+        How::Residualised => Method::Residualised,
+        How::ModalHinf => Method::ModalHinf,
+        How::ModalH2 => Method::ModalH2,
+        How::H2Optimal => Method::H2Optimal,
+        How::Horizon => Method::Horizon,
+        How::HankelNorm => Method::HankelNorm,
+    };
+    plan.time = arguments.time.base();
+    plan.realisation = match arguments.realisation {
+        Realise::Real => RealisationChoice::Real,
+        Realise::Complex => RealisationChoice::Complex,
+        Realise::Auto => RealisationChoice::Auto,
+    };
+    if arguments.unstable && length.is_none() {
+        bail!("--unstable keeps the first L kernel samples: say L with --length");
+    }
+    plan.kernel_length = length.unwrap_or(KERNEL_LENGTH);
+    plan.unstable = arguments.unstable;
+    plan.share_poles = arguments.share_poles;
+    plan.check(model)?;
+    Ok(plan)
+}
+
+fn reduce(
+    model: &Model,
+    plan: &Plan,
+    printer: &Printer,
+) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
+    let mut reduced = model.clone();
+    let progress = printer.progress(reduced.blocks.len(), "layers");
+    let mut records = Vec::with_capacity(reduced.blocks.len());
+    for block in &mut reduced.blocks {
+        records.push(reduce_layer(block, plan)?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok((reduced, records))
+}
+
+fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    let length = document.kernel_length;
+    let kernel = format!("kernel error, L = {length}");
+    let heard = document.calibration.is_some();
+    let (cut, bound) = match heard {
+        true => ("weighted error", "truncated only"),
+        false => ("Σσ cut (all)", "bound (worst)"),
+    };
+    let header = [
+        "layer", "states", cut, bound, "H2 error", &kernel, "cond(V)",
+    ];
+    let rows = document.layers.iter().map(|layer| {
+        let (cut, bound) = match layer.relative_weighted_error {
+            Some(error) => (percent(error), percent(layer.relative_truncation_error())),
+            None => (
+                layer.discarded.map_or("-".to_string(), short),
+                finite(layer.error_bound, short),
+            ),
+        };
+        vec![
+            layer.name.clone(),
+            states(layer),
+            cut,
+            bound,
+            finite(layer.relative_h2_error, percent),
+            percent(layer.relative_kernel_error),
+            short(layer.condition),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    if let Some(choice) = &document.calibration {
+        show_choice(choice, printer)?;
+    }
+    show_notes(&document.layers, printer);
+    printer.line(&format!(
+        "parameters {} → {} ({:.1} %) in {:.2} s",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
+        document.seconds,
+    ))?;
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    show_outcome(document, printer)
+}
+
+/// What calibration chose, in a few lines.
+fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "heard      {} ({} steps), weighted by {}",
+        choice.origin,
+        choice.length,
+        match choice.weight {
+            "moments" => "their exact moments",
+            _ => "their spectrum",
+        },
+    ))?;
+    let mut shared = format!(
+        "states     {} → {} used ({:.1} %)",
+        grouped(choice.states_before),
+        grouped(choice.states),
+        100.0 * choice.states as f64 / choice.states_before as f64
+    );
+    if let Some(importance) = choice.importance {
+        shared.push_str(&format!(", shared by {importance} importance"));
+    }
+    if choice.layer_factors.iter().any(|&factor| factor != 1.0) {
+        let factors = choice.layer_factors.iter().map(f64::to_string);
+        let factors: Vec<String> = factors.collect();
+        shared.push_str(&format!(", layers times {}", factors.join(", ")));
+    }
+    printer.line(&shared)?;
+    let mut error = format!(
+        "error      {} of the layers' output",
+        percent(choice.relative_error)
+    );
+    if let Some(change) = choice.logit_change {
+        error.push_str(&format!(", {} of the logits", percent(change)));
+    }
+    match choice.sequential {
+        Some(true) => error.push_str("; layers reduced again for what they hear now"),
+        Some(false) => error.push_str("; reducing layers again brought nothing"),
+        None => {}
+    }
+    printer.line(&error)?;
+    match &choice.fit {
+        Some(fit) => printer.line(&fitted(fit)),
+        None => Ok(()),
+    }
+}
+
+/// What fitting all channels together brought.
+fn fitted(fit: &LogitFit) -> String {
+    if fit.steps == 0 {
+        return "fitted     no step of all channels together brings the logits nearer".to_string();
+    }
+    format!(
+        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on sequences that \
+         took no part",
+        grouped(fit.parameters),
+        fit.steps,
+        if fit.steps == 1 { "step" } else { "steps" },
+        percent(fit.before),
+        percent(fit.after)
+    )
+}
+
+/// "32 → 8", and where channels need different orders also what they use of it.
+fn states(layer: &LayerRecord) -> String {
+    let least = layer.channels.iter().map(|channel| channel.order).min();
+    let stored = format!("{} → {}", layer.order_before, layer.order);
+    match least {
+        Some(least) if least < layer.order => format!("{stored} ({least} to {} used)", layer.order),
+        _ => stored,
+    }
+}
+
+fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    match (&document.output, document.rounding_error) {
+        (Some(output), Some(rounding)) => printer.line(&format!(
+            "wrote {output}{} and read it back; its number format moves kernels by {}",
+            container(Path::new(output)),
+            percent(rounding),
+        )),
+        _ => printer.line("dry run: nothing was written"),
+    }
+}
+
+/// A remark when the ending of the output says nothing about its container.
+fn container(output: &Path) -> &'static str {
+    match Container::of_path(output) {
+        Some(_) => "",
+        None => " (in the container of the source, since its ending names none)",
+    }
+}
+
+/// Every remark once, with how many channels it concerns.
+fn show_notes(layers: &[LayerRecord], printer: &Printer) {
+    for layer in layers {
+        let mut seen: Vec<(&str, Vec<usize>)> = Vec::new();
+        for channel in &layer.channels {
+            for note in &channel.notes {
+                match seen.iter_mut().find(|(text, _)| *text == note) {
+                    Some((_, channels)) => channels.push(channel.index),
+                    None => seen.push((note, vec![channel.index])),
+                }
+            }
+        }
+        for (text, channels) in seen {
+            let which = match channels.as_slice() {
+                [one] => format!("channel {one}"),
+                many => format!("{} channels", many.len()),
+            };
+            printer.note("note", &format!("{}, {which}: {text}", layer.name));
+        }
+    }
+}
+
+/// A number, or a dash where unstable modes leave none.
+fn finite(value: f64, show: fn(f64) -> String) -> String {
+    if value.is_finite() {
+        show(value)
+    } else {
+        "-".to_string()
+    }
+}
+
+fn percent(ratio: f64) -> String {
+    if ratio == 0.0 {
+        return "0 %".to_string();
+    }
+    if ratio < 1e-4 {
+        return format!("{:.1e} %", 100.0 * ratio);
+    }
+    format!("{:.2} %", 100.0 * ratio)
+}

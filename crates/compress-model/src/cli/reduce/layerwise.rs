@@ -1,0 +1,65 @@
+//! Reducing one layer after the other, so that memory is bounded by the largest.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context;
+use hankelite::checkpoint::{Layerwise, Rewrite};
+use hankelite::compress::{LayerRecord, Plan, reduce_layer};
+
+use crate::cli::common::open_layerwise;
+use crate::cli::printer::Printer;
+use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
+use crate::cli::reduce::{Arguments, Document, finish, plan};
+
+pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let source = open_layerwise(path, &arguments.declarations.declared(), printer)?;
+    let here = || path.display().to_string();
+    let plan = plan(arguments, source.outline(), source.declared().length).with_context(here)?;
+    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    let mut rewrite = source.rewrite(output)?;
+    let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
+    let parameters_after = rewrite.parameters();
+    if let Some(output) = output {
+        rewrite.write(output)?;
+        warn_of_rounding(worst, printer);
+    }
+    let document = Document {
+        family: source.family(),
+        plan: Some(&plan),
+        kernel_length: plan.kernel_length,
+        parameters_before: source.parameters(),
+        parameters_after,
+        assumptions: source.assumptions(),
+        notes: source.notes(),
+        rounding_error: output.map(|_: &Path| worst),
+        layers,
+        seconds: start.elapsed().as_secs_f64(),
+        ..Document::new(arguments)
+    };
+    finish(&document, printer)
+}
+
+/// Reduces every layer: what was done, and how far the file's number format moves a kernel.
+fn reduce(
+    source: &Layerwise,
+    plan: &Plan,
+    rewrite: &mut Rewrite<'_>,
+    printer: &Printer,
+) -> anyhow::Result<(Vec<LayerRecord>, f64)> {
+    let count = source.outline().blocks.len();
+    let progress = printer.progress(count, "layers");
+    let mut records = Vec::with_capacity(count);
+    let mut worst: f64 = 0.0;
+    for index in 0..count {
+        let mut block = source.layer(index)?;
+        records.push(reduce_layer(&mut block, plan)?);
+        let rounded = rewrite.set(index, &block)?;
+        let moved = layer_difference(&block, &rounded, plan.kernel_length)?;
+        worst = worst.max(moved);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok((records, worst))
+}

@@ -1,0 +1,383 @@
+//! `compress-model sweep`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+use hankelite::calibrate::{Prepared, Settings, Size};
+use hankelite::checkpoint::Checkpoint;
+use hankelite::compress::Allocation;
+use hankelite::infer::Path as InferPath;
+use hankelite_archive::write_text;
+use hankelite_data::{Dataset, Source};
+use serde::Serialize;
+
+use crate::cli::calibration::{Heard, Ways, check_picture, prepare};
+use crate::cli::common::{Declarations, Input, grouped, open};
+use crate::cli::evaluate::{Report, labelled, score};
+use crate::cli::printer::Printer;
+use crate::report::{Captions, Curve, curves_svg};
+
+/// Mean states of a channel that are tried, up to half of what there is.
+const ORDERS: [f64; 10] = [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0];
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist
+  compress-model sweep model.pth --calibrate model.stats --picture sweep.svg
+  compress-model sweep model.pth --calibrate train.safetensors --orders 2,3,4,6,8 --format json
+
+With labels the recommended size is the smallest whose accuracy is within two standard errors of
+the full model's. Without labels it is the knee: the point farthest below the line from the first
+point to the last, error against the logarithm of the states.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    input: Input,
+    /// Unlabelled sequences (any data source of `evaluate`), or the statistics that `calibrate`
+    /// wrote.
+    #[arg(long, value_name = "DATA|STATS")]
+    calibrate: String,
+    /// Labelled data: also the accuracy at every size.
+    #[arg(long, value_name = "DATA")]
+    data: Option<Source>,
+    /// Mean numbers of states to try [default: 1.5 to half of what there is].
+    #[arg(long, value_name = "R,R,...", value_delimiter = ',')]
+    orders: Vec<f64>,
+    /// Draw the curve into an SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    picture: Option<PathBuf>,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    declarations: Declarations,
+}
+
+/// One size.
+#[derive(Serialize)]
+struct Point {
+    /// Mean states of a channel that were allowed.
+    order: f64,
+    /// Stored states that are used, over all channels.
+    states: usize,
+    share: f64,
+    /// The share that was allowed: `reduce --budget`.
+    budget: f64,
+    /// The largest order of each layer: what its tensors store.
+    stored: Vec<usize>,
+    relative_error: f64,
+    logit_change: Option<f64>,
+    result: Option<Report>,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    origin: String,
+    weight: &'static str,
+    states: usize,
+    channels: usize,
+    full: Option<Report>,
+    points: Vec<Point>,
+    /// Index of the recommended point.
+    recommended: usize,
+    /// `within two standard errors`, or `knee`.
+    rule: &'static str,
+    command: String,
+    picture: Option<String>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let data = arguments.data.as_ref();
+    check_picture(
+        arguments.picture.as_deref(),
+        path,
+        &arguments.calibrate,
+        data,
+    )?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let data = match &arguments.data {
+        None => None,
+        Some(source) => Some(labelled(&checkpoint, source)?),
+    };
+    let orders = orders(&arguments.orders, &checkpoint)?;
+    let ways = &arguments.ways;
+    let heard = Heard::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
+    let listed = heard.listed();
+    let prepared = prepare(&checkpoint, &heard, &listed, ways, printer)?;
+    let full = match &data {
+        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        None => None,
+    };
+    let work = Work {
+        arguments,
+        checkpoint: &checkpoint,
+        prepared: &prepared,
+        data: data.as_ref(),
+    };
+    let (points, weight) = work.points(&orders, printer)?;
+    let (recommended, rule) = recommend(&points, full.as_ref());
+    let systems = checkpoint
+        .model
+        .blocks
+        .iter()
+        .flat_map(|block| &block.systems);
+    let mut document = Document {
+        checkpoint: path.display().to_string(),
+        origin: heard.calibration.origin().to_string(),
+        weight,
+        states: systems.clone().map(|system| system.order()).sum(),
+        channels: systems.count(),
+        full,
+        command: command(arguments, &points[recommended]),
+        points,
+        recommended,
+        rule,
+        picture: None,
+    };
+    if let Some(picture) = &arguments.picture {
+        write_text(picture, &drawn(&document))?;
+        document.picture = Some(picture.display().to_string());
+    }
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+fn orders(asked: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
+    let blocks = checkpoint.model.blocks.iter();
+    let most = blocks.map(|block| block.order()).max().unwrap_or(0) as f64;
+    let mut orders = match asked {
+        [] => {
+            let some = ORDERS.iter().copied().filter(|&order| order <= most / 2.0);
+            some.collect::<Vec<f64>>()
+        }
+        asked => asked.to_vec(),
+    };
+    if orders.is_empty() {
+        orders.push(most);
+    }
+    if let Some(wrong) = orders
+        .iter()
+        .find(|&&order| !(order >= 1.0 && order <= most))
+    {
+        bail!("--orders has {wrong}, expected numbers from 1 to {most}");
+    }
+    orders.sort_by(f64::total_cmp);
+    orders.dedup();
+    Ok(orders)
+}
+
+/// The settings of a size: a share of all states, which is shared among channels.
+fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Settings {
+    let systems = || {
+        checkpoint
+            .model
+            .blocks
+            .iter()
+            .flat_map(|block| &block.systems)
+    };
+    let all: usize = systems().map(|system| system.order()).sum();
+    let share = order * systems().count() as f64 / all.max(1) as f64;
+    let mut settings = Settings::new(Size::Budget(share.min(1.0)));
+    arguments.ways.apply(&mut settings);
+    if settings.allocation == Allocation::Uniform {
+        settings.size = Size::Order(order.floor() as usize);
+    }
+    settings.kernel_length = checkpoint.declared().length;
+    settings
+}
+
+/// What every size is made from and measured on.
+struct Work<'a> {
+    arguments: &'a Arguments,
+    checkpoint: &'a Checkpoint,
+    prepared: &'a Prepared<'a>,
+    data: Option<&'a Dataset>,
+}
+
+impl Work<'_> {
+    /// One point for each size, and the metric that was used.
+    fn points(
+        &self,
+        orders: &[f64],
+        printer: &Printer,
+    ) -> anyhow::Result<(Vec<Point>, &'static str)> {
+        let progress = printer.progress(orders.len(), "sizes");
+        let mut points = Vec::with_capacity(orders.len());
+        let mut weight = "spectrum";
+        for &order in orders {
+            let (point, by) = self.point(order, printer)?;
+            points.push(point);
+            weight = by;
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        Ok((points, weight))
+    }
+
+    fn point(&self, order: f64, printer: &Printer) -> anyhow::Result<(Point, &'static str)> {
+        let start = Instant::now();
+        let settings = settings(order, self.arguments, self.checkpoint);
+        let calibrated = self.prepared.reduce(&settings)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let choice = calibrated.choice;
+        let reduced = self.checkpoint.with_model(calibrated.model);
+        let result = match self.data {
+            Some(data) => Some(score(&reduced, data, InferPath::Fft, printer)?),
+            None => None,
+        };
+        let budget = match settings.size {
+            Size::Budget(share) => share,
+            _ => choice.states as f64 / choice.states_before as f64,
+        };
+        let point = Point {
+            order,
+            budget,
+            states: choice.states,
+            share: choice.states as f64 / choice.states_before as f64,
+            stored: calibrated.records.iter().map(|layer| layer.order).collect(),
+            relative_error: choice.relative_error,
+            logit_change: choice.logit_change,
+            result,
+            seconds,
+        };
+        Ok((point, choice.weight))
+    }
+}
+
+/// The point to take, and by which rule.
+fn recommend(points: &[Point], full: Option<&Report>) -> (usize, &'static str) {
+    let last = points.len() - 1;
+    let accuracy = |report: &Report| report.accuracy;
+    if let Some((best, error)) = full.and_then(|full| full.accuracy.zip(full.standard_error)) {
+        let near = |point: &Point| {
+            let reached = point.result.as_ref().and_then(accuracy);
+            reached.is_some_and(|reached| reached >= best - 2.0 * error)
+        };
+        let index = points.iter().position(near).unwrap_or(last);
+        return (index, "within two standard errors");
+    }
+    let height = |point: &Point| point.logit_change.unwrap_or(point.relative_error);
+    let (first, end) = (&points[0], &points[last]);
+    let span = (end.order / first.order).ln();
+    let below = |point: &Point| {
+        let along = if span > 0.0 {
+            (point.order / first.order).ln() / span
+        } else {
+            0.0
+        };
+        height(first) + along * (height(end) - height(first)) - height(point)
+    };
+    let farthest = (0..points.len()).max_by(|&i, &j| {
+        let (one, other) = (below(&points[i]), below(&points[j]));
+        one.total_cmp(&other).then(j.cmp(&i))
+    });
+    (farthest.unwrap_or(last), "knee")
+}
+
+/// The command that makes the recommended point.
+fn command(arguments: &Arguments, point: &Point) -> String {
+    let checkpoint = arguments.input.checkpoint.display();
+    let size = match arguments.ways.uniform() {
+        true => format!("--order {}", point.order.floor()),
+        false => format!("--budget {}", point.budget),
+    };
+    format!(
+        "compress-model reduce {checkpoint} --calibrate {}{} {size} --output small.safetensors",
+        arguments.calibrate,
+        arguments.ways.typed(),
+    )
+}
+
+fn drawn(document: &Document) -> String {
+    let x = |point: &Point| point.states as f64 / document.channels.max(1) as f64;
+    let (name, y): (_, fn(&Point) -> f64) = match document.full {
+        Some(_) => ("accuracy, %", |point| {
+            let accuracy = point.result.as_ref().and_then(|result| result.accuracy);
+            100.0 * accuracy.unwrap_or(f64::NAN)
+        }),
+        None => ("change, % of what there is", |point| {
+            100.0 * point.logit_change.unwrap_or(point.relative_error)
+        }),
+    };
+    let mut points: Vec<(f64, f64)> = document.points.iter().map(|p| (x(p), y(p))).collect();
+    let ring = points.get(document.recommended).copied();
+    if let Some(full) = document.full.as_ref().and_then(|full| full.accuracy) {
+        let all = document.states as f64 / document.channels.max(1) as f64;
+        points.push((all, 100.0 * full));
+    }
+    let curve = Curve {
+        name: "calibrated".to_string(),
+        points,
+    };
+    let captions = Captions {
+        title: &document.checkpoint,
+        x: "states used per channel, mean",
+        y: name,
+    };
+    curves_svg(&[curve], &captions, ring)
+}
+
+fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    let header = [
+        "",
+        "states",
+        "mean",
+        "share",
+        "stored",
+        "output error",
+        "logit change",
+        "accuracy",
+        "s",
+    ];
+    let percent = |value: f64| format!("{:.2} %", 100.0 * value);
+    let rows = document.points.iter().enumerate().map(|(index, point)| {
+        let stored: Vec<String> = point.stored.iter().map(usize::to_string).collect();
+        vec![
+            if index == document.recommended {
+                "→"
+            } else {
+                ""
+            }
+            .to_string(),
+            grouped(point.states),
+            format!(
+                "{:.2}",
+                point.states as f64 / document.channels.max(1) as f64
+            ),
+            percent(point.share),
+            stored.join(","),
+            percent(point.relative_error),
+            point.logit_change.map_or("-".to_string(), percent),
+            point
+                .result
+                .as_ref()
+                .map_or("-".to_string(), Report::to_string),
+            format!("{:.1}", point.seconds),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    if let Some(full) = &document.full {
+        printer.line(&format!(
+            "full model: {} states, accuracy {full}",
+            grouped(document.states)
+        ))?;
+    }
+    let why = match document.rule {
+        "knee" => "the knee of the curve",
+        _ => "the smallest within two standard errors of the full model",
+    };
+    printer.line(&format!("recommended (→): {why}\n  {}", document.command))?;
+    match &document.picture {
+        Some(picture) => printer.line(&format!("wrote {picture}")),
+        None => Ok(()),
+    }
+}

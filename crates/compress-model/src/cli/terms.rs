@@ -1,0 +1,90 @@
+//! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
+
+use anyhow::bail;
+use hankelite::calibrate::{Rescale, Rescaled, rescale};
+use hankelite::model::{Model, Sequence};
+use hankelite_data::Dataset;
+use hankelite_train::nn::{Network, SequenceModel};
+use hankelite_train::{Composed, Recipe, RecipeError, Terms};
+
+use crate::cli::common::short;
+use crate::cli::printer::Printer;
+
+/// The model as a training starts with it: rescaled for one batch of the training data, drawn by
+/// the seed.
+pub(super) fn rescaled(
+    model: &Model,
+    (mode, like): (Rescale, Option<&Model>),
+    (data, recipe): (&Dataset, &Recipe),
+    printer: &Printer,
+) -> anyhow::Result<(Model, Vec<Rescaled>)> {
+    if mode == Rescale::None {
+        return Ok((model.clone(), Vec::new()));
+    }
+    if mode == Rescale::Match && like.is_none() {
+        bail!("`rescale` is match, which needs the unreduced network: say `teacher`");
+    }
+    let batch = data.sample(recipe.batch.min(data.len()), recipe.seed)?;
+    let sequences: Vec<Sequence<'_>> = (0..batch.len()).map(|i| batch.sequence(i)).collect();
+    let (model, records) = rescale(model, mode, like, (data.length(), &sequences))?;
+    for record in &records {
+        printer.talk(&format!(
+            "{}: tau {} before, {} now",
+            record.name,
+            short(record.before),
+            short(record.after)
+        ));
+    }
+    Ok((model, records))
+}
+
+/// The objective of a training that starts with the network as it stands.
+pub(super) fn objective<'a>(
+    network: &Network,
+    terms: &Terms,
+    teacher: Option<&'a Network>,
+    recipe: &Recipe,
+) -> anyhow::Result<Composed<'a>> {
+    let teacher = teacher.map(|teacher| teacher as &dyn SequenceModel);
+    let smoothing = recipe.label_smoothing;
+    Ok(Composed::new(network, terms, teacher, smoothing)?)
+}
+
+/// Whether a teacher answers in the student's shapes.
+pub(super) fn require_alike(student: &Model, teacher: &Model, terms: &Terms) -> anyhow::Result<()> {
+    if terms.distil.is_none() {
+        return Ok(());
+    }
+    if (student.inputs(), student.classes()) != (teacher.inputs(), teacher.classes()) {
+        bail!(
+            "the teacher has {:?} inputs and {:?} classes, the student {:?} and {:?}",
+            teacher.inputs(),
+            teacher.classes(),
+            student.inputs(),
+            student.classes()
+        );
+    }
+    let shape = |model: &Model| -> Vec<usize> {
+        let blocks = model.blocks.iter();
+        blocks.map(|block| block.channels()).collect()
+    };
+    let layers = terms.distil.is_some_and(|distil| distil.layers > 0.0);
+    if layers && shape(student) != shape(teacher) {
+        bail!(
+            "`layers` of [distil] needs layers of equal channels: the teacher has {:?}, the \
+             student {:?}",
+            shape(teacher),
+            shape(student)
+        );
+    }
+    Ok(())
+}
+
+/// Checks terms before any data are read.
+pub(super) fn check(terms: &Terms, teacher: bool) -> Result<(), RecipeError> {
+    terms.check()?;
+    match terms.distil.is_some() && !teacher {
+        true => Err(RecipeError::NoTeacher),
+        false => Ok(()),
+    }
+}

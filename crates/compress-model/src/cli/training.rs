@@ -1,0 +1,370 @@
+//! What `pretrain` and `retrain` share: data with a validation part, the progress bar, Ctrl-C, and
+//! what is reported at the end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use hankelite::calibrate::Rescaled;
+use hankelite_data::{Dataset, Source, Split};
+use hankelite_train::nn::SequenceModel;
+use hankelite_train::{
+    Best, Entry, Folder, Objective, Observer, Outcome, Recipe, Step, Stop, Tally, Training,
+    evaluate, psnr,
+};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::common::grouped;
+use crate::cli::printer::Printer;
+
+/// The share that is held out when nobody says.
+const HOLD_OUT: f64 = 0.1;
+
+/// The table `[data]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Data {
+    /// Where the sequences come from; its part `train`, where it has parts.
+    pub(super) source: String,
+    /// The part that is validated on, `validation` or `test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) validation: Option<Part>,
+    /// The share of the training sequences that is held out for validation instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hold_out: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Part {
+    Validation,
+    Test,
+}
+
+/// The data of a training.
+pub(super) struct Sets {
+    pub(super) train: Dataset,
+    pub(super) validation: Option<Dataset>,
+    /// The test part, where the source has one that nothing was chosen on.
+    pub(super) test: Option<Dataset>,
+}
+
+impl Data {
+    /// A source with the default validation part.
+    pub(super) fn of(source: &str) -> Self {
+        Self {
+            source: source.to_string(),
+            validation: None,
+            hold_out: None,
+        }
+    }
+
+    /// Reads the sequences and holds the validation part out.
+    pub(super) fn read(&self, seed: u64, printer: &Printer) -> anyhow::Result<Sets> {
+        let source: Source = self.source.parse()?;
+        let splits = source.splits();
+        let whole = Dataset::read(
+            &source,
+            splits.contains(&Split::Train).then_some(Split::Train),
+        )?;
+        for note in whole.notes() {
+            printer.note("note", note);
+        }
+        let part = self.validation.map(|part| match part {
+            Part::Validation => Split::Validation,
+            Part::Test => Split::Test,
+        });
+        let (train, validation) = match (part, self.hold_out) {
+            (Some(_), Some(_)) => {
+                bail!("`validation` and `hold_out` are both given, expected one of them")
+            }
+            (Some(part), None) => (whole, Some(Dataset::read(&source, Some(part))?)),
+            (None, share) => held_out(whole, share.unwrap_or(HOLD_OUT), seed)?,
+        };
+        let test = splits.contains(&Split::Test) && part != Some(Split::Test);
+        let test = match test {
+            true => Some(Dataset::read(&source, Some(Split::Test))?),
+            false => None,
+        };
+        Ok(Sets {
+            train,
+            validation,
+            test,
+        })
+    }
+}
+
+fn held_out(whole: Dataset, share: f64, seed: u64) -> anyhow::Result<(Dataset, Option<Dataset>)> {
+    if !(0.0..=0.9).contains(&share) {
+        bail!("`hold_out` is {share}, expected 0 to 0.9");
+    }
+    let count = (share * whole.len() as f64).round() as usize;
+    if count == 0 {
+        return Ok((whole, None));
+    }
+    let (train, validation) = whole.hold_out(count, seed)?;
+    Ok((train, Some(validation)))
+}
+
+/// A text with every key of a configuration, and an error that says where it is wrong.
+pub(super) fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    toml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.to_string().trim_end()))
+}
+
+/// Whether a run may start, or go on, in a folder: for a check before data are read.
+pub(super) fn require_folder(path: &Path, resume: bool) -> anyhow::Result<()> {
+    if !resume {
+        Folder::require_new(path)?;
+    }
+    Ok(())
+}
+
+/// The folder of a new run, or of one that goes on.
+pub(super) fn folder(path: &Path, config: &str, resume: bool) -> anyhow::Result<Folder> {
+    Ok(match resume {
+        true => Folder::resume(path, config)?,
+        false => Folder::create(path, config)?,
+    })
+}
+
+/// The run was asked to stop before its end.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped behind step {step}; everything is kept in {}", folder.display())]
+pub(super) struct Interrupted {
+    step: u64,
+    folder: PathBuf,
+}
+
+/// Ctrl-C asks to stop behind the step at hand; a second one ends the program at once. To be
+/// called once.
+pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
+    let stop = Stop::default();
+    let flag = stop.clone();
+    ctrlc::set_handler(move || {
+        if flag.ask() {
+            std::process::exit(super::INTERRUPTED.into());
+        }
+    })?;
+    Ok(stop)
+}
+
+/// Trains to the end, with a bar on stderr.
+pub(super) fn train(
+    training: &Training<'_>,
+    objective: &mut dyn Objective,
+    (folder, stop): (&Folder, &Stop),
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
+    let mut told = Told {
+        printer,
+        bar: None,
+        start: Instant::now(),
+        examples: 0,
+    };
+    let outcome = training.run(objective, Some(folder), &mut told, stop);
+    if let Some(bar) = told.bar {
+        bar.finish_and_clear();
+    }
+    let outcome = outcome?;
+    if outcome.end.is_none() {
+        let (step, folder) = (outcome.steps, folder.path().to_path_buf());
+        return Err(Interrupted { step, folder }.into());
+    }
+    Ok(outcome)
+}
+
+/// Draws the bar, and a line for each epoch.
+struct Told<'a> {
+    printer: &'a Printer,
+    bar: Option<ProgressBar>,
+    start: Instant,
+    examples: usize,
+}
+
+impl Observer for Told<'_> {
+    fn start(&mut self, step: u64, total: u64) {
+        let bar = self.printer.progress(total as usize, "training");
+        bar.set_position(step);
+        bar.reset_eta();
+        self.start = Instant::now();
+        self.bar = Some(bar);
+    }
+
+    fn step(&mut self, step: &Step) {
+        let Some(bar) = &self.bar else { return };
+        self.examples += step.examples;
+        let rate = self.examples as f64 / self.start.elapsed().as_secs_f64();
+        let accuracy = step.accuracy.map_or(String::new(), |accuracy| {
+            format!(", accuracy {:.1} %", 100.0 * accuracy)
+        });
+        bar.set_message(format!(
+            "epoch {}, loss {:.4}{accuracy}, {rate:.0} examples/s",
+            step.epoch, step.loss
+        ));
+        bar.set_position(step.step);
+    }
+
+    fn epoch(&mut self, entry: &Entry) {
+        let Some(bar) = &self.bar else { return };
+        let text = line(entry);
+        bar.suspend(|| self.printer.talk(&text));
+    }
+}
+
+/// An epoch in one line.
+fn line(entry: &Entry) -> String {
+    let part = |loss: f64, accuracy: Option<f64>| match accuracy {
+        Some(accuracy) => format!("{loss:.4} ({:.2} %)", 100.0 * accuracy),
+        None => format!("{loss:.5}"),
+    };
+    let trained = part(entry.train_loss, entry.train_accuracy);
+    let mut text = format!("epoch {}: loss {trained}", entry.epoch);
+    if let Some(loss) = entry.validation_loss {
+        let validated = part(loss, entry.validation_accuracy);
+        text = format!("{text}, validation {validated}");
+        if entry.best {
+            text.push_str(", the best so far");
+        }
+    }
+    text
+}
+
+/// Loss and accuracy on a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) loss: f64,
+    pub(super) accuracy: Option<f64>,
+    pub(super) answers: u64,
+    /// In dB, of networks that are to give images back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) psnr: Option<f64>,
+}
+
+impl From<Tally> for Measured {
+    fn from(tally: Tally) -> Self {
+        Self {
+            loss: tally.loss(),
+            accuracy: tally.accuracy(),
+            answers: tally.answers(),
+            psnr: None,
+        }
+    }
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.accuracy {
+            Some(accuracy) => write!(
+                f,
+                "loss {:.4}, accuracy {:.2} %",
+                self.loss,
+                100.0 * accuracy
+            ),
+            None => write!(f, "loss {:.5}", self.loss),
+        }?;
+        match self.psnr {
+            Some(psnr) => write!(f, ", PSNR {psnr:.2} dB"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a training came to: the JSON document, and `record.json` in the folder of the run.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Document {
+    /// The checkpoint that was written.
+    pub(super) output: String,
+    /// The folder of the run.
+    pub(super) folder: String,
+    /// Where it was trained.
+    pub(super) device: String,
+    /// Real numbers in the checkpoint.
+    pub(super) parameters: usize,
+    /// Sequences trained on.
+    pub(super) sequences: usize,
+    pub(super) steps: u64,
+    pub(super) seconds: f64,
+    pub(super) best: Option<Best>,
+    /// The validation part before training, where there is one.
+    pub(super) before: Option<Measured>,
+    /// The validation part with the weights that were written.
+    pub(super) validation: Option<Measured>,
+    /// The test part with the weights that were written.
+    pub(super) test: Option<Measured>,
+    /// What layers were multiplied with before the training.
+    pub(super) rescaled: Vec<Rescaled>,
+    /// What a reader of the result should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
+    /// How far each group of parameters has moved from the start, relative to its size there.
+    pub(super) moved: BTreeMap<String, f64>,
+    pub(super) recipe: Recipe,
+    pub(super) history: Vec<Entry>,
+}
+
+impl Document {
+    /// What is known of a run from its outcome alone.
+    pub(super) fn of(outcome: Outcome, recipe: &Recipe) -> Self {
+        Self {
+            steps: outcome.steps,
+            seconds: outcome.seconds,
+            best: outcome.best,
+            recipe: recipe.clone(),
+            history: outcome.history,
+            ..Self::default()
+        }
+    }
+}
+
+/// A data set measured with the network as it stands.
+pub(super) fn measured(
+    network: &dyn SequenceModel,
+    data: Option<&Dataset>,
+    batch: usize,
+) -> anyhow::Result<Option<Measured>> {
+    let Some(data) = data else { return Ok(None) };
+    let tally = evaluate(network, data, batch)?;
+    Ok(Some(Measured {
+        psnr: psnr(network, data, batch)?,
+        ..Measured::from(tally)
+    }))
+}
+
+/// Keeps the record and prints it.
+pub(super) fn finish(
+    document: &Document,
+    folder: &Folder,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let text = serde_json::to_vec_pretty(document)?;
+    folder.write(Folder::RECORD, &text)?;
+    if printer.is_json() {
+        return printer.json(document);
+    }
+    let best = match document.best {
+        Some(best) => format!(", the best after epoch {}", best.epoch),
+        None => String::new(),
+    };
+    printer.line(&format!(
+        "{} steps in {:.1} s{best}",
+        document.steps, document.seconds
+    ))?;
+    for (name, measured) in [
+        ("before    ", document.before),
+        ("validation", document.validation),
+        ("test      ", document.test),
+    ] {
+        if let Some(measured) = measured {
+            printer.line(&format!("{name} {measured}"))?;
+        }
+    }
+    printer.line(&format!(
+        "wrote {}, {} parameters",
+        document.output,
+        grouped(document.parameters)
+    ))
+}

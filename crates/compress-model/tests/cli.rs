@@ -1,0 +1,706 @@
+//! The program as a person or a script meets it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may show its figures"
+)]
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{here, shared};
+use serde_json::Value;
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    command.args(arguments).env_remove("NO_COLOR");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = run(&[arguments, &["--format", "json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Exit code 1, nothing on stdout, and every word in the message.
+fn assert_fails(arguments: &[&str], words: &[&str]) {
+    let output = run(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(
+        message.contains("error:") && !message.contains("panicked"),
+        "{message}"
+    );
+    for word in words {
+        assert!(message.contains(word), "{word:?} in {message}");
+    }
+}
+
+fn data(name: &str) -> String {
+    here("data").join(name).display().to_string()
+}
+
+fn model(name: &str) -> String {
+    let folder = common::top().join("models");
+    folder.join(name).display().to_string()
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// Waves without labels.
+fn unlabelled(folder: &Folder) -> String {
+    let (labelled, bare) = (
+        folder.path("labelled.safetensors"),
+        folder.path("bare.safetensors"),
+    );
+    let written = run(&[
+        "data",
+        "waves:count=20",
+        "--split",
+        "train",
+        "--output",
+        &labelled,
+    ]);
+    assert!(written.status.success());
+    let bytes = std::fs::read(&labelled).unwrap();
+    let arrays = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let inputs = arrays.tensor("inputs").unwrap();
+    safetensors::serialize_to_file([("inputs", inputs)], None, bare.as_ref()).unwrap();
+    std::fs::remove_file(labelled).unwrap();
+    bare
+}
+
+#[test]
+fn inspect_shows_a_table_and_a_picture() {
+    let output = run(&["inspect", &model("waves/model.safetensors")]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success());
+    for word in [
+        "S4D, 2 layers, 5,514 parameters",
+        "s4_layers.1",
+        "slowest |a|",
+        "█",
+        "1 … 64",
+    ] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "no colour into a pipe");
+    // The file says where its norms stand; this one does not.
+    assert!(!text(&output.stderr).contains("assumed"));
+    let talk = text(&run(&["inspect", &data("s4d_classifier.pth")]).stderr);
+    assert!(talk.contains("assumed: post-norm"), "{talk}");
+}
+
+#[test]
+fn inspect_gives_every_value_in_json() {
+    let shown = json(&["inspect", &model("waves/model.safetensors")]);
+    let layers = shown["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    assert_eq!(layers[0]["name"], "s4_layers.0");
+    for (index, channel) in layers[1]["channels"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(channel["index"], index);
+        assert_eq!(channel["states"], 32);
+        assert_eq!(channel["stable"], true);
+        let sigma: Vec<f64> =
+            serde_json::from_value(channel["hankel_singular_values"].clone()).unwrap();
+        assert!(sigma.len() > 32 && sigma.len() <= 64);
+        assert!(sigma.windows(2).all(|pair| pair[0] >= pair[1]));
+    }
+    let complex = json(&[
+        "inspect",
+        &model("waves/model.safetensors"),
+        "--realisation",
+        "complex",
+        "--time",
+        "continuous",
+    ]);
+    let sigma = &complex["layers"][0]["channels"][0]["hankel_singular_values"];
+    assert_eq!(sigma.as_array().unwrap().len(), 32);
+}
+
+#[test]
+fn an_unstable_layer_is_shown_and_not_reduced() {
+    let file = data("dss_softmax_unstable.pth");
+    let shown = json(&["inspect", &file, "--length", "48"]);
+    let channel = &shown["layers"][0]["channels"][0];
+    assert_eq!(channel["stable"], false);
+    assert_eq!(channel["unstable_modes"], serde_json::json!([1, 4]));
+    let folder = Folder::new();
+    let out = folder.path("out.pth");
+    assert_fails(
+        &[
+            "reduce", &file, "--length", "48", "--order", "3", "--output", &out,
+        ],
+        &["s4_layers.0", "channel 0", "lambda = 3.000e-1"],
+    );
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn reduce_writes_a_smaller_file_that_reads_without_flags() {
+    let folder = Folder::new();
+    let out = folder.path("small.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&["reduce", &source, "--order", "8", "--output", &out]);
+    assert_eq!(record["layers"][0]["order_before"], 32);
+    assert_eq!(record["layers"][0]["order"], 8);
+    let number = |key: &str| record[key].as_f64().unwrap();
+    assert_eq!(number("parameters_before"), 5514.0);
+    // Two layers of 16 channels lose 24 states of four numbers each.
+    assert_eq!(number("parameters_after"), 5514.0 - 2.0 * 16.0 * 24.0 * 4.0);
+    assert!(number("seconds") > 0.0 && number("rounding_error") < 1e-4);
+    for layer in record["layers"].as_array().unwrap() {
+        for key in [
+            "discarded",
+            "error_bound",
+            "relative_h2_error",
+            "relative_kernel_error",
+        ] {
+            assert!(layer[key].as_f64().unwrap() > 0.0, "{key}");
+        }
+    }
+    let output = run(&["inspect", &out]);
+    assert!(output.status.success());
+    assert!(
+        !text(&output.stderr).contains("assumed"),
+        "{}",
+        text(&output.stderr)
+    );
+    let size = |path: &str| std::fs::metadata(path).unwrap().len();
+    assert!(size(&out) < size(&source));
+}
+
+#[test]
+fn the_same_command_writes_the_same_bytes_and_a_dry_run_writes_none() {
+    let folder = Folder::new();
+    let source = data("s4d_classifier.pth");
+    for ending in ["pth", "safetensors"] {
+        let out = folder.path(&format!("same.{ending}"));
+        let arguments = ["reduce", &source, "--order", "3", "--output", &out];
+        assert!(run(&arguments).status.success());
+        let first = std::fs::read(&out).unwrap();
+        assert!(run(&arguments).status.success());
+        assert_eq!(first, std::fs::read(&out).unwrap());
+    }
+    let before = folder.files().len();
+    let out = folder.path("none.pth");
+    let arguments = [
+        "reduce",
+        &source,
+        "--order",
+        "3",
+        "--output",
+        &out,
+        "--dry-run",
+    ];
+    assert!(run(&arguments).status.success());
+    assert_eq!(folder.files().len(), before);
+    assert!(
+        run(&["reduce", &source, "--order", "3", "--dry-run"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn evaluate_scores_compares_and_writes_logits() {
+    let folder = Folder::new();
+    let source = model("waves/model.safetensors");
+    let test = "waves:held_out=400".to_string();
+    let logits = folder.path("logits.safetensors");
+    let shown = json(&["evaluate", &source, "--data", &test, "--logits", &logits]);
+    assert!(
+        (shown["accuracy"].as_f64().unwrap() - 0.9675).abs() < 0.006,
+        "{shown}"
+    );
+    assert_eq!(shown["examples"], 400);
+    assert!(shown["loss"].as_f64().unwrap() < 0.2);
+    let archive = hankelite_archive::Archive::open(Path::new(&logits)).unwrap();
+    assert_eq!(archive.shape("logits"), Some(&[400, 10][..]));
+    let out = folder.path("same.pth");
+    assert!(
+        run(&["reduce", &source, "--order", "32", "--output", &out])
+            .status
+            .success()
+    );
+    let shown = json(&[
+        "evaluate",
+        &source,
+        "--data",
+        &test,
+        "--limit",
+        "20",
+        "--against",
+        &out,
+    ]);
+    assert_eq!(shown["against"]["max_difference"], 0.0);
+    assert_eq!(shown["against"]["agreement"], 1.0);
+    assert_eq!(shown["examples"], 20);
+    let unlabelled = unlabelled(&folder);
+    let other = ["--path", "recurrence", "--against", &out];
+    let shown = json(&[&["evaluate", &source, "--data", &unlabelled][..], &other].concat());
+    assert_eq!(shown["accuracy"], Value::Null);
+    assert_fails(
+        &["evaluate", &source, "--data", &unlabelled],
+        &["no `labels`"],
+    );
+    // The training engine gives the same in single precision.
+    let engine = folder.path("engine.safetensors");
+    let device = ["--device", "cpu", "--logits", &engine];
+    let shown = json(&[&["evaluate", &source, "--data", &test][..], &device].concat());
+    assert!((shown["accuracy"].as_f64().unwrap() - 0.9675).abs() < 0.006);
+    let read = |file: &str| {
+        let archive = hankelite_archive::Archive::open(Path::new(file)).unwrap();
+        archive.tensor("logits").unwrap().to_f64("logits").unwrap()
+    };
+    for (a, b) in read(&logits).iter().zip(read(&engine)) {
+        assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "{a} {b}");
+    }
+    let elsewhere = ["--device", "cuda:7"];
+    assert_fails(
+        &[&["evaluate", &source, "--data", &test][..], &elsewhere].concat(),
+        &["cuda"],
+    );
+}
+
+#[test]
+fn reduce_can_show_what_the_accuracy_lost() {
+    let folder = Folder::new();
+    let out = folder.path("small.pth");
+    let test = "waves:held_out=400".to_string();
+    let source = model("waves/model.safetensors");
+    let record = json(&[
+        "reduce", &source, "--order", "16", "--output", &out, "--data", &test,
+    ]);
+    let before = record["before"]["accuracy"].as_f64().unwrap();
+    let after = record["after"]["accuracy"].as_f64().unwrap();
+    assert!(
+        before > 0.96 && after > 0.1 && after < before,
+        "{before} {after}"
+    );
+}
+
+#[test]
+fn wrong_files_are_told_apart_and_named() {
+    let folder = Folder::new();
+    let empty = folder.path("empty.pth");
+    std::fs::write(&empty, b"").unwrap();
+    let nowhere = folder.path("nowhere.pth");
+    assert_fails(&["inspect", &nowhere], &["nowhere.pth"]);
+    assert_fails(&["inspect", &empty], &["empty.pth", "empty"]);
+    assert_fails(&["inspect", &folder.path("")], &["folder"]);
+    for (file, words) in [
+        ("bad/lfs_pointer.pth", &["Git LFS", "git lfs pull"][..]),
+        ("bad/legacy.pth", &["1.6"]),
+        ("bad/evil.pth", &["system"]),
+        ("bad/dplr.pth", &["DPLR", "kernel.P"]),
+        ("bad/mamba.safetensors", &["Mamba"]),
+        ("bad/nan.safetensors", &["s4_layers.1.kernel.C", "NaN"]),
+        (
+            "bad/extra.safetensors",
+            &["belong to no known part", "hint:"],
+        ),
+    ] {
+        assert_fails(&["inspect", &data(file)], words);
+        assert_fails(
+            &["inspect", &data(file)],
+            &[Path::new(file).file_name().unwrap().to_str().unwrap()],
+        );
+    }
+}
+
+#[test]
+fn wrong_numbers_and_wrong_outputs_write_nothing() {
+    let folder = Folder::new();
+    let source = folder.path("source.pth");
+    std::fs::copy(data("s4d_classifier.pth"), &source).unwrap();
+    let out = folder.path("out.pth");
+    let refused = |options: &[&str], words: &[&str]| {
+        let start = ["reduce", &source, "--output", &out];
+        assert_fails(&[&start[..], options].concat(), words);
+    };
+    refused(&["--order", "0"], &["order is 0", "at least 1"]);
+    refused(&["--order", "7"], &["order is 7", "1 to 6"]);
+    refused(&["--energy", "1.5"], &["1.5"]);
+    refused(&["--tolerance=-1"], &["-1"]);
+    refused(
+        &["--energy", "0.9", "--method", "modal"],
+        &["modal", "order"],
+    );
+    refused(&["--order", "3", "--unstable"], &["--length"]);
+    let unstable = data("dss_softmax_unstable.pth");
+    let start = ["reduce", &unstable, "--length", "48", "--order", "3"];
+    let words = ["mode 1 has lambda", "--unstable --length L"];
+    assert_fails(&[&start[..], &["--output", &out]].concat(), &words);
+    let missing = folder.path("no/out.pth");
+    assert_fails(
+        &["reduce", &source, "--order", "3", "--output", &missing],
+        &["does not exist"],
+    );
+    assert_fails(
+        &["reduce", &source, "--order", "3", "--output", &source],
+        &["source.pth"],
+    );
+    assert_eq!(folder.files().len(), 1);
+}
+
+#[test]
+fn an_output_that_is_no_plain_file_or_an_input_is_refused() {
+    let folder = Folder::new();
+    let source = folder.path("source.safetensors");
+    std::fs::copy(data("s4d_classifier.safetensors"), &source).unwrap();
+    let before = std::fs::read(&source).unwrap();
+    let evaluate = ["evaluate", &source, "--data", &source, "--logits", &source];
+    assert_fails(&evaluate, &["is being read"]);
+    assert_eq!(std::fs::read(&source).unwrap(), before);
+    #[cfg(unix)]
+    {
+        let reduce =
+            |out: &str| assert_fails(&["reduce", &source, "--order", "3", "-o", out], &["device"]);
+        reduce("/dev/null");
+        let link = folder.path("link.safetensors");
+        std::fs::write(folder.path("target.safetensors"), b"old").unwrap();
+        std::os::unix::fs::symlink(folder.path("target.safetensors"), &link).unwrap();
+        assert!(
+            run(&["reduce", &source, "--order", "3", "-o", &link])
+                .status
+                .success()
+        );
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_ne!(
+            std::fs::read(folder.path("target.safetensors")).unwrap(),
+            b"old"
+        );
+    }
+}
+
+#[test]
+fn a_failed_run_leaves_an_existing_output_as_it_was() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    std::fs::write(&out, b"precious").unwrap();
+    let source = data("s4d_classifier.pth");
+    let missing = folder.path("no-data.safetensors");
+    let arguments = ["reduce", &source, "--order", "3", "-o", &out, "--data"];
+    assert_fails(
+        &[&arguments[..], &[&missing]].concat(),
+        &["no-data.safetensors"],
+    );
+    let unlabelled = unlabelled(&folder);
+    assert_fails(&[&arguments[..], &[&unlabelled]].concat(), &["no `labels`"]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+}
+
+#[test]
+fn even_the_loosest_rule_writes_a_file_that_can_be_read() {
+    let folder = Folder::new();
+    let out = folder.path("out.safetensors");
+    let source = model("waves/model.safetensors");
+    let record = json(&["reduce", &source, "--tolerance", "1e9", "-o", &out]);
+    assert_eq!(record["layers"][0]["order"], 1);
+    assert_eq!(record["layers"][0]["channels"][0]["order"], 0);
+    assert!(run(&["inspect", &out]).status.success());
+}
+
+#[test]
+fn a_length_that_no_sequence_has_is_refused_wherever_it_stands() {
+    let source = model("waves/model.safetensors");
+    for length in ["16777217", "2305843009213693952"] {
+        let arguments = [
+            "reduce",
+            &source,
+            "--order",
+            "4",
+            "--dry-run",
+            "--length",
+            length,
+        ];
+        assert_fails(&arguments, &["sequence length", length]);
+    }
+    let folder = Folder::new();
+    let copy = folder.path("model.safetensors");
+    std::fs::copy(&source, &copy).unwrap();
+    std::fs::write(folder.path("model.hankelite.toml"), "length = 0\n").unwrap();
+    assert_fails(&["inspect", &copy], &["sequence length is 0"]);
+}
+
+#[test]
+fn names_from_a_file_cannot_command_the_terminal() {
+    let folder = Folder::new();
+    let path = folder.path("odd.safetensors");
+    let header = r#"{"x\u001b[31m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 4]);
+    std::fs::write(&path, bytes).unwrap();
+    let output = run(&["inspect", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!output.stderr.contains(&0x1b), "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrong_usage_exits_with_two_and_help_with_zero() {
+    for arguments in [
+        &["reduce", "x.pth", "--output", "y.pth"][..],
+        &[
+            "reduce", "x.pth", "--output", "y.pth", "--order", "3", "--energy", "0.5",
+        ],
+        &["reduce", "x.pth", "--order", "3"],
+        &["frobnicate"],
+        &["evaluate", "x.pth"],
+        &["inspect", "x.pth", "--threads", "20000"],
+        &[],
+    ] {
+        assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    for arguments in [
+        &["--help"][..],
+        &["inspect", "--help"],
+        &["reduce", "--help"],
+        &["evaluate", "--help"],
+        &["pretrain", "--help"],
+        &["retrain", "--help"],
+        &["--version"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        let help = text(&output.stdout);
+        assert!(
+            help.contains("Examples:") || arguments == ["--version"],
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn the_page_of_commands_is_the_help() {
+    let page = common::top().join("docs/cli.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let commands = [
+        &[][..],
+        &["inspect"],
+        &["reduce"],
+        &["calibrate"],
+        &["sweep"],
+        &["compare"],
+        &["evaluate"],
+        &["pretrain"],
+        &["retrain"],
+        &["stream"],
+        &["bench"],
+        &["pack"],
+        &["bounds"],
+        &["bounds", "model"],
+        &["bounds", "rademacher"],
+        &["bounds", "finite-time"],
+        &["data"],
+    ];
+    for command in commands {
+        let help = text(&run(&[command, &["--help"]].concat()).stdout);
+        assert!(page.contains(help.trim_end()), "docs/cli.md lacks:\n{help}");
+    }
+}
+
+/// The value of a bound by its equation.
+fn bound(document: &Value, equation: &str) -> f64 {
+    let bounds = document["bounds"].as_array().unwrap();
+    let bound = bounds.iter().find(|bound| bound["equation"] == equation);
+    bound.unwrap()["value"].as_f64().unwrap()
+}
+
+fn rademacher(arguments: &str) -> Value {
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    json(&[&["bounds", "rademacher", "--kind"], &words[..]].concat())
+}
+
+#[track_caller]
+fn near(found: f64, figure: f64) {
+    assert!((found / figure - 1.0).abs() < 1e-9, "{found}, {figure}");
+}
+
+#[test]
+fn bounds_have_their_published_figures_and_name_what_fails() {
+    let step = rademacher("reweighted --alpha 0.8,0.9,0.9 --beta 0.5 --state 1.2");
+    near(bound(&step, "(16)"), 0.10818383426);
+    let sista = rademacher("sista --alpha 0.8,0.9 --beta 0.5,0.3 --state 1.2");
+    near(bound(&sista, "(18)"), 0.13801533476);
+    let one = rademacher("one-layer --alpha 1 --beta 0.5 --length 20");
+    near(bound(&one, "(56)"), 1.28758564650);
+    let deep = "reweighted --layers 3 --alpha 0.9 --beta 0.5 --length 20 --state 0.1";
+    near(bound(&rademacher(deep), "(15)"), 1.05054231801);
+    for (arguments, index, word) in [
+        ("one-layer --alpha 1 --beta 0.5 --length 20", 0, "1 or more"),
+        (
+            &format!("{deep} --correlation 1.5"),
+            0,
+            "joint contraction is 1.5",
+        ),
+        (&format!("{deep} --loss-max 1"), 1, "vacuous"),
+        (
+            "fastrnn --alpha 3 --beta 1 --gate 0.5 --length 20",
+            1,
+            "(53) does not hold",
+        ),
+        (
+            "spectral --frobenius 3,2,1 --spectral 1,0.9,1.2",
+            0,
+            "an order only",
+        ),
+        (
+            "l1-l1 --alpha 1,1 --beta 1 --length 9",
+            0,
+            "the 9 steps of the sequence play no part",
+        ),
+    ] {
+        let caveats = rademacher(arguments)["bounds"][index]["caveats"].to_string();
+        assert!(caveats.contains(word), "{arguments}: {caveats}");
+    }
+}
+
+#[test]
+fn the_constants_for_transformers_are_shown_and_what_they_assume() {
+    let shown = json(&["bounds", "finite-time"]);
+    let quantities = shown["quantities"].as_array().unwrap();
+    let of = |name: &str| {
+        let quantity = quantities.iter().find(|quantity| quantity["name"] == name);
+        quantity.unwrap()["value"].as_f64().unwrap()
+    };
+    near(of("B_lin"), 112.0793730313029);
+    near(of("B_grad"), 788864.6271566801);
+    let note = |document: &Value| document["notes"][0].to_string();
+    assert!(note(&shown).contains("vacuous"), "{shown}");
+    let tight = json(&["bounds", "finite-time", "--trust", "1,5,5"]);
+    assert!(note(&tight).contains("radius of c"), "{tight}");
+}
+
+#[test]
+fn norms_that_are_none_are_named() {
+    for (words, message) in [
+        (
+            "rademacher --kind sista --alpha 1 --beta 1,1",
+            "--alpha has 1 numbers, expected 2",
+        ),
+        (
+            "rademacher --kind reweighted --alpha -1 --beta 1",
+            "alpha is -1, expected",
+        ),
+        (
+            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
+            "gate is 2, expected 0 to 1",
+        ),
+        (
+            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 1 --state 1",
+            "--state plays no part",
+        ),
+        (
+            "finite-time --trust 1,2",
+            "--trust has 2 numbers, expected 1 or 3",
+        ),
+        ("finite-time --failure 0", "--failure is 0"),
+    ] {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        assert_fails(&[&["bounds"], &words[..]].concat(), &[message]);
+    }
+    let output = run(&["bounds", "rademacher", "--kind", "fastrnn", "--alpha", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// The tail of a reduction is the bound that `reduce` records, the measure that of `inspect`.
+#[test]
+fn bounds_of_a_model_are_those_of_reduce_and_inspect() {
+    let file = model("waves/model.safetensors");
+    let heard = ["--data", "waves:held_out=30"];
+    let shown = json(&[&["bounds", "model", &file, "--orders", "4,8"], &heard[..]].concat());
+    let folder = Folder::new();
+    let out = folder.path("small.safetensors");
+    let record = json(&["reduce", &file, "--order", "8", "--output", &out]);
+    let inspected = json(&[&["inspect", &file], &heard[..]].concat());
+    for layer in 0..2 {
+        let tails = &shown["layers"][layer]["tails"];
+        let bound = &record["layers"][layer]["error_bound"];
+        assert_eq!(&tails[1]["largest"], bound);
+        assert!(tails[0]["largest"].as_f64() > bound.as_f64());
+        let measure = &shown["layers"][layer]["measure"];
+        assert_eq!(measure, &inspected["layers"][layer]["measure"]);
+        let psi = measure["psi"][3].as_f64().unwrap();
+        let share = shown["layers"][layer]["psi_squared_per_root"][3].as_f64();
+        assert!((share.unwrap() - psi * psi / 30f64.sqrt()).abs() < 1e-9 * psi * psi);
+    }
+    assert_fails(
+        &["bounds", "model", &file, "--orders", "99"],
+        &["--orders has 99"],
+    );
+}
+
+#[test]
+fn colour_and_quiet_do_as_they_are_told() {
+    let file = model("waves/model.safetensors");
+    let output = run(&["inspect", &file, "--color", "always", "--quiet"]);
+    assert!(text(&output.stdout).contains("\u{1b}["));
+    assert!(output.stderr.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
+    let file = model("waves/model.safetensors");
+    let full = Path::new("/dev/full");
+    if full.exists() {
+        let output = program(&["inspect", &file])
+            .stdout(std::fs::OpenOptions::new().write(true).open(full).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!text(&output.stderr).contains("panicked"));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = program(&["inspect", &file])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+#[ignore = "needs data sets and checkpoints beside the project"]
+fn a_real_file_of_another_person_is_reduced_and_scored() {
+    let file = shared("data/checkpoints/gevorgyg/ckpt.pth");
+    let mnist = shared("data/mnist");
+    let folder = Folder::new();
+    let out = folder.path("small.pth");
+    let file = file.display().to_string();
+    let record = json(&["reduce", &file, "--order", "16", "--output", &out]);
+    println!("seconds: {}", record["seconds"]);
+    let source = format!("mnist:{}", mnist.display());
+    let shown = json(&["evaluate", &out, "--data", &source, "--limit", "200"]);
+    assert!(shown["accuracy"].as_f64().unwrap() > 0.8, "{shown}");
+}

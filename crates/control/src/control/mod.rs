@@ -1,0 +1,89 @@
+//! Hankel theory; the crate tells it.
+mod balance;
+mod cauchy;
+mod dense;
+mod dense_weighted;
+mod generators;
+mod gramian;
+mod h2_kernel;
+mod h2_optimal;
+mod hankel;
+mod hankel_norm;
+mod hinf;
+mod horizon;
+mod input;
+mod metric;
+mod modal;
+mod modes;
+mod norm;
+mod plane;
+mod quick;
+mod realisation;
+mod refine;
+mod residualise;
+mod response;
+#[cfg(test)]
+mod samples;
+mod tangent;
+mod unstable;
+mod weighted;
+
+pub use balance::{Balanced, Reduced, balance};
+pub use dense::{
+    DenseBalanced, DenseGramians, DenseReduced, dense_balance, dense_gramian_factors,
+    dense_gramians, dense_h2_norm, dense_hankel_values, diagonalise,
+};
+pub use dense_weighted::{dense_stochastic_balance, dense_weighted_balance};
+pub use gramian::{GramianFactors, complex_gramian_factors, real_gramian_factors};
+pub use h2_optimal::{H2Refined, h2_optimal, h2_refine};
+pub use hankel::{HankelValues, hankel_values};
+pub use hinf::{HinfNorm, hinf_error, hinf_norm};
+pub use horizon::{HorizonBalanced, HorizonReduced, balance_over_horizon};
+pub use input::{InputStatistics, InputWeight, StatisticsError, lags_of};
+pub use modal::{ModalScore, modal_scores, modal_truncation};
+pub use norm::{h2_error, h2_norm};
+pub use realisation::Realisation;
+pub use refine::{Refined, Refinement, weighted_error, weighted_norm, weighted_refine};
+pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
+pub use tangent::{output_slopes, residue_gram, with_moved_residues};
+pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};
+pub use weighted::{WeightedBalanced, balance_weighted};
+
+use crate::linalg::LinalgError;
+use crate::ssm::SystemError;
+
+/// What can go wrong in this room.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The system does not suit the function.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// A factorisation failed.
+    #[error(transparent)]
+    Linalg(#[from] LinalgError),
+    /// Two systems that are to be compared have different time bases or steps.
+    #[error("the two systems have different time bases or steps")]
+    DifferentTime,
+    /// A Hankel-norm approximation that rounding has moved off its optimum.
+    #[error(
+        "the Hankel norm of the error is {found:e} at order {order}, expected {expected:e}: \
+         rounding spoilt the approximation; use balanced truncation, or another order"
+    )]
+    HankelNorm {
+        /// The order of the approximation.
+        order: usize,
+        /// The Hankel norm of its error; NaN when the number of stable modes is wrong.
+        found: f64,
+        /// σ_{order+1}, the least possible.
+        expected: f64,
+    },
+    /// An order of zero, or above the number of modes.
+    #[error("order {asked} is out of range, expected 1 to {most}")]
+    Order {
+        /// The order asked for.
+        asked: usize,
+        /// The number of modes.
+        most: usize,
+    },
+}

@@ -1,0 +1,75 @@
+//! H2 norms of what a system lets be heard.
+
+use nalgebra::DMatrix;
+
+use crate::control::realisation::RealSystem;
+use crate::control::{ControlError, real_gramian_factors};
+use crate::ssm::{DiagonalSystem, StableSystem};
+
+/// The H2 norm of the real output, which is the ℓ2 (L2) norm of the kernel Re(C A^l B).
+/// The feedthrough is left out.
+///
+/// ```text
+/// ‖G‖₂² = tr(C W_c Cᵀ) = ‖C F_c‖²_F   (real realisation)
+/// ```
+///
+/// The norm of the factor times C is taken, not the root of the quadratic form: so an error
+/// norm is right down to about 1e-16 of the systems' own size, not 1e-8. Cost O(n²) with one
+/// input and one output, O(n³) with more.
+///
+/// # Errors
+/// As [`real_gramian_factors`].
+pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
+    let output = RealSystem::of(system.system()).output;
+    let factors = real_gramian_factors(system)?;
+    // Scaled first: the squares of very small or large weights leave the range of doubles.
+    let scale = output
+        .iter()
+        .fold(f64::MIN_POSITIVE, |most, c| most.max(c.abs()));
+    Ok(((output / scale) * factors.controllability).norm() * scale)
+}
+
+/// The H2 norm of the difference of two stable systems on the same time base: the ℓ2 distance of
+/// their infinite kernels, feedthrough left out.
+///
+/// # Errors
+/// [`ControlError::DifferentTime`]; [`ControlError::System`] when the numbers of inputs or
+/// outputs differ.
+pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64, ControlError> {
+    let shape = full.system().feedthrough().shape();
+    let difference = difference(full, reduced, DMatrix::zeros(shape.0, shape.1))?;
+    h2_norm(difference.stable()?)
+}
+
+/// The system full − reduced, with the modes of both and the given feedthrough.
+pub(super) fn difference(
+    full: StableSystem<'_>,
+    reduced: StableSystem<'_>,
+    feedthrough: DMatrix<f64>,
+) -> Result<DiagonalSystem, ControlError> {
+    let (full, reduced) = (full.system(), reduced.system());
+    if full.time() != reduced.time() {
+        return Err(ControlError::DifferentTime);
+    }
+    let (inputs, outputs) = (full.input().ncols(), full.output().nrows());
+    let (kept, order) = (full.order(), full.order() + reduced.order());
+    reduced.require_size(inputs, outputs)?;
+    let exponents = [full.exponents(), reduced.exponents()].concat();
+    let mut input = DMatrix::zeros(order, inputs);
+    input.rows_mut(0, kept).copy_from(full.input());
+    input
+        .rows_mut(kept, reduced.order())
+        .copy_from(reduced.input());
+    let mut output = DMatrix::zeros(outputs, order);
+    output.columns_mut(0, kept).copy_from(full.output());
+    output
+        .columns_mut(kept, reduced.order())
+        .copy_from(&-reduced.output());
+    Ok(DiagonalSystem::new(
+        full.time(),
+        exponents,
+        input,
+        output,
+        feedthrough,
+    )?)
+}

@@ -1,0 +1,130 @@
+//! How the output of a channel moves with its residues and its feedthrough.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::control::metric::Metric;
+use crate::control::{ControlError, InputWeight};
+use crate::ssm::DiagonalSystem;
+
+/// The derivatives of y = k ∗ u + D u by Re w_n, Im w_n of every mode and, last, by D, for the
+/// input u and `k[l] = Re Σ_n w_n e^{z_n l}`: L × (2r + 1).
+///
+/// ```text
+/// ∂y/∂Re w = Re s,   ∂y/∂Im w = −Im s,   ∂y/∂D = u,   s_t = e^z s_{t−1} + u_t
+/// ```
+///
+/// y is linear in them, so they hold for steps of any size. Cost O(r L).
+pub fn output_slopes(system: &DiagonalSystem, heard: &[f64]) -> DMatrix<f64> {
+    let mut slopes = DMatrix::zeros(heard.len(), 2 * system.order() + 1);
+    for (n, z) in system.scaled_exponents().into_iter().enumerate() {
+        let pole = z.exp();
+        let mut state = Complex64::ZERO;
+        for (t, &u) in heard.iter().enumerate() {
+            state = pole * state + u;
+            slopes[(t, 2 * n)] = state.re;
+            slopes[(t, 2 * n + 1)] = -state.im;
+        }
+    }
+    slopes.column_mut(2 * system.order()).copy_from_slice(heard);
+    slopes
+}
+
+/// G, (2r + 1) × (2r + 1) and positive semidefinite: a step δ of a channel's residues and
+/// feedthrough, in the order of [`output_slopes`], changes its output by δᵀ G δ in the weighted
+/// square. `full` is the channel before its reduction, whose slowest pole says how far behind the
+/// weight's last step a change still counts.
+pub fn residue_gram(
+    full: &DiagonalSystem,
+    reduced: &DiagonalSystem,
+    weight: &InputWeight,
+) -> DMatrix<f64> {
+    let metric = Metric::new(full, weight);
+    let image = metric.image(&metric.basis(&reduced.scaled_exponents()));
+    image.tr_mul(&image)
+}
+
+/// The channel with its residues and feedthrough moved by `step`, in the order of
+/// [`output_slopes`].
+///
+/// # Errors
+/// [`ControlError::System`] for more than one input or output, and where the step is not finite.
+///
+/// # Panics
+/// If `step` has not 2r + 1 entries.
+pub fn with_moved_residues(
+    system: &DiagonalSystem,
+    step: &[f64],
+) -> Result<DiagonalSystem, ControlError> {
+    let order = system.order();
+    assert_eq!(step.len(), 2 * order + 1, "one entry for each parameter");
+    let mut residues = system.residues()?;
+    for (residue, own) in residues.iter_mut().zip(step.chunks_exact(2)) {
+        *residue += Complex64::new(own[0], own[1]);
+    }
+    let feedthrough = system.feedthrough()[(0, 0)] + step[2 * order];
+    let exponents = system.exponents().to_vec();
+    Ok(DiagonalSystem::siso(
+        system.time(),
+        exponents,
+        &residues,
+        feedthrough,
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::samples::pairs_and_real_poles;
+    use crate::control::weighted_error;
+    use crate::ssm::Time;
+
+    fn respond(system: &DiagonalSystem, heard: &[f64]) -> Vec<f64> {
+        let kernel = system.kernel(heard.len()).unwrap();
+        let direct = system.feedthrough()[(0, 0)];
+        let at = |t: usize| {
+            let past = (0..=t).map(|l| kernel[l] * heard[t - l]);
+            past.sum::<f64>() + direct * heard[t]
+        };
+        (0..heard.len()).map(at).collect()
+    }
+
+    fn heard(n: usize) -> DMatrix<f64> {
+        DMatrix::from_fn(n, 40, |n, t| ((n + 1) as f64 * 0.61 * t as f64).sin() + 0.3)
+    }
+
+    fn sample() -> (DiagonalSystem, Vec<f64>) {
+        let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2);
+        let step = (0..=2 * system.order()).map(|i| (i as f64).cos()).collect();
+        (system, step)
+    }
+
+    #[test]
+    fn slopes_tell_how_the_output_moves() {
+        let (system, step) = sample();
+        let input: Vec<f64> = heard(1).iter().copied().collect();
+        let slopes = output_slopes(&system, &input);
+        let moved = with_moved_residues(&system, &step).unwrap();
+        let told = &slopes * nalgebra::DVector::from_vec(step);
+        let (before, after) = (respond(&system, &input), respond(&moved, &input));
+        for t in 0..input.len() {
+            assert!(
+                (after[t] - before[t] - told[t]).abs() < 1e-12 * told.norm(),
+                "{t}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_gram_matrix_is_the_weighted_square_of_a_change() {
+        let (system, step) = sample();
+        let weight = InputWeight::moments(&heard(3)).unwrap();
+        let gram = residue_gram(&system, &system, &weight);
+        let moved = with_moved_residues(&system, &step).unwrap();
+        let change = weighted_error(&system, &moved, &weight).unwrap().powi(2);
+        let delta = nalgebra::DVector::from_vec(step);
+        let told = (delta.transpose() * &gram * &delta)[(0, 0)];
+        // The tail behind the last step is in the Gram matrix alone, and the kernel dies within.
+        assert!((told / change - 1.0).abs() < 1e-6, "{change:e} {told:e}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, reduction by
+//! balanced truncation, residualisation, modes, H2-optimal refinement and finite horizons, and
+//! the H2 and H∞ norms that measure it.
+//!
+//! Gramians of diagonal systems are Cauchy-like. They are never formed: their factors come
+//! straight from poles and weights, and every small difference is taken before it is multiplied.
+//! So each Hankel singular value is right relative to itself, and no factorisation can fail.
+
+mod control;
+mod linalg;
+mod ssm;
+
+pub use control::{
+    Balanced, ControlError, DcBalanced, DenseBalanced, DenseGramians, DenseReduced, GramianFactors,
+    H2Refined, HankelValues, HinfNorm, HorizonBalanced, HorizonMethod, HorizonReduced,
+    InputStatistics, InputWeight, ModalScore, OverHorizon, Realisation, Reduced, Refined,
+    Refinement, StatisticsError, WeightedBalanced, balance, balance_for_dc, balance_over_horizon,
+    balance_weighted, complex_gramian_factors, dc_gain, dense_balance, dense_gramian_factors,
+    dense_gramians, dense_h2_norm, dense_hankel_values, dense_stochastic_balance,
+    dense_weighted_balance, diagonalise, h2_error, h2_norm, h2_optimal, h2_refine, hankel_values,
+    hinf_error, hinf_norm, lags_of, modal_scores, modal_truncation, output_slopes,
+    real_gramian_factors, reduce_over_horizon, residue_gram, weighted_error, weighted_norm,
+    weighted_refine, with_moved_residues,
+};
+pub use linalg::{
+    Convolver, Equation, LinalgError, Triangular, diagonalise_complex, expm1, good_size, multiply,
+    multiply_adjoint, quotient, symmetric_root,
+};
+pub use nalgebra;
+pub use num_complex;
+pub use ssm::{
+    DenseSystem, DiagonalSystem, StableSystem, SystemError, Time, from_bilinear, side_by_side,
+    to_bilinear, zoh_gain,
+};

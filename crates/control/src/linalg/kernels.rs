@@ -1,0 +1,332 @@
+//! The dense kernels of faer on nalgebra's matrices, on one thread: parallelism is over channels.
+
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::evd::tridiag::{tridiag_in_place, tridiag_in_place_scratch};
+use faer::linalg::householder::{
+    apply_block_householder_sequence_on_the_left_in_place_scratch as apply_scratch,
+    apply_block_householder_sequence_on_the_left_in_place_with_conj as apply_reflectors,
+};
+use faer::linalg::matmul::matmul;
+use faer::linalg::matmul::triangular::{BlockStructure, matmul as triangular_matmul};
+use faer::linalg::qr::no_pivoting::factor::recommended_block_size;
+use faer::linalg::solvers::DenseSolveCore;
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
+use faer::{Conj, MatMut, MatRef, Par};
+use nalgebra::{ComplexField, DMatrix, DVector};
+use num_complex::Complex64;
+
+use crate::linalg::tridiagonal::Tridiagonal;
+
+/// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
+pub trait Scalar:
+    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
+{
+}
+
+impl Scalar for f64 {}
+impl Scalar for Complex64 {}
+
+pub(super) fn view<T: Scalar>(a: &DMatrix<T>) -> MatRef<'_, T> {
+    MatRef::from_column_major_slice(a.as_slice(), a.nrows(), a.ncols())
+}
+
+pub(super) fn view_mut<T: Scalar>(a: &mut DMatrix<T>) -> MatMut<'_, T> {
+    let (rows, columns) = a.shape();
+    MatMut::from_column_major_slice_mut(a.as_mut_slice(), rows, columns)
+}
+
+/// A B. nalgebra multiplies complex matrices entry by entry, some twenty times slower.
+pub fn multiply<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.nrows(), b.ncols());
+    let out = view_mut(&mut product);
+    let one = nalgebra::one();
+    matmul(out, faer::Accum::Replace, view(a), view(b), one, Par::Seq);
+    product
+}
+
+/// A* B.
+pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    let out = view_mut(&mut product);
+    let one = nalgebra::one();
+    matmul(
+        out,
+        faer::Accum::Replace,
+        view(a).adjoint(),
+        view(b),
+        one,
+        Par::Seq,
+    );
+    product
+}
+
+/// Whether every entry is a number. Without an early end, which would cost more than it saves.
+pub(super) fn all_finite<T: Scalar>(a: &DMatrix<T>) -> bool {
+    a.iter()
+        .fold(true, |all, x| all & nalgebra::ComplexField::is_finite(x))
+}
+
+/// The lower triangle of α A* A, with zeros above.
+pub(super) fn gram_lower<T: Scalar>(
+    a: &DMatrix<T>,
+    structure: BlockStructure,
+    factor: f64,
+) -> DMatrix<T> {
+    let mut gram = DMatrix::zeros(a.ncols(), a.ncols());
+    triangular_matmul(
+        view_mut(&mut gram),
+        BlockStructure::TriangularLower,
+        faer::Accum::Replace,
+        view(a).adjoint(),
+        structure.transpose(),
+        view(a),
+        structure,
+        nalgebra::ComplexField::from_real(factor),
+        Par::Seq,
+    );
+    gram
+}
+
+/// Lower triangular, where the matrix has as many rows as columns.
+fn lower_structure<T>(a: &DMatrix<T>) -> BlockStructure {
+    if a.is_square() {
+        BlockStructure::TriangularLower
+    } else {
+        BlockStructure::Rectangular
+    }
+}
+
+/// L X of a lower triangular (trapezoidal) L.
+pub(super) fn multiply_lower<T: Scalar>(lower: &DMatrix<T>, x: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(lower.nrows(), x.ncols());
+    triangular_matmul(
+        view_mut(&mut product),
+        BlockStructure::Rectangular,
+        faer::Accum::Replace,
+        view(lower),
+        lower_structure(lower),
+        view(x),
+        BlockStructure::Rectangular,
+        nalgebra::one(),
+        Par::Seq,
+    );
+    product
+}
+
+/// The eigenvectors of L* L, those of the largest eigenvalues first: a third of the work of an SVD.
+/// L is lower triangular (trapezoidal). `None` when the iteration does not converge.
+pub(super) fn gram_vectors<T: Scalar>(lower: &DMatrix<T>) -> Option<DMatrix<T>> {
+    // Eigenvalues come in ascending order.
+    let mut gram = gram_lower(lower, lower_structure(lower), -1.0);
+    let size = gram.ncols();
+    let steps = size.saturating_sub(1);
+    let block = recommended_block_size::<T>(size, size);
+    let mut factors = DMatrix::zeros(block, steps);
+    let scratch = tridiag_in_place_scratch::<T>(size, Par::Seq, Default::default());
+    tridiag_in_place(
+        view_mut(&mut gram),
+        view_mut(&mut factors),
+        Par::Seq,
+        MemStack::new(&mut MemBuffer::new(scratch)),
+        Default::default(),
+    );
+    let diagonal = (0..size).map(|k| gram[(k, k)].real()).collect();
+    let beside: Vec<T> = (0..steps).map(|k| gram[(k + 1, k)]).collect();
+    let sizes = beside.iter().map(|&x| x.modulus()).collect();
+    let (_, real) = Tridiagonal::new(diagonal, sizes).eigen()?;
+    let phases = phases(&beside);
+    let mut vectors = DMatrix::zeros(size, size);
+    for (mut to, from) in vectors.column_iter_mut().zip(real.column_iter()) {
+        for ((to, &phase), &x) in to.iter_mut().zip(&phases).zip(from.iter()) {
+            *to = phase.scale(x);
+        }
+    }
+    if steps > 0 {
+        apply_reflectors(
+            view(&gram).submatrix(1, 0, steps, steps),
+            view(&factors),
+            Conj::No,
+            view_mut(&mut vectors).subrows_mut(1, steps),
+            Par::Seq,
+            MemStack::new(&mut MemBuffer::new(apply_scratch::<T>(steps, block, size))),
+        );
+    }
+    Some(vectors)
+}
+
+/// The unit numbers d with d̄_{k+1} e_k d_k = |e_k|, for the entries e below a diagonal.
+fn phases<T: Scalar>(beside: &[T]) -> Vec<T> {
+    let mut phases = vec![nalgebra::one()];
+    for &entry in beside {
+        let product: T = entry * phases[phases.len() - 1];
+        let size = product.modulus();
+        phases.push(if size > 0.0 {
+            product.unscale(size)
+        } else {
+            nalgebra::one()
+        });
+    }
+    phases
+}
+
+/// A least-squares solution and what it was solved with.
+#[derive(Debug, Clone)]
+pub(crate) struct LeastSquares {
+    /// The x with the least ‖A x − b‖² + ridge² ‖S x‖².
+    pub solution: DVector<f64>,
+    /// b − A x.
+    pub residual: DVector<f64>,
+    /// Orthonormal columns that span A.
+    pub span: DMatrix<f64>,
+}
+
+/// Least squares by QR with a ridge on the scaled unknowns, so that columns that are parallel to
+/// rounding share their weight. A is m × n, m of any size: with m < n too the ridge makes the
+/// solution unique. S holds `scales`, above zero, one for each column and about its norm.
+pub(crate) fn least_squares(
+    a: &DMatrix<f64>,
+    b: &DVector<f64>,
+    scales: &[f64],
+    ridge: f64,
+) -> LeastSquares {
+    let n = a.ncols();
+    let mut scaled = a.clone();
+    for (mut column, norm) in scaled.column_iter_mut().zip(scales) {
+        column.unscale_mut(*norm);
+    }
+    let qr = view(&scaled).qr();
+    let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
+    let span = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
+    let rank = r.nrows();
+    let mut stacked = DMatrix::zeros(rank + n, n);
+    for j in 0..n {
+        stacked[(rank + j, j)] = ridge;
+        for i in 0..rank.min(j + 1) {
+            stacked[(i, j)] = r[(i, j)];
+        }
+    }
+    let small = stacked.qr();
+    let right = span.tr_mul(b);
+    let mut solution = small.q().rows(0, rank).tr_mul(&right);
+    // With a ridge above zero R has no zero on its diagonal.
+    small.r().solve_upper_triangular_mut(&mut solution);
+    for (value, norm) in solution.iter_mut().zip(scales) {
+        *value /= norm;
+    }
+    LeastSquares {
+        residual: b - a * &solution,
+        solution,
+        span,
+    }
+}
+
+/// G with Gᵀ G = A, upper triangular. `None` when A is not positive definite to rounding.
+pub(crate) fn cholesky_root(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+    let factor = view(a).llt(faer::Side::Lower).ok()?;
+    let lower = factor.L();
+    Some(DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| {
+        if i <= j { lower[(j, i)] } else { 0.0 }
+    }))
+}
+
+/// R of A = Q R, upper triangular, min(m, n) × n.
+pub(crate) fn triangular_factor(a: &DMatrix<f64>) -> DMatrix<f64> {
+    let qr = view(a).qr();
+    let r = qr.thin_R();
+    DMatrix::from_fn(
+        r.nrows(),
+        r.ncols(),
+        |i, j| if i <= j { r[(i, j)] } else { 0.0 },
+    )
+}
+
+/// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those
+/// before it only. `None` when they are linearly dependent.
+pub(super) fn orthonormalised<T: Scalar>(x: &DMatrix<T>) -> Option<DMatrix<T>> {
+    let gram = multiply_adjoint(x, x);
+    let factor = view(&gram).llt(faer::Side::Lower).ok()?;
+    let mut adjoint = x.adjoint();
+    solve_lower_triangular_in_place(factor.L(), view_mut(&mut adjoint), Par::Seq);
+    Some(adjoint.adjoint())
+}
+
+/// Eigenvalues and unit eigenvectors of a complex matrix.
+pub(super) fn complex_eigen(
+    a: &DMatrix<Complex64>,
+) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
+    let eigen = view(a).eigen().ok()?;
+    Some(unpacked(eigen.S(), eigen.U()))
+}
+
+/// Eigenvalues and unit eigenvectors of a real matrix, pairs next to each other.
+pub(super) fn real_eigen(a: &DMatrix<f64>) -> Option<(Vec<Complex64>, DMatrix<Complex64>)> {
+    let eigen = view(a).eigen().ok()?;
+    Some(unpacked(eigen.S(), eigen.U()))
+}
+
+fn unpacked(
+    values: faer::diag::DiagRef<'_, Complex64>,
+    vectors: MatRef<'_, Complex64>,
+) -> (Vec<Complex64>, DMatrix<Complex64>) {
+    let size = vectors.nrows();
+    let values = (0..size).map(|i| values[i]).collect();
+    (values, DMatrix::from_fn(size, size, |i, j| vectors[(i, j)]))
+}
+
+/// The largest singular value, right to rounding: 0 of an empty matrix, infinite where an entry is
+/// not finite.
+pub(crate) fn spectral_norm(a: &DMatrix<Complex64>) -> f64 {
+    if a.is_empty() {
+        return 0.0;
+    }
+    if !a.iter().all(|x| x.is_finite()) {
+        return f64::INFINITY;
+    }
+    let sigma = singular_values(a).and_then(|sigma| sigma.first().copied());
+    // The other norm is a bound.
+    sigma.unwrap_or_else(|| a.norm())
+}
+
+/// A⁻¹ by LU with partial pivoting; infinities or NaN where A is singular.
+pub(super) fn inverse(a: &DMatrix<Complex64>) -> DMatrix<Complex64> {
+    let inverse = view(a).partial_piv_lu().inverse();
+    DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| inverse[(i, j)])
+}
+
+/// All singular values, descending.
+pub(super) fn singular_values(a: &DMatrix<Complex64>) -> Option<Vec<f64>> {
+    view(a).singular_values().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_agree_with_nalgebra() {
+        let a = DMatrix::from_fn(5, 3, |i, j| Complex64::new(i as f64 - 1.5, j as f64 + 0.25));
+        let b = DMatrix::from_fn(3, 4, |i, j| Complex64::new((i * j) as f64, 1.0 - i as f64));
+        assert!((multiply(&a, &b) - &a * &b).norm() < 1e-13);
+        let c = DMatrix::from_fn(5, 2, |i, j| Complex64::new(1.0, (i + j) as f64));
+        assert!((multiply_adjoint(&a, &c) - a.adjoint() * &c).norm() < 1e-13);
+        let empty = DMatrix::<f64>::zeros(3, 0);
+        assert_eq!(
+            multiply(&empty, &DMatrix::zeros(0, 2)),
+            DMatrix::zeros(3, 2)
+        );
+    }
+
+    #[test]
+    fn least_squares_take_matrices_of_any_shape() {
+        for (rows, columns) in [(6, 3), (3, 3), (2, 5), (1, 4)] {
+            let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3 + 1) as f64).sin());
+            let b = DVector::from_fn(rows, |i, _| 1.0 - i as f64);
+            let fit = least_squares(&a, &b, &vec![1.0; columns], 1e-10);
+            assert!((&b - &a * &fit.solution - &fit.residual).norm() < 1e-14);
+            let slope = a.tr_mul(&fit.residual).norm();
+            assert!(slope < 1e-9, "{rows} x {columns}: {slope:e}");
+            assert_eq!(fit.span.shape(), (rows, rows.min(columns)));
+            assert!(rows > columns || fit.residual.norm() < 1e-8);
+        }
+    }
+}

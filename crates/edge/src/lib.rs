@@ -1,0 +1,47 @@
+//! One sample in, one output out: diagonal state space models on small devices.
+//!
+//! No operating system, no allocation, no dependency on how a model was made. A model is an
+//! [`Image`], a block of bytes that is read where it lies, for instance in flash. The caller hands
+//! in two buffers of numbers, and [`step`] takes one sample to one output:
+//!
+//! ```
+//! # fn run(bytes: &[u8]) -> Result<(), hankelite_edge::Fault> {
+//! use hankelite_edge::{Image, Plain, step};
+//!
+//! let image = Image::<f32>::new(bytes)?;
+//! let mut state = [0.0; 4096];
+//! let mut work = [0.0; 1024];
+//! let state = &mut state[..image.state_len()];
+//! let work = &mut work[..image.work_len(1)];
+//! let outputs: &[f32] = step(Plain, &image, state, work, hankelite_edge::Input::Values(&[0.5]))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The state has a fixed size, O(H N) numbers, however long the signal. The `hankelite` crate makes
+//! images from checkpoints and runs this same code with vector units ([`Unit`]).
+
+#![no_std]
+
+#[cfg(target_endian = "big")]
+compile_error!("an image is little-endian and is used where it lies");
+
+mod dynamics;
+mod fault;
+mod image;
+mod matrix;
+mod norm;
+mod real;
+mod step;
+mod unit;
+
+pub use fault::Fault;
+pub use image::{Header, Image, Layer, MAGIC, Matrix, Plan, VERSION, code};
+pub use real::{Real, erf, exp};
+pub use step::{Input, step, step_layers};
+pub use unit::{LANES, Plain, Unit};
+
+/// `count` rounded up to whole groups of [`LANES`].
+pub const fn padded(count: usize) -> usize {
+    count.div_ceil(LANES) * LANES
+}

@@ -1,0 +1,57 @@
+//! Normalisation over the channels of one step.
+
+use crate::{Fault, Image, LANES, Layer, Real, code};
+
+/// x ← norm(x), for every stream.
+#[inline(always)]
+pub(crate) fn apply<T: Real>(
+    image: &Image<'_, T>,
+    layer: &Layer,
+    x: &mut [T],
+) -> Result<(), Fault> {
+    let width = image.width();
+    let numbers = image.numbers(layer.norm_at, 2 * width + LANES, "norm")?;
+    let (factors, rest) = numbers.split_at(width);
+    let (offsets, epsilon) = rest.split_at(width);
+    let channels = image.header().channels as usize;
+    for x in x.chunks_exact_mut(width) {
+        if layer.norm == code::LAYER_NORM {
+            standardise(x, channels, epsilon[0]);
+        }
+        let each = x.iter_mut().zip(factors).zip(offsets);
+        each.for_each(|((x, w), b)| *x = *x * *w + *b);
+    }
+    Ok(())
+}
+
+/// Mean 0 and variance 1, short of ε, over the channels. What pads the vector stays finite.
+#[inline(always)]
+fn standardise<T: Real>(x: &mut [T], channels: usize, epsilon: T) {
+    let count = T::from_f64(channels as f64);
+    let x = x.get_mut(..channels).unwrap_or_default();
+    let mean = sum(x, |x| x) / count;
+    x.iter_mut().for_each(|x| *x = *x - mean);
+    let variance = sum(x, |x| x * x) / count;
+    let scale = T::from_f64(1.0) / (variance + epsilon).sqrt();
+    x.iter_mut().for_each(|x| *x = *x * scale);
+}
+
+/// Σ f(x), sixteen sums side by side and then in pairs.
+#[inline(always)]
+fn sum<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
+    let mut sums = [T::default(); LANES];
+    let (rows, rest) = x.as_chunks::<LANES>();
+    for row in rows {
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f(*x));
+    }
+    sums.iter_mut().zip(rest).for_each(|(sum, x)| *sum += f(*x));
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            let other = sums[lane + half];
+            sums[lane] += other;
+        }
+        half /= 2;
+    }
+    sums[0]
+}

@@ -1,0 +1,176 @@
+//! The two number types: f32 on devices, f64 where the same code is checked to the last digits.
+
+use core::ops::{Add, AddAssign, Div, Mul, Sub};
+
+use bytemuck::Pod;
+
+/// f32 or f64.
+pub trait Real:
+    Pod
+    + Default
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + AddAssign
+{
+    /// What is added to all that a recurrence hears, so that no state decays into subnormal
+    /// numbers, which many processors are slow at. Far below what the outputs can show.
+    const TINY: Self;
+    /// Bytes of one number: 4 or 8.
+    const BYTES: u32;
+    /// From f32, exactly.
+    fn from_f32(value: f32) -> Self;
+    /// From f64, rounded.
+    fn from_f64(value: f64) -> Self;
+    /// To f64, exactly.
+    fn to_f64(self) -> f64;
+    /// √a.
+    fn sqrt(self) -> Self;
+    /// a Φ(a), with the exact normal distribution Φ.
+    fn gelu(self) -> Self;
+    /// 1/(1 + e^{−a}).
+    fn sigmoid(self) -> Self;
+}
+
+impl Real for f32 {
+    const TINY: Self = 1e-20;
+    const BYTES: u32 = 4;
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        libm::sqrtf(self)
+    }
+    #[inline(always)]
+    fn gelu(self) -> Self {
+        self * (0.5 + 0.5 * erf(self * core::f32::consts::FRAC_1_SQRT_2))
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + exp((-self).clamp(-80.0, 80.0)))
+    }
+}
+
+impl Real for f64 {
+    const TINY: Self = 1e-150;
+    const BYTES: u32 = 8;
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        f64::from(value)
+    }
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        libm::sqrt(self)
+    }
+    fn gelu(self) -> Self {
+        0.5 * self * (1.0 + libm::erf(self * core::f64::consts::FRAC_1_SQRT_2))
+    }
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + libm::exp(-self))
+    }
+}
+
+/// e^x for |x| ≤ 80, to two units in the last place, without a branch so that loops over it
+/// become vector code.
+///
+/// x = k ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor polynomial of degree 7, 2^k by the
+/// exponent field. k is read off the low bits of x/ln 2 + 1.5·2²³.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let shifted = x * core::f32::consts::LOG2_E + MAGIC;
+    let k = shifted - MAGIC;
+    let r = x - k * LN2_HIGH - k * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        p = p * r + c;
+    }
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    p * power
+}
+
+/// erf to 5e-7, as a quotient of polynomials.
+///
+/// # References
+/// The coefficients of Eigen, `MathFunctionsImpl.h`, `generic_fast_erf_float`.
+#[inline(always)]
+#[allow(clippy::excessive_precision, reason = "the coefficients as published")]
+pub fn erf(x: f32) -> f32 {
+    let x = x.clamp(-4.0, 4.0);
+    let square = x * x;
+    let mut p = -2.726_142_258_013_06e-10;
+    for c in [
+        2.770_681_424_959_02e-08,
+        -2.101_024_020_825_08e-06,
+        -5.692_506_394_623_46e-05,
+        -7.349_906_303_268_55e-04,
+        -2.954_599_808_540_25e-03,
+        -1.609_603_332_624_15e-02,
+    ] {
+        p = p * square + c;
+    }
+    let mut q = -1.456_607_184_649_96e-05;
+    for c in [
+        -2.133_740_552_789_05e-04,
+        -1.682_826_974_382_03e-03,
+        -7.373_329_167_204_68e-03,
+        -1.426_473_905_141_89e-02,
+    ] {
+        q = q * square + c;
+    }
+    x * p / q
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_functions_agree_with_the_exact_ones() {
+        for i in -100_000..=100_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let scale = wide.abs().max(1.0);
+            let apart = f64::from(x.gelu()) - wide.gelu();
+            assert!(apart.abs() < 5e-7 * scale, "gelu {x}");
+            let apart = f64::from(x.sigmoid()) - wide.sigmoid();
+            assert!(apart.abs() < 3e-7, "sigmoid {x}");
+            if wide.abs() <= 80.0 {
+                let ratio = f64::from(exp(x)) / libm::exp(wide);
+                assert!((ratio - 1.0).abs() < 4e-7, "exp {x}");
+            }
+        }
+    }
+}

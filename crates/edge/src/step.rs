@@ -1,0 +1,285 @@
+//! One step of the whole network.
+
+use crate::dynamics::Vectors;
+use crate::image::COUNT;
+use crate::matrix::Streams;
+use crate::{Fault, Image, Layer, Real, Unit, code, dynamics, matrix, norm, padded};
+
+/// What goes into one step: for several streams, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a, T> {
+    /// The numbers of a step.
+    Values(&'a [T]),
+    /// A row of an embedding for each stream.
+    Tokens(&'a [u32]),
+}
+
+/// One step of one or several streams: takes their inputs, moves their states on, and gives their
+/// outputs, one after the other.
+///
+/// `state` holds [`Image::state_len`] numbers for each stream, all zero at the start, and `work`
+/// [`Image::work_len`] numbers of any value. How many streams there are follows from the length of
+/// `state`. With mean pooling the outputs are those of the mean of all steps so far.
+///
+/// # Errors
+/// [`Fault::Length`], [`Fault::Kind`], [`Fault::Token`]; the state is then as it was.
+#[inline(always)]
+pub fn step<'w, T: Real, U: Unit<T>>(
+    unit: U,
+    image: &Image<'_, T>,
+    state: &mut [T],
+    work: &'w mut [T],
+    input: Input<'_, T>,
+) -> Result<&'w [T], Fault> {
+    step_layers(
+        unit,
+        image,
+        |index| image.layer(index),
+        (state, work),
+        input,
+    )
+}
+
+/// As [`step`], with the records of the layers from elsewhere than the image, for a caller who
+/// keeps them.
+///
+/// # Errors
+/// As [`step`].
+#[inline(always)]
+pub fn step_layers<'w, T: Real, U: Unit<T>>(
+    unit: U,
+    image: &Image<'_, T>,
+    layer: impl Fn(u32) -> Result<Layer, Fault>,
+    (state, work): (&mut [T], &'w mut [T]),
+    input: Input<'_, T>,
+) -> Result<&'w [T], Fault> {
+    let streams = check(image, state, work, &input)?;
+    let state_len = image.state_len();
+    let (x, rest) = work.split_at_mut(streams * image.width());
+    let (heard, rest) = rest.split_at_mut(streams * image.width());
+    let (said, rest) = rest.split_at_mut(streams * image.width());
+    let (mixed, rest) = rest.split_at_mut(2 * streams * image.width());
+    let outputs = streams * padded(image.header().outputs as usize);
+    let (outputs, scratch) = rest.split_at_mut(outputs);
+    encode(unit, image, input, x)?;
+    let mut first = 0;
+    for index in 0..image.header().layers {
+        let layer = layer(index)?;
+        let before = layer.norm != code::NONE && layer.before != 0;
+        let heard: &[T] = if before {
+            heard.copy_from_slice(x);
+            norm::apply(image, &layer, heard)?;
+            heard
+        } else {
+            x
+        };
+        let vectors = Vectors {
+            heard,
+            said,
+            state,
+            state_len,
+        };
+        if layer.dynamics == code::CHANNELS {
+            dynamics::channels(unit, image, &layer, &mut first, vectors)?;
+        } else {
+            dynamics::shared(unit, image, &layer, &mut first, (vectors, scratch))?;
+        }
+        let branch = mix(unit, image, &layer, said, mixed)?;
+        if layer.norm == code::NONE {
+            x.copy_from_slice(branch);
+            continue;
+        }
+        x.iter_mut().zip(branch).for_each(|(x, more)| *x += *more);
+        if !before {
+            norm::apply(image, &layer, x)?;
+        }
+    }
+    let pooled = match image.header().pooling {
+        code::MEAN => {
+            mean(image, state, x);
+            x
+        }
+        _ => x,
+    };
+    decode(unit, image, pooled, outputs)?;
+    let count = image.header().outputs as usize;
+    for stream in 1..streams {
+        let row = stream * padded(count);
+        outputs.copy_within(row..row + count, stream * count);
+    }
+    Ok(&outputs[..streams * count])
+}
+
+/// The number of streams.
+#[inline(always)]
+fn check<T: Real>(
+    image: &Image<'_, T>,
+    state: &[T],
+    work: &[T],
+    input: &Input<'_, T>,
+) -> Result<usize, Fault> {
+    let header = image.header();
+    let streams = state.len() / image.state_len();
+    let (found, expected) = match (input, header.encoder) {
+        (Input::Tokens(tokens), code::EMBEDDING) => (tokens.len(), streams),
+        (Input::Values(_), code::EMBEDDING) => {
+            let expected = "tokens";
+            return Err(Fault::Kind { expected });
+        }
+        (Input::Values(values), _) => (values.len(), streams * header.inputs as usize),
+        (Input::Tokens(_), _) => {
+            let expected = "numbers";
+            return Err(Fault::Kind { expected });
+        }
+    };
+    for (what, found, expected) in [
+        ("state", state.len(), streams.max(1) * image.state_len()),
+        ("input", found, expected),
+        ("work", work.len(), image.work_len(streams)),
+    ] {
+        if found != expected {
+            return Err(Fault::Length {
+                what,
+                found,
+                expected,
+            });
+        }
+    }
+    if let Input::Tokens(tokens) = input {
+        let vocabulary = header.inputs;
+        if let Some(&token) = tokens.iter().find(|&&token| token >= vocabulary) {
+            return Err(Fault::Token { token, vocabulary });
+        }
+    }
+    Ok(streams)
+}
+
+#[inline(always)]
+fn encode<T: Real, U: Unit<T>>(
+    unit: U,
+    image: &Image<'_, T>,
+    input: Input<'_, T>,
+    x: &mut [T],
+) -> Result<(), Fault> {
+    let (header, width) = (image.header(), image.width());
+    match input {
+        Input::Tokens(tokens) => {
+            let bytes = width as u32 * T::BYTES;
+            for (x, &token) in x.chunks_exact_mut(width).zip(tokens) {
+                let row = header.encoder_at + token * bytes;
+                x.copy_from_slice(image.numbers(row, width, "embedding")?);
+            }
+            Ok(())
+        }
+        Input::Values(inputs) if header.encoder == code::LINEAR => {
+            let matrix = image.matrix(header.encoder_at)?;
+            let input_step = header.inputs as usize;
+            let streams = Streams {
+                inputs,
+                input_step,
+                outputs: x,
+            };
+            matrix::apply(unit, image, &matrix, streams)
+        }
+        Input::Values(inputs) => {
+            let channels = header.channels as usize;
+            x.fill(T::default());
+            for (x, u) in x.chunks_exact_mut(width).zip(inputs.chunks_exact(channels)) {
+                x[..channels].copy_from_slice(u);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What the layer adds to its input.
+#[inline(always)]
+fn mix<'b, T: Real, U: Unit<T>>(
+    unit: U,
+    image: &Image<'_, T>,
+    layer: &Layer,
+    said: &'b [T],
+    mixed: &'b mut [T],
+) -> Result<&'b [T], Fault> {
+    if layer.mixing == code::NONE {
+        return Ok(said);
+    }
+    let width = image.width();
+    let matrix = image.matrix(layer.mixing_at)?;
+    let streams = said.len() / width;
+    let rows = matrix.outputs as usize;
+    let outputs = &mut mixed[..streams * rows];
+    let inputs = Streams {
+        inputs: said,
+        input_step: width,
+        outputs,
+    };
+    matrix::apply(unit, image, &matrix, inputs)?;
+    if layer.mixing == code::GATED {
+        for stream in 0..streams {
+            let row = &mut mixed[stream * rows..(stream + 1) * rows];
+            let (values, gates) = row.split_at_mut(width);
+            let each = values.iter_mut().zip(gates.iter());
+            each.for_each(|(value, gate)| *value = *value * gate.sigmoid());
+            mixed.copy_within(stream * rows..stream * rows + width, stream * width);
+        }
+    }
+    Ok(&mixed[..streams * width])
+}
+
+/// x ← the mean of all steps so far. Sums are kept with what rounding took from them, so that the
+/// mean of a long signal loses nothing.
+#[inline(always)]
+fn mean<T: Real>(image: &Image<'_, T>, state: &mut [T], x: &mut [T]) {
+    let width = image.width();
+    for (state, x) in state
+        .chunks_exact_mut(image.state_len())
+        .zip(x.chunks_exact_mut(width))
+    {
+        let (_, pooled) = state.split_at_mut(state.len() - 2 * width - COUNT);
+        let (sums, rest) = pooled.split_at_mut(width);
+        let (lost, count) = rest.split_at_mut(width);
+        let scale = T::from_f64(1.0 / counted(count));
+        for ((x, sum), lost) in x.iter_mut().zip(sums).zip(lost) {
+            let more = *x - *lost;
+            let next = *sum + more;
+            *lost = (next - *sum) - more;
+            *sum = next;
+            *x = next * scale;
+        }
+    }
+}
+
+/// Counts one step more. Two numbers hold the count, as one f32 ends at 2²⁴.
+#[inline(always)]
+fn counted<T: Real>(count: &mut [T]) -> f64 {
+    const BLOCK: f64 = 1_048_576.0;
+    let low = count[0].to_f64() + 1.0;
+    if low < BLOCK {
+        count[0] = T::from_f64(low);
+    } else {
+        count[0] = T::default();
+        count[1] += T::from_f64(1.0);
+    }
+    count[1].to_f64() * BLOCK + count[0].to_f64()
+}
+
+#[inline(always)]
+fn decode<T: Real, U: Unit<T>>(
+    unit: U,
+    image: &Image<'_, T>,
+    x: &[T],
+    outputs: &mut [T],
+) -> Result<(), Fault> {
+    if image.header().head_at == 0 {
+        outputs.copy_from_slice(x);
+        return Ok(());
+    }
+    let matrix = image.matrix(image.header().head_at)?;
+    let streams = Streams {
+        inputs: x,
+        input_step: image.width(),
+        outputs,
+    };
+    matrix::apply(unit, image, &matrix, streams)
+}

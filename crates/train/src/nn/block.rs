@@ -1,0 +1,343 @@
+//! One block with its trainable tensors.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use hankelite::model;
+use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
+use nalgebra::DMatrix;
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::nn::dynamics::TrainableDynamics;
+use crate::nn::mix::Mixing;
+use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
+use crate::nn::{Buffer, Group, NetworkError, Parameter, Parameterisation, Penalty};
+
+/// How much of a batch's statistics enters the running ones; torch's default.
+const MOMENTUM: f64 = 0.1;
+
+/// A weight matrix (outputs × inputs) and a bias.
+pub(super) struct TrainableLinear {
+    pub(super) weight: Var,
+    pub(super) bias: Option<Var>,
+}
+
+impl TrainableLinear {
+    pub(super) fn new(linear: &Linear, (dtype, device): (DType, &Device)) -> Result<Self> {
+        // Inputs × outputs by columns is outputs × inputs by rows.
+        let (inputs, outputs) = linear.weight.shape();
+        let bias = linear.bias.as_ref();
+        Ok(Self {
+            weight: var(
+                linear.weight.as_slice(),
+                &[outputs, inputs],
+                (dtype, device),
+            )?,
+            bias: bias
+                .map(|bias| var(bias, &[outputs], (dtype, device)))
+                .transpose()?,
+        })
+    }
+
+    pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let mut all = vec![parameter(prefix, "weight", &self.weight, Group::Plain)];
+        let bias = self.bias.iter();
+        all.extend(bias.map(|bias| parameter(prefix, "bias", bias, Group::NoDecay)));
+        all
+    }
+
+    /// Weight and bias, or zeros in its place.
+    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
+        let outputs = self.weight.dim(0)?;
+        let (dtype, device) = (self.weight.dtype(), self.weight.device());
+        let bias = match &self.bias {
+            Some(bias) => bias.as_tensor().clone(),
+            None => Tensor::zeros(outputs, dtype, device)?,
+        };
+        Ok(vec![self.weight.flatten_all()?, bias])
+    }
+
+    pub(super) fn to_linear(&self) -> Result<Linear> {
+        let (outputs, inputs) = self.weight.dims2()?;
+        Ok(Linear {
+            weight: DMatrix::from_vec(inputs, outputs, host(&self.weight)?).into(),
+            bias: self.bias.as_ref().map(host).transpose()?,
+        })
+    }
+}
+
+/// A variable with these numbers.
+pub(super) fn var(
+    values: &[f64],
+    shape: &[usize],
+    (dtype, device): (DType, &Device),
+) -> Result<Var> {
+    Var::from_tensor(&Tensor::from_slice(values, shape, device)?.to_dtype(dtype)?)
+}
+
+pub(super) fn host(var: &Var) -> Result<Vec<f64>> {
+    var.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
+}
+
+pub(super) fn parameter(prefix: &str, name: &str, var: &Var, group: Group) -> Parameter {
+    Parameter {
+        name: format!("{prefix}{name}"),
+        var: var.clone(),
+        group,
+    }
+}
+
+/// Weight and bias of a normalisation; mean and variance of a batch norm.
+struct TrainableNorm {
+    weight: Var,
+    bias: Var,
+    running: Option<(Var, Var)>,
+    placement: Placement,
+    epsilon: f64,
+}
+
+impl TrainableNorm {
+    fn new(norm: &Norm, placement: Placement, place: (DType, &Device)) -> Result<Self> {
+        let (weight, bias, epsilon) = norm.affine();
+        let vector = |values: &[f64]| var(values, &[values.len()], place);
+        let running = match norm {
+            Norm::Layer(_) => None,
+            Norm::Batch(norm) => Some((vector(&norm.mean)?, vector(&norm.variance)?)),
+        };
+        Ok(Self {
+            weight: vector(weight)?,
+            bias: vector(bias)?,
+            running,
+            placement,
+            epsilon,
+        })
+    }
+
+    fn to_norm(&self) -> Result<(Norm, Placement)> {
+        let (weight, bias, epsilon) = (host(&self.weight)?, host(&self.bias)?, self.epsilon);
+        let norm = match &self.running {
+            None => Norm::Layer(LayerNorm {
+                weight,
+                bias,
+                epsilon,
+            }),
+            Some((mean, variance)) => Norm::Batch(BatchNorm {
+                weight,
+                bias,
+                mean: host(mean)?,
+                variance: host(variance)?,
+                epsilon,
+            }),
+        };
+        Ok((norm, self.placement))
+    }
+}
+
+/// One block.
+pub(super) struct TrainableBlock {
+    name: String,
+    forward: TrainableDynamics,
+    backward: Option<TrainableDynamics>,
+    feedthrough: Var,
+    /// D of the model, and as rounded to the network's type.
+    source_feedthrough: (Vec<f64>, Vec<f64>),
+    norm: Option<TrainableNorm>,
+    output: Option<(TrainableLinear, bool)>,
+}
+
+impl TrainableBlock {
+    pub(super) fn new(
+        block: &model::Block,
+        dynamics: (Parameterisation, usize),
+        place: (DType, &Device),
+    ) -> std::result::Result<Self, NetworkError> {
+        // Both directions are stored with the same number of modes.
+        let order = block.order();
+        let made = |systems| TrainableDynamics::new(&block.name, (systems, order), dynamics, place);
+        let backward = Some(&block.backward).filter(|systems| !systems.is_empty());
+        let systems = block.systems.iter();
+        let source: Vec<f64> = systems.map(|system| system.feedthrough()[(0, 0)]).collect();
+        let feedthrough = var(&source, &[source.len()], place)?;
+        let rounded = host(&feedthrough)?;
+        let norm = block.norm.as_ref();
+        let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, place));
+        let output = block.output.as_ref().map(|output| {
+            let linear = TrainableLinear::new(&output.linear, place)?;
+            Ok::<_, candle_core::Error>((linear, output.gated))
+        });
+        Ok(Self {
+            name: block.name.clone(),
+            forward: made(&block.systems)?,
+            backward: backward.map(|systems| made(systems)).transpose()?,
+            feedthrough,
+            source_feedthrough: (source, rounded),
+            norm: norm.transpose()?,
+            output: output.transpose()?,
+        })
+    }
+
+    pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let mut all = self.forward.parameters(prefix);
+        if let Some(backward) = &self.backward {
+            all.extend(backward.parameters(&format!("{prefix}backward.")));
+        }
+        let feedthrough = parameter(prefix, "feedthrough", &self.feedthrough, Group::NoDecay);
+        all.push(feedthrough);
+        if let Some((linear, _)) = &self.output {
+            all.extend(linear.parameters(&format!("{prefix}output.")));
+        }
+        if let Some(norm) = &self.norm {
+            all.push(parameter(
+                prefix,
+                "norm.weight",
+                &norm.weight,
+                Group::NoDecay,
+            ));
+            all.push(parameter(prefix, "norm.bias", &norm.bias, Group::NoDecay));
+        }
+        all
+    }
+
+    pub(super) fn buffers(&self, prefix: &str) -> Vec<Buffer> {
+        let running = self.norm.as_ref().and_then(|norm| norm.running.as_ref());
+        let Some((mean, variance)) = running else {
+            return Vec::new();
+        };
+        let named = |(name, var): (&str, &Var)| Buffer {
+            name: format!("{prefix}norm.{name}"),
+            var: var.clone(),
+        };
+        [("mean", mean), ("variance", variance)].map(named).into()
+    }
+
+    /// The dynamics of each direction.
+    pub(super) fn dynamics(&self) -> impl Iterator<Item = &TrainableDynamics> {
+        let directions = [Some(&self.forward), self.backward.as_ref()];
+        directions.into_iter().flatten()
+    }
+
+    /// The other parameters, flat, as [`BlockPlan`] has them.
+    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
+        let mut parts = vec![self.feedthrough.as_tensor().clone()];
+        if let Some(norm) = &self.norm {
+            parts.extend([
+                norm.weight.as_tensor().clone(),
+                norm.bias.as_tensor().clone(),
+            ]);
+        }
+        if let Some((linear, _)) = &self.output {
+            parts.extend(linear.flat_parameters()?);
+        }
+        Ok(parts)
+    }
+
+    /// What the block computes on a batch. Without dropout and with running statistics when
+    /// `random` is `None`, that is, in evaluation.
+    pub(super) fn plan(
+        &self,
+        (size, penalty): (Size, Option<Penalty>),
+        random: Option<(&mut ChaCha8Rng, f64)>,
+    ) -> Result<BlockPlan> {
+        let norm = self.norm.as_ref();
+        let kind = |norm: &TrainableNorm| match norm.running {
+            None => NormKind::Layer,
+            Some(_) => NormKind::Batch,
+        };
+        let mut plan = BlockPlan {
+            modes: self.forward.modes(),
+            bidirectional: self.backward.is_some(),
+            mixing: match &self.output {
+                None => Mixing::None,
+                Some((_, false)) => Mixing::Plain,
+                Some((_, true)) => Mixing::Gated,
+            },
+            norm: norm.map(|norm| NormPlan {
+                kind: kind(norm),
+                placement: norm.placement,
+                epsilon: norm.epsilon,
+            }),
+            inner_mask: Vec::new(),
+            outer_mask: Vec::new(),
+            running: None,
+            penalty,
+        };
+        match random {
+            Some((random, rate)) if rate > 0.0 => {
+                if self.output.is_some() {
+                    plan.inner_mask = mask(size, random, rate);
+                }
+                plan.outer_mask = mask(size, random, rate);
+            }
+            Some(_) => {}
+            None => {
+                let running = norm.and_then(|norm| norm.running.as_ref());
+                let values = running.map(|(mean, variance)| Ok((host(mean)?, host(variance)?)));
+                plan.running = values
+                    .transpose()
+                    .map_err(|error: candle_core::Error| error)?;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Moves the running statistics towards those of a batch; the variance without bias.
+    pub(super) fn observe(&self, size: Size, found: &(Vec<f64>, Vec<f64>)) -> Result<()> {
+        let running = self.norm.as_ref().and_then(|norm| norm.running.as_ref());
+        let Some((mean, variance)) = running else {
+            return Ok(());
+        };
+        let rows = (size.batch * size.length) as f64;
+        let unbiased = rows / (rows - 1.0).max(1.0);
+        for (var, (values, factor)) in [mean, variance]
+            .into_iter()
+            .zip([(&found.0, 1.0), (&found.1, unbiased)])
+        {
+            let pairs = host(var)?.into_iter().zip(values);
+            let next: Vec<f64> = pairs
+                .map(|(old, new)| old + MOMENTUM * (factor * new - old))
+                .collect();
+            let next = Tensor::from_vec(next, var.shape(), var.device())?;
+            var.set(&next.to_dtype(var.dtype())?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn to_block(&self) -> std::result::Result<model::Block, NetworkError> {
+        let now = host(&self.feedthrough)?;
+        let (source, rounded) = &self.source_feedthrough;
+        let unchanged = now == *rounded;
+        let feedthrough = if unchanged { source } else { &now };
+        let zero = vec![0.0; now.len()];
+        let backward = self.backward.as_ref();
+        let output = self.output.as_ref().map(|(linear, gated)| {
+            Ok::<_, candle_core::Error>(OutputLinear {
+                linear: linear.to_linear()?,
+                gated: *gated,
+            })
+        });
+        Ok(model::Block {
+            name: self.name.clone(),
+            systems: self.forward.systems(&self.name, feedthrough)?,
+            backward: backward
+                .map(|dynamics| dynamics.systems(&self.name, &zero))
+                .transpose()?
+                .unwrap_or_default(),
+            backward_from: 1,
+            output: output.transpose()?,
+            norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
+        })
+    }
+}
+
+/// 0 with probability `rate`, else 1/(1 − rate), for each sequence and channel: the same at all
+/// steps, as the dropout of the S4 code is tied over time.
+fn mask(size: Size, random: &mut ChaCha8Rng, rate: f64) -> Vec<f64> {
+    let kept = 1.0 / (1.0 - rate);
+    let one = |_| {
+        if random.random::<f64>() < rate {
+            0.0
+        } else {
+            kept
+        }
+    };
+    (0..size.batch * size.channels).map(one).collect()
+}

@@ -1,0 +1,171 @@
+//! The state space of one layer as a long convolution.
+//!
+//! ```text
+//! y[t] = D u[t] + Σ_{j≥0} k[j] u[t−j] + Σ_{j≥0} k'[j] u[t+1+j]
+//! ```
+//!
+//! k' is the kernel of a bidirectional layer. D is added to k[0], so that it costs nothing.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::nn::fourier::{Plan, Point};
+use crate::nn::kernel::Modes;
+use crate::nn::lanes::Lanes;
+use crate::nn::pool::{Lease, Workspace};
+use crate::nn::real::{LANES, Real, add};
+
+/// Modes, and so kernels, of every channel of a layer.
+pub(super) struct Dynamics<'a, T> {
+    /// Of the causal kernel.
+    pub(super) forward: &'a [Modes],
+    /// Of the other direction; empty for a causal layer.
+    pub(super) backward: &'a [Modes],
+    pub(super) feedthrough: &'a [T],
+}
+
+/// The gradients of [`Dynamics`].
+pub(super) struct DynamicsGradient<T> {
+    pub(super) forward: Vec<Modes>,
+    pub(super) backward: Vec<Modes>,
+    pub(super) feedthrough: Vec<T>,
+}
+
+/// A layer's kernels as spectra.
+pub(super) struct Convolution<T> {
+    lanes: Lanes,
+    plan: Arc<Plan<T>>,
+    /// One spectrum after another for each group, scaled by 1/size.
+    spectra: Lease<Point<T>>,
+    /// The forward kernels without D, where they are kept.
+    pub(super) kernels: Vec<Vec<T>>,
+}
+
+impl<T: Real> Convolution<T> {
+    pub(super) fn new(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        (workspace, keep): (&Workspace<T>, bool),
+    ) -> Self {
+        let plan = workspace.plan(2 * lanes.length);
+        let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
+            let modes = modes.par_iter();
+            modes.map(|modes| modes.kernel(lanes.length)).collect()
+        };
+        let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
+        let scale = T::of(1.0 / plan.size() as f64);
+        let spectrum = |(group, points): (usize, &mut [Point<T>])| {
+            for lane in 0..LANES {
+                let Some(h) = lanes.channel_of_lane(group, lane) else {
+                    continue;
+                };
+                for (point, k) in points.iter_mut().zip(&forward[h]) {
+                    point.re[lane] = *k * scale;
+                }
+                points[0].re[lane] += dynamics.feedthrough[h] * scale;
+                if let Some(backward) = backward.get(h) {
+                    for (point, k) in points.iter_mut().rev().zip(backward) {
+                        point.re[lane] = *k * scale;
+                    }
+                }
+            }
+            plan.forward(points);
+        };
+        let mut spectra = workspace.zero_points(plan.size() * lanes.groups);
+        let groups = spectra.par_chunks_exact_mut(plan.size()).enumerate();
+        groups.for_each(spectrum);
+        Self {
+            lanes,
+            plan,
+            spectra,
+            kernels: if keep { forward } else { Vec::new() },
+        }
+    }
+
+    /// Rows of a slab, and zeros up to where the transforms read.
+    fn pack(&self, slab: &[T], group: usize, points: &mut [Point<T>]) {
+        self.lanes.pack(slab, group, points);
+        points[self.lanes.length..self.plan.size() / 2].fill(Point::zero());
+    }
+
+    /// y ← the layer's output on a slab.
+    pub(super) fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
+        let points = &mut scratch[0][..self.plan.size()];
+        for (group, spectrum) in self.spectra.chunks_exact(self.plan.size()).enumerate() {
+            self.pack(u, group, points);
+            self.plan.convolve(points, spectrum);
+            self.lanes.unpack(points, group, y);
+        }
+    }
+
+    /// Points of each of the two buffers that a pass works in.
+    pub(super) fn scratch(&self) -> usize {
+        self.plan.size()
+    }
+
+    /// Points of the sums of gradients over slabs.
+    pub(super) fn sums(&self) -> usize {
+        self.plan.size() * self.lanes.groups
+    }
+
+    /// u ← its gradient, from the gradient `g` of y.
+    pub(super) fn backward(
+        &self,
+        g: &[T],
+        u: &mut [T],
+        sums: &mut [Point<T>],
+        [first, second]: &mut [Lease<Point<T>>; 2],
+    ) {
+        let size = self.plan.size();
+        let (of_y, of_u) = (&mut first[..size], &mut second[..size]);
+        let spectra = self.spectra.chunks_exact(size);
+        let groups = spectra.zip(sums.chunks_exact_mut(size));
+        for (group, (spectrum, sum)) in groups.enumerate() {
+            self.pack(g, group, of_y);
+            self.pack(u, group, of_u);
+            self.plan.correlate(of_y, of_u, spectrum, sum);
+            self.lanes.unpack(of_y, group, u);
+        }
+    }
+
+    /// The gradients of the dynamics from the sums over all slabs.
+    pub(super) fn gradient(
+        &self,
+        dynamics: &Dynamics<'_, T>,
+        sums: &mut [Point<T>],
+        further: Option<&[Vec<T>]>,
+    ) -> DynamicsGradient<T> {
+        let size = self.plan.size();
+        sums.par_chunks_exact_mut(size)
+            .for_each(|sum| self.plan.inverse(sum));
+        let scale = T::of(1.0 / size as f64);
+        let of_kernel = |h: usize, at: &dyn Fn(usize) -> usize| -> Vec<T> {
+            let (group, width) = (h / LANES, self.lanes.channels_of(h / LANES).1);
+            let sum = &sums[group * size..(group + 1) * size];
+            let copies = (0..self.lanes.stacked).map(|copy| h % LANES + copy * width);
+            let tap = |l: usize| {
+                let values = copies.clone().map(|lane| sum[at(l)].re[lane]);
+                values.fold(T::zero(), |total, value| total + value) * scale
+            };
+            (0..self.lanes.length).map(tap).collect()
+        };
+        let channels = 0..self.lanes.channels;
+        let forward = dynamics.forward.par_iter().zip(channels.clone());
+        let forward = forward.map(|(modes, h)| {
+            let mut gradient = of_kernel(h, &|l| l);
+            if let Some(further) = further {
+                add(&mut gradient, &further[h]);
+            }
+            (modes.gradient(&gradient), gradient[0])
+        });
+        let (forward, feedthrough) = forward.unzip();
+        let backward = dynamics.backward.par_iter().zip(channels);
+        let backward = backward.map(|(modes, h)| modes.gradient(&of_kernel(h, &|l| size - 1 - l)));
+        DynamicsGradient {
+            forward,
+            backward: backward.collect(),
+            feedthrough,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Differentiable networks in candle: what the trainer trains.
+//!
+//! A network is made from a [`Model`](hankelite::model::Model) and gives one back without loss. The
+//! trainer sees only the trait [`SequenceModel`].
+
+mod architecture;
+pub mod baseline;
+mod block;
+mod convolution;
+mod dynamics;
+mod encode;
+mod ends;
+mod filter;
+mod fourier;
+mod kernel;
+mod lanes;
+mod mix;
+mod modes;
+mod network;
+mod norm;
+mod op;
+mod operator;
+mod penalty;
+mod plain;
+mod plan;
+mod pool;
+mod pooling;
+mod product;
+mod random;
+mod real;
+mod scan;
+mod stack;
+
+pub use architecture::{
+    Architecture, ArchitectureError, Initialisation, LayerKind, Normalisation, OutputKind,
+    PoolingKind,
+};
+use candle_core::{Device, Tensor, Var};
+pub use dynamics::Parameterisation;
+pub use filter::Filter;
+pub use network::{Network, NetworkError, NetworkOptions};
+use rand_chacha::ChaCha8Rng;
+pub use random::{random_model, with_fresh_dynamics};
+
+/// Which optimiser settings a parameter takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Step sizes: the rate of the dynamics, no decay.
+    Dynamics,
+    /// Real and imaginary parts of poles: the rate of the dynamics, a decay of their own.
+    Poles,
+    /// Weight matrices: the common rate, with decay.
+    Plain,
+    /// Biases and normalisation: the common rate, no decay.
+    NoDecay,
+}
+
+/// One trainable tensor.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    /// Unique within the network, e.g. `blocks.0.log_step`.
+    pub name: String,
+    /// The tensor.
+    pub var: Var,
+    /// Its optimiser group.
+    pub group: Group,
+}
+
+/// A tensor that training changes without a gradient, e.g. the running mean of a batch norm.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    /// Unique within the network.
+    pub name: String,
+    /// The tensor.
+    pub var: Var,
+}
+
+/// A batch on the device.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Numbers, batch × L × width (f32 or f64), or tokens, batch × L (u32).
+    pub steps: Tensor,
+    /// The true length of each sequence where they are padded.
+    pub lengths: Option<Vec<usize>>,
+}
+
+/// How a network is run.
+pub enum Mode<'a> {
+    /// Dropout and batch statistics on; all randomness comes from here.
+    Train(&'a mut ChaCha8Rng),
+    /// Deterministic.
+    Evaluate,
+}
+
+/// What is asked of the filters of every layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Penalty {
+    /// The generalisation measure τ, for mean and deviation of what the layer hears in the batch;
+    /// they count as constants ([`hankelite_research::bounds`]).
+    Measure,
+    /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
+    FilterNorm,
+}
+
+/// What is asked beside the outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// The outputs of every layer.
+    pub layers: bool,
+    /// A number for the filters of every layer.
+    pub penalty: Option<Penalty>,
+}
+
+/// Outputs with what was asked beside them; all of it can be differentiated.
+#[derive(Debug, Clone)]
+pub struct Traced {
+    /// As [`SequenceModel::forward`] gives them.
+    pub outputs: Tensor,
+    /// Batch × L × H for each layer; empty where not asked for.
+    pub layers: Vec<Tensor>,
+    /// One number for each layer.
+    pub penalties: Option<Tensor>,
+}
+
+/// A network that the trainer can train.
+pub trait SequenceModel: Send + Sync {
+    /// The outputs: batch × classes where the network pools over time, else batch × L × outputs.
+    ///
+    /// # Errors
+    /// candle's, with the shapes that do not fit.
+    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor>;
+
+    /// The outputs, with what is asked beside them. Networks without layers give no more than the
+    /// outputs.
+    ///
+    /// # Errors
+    /// candle's; also for something that this network does not have.
+    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+        if wanted != Wanted::default() {
+            candle_core::bail!("this network tells nothing of its layers");
+        }
+        Ok(Traced {
+            outputs: self.forward(input, mode)?,
+            layers: Vec::new(),
+            penalties: None,
+        })
+    }
+
+    /// All trainable tensors, always in the same order.
+    fn parameters(&self) -> &[Parameter];
+
+    /// All tensors of state without a gradient, always in the same order.
+    fn buffers(&self) -> &[Buffer] {
+        &[]
+    }
+
+    /// Where the tensors are.
+    fn device(&self) -> &Device;
+}

@@ -1,0 +1,463 @@
+//! A trainable network from a model, and a model from a trained network.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, bail};
+use hankelite::model::{Block, Model};
+use hankelite_archive::ArchiveError;
+use hankelite_control::SystemError;
+use num_complex::Complex64;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::nn::block::TrainableBlock;
+use crate::nn::dynamics::modes_for;
+use crate::nn::encode::Encoding;
+use crate::nn::ends::{TrainableEncoder, TrainableHead};
+use crate::nn::plan::{NetworkPlan, Size};
+use crate::nn::pool::Workspaces;
+use crate::nn::random::{Draw, random_model};
+use crate::nn::{
+    Architecture, ArchitectureError, Buffer, Input, Mode, Parameter, Parameterisation,
+    SequenceModel, Traced, Wanted, op,
+};
+
+/// The stream of a seed's random numbers for a measurement, apart from those of the model.
+const SENSING: u64 = 1;
+
+/// Why a model is no trainable network.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// candle refused.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// The architecture makes no sense.
+    #[error(transparent)]
+    Architecture(#[from] ArchitectureError),
+    /// A mode that the parameterisation cannot hold.
+    #[error("layer `{layer}`, channel {channel}: the mode with lambda = {pole} {why}")]
+    Pole {
+        /// The layer.
+        layer: String,
+        /// Index of the channel.
+        channel: usize,
+        /// λ.
+        pole: Complex64,
+        /// Why it does not fit.
+        why: &'static str,
+    },
+    /// A channel that is no discrete system with one input and one output, or is none any more.
+    #[error("layer `{layer}`, channel {channel}: {source}")]
+    System {
+        /// The layer.
+        layer: String,
+        /// Index of the channel.
+        channel: usize,
+        /// What is wrong with it.
+        source: SystemError,
+    },
+    /// Parts of a model that do not fit together.
+    #[error("{what} has {found} channels, expected {expected}")]
+    Channels {
+        /// Which part.
+        what: String,
+        /// Channels found.
+        found: usize,
+        /// Channels of the first layer.
+        expected: usize,
+    },
+    /// Kernels backwards in time that start at the sample at hand.
+    #[error(
+        "layer `{layer}`: its kernels backwards in time include the sample at hand, expected them to \
+         start at the next one, as in S4 and DSS"
+    )]
+    Backward {
+        /// The layer.
+        layer: String,
+    },
+    /// A normalisation that no layer has.
+    #[error(
+        "the model has a normalisation between its last layer and its head, which is not trained; \
+         expected normalisations in the layers only"
+    )]
+    FinalNorm,
+    /// A file that cannot be read or written.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// A file that does not hold the network that it says.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A number type that networks do not run in.
+    #[error("networks run in f32 or f64, not in {found:?}")]
+    Dtype {
+        /// The type asked for.
+        found: DType,
+    },
+    /// Settings outside their range.
+    #[error("{what} is {found}, expected {expected}")]
+    Option {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        found: f64,
+        /// Its range.
+        expected: &'static str,
+    },
+}
+
+/// Settings of a trainable network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkOptions {
+    /// Steps of the sequences that will be trained on, at least 1. DSS-softmax depends on it; the
+    /// others run at any length.
+    pub length: usize,
+    /// f32 for training (the default), f64 for checks.
+    pub dtype: DType,
+    /// The share of channels that dropout silences after GELU and after the output map, 0 (the
+    /// default) up to below 1; one draw for all steps of a sequence.
+    pub dropout: f64,
+    /// How poles and weights are trained. `None` (the default) takes S4D, or DSS-softmax where a
+    /// mode does not decay.
+    pub parameterisation: Option<Parameterisation>,
+}
+
+impl NetworkOptions {
+    /// The defaults for sequences of `length` steps.
+    pub fn new(length: usize) -> Self {
+        Self {
+            length,
+            dtype: DType::F32,
+            dropout: 0.0,
+            parameterisation: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), NetworkError> {
+        if self.length == 0 {
+            let (what, found, expected) = ("the length", 0.0, "at least 1 step");
+            return Err(NetworkError::Option {
+                what,
+                found,
+                expected,
+            });
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(NetworkError::Option {
+                what: "dropout",
+                found: self.dropout,
+                expected: "0 up to below 1",
+            });
+        }
+        match self.dtype {
+            DType::F32 | DType::F64 => Ok(()),
+            found => Err(NetworkError::Dtype { found }),
+        }
+    }
+}
+
+/// A trainable network: encoder, blocks, pooling and head, each as far as the model has it.
+///
+/// On the processor all blocks are one operation with its own gradient, on all threads of rayon's
+/// global pool; the same bits for any number of them. On other devices the blocks are put
+/// together from candle's operations.
+///
+/// Work is shared out by slabs of two sequences (of 2⌊16/H⌋ where H < 16), so a batch should hold
+/// several slabs for each thread. Buffers of a step are kept for the next one.
+///
+/// Padding behind a sequence's length does not enter the pooled outputs, but in a bidirectional
+/// layer it does reach the steps before it, as in the public code.
+pub struct Network {
+    encoder: Option<TrainableEncoder>,
+    blocks: Vec<TrainableBlock>,
+    head: Option<TrainableHead>,
+    parameters: Vec<Parameter>,
+    buffers: Vec<Buffer>,
+    channels: usize,
+    dropout: f64,
+    dtype: DType,
+    device: Device,
+    workspaces: Arc<Workspaces>,
+}
+
+impl Network {
+    /// The network of a model.
+    ///
+    /// # Errors
+    /// [`NetworkError`]: modes that the parameterisation cannot hold, parts that do not fit
+    /// together, settings outside their range.
+    pub fn from_model(
+        model: &Model,
+        options: &NetworkOptions,
+        device: &Device,
+    ) -> Result<Self, NetworkError> {
+        options.check()?;
+        if model.final_norm.is_some() {
+            return Err(NetworkError::FinalNorm);
+        }
+        check_channels(model)?;
+        let place = (options.dtype, device);
+        let kind = options.parameterisation.unwrap_or_else(|| fitting(model));
+        let block = |block| TrainableBlock::new(block, (kind, options.length), place);
+        let encoder = model.encoder.as_ref();
+        let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, place));
+        let head = model.head.as_ref();
+        let mut network = Self {
+            encoder: encoder.transpose()?,
+            blocks: model.blocks.iter().map(block).collect::<Result<_, _>>()?,
+            head: head
+                .map(|head| TrainableHead::new(head, place))
+                .transpose()?,
+            parameters: Vec::new(),
+            buffers: Vec::new(),
+            channels: model.blocks.first().map_or(0, Block::channels),
+            dropout: options.dropout,
+            dtype: options.dtype,
+            device: device.clone(),
+            workspaces: Workspaces::new(),
+        };
+        network.list();
+        Ok(network)
+    }
+
+    /// A network from scratch: [`random_model`] made trainable in the parameterisation of its
+    /// layers, in f32.
+    ///
+    /// # Errors
+    /// [`NetworkError::Architecture`], and as [`Network::from_model`].
+    pub fn random(
+        architecture: &Architecture,
+        length: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, NetworkError> {
+        let model = random_model(architecture, length, seed)?;
+        let options = NetworkOptions {
+            dropout: architecture.dropout,
+            parameterisation: Some(architecture.layer.parameterisation()),
+            ..NetworkOptions::new(length)
+        };
+        let network = Self::from_model(&model, &options, device)?;
+        network.measured(architecture.measurements, seed)
+    }
+
+    /// With a random trainable measurement S of so many rows in front of a random encoder, which
+    /// takes the place of the linear one; the same network for `None`. [`Network::to_model`] gives
+    /// the product of both as its encoder.
+    ///
+    /// # Errors
+    /// [`NetworkError::Candle`] without a linear encoder.
+    pub fn measured(mut self, rows: Option<usize>, seed: u64) -> Result<Self, NetworkError> {
+        let (Some(rows), Some(encoder)) = (rows, &self.encoder) else {
+            return Ok(self);
+        };
+        let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
+        draw.0.set_stream(SENSING);
+        self.encoder = Some(encoder.measured(rows, &mut draw)?);
+        self.parameters.clear();
+        self.buffers.clear();
+        self.list();
+        Ok(self)
+    }
+
+    /// The model as it is trained now. What was not changed comes back to the rounding of the
+    /// network's number type; poles, weights and steps of a layer that was not changed, and its
+    /// feedthrough, to the last bit.
+    ///
+    /// # Errors
+    /// [`NetworkError::System`] where training has led to numbers that are not finite.
+    pub fn to_model(&self) -> Result<Model, NetworkError> {
+        let blocks = self.blocks.iter().map(TrainableBlock::to_block);
+        let encoder = self.encoder.as_ref();
+        let head = self.head.as_ref();
+        Ok(Model {
+            encoder: encoder.map(TrainableEncoder::to_encoder).transpose()?,
+            blocks: blocks.collect::<Result<_, _>>()?,
+            final_norm: None,
+            head: head.map(TrainableHead::to_head).transpose()?,
+        })
+    }
+
+    fn list(&mut self) {
+        let encoder = self.encoder.iter().flat_map(TrainableEncoder::parameters);
+        self.parameters.extend(encoder);
+        for (index, block) in self.blocks.iter().enumerate() {
+            let prefix = format!("blocks.{index}.");
+            self.parameters.extend(block.parameters(&prefix));
+            self.buffers.extend(block.buffers(&prefix));
+        }
+        let head = self.head.iter().flat_map(TrainableHead::parameters);
+        self.parameters.extend(head);
+    }
+
+    fn plan(
+        &self,
+        (input, wanted): (&Input, Wanted),
+        mut random: Option<&mut ChaCha8Rng>,
+    ) -> candle_core::Result<(NetworkPlan, Size)> {
+        let dims = input.steps.dims();
+        let &[batch, length, ..] = dims else {
+            bail!("the steps have shape {dims:?}, expected batch x length (x width)");
+        };
+        let size = Size {
+            batch,
+            length,
+            channels: self.channels,
+        };
+        let training = random.is_some();
+        let encoder = self.encoder.as_ref();
+        let head = self.head.as_ref();
+        let pooling = head.map(|head| head.pooling((batch, length), input.lengths.as_deref()));
+        let block = |block: &TrainableBlock| {
+            let random = random.as_deref_mut().map(|random| (random, self.dropout));
+            block.plan((size, wanted.penalty), random)
+        };
+        let plan = NetworkPlan {
+            channels: self.channels,
+            encoding: encoder.map_or(Ok(Encoding::None), TrainableEncoder::encoding)?,
+            blocks: self.blocks.iter().map(block).collect::<Result<_, _>>()?,
+            pooling: pooling.transpose()?.flatten(),
+            layers: wanted.layers,
+            training,
+        };
+        Ok((plan, size))
+    }
+
+    /// Modes and parameters, flat.
+    fn flat(&self, length: usize) -> candle_core::Result<(Tensor, Tensor)> {
+        let mut parameters = Vec::new();
+        if let Some(encoder) = &self.encoder {
+            parameters.extend(encoder.flat_parameters()?);
+        }
+        for block in &self.blocks {
+            parameters.extend(block.flat_parameters()?);
+        }
+        let dynamics = self.blocks.iter().flat_map(TrainableBlock::dynamics);
+        let modes = modes_for(&dynamics.collect::<Vec<_>>(), length)?;
+        Ok((modes, Tensor::cat(&parameters, 0)?))
+    }
+}
+
+impl SequenceModel for Network {
+    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+        Ok(self.traced(input, mode, Wanted::default())?.outputs)
+    }
+
+    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+        let random = match mode {
+            Mode::Train(random) => Some(random),
+            Mode::Evaluate => None,
+        };
+        let training = random.is_some();
+        let (plan, size) = self.plan((input, wanted), random)?;
+        let (mut modes, mut parameters) = self.flat(size.length)?;
+        if !training {
+            // No graph, and so nothing kept.
+            (modes, parameters) = (modes.detach(), parameters.detach());
+        }
+        let steps = match input.steps.dtype() {
+            DType::U32 => input.steps.clone(),
+            _ => input.steps.to_dtype(self.dtype)?,
+        };
+        let plan = Arc::new(plan);
+        let tensors = (&steps, &modes, &parameters);
+        let answer = op::network(tensors, (&plan, &self.workspaces))?;
+        if training {
+            for (block, found) in self.blocks.iter().zip(&answer.statistics) {
+                found
+                    .iter()
+                    .try_for_each(|found| block.observe(size, found))?;
+            }
+        }
+        Ok(Traced {
+            outputs: match &self.head {
+                Some(head) => head.forward(&answer.out)?,
+                None => answer.out,
+            },
+            layers: answer.layers,
+            penalties: answer.penalties,
+        })
+    }
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// S4D where every mode decays, else DSS-softmax.
+fn fitting(model: &Model) -> Parameterisation {
+    let blocks = model.blocks.iter();
+    let mut systems = blocks.flat_map(|block| block.systems.iter().chain(&block.backward));
+    if systems.all(|system| system.is_stable()) {
+        Parameterisation::S4d
+    } else {
+        Parameterisation::DssSoftmax
+    }
+}
+
+fn check_channels(model: &Model) -> Result<(), NetworkError> {
+    use hankelite::model::Encoder;
+    let expected = model.blocks.first().map_or(0, Block::channels);
+    if expected == 0 {
+        return Err(NetworkError::Channels {
+            what: "the first layer".into(),
+            found: 0,
+            expected: 1,
+        });
+    }
+    let equal = |what: String, found: usize| {
+        if found == expected && found > 0 {
+            return Ok(());
+        }
+        Err(NetworkError::Channels {
+            what,
+            found,
+            expected,
+        })
+    };
+    if let Some(encoder) = &model.encoder {
+        let found = match encoder {
+            Encoder::Linear(linear) => linear.weight.ncols(),
+            Encoder::Embedding(table) => table.nrows(),
+        };
+        equal("the encoder".into(), found)?;
+    }
+    for block in &model.blocks {
+        let name = format!("layer `{}`", block.name);
+        equal(name.clone(), block.channels())?;
+        if !block.backward.is_empty() && block.backward_from != 1 {
+            let layer = block.name.clone();
+            return Err(NetworkError::Backward { layer });
+        }
+        if !block.backward.is_empty() {
+            equal(format!("{name}, backwards in time,"), block.backward.len())?;
+        }
+        if let Some(output) = &block.output {
+            let (inputs, outputs) = output.linear.weight.shape();
+            equal(format!("{name}, the input of its output map,"), inputs)?;
+            let outputs = if output.gated { outputs / 2 } else { outputs };
+            equal(format!("{name}, its output map,"), outputs)?;
+        }
+        if let Some((norm, _)) = &block.norm {
+            equal(format!("{name}, its norm,"), norm.affine().0.len())?;
+        }
+    }
+    if let Some(head) = &model.head {
+        equal("the head".into(), head.linear.weight.nrows())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The state space of a block: a convolution, or a recurrence where that is cheaper.
+
+use rayon::prelude::*;
+
+use crate::nn::convolution::{Convolution, Dynamics, DynamicsGradient};
+use crate::nn::fourier::Point;
+use crate::nn::kernel::Modes;
+use crate::nn::lanes::Lanes;
+use crate::nn::pool::{Lease, Workspace};
+use crate::nn::real::Real;
+use crate::nn::scan::Scan;
+
+/// The largest number of modes for which the recurrence is taken: `docs/performance.md` has the
+/// measurement.
+const SCAN_MODES: usize = 8;
+
+/// The state space of a block in the form that is cheaper.
+pub(super) enum Operator<T> {
+    Convolution(Convolution<T>),
+    Scan(Scan<T>),
+}
+
+impl<T: Real> Operator<T> {
+    /// With `keep` the kernels stay at hand for [`Operator::kernels`].
+    pub(super) fn new(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        (workspace, keep): (&Workspace<T>, bool),
+    ) -> Self {
+        let few = |modes: &Modes| {
+            modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
+        };
+        if dynamics.backward.is_empty() && dynamics.forward.iter().all(few) {
+            Operator::Scan(Scan::new(lanes, dynamics))
+        } else {
+            Operator::Convolution(Convolution::new(lanes, dynamics, (workspace, keep)))
+        }
+    }
+
+    /// The forward kernel of every channel, D in its first sample. Cost that of the kernels for a
+    /// recurrence, and for a convolution that did not keep them.
+    pub(super) fn kernels(&self, dynamics: &Dynamics<'_, T>, length: usize) -> Vec<Vec<T>> {
+        let mut kernels = match self {
+            Operator::Convolution(convolution) if !convolution.kernels.is_empty() => {
+                convolution.kernels.clone()
+            }
+            _ => {
+                let modes = dynamics.forward.par_iter();
+                modes.map(|modes| modes.kernel(length)).collect()
+            }
+        };
+        for (kernel, d) in kernels.iter_mut().zip(dynamics.feedthrough) {
+            kernel[0] += *d;
+        }
+        kernels
+    }
+
+    pub(super) fn forward(&self, u: &[T], y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
+        match self {
+            Operator::Convolution(convolution) => convolution.forward(u, y, points),
+            Operator::Scan(scan) => scan.forward(u, y, points),
+        }
+    }
+
+    pub(super) fn sums(&self) -> usize {
+        match self {
+            Operator::Convolution(convolution) => convolution.sums(),
+            Operator::Scan(scan) => scan.sums(),
+        }
+    }
+
+    pub(super) fn scratch(&self) -> usize {
+        match self {
+            Operator::Convolution(convolution) => convolution.scratch(),
+            Operator::Scan(scan) => scan.scratch(),
+        }
+    }
+
+    pub(super) fn backward(
+        &self,
+        g: &[T],
+        u: &mut [T],
+        sums: &mut [Point<T>],
+        points: &mut [Lease<Point<T>>; 2],
+    ) {
+        match self {
+            Operator::Convolution(convolution) => convolution.backward(g, u, sums, points),
+            Operator::Scan(scan) => scan.backward(g, u, sums, points),
+        }
+    }
+
+    /// The gradients of the dynamics from the sums over all slabs; `further` is a gradient of the
+    /// forward kernels, with D in the first sample, beside that of the outputs.
+    pub(super) fn gradient(
+        &self,
+        dynamics: &Dynamics<'_, T>,
+        sums: &mut [Point<T>],
+        further: Option<&[Vec<T>]>,
+    ) -> DynamicsGradient<T> {
+        let scan = match self {
+            Operator::Convolution(convolution) => {
+                return convolution.gradient(dynamics, sums, further);
+            }
+            Operator::Scan(scan) => scan,
+        };
+        let mut gradient = scan.gradient(dynamics, sums);
+        let Some(further) = further else {
+            return gradient;
+        };
+        let channels = gradient.forward.par_iter_mut().zip(dynamics.forward);
+        channels.zip(further).for_each(|((sum, modes), further)| {
+            let own = modes.gradient(further);
+            let parts = sum.exponents.iter_mut().chain(&mut sum.weights);
+            let others = own.exponents.iter().chain(&own.weights);
+            parts.zip(others).for_each(|(a, b)| *a += b);
+        });
+        for (d, further) in gradient.feedthrough.iter_mut().zip(further) {
+            *d += further[0];
+        }
+        gradient
+    }
+}

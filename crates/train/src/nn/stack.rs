@@ -1,0 +1,583 @@
+//! All blocks of a network as one differentiable step on the processor.
+//!
+//! candle runs elementwise operations on one thread and keeps every intermediate tensor. Here a
+//! slab of a few sequences goes through a whole block while it is in the cache, all cores work on
+//! slabs, and only the input and the response of the state space of each block are kept for the
+//! backward pass; everything else is formed again.
+//!
+//! Gradients of the parameters are summed over fixed groups of slabs, and those sums in order:
+//! the same bits for any number of threads.
+
+use hankelite::model::Placement;
+use rayon::prelude::*;
+
+use crate::nn::Penalty;
+use crate::nn::convolution::Dynamics;
+use crate::nn::fourier::Point;
+use crate::nn::kernel::Modes;
+use crate::nn::lanes::Lanes;
+use crate::nn::mix::{Mix, MixGradient, MixScratch};
+use crate::nn::norm::{Affine, AffineGradient, ChannelStatistics, layer_norm, layer_norm_backward};
+use crate::nn::operator::Operator;
+use crate::nn::penalty::{BlockPenalty, Heard};
+use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
+use crate::nn::pool::{Lease, Workspace};
+use crate::nn::real::{Real, add};
+
+/// Groups of slabs that gradients are summed over: also the most threads that a backward pass
+/// keeps busy.
+const SEGMENTS: usize = 16;
+
+/// Numbers that the mixing works on at a time: a few such tiles fit into the first caches.
+const TILE: usize = 4096;
+
+/// What the backward pass needs of one block.
+pub(super) struct SavedBlock<T> {
+    /// The block's input.
+    input: Lease<T>,
+    /// The state space's output.
+    response: Lease<T>,
+    operator: Operator<T>,
+    /// Of a batch norm.
+    pub(super) statistics: Option<ChannelStatistics<T>>,
+    /// Of the filters, where it is asked for.
+    pub(super) penalty: Option<BlockPenalty<T>>,
+}
+
+impl<T> SavedBlock<T> {
+    /// What the block heard, batch × L × H.
+    pub(super) fn input(&self) -> &[T] {
+        &self.input
+    }
+}
+
+/// Buffers of one thread.
+struct Scratch<T> {
+    points: [Lease<Point<T>>; 2],
+    mix: MixScratch<T>,
+    /// A slab.
+    slab: Lease<T>,
+    /// A tile.
+    tile: Lease<T>,
+}
+
+impl<T: Real> Scratch<T> {
+    fn new(block: &Block<'_, T>, operator: &Operator<T>) -> Self {
+        let (workspace, points) = (block.workspace, operator.scratch());
+        Self {
+            points: [workspace.points(points), workspace.points(points)],
+            mix: MixScratch::default(),
+            slab: workspace.numbers(block.lanes.slab()),
+            tile: workspace.numbers(block.tile()),
+        }
+    }
+}
+
+/// One block with its parameters as slices.
+struct Block<'a, T> {
+    plan: &'a BlockPlan,
+    size: Size,
+    lanes: Lanes,
+    parameters: &'a [T],
+    workspace: &'a Workspace<T>,
+    inner: Vec<T>,
+    outer: Vec<T>,
+}
+
+impl<'a, T: Real> Block<'a, T> {
+    fn new(
+        (plan, size): (&'a BlockPlan, Size),
+        parameters: &'a [T],
+        workspace: &'a Workspace<T>,
+    ) -> Self {
+        let numbers = |mask: &[f64]| mask.iter().map(|&x| T::of(x)).collect();
+        Self {
+            plan,
+            size,
+            lanes: Lanes::new(size.channels, size.length),
+            parameters,
+            workspace,
+            inner: numbers(&plan.inner_mask),
+            outer: numbers(&plan.outer_mask),
+        }
+    }
+
+    fn dynamics<'b>(&'b self, modes: &'b [Vec<Modes>]) -> Dynamics<'b, T> {
+        Dynamics {
+            forward: &modes[0],
+            backward: modes.get(1).map_or(&[], Vec::as_slice),
+            feedthrough: &self.parameters[self.plan.places(self.size.channels).feedthrough],
+        }
+    }
+
+    fn affine(&self, epsilon: f64) -> Affine<'_, T> {
+        let places = self.plan.places(self.size.channels);
+        Affine {
+            weight: &self.parameters[places.norm_weight],
+            bias: &self.parameters[places.norm_bias],
+            epsilon,
+        }
+    }
+
+    /// The mixing with the masks of one sequence.
+    fn mix(&self, sequence: usize) -> Mix<'_, T> {
+        let channels = self.size.channels;
+        let places = self.plan.places(channels);
+        let row = sequence * channels..(sequence + 1) * channels;
+        Mix {
+            mixing: self.plan.mixing,
+            channels,
+            weight: &self.parameters[places.weight],
+            bias: &self.parameters[places.bias],
+            inner: self.inner.get(row.clone()),
+            outer: self.outer.get(row),
+        }
+    }
+
+    fn norm(&self, kind: NormKind, placement: Placement) -> Option<f64> {
+        let norm = self.plan.norm.as_ref();
+        let norm = norm.filter(|norm| norm.kind == kind && norm.placement == placement);
+        norm.map(|norm| norm.epsilon)
+    }
+
+    /// Sequences before slab `index`.
+    fn sequences_before(&self, index: usize) -> usize {
+        index * 2 * self.lanes.stacked
+    }
+
+    /// Numbers of one tile; tiles never span two sequences.
+    fn tile(&self) -> usize {
+        (TILE / self.size.channels).max(8) * self.size.channels
+    }
+
+    fn is_normalised_first(&self) -> bool {
+        let norm = self.plan.norm.as_ref();
+        norm.is_some_and(|norm| norm.placement == Placement::Pre)
+    }
+
+    /// The input of the state space for a slab of the block's input.
+    fn normalised(&self, slab: &mut [T], statistics: Option<&ChannelStatistics<T>>) {
+        if let Some(epsilon) = self.norm(NormKind::Layer, Placement::Pre) {
+            layer_norm(slab, self.affine(epsilon));
+        }
+        if let (Some(epsilon), Some(statistics)) =
+            (self.norm(NormKind::Batch, Placement::Pre), statistics)
+        {
+            statistics.apply(slab, self.affine(epsilon));
+        }
+    }
+
+    /// o + x for a slab: what a post-norm normalises.
+    fn mixed(
+        &self,
+        (index, slab): (usize, &[T]),
+        response: &[T],
+        out: &mut [T],
+        scratch: &mut MixScratch<T>,
+    ) {
+        let row = self.size.length * self.size.channels;
+        let sequences = slab.chunks(row).zip(response.chunks(row));
+        for (item, ((x, y), out)) in sequences.zip(out.chunks_mut(row)).enumerate() {
+            let mix = self.mix(self.sequences_before(index) + item);
+            let tiles = x.chunks(self.tile()).zip(y.chunks(self.tile()));
+            for ((x, y), out) in tiles.zip(out.chunks_mut(self.tile())) {
+                mix.forward(y, out, scratch);
+                if self.plan.norm.is_some() {
+                    add(out, x);
+                }
+                if let Some(epsilon) = self.norm(NormKind::Layer, Placement::Post) {
+                    layer_norm(out, self.affine(epsilon));
+                }
+            }
+        }
+    }
+}
+
+/// Outputs of all blocks, and what their backward pass needs if one is to follow.
+pub(super) fn forward<T: Real>(
+    (plans, keep): (&[BlockPlan], bool),
+    size: Size,
+    (mut x, mut modes, mut parameters): (Lease<T>, &[f64], &[T]),
+    workspace: &Workspace<T>,
+) -> (Lease<T>, Vec<SavedBlock<T>>) {
+    let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let (own, rest) = modes.split_at(plan.mode_numbers(size.channels));
+        modes = rest;
+        let (own_parameters, rest) = parameters.split_at(plan.parameters(size.channels));
+        parameters = rest;
+        let block = Block::new((plan, size), own_parameters, workspace);
+        let (out, record) = block_forward(&block, x, own);
+        if keep {
+            saved.push(record);
+        }
+        x = out;
+    }
+    (x, saved)
+}
+
+fn block_forward<T: Real>(
+    block: &Block<'_, T>,
+    input: Lease<T>,
+    modes: &[f64],
+) -> (Lease<T>, SavedBlock<T>) {
+    let x = &input[..];
+    let modes = unpack_modes(block.plan, block.size.channels, modes);
+    let dynamics = block.dynamics(&modes);
+    let asked = block.plan.penalty;
+    let operator = Operator::new(block.lanes, &dynamics, (block.workspace, asked.is_some()));
+    let mut statistics = block
+        .norm(NormKind::Batch, Placement::Pre)
+        .map(|epsilon| channel_statistics(block, x, epsilon));
+    let slab = block.lanes.slab();
+    let mut response = block.workspace.numbers(x.len());
+    let mut out = block.workspace.numbers(x.len());
+    // What the state space hears, where it is asked for and is not the input itself; else one
+    // number for each slab, so that all go side by side.
+    let keep = asked == Some(Penalty::Measure) && block.is_normalised_first();
+    let share = if keep { slab } else { 1 };
+    let kept = if keep {
+        x.len()
+    } else {
+        x.len().div_ceil(slab)
+    };
+    let mut kept = block.workspace.numbers(kept);
+    let slabs = x.par_chunks(slab).zip(response.par_chunks_mut(slab));
+    let slabs = slabs.zip(out.par_chunks_mut(slab));
+    let slabs = slabs.zip(kept.par_chunks_mut(share)).enumerate();
+    let scratch = || Scratch::new(block, &operator);
+    slabs.for_each_init(scratch, |scratch, (index, (((x, y), out), kept))| {
+        let z = match keep {
+            true => kept,
+            false => &mut scratch.slab[..x.len()],
+        };
+        z.copy_from_slice(x);
+        block.normalised(z, statistics.as_ref());
+        operator.forward(z, y, &mut scratch.points);
+        block.mixed((index, x), y, out, &mut scratch.mix);
+    });
+    let penalty = asked.map(|asked| {
+        let all = if keep { &kept[..] } else { x };
+        let heard = (asked == Penalty::Measure).then(|| Heard::of(all, block.size));
+        let kernels = operator.kernels(&dynamics, block.size.length);
+        BlockPenalty::new(&kernels, heard.as_ref())
+    });
+    drop(kept);
+    if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
+        let found = channel_statistics(block, &out, epsilon);
+        let affine = block.affine(epsilon);
+        out.par_chunks_mut(slab)
+            .for_each(|out| found.apply(out, affine));
+        statistics = Some(found);
+    }
+    let record = SavedBlock {
+        input,
+        response,
+        operator,
+        statistics,
+        penalty,
+    };
+    (out, record)
+}
+
+/// Mean and population variance of every channel over all rows, or the given running ones.
+fn channel_statistics<T: Real>(
+    block: &Block<'_, T>,
+    x: &[T],
+    epsilon: f64,
+) -> ChannelStatistics<T> {
+    let numbers = |values: &[f64]| values.iter().map(|&v| T::of(v)).collect();
+    if let Some((mean, variance)) = &block.plan.running {
+        return ChannelStatistics::new(numbers(mean), numbers(variance), epsilon);
+    }
+    let channels = block.size.channels;
+    let share = channels as f64 / x.len() as f64;
+    let average = |term: &(dyn Fn(usize, f64) -> f64 + Sync)| -> Vec<f64> {
+        let of_slab = |slab: &[T]| {
+            let mut sums = vec![0.0; channels];
+            for row in slab.chunks_exact(channels) {
+                for (h, (sum, value)) in sums.iter_mut().zip(row).enumerate() {
+                    *sum += term(h, value.to_f64());
+                }
+            }
+            sums
+        };
+        let slabs = x.par_chunks(block.lanes.slab()).map(of_slab);
+        let mut total = vec![0.0; channels];
+        for sums in slabs.collect::<Vec<_>>() {
+            total
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(a, b)| *a += b * share);
+        }
+        total
+    };
+    let mean = average(&|_, value| value);
+    let variance = average(&|h, value| (value - mean[h]).powi(2));
+    ChannelStatistics::new(numbers(&mean), numbers(&variance), epsilon)
+}
+
+/// The gradients of input and modes, from that of the output; those of the parameters are added.
+pub(super) fn backward<T: Real>(
+    plans: &[BlockPlan],
+    size: Size,
+    (modes, parameters, of_parameters): (&[f64], &[T], &mut [T]),
+    (mut saved, mut g, further): (Vec<SavedBlock<T>>, Lease<T>, Further<'_, T>),
+    workspace: &Workspace<T>,
+) -> (Lease<T>, Vec<f64>) {
+    let mut of_modes = vec![0.0; modes.len()];
+    let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
+    let mut of_penalties = further.penalties.len();
+    for (index, plan) in plans.iter().enumerate().rev() {
+        if let Some(layers) = further.layers {
+            let whole = g.len();
+            add(&mut g, &layers[index * whole..(index + 1) * whole]);
+        }
+        of_penalties -= usize::from(plan.penalty.is_some());
+        let modes_start = modes_end - plan.mode_numbers(size.channels);
+        let start = parameters_end - plan.parameters(size.channels);
+        let own = &parameters[start..parameters_end];
+        let block = Block::new((plan, size), own, workspace);
+        let Some(mut record) = saved.pop() else { break };
+        if let Some(penalty) = &mut record.penalty {
+            penalty.scale(further.penalties[of_penalties]);
+        }
+        let own = &modes[modes_start..modes_end];
+        let out = &mut of_parameters[start..parameters_end];
+        let gradient = block_backward(&block, own, &record, (&mut g, out));
+        of_modes[modes_start..modes_end].copy_from_slice(&gradient);
+        (modes_end, parameters_end) = (modes_start, start);
+    }
+    (g, of_modes)
+}
+
+/// Gradients of what is given out beside the result.
+pub(super) struct Further<'a, T> {
+    /// Of the outputs of all blocks, one after the other.
+    pub(super) layers: Option<&'a [T]>,
+    /// Of the numbers for the filters.
+    pub(super) penalties: &'a [T],
+}
+
+/// Sums of gradients over some slabs.
+struct Sums<T: Real> {
+    points: Lease<Point<T>>,
+    parameters: Vec<T>,
+}
+
+/// g ← the gradient of the block's input; gives that of the modes and adds to `of_parameters`.
+fn block_backward<T: Real>(
+    block: &Block<'_, T>,
+    modes: &[f64],
+    saved: &SavedBlock<T>,
+    (g, of_parameters): (&mut [T], &mut [T]),
+) -> Vec<f64> {
+    let x = &saved.input[..];
+    if let (Some(_), Some(statistics)) = (
+        block.norm(NormKind::Batch, Placement::Post),
+        &saved.statistics,
+    ) {
+        batch_post_backward(block, saved, statistics, (g, of_parameters));
+    }
+    let segment = block.lanes.slab() * x.len().div_ceil(block.lanes.slab()).div_ceil(SEGMENTS);
+    // The gradient of the state space's input; a batch norm needs it for all sequences at once.
+    let mut of_input = block.workspace.numbers(x.len());
+    let segments = x
+        .par_chunks(segment)
+        .zip(saved.response.par_chunks(segment));
+    let outputs = g
+        .par_chunks_mut(segment)
+        .zip(of_input.par_chunks_mut(segment));
+    let segments = segments.zip(outputs).enumerate();
+    let scratch = || Scratch::new(block, &saved.operator);
+    let sums = segments.map_init(scratch, |scratch, (index, ((x, y), (g, z)))| {
+        let first = index * segment / block.lanes.slab();
+        segment_backward(block, saved, (first, x, y), (g, z), scratch)
+    });
+    let mut sums = total_of(sums.collect());
+    of_parameters
+        .iter_mut()
+        .zip(&sums.parameters)
+        .for_each(|(a, b)| *a += *b);
+    if let (Some(_), Some(statistics)) = (
+        block.norm(NormKind::Batch, Placement::Pre),
+        &saved.statistics,
+    ) {
+        batch_norm_backward(block, (x, statistics), &mut of_input, of_parameters);
+        g.par_chunks_mut(segment)
+            .zip(of_input.par_chunks(segment))
+            .for_each(|(g, z)| add(g, z));
+    }
+    let modes = unpack_modes(block.plan, block.size.channels, modes);
+    let dynamics = block.dynamics(&modes);
+    let further = saved.penalty.as_ref().map(BlockPenalty::slopes);
+    let gradient = saved
+        .operator
+        .gradient(&dynamics, &mut sums.points, further);
+    let place = block.plan.places(block.size.channels).feedthrough;
+    add(&mut of_parameters[place], &gradient.feedthrough);
+    let directions = [gradient.forward, gradient.backward];
+    pack_modes(block.plan, &directions)
+}
+
+fn segment_backward<T: Real>(
+    block: &Block<'_, T>,
+    saved: &SavedBlock<T>,
+    (first, x, y): (usize, &[T], &[T]),
+    (g, z): (&mut [T], &mut [T]),
+    scratch: &mut Scratch<T>,
+) -> Sums<T> {
+    let mut sums = Sums {
+        points: block.workspace.zero_points(saved.operator.sums()),
+        parameters: vec![T::zero(); block.parameters.len()],
+    };
+    let slab = block.lanes.slab();
+    let slabs = x.chunks(slab).zip(y.chunks(slab));
+    let outputs = g.chunks_mut(slab).zip(z.chunks_mut(slab));
+    for (index, ((x, y), (g, z))) in slabs.zip(outputs).enumerate() {
+        z.copy_from_slice(x);
+        block.normalised(z, saved.statistics.as_ref());
+        let mut whole = std::mem::replace(&mut scratch.slab, block.workspace.numbers(0));
+        let of_y = &mut whole[..x.len()];
+        mix_backward(
+            block,
+            (first + index, x, y),
+            (g, of_y),
+            (&mut sums, scratch),
+        );
+        saved
+            .operator
+            .backward(of_y, z, &mut sums.points, &mut scratch.points);
+        scratch.slab = whole;
+        if let Some(epsilon) = block.norm(NormKind::Layer, Placement::Pre) {
+            let gradient = affine_gradient(block, &mut sums.parameters);
+            layer_norm_backward(x, z, block.affine(epsilon), gradient);
+        }
+        match block.norm(NormKind::Batch, Placement::Pre) {
+            Some(_) => {}
+            None if block.plan.norm.is_some() => add(g, z),
+            None => g.copy_from_slice(z),
+        }
+    }
+    sums
+}
+
+/// of_y ← the gradient of the response; g ← that of the block's output before a post-norm.
+fn mix_backward<T: Real>(
+    block: &Block<'_, T>,
+    (index, x, y): (usize, &[T], &[T]),
+    (g, of_y): (&mut [T], &mut [T]),
+    (sums, scratch): (&mut Sums<T>, &mut Scratch<T>),
+) {
+    let (row, tile) = (block.size.length * block.size.channels, block.tile());
+    let places = block.plan.places(block.size.channels);
+    let post = block.norm(NormKind::Layer, Placement::Post);
+    let sequences = x.chunks(row).zip(y.chunks(row));
+    let outputs = g.chunks_mut(row).zip(of_y.chunks_mut(row));
+    for (item, ((x, y), (g, of_y))) in sequences.zip(outputs).enumerate() {
+        let mix = block.mix(block.sequences_before(index) + item);
+        let tiles = x.chunks(tile).zip(y.chunks(tile));
+        let outputs = g.chunks_mut(tile).zip(of_y.chunks_mut(tile));
+        for ((x, y), (g, of_y)) in tiles.zip(outputs) {
+            let work = &mut scratch.tile[..x.len()];
+            if let Some(epsilon) = post {
+                mix.forward(y, work, &mut scratch.mix);
+                add(work, x);
+                let gradient = affine_gradient(block, &mut sums.parameters);
+                layer_norm_backward(work, g, block.affine(epsilon), gradient);
+            }
+            work.copy_from_slice(g);
+            let (head, bias) = sums.parameters.split_at_mut(places.bias.start);
+            let gradient = MixGradient {
+                weight: &mut head[places.weight.clone()],
+                bias,
+            };
+            mix.backward(y, (work, of_y), gradient, &mut scratch.mix);
+        }
+    }
+}
+
+fn affine_gradient<'a, T: Real>(
+    block: &Block<'_, T>,
+    parameters: &'a mut [T],
+) -> AffineGradient<'a, T> {
+    let places = block.plan.places(block.size.channels);
+    let (head, bias) = parameters.split_at_mut(places.norm_bias.start);
+    AffineGradient {
+        weight: &mut head[places.norm_weight],
+        bias: &mut bias[..places.norm_bias.len()],
+    }
+}
+
+/// Adds the sums of the segments in their order, entry by entry.
+fn total_of<T: Real>(mut parts: Vec<Sums<T>>) -> Sums<T> {
+    let rest = parts.split_off(1);
+    let mut total = parts.remove(0);
+    let piece = 1024;
+    let pieces = total.points.par_chunks_mut(piece).enumerate();
+    pieces.for_each(|(index, points)| {
+        for part in &rest {
+            let part = &part.points[index * piece..];
+            for (a, b) in points.iter_mut().zip(part) {
+                add(&mut a.re, &b.re);
+                add(&mut a.im, &b.im);
+            }
+        }
+    });
+    for part in &rest {
+        add(&mut total.parameters, &part.parameters);
+    }
+    total
+}
+
+/// g ← the gradient of the batch norm's input `x`; adds those of weight and bias.
+fn batch_norm_backward<T: Real>(
+    block: &Block<'_, T>,
+    (x, statistics): (&[T], &ChannelStatistics<T>),
+    g: &mut [T],
+    of_parameters: &mut [T],
+) {
+    let (channels, slab) = (block.size.channels, block.lanes.slab());
+    let of_slab = |(x, g): (&[T], &[T])| {
+        let (mut weight, mut bias) = (vec![T::zero(); channels], vec![T::zero(); channels]);
+        let sums = AffineGradient {
+            weight: &mut weight,
+            bias: &mut bias,
+        };
+        statistics.sums(x, g, sums);
+        (weight, bias)
+    };
+    let slabs = x.par_chunks(slab).zip(g.par_chunks(slab)).map(of_slab);
+    let (mut weight, mut bias) = (vec![T::zero(); channels], vec![T::zero(); channels]);
+    for (more_weight, more_bias) in slabs.collect::<Vec<_>>() {
+        add(&mut weight, &more_weight);
+        add(&mut bias, &more_bias);
+    }
+    let places = block.plan.places(channels);
+    let of_weight = &block.parameters[places.norm_weight.clone()];
+    let share = T::of(channels as f64 / x.len() as f64);
+    let mean = |sums: &[T]| -> Vec<T> { sums.iter().map(|sum| *sum * share).collect() };
+    let (tilted, plain) = (mean(&weight), mean(&bias));
+    x.par_chunks(slab)
+        .zip(g.par_chunks_mut(slab))
+        .for_each(|(x, g)| statistics.backward(x, g, of_weight, (&tilted, &plain)));
+    add(&mut of_parameters[places.norm_weight], &weight);
+    add(&mut of_parameters[places.norm_bias], &bias);
+}
+
+/// The same for a batch norm after the block, whose input is formed again.
+fn batch_post_backward<T: Real>(
+    block: &Block<'_, T>,
+    saved: &SavedBlock<T>,
+    statistics: &ChannelStatistics<T>,
+    (g, of_parameters): (&mut [T], &mut [T]),
+) {
+    let (slab, x) = (block.lanes.slab(), &saved.input[..]);
+    let mut before = block.workspace.numbers(x.len());
+    let slabs = x.par_chunks(slab).zip(saved.response.par_chunks(slab));
+    let slabs = slabs.zip(before.par_chunks_mut(slab)).enumerate();
+    slabs.for_each_init(MixScratch::default, |scratch, (index, ((x, y), out))| {
+        block.mixed((index, x), y, out, scratch);
+    });
+    batch_norm_backward(block, (&before, statistics), g, of_parameters);
+}

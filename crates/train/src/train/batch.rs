@@ -1,0 +1,138 @@
+//! Batches of the host on the device, and the evaluation of whole data sets.
+
+use candle_core::{DType, Device, Tensor};
+use hankelite::model::{Encoder, Model};
+use hankelite_data::{Batch, Dataset, Steps};
+
+use crate::nn::{Input, Mode, SequenceModel};
+use crate::train::TrainError;
+use crate::train::loss::Tally;
+use crate::train::objective::{Examples, Objective, Task};
+
+/// A batch as a network takes it.
+///
+/// # Errors
+/// candle's.
+pub fn input(batch: &Batch, dtype: DType, device: &Device) -> candle_core::Result<Input> {
+    let (count, length) = (batch.count, batch.length);
+    let steps = match &batch.steps {
+        Steps::Values(values) => {
+            let width = values.len() / (count * length);
+            Tensor::from_slice(values, (count, length, width), device)?.to_dtype(dtype)?
+        }
+        Steps::Tokens(tokens) => Tensor::from_slice(tokens, (count, length), device)?,
+    };
+    Ok(Input {
+        steps,
+        lengths: batch.lengths.clone(),
+    })
+}
+
+/// Some sequences of a data set, on the device of the network and in its number format.
+pub(super) fn examples(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    indices: &[usize],
+) -> candle_core::Result<Examples> {
+    let dtype = network
+        .parameters()
+        .first()
+        .map_or(DType::F32, |parameter| parameter.var.dtype());
+    let batch = data.batch(indices);
+    Ok(Examples {
+        input: input(&batch, dtype, network.device())?,
+        targets: batch.targets,
+        count: batch.count,
+    })
+}
+
+/// Loss and accuracy of a network on all of a data set, without smoothing or further terms, in
+/// batches of `size` in the stored order.
+///
+/// # Errors
+/// [`TrainError`], where data and network do not suit each other.
+pub fn evaluate(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    size: usize,
+) -> Result<Tally, TrainError> {
+    let indices: Vec<usize> = (0..data.len()).collect();
+    let mut tally = Tally::default();
+    for batch in indices.chunks(size.max(1)) {
+        let examples = examples(network, data, batch)?;
+        let loss = Task::default().loss(network, &examples, Mode::Evaluate)?;
+        tally.add(&loss.tally);
+    }
+    Ok(tally)
+}
+
+/// The logits of some sequences; for a network without pooling its outputs step by step.
+///
+/// # Errors
+/// candle's.
+pub fn logits(
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    indices: &[usize],
+) -> Result<Vec<Vec<f64>>, TrainError> {
+    let examples = examples(network, data, indices)?;
+    let outputs = network.forward(&examples.input, Mode::Evaluate)?;
+    Ok(outputs.to_dtype(DType::F64)?.flatten_from(1)?.to_vec2()?)
+}
+
+/// Whether a model can be trained on data: both whole, of one width or vocabulary, and with a
+/// logit for every class.
+///
+/// # Errors
+/// [`TrainError::NotAClassifier`], [`TrainError::Kind`], [`TrainError::Width`],
+/// [`TrainError::Vocabulary`], [`TrainError::Classes`].
+pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError> {
+    let missing = |missing| TrainError::NotAClassifier { missing };
+    let encoder = model.encoder.as_ref().ok_or(missing("encoder"))?;
+    let takes = match encoder {
+        Encoder::Linear(linear) => Takes::Numbers(linear.weight.nrows()),
+        Encoder::Embedding(table) => Takes::Tokens(table.ncols()),
+    };
+    require_fitting(takes, model.classes().ok_or(missing("head"))?, data)
+}
+
+/// What a network takes at each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// So many numbers.
+    Numbers(usize),
+    /// One of so many tokens.
+    Tokens(usize),
+}
+
+/// Whether a network that takes such steps, and gives so many outputs, can be trained on data.
+///
+/// # Errors
+/// [`TrainError::Kind`], [`TrainError::Width`], [`TrainError::Vocabulary`],
+/// [`TrainError::Classes`].
+pub fn require_fitting(takes: Takes, outputs: usize, data: &Dataset) -> Result<(), TrainError> {
+    match (takes, data.width(), data.vocabulary()) {
+        (Takes::Numbers(expected), Some(found), _) if found != expected => {
+            return Err(TrainError::Width { found, expected });
+        }
+        (Takes::Tokens(expected), _, Some(found)) if found > expected => {
+            return Err(TrainError::Vocabulary { found, expected });
+        }
+        (Takes::Numbers(_), Some(_), _) | (Takes::Tokens(_), _, Some(_)) => {}
+        (Takes::Numbers(_), ..) => {
+            let (found, expected) = ("tokens", "numbers");
+            return Err(TrainError::Kind { found, expected });
+        }
+        (Takes::Tokens(_), ..) => {
+            let (found, expected) = ("numbers", "tokens");
+            return Err(TrainError::Kind { found, expected });
+        }
+    }
+    match data.classes() {
+        Some(found) if found > outputs => Err(TrainError::Classes {
+            found,
+            expected: outputs,
+        }),
+        _ => Ok(()),
+    }
+}

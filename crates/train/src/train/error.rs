@@ -1,0 +1,158 @@
+//! Why a training cannot start or go on.
+
+use std::path::PathBuf;
+
+use hankelite_archive::ArchiveError;
+use hankelite_data::DataError;
+
+use crate::train::recipe::RecipeError;
+
+/// Why a training cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// Settings that cannot be used.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// Data that cannot be used, e.g. fewer sequences than a batch.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A snapshot that cannot be read or written.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// candle's words about shapes, memory or the device.
+    #[error("candle: {0}")]
+    Candle(#[from] candle_core::Error),
+    /// A parameter that the loss does not depend on.
+    #[error("parameter `{parameter}` receives no gradient, expected one for every parameter")]
+    NoGradient {
+        /// Its name.
+        parameter: String,
+    },
+    /// The data have nothing to be answered.
+    #[error("the data have no labels or targets to train on")]
+    NoTargets,
+    /// A mask that no step passes.
+    #[error("the mask of the targets lets no step of a batch count, expected at least one")]
+    NothingCounts,
+    /// Outputs of another shape than the targets.
+    #[error(
+        "the network gives outputs of shape {found:?}, expected {answers} answers of at least \
+         {width} numbers{}", if *per_step { ", one for each step" } else { ", one for each sequence" }
+    )]
+    Outputs {
+        /// Shape of the outputs.
+        found: Vec<usize>,
+        /// Answers in the targets.
+        answers: usize,
+        /// Classes, or numbers of an answer.
+        width: usize,
+        /// Whether there is an answer for each step.
+        per_step: bool,
+    },
+    /// Data of another width than the encoder takes.
+    #[error("the data have {found} numbers at each step, the model takes {expected}")]
+    Width {
+        /// Of the data.
+        found: usize,
+        /// Of the model.
+        expected: usize,
+    },
+    /// Tokens that the embedding does not have.
+    #[error("the data have {found} different tokens, the model's embedding has {expected}")]
+    Vocabulary {
+        /// Of the data.
+        found: usize,
+        /// Of the model.
+        expected: usize,
+    },
+    /// Tokens for a linear encoder, or numbers for an embedding.
+    #[error("the data are {found}, but the model takes {expected}")]
+    Kind {
+        /// `numbers` or `tokens`.
+        found: &'static str,
+        /// The other one.
+        expected: &'static str,
+    },
+    /// More classes than the head has logits.
+    #[error("the data have labels up to {}, the model has {expected} classes", found - 1)]
+    Classes {
+        /// Classes of the data.
+        found: usize,
+        /// Logits of the model.
+        expected: usize,
+    },
+    /// A model without encoder or head.
+    #[error("the model has no {missing}: it is a lone layer, expected a whole classifier")]
+    NotAClassifier {
+        /// `encoder` or `head`.
+        missing: &'static str,
+    },
+    /// A loss or gradient that is not finite.
+    #[error("{what} is {value} at step {step}: the training has diverged")]
+    Diverged {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// Steps done before.
+        step: u64,
+    },
+    /// A text that names no device.
+    #[error("`{found}` is no device, expected cpu, cuda or cuda:N")]
+    NoSuchPlace {
+        /// The text.
+        found: String,
+    },
+    /// A device that this machine or this build does not have.
+    #[error("device cuda:{index} cannot be used: {reason}")]
+    NoDevice {
+        /// Its number.
+        index: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A folder that cannot be made or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A folder with files in it, for a new run.
+    #[error("{}: the folder is not empty, expected a new one (--resume continues a run)", path.display())]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder without a run, to be continued.
+    #[error("{}: no `config.toml` here, so there is no run to continue", path.display())]
+    NothingToResume {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A run that was begun with other settings.
+    #[error(
+        "{}: the run was begun with other settings: line {line} is `{found}` now, `{expected}` then",
+        path.display()
+    )]
+    OtherSettings {
+        /// The run's `config.toml`.
+        path: PathBuf,
+        /// The first line that differs.
+        line: usize,
+        /// The line now.
+        found: String,
+        /// The line of the run.
+        expected: String,
+    },
+    /// A snapshot that does not belong to the network, or is damaged.
+    #[error("{}: {what}", path.display())]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}

@@ -1,0 +1,203 @@
+//! The folder of a run: settings, metrics, snapshots.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use hankelite_archive::write_whole;
+
+use crate::train::TrainError;
+use crate::train::observer::Entry;
+
+/// The folder of a run:
+///
+/// ```text
+/// config.toml        the settings, all of them
+/// metrics.jsonl      one line for each epoch
+/// last.safetensors   where the run goes on
+/// best.safetensors   the best epoch so far
+/// ```
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// What a finished run came to.
+    pub const RECORD: &'static str = "record.json";
+
+    /// Whether a new run may be put there: the folder is missing or empty. For a check before
+    /// long work; nothing is made.
+    ///
+    /// # Errors
+    /// [`TrainError::NotEmpty`]; [`TrainError::Io`].
+    pub fn require_new(path: &Path) -> Result<(), TrainError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(path).map_err(io(path))? {
+            if !is_unfinished(&entry.map_err(io(path))?.path()) {
+                let path = path.to_path_buf();
+                return Err(TrainError::NotEmpty { path });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the folder of a new run and writes its settings.
+    ///
+    /// # Errors
+    /// [`TrainError::NotEmpty`]; [`TrainError::Io`] and [`TrainError::Archive`] when it cannot be
+    /// made or written.
+    pub fn create(path: &Path, config: &str) -> Result<Self, TrainError> {
+        Self::require_new(path)?;
+        std::fs::create_dir_all(path).map_err(io(path))?;
+        let path = path.to_path_buf();
+        let folder = Self { path };
+        folder.sweep()?;
+        folder.write("config.toml", config.as_bytes())?;
+        Ok(folder)
+    }
+
+    /// Opens the folder of a run that is to go on with the settings it was begun with.
+    ///
+    /// # Errors
+    /// [`TrainError::NothingToResume`], [`TrainError::OtherSettings`], [`TrainError::Io`].
+    pub fn resume(path: &Path, config: &str) -> Result<Self, TrainError> {
+        let file = path.join("config.toml");
+        if !file.is_file() {
+            let path = path.to_path_buf();
+            return Err(TrainError::NothingToResume { path });
+        }
+        let then = std::fs::read_to_string(&file).map_err(io(&file))?;
+        if let Some((line, expected, found)) = first_difference(&then, config) {
+            return Err(TrainError::OtherSettings {
+                path: file,
+                line,
+                found,
+                expected,
+            });
+        }
+        let folder = Self {
+            path: path.to_path_buf(),
+        };
+        folder.sweep()?;
+        Ok(folder)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the run goes on.
+    pub fn last(&self) -> PathBuf {
+        self.path.join("last.safetensors")
+    }
+
+    /// The best epoch so far.
+    pub fn best(&self) -> PathBuf {
+        self.path.join("best.safetensors")
+    }
+
+    /// One line for each epoch.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    /// Writes a file of the folder whole or not at all.
+    ///
+    /// # Errors
+    /// [`TrainError::Archive`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        Ok(write_whole(&self.path.join(name), bytes)?)
+    }
+
+    /// Appends a line to the metrics; returns their length in bytes.
+    pub(super) fn append(&self, entry: &Entry) -> Result<u64, TrainError> {
+        let place = self.metrics();
+        let failed = io(&place);
+        let mut line = serde_json::to_string(entry).expect("plain fields serialise");
+        line.push('\n');
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&place)
+            .map_err(&failed)?;
+        file.write_all(line.as_bytes()).map_err(&failed)?;
+        // What a snapshot counts on must not be lost before it.
+        file.sync_data().map_err(&failed)?;
+        Ok(file.metadata().map_err(&failed)?.len())
+    }
+
+    /// Takes away the metrics behind `bytes`, which no snapshot knows of, and reads the others.
+    pub(super) fn rewind(&self, bytes: u64) -> Result<Vec<Entry>, TrainError> {
+        let place = self.metrics();
+        let failed = io(&place);
+        if bytes == 0 && !place.exists() {
+            return Ok(Vec::new());
+        }
+        let file: File = OpenOptions::new()
+            .write(true)
+            .open(&place)
+            .map_err(&failed)?;
+        if file.metadata().map_err(&failed)?.len() < bytes {
+            return Err(TrainError::Snapshot {
+                path: place,
+                what: "shorter than the last snapshot says".to_string(),
+            });
+        }
+        file.set_len(bytes).map_err(&failed)?;
+        let text = std::fs::read_to_string(&place).map_err(&failed)?;
+        let entries = text.lines().map(serde_json::from_str);
+        let entries: Result<Vec<Entry>, _> = entries.collect();
+        entries.map_err(|error| TrainError::Snapshot {
+            path: place.clone(),
+            what: format!("a line cannot be read: {error}"),
+        })
+    }
+
+    /// Removes the temporary files that a killed run left.
+    fn sweep(&self) -> Result<(), TrainError> {
+        for entry in std::fs::read_dir(&self.path).map_err(io(&self.path))? {
+            let path = entry.map_err(io(&self.path))?.path();
+            if is_unfinished(&path) {
+                std::fs::remove_file(&path).map_err(io(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the names of unfinished files of the checkpoint room start.
+const TEMPORARY: &str = ".hankelite-";
+
+/// Whether a file was left by a run that was killed while it wrote.
+fn is_unfinished(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(TEMPORARY) && name.ends_with(".part"))
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> TrainError + use<> {
+    let path = path.to_path_buf();
+    move |source| TrainError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// The first line that differs, counted from 1, with both versions.
+fn first_difference(then: &str, now: &str) -> Option<(usize, String, String)> {
+    let (mut old, mut new) = (then.lines(), now.lines());
+    for line in 1.. {
+        match (old.next(), new.next()) {
+            (None, None) => return None,
+            (a, b) if a == b => {}
+            (a, b) => {
+                let text = |line: Option<&str>| line.unwrap_or("").to_string();
+                return Some((line, text(a), text(b)));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,350 @@
+//! Losses, from ops with gradients, and what is counted beside them.
+//!
+//! candle's `softmax_last_dim` has no backward pass, so nothing here is built on it.
+
+use candle_core::{D, DType, Tensor};
+use hankelite_data::Targets;
+
+use crate::train::{Term, TrainError};
+
+/// The loss of a batch, with what is reported of it.
+#[derive(Debug)]
+pub struct Loss {
+    /// What is differentiated: a scalar.
+    pub value: Tensor,
+    /// Loss of the task and correct answers.
+    pub tally: Tally,
+    /// Further terms of `value`, by name, such as a regulariser.
+    pub terms: Vec<Term>,
+}
+
+/// Losses and correct answers so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Tally {
+    loss: f64,
+    correct: u64,
+    /// Answers: sequences, or steps that count.
+    answers: u64,
+    /// Whether the answers are classes.
+    classes: bool,
+}
+
+impl Tally {
+    /// Adds another tally of the same task.
+    pub fn add(&mut self, other: &Tally) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.answers += other.answers;
+        self.classes |= other.classes;
+    }
+
+    /// The mean loss of an answer.
+    pub fn loss(&self) -> f64 {
+        self.loss / self.answers as f64
+    }
+
+    /// The share of correct answers, where they are classes.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.classes
+            .then(|| self.correct as f64 / self.answers as f64)
+    }
+
+    /// Sequences, or steps that count.
+    pub fn answers(&self) -> u64 {
+        self.answers
+    }
+}
+
+/// The loss of outputs against targets:
+///
+/// ```text
+/// classes:   (1 − ε)(−log p_label) + ε mean over classes of (−log p),   p = softmax(output)
+/// numbers:   (output − target)², mean over width
+/// ```
+///
+/// averaged over sequences, or over the steps that the mask lets count. ε is `smoothing`, as the
+/// `label_smoothing` of PyTorch.
+///
+/// # Errors
+/// [`TrainError::Outputs`] when the outputs do not suit the targets;
+/// [`TrainError::NoTargets`]; [`TrainError::NothingCounts`] when the mask lets no step count.
+pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<Loss, TrainError> {
+    let weights = weights(targets);
+    let counted = weights.as_ref().map(|w| w.iter().sum::<f32>() as f64);
+    if counted == Some(0.0) {
+        return Err(TrainError::NothingCounts);
+    }
+    match targets {
+        Targets::None => Err(TrainError::NoTargets),
+        Targets::Classes { labels, classes } => {
+            let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
+            let flat = flat(outputs, 2, labels.len(), *classes)?;
+            Ok(of_classes(&flat, &labels, None, smoothing)?)
+        }
+        Targets::StepClasses {
+            labels, classes, ..
+        } => {
+            let flat = flat(outputs, 3, labels.len(), *classes)?;
+            Ok(of_classes(&flat, labels, weights, smoothing)?)
+        }
+        Targets::Values { values, width } => {
+            let flat = flat(outputs, 2, values.len() / width, *width)?;
+            Ok(of_values(&flat, values, None)?)
+        }
+        Targets::StepValues { values, width, .. } => {
+            let flat = flat(outputs, 3, values.len() / width, *width)?;
+            Ok(of_values(&flat, values, weights)?)
+        }
+    }
+}
+
+/// One for each step that counts, zero for the others; `None` where all count.
+fn weights(targets: &Targets) -> Option<Vec<f32>> {
+    let (Targets::StepClasses { mask, .. } | Targets::StepValues { mask, .. }) = targets else {
+        return None;
+    };
+    let one = |&counts: &bool| f32::from(u8::from(counts));
+    mask.as_ref().map(|mask| mask.iter().map(one).collect())
+}
+
+/// The outputs as a matrix of one row for each answer. More classes than there are labels for do
+/// no harm; fewer do.
+fn flat(outputs: &Tensor, rank: usize, rows: usize, columns: usize) -> Result<Tensor, TrainError> {
+    let shape = outputs.dims();
+    let width = shape.last().copied().unwrap_or(0);
+    let found = shape.iter().product::<usize>();
+    if shape.len() != rank || found != rows * width || width < columns {
+        return Err(TrainError::Outputs {
+            found: shape.to_vec(),
+            answers: rows,
+            width: columns,
+            per_step: rank == 3,
+        });
+    }
+    Ok(outputs.reshape((rows, width))?)
+}
+
+fn of_classes(
+    logits: &Tensor,
+    labels: &[u32],
+    weights: Option<Vec<f32>>,
+    smoothing: f64,
+) -> candle_core::Result<Loss> {
+    let (correct, answers) = correct(logits, labels, weights.as_deref())?;
+    let each = cross_entropies(logits, labels, smoothing)?;
+    let value = mean(&each, weights)?;
+    let loss = scalar(&value)? * answers as f64;
+    let tally = Tally {
+        loss,
+        correct,
+        answers,
+        classes: true,
+    };
+    Ok(Loss {
+        value,
+        tally,
+        terms: Vec::new(),
+    })
+}
+
+/// −log p of every row, (rows, 1).
+fn cross_entropies(logits: &Tensor, labels: &[u32], smoothing: f64) -> candle_core::Result<Tensor> {
+    let labels = Tensor::from_slice(labels, (labels.len(), 1), logits.device())?;
+    // The peak cancels in the result, and so does its gradient.
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    let each = (&log_sum - shifted.gather(&labels, D::Minus1)?)?;
+    if smoothing == 0.0 {
+        return Ok(each);
+    }
+    let spread = (log_sum - shifted.mean_keepdim(D::Minus1)?)?;
+    (each * (1.0 - smoothing))? + (spread * smoothing)?
+}
+
+fn of_values(
+    outputs: &Tensor,
+    values: &[f32],
+    weights: Option<Vec<f32>>,
+) -> candle_core::Result<Loss> {
+    let targets = Tensor::from_slice(values, outputs.shape(), outputs.device())?;
+    let difference = (outputs - targets.to_dtype(outputs.dtype())?)?;
+    let each = difference.sqr()?.mean_keepdim(D::Minus1)?;
+    let answers = match &weights {
+        None => outputs.dim(0)? as u64,
+        Some(weights) => weights.iter().filter(|&&weight| weight > 0.0).count() as u64,
+    };
+    let value = mean(&each, weights)?;
+    let tally = Tally {
+        loss: scalar(&value)? * answers as f64,
+        correct: 0,
+        answers,
+        classes: false,
+    };
+    Ok(Loss {
+        value,
+        tally,
+        terms: Vec::new(),
+    })
+}
+
+/// The mean of (rows, 1), weighted where there are weights.
+fn mean(each: &Tensor, weights: Option<Vec<f32>>) -> candle_core::Result<Tensor> {
+    let Some(weights) = weights else {
+        return each.mean_all();
+    };
+    let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
+    let weights = Tensor::from_vec(weights, each.shape(), each.device())?;
+    (each * weights.to_dtype(each.dtype())?)?.sum_all()? / sum
+}
+
+/// Correct answers, and answers that count. Of equal logits the first is taken.
+fn correct(
+    logits: &Tensor,
+    labels: &[u32],
+    weights: Option<&[f32]>,
+) -> candle_core::Result<(u64, u64)> {
+    let classes = logits.dim(D::Minus1)?;
+    let host = logits.detach().flatten_all()?.to_dtype(DType::F32)?;
+    let host = host.to_vec1::<f32>()?;
+    let (mut right, mut answers) = (0, 0);
+    for (index, (row, &label)) in host.chunks_exact(classes).zip(labels).enumerate() {
+        if weights.is_some_and(|weights| weights[index] == 0.0) {
+            continue;
+        }
+        let first_largest = |best: usize, at: usize| if row[at] > row[best] { at } else { best };
+        answers += 1;
+        right += u64::from((0..classes).fold(0, first_largest) == label as usize);
+    }
+    Ok((right, answers))
+}
+
+/// A tensor of one number on the host.
+pub fn scalar(tensor: &Tensor) -> candle_core::Result<f64> {
+    tensor.to_dtype(DType::F64)?.to_scalar()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    fn logits(rows: &[f64], classes: usize) -> Var {
+        let tensor = Tensor::from_slice(rows, (rows.len() / classes, classes), &Device::Cpu);
+        Var::from_tensor(&tensor.unwrap()).unwrap()
+    }
+
+    /// Central differences of the loss, element by element.
+    fn differences(at: &Var, loss: impl Fn(&Tensor) -> Loss) -> Vec<f64> {
+        let step = 1e-5;
+        let values = at.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        let moved = |index: usize, by: f64| {
+            let mut values = values.clone();
+            values[index] += by;
+            let tensor = Tensor::from_vec(values, at.shape(), &Device::Cpu).unwrap();
+            scalar(&loss(&tensor).value).unwrap()
+        };
+        (0..values.len())
+            .map(|i| (moved(i, step) - moved(i, -step)) / (2.0 * step))
+            .collect()
+    }
+
+    fn check_gradient(at: &Var, loss: impl Fn(&Tensor) -> Loss) {
+        let gradients = loss(at.as_tensor()).value.backward().unwrap();
+        let found = gradients.get(at.as_tensor()).unwrap();
+        let found = found.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        for (found, expected) in found.iter().zip(differences(at, loss)) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+
+    fn classes(labels: &[usize]) -> Targets {
+        Targets::Classes {
+            labels: labels.to_vec(),
+            classes: 3,
+        }
+    }
+
+    #[test]
+    fn the_cross_entropy_of_equal_logits_is_the_log_of_their_number() {
+        let at = logits(&[0.7; 6], 3);
+        let loss = task_loss(at.as_tensor(), &classes(&[0, 2]), 0.0).unwrap();
+        assert!((scalar(&loss.value).unwrap() - 3f64.ln()).abs() < 1e-15);
+        assert_eq!(loss.tally.accuracy(), Some(0.5));
+        assert_eq!(loss.tally.answers(), 2);
+    }
+
+    #[test]
+    fn huge_logits_neither_overflow_nor_lose_the_gradient() {
+        let at = logits(&[1e4, 0.0, -1e4], 3);
+        let loss = task_loss(at.as_tensor(), &classes(&[1]), 0.0).unwrap();
+        assert_eq!(scalar(&loss.value).unwrap(), 1e4);
+        let gradients = loss.value.backward().unwrap();
+        let found = gradients.get(at.as_tensor()).unwrap().to_vec2::<f64>();
+        assert_eq!(found.unwrap(), [[1.0, -1.0, 0.0]]);
+    }
+
+    #[test]
+    fn gradients_agree_with_differences() {
+        let at = logits(&[0.3, -1.2, 2.0, 0.1, 0.0, -0.4], 3);
+        for smoothing in [0.0, 0.2] {
+            check_gradient(&at, |x| task_loss(x, &classes(&[2, 1]), smoothing).unwrap());
+        }
+        let steps = Targets::StepClasses {
+            labels: vec![0, 2],
+            classes: 3,
+            mask: Some(vec![false, true]),
+        };
+        check_gradient(&at, |x| {
+            task_loss(&x.reshape((1, 2, 3)).unwrap(), &steps, 0.1).unwrap()
+        });
+        let numbers = Targets::StepValues {
+            values: vec![0.5, 0.25, -1.0, 2.0, 0.0, 1.0],
+            width: 3,
+            mask: Some(vec![true, false]),
+        };
+        check_gradient(&at, |x| {
+            task_loss(&x.reshape((2, 1, 3)).unwrap(), &numbers, 0.0).unwrap()
+        });
+    }
+
+    #[test]
+    fn only_steps_of_the_mask_count() {
+        let at = logits(&[5.0, 0.0, 0.0, 0.0, 5.0, 0.0], 3);
+        let steps = |mask| Targets::StepClasses {
+            labels: vec![0, 0],
+            classes: 3,
+            mask,
+        };
+        let x = at.reshape((1, 2, 3)).unwrap();
+        let all = task_loss(&x, &steps(None), 0.0).unwrap().tally;
+        assert_eq!((all.accuracy(), all.answers()), (Some(0.5), 2));
+        let first = task_loss(&x, &steps(Some(vec![true, false])), 0.0);
+        let first = first.unwrap().tally;
+        assert_eq!((first.accuracy(), first.answers()), (Some(1.0), 1));
+        assert!((first.loss() - (1.0 + 2.0 * (-5f64).exp()).ln()).abs() < 1e-14);
+        let none = task_loss(&x, &steps(Some(vec![false; 2])), 0.0);
+        assert!(matches!(none, Err(TrainError::NothingCounts)));
+    }
+
+    #[test]
+    fn smoothing_is_that_of_pytorch() {
+        // torch.nn.functional.cross_entropy(torch.tensor([[0.3,-1.2,2.0]], dtype=torch.float64),
+        // torch.tensor([1]), label_smoothing=0.1)
+        let at = logits(&[0.3, -1.2, 2.0], 3);
+        let loss = task_loss(at.as_tensor(), &classes(&[1]), 0.1).unwrap();
+        assert!((scalar(&loss.value).unwrap() - SMOOTHED).abs() < 1e-14);
+    }
+
+    /// See `smoothing_is_that_of_pytorch`.
+    const SMOOTHED: f64 = 3.245004578286124;
+
+    #[test]
+    fn outputs_that_do_not_suit_are_told() {
+        let at = logits(&[0.0; 4], 2);
+        let error = task_loss(at.as_tensor(), &classes(&[0, 1]), 0.0).unwrap_err();
+        assert!(matches!(error, TrainError::Outputs { .. }), "{error}");
+        let error = task_loss(at.as_tensor(), &Targets::None, 0.0).unwrap_err();
+        assert!(matches!(error, TrainError::NoTargets), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! The trainer; the crate tells of it.
+mod allocator;
+mod batch;
+mod error;
+mod folder;
+mod loss;
+mod objective;
+mod observer;
+mod optimiser;
+mod place;
+mod psnr;
+mod recipe;
+mod schedule;
+mod snapshot;
+mod terms;
+mod trainer;
+mod trust;
+
+pub use allocator::keep_freed_memory;
+pub use batch::{Takes, evaluate, input, logits, require_fitting, require_suitable};
+pub use error::TrainError;
+pub use folder::Folder;
+pub use loss::{Loss, Tally, scalar, task_loss};
+pub use objective::{Examples, Objective, Task, Term};
+pub use observer::{Entry, Observer, Step, Stop};
+pub use optimiser::{AdamW, AdamWSettings, Gradients, clip_factor};
+pub use place::Place;
+pub use psnr::psnr;
+pub use recipe::{Monitor, Precision, Recipe, RecipeError};
+pub use schedule::{Course, Schedule};
+pub use snapshot::{Best, End, Progress};
+pub use terms::{Composed, Distil, FilterPenalty, Regularise, Terms};
+pub use trainer::{Outcome, Training};
+pub use trust::{Scale, Start, Trust, TrustRegion};

@@ -1,0 +1,458 @@
+//! AdamW with parameter groups, and clipping of gradients.
+
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, WithDType};
+use rayon::prelude::*;
+
+use crate::nn::{Group, Parameter};
+use crate::train::TrainError;
+
+/// Elements that one thread takes at a time.
+const CHUNK: usize = 1 << 14;
+
+/// What PyTorch adds to the norm before it divides by it (`torch.nn.utils.clip_grad_norm_`).
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// Settings of [`AdamW`]; the defaults of the last three are PyTorch's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWSettings {
+    /// Learning rate of the groups `Plain` and `NoDecay`.
+    pub lr: f64,
+    /// Learning rate of the groups `Dynamics` and `Poles`.
+    pub lr_dynamics: f64,
+    /// Decay of the group `Plain`.
+    pub weight_decay: f64,
+    /// Decay of the group `Poles`; the others do not decay.
+    pub weight_decay_poles: f64,
+    /// Memory of the mean of the gradients, 0.9.
+    pub beta1: f64,
+    /// Memory of the mean of their squares, 0.999.
+    pub beta2: f64,
+    /// What is added to the root of the second moment, 1e-8.
+    pub epsilon: f64,
+}
+
+impl AdamWSettings {
+    /// The rate and the decay of a group.
+    fn of(&self, group: Group) -> (f64, f64) {
+        match group {
+            Group::Dynamics => (self.lr_dynamics, 0.0),
+            Group::Poles => (self.lr_dynamics, self.weight_decay_poles),
+            Group::Plain => (self.lr, self.weight_decay),
+            Group::NoDecay => (self.lr, 0.0),
+        }
+    }
+}
+
+/// Adam with decoupled weight decay, as `torch.optim.AdamW` computes it:
+///
+/// ```text
+/// θ ← (1 − η γ) θ,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
+/// θ ← θ − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
+/// ```
+///
+/// with rate η and decay γ of the parameter's group. On the CPU tensors are updated in place, on
+/// all cores; the result does not depend on their number.
+///
+/// # References
+/// Loshchilov and Hutter 2019, "Decoupled weight decay regularization", Algorithm 2.
+#[derive(Debug)]
+pub struct AdamW {
+    settings: AdamWSettings,
+    slots: Vec<Slot>,
+    step: u64,
+}
+
+/// A parameter with its moments, all of one shape and type.
+#[derive(Debug)]
+struct Slot {
+    parameter: Parameter,
+    first: Tensor,
+    second: Tensor,
+}
+
+impl AdamW {
+    /// An optimiser with moments of zero.
+    ///
+    /// # Errors
+    /// candle's, when memory cannot be had.
+    pub fn new(parameters: &[Parameter], settings: AdamWSettings) -> candle_core::Result<Self> {
+        let slot = |parameter: &Parameter| {
+            Ok(Slot {
+                parameter: parameter.clone(),
+                first: parameter.var.zeros_like()?,
+                second: parameter.var.zeros_like()?,
+            })
+        };
+        Ok(Self {
+            settings,
+            slots: parameters
+                .iter()
+                .map(slot)
+                .collect::<candle_core::Result<_>>()?,
+            step: 0,
+        })
+    }
+
+    /// Steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// One step. `rate` multiplies the rate of every group, `scale` every gradient.
+    ///
+    /// # Errors
+    /// candle's, when a gradient has another shape or type than its parameter.
+    pub fn step(
+        &mut self,
+        gradients: &Gradients,
+        rate: f64,
+        scale: f64,
+    ) -> candle_core::Result<()> {
+        self.step += 1;
+        let t = self.step as i32;
+        let AdamWSettings { beta1, beta2, .. } = self.settings;
+        let settings = self.settings;
+        // Tensors side by side: most are too small to be worth a thread each.
+        let pairs = self.slots.par_iter_mut().zip(&gradients.0);
+        pairs.try_for_each(|(slot, gradient)| {
+            let (lr, decay) = settings.of(slot.parameter.group);
+            let update = Update {
+                beta1,
+                beta2,
+                scale,
+                keep: 1.0 - rate * lr * decay,
+                step_size: rate * lr / (1.0 - beta1.powi(t)),
+                root: (1.0 - beta2.powi(t)).sqrt(),
+                epsilon: settings.epsilon,
+            };
+            match slot.first.device().is_cpu() {
+                true => update.in_place(slot, gradient),
+                false => update.by_tensors(slot, gradient),
+            }
+        })
+    }
+
+    /// Names with first and second moments, in the order of the parameters.
+    pub fn moments(&self) -> impl Iterator<Item = (&str, &Tensor, &Tensor)> {
+        let slots = self.slots.iter();
+        slots.map(|slot| (slot.parameter.name.as_str(), &slot.first, &slot.second))
+    }
+
+    /// Puts back what [`AdamW::steps`] and [`AdamW::moments`] gave, in the same order.
+    pub fn restore(&mut self, step: u64, moments: impl IntoIterator<Item = (Tensor, Tensor)>) {
+        self.step = step;
+        for (slot, (first, second)) in self.slots.iter_mut().zip(moments) {
+            (slot.first, slot.second) = (first, second);
+        }
+    }
+}
+
+/// The gradients of all parameters, in their order, each contiguous.
+#[derive(Debug)]
+pub struct Gradients(Vec<Tensor>);
+
+impl Gradients {
+    /// Takes them out of what the backward pass left.
+    ///
+    /// # Errors
+    /// [`TrainError::NoGradient`] for a parameter that got none: some ops drop gradients without
+    /// a word, and what lies before them would never be trained.
+    pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self, TrainError> {
+        let one = |parameter: &Parameter| match store.get(parameter.var.as_tensor()) {
+            Some(gradient) => Ok(gradient.contiguous()?),
+            None => Err(TrainError::NoGradient {
+                parameter: parameter.name.clone(),
+            }),
+        };
+        Ok(Self(parameters.iter().map(one).collect::<Result<_, _>>()?))
+    }
+
+    /// The Euclidean norm of all of them together, summed in double precision in a fixed order.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn norm(&self) -> candle_core::Result<f64> {
+        let mut sum = 0.0;
+        for gradient in &self.0 {
+            sum += sum_of_squares(gradient)?;
+        }
+        Ok(sum.sqrt())
+    }
+}
+
+/// The factor that brings gradients of this norm down to `most`; 1 where they are below, or where
+/// there is no limit.
+pub fn clip_factor(norm: f64, most: Option<f64>) -> f64 {
+    most.map_or(1.0, |most| (most / (norm + CLIP_EPSILON)).min(1.0))
+}
+
+fn sum_of_squares(tensor: &Tensor) -> candle_core::Result<f64> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(all)), Some((from, to))) => {
+            Ok(all[from..to].iter().map(|&x| f64::from(x).powi(2)).sum())
+        }
+        (Storage::Cpu(CpuStorage::F64(all)), Some((from, to))) => {
+            Ok(all[from..to].iter().map(|x| x * x).sum())
+        }
+        _ => {
+            drop(storage);
+            let squares = tensor.sqr()?.sum_all()?;
+            squares.to_dtype(candle_core::DType::F64)?.to_scalar()
+        }
+    }
+}
+
+/// The numbers of one update of one tensor.
+#[derive(Debug, Clone, Copy)]
+struct Update {
+    beta1: f64,
+    beta2: f64,
+    scale: f64,
+    keep: f64,
+    step_size: f64,
+    root: f64,
+    epsilon: f64,
+}
+
+impl Update {
+    fn in_place(&self, slot: &Slot, gradient: &Tensor) -> candle_core::Result<()> {
+        slot.first.inplace_op2(gradient, &FirstMoment(*self))?;
+        slot.second.inplace_op2(gradient, &SecondMoment(*self))?;
+        let var = slot.parameter.var.as_tensor();
+        var.inplace_op3(&slot.first, &slot.second, &Step(*self))
+    }
+
+    /// The same by candle's ops, for devices.
+    fn by_tensors(&self, slot: &mut Slot, gradient: &Tensor) -> candle_core::Result<()> {
+        let gradient = (gradient * self.scale)?;
+        slot.first = (&slot.first + ((gradient.clone() - &slot.first)? * (1.0 - self.beta1))?)?;
+        slot.second = ((&slot.second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
+        let root = ((slot.second.sqrt()? / self.root)? + self.epsilon)?;
+        let move_by = ((&slot.first / root)? * self.step_size)?;
+        let var = &slot.parameter.var;
+        var.set(&((var.as_tensor().detach() * self.keep)? - move_by)?)
+    }
+}
+
+struct FirstMoment(Update);
+struct SecondMoment(Update);
+struct Step(Update);
+
+impl InplaceOp2 for FirstMoment {
+    fn name(&self) -> &'static str {
+        "adamw-first-moment"
+    }
+
+    fn cpu_fwd(
+        &self,
+        m: &mut CpuStorage,
+        at: &Layout,
+        g: &CpuStorage,
+        g_at: &Layout,
+    ) -> candle_core::Result<()> {
+        fn run<T: Real>(m: &mut [T], g: &[T], update: Update) {
+            let (weight, scale) = (T::from_f64(1.0 - update.beta1), T::from_f64(update.scale));
+            pairs(m, g, |m, g| m + weight * (g * scale - m));
+        }
+        match (m, g) {
+            (CpuStorage::F32(m), CpuStorage::F32(g)) => {
+                run(part_mut(m, at)?, part(g, g_at)?, self.0)
+            }
+            (CpuStorage::F64(m), CpuStorage::F64(g)) => {
+                run(part_mut(m, at)?, part(g, g_at)?, self.0)
+            }
+            _ => return Err(other_type(self.name())),
+        }
+        Ok(())
+    }
+}
+
+impl InplaceOp2 for SecondMoment {
+    fn name(&self) -> &'static str {
+        "adamw-second-moment"
+    }
+
+    fn cpu_fwd(
+        &self,
+        v: &mut CpuStorage,
+        at: &Layout,
+        g: &CpuStorage,
+        g_at: &Layout,
+    ) -> candle_core::Result<()> {
+        fn run<T: Real>(v: &mut [T], g: &[T], update: Update) {
+            let (keep, weight) = (T::from_f64(update.beta2), T::from_f64(1.0 - update.beta2));
+            let scale = T::from_f64(update.scale);
+            pairs(v, g, |v, g| v * keep + weight * (g * scale) * (g * scale));
+        }
+        match (v, g) {
+            (CpuStorage::F32(v), CpuStorage::F32(g)) => {
+                run(part_mut(v, at)?, part(g, g_at)?, self.0)
+            }
+            (CpuStorage::F64(v), CpuStorage::F64(g)) => {
+                run(part_mut(v, at)?, part(g, g_at)?, self.0)
+            }
+            _ => return Err(other_type(self.name())),
+        }
+        Ok(())
+    }
+}
+
+impl InplaceOp3 for Step {
+    fn name(&self) -> &'static str {
+        "adamw-step"
+    }
+
+    fn cpu_fwd(
+        &self,
+        p: &mut CpuStorage,
+        at: &Layout,
+        m: &CpuStorage,
+        m_at: &Layout,
+        v: &CpuStorage,
+        v_at: &Layout,
+    ) -> candle_core::Result<()> {
+        match (p, m, v) {
+            (CpuStorage::F32(p), CpuStorage::F32(m), CpuStorage::F32(v)) => {
+                step(part_mut(p, at)?, part(m, m_at)?, part(v, v_at)?, self.0);
+            }
+            (CpuStorage::F64(p), CpuStorage::F64(m), CpuStorage::F64(v)) => {
+                step(part_mut(p, at)?, part(m, m_at)?, part(v, v_at)?, self.0);
+            }
+            _ => return Err(other_type(self.name())),
+        }
+        Ok(())
+    }
+}
+
+fn step<T: Real>(p: &mut [T], m: &[T], v: &[T], update: Update) {
+    let (keep, step_size) = (T::from_f64(update.keep), T::from_f64(update.step_size));
+    let (root, epsilon) = (T::from_f64(update.root), T::from_f64(update.epsilon));
+    let chunks = p.par_chunks_mut(CHUNK).zip(m.par_chunks(CHUNK));
+    chunks.zip(v.par_chunks(CHUNK)).for_each(|((p, m), v)| {
+        for ((p, m), v) in p.iter_mut().zip(m).zip(v) {
+            *p = *p * keep - step_size * *m / (v.root() / root + epsilon);
+        }
+    });
+}
+
+/// x ← f(x, y), element by element.
+fn pairs<T: Real>(x: &mut [T], y: &[T], f: impl Fn(T, T) -> T + Sync) {
+    let chunks = x.par_chunks_mut(CHUNK).zip(y.par_chunks(CHUNK));
+    chunks.for_each(|(x, y)| x.iter_mut().zip(y).for_each(|(x, &y)| *x = f(*x, y)));
+}
+
+/// The number types that are trained in.
+trait Real: WithDType {
+    fn root(self) -> Self;
+}
+
+impl Real for f32 {
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+impl Real for f64 {
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+fn part<'a, T>(all: &'a [T], layout: &Layout) -> candle_core::Result<&'a [T]> {
+    let (from, to) = contiguous(layout)?;
+    Ok(&all[from..to])
+}
+
+fn part_mut<'a, T>(all: &'a mut [T], layout: &Layout) -> candle_core::Result<&'a mut [T]> {
+    let (from, to) = contiguous(layout)?;
+    Ok(&mut all[from..to])
+}
+
+fn contiguous(layout: &Layout) -> candle_core::Result<(usize, usize)> {
+    layout
+        .contiguous_offsets()
+        .ok_or_else(|| candle_core::Error::Msg("a parameter is not contiguous".to_string()))
+}
+
+fn other_type(op: &str) -> candle_core::Error {
+    candle_core::Error::Msg(format!(
+        "{op}: parameter, gradient and moments must all be f32 or all f64"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+
+    /// Odd, and more than one chunk.
+    const COUNT: usize = 2 * CHUNK + 77;
+
+    fn slot(dtype: DType) -> Slot {
+        let values = |scale: f64| {
+            let values: Vec<f64> = (0..COUNT)
+                .map(|i| scale * (i as f64 * 0.37).sin())
+                .collect();
+            let tensor = Tensor::from_vec(values, COUNT, &Device::Cpu).unwrap();
+            tensor.to_dtype(dtype).unwrap()
+        };
+        Slot {
+            parameter: Parameter {
+                name: "p".to_string(),
+                var: Var::from_tensor(&values(1.0)).unwrap(),
+                group: Group::Plain,
+            },
+            first: values(0.1),
+            second: values(0.3).sqr().unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_loops_and_the_tensor_ops_agree() {
+        let update = Update {
+            beta1: 0.9,
+            beta2: 0.999,
+            scale: 0.5,
+            keep: 0.99,
+            step_size: 0.02,
+            root: 0.8,
+            epsilon: 1e-8,
+        };
+        for (dtype, tolerance) in [(DType::F64, 1e-15), (DType::F32, 1e-6)] {
+            let (one, mut other) = (slot(dtype), slot(dtype));
+            let gradient = (one.parameter.var.as_tensor() * 0.7).unwrap();
+            update.in_place(&one, &gradient).unwrap();
+            update.by_tensors(&mut other, &gradient).unwrap();
+            let tensors = |slot: &Slot| {
+                let p = slot.parameter.var.as_tensor().clone();
+                [p, slot.first.clone(), slot.second.clone()]
+            };
+            for (found, expected) in tensors(&one).iter().zip(tensors(&other)) {
+                let worst = (found - expected)
+                    .unwrap()
+                    .abs()
+                    .unwrap()
+                    .max_all()
+                    .unwrap();
+                let worst: f64 = worst.to_dtype(DType::F64).unwrap().to_scalar().unwrap();
+                assert!(worst <= tolerance, "{dtype:?} {worst}");
+            }
+        }
+    }
+
+    #[test]
+    fn norms_are_clipped_only_from_above() {
+        assert_eq!(clip_factor(3.0, None), 1.0);
+        assert_eq!(clip_factor(0.0, Some(1.0)), 1.0);
+        assert_eq!(clip_factor(0.5, Some(1.0)), 1.0);
+        assert_eq!(clip_factor(4.0, Some(1.0)), 1.0 / (4.0 + CLIP_EPSILON));
+        let halves = Tensor::full(0.5f32, (2, 8), &Device::Cpu).unwrap();
+        let some = halves.narrow(1, 1, 4).unwrap();
+        for tensor in [some.contiguous().unwrap(), some] {
+            assert_eq!(Gradients(vec![tensor]).norm().unwrap(), 2f64.sqrt());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The whole state of a training in one safetensors file.
+//!
+//! Tensors `parameter.NAME`, `first.NAME`, `second.NAME` (the moments of the optimiser) and
+//! `buffer.NAME`; the tensor `progress` holds the bytes of a JSON text. A file is written whole or
+//! not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
+use serde::{Deserialize, Serialize};
+
+use crate::nn::SequenceModel;
+use crate::train::TrainError;
+use crate::train::loss::Tally;
+use crate::train::optimiser::AdamW;
+
+/// The tensor that holds the bytes of [`Progress`].
+const PROGRESS: &str = "progress";
+
+/// Where a training stands. Together with weights, buffers and moments it decides all that
+/// follows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Steps of the optimiser.
+    pub step: u64,
+    /// Finished epochs.
+    pub epoch: u64,
+    /// Batches done of the epoch at hand.
+    pub batch: usize,
+    /// What the epoch at hand has shown so far.
+    pub tally: Tally,
+    /// Sums of the objective's further terms in this epoch.
+    pub terms: BTreeMap<String, f64>,
+    /// Sum of the norms of the gradients in this epoch.
+    pub gradient_norms: f64,
+    /// The best epoch.
+    pub best: Option<Best>,
+    /// Epochs in a row without a better one.
+    pub waiting: u64,
+    /// The same since the rates were cut last.
+    pub stalled: u64,
+    /// How often the rates were cut.
+    pub halvings: u32,
+    /// Bytes of `metrics.jsonl` that belong to this state.
+    pub metrics_bytes: u64,
+    /// Seconds of training, over all starts.
+    pub seconds: f64,
+    /// Why the training is over, if it is.
+    pub end: Option<End>,
+}
+
+/// The best epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Steps done then.
+    pub step: u64,
+    /// Its validation loss or accuracy, as the recipe's `monitor` says.
+    pub value: f64,
+}
+
+/// Why a training is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// All steps are done.
+    Finished,
+    /// The validation value stalled for as many epochs as the recipe's `patience`.
+    Stalled,
+}
+
+/// Writes everything that the training goes on from.
+pub(super) fn write(
+    path: &Path,
+    network: &dyn SequenceModel,
+    optimiser: &AdamW,
+    progress: &Progress,
+) -> Result<(), TrainError> {
+    let mut arrays = Vec::new();
+    for (name, tensor) in tensors(network, optimiser) {
+        arrays.push((name, raw(&tensor)?));
+    }
+    let text = serde_json::to_vec(progress).expect("plain fields serialise");
+    let progress = RawTensor {
+        dtype: Dtype::U8,
+        shape: vec![text.len()],
+        bytes: text,
+    };
+    arrays.push((PROGRESS.to_string(), progress));
+    let named: Vec<(&str, RawTensor)> = arrays
+        .iter()
+        .map(|(name, array)| (name.as_str(), array.clone()))
+        .collect();
+    Ok(write_arrays(path, &named)?)
+}
+
+/// Reads a snapshot into a network and its optimiser. Nothing is changed where it does not fit.
+pub(super) fn read(
+    path: &Path,
+    network: &dyn SequenceModel,
+    optimiser: &mut AdamW,
+) -> Result<Progress, TrainError> {
+    let archive = Archive::open(path)?;
+    let fault = |what: String| TrainError::Snapshot {
+        path: path.to_path_buf(),
+        what,
+    };
+    let current = tensors(network, optimiser);
+    require_names(&archive, &current).map_err(fault)?;
+    let text = archive.tensor(PROGRESS)?.bytes;
+    let progress: Progress = serde_json::from_slice(&text)
+        .map_err(|error| fault(format!("`{PROGRESS}` cannot be read: {error}")))?;
+    let mut stored = BTreeMap::new();
+    for (name, tensor) in &current {
+        let array = archive.tensor(name)?;
+        let found = from_raw(&array, tensor.dtype(), network.device()).map_err(fault)?;
+        if found.shape() != tensor.shape() {
+            return Err(fault(format!(
+                "tensor `{name}` has shape {:?}, expected {:?}",
+                found.dims(),
+                tensor.dims()
+            )));
+        }
+        stored.insert(name.clone(), found);
+    }
+    for parameter in network.parameters() {
+        let name = format!("parameter.{}", parameter.name);
+        parameter.var.set(&stored[&name])?;
+    }
+    for buffer in network.buffers() {
+        buffer
+            .var
+            .set(&stored[&format!("buffer.{}", buffer.name)])?;
+    }
+    let moments: Vec<_> = optimiser
+        .moments()
+        .map(|(name, ..)| {
+            let part = |part: &str| stored[&format!("{part}.{name}")].clone();
+            (part("first"), part("second"))
+        })
+        .collect();
+    optimiser.restore(progress.step, moments);
+    Ok(progress)
+}
+
+/// All tensors of the state, by the names of the file.
+fn tensors(network: &dyn SequenceModel, optimiser: &AdamW) -> Vec<(String, Tensor)> {
+    let mut all = Vec::new();
+    for parameter in network.parameters() {
+        let tensor = parameter.var.as_tensor().clone();
+        all.push((format!("parameter.{}", parameter.name), tensor));
+    }
+    for (name, first, second) in optimiser.moments() {
+        all.push((format!("first.{name}"), first.clone()));
+        all.push((format!("second.{name}"), second.clone()));
+    }
+    for buffer in network.buffers() {
+        let tensor = buffer.var.as_tensor().clone();
+        all.push((format!("buffer.{}", buffer.name), tensor));
+    }
+    all
+}
+
+/// The names in the file must be those of the state, no more and no fewer.
+fn require_names(archive: &Archive, expected: &[(String, Tensor)]) -> Result<(), String> {
+    let found: BTreeSet<&str> = archive.names().collect();
+    let expected = expected.iter().map(|(name, _)| name.as_str());
+    let expected: BTreeSet<&str> = expected.chain([PROGRESS]).collect();
+    if let Some(name) = expected.difference(&found).next() {
+        return Err(format!(
+            "no tensor `{name}`: not a snapshot of this network"
+        ));
+    }
+    match found.difference(&expected).next() {
+        None => Ok(()),
+        Some(name) => Err(format!("tensor `{name}` is not one of this network")),
+    }
+}
+
+fn raw(tensor: &Tensor) -> Result<RawTensor, TrainError> {
+    let flat = tensor.flatten_all()?;
+    let (dtype, bytes) = match tensor.dtype() {
+        DType::F64 => {
+            let values = flat.to_vec1::<f64>()?;
+            (
+                Dtype::F64,
+                values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            )
+        }
+        _ => {
+            let values = flat.to_vec1::<f32>()?;
+            (
+                Dtype::F32,
+                values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            )
+        }
+    };
+    Ok(RawTensor {
+        dtype,
+        shape: tensor.dims().to_vec(),
+        bytes,
+    })
+}
+
+fn from_raw(array: &RawTensor, dtype: DType, device: &Device) -> Result<Tensor, String> {
+    let own = match array.dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        other => return Err(format!("a tensor of {other}, expected F32 or F64")),
+    };
+    if own != dtype {
+        let found = array.dtype;
+        return Err(format!(
+            "a tensor of {found}, expected {dtype:?}, the precision of the run"
+        ));
+    }
+    Tensor::from_raw_buffer(&array.bytes, own, &array.shape, device)
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,178 @@
+//! What every layer hears, gathered from sequences.
+
+use hankelite_control::{Convolver, InputStatistics, StatisticsError, lags_of};
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+
+use crate::infer::{InferError, Network};
+use crate::model::Sequence;
+
+/// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
+const GROUP: usize = 4;
+
+/// Groups whose sums are held at a time.
+const GROUPS_HELD: usize = 8;
+
+/// What is summed over sequences for one layer.
+pub(super) trait Gather: Send {
+    /// Nothing yet.
+    fn zeros(length: usize, channels: usize) -> Self;
+    /// Adds a sequence, L × H, of which so many steps are no padding.
+    fn add(&mut self, heard: &DMatrix<f64>, steps: usize);
+    /// Adds other sums.
+    fn merge(&mut self, other: &Self);
+}
+
+/// One sum for each layer over all of some sequences.
+pub(super) fn gathered<T: Gather>(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+) -> Result<Vec<T>, InferError> {
+    let blocks = &network.model().blocks;
+    let empty = || -> Vec<T> {
+        let sums = blocks.iter();
+        sums.map(|block| T::zeros(network.length(), block.channels()))
+            .collect()
+    };
+    let mut total = empty();
+    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
+        let groups = held.par_chunks(GROUP).enumerate();
+        let sums = groups.map(|(group, members)| {
+            let mut sums = empty();
+            for (i, &sequence) in members.iter().enumerate() {
+                let index = (part * GROUPS_HELD + group) * GROUP + i;
+                let heard = network.listen(sequence, blocks.len(), |layer, heard, steps| {
+                    sums[layer].add(heard, steps);
+                });
+                heard.map_err(|source| InferError::Sequence {
+                    index,
+                    source: Box::new(source),
+                })?;
+            }
+            Ok(sums)
+        });
+        for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
+            for (total, sums) in total.iter_mut().zip(&sums) {
+                total.merge(sums);
+            }
+        }
+    }
+    Ok(total)
+}
+
+/// Sums over sequences for one layer.
+struct Sums {
+    /// Σ u, one for each channel.
+    values: Vec<f64>,
+    /// Σ |U(k)|² on 2L frequencies, L + 1 × H.
+    power: DMatrix<f64>,
+}
+
+impl Gather for Sums {
+    fn zeros(length: usize, channels: usize) -> Self {
+        Self {
+            values: vec![0.0; channels],
+            power: DMatrix::zeros(length + 1, channels),
+        }
+    }
+
+    /// Padding counts as silence: no error there reaches what is pooled.
+    fn add(&mut self, heard: &DMatrix<f64>, steps: usize) {
+        let mut padded = vec![0.0; 2 * heard.nrows()];
+        for (h, column) in heard.column_iter().enumerate() {
+            let own = &column.as_slice()[..steps];
+            self.values[h] += own.iter().sum::<f64>();
+            padded[..steps].copy_from_slice(own);
+            padded[steps..].fill(0.0);
+            let spectrum = Convolver::transform(&mut padded);
+            for (sum, value) in self.power.column_mut(h).iter_mut().zip(&spectrum) {
+                *sum += value.norm_sqr();
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Sums) {
+        self.power += &other.power;
+        for (sum, value) in self.values.iter_mut().zip(&other.values) {
+            *sum += value;
+        }
+    }
+}
+
+impl Sums {
+    /// Means and autocorrelations.
+    fn statistics(&self, sequences: usize) -> Result<InputStatistics, StatisticsError> {
+        let (bins, channels) = self.power.shape();
+        let length = bins - 1;
+        let samples = (sequences * length) as f64;
+        let mut autocorrelation = DMatrix::zeros(length, channels);
+        for (mut lags, power) in autocorrelation
+            .column_iter_mut()
+            .zip(self.power.column_iter())
+        {
+            lags.copy_from_slice(&lags_of(power.as_slice(), sequences));
+        }
+        let mean = self.values.iter().map(|sum| sum / samples).collect();
+        InputStatistics::new(mean, autocorrelation, sequences)
+    }
+}
+
+/// What the channels of one layer hear: for each channel sequences × L. Cost a forward pass for
+/// each sequence, up to the layer; memory O(n L H).
+///
+/// # Errors
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+pub fn heard(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+    layer: usize,
+) -> Result<Vec<DMatrix<f64>>, InferError> {
+    if sequences.is_empty() {
+        return Err(InferError::NoSequences);
+    }
+    let numbered = sequences.par_iter().enumerate();
+    let inputs = numbered.map(|(index, &sequence)| {
+        let mut kept = DMatrix::zeros(0, 0);
+        let run = network.listen(sequence, layer, |at, heard, _| {
+            if at == layer {
+                kept = heard.clone();
+            }
+        });
+        run.map(|()| kept).map_err(|source| InferError::Sequence {
+            index,
+            source: Box::new(source),
+        })
+    });
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let (length, channels) = inputs[0].shape();
+    let of = |h| DMatrix::from_fn(inputs.len(), length, |n, t| inputs[n][(t, h)]);
+    Ok((0..channels).map(of).collect())
+}
+
+/// The statistics of what every layer hears when the model runs on the given sequences: one for
+/// each block. Padding counts as silence. Sequences run on all cores; the result does not depend on
+/// their number. Memory O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
+///
+/// # Errors
+/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] for
+/// sequences without steps and where a layer hears numbers whose squares overflow.
+pub fn input_statistics(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+) -> Result<Vec<InputStatistics>, InferError> {
+    if sequences.is_empty() {
+        return Err(InferError::NoSequences);
+    }
+    let length = network.length();
+    let fault = |(layer, source)| InferError::Statistics { layer, source };
+    if length == 0 {
+        let sequences = sequences.len();
+        return Err(fault((0, StatisticsError::Empty { sequences, length })));
+    }
+    let total: Vec<Sums> = gathered(network, sequences)?;
+    let statistics = total.iter().enumerate().map(|(layer, sums)| {
+        let statistics = sums.statistics(sequences.len());
+        statistics.map_err(|source| fault((layer, source)))
+    });
+    statistics.collect()
+}

@@ -1,0 +1,241 @@
+//! The generalisation measure τ of a state space layer, from its kernels and the mean and standard
+//! deviation of what it hears at each step.
+//!
+//! ```text
+//! ψ = Σ_i |k_i| s_{L−1−i} + |Σ_i k_i m_{L−1−i}|      for one channel, i = 0..L−1
+//! τ = mean over the channels of ψ²
+//! ```
+//!
+//! k is the whole kernel, with the feedthrough D in k_0. The measure looks at the last step. With
+//! n training sequences the gap between risk and empirical risk of a single layer with bounded
+//! labels is at most (ψ + 1)² times O(log^{3/2}(L n/δ)/√n), with probability 1 − δ; reported is
+//! τ/√n.
+//!
+//! # References
+//! Liu and Li, *From generalization analysis to optimization designs for state space models*,
+//! Theorem 1, Algorithms 1 and 2. There the sums are the last entries of two convolutions, of which
+//! only these are needed.
+
+use hankelite_control::{DiagonalSystem, SystemError};
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+
+/// Why a measure cannot be formed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// Statistics of other channels than the layer has.
+    #[error("the statistics are of {found} channels, the layer has {expected}")]
+    Channels {
+        /// In the statistics.
+        found: usize,
+        /// In the layer.
+        expected: usize,
+    },
+    /// Mean and deviation of different shapes, or numbers that are no statistics.
+    #[error("the statistics {0}")]
+    Statistics(&'static str),
+    /// A channel whose kernel cannot be formed.
+    #[error("channel {channel}: {source}")]
+    Channel {
+        /// Its index.
+        channel: usize,
+        /// What is wrong.
+        source: SystemError,
+    },
+}
+
+/// Mean and standard deviation of what a layer hears, step by step, each L × H, over sequences.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepStatistics {
+    mean: DMatrix<f64>,
+    deviation: DMatrix<f64>,
+    sequences: usize,
+}
+
+impl StepStatistics {
+    /// From mean and standard deviation, each L × H, and the number of sequences behind them. The
+    /// papers leave open which variance is meant; here it is the one without correction, 1/n.
+    ///
+    /// # Errors
+    /// [`MeasureError::Statistics`] for different shapes, and for numbers that are not finite or
+    /// deviations below zero.
+    pub fn new(
+        mean: DMatrix<f64>,
+        deviation: DMatrix<f64>,
+        sequences: usize,
+    ) -> Result<Self, MeasureError> {
+        if mean.shape() != deviation.shape() {
+            return Err(MeasureError::Statistics("have different shapes"));
+        }
+        let finite = mean.iter().all(|value| value.is_finite());
+        let spread = |value: &f64| *value >= 0.0 && value.is_finite();
+        if !finite || !deviation.iter().all(spread) {
+            let fault = "hold numbers that are not finite, or deviations below zero";
+            return Err(MeasureError::Statistics(fault));
+        }
+        Ok(Self {
+            mean,
+            deviation,
+            sequences,
+        })
+    }
+
+    /// Of the sequences of one layer: for each channel sequences × L.
+    ///
+    /// # Errors
+    /// As [`StepStatistics::new`]; [`MeasureError::Statistics`] for no sequences.
+    pub fn of(heard: &[DMatrix<f64>]) -> Result<Self, MeasureError> {
+        let Some(first) = heard.first().filter(|first| first.nrows() > 0) else {
+            return Err(MeasureError::Statistics("are of no sequences"));
+        };
+        let (sequences, length) = first.shape();
+        let mut mean = DMatrix::zeros(length, heard.len());
+        let mut deviation = DMatrix::zeros(length, heard.len());
+        for (h, values) in heard.iter().enumerate() {
+            for (t, column) in values.column_iter().enumerate() {
+                let centre = column.mean();
+                let squares = column.iter().map(|value| (value - centre).powi(2));
+                mean[(t, h)] = centre;
+                deviation[(t, h)] = (squares.sum::<f64>() / sequences as f64).sqrt();
+            }
+        }
+        Self::new(mean, deviation, sequences)
+    }
+
+    /// The means, L × H.
+    pub fn mean(&self) -> &DMatrix<f64> {
+        &self.mean
+    }
+
+    /// The standard deviations, L × H.
+    pub fn deviation(&self) -> &DMatrix<f64> {
+        &self.deviation
+    }
+
+    /// Sequences behind the statistics.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
+}
+
+/// Partial sums of [`psi`].
+const SUMS: usize = 8;
+
+/// The two parts of ψ.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Psi {
+    /// Σ |k_i| s_{L−1−i}.
+    pub spread: f64,
+    /// Σ k_i m_{L−1−i}.
+    pub drift: f64,
+}
+
+impl Psi {
+    /// ψ.
+    pub fn value(self) -> f64 {
+        self.spread + self.drift.abs()
+    }
+}
+
+/// ψ of a channel from its kernel and the mean and standard deviation of its input, all of one
+/// length L (of longer ones the first samples of the kernel and the last steps count). Cost O(L).
+pub fn psi(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> Psi {
+    let length = kernel.len().min(mean.len()).min(deviation.len());
+    let (mean, deviation) = (
+        &mean[mean.len() - length..],
+        &deviation[deviation.len() - length..],
+    );
+    // Sums that do not wait for each other.
+    let (mut spread, mut drift) = ([0.0; SUMS], [0.0; SUMS]);
+    let steps = mean.rchunks(SUMS).zip(deviation.rchunks(SUMS));
+    for (kernel, (mean, deviation)) in kernel[..length].chunks(SUMS).zip(steps) {
+        let steps = mean.iter().rev().zip(deviation.iter().rev());
+        let sums = spread.iter_mut().zip(&mut drift);
+        for ((k, (m, s)), (spread, drift)) in kernel.iter().zip(steps).zip(sums) {
+            *spread += k.abs() * s;
+            *drift += k * m;
+        }
+    }
+    Psi {
+        spread: spread.iter().sum(),
+        drift: drift.iter().sum(),
+    }
+}
+
+/// ψ and its gradient by the kernel, sign(k_i) s_{L−1−i} + sign(drift) m_{L−1−i}; the sign of zero
+/// is zero.
+pub fn psi_gradient(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (Psi, Vec<f64>) {
+    let psi = psi(kernel, mean, deviation);
+    let tilt = sign(psi.drift);
+    let steps = mean.iter().rev().zip(deviation.iter().rev());
+    let slopes = kernel.iter().zip(steps);
+    let slopes = slopes.map(|(&k, (m, s))| sign(k) * s + tilt * m).collect();
+    (psi, slopes)
+}
+
+fn sign(value: f64) -> f64 {
+    if value == 0.0 { 0.0 } else { value.signum() }
+}
+
+/// ‖k‖₁²: τ of an input with mean 0 and variance 1, which the papers compare with as the filter
+/// norm.
+pub fn filter_norm(kernel: &[f64]) -> f64 {
+    kernel.iter().map(|k| k.abs()).sum::<f64>().powi(2)
+}
+
+/// The measure of one layer.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct LayerMeasure {
+    /// ψ of each channel.
+    pub psi: Vec<f64>,
+    /// The mean of ψ².
+    pub tau: f64,
+    /// Sequences behind the statistics.
+    pub sequences: usize,
+}
+
+impl LayerMeasure {
+    /// τ/√n for n sequences, those of the statistics.
+    pub fn per_root(&self) -> f64 {
+        self.tau / (self.sequences as f64).sqrt()
+    }
+}
+
+/// The measure of a layer from the systems of its channels. Channels run in parallel. Cost
+/// O(N L) for each channel. Of a bidirectional layer these are the forward systems: at the last
+/// step nothing comes from later ones.
+///
+/// # Errors
+/// [`MeasureError::Channels`]; [`MeasureError::Channel`].
+pub fn layer_measure(
+    systems: &[DiagonalSystem],
+    statistics: &StepStatistics,
+) -> Result<LayerMeasure, MeasureError> {
+    let (length, found) = statistics.mean.shape();
+    if found != systems.len() || found == 0 {
+        let expected = systems.len();
+        return Err(MeasureError::Channels { found, expected });
+    }
+    let channel = |(h, system): (usize, &DiagonalSystem)| {
+        let fault = |source| MeasureError::Channel { channel: h, source };
+        let mut kernel = system.kernel(length).map_err(fault)?;
+        if let Some(first) = kernel.first_mut() {
+            *first += system.feedthrough()[(0, 0)];
+        }
+        let column = |matrix: &DMatrix<f64>| matrix.column(h).iter().copied().collect::<Vec<_>>();
+        let (mean, deviation) = (column(&statistics.mean), column(&statistics.deviation));
+        Ok(psi(&kernel, &mean, &deviation).value())
+    };
+    let psi: Vec<f64> = systems
+        .par_iter()
+        .enumerate()
+        .map(channel)
+        .collect::<Result<_, _>>()?;
+    let tau = psi.iter().map(|psi| psi * psi).sum::<f64>() / psi.len() as f64;
+    Ok(LayerMeasure {
+        psi,
+        tau,
+        sequences: statistics.sequences,
+    })
+}
