@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::shared;
 use hankelite::calibrate::{
     CalibrateError, Calibrated, Calibration, Importance, Prepared, Settings, Size, WeightChoice,
-    heard, input_statistics,
+    input_statistics, layer_inputs,
 };
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::Allocation;
@@ -158,7 +158,7 @@ fn statistics_are_sums_over_what_is_heard() {
         let statistics = input_statistics(&network, &sequences).unwrap();
         assert_eq!(statistics.len(), 2);
         for (layer, statistics) in statistics.iter().enumerate() {
-            let inputs = heard(&network, &sequences, layer).unwrap();
+            let inputs = layer_inputs(&network, &sequences, layer).unwrap();
             assert_eq!((statistics.sequences(), statistics.length()), (45, LENGTH));
             for (h, input) in inputs.iter().enumerate() {
                 assert_eq!(input.shape(), (45, LENGTH));
@@ -241,7 +241,7 @@ fn slopes_are_differences_of_the_logits() {
         let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
         let felt = network.slopes(sequence, &combination).unwrap();
         for (layer, felt) in felt.iter().enumerate() {
-            let inputs = heard(&network, &[sequence], layer).unwrap();
+            let inputs = layer_inputs(&network, &[sequence], layer).unwrap();
             for (h, input) in inputs.iter().enumerate() {
                 let (u, j) = (felt.heard.column(h), felt.slope.column(h));
                 assert_eq!(u.transpose(), input.row(0));

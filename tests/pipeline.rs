@@ -237,7 +237,10 @@ fn orders_out_of_range_are_refused() {
     assert!(
         matches!(
             error,
-            CompressError::Plan(PlanError::Order { asked: 7, most: 6 })
+            CompressError::Plan(PlanError::Order {
+                requested: 7,
+                most: 6
+            })
         ),
         "{error}"
     );

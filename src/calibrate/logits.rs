@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::{CalibrateError, Calibration, Prepared};
-use crate::compress::{HeardChannel, HeardLayer};
+use crate::compress::{CalibratedChannel, CalibratedLayer};
 use crate::infer::{Network, Path as InferPath, combination};
 use crate::model::{Model, Sequence};
 
@@ -118,7 +118,7 @@ struct Place<'a> {
     layer: usize,
     channel: usize,
     first: usize,
-    heard: &'a HeardChannel,
+    heard: &'a CalibratedChannel,
     /// I L n.
     importance: f64,
 }
@@ -127,7 +127,7 @@ struct Place<'a> {
 /// table of slopes would be too large.
 pub(super) fn fit_logits(
     prepared: &Prepared<'_>,
-    layers: &[HeardLayer],
+    layers: &[CalibratedLayer],
     start: &Model,
 ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
     let pooled = start.head.as_ref().and_then(|head| head.pooling).is_some();
@@ -178,7 +178,7 @@ pub(super) fn fit_logits(
 /// The channels that hear and are felt, with the number of all their parameters.
 fn places<'a>(
     calibration: &Calibration,
-    layers: &'a [HeardLayer],
+    layers: &'a [CalibratedLayer],
     model: &Model,
     sequences: usize,
 ) -> (Vec<Place<'a>>, usize) {

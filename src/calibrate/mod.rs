@@ -22,7 +22,7 @@ pub use logits::LogitFit;
 pub use prepared::{Calibrated, Choice, Prepared};
 pub use rescale::{Rescale, Rescaled, rescale};
 pub use settings::{Importance, Settings, Size, WeightChoice};
-pub use statistics::{heard, input_statistics};
+pub use statistics::{input_statistics, layer_inputs};
 pub use steps::step_statistics;
 
 use crate::compress::CompressError;

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::{
-    CalibrateError, Calibration, Importance, LogitFit, Settings, Size, WeightChoice, heard,
+    CalibrateError, Calibration, Importance, LogitFit, Settings, Size, WeightChoice, layer_inputs,
 };
-use crate::compress::{Allocation, ErrorCurve, HeardLayer, LayerRecord, allocate};
+use crate::compress::{Allocation, CalibratedLayer, ErrorCurve, LayerRecord, allocate};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Model, Sequence};
 
@@ -28,7 +28,7 @@ pub struct Prepared<'a> {
     pub(super) model: &'a Model,
     pub(super) calibration: &'a Calibration,
     pub(super) sequences: &'a [Sequence<'a>],
-    pub(super) layers: Vec<HeardLayer>,
+    pub(super) layers: Vec<CalibratedLayer>,
     curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
     pub(super) logits: Vec<Vec<f64>>,
     moments: bool,
@@ -73,7 +73,7 @@ pub struct Choice {
     /// to theirs. Absent without sequences.
     pub logit_change: Option<f64>,
     /// Whether layers were reduced again for what they hear in the reduced network. Absent when
-    /// that was not asked for.
+    /// that was not requested.
     pub sequential: Option<bool>,
     /// How all channels together were fitted to the logits. Absent when they were not.
     pub fit: Option<LogitFit>,
@@ -129,10 +129,10 @@ impl<'a> Prepared<'a> {
             let statistics = &calibration.layers()[index].statistics;
             let layer = match (&network, moments) {
                 (Some(network), true) => {
-                    let inputs = heard(network, sequences, index)?;
-                    HeardLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
+                    let inputs = layer_inputs(network, sequences, index)?;
+                    CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
                 }
-                _ => HeardLayer::new(block, |h| statistics.weight(h))?,
+                _ => CalibratedLayer::new(block, |h| statistics.weight(h))?,
             };
             layers.push(layer);
         }
@@ -183,7 +183,7 @@ impl<'a> Prepared<'a> {
     /// Fits all channels together to the logits, where there are sequences and pooled logits.
     fn fit(
         &self,
-        layers: &[HeardLayer],
+        layers: &[CalibratedLayer],
         trial: &mut Trial,
     ) -> Result<Option<LogitFit>, CalibrateError> {
         let Some((model, fit)) = fit_logits(self, layers, &trial.model)? else {
@@ -200,7 +200,7 @@ impl<'a> Prepared<'a> {
     fn records(
         &self,
         settings: &Settings,
-        layers: &[HeardLayer],
+        layers: &[CalibratedLayer],
         trial: &Trial,
     ) -> Result<Vec<LayerRecord>, CalibrateError> {
         let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
@@ -409,7 +409,7 @@ impl<'a> Prepared<'a> {
         &self,
         settings: &Settings,
         trial: &mut Trial,
-    ) -> Result<Option<Vec<HeardLayer>>, CalibrateError> {
+    ) -> Result<Option<Vec<CalibratedLayer>>, CalibrateError> {
         if self.sequences.is_empty() {
             let what = "--sequential needs the calibration sequences, not only their statistics";
             return Err(CalibrateError::Weight(what.to_string()));
@@ -419,9 +419,9 @@ impl<'a> Prepared<'a> {
         let mut layers = Vec::with_capacity(self.layers.len());
         for (index, orders) in trial.orders.iter().enumerate() {
             let network = Network::new(&model, length, InferPath::Fft)?;
-            let inputs = heard(&network, self.sequences, index)?;
+            let inputs = layer_inputs(&network, self.sequences, index)?;
             let full = &self.model.blocks[index];
-            let layer = HeardLayer::new(full, |h| match self.moments {
+            let layer = CalibratedLayer::new(full, |h| match self.moments {
                 true => InputWeight::moments(&inputs[h]),
                 false => InputWeight::of_sequences(&inputs[h]),
             })?;

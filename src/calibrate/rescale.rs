@@ -4,7 +4,7 @@ use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::{CalibrateError, heard};
+use crate::calibrate::{CalibrateError, layer_inputs};
 use crate::infer::{Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};
@@ -115,7 +115,7 @@ fn measure(
     (length, sequences): (usize, &[Sequence<'_>]),
 ) -> Result<f64, CalibrateError> {
     let network = Network::new(model, length, InferPath::Fft)?;
-    let heard: Vec<DMatrix<f64>> = heard(&network, sequences, layer)?;
+    let heard: Vec<DMatrix<f64>> = layer_inputs(&network, sequences, layer)?;
     let fault = |source| CalibrateError::Measure { layer, source };
     let statistics = StepStatistics::of(&heard).map_err(fault)?;
     let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;

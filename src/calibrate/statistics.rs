@@ -41,7 +41,7 @@ pub(super) fn gathered<T: Gather>(
             let mut sums = empty();
             for (i, &sequence) in members.iter().enumerate() {
                 let index = (part * GROUPS_HELD + group) * GROUP + i;
-                let heard = network.listen(sequence, blocks.len(), |layer, heard, steps| {
+                let heard = network.visit_inputs(sequence, blocks.len(), |layer, heard, steps| {
                     sums[layer].add(heard, steps);
                 });
                 heard.map_err(|source| InferError::Sequence {
@@ -122,7 +122,7 @@ impl Sums {
 ///
 /// # Errors
 /// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
-pub fn heard(
+pub fn layer_inputs(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
     layer: usize,
@@ -133,7 +133,7 @@ pub fn heard(
     let numbered = sequences.par_iter().enumerate();
     let inputs = numbered.map(|(index, &sequence)| {
         let mut kept = DMatrix::zeros(0, 0);
-        let run = network.listen(sequence, layer, |at, heard, _| {
+        let run = network.visit_inputs(sequence, layer, |at, heard, _| {
             if at == layer {
                 kept = heard.clone();
             }

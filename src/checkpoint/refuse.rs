@@ -73,7 +73,7 @@ const OTHERS: [Mark; 3] = [
 ];
 
 /// An error when a name bears the mark of a model that is known and not taken. S4 layers that are
-/// not diagonal are taken where that is asked for.
+/// not diagonal are taken where that is requested.
 pub(super) fn refuse_known<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
     diagonalise: bool,

@@ -66,8 +66,8 @@ impl Cutter {
 
     /// The largest balanced order whose diagonal form is stable and fits into `slots` stored
     /// states: a pair takes one, and a real pole takes one too.
-    pub(super) fn fit(&self, asked: usize, slots: usize) -> Result<Reduced, ControlError> {
-        let mut states = asked;
+    pub(super) fn fit(&self, requested: usize, slots: usize) -> Result<Reduced, ControlError> {
+        let mut states = requested;
         let mut lowered = false;
         loop {
             let mut reduced = self.cut(states)?;

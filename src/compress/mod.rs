@@ -1,9 +1,9 @@
 //! From a model to a smaller model: choose orders, reduce every channel, keep a record.
 
 mod allocate;
+mod calibrated;
 mod cut;
 mod distance;
-mod heard;
 mod inspect;
 mod plan;
 mod record;
@@ -11,9 +11,9 @@ mod reduce;
 mod share;
 
 pub use allocate::{Allocation, allocate};
+pub use calibrated::{CalibratedChannel, CalibratedLayer, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;
-pub use heard::{ErrorCurve, HeardChannel, HeardLayer};
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_layer};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};

@@ -98,10 +98,10 @@ pub struct Plan {
 #[non_exhaustive]
 pub enum PlanError {
     /// An order of zero, or above what every layer has.
-    #[error("the order is {asked}, expected {}", order_range(*most))]
+    #[error("the order is {requested}, expected {}", order_range(*most))]
     Order {
-        /// The order asked for.
-        asked: usize,
+        /// The order requested.
+        requested: usize,
         /// The largest order of any layer.
         most: usize,
     },
@@ -135,7 +135,12 @@ impl Plan {
     /// [`PlanError`] for a rule whose number is out of range.
     pub fn new(rule: Rule) -> Result<Self, PlanError> {
         match rule {
-            Rule::Order(0) => return Err(PlanError::Order { asked: 0, most: 0 }),
+            Rule::Order(0) => {
+                return Err(PlanError::Order {
+                    requested: 0,
+                    most: 0,
+                });
+            }
             Rule::Energy(found) if !(found > 0.0 && found <= 1.0) => {
                 return Err(PlanError::Energy { found });
             }
@@ -173,7 +178,7 @@ impl Plan {
             .unwrap_or(0);
         let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
         match self.rule {
-            Rule::Order(asked) if asked > most => Err(PlanError::Order { asked, most }),
+            Rule::Order(requested) if requested > most => Err(PlanError::Order { requested, most }),
             Rule::Energy(_) | Rule::Tolerance(_) if modal => Err(PlanError::ModalNeedsOrder),
             _ if self.share_poles && (self.method != Method::Balanced || self.unstable) => {
                 Err(PlanError::SharedNeedsBalanced)

@@ -42,7 +42,7 @@ pub struct ChannelRecord {
     pub condition: f64,
     /// What calibration measured. Absent without calibration.
     pub weighted: Option<WeightedRecord>,
-    /// What a person should know: a lower order than asked for, a tie, a channel kept whole.
+    /// What a person should know: a lower order than requested, a tie, a channel kept whole.
     pub notes: Vec<String>,
 }
 

@@ -343,13 +343,13 @@ fn balanced(
     let base = in_time_base(system, plan.time)?;
     let cutter = Cutter::new(&base, plan.method, realisation, plan.kernel_length)?;
     let hankel = cutter.hankel();
-    let (asked, slots) = match plan.rule() {
+    let (requested, slots) = match plan.rule() {
         Rule::Order(order) if realisation == Realisation::Real => (2 * order, order),
         Rule::Order(order) => (order, order),
         Rule::Energy(share) => (hankel.order_for_energy(share), system.order()),
         Rule::Tolerance(tolerance) => (hankel.order_for_tolerance(tolerance), system.order()),
     };
-    let reduced = cutter.fit(asked, slots)?;
+    let reduced = cutter.fit(requested, slots)?;
     if plan.rule() != Rule::Order(slots) && reduced.system.order() >= system.order() {
         return Ok(whole(
             system,
@@ -357,7 +357,7 @@ fn balanced(
         ));
     }
     let mut candidate = Candidate {
-        notes: notes(&cutter, &reduced, asked, slots),
+        notes: notes(&cutter, &reduced, requested, slots),
         states: Some(reduced.order),
         realisation: Some(realisation),
         discarded: Some(hankel.discarded(reduced.order)),
@@ -390,10 +390,10 @@ fn balanced(
     Ok(candidate)
 }
 
-fn notes(cutter: &Cutter, reduced: &Reduced, asked: usize, slots: usize) -> Vec<String> {
+fn notes(cutter: &Cutter, reduced: &Reduced, requested: usize, slots: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let rank = cutter.hankel().numerical_rank();
-    let possible = asked.min(cutter.hankel().values().len());
+    let possible = requested.min(cutter.hankel().values().len());
     if rank < possible {
         notes.push(format!(
             "only {rank} of {possible} states stand above rounding"
@@ -406,7 +406,7 @@ fn notes(cutter: &Cutter, reduced: &Reduced, asked: usize, slots: usize) -> Vec<
         ));
     }
     let short = reduced.system.order() < slots && !reduced.lowered;
-    if short && rank >= possible && reduced.order < asked {
+    if short && rank >= possible && reduced.order < requested {
         notes.push(format!(
             "{} of {slots} stored states are used: of the next larger truncation too many poles are \
              real, and each takes a stored state of its own",

@@ -160,13 +160,13 @@ fn truncated(joint: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlEr
         plan.kernel_length,
     )?;
     let hankel = cutter.hankel();
-    let (asked, slots) = match plan.rule() {
+    let (requested, slots) = match plan.rule() {
         Rule::Order(order) if order >= joint.order() => return Ok(whole(joint, None)),
         Rule::Order(order) => (2 * order, order),
         Rule::Energy(share) => (hankel.order_for_energy(share), joint.order()),
         Rule::Tolerance(tolerance) => (hankel.order_for_tolerance(tolerance), joint.order()),
     };
-    let reduced = cutter.fit(asked, slots)?;
+    let reduced = cutter.fit(requested, slots)?;
     Ok(Candidate {
         states: Some(reduced.order),
         realisation: Some(Realisation::Real),

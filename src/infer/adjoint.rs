@@ -12,7 +12,7 @@ use crate::model::{Pooling, Sequence};
 
 /// What one layer heard, and how the chosen combination of logits feels its output.
 #[derive(Debug, Clone)]
-pub struct Felt {
+pub struct OutputGradients {
     /// u, L × H: what the channels convolve.
     pub heard: DMatrix<f64>,
     /// J, L × H: the derivative by the channels' output y = k ∗ u + D u.
@@ -29,12 +29,12 @@ impl Network<'_> {
         &self,
         sequence: Sequence<'_>,
         combination: &[f64],
-    ) -> Result<Vec<Felt>, InferError> {
+    ) -> Result<Vec<OutputGradients>, InferError> {
         let mut felt = Vec::with_capacity(self.layers.len());
         let combination = combination.to_vec();
         self.feel(sequence, &[combination], |_, heard, mut slopes| {
             let slope = slopes.swap_remove(0);
-            felt.push(Felt { heard, slope });
+            felt.push(OutputGradients { heard, slope });
         })?;
         felt.reverse();
         Ok(felt)
@@ -89,7 +89,7 @@ impl Network<'_> {
         steps: usize,
         combination: &[f64],
     ) -> DMatrix<f64> {
-        let head = self.model.head.as_ref().expect("new() asked for a head");
+        let head = self.model.head.as_ref().expect("new() requested a head");
         let weight = head.linear.weight.as_ref();
         let pooled = weight * nalgebra::DVector::from_column_slice(combination);
         let mut slope = DMatrix::zeros(length, channels);

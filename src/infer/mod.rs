@@ -9,7 +9,7 @@ mod mimo;
 mod score;
 
 pub(crate) use adjoint::combination;
-pub use adjoint::{Felt, importance};
+pub use adjoint::{OutputGradients, importance};
 use hankelite_control::{Convolver, StatisticsError, SystemError};
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
@@ -168,7 +168,7 @@ impl<'a> Network<'a> {
 
     /// The logits from the last layer's output, of which so many steps are no padding.
     fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
-        let head = self.model.head.as_ref().expect("new() asked for a head");
+        let head = self.model.head.as_ref().expect("new() requested a head");
         let x = match &self.model.final_norm {
             Some(norm) => normalised(norm, x),
             None => x,
@@ -187,7 +187,7 @@ impl<'a> Network<'a> {
     /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
     /// the normalisation where that comes first; then the steps that are no padding. Ends with
     /// layer `last`.
-    pub(crate) fn listen(
+    pub(crate) fn visit_inputs(
         &self,
         sequence: Sequence<'_>,
         last: usize,
@@ -225,7 +225,7 @@ impl<'a> Network<'a> {
             .model
             .encoder
             .as_ref()
-            .expect("new() asked for an encoder");
+            .expect("new() requested an encoder");
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.nrows();

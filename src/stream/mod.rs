@@ -92,10 +92,10 @@ pub enum StreamError {
     /// No streams, or more than there is memory for.
     #[error("{streams} streams at once, expected 1 to {}", u16::MAX)]
     Streams {
-        /// The number asked for.
+        /// The number requested.
         streams: usize,
     },
-    /// A system without the numbers that are asked for.
+    /// A system without the numbers that are requested.
     #[error(transparent)]
     System(#[from] SystemError),
     /// An image or an input that does not do.

@@ -2,7 +2,7 @@
 //!
 //! [`Archive::open`] reads what the file says about its tensors and leaves
 //! their bytes where they are; [`Archive::tensor`] fetches one. So memory is
-//! bounded by the largest tensor asked for. [`Archive::write`] copies the file
+//! bounded by the largest tensor requested. [`Archive::write`] copies the file
 //! with some tensors replaced, into any container.
 
 use std::borrow::Cow;

@@ -369,7 +369,7 @@ pub enum ArchiveError {
     NoSuchTensor {
         /// The file.
         path: PathBuf,
-        /// The name asked for.
+        /// The name requested.
         tensor: String,
     },
     /// The bytes of a tensor do not fill its shape.

@@ -70,7 +70,7 @@ pub enum PickleError {
     Memo {
         /// Where the reference stands.
         offset: usize,
-        /// The entry asked for.
+        /// The entry requested.
         index: usize,
     },
     /// Text that is not UTF-8, or not of the form the instruction asks for.
@@ -144,7 +144,7 @@ pub(super) struct Dict {
     pub(super) attributes: Option<Id>,
 }
 
-/// A call that was asked for and not made.
+/// A call that was requested and not made.
 #[derive(Debug)]
 pub(super) struct Call {
     /// Module and name, joined by a dot.

@@ -1,7 +1,7 @@
 //! Checkpoints in the safetensors container.
 //!
 //! The header is read and checked when the file is opened; the bytes of a
-//! tensor are read when they are asked for. The header is also written here and
+//! tensor are read when they are requested. The header is also written here and
 //! not by the `safetensors` crate: the crate keeps `__metadata__` in a hash map,
 //! so two runs would give two different files, and it wants all tensors at once.
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The headers of all files are read and checked when the index is opened; the bytes of a tensor
-//! are read when they are asked for.
+//! are read when they are requested.
 
 pub(super) mod writer;
 

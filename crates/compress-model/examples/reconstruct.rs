@@ -279,7 +279,7 @@ fn baseline(
     let architecture = BaselineArchitecture {
         layer,
         hidden: sizes.hidden,
-        // Attention has one layer at any depth asked for.
+        // Attention has one layer at any depth requested.
         layers: match layer {
             BaselineKind::Transformer => 1,
             _ => sizes.layers,

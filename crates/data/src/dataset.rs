@@ -233,7 +233,7 @@ impl Dataset {
     /// Sequence `index` with its padding.
     ///
     /// Texts are kept packed; the first call unpacks all of them, at 4 bytes a step.
-    /// [`Dataset::batch`] unpacks only what it is asked for.
+    /// [`Dataset::batch`] unpacks only what it is requested.
     ///
     /// # Panics
     /// If `index` is not below [`Dataset::len`].
@@ -346,9 +346,9 @@ impl Dataset {
         Ok((self.select(&stay), self.select(&held)))
     }
 
-    fn check(&self, asked: usize, most: usize) -> Result<(), DataError> {
-        if asked == 0 || asked > most {
-            return Err(DataError::Subset { asked, most });
+    fn check(&self, requested: usize, most: usize) -> Result<(), DataError> {
+        if requested == 0 || requested > most {
+            return Err(DataError::Subset { requested, most });
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ pub enum DataError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A folder without the files that were asked for.
+    /// A folder without the files that were requested.
     #[error("{}: no file `{expected}` here", folder.display())]
     NoFile {
         /// The folder.
@@ -55,7 +55,7 @@ pub enum DataError {
         /// What the decoder said.
         source: hound::Error,
     },
-    /// A split asked of data that have none.
+    /// A split requested of data that have none.
     #[error("{} is one set of sequences and has no splits", path.display())]
     NoSplits {
         /// The file.
@@ -66,7 +66,7 @@ pub enum DataError {
     NoPart {
         /// The source.
         data: String,
-        /// The part asked for.
+        /// The part requested.
         part: Split,
         /// The parts there are.
         parts: String,
@@ -90,29 +90,29 @@ pub enum DataError {
         step: usize,
     },
     /// A generator that finds too few sequences that keep its rules.
-    #[error("{data}: {found} different sequences in {draws} draws, expected {asked}")]
+    #[error("{data}: {found} different sequences in {draws} draws, expected {requested}")]
     TooFew {
         /// The source.
         data: String,
         /// Sequences found.
         found: usize,
-        /// Sequences asked for.
-        asked: usize,
+        /// Sequences requested.
+        requested: usize,
         /// Draws after which it gave up.
         draws: usize,
     },
     /// A subset larger than the set, or empty.
-    #[error("{asked} sequences asked for, expected 1 to {most}")]
+    #[error("{requested} sequences requested, expected 1 to {most}")]
     Subset {
-        /// Sequences asked for.
-        asked: usize,
+        /// Sequences requested.
+        requested: usize,
         /// What can be given.
         most: usize,
     },
     /// A batch of no sequence, or of more than there are.
     #[error("a batch of {size}, expected 1 to {most}, the number of sequences")]
     BatchSize {
-        /// Size asked for.
+        /// Size requested.
         size: usize,
         /// Sequences there are.
         most: usize,

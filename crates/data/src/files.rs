@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) path: PathBuf,
     /// Its name without folders.
     pub(super) name: String,
-    /// Its first bytes, as many as were asked for.
+    /// Its first bytes, as many as were requested.
     pub(super) bytes: Vec<u8>,
 }
 

@@ -14,7 +14,7 @@ use crate::{DataError, Dataset, Split};
 
 /// More than 100 times the longest recording.
 const FILE_MAX: usize = 1 << 22;
-/// How far the rate that is reached may be from the one asked for.
+/// How far the rate that is reached may be from the one requested.
 const RATE_TOLERANCE: f64 = 0.02;
 /// Keeps the division by the loudness finite for silence; in units of the samples.
 const SILENCE: f64 = 1e-6;

@@ -102,11 +102,11 @@ impl ListOps {
 
     /// As many different trees as the part asks for, in the order of their streams.
     fn distinct(&self, split: Split) -> Result<Vec<Vec<u16>>, DataError> {
-        let asked = self.sizes.of(split);
+        let requested = self.sizes.of(split);
         let (mut rows, mut seen) = (Vec::new(), HashSet::new());
         let mut draws = 0;
-        while rows.len() < asked {
-            let block = (asked - rows.len()).clamp(64, 4096).min(64 + draws);
+        while rows.len() < requested {
+            let block = (requested - rows.len()).clamp(64, 4096).min(64 + draws);
             let trees = (draws..draws + block).into_par_iter();
             let trees: Vec<_> = trees
                 .map(|index| self.accepted(split, &mut self.sizes.draw(split, index)))
@@ -114,17 +114,17 @@ impl ListOps {
             draws += block;
             let before = rows.len();
             for tree in trees.into_iter().flatten() {
-                if rows.len() < asked && seen.insert(fingerprint(&tree)) {
+                if rows.len() < requested && seen.insert(fingerprint(&tree)) {
                     rows.push(tree);
                 }
             }
             // A block that brings next to nothing new says that the rules leave too few trees.
-            if rows.len() < asked && (rows.len() - before) * 100 < block {
+            if rows.len() < requested && (rows.len() - before) * 100 < block {
                 let (data, found) = (self.to_string(), rows.len());
                 return Err(DataError::TooFew {
                     data,
                     found,
-                    asked,
+                    requested,
                     draws,
                 });
             }

@@ -1,4 +1,4 @@
-//! Samples of a WAV file, read as they are asked for.
+//! Samples of a WAV file, read as they are requested.
 
 use std::fs::File;
 use std::io::BufReader;

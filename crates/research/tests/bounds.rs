@@ -2,7 +2,7 @@
 //! bounds: figures of an independent script, and the paper's own cross-checks.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use hankelite::calibrate::{Rescale, heard, rescale, step_statistics};
+use hankelite::calibrate::{Rescale, layer_inputs, rescale, step_statistics};
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Plan, Rule, reduce};
 use hankelite::infer::{Network, Path as Run};
@@ -208,7 +208,7 @@ fn statistics_of_many_are_those_of_all_at_once() {
     let network = Network::new(&model, 48, Run::Fft).unwrap();
     let found = step_statistics(&network, &sequences).unwrap();
     for (layer, found) in found.iter().enumerate() {
-        let kept = heard(&network, &sequences, layer).unwrap();
+        let kept = layer_inputs(&network, &sequences, layer).unwrap();
         let expected = StepStatistics::of(&kept).unwrap();
         assert_eq!(found.sequences(), 9);
         assert!((found.mean() - expected.mean()).amax() < 1e-12);

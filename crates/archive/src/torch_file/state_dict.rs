@@ -57,7 +57,7 @@ const OTHER_TYPES: [&str; 12] = [
 ];
 
 /// Names that stand beside weights in ordinary files. They are kept as records
-/// of what was asked for, and what they make up is left out when writing.
+/// of what was requested, and what they make up is left out when writing.
 const INERT: [&str; 48] = [
     "torch.Size",
     "torch.device",

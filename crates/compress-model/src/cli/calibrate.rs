@@ -7,7 +7,7 @@ use clap::Args;
 use hankelite_archive::check_destination;
 use serde::Serialize;
 
-use crate::cli::calibration::{Heard, Sequences, source_path};
+use crate::cli::calibration::{CalibrationData, Sequences, source_path};
 use crate::cli::common::{Declarations, Input, open, short};
 use crate::cli::printer::Printer;
 
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     inputs.extend(source.as_deref());
     check_destination(&arguments.output, &inputs)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let heard = Heard::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
+    let heard = CalibrationData::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
     let calibration = &heard.calibration;
     calibration.write(&arguments.output)?;
     let document = Document {

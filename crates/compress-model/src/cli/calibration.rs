@@ -150,7 +150,7 @@ impl Ways {
         settings.sequential = self.sequential;
     }
 
-    /// Whether every channel is asked to keep the same order.
+    /// Whether every channel is requested to keep the same order.
     pub(super) fn uniform(&self) -> bool {
         self.allocate == Some(Allocate::Uniform)
     }
@@ -212,12 +212,12 @@ impl Ways {
 }
 
 /// Statistics of what a model hears, and the sequences where they are at hand.
-pub(super) struct Heard {
+pub(super) struct CalibrationData {
     pub(super) calibration: Calibration,
     data: Option<Dataset>,
 }
 
-impl Heard {
+impl CalibrationData {
     /// From a data source, or from a file that `calibrate` wrote.
     pub(super) fn open(
         source: &str,
@@ -258,7 +258,7 @@ impl Heard {
 /// Balances the channels of a checkpoint for what they hear, with a spinner.
 pub(super) fn prepare<'a>(
     checkpoint: &'a Checkpoint,
-    heard: &'a Heard,
+    heard: &'a CalibrationData,
     listed: &'a [Sequence<'a>],
     ways: &Ways,
     printer: &Printer,
@@ -275,12 +275,12 @@ fn read(
     sequences: &Sequences,
     printer: &Printer,
 ) -> anyhow::Result<(Dataset, String)> {
-    let asked = sequences.calibration_split.map(|part| match part {
+    let requested = sequences.calibration_split.map(|part| match part {
         Part::Train => Split::Train,
         Part::Validation => Split::Validation,
         Part::Test => Split::Test,
     });
-    let split = asked.or_else(|| {
+    let split = requested.or_else(|| {
         source
             .splits()
             .contains(&Split::Train)
@@ -295,7 +295,7 @@ fn read(
     );
     if count < sequences.count {
         let text = format!(
-            "{source} has {count} sequences, {} were asked for",
+            "{source} has {count} sequences, {} were requested",
             sequences.count
         );
         printer.note("note", &text);

@@ -17,7 +17,7 @@ use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-use crate::cli::calibration::{Heard, Ways, check_picture, prepare};
+use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open};
 use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
@@ -68,7 +68,7 @@ pub(super) struct Arguments {
 enum Contender {
     Plain(Method, TimeBase, RealisationChoice),
     /// With whether all channels are fitted to the logits together.
-    Heard(Refinement, Allocation, bool),
+    CalibrationData(Refinement, Allocation, bool),
 }
 
 const CONTENDERS: [(&str, Contender); 12] = [
@@ -118,27 +118,27 @@ const CONTENDERS: [(&str, Contender); 12] = [
     ),
     (
         "calibrated truncation",
-        Contender::Heard(Refinement::None, Allocation::Uniform, false),
+        Contender::CalibrationData(Refinement::None, Allocation::Uniform, false),
     ),
     (
         "calibrated, residues refined",
-        Contender::Heard(Refinement::Residues, Allocation::Uniform, false),
+        Contender::CalibrationData(Refinement::Residues, Allocation::Uniform, false),
     ),
     (
         "calibrated, refined",
-        Contender::Heard(Refinement::Full, Allocation::Uniform, false),
+        Contender::CalibrationData(Refinement::Full, Allocation::Uniform, false),
     ),
     (
         "calibrated, refined, fitted to the logits",
-        Contender::Heard(Refinement::Full, Allocation::Uniform, true),
+        Contender::CalibrationData(Refinement::Full, Allocation::Uniform, true),
     ),
     (
         "calibrated, refined, shared among channels",
-        Contender::Heard(Refinement::Full, Allocation::Channel, false),
+        Contender::CalibrationData(Refinement::Full, Allocation::Channel, false),
     ),
     (
         "calibrated, refined, shared, fitted to the logits",
-        Contender::Heard(Refinement::Full, Allocation::Channel, true),
+        Contender::CalibrationData(Refinement::Full, Allocation::Channel, true),
     ),
 ];
 
@@ -181,7 +181,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
-    let heard = Heard::open(
+    let heard = CalibrationData::open(
         &arguments.calibrate,
         arguments.ways.sequences(),
         &checkpoint,
@@ -303,7 +303,7 @@ impl Trial<'_> {
                 let compressed = reduce(&self.checkpoint.model, &plan)?;
                 Ok((compressed.model, compressed.records))
             }
-            Contender::Heard(refinement, allocation, fit_logits) => {
+            Contender::CalibrationData(refinement, allocation, fit_logits) => {
                 let mut settings = Settings::new(Size::Order(order));
                 self.ways.apply(&mut settings);
                 settings.refinement = refinement;

@@ -176,7 +176,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
-/// The parts asked for: all, or the one of `--split`.
+/// The parts requested: all, or the one of `--split`.
 fn splits(arguments: &Arguments) -> anyhow::Result<Vec<Option<Split>>> {
     let all = arguments.source.splits();
     Ok(match arguments.split {

@@ -140,7 +140,7 @@ enum Command {
     Stream(stream::Arguments),
     /// Time a step, beside the time that reading its bytes takes.
     Bench(bench::Arguments),
-    /// Write the image that a device runs, with bf16 or int8 maps where asked.
+    /// Write the image that a device runs, with bf16 or int8 maps where requested.
     Pack(pack::Arguments),
     /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
     Bounds(bounds::Arguments),

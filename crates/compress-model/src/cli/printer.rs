@@ -12,7 +12,7 @@ use crate::cli::{Colour, Format, Global};
 /// Columns that a picture takes when stdout is no terminal.
 const WIDTH: usize = 64;
 
-/// Prints data to stdout and talk to stderr, as the user asked.
+/// Prints data to stdout and talk to stderr, as the user requested.
 pub(super) struct Printer {
     json: bool,
     quiet: bool,
@@ -46,7 +46,7 @@ impl Printer {
         out(&text)
     }
 
-    /// A line for a person on stdout; nothing when JSON was asked for.
+    /// A line for a person on stdout; nothing when JSON was requested.
     pub(super) fn line(&self, text: &str) -> anyhow::Result<()> {
         if self.json { Ok(()) } else { out(text) }
     }

@@ -17,7 +17,7 @@ use hankelite_archive::{Container, check_destination};
 use hankelite_data::Source;
 use serde::Serialize;
 
-use crate::cli::calibration::{Heard, Ways, prepare};
+use crate::cli::calibration::{CalibrationData, Ways, prepare};
 use crate::cli::common::{Declarations, Input, grouped, open, short};
 use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::inspect::Time;
@@ -292,7 +292,7 @@ fn calibrated(
     arguments.ways.apply(&mut settings);
     settings.kernel_length = checkpoint.declared().length;
     let ways = &arguments.ways;
-    let heard = Heard::open(source, ways.sequences(), checkpoint, printer)?;
+    let heard = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
     let listed = heard.listed();
     let prepared = prepare(checkpoint, &heard, &listed, ways, printer)?;
     let spinner = printer.spinner("reducing");

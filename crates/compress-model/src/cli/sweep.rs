@@ -13,7 +13,7 @@ use hankelite_archive::write_text;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-use crate::cli::calibration::{Heard, Ways, check_picture, prepare};
+use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, grouped, open};
 use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
@@ -107,7 +107,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     };
     let orders = orders(&arguments.orders, &checkpoint)?;
     let ways = &arguments.ways;
-    let heard = Heard::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
+    let heard =
+        CalibrationData::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
     let listed = heard.listed();
     let prepared = prepare(&checkpoint, &heard, &listed, ways, printer)?;
     let full = match &data {
@@ -150,15 +151,15 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&document, printer)
 }
 
-fn orders(asked: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
+fn orders(requested: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
     let blocks = checkpoint.model.blocks.iter();
     let most = blocks.map(|block| block.order()).max().unwrap_or(0) as f64;
-    let mut orders = match asked {
+    let mut orders = match requested {
         [] => {
             let some = ORDERS.iter().copied().filter(|&order| order <= most / 2.0);
             some.collect::<Vec<f64>>()
         }
-        asked => asked.to_vec(),
+        requested => requested.to_vec(),
     };
     if orders.is_empty() {
         orders.push(most);

@@ -131,7 +131,7 @@ pub(super) fn folder(path: &Path, config: &str, resume: bool) -> anyhow::Result<
     })
 }
 
-/// The run was asked to stop before its end.
+/// The run was requested to stop before its end.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped behind step {step}; everything is kept in {}", folder.display())]
 pub(super) struct Interrupted {

@@ -36,7 +36,7 @@ pub(super) enum Form {
 }
 
 /// Factors and singular vectors of as many states as the numerical rank. A block is formed when
-/// it is asked for: of most systems only the leading states are.
+/// it is requested: of most systems only the leading states are.
 #[derive(Debug, Clone)]
 pub(super) struct Projection<T: ComplexField<RealField = f64>> {
     /// F_o.
@@ -64,7 +64,7 @@ pub struct Reduced {
     /// The reduced system in the time base of the full one. A conjugate pair of the real
     /// realisation is one mode; a real pole is one mode too.
     pub system: DiagonalSystem,
-    /// Balanced states kept. Below the asked number when that was above the numerical rank, or
+    /// Balanced states kept. Below the requested number when that was above the numerical rank, or
     /// when rounding would have made a pole unstable.
     pub order: usize,
     /// 2 Σ_{j>order} σ_j.

@@ -150,7 +150,7 @@ pub struct DenseBalanced {
 pub struct DenseReduced {
     /// The reduced system.
     pub system: DenseSystem,
-    /// States kept; below the asked number when that was above the numerical rank.
+    /// States kept; below the requested number when that was above the numerical rank.
     pub order: usize,
     /// 2 Σ_{j>order} σ_j; infinite after weighted or stochastic balancing, for which none is known.
     pub error_bound: f64,

@@ -22,7 +22,7 @@ pub struct HorizonBalanced {
 pub struct HorizonReduced {
     /// The reduced system.
     pub system: DiagonalSystem,
-    /// Balanced states kept; below the asked number when that was above the numerical rank.
+    /// Balanced states kept; below the requested number when that was above the numerical rank.
     pub order: usize,
     /// κ₂ of the eigenvectors that diagonalise the truncated matrix.
     pub condition: f64,

@@ -381,7 +381,7 @@ mod tests {
             let heard = heard(length);
             let weight = InputWeight::moments(&heard).unwrap();
             let Metric::Moments { root, jitter } = &weight.metric else {
-                panic!("moments were asked for");
+                panic!("moments were requested");
             };
             let moment = |i: usize, j: usize| {
                 let rows = heard.row_iter();

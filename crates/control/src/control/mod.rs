@@ -79,10 +79,10 @@ pub enum ControlError {
         expected: f64,
     },
     /// An order of zero, or above the number of modes.
-    #[error("order {asked} is out of range, expected 1 to {most}")]
+    #[error("order {requested} is out of range, expected 1 to {most}")]
     Order {
-        /// The order asked for.
-        asked: usize,
+        /// The order requested.
+        requested: usize,
         /// The number of modes.
         most: usize,
     },

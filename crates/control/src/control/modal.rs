@@ -62,7 +62,7 @@ pub fn modal_truncation(
     let system = system.system();
     if order > scores.len() {
         return Err(ControlError::Order {
-            asked: order,
+            requested: order,
             most: scores.len(),
         });
     }
@@ -147,6 +147,12 @@ mod tests {
     fn an_order_above_the_number_of_modes_is_named() {
         let system = sample(TIMES[0]);
         let error = modal_truncation(system.stable().unwrap(), 4, ModalScore::H2).unwrap_err();
-        assert_eq!(error, ControlError::Order { asked: 4, most: 3 });
+        assert_eq!(
+            error,
+            ControlError::Order {
+                requested: 4,
+                most: 3
+            }
+        );
     }
 }

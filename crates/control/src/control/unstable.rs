@@ -13,7 +13,7 @@ const GROWTH_MAX: f64 = 600.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HorizonMethod {
-    /// Nothing was reduced: the order asked for is that of the system.
+    /// Nothing was reduced: the order requested is that of the system.
     Whole,
     /// Balanced by the Gramians over the horizon.
     FiniteHorizon,
@@ -25,7 +25,7 @@ pub enum HorizonMethod {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct OverHorizon {
-    /// The reduced system, with at most the modes asked for.
+    /// The reduced system, with at most the modes requested.
     pub system: DiagonalSystem,
     /// Which way had the smaller error.
     pub method: HorizonMethod,
@@ -74,7 +74,7 @@ pub fn reduce_over_horizon(
     }
     if order == 0 {
         let most = system.order();
-        return Err(ControlError::Order { asked: 0, most });
+        return Err(ControlError::Order { requested: 0, most });
     }
     let mut best = Best::new(&kernel);
     if order >= system.order() {
@@ -383,7 +383,13 @@ mod tests {
     #[test]
     fn an_order_of_zero_and_an_endless_kernel_are_errors() {
         let error = reduce_over_horizon(&sample(), 0, 10).unwrap_err();
-        assert_eq!(error, ControlError::Order { asked: 0, most: 8 });
+        assert_eq!(
+            error,
+            ControlError::Order {
+                requested: 0,
+                most: 8
+            }
+        );
         let error = reduce_over_horizon(&sample(), 2, 100_000).unwrap_err();
         assert!(matches!(
             error,

@@ -24,7 +24,7 @@ enum Unitary<T> {
 }
 
 /// A Π = Q R of an m × n matrix. Q is applied, and never formed: of most matrices only few columns
-/// of Q X are asked for.
+/// of Q X are requested.
 #[derive(Debug, Clone)]
 pub(super) struct ReflectedQr<T> {
     unitary: Unitary<T>,

@@ -12,7 +12,7 @@ use crate::linalg::{LinalgError, Scalar};
 /// Sweeps after which the Jacobi iteration gives up; five to eight are usual.
 const SWEEPS_MAX: usize = 60;
 
-/// M = U diag(σ) V* in its thin form, σ descending. Vectors are formed when they are asked for: of
+/// M = U diag(σ) V* in its thin form, σ descending. Vectors are formed when they are requested: of
 /// most systems only the leading ones are.
 #[derive(Debug, Clone)]
 pub(crate) struct GradedSvd<T: ComplexField<RealField = f64>> {

@@ -31,7 +31,7 @@ pub struct DiagonalSystem {
     feedthrough: DMatrix<f64>,
 }
 
-/// Why numbers do not make a system, or a system lacks what was asked of it.
+/// Why numbers do not make a system, or a system lacks what was requested of it.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SystemError {

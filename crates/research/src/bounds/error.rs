@@ -26,7 +26,7 @@ pub enum BoundError {
         /// Values of β.
         beta: usize,
     },
-    /// A bound for one layer, asked of more.
+    /// A bound for one layer, requested of more.
     #[error("{found} layers, expected one: the bound (56) is for one layer")]
     OneLayer {
         /// Layers there are.
@@ -83,7 +83,7 @@ pub enum Caveat {
         /// The constant.
         contraction: f64,
     },
-    /// A bound for one step, asked of a longer sequence.
+    /// A bound for one step, requested of a longer sequence.
     #[error("a bound on one step only: the {steps} steps of the sequence play no part")]
     OneStep {
         /// Steps of the sequence.

@@ -54,7 +54,7 @@ pub enum ShallowError {
     /// A symmetric start needs pairs of units.
     #[error("a symmetric start has {found} units, expected an even number above zero")]
     Units {
-        /// Units asked for.
+        /// Units requested.
         found: usize,
     },
     /// A size of zero.

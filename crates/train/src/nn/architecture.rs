@@ -161,7 +161,7 @@ pub enum ArchitectureError {
          {signal} `outputs`, found {outputs}"
     )]
     Dictionary {
-        /// Outputs asked for.
+        /// Outputs requested.
         outputs: usize,
         /// Numbers of the signal.
         signal: usize,

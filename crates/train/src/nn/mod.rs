@@ -93,7 +93,7 @@ pub enum Mode<'a> {
     Evaluate,
 }
 
-/// What is asked of the filters of every layer.
+/// What is requested of the filters of every layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Penalty {
     /// The generalisation measure τ, for mean and deviation of what the layer hears in the batch;
@@ -103,7 +103,7 @@ pub enum Penalty {
     FilterNorm,
 }
 
-/// What is asked beside the outputs.
+/// What is requested beside the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// The outputs of every layer.
@@ -112,12 +112,12 @@ pub struct Wanted {
     pub penalty: Option<Penalty>,
 }
 
-/// Outputs with what was asked beside them; all of it can be differentiated.
+/// Outputs with what was requested beside them; all of it can be differentiated.
 #[derive(Debug, Clone)]
 pub struct Traced {
     /// As [`SequenceModel::forward`] gives them.
     pub outputs: Tensor,
-    /// Batch × L × H for each layer; empty where not asked for.
+    /// Batch × L × H for each layer; empty where not requested.
     pub layers: Vec<Tensor>,
     /// One number for each layer.
     pub penalties: Option<Tensor>,
@@ -131,7 +131,7 @@ pub trait SequenceModel: Send + Sync {
     /// candle's, with the shapes that do not fit.
     fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor>;
 
-    /// The outputs, with what is asked beside them. Networks without layers give no more than the
+    /// The outputs, with what is requested beside them. Networks without layers give no more than the
     /// outputs.
     ///
     /// # Errors

@@ -97,7 +97,7 @@ pub enum NetworkError {
     /// A number type that networks do not run in.
     #[error("networks run in f32 or f64, not in {found:?}")]
     Dtype {
-        /// The type asked for.
+        /// The type requested.
         found: DType,
     },
     /// Settings outside their range.

@@ -21,9 +21,9 @@ pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
 pub(super) struct Answer {
     /// Batch × H with a pooling, else batch × L × H.
     pub(super) out: Tensor,
-    /// The outputs of all blocks, where they are asked for.
+    /// The outputs of all blocks, where they are requested.
     pub(super) layers: Vec<Tensor>,
-    /// One number for the filters of each block that is asked for one.
+    /// One number for the filters of each block that is requested one.
     pub(super) penalties: Option<Tensor>,
     pub(super) statistics: Statistics,
 }

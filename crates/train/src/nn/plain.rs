@@ -99,7 +99,7 @@ impl Block<'_> {
         }
     }
 
-    /// The number for the filters, where it is asked for.
+    /// The number for the filters, where it is requested.
     fn penalty(&self, x: &Tensor) -> Result<Option<Tensor>> {
         let Some(penalty) = self.plan.penalty else {
             return Ok(None);

@@ -54,7 +54,7 @@ impl<E: Copy> Pool<E> {
 /// A buffer in use; it goes back to its pool when it is dropped.
 pub(super) struct Lease<E> {
     entries: Vec<E>,
-    /// Entries that were asked for; there may be more.
+    /// Entries that were requested; there may be more.
     count: usize,
     pool: Arc<Pool<E>>,
 }
@@ -89,7 +89,7 @@ impl<E> Drop for Lease<E> {
 pub(super) struct Workspace<T> {
     numbers: Arc<Pool<T>>,
     points: Arc<Pool<Point<T>>>,
-    /// The transform that was last asked for.
+    /// The transform that was last requested.
     plan: Mutex<Option<(usize, Arc<Plan<T>>)>>,
 }
 

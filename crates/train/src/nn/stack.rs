@@ -40,7 +40,7 @@ pub(super) struct SavedBlock<T> {
     operator: Operator<T>,
     /// Of a batch norm.
     pub(super) statistics: Option<ChannelStatistics<T>>,
-    /// Of the filters, where it is asked for.
+    /// Of the filters, where it is requested.
     pub(super) penalty: Option<BlockPenalty<T>>,
 }
 
@@ -224,17 +224,21 @@ fn block_forward<T: Real>(
     let x = &input[..];
     let modes = unpack_modes(block.plan, block.size.channels, modes);
     let dynamics = block.dynamics(&modes);
-    let asked = block.plan.penalty;
-    let operator = Operator::new(block.lanes, &dynamics, (block.workspace, asked.is_some()));
+    let requested = block.plan.penalty;
+    let operator = Operator::new(
+        block.lanes,
+        &dynamics,
+        (block.workspace, requested.is_some()),
+    );
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
     let slab = block.lanes.slab();
     let mut response = block.workspace.numbers(x.len());
     let mut out = block.workspace.numbers(x.len());
-    // What the state space hears, where it is asked for and is not the input itself; else one
+    // What the state space hears, where it is requested and is not the input itself; else one
     // number for each slab, so that all go side by side.
-    let keep = asked == Some(Penalty::Measure) && block.is_normalised_first();
+    let keep = requested == Some(Penalty::Measure) && block.is_normalised_first();
     let share = if keep { slab } else { 1 };
     let kept = if keep {
         x.len()
@@ -256,9 +260,9 @@ fn block_forward<T: Real>(
         operator.forward(z, y, &mut scratch.points);
         block.mixed((index, x), y, out, &mut scratch.mix);
     });
-    let penalty = asked.map(|asked| {
+    let penalty = requested.map(|requested| {
         let all = if keep { &kept[..] } else { x };
-        let heard = (asked == Penalty::Measure).then(|| Heard::of(all, block.size));
+        let heard = (requested == Penalty::Measure).then(|| Heard::of(all, block.size));
         let kernels = operator.kernels(&dynamics, block.size.length);
         BlockPenalty::new(&kernels, heard.as_ref())
     });

@@ -76,13 +76,13 @@ impl Observer for () {}
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Asks for the stop. Returns whether it had been asked for before.
+    /// Asks for the stop. Returns whether it had been requested before.
     pub fn ask(&self) -> bool {
         self.0.swap(true, Ordering::SeqCst)
     }
 
-    /// Whether it was asked for.
-    pub fn asked(&self) -> bool {
+    /// Whether it was requested.
+    pub fn requested(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 }

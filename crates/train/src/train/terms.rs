@@ -173,11 +173,11 @@ impl Objective for Composed<'_> {
         let (Some(distil), Some(teacher)) = (self.terms.distil, self.teacher) else {
             return Ok(loss);
         };
-        let asked = Wanted {
+        let requested = Wanted {
             layers: wanted.layers,
             penalty: None,
         };
-        let taught = teacher.traced(&examples.input, Mode::Evaluate, asked)?;
+        let taught = teacher.traced(&examples.input, Mode::Evaluate, requested)?;
         if distil.logits > 0.0 {
             let outputs = (&traced.outputs, &taught.outputs.detach());
             let distance = match examples.targets {

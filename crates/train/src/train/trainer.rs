@@ -38,7 +38,7 @@ pub struct Training<'a> {
 /// What a training came to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Why it is over; `None` when it was asked to stop before.
+    /// Why it is over; `None` when it was requested to stop before.
     pub end: Option<End>,
     /// One entry for each finished epoch.
     pub history: Vec<Entry>,
@@ -123,7 +123,7 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Trains to the end, or until asked to stop. With a folder that has a snapshot, goes on from
+    /// Trains to the end, or until requested to stop. With a folder that has a snapshot, goes on from
     /// there; a run that is over only loads its result.
     ///
     /// At the end the network holds the weights of the best epoch by the validation part, or
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The rest of the epoch at hand, and its end. `false` when it was asked to stop.
+    /// The rest of the epoch at hand, and its end. `false` when it was requested to stop.
     fn epoch(
         &mut self,
         objective: &mut dyn Objective,
@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
             if self.progress.step >= self.schedule.total {
                 break;
             }
-            if stop.asked() {
+            if stop.requested() {
                 return Ok(false);
             }
             let examples = examples(self.training.network, data, indices)?;
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
                 self.write_last()?;
             }
         }
-        if stop.asked() {
+        if stop.requested() {
             return Ok(false);
         }
         let entry = self.end_of_epoch()?;

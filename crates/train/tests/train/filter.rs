@@ -39,7 +39,7 @@ fn values(data: &Dataset) -> DMatrix<f64> {
     let mut values = DMatrix::zeros(data.len(), data.length());
     for n in 0..data.len() {
         let Sequence::Values(sequence) = data.sequence(n) else {
-            panic!("numbers were asked for");
+            panic!("numbers were requested");
         };
         for (t, &value) in sequence.iter().enumerate() {
             values[(n, t)] = f64::from(value);

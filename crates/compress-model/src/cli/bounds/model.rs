@@ -98,13 +98,13 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
 }
 
-fn orders(asked: &[usize], blocks: &[Block]) -> anyhow::Result<Vec<usize>> {
+fn orders(requested: &[usize], blocks: &[Block]) -> anyhow::Result<Vec<usize>> {
     let most = blocks.iter().map(Block::order).max().unwrap_or(0);
-    if let Some(wrong) = asked.iter().find(|&&order| order > most) {
+    if let Some(wrong) = requested.iter().find(|&&order| order > most) {
         bail!("--orders has {wrong}, expected 1 to {most}");
     }
-    if !asked.is_empty() {
-        return Ok(asked.to_vec());
+    if !requested.is_empty() {
+        return Ok(requested.to_vec());
     }
     let mut shares: Vec<usize> = [8, 4, 2].map(|share| (most / share).max(1)).to_vec();
     shares.dedup();

@@ -139,7 +139,7 @@ fn training(
             bail!("{source}: {found} numbers at each step, expected the {expected} of the network")
         }
     }
-    let heard = Heard::of(&data, network.sensing()?.as_ref());
+    let heard = CalibrationData::of(&data, network.sensing()?.as_ref());
     let (input, state) = match form {
         Form::Unfolded(formed) => {
             let state = formed.initial.iter().fold(0.0, |most, h| h.abs().max(most));
@@ -162,14 +162,14 @@ fn training(
 }
 
 /// How large the measurements are.
-struct Heard {
+struct CalibrationData {
     /// B_x²: the largest mean square over the sequences of any measurement at any step.
     mean_square: f64,
     /// B²: the largest ‖x_t‖² of any sequence at any step.
     square_sum: f64,
 }
 
-impl Heard {
+impl CalibrationData {
     fn of(data: &Dataset, sensing: Option<&DMatrix<f64>>) -> Self {
         let (width, length) = (data.width().unwrap_or(1), data.length());
         let heard = sensing.map_or(width, DMatrix::nrows);

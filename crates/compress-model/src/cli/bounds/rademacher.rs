@@ -174,7 +174,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 impl Arguments {
-    /// Nothing that was asked for is left out in silence.
+    /// Nothing that was requested is left out in silence.
     fn check(&self) -> anyhow::Result<()> {
         let (kind, stack) = (self.kind, [Kind::Reweighted, Kind::OneLayer]);
         let starts = [Kind::Reweighted, Kind::L1L1, Kind::Sista];

@@ -19,7 +19,7 @@ use crate::nn::real::Real;
 /// - `vector`: the biases of the inputs, then those of the state, gates · H each; α and β of
 ///   [`Cell::Mixed`]; the bias of [`Cell::Independent`], H.
 ///
-/// The state before the first step is zero. `keep` says whether a gradient may be asked for.
+/// The state before the first step is zero. `keep` says whether a gradient may be requested.
 pub(super) fn recurrence(
     cell: Cell,
     (inputs, weights, vector): (&Tensor, &Tensor, &Tensor),

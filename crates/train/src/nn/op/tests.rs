@@ -143,7 +143,7 @@ fn slow(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
 
 /// Plans that give out the outputs of all blocks, a number for the filters, or both.
 fn asking(cases: Vec<Vec<BlockPlan>>, channels: usize) -> Vec<Arc<NetworkPlan>> {
-    let asked = |(index, blocks): (usize, Vec<BlockPlan>)| {
+    let requested = |(index, blocks): (usize, Vec<BlockPlan>)| {
         let mut plan = NetworkPlan {
             layers: index % 3 != 1,
             ..(*whole(blocks, channels)).clone()
@@ -158,7 +158,7 @@ fn asking(cases: Vec<Vec<BlockPlan>>, channels: usize) -> Vec<Arc<NetworkPlan>> 
             .for_each(|block| block.penalty = penalty);
         Arc::new(plan)
     };
-    cases.into_iter().enumerate().map(asked).collect()
+    cases.into_iter().enumerate().map(requested).collect()
 }
 
 /// A weighted sum of the outputs.
@@ -273,7 +273,7 @@ fn the_gradient_of_the_measure_agrees_with_differences() -> Result<()> {
         let tau = || -> Result<Tensor> {
             let tensors = (&*inputs.x, &*inputs.modes, &*inputs.parameters);
             let answer = network(tensors, (&plan, &Workspaces::new()))?;
-            answer.penalties.expect("it was asked for").sum_all()
+            answer.penalties.expect("it was requested").sum_all()
         };
         let store = tau()?.backward()?;
         for (var, count) in [(&inputs.modes, usize::MAX), (&inputs.parameters, channels)] {

@@ -20,7 +20,7 @@ use crate::model::Block;
 const DENSE_ORDERS: usize = 8;
 
 /// One channel balanced for what it hears, to be cut at any order. Every cut is made once.
-pub struct HeardChannel {
+pub struct CalibratedChannel {
     system: DiagonalSystem,
     weight: Option<InputWeight>,
     plain: Cutter,
@@ -44,7 +44,7 @@ pub struct ErrorCurve {
     pub errors: Vec<f64>,
 }
 
-impl HeardChannel {
+impl CalibratedChannel {
     /// The channel itself.
     pub fn system(&self) -> &DiagonalSystem {
         &self.system
@@ -237,12 +237,12 @@ impl HeardChannel {
 }
 
 /// A layer with its channels balanced for what they hear.
-pub struct HeardLayer {
+pub struct CalibratedLayer {
     /// The channels, in order.
-    pub channels: Vec<HeardChannel>,
+    pub channels: Vec<CalibratedChannel>,
 }
 
-impl HeardLayer {
+impl CalibratedLayer {
     /// Balances all channels of a layer, in parallel; `weight` says what each of them hears.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ impl HeardLayer {
     ) -> Result<Self, CompressError> {
         let systems = block.systems.par_iter().enumerate();
         let channels = systems.map(|(index, system)| {
-            HeardChannel::new(system, weight(index)).map_err(|e| fault(block, index, e))
+            CalibratedChannel::new(system, weight(index)).map_err(|e| fault(block, index, e))
         });
         Ok(Self {
             channels: channels.collect::<Result<_, _>>()?,
@@ -275,7 +275,7 @@ impl HeardLayer {
         Ok((errors.iter().sum(), norms.sum()))
     }
 
-    /// The error curves of all channels, in parallel; see [`HeardChannel::curve`].
+    /// The error curves of all channels, in parallel; see [`CalibratedChannel::curve`].
     ///
     /// # Errors
     /// [`CompressError::Channel`].

@@ -2,7 +2,7 @@
 //! limit, refinement.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use hankelite::compress::{HeardChannel, HeardLayer, LayerRecord};
+use hankelite::compress::{CalibratedChannel, CalibratedLayer, LayerRecord};
 use hankelite::model::Block;
 use hankelite_control::{
     ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,
@@ -141,7 +141,7 @@ fn reduced(
     refinement: Refinement,
 ) -> (DiagonalSystem, LayerRecord) {
     let mut block = block(system);
-    let layer = HeardLayer::new(&block, |_| weight.cloned()).unwrap();
+    let layer = CalibratedLayer::new(&block, |_| weight.cloned()).unwrap();
     let record = layer.reduce(&mut block, &[order], refinement, 50).unwrap();
     (block.systems.remove(0), record)
 }
@@ -160,7 +160,7 @@ fn every_reduced_pole_is_inside_the_unit_circle_at_every_order() {
                 for (name, full) in hard_systems() {
                     let place = format!("{name}, {input}, {metric}, {length} steps");
                     let mut block = block(&full);
-                    let layer = HeardLayer::new(&block, |_| Some(weight.clone())).unwrap();
+                    let layer = CalibratedLayer::new(&block, |_| Some(weight.clone())).unwrap();
                     for order in 1..=full.order() {
                         for refinement in REFINEMENTS {
                             let record = layer.reduce(&mut block, &[order], refinement, length);
@@ -203,7 +203,7 @@ fn only_modes_that_do_not_decay_are_refused() {
     let weight = InputWeight::white(20);
     for growth in [0.0, 0.1] {
         let full = system(0.1, &[(-0.4, 2.0, 1.0, 0.5), (growth, 1.0, 1.0, 0.0)], 0.0);
-        let error = HeardChannel::new(&full, Some(weight.clone()))
+        let error = CalibratedChannel::new(&full, Some(weight.clone()))
             .err()
             .unwrap();
         let ControlError::System(SystemError::Unstable { modes, order: 2 }) = error else {
@@ -359,7 +359,7 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
     for (input, heard) in inputs(70) {
         for (metric, weight) in weights(&heard) {
             for (name, full) in hard_systems() {
-                let channel = HeardChannel::new(&full, Some(weight.clone())).unwrap();
+                let channel = CalibratedChannel::new(&full, Some(weight.clone())).unwrap();
                 let curve = channel.curve(Refinement::Full).unwrap();
                 let place = format!("{name}, {input}, {metric}");
                 assert_eq!(curve.orders[0], 1, "{place}");
