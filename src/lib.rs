@@ -65,6 +65,7 @@ pub mod compress;
 pub mod infer;
 pub mod measure;
 pub mod model;
+pub mod progress;
 pub mod stream;
 
 pub use checkpoint::{Checkpoint, Declared, read, write};
@@ -73,4 +74,5 @@ pub use control::Realisation;
 pub use hankelite_archive as archive;
 pub use hankelite_control as control;
 pub use model::Model;
+pub use progress::{Cancelled, ProgressSink, Stage};
 pub use stream::Runner;
