@@ -81,8 +81,8 @@ impl ProgressSink for () {}
 pub struct Cancelled;
 
 impl dyn ProgressSink + '_ {
-    /// One unit is done.
-    pub(crate) fn done(&self) -> Result<(), Cancelled> {
+    /// Counts one unit, or [`Cancelled`] where the work is to end.
+    pub(crate) fn step(&self) -> Result<(), Cancelled> {
         self.advance(1);
         self.check()
     }

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::infer::{InferError, Network};
 use crate::model::Sequence;
+use crate::progress::Stage;
 
 /// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
 const GROUP: usize = 4;
@@ -34,12 +35,14 @@ pub(super) fn gathered<T: Gather>(
         sums.map(|block| T::zeros(network.length(), block.channels()))
             .collect()
     };
+    let observer = network.begin(Stage::LayerInputs, sequences.len());
     let mut total = empty();
     for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
         let groups = held.par_chunks(GROUP).enumerate();
         let sums = groups.map(|(group, members)| {
             let mut sums = empty();
             for (i, &sequence) in members.iter().enumerate() {
+                observer.step()?;
                 let index = (part * GROUPS_HELD + group) * GROUP + i;
                 let heard = network.visit_inputs(sequence, blocks.len(), |layer, heard, steps| {
                     sums[layer].add(heard, steps);
@@ -130,8 +133,10 @@ pub fn layer_inputs(
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
+    let observer = network.begin(Stage::LayerInputs, sequences.len());
     let numbered = sequences.par_iter().enumerate();
     let inputs = numbered.map(|(index, &sequence)| {
+        observer.step()?;
         let mut kept = DMatrix::zeros(0, 0);
         let run = network.visit_inputs(sequence, layer, |at, heard, _| {
             if at == layer {

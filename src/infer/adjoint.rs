@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::infer::layer::{Trace, normalised_backward};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
+use crate::progress::Stage;
 
 /// What one layer heard, and how the chosen combination of logits feels its output.
 #[derive(Debug, Clone)]
@@ -126,8 +127,10 @@ pub fn importance(
         return Err(InferError::NoSequences);
     }
     let classes = network.model.classes().unwrap_or(0);
+    let observer = network.begin(Stage::Importance, sequences.len());
     let numbered = sequences.par_iter().enumerate();
     let squares = numbered.map(|(index, &sequence)| {
+        observer.step()?;
         let felt = network.slopes(sequence, &combination(index, classes));
         let felt = felt.map_err(|source| InferError::Sequence {
             index,

@@ -18,6 +18,7 @@ pub use score::{Agreement, Score};
 
 use crate::measure::MeasureError;
 use crate::model::{Encoder, Model, Pooling, Sequence};
+use crate::progress::{Cancelled, ProgressSink, Stage};
 
 /// How the state space layers are evaluated. Both give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +113,9 @@ pub enum InferError {
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The observer of the network requested the end of the work.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
 /// A model prepared for sequences of one length.
@@ -119,6 +123,7 @@ pub struct Network<'a> {
     model: &'a Model,
     layers: Vec<Layer<'a>>,
     length: usize,
+    observer: &'a dyn ProgressSink,
 }
 
 impl<'a> Network<'a> {
@@ -141,7 +146,20 @@ impl<'a> Network<'a> {
             model,
             layers: layers.collect::<Result<_, _>>()?,
             length,
+            observer: &(),
         })
+    }
+
+    /// The same network, whose work on many sequences `observer` follows and can cancel.
+    #[must_use]
+    pub fn observed(self, observer: &'a dyn ProgressSink) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// Begins a stage of work on so many sequences.
+    pub(crate) fn begin(&self, stage: Stage, sequences: usize) -> &'a dyn ProgressSink {
+        self.observer.begin(stage, sequences);
+        self.observer
     }
 
     /// Steps that sequences are padded to.
@@ -207,10 +225,12 @@ impl<'a> Network<'a> {
     /// The logits of many sequences, on all cores, in order.
     ///
     /// # Errors
-    /// As [`Network::logits`], for the first sequence that fails.
+    /// As [`Network::logits`], for the first sequence that fails; [`InferError::Cancelled`].
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
+        let observer = self.begin(Stage::Logits, sequences.len());
         let numbered = sequences.par_iter().enumerate();
         let logits = numbered.map(|(index, &sequence)| {
+            observer.step()?;
             self.logits(sequence)
                 .map_err(|source| InferError::Sequence {
                     index,
