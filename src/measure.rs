@@ -1,5 +1,5 @@
 //! The generalisation measure τ of a state space layer, from its kernels and the mean and standard
-//! deviation of what it hears at each step.
+//! deviation of its input at each step.
 //!
 //! ```text
 //! ψ = Σ_i |k_i| s_{L−1−i} + |Σ_i k_i m_{L−1−i}|      for one channel, i = 0..L−1
@@ -45,7 +45,7 @@ pub enum MeasureError {
     },
 }
 
-/// Mean and standard deviation of what a layer hears, step by step, each L × H, over sequences.
+/// Mean and standard deviation of the input of a layer, step by step, each L × H, over sequences.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepStatistics {
     mean: DMatrix<f64>,
@@ -85,14 +85,14 @@ impl StepStatistics {
     ///
     /// # Errors
     /// As [`StepStatistics::new`]; [`MeasureError::Statistics`] for no sequences.
-    pub fn of(heard: &[DMatrix<f64>]) -> Result<Self, MeasureError> {
-        let Some(first) = heard.first().filter(|first| first.nrows() > 0) else {
+    pub fn of(inputs: &[DMatrix<f64>]) -> Result<Self, MeasureError> {
+        let Some(first) = inputs.first().filter(|first| first.nrows() > 0) else {
             return Err(MeasureError::Statistics("are of no sequences"));
         };
         let (sequences, length) = first.shape();
-        let mut mean = DMatrix::zeros(length, heard.len());
-        let mut deviation = DMatrix::zeros(length, heard.len());
-        for (h, values) in heard.iter().enumerate() {
+        let mut mean = DMatrix::zeros(length, inputs.len());
+        let mut deviation = DMatrix::zeros(length, inputs.len());
+        for (h, values) in inputs.iter().enumerate() {
             for (t, column) in values.column_iter().enumerate() {
                 let centre = column.mean();
                 let squares = column.iter().map(|value| (value - centre).powi(2));
@@ -124,6 +124,7 @@ const SUMS: usize = 8;
 
 /// The two parts of ψ.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Psi {
     /// Σ |k_i| s_{L−1−i}.
     pub spread: f64,
@@ -186,6 +187,7 @@ pub fn filter_norm(kernel: &[f64]) -> f64 {
 
 /// The measure of one layer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct LayerMeasure {
     /// ψ of each channel.
     pub psi: Vec<f64>,

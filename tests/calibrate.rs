@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use common::shared;
 use hankelite::calibrate::{
-    CalibrateError, Calibrated, Calibration, Importance, Prepared, Settings, Size, WeightChoice,
-    input_statistics, layer_inputs,
+    CalibrateError, Calibrated, CalibratedReduction, Calibration, Importance, Settings, TargetSize,
+    WeightChoice, input_statistics, layer_inputs,
 };
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::Allocation;
@@ -199,12 +199,12 @@ fn padding_is_silence() {
 #[test]
 fn what_is_gathered_does_not_depend_on_the_threads() {
     let (model, data) = (usual(), data(45));
-    let gather = || Calibration::gather(&model, LENGTH, &views(&data), "here").unwrap();
+    let gather = || gathered(&model, &data);
     let one = on_threads(1, gather);
     assert_eq!(one, on_threads(3, gather));
     assert_eq!(
         (one.sequences(), one.length(), one.origin()),
-        (45, LENGTH, "here")
+        (45, LENGTH, "waves")
     );
     assert_eq!(one.layers()[1].name, "layers.1");
 }
@@ -296,7 +296,8 @@ fn importance_is_the_mean_square_slope_of_the_centred_logits() {
 fn data_that_do_not_fit_are_named() {
     let (model, data) = (usual(), data(3));
     let gather = |model: &Model, length: usize, sequences: &[Sequence<'_>]| {
-        Calibration::gather(model, length, sequences, "here").unwrap_err()
+        let network = Network::new(model, length, Run::Fft).unwrap();
+        Calibration::gather(&network, sequences, "here").unwrap_err()
     };
     let none = gather(&model, LENGTH, &[]);
     assert!(
@@ -332,7 +333,8 @@ fn data_that_do_not_fit_are_named() {
 }
 
 fn gathered(model: &Model, data: &[Vec<f32>]) -> Calibration {
-    Calibration::gather(model, LENGTH, &views(data), "waves").unwrap()
+    let network = Network::new(model, LENGTH, Run::Fft).unwrap();
+    Calibration::gather(&network, &views(data), "waves").unwrap()
 }
 
 #[test]
@@ -367,7 +369,7 @@ fn any_other_model_is_refused() {
         change(&mut other);
         let error = calibration.check(&other).unwrap_err();
         assert!(matches!(error, CalibrateError::OtherModel { .. }));
-        let error = Prepared::new(&other, &calibration, &[], WeightChoice::Auto)
+        let error = CalibratedReduction::new(&other, &calibration, &[], WeightChoice::Auto)
             .err()
             .unwrap();
         error.to_string()
@@ -516,9 +518,10 @@ fn mutated_files_never_panic() {
             read_back += 1;
             // Whatever is read can be used or is refused; a few of them are tried.
             if read_back % 8 == 0
-                && let Ok(prepared) = Prepared::new(&model, &back, &[], WeightChoice::Auto)
+                && let Ok(prepared) =
+                    CalibratedReduction::new(&model, &back, &[], WeightChoice::Auto)
             {
-                let settings = Settings::new(Size::Order(2));
+                let settings = Settings::new(TargetSize::Order(2));
                 drop(prepared.reduce(&settings));
             }
         }
@@ -529,10 +532,10 @@ fn mutated_files_never_panic() {
 fn sizes() -> Vec<Settings> {
     let mut all = Vec::new();
     for size in [
-        Size::Order(2),
-        Size::Order(5),
-        Size::Budget(0.5),
-        Size::Error(0.1),
+        TargetSize::Order(2),
+        TargetSize::Order(5),
+        TargetSize::Budget(0.5),
+        TargetSize::Error(0.1),
     ] {
         for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
             for refinement in [Refinement::None, Refinement::Residues, Refinement::Full] {
@@ -542,11 +545,11 @@ fn sizes() -> Vec<Settings> {
             }
         }
     }
-    let mut sequential = Settings::new(Size::Budget(0.4));
+    let mut sequential = Settings::new(TargetSize::Budget(0.4));
     sequential.sequential = true;
     all.push(sequential);
     for importance in [Importance::Equal, Importance::Root, Importance::Gradient] {
-        let mut settings = Settings::new(Size::Budget(0.4));
+        let mut settings = Settings::new(TargetSize::Budget(0.4));
         settings.importance = importance;
         all.push(settings);
     }
@@ -565,7 +568,8 @@ fn reductions_are_equal_to_the_bit_for_any_number_of_threads() {
         let (sequences, calibration) = (views(&data), gathered(&model, &data));
         let mut models = Vec::new();
         for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
-            let prepared = Prepared::new(&model, &calibration, &sequences, choice).unwrap();
+            let prepared =
+                CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
             for settings in sizes().iter().rev().take(8) {
                 let found = prepared.reduce(settings).unwrap();
                 let record = serde_json::to_string(&(&found.records, &found.choice)).unwrap();
@@ -583,8 +587,8 @@ fn check(model: &Model, found: &Calibrated, settings: &Settings) {
     assert_eq!(found.choice.states, used, "{place}");
     assert_eq!(found.choice.states_before, 30, "{place}");
     let within = match settings.size {
-        Size::Order(order) => 6 * order,
-        Size::Budget(share) => (share * 30.0 + 1e-9) as usize,
+        TargetSize::Order(order) => 6 * order,
+        TargetSize::Budget(share) => (share * 30.0 + 1e-9) as usize,
         _ => 30,
     };
     assert!(used <= within, "{place}: {used}");
@@ -605,10 +609,10 @@ fn check(model: &Model, found: &Calibrated, settings: &Settings) {
         (found.choice.relative_error - relative).abs() < 1e-12,
         "{place}"
     );
-    if let Size::Error(most) = settings.size {
+    if let TargetSize::Error(most) = settings.size {
         assert!(relative <= most, "{place}: {relative}");
     }
-    if settings.size == Size::Order(5) {
+    if settings.size == TargetSize::Order(5) {
         assert_eq!(&found.model, model, "{place}");
     }
 }
@@ -622,7 +626,7 @@ fn records_say_what_was_done() {
         (&sequences[..], WeightChoice::Spectrum),
         (&[], WeightChoice::Auto),
     ] {
-        let prepared = Prepared::new(&model, &calibration, sequences, choice).unwrap();
+        let prepared = CalibratedReduction::new(&model, &calibration, sequences, choice).unwrap();
         for settings in sizes() {
             let found = prepared.reduce(&settings);
             if settings.sequential && sequences.is_empty() {
@@ -645,12 +649,15 @@ fn records_say_what_was_done() {
 fn more_states_bring_the_logits_nearer() {
     let (model, data) = (usual(), data(8));
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
-    let prepared = Prepared::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+    let prepared =
+        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
     let mut changes = Vec::new();
     for order in 1..=5 {
-        let mut by_channel = Settings::new(Size::Order(order));
+        let mut by_channel = Settings::new(TargetSize::Order(order));
         by_channel.allocation = Allocation::Channel;
-        let uniform = prepared.reduce(&Settings::new(Size::Order(order))).unwrap();
+        let uniform = prepared
+            .reduce(&Settings::new(TargetSize::Order(order)))
+            .unwrap();
         let shared = prepared.reduce(&by_channel).unwrap();
         changes.push([uniform, shared].map(|found| found.choice.logit_change.unwrap()));
     }
@@ -662,17 +669,17 @@ fn more_states_bring_the_logits_nearer() {
 fn sizes_and_weights_out_of_range_are_named() {
     let (model, data) = (usual(), data(3));
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
-    let prepared = Prepared::new(&model, &calibration, &[], WeightChoice::Auto).unwrap();
+    let prepared = CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Auto).unwrap();
     let wrong = [
-        Size::Order(0),
-        Size::Order(6),
-        Size::Budget(0.0),
-        Size::Budget(1.1),
-        Size::Budget(0.1),
-        Size::Budget(f64::NAN),
-        Size::Error(-0.1),
-        Size::Error(f64::NAN),
-        Size::Error(f64::INFINITY),
+        TargetSize::Order(0),
+        TargetSize::Order(6),
+        TargetSize::Budget(0.0),
+        TargetSize::Budget(1.1),
+        TargetSize::Budget(0.1),
+        TargetSize::Budget(f64::NAN),
+        TargetSize::Error(-0.1),
+        TargetSize::Error(f64::NAN),
+        TargetSize::Error(f64::INFINITY),
     ];
     for size in wrong {
         let error = prepared.reduce(&Settings::new(size)).unwrap_err();
@@ -681,13 +688,13 @@ fn sizes_and_weights_out_of_range_are_named() {
             "{size:?}: {error}"
         );
     }
-    let error = Prepared::new(&model, &calibration, &[], WeightChoice::Moments)
+    let error = CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Moments)
         .err()
         .unwrap();
     assert!(error.to_string().contains("sequences"), "{error}");
     let long = vec![0.0; 2 * LENGTH + 2];
     let wrong = [sequences[0], Sequence::Values(&long)];
-    let error = Prepared::new(&model, &calibration, &wrong, WeightChoice::Auto)
+    let error = CalibratedReduction::new(&model, &calibration, &wrong, WeightChoice::Auto)
         .err()
         .unwrap();
     assert!(
@@ -713,10 +720,10 @@ fn a_channel_that_hears_nothing_does_not_stop_the_others() {
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
     assert!(calibration.layers()[0].statistics.weight(1).is_none());
     for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
-        let prepared = Prepared::new(&model, &calibration, &sequences, choice).unwrap();
+        let prepared = CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
         for settings in [
-            Settings::new(Size::Order(2)),
-            Settings::new(Size::Budget(0.4)),
+            Settings::new(TargetSize::Order(2)),
+            Settings::new(TargetSize::Budget(0.4)),
         ] {
             let found = prepared.reduce(&settings).unwrap();
             check(&model, &found, &settings);
@@ -724,7 +731,7 @@ fn a_channel_that_hears_nothing_does_not_stop_the_others() {
             assert!(
                 dead.notes
                     .iter()
-                    .any(|note| note.starts_with("hears nothing"))
+                    .any(|note| note.starts_with("its input is zero"))
             );
             assert!(dead.weighted.as_ref().unwrap().error == 0.0);
         }
@@ -751,12 +758,15 @@ fn a_real_model_keeps_its_accuracy_at_a_quarter_and_an_eighth_of_its_states() {
     let digits = |split| Dataset::read(&Source::Mnist(folder.clone()), Some(split)).unwrap();
     let (train, test) = (digits(Split::Train), digits(Split::Test));
     let sequences: Vec<_> = (0..30).map(|index| train.sequence(index)).collect();
-    let calibration = Calibration::gather(&model, 784, &sequences, "digits").unwrap();
+    let network = Network::new(&model, 784, Run::Fft).unwrap();
+    let calibration = Calibration::gather(&network, &sequences, "digits").unwrap();
     // Moments take three times as long and give 98.6 and 96.6 %.
     let choice = WeightChoice::Spectrum;
-    let prepared = Prepared::new(&model, &calibration, &sequences, choice).unwrap();
+    let prepared = CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
     for (order, least) in [(8, 0.95), (4, 0.90)] {
-        let found = prepared.reduce(&Settings::new(Size::Order(order))).unwrap();
+        let found = prepared
+            .reduce(&Settings::new(TargetSize::Order(order)))
+            .unwrap();
         let accuracy = accuracy(&found.model, &test, 500);
         println!("500 images, order {order}: {accuracy}");
         assert_eq!(found.choice.states, 64 * order);
@@ -783,9 +793,10 @@ fn a_fit_to_the_logits_brings_them_nearer_and_survives_single_precision() {
     let (fitted_on, others) = data.split_at(32);
     for model in every_model() {
         let (sequences, calibration) = (views(fitted_on), gathered(&model, fitted_on));
-        let prepared = Prepared::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+        let prepared =
+            CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
         for order in [1, 2, 3] {
-            let mut settings = Settings::new(Size::Order(order));
+            let mut settings = Settings::new(TargetSize::Order(order));
             let fitted = prepared.reduce(&settings).unwrap();
             settings.fit_logits = false;
             let plain = prepared.reduce(&settings).unwrap();
@@ -824,14 +835,16 @@ fn a_fit_to_the_logits_holds_on_other_sequences() {
     let (model, data) = (usual(), data(96));
     let (fitted_on, others) = data.split_at(64);
     let (sequences, calibration) = (views(fitted_on), gathered(&model, fitted_on));
-    let prepared = Prepared::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
-    let mut settings = Settings::new(Size::Order(1));
+    let prepared =
+        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+    let mut settings = Settings::new(TargetSize::Order(1));
     let fitted = prepared.reduce(&settings).unwrap();
     settings.fit_logits = false;
     let plain = prepared.reduce(&settings).unwrap();
     let others = views(others);
     let calibration = gathered(&model, &data[64..]);
-    let judge = Prepared::new(&model, &calibration, &others, WeightChoice::Auto).unwrap();
+    let judge =
+        CalibratedReduction::new(&model, &calibration, &others, WeightChoice::Auto).unwrap();
     let change = |model: &Model| judge.logit_change(model).unwrap().unwrap();
     let (before, after) = (change(&plain.model), change(&fitted.model));
     assert!(fitted.choice.fit.unwrap().steps > 0);

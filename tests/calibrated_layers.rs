@@ -584,6 +584,6 @@ fn a_channel_that_hears_nothing_is_balanced_for_white_noise() {
     let expected = plain.truncate(4).unwrap().system;
     assert!(small.order() <= 2 && kernel_gap(&expected, &small, 200) < 1e-12);
     let notes = &record.channels[0].notes;
-    assert!(notes[0].starts_with("hears nothing"), "{notes:?}");
+    assert!(notes[0].starts_with("its input is zero"), "{notes:?}");
     assert_eq!(record.relative_weighted_error, Some(0.0));
 }

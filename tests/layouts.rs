@@ -145,7 +145,7 @@ fn is_dplr(name: &str) -> bool {
 fn reduced(name: &str, full: &Model) -> Model {
     let mut plan = Plan::new(Rule::Order(3)).unwrap();
     if name.starts_with("mega") || name == "s4_v4_real" {
-        plan.method = Method::ModalH2;
+        plan = plan.with_method(Method::ModalH2).unwrap();
     }
     reduce(full, &plan)
         .unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -387,9 +387,9 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
         "s4_v4",
     ] {
         let full = open(name);
-        let mut plan = Plan::new(Rule::Order(3)).unwrap();
+        let plan = Plan::new(Rule::Order(3)).unwrap();
         let own = reduce(&full.model, &plan).unwrap();
-        plan.share_poles = true;
+        let plan = plan.with_shared_poles(true).unwrap();
         let shared = reduce(&full.model, &plan).unwrap();
         write(&full.with_model(shared.model.clone()), &path).unwrap();
         let (before, after) = (
@@ -418,8 +418,8 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
         assert_eq!(poles.len(), 3);
     }
     let flat = open("s4d_flat");
-    let mut plan = Plan::new(Rule::Order(3)).unwrap();
-    plan.share_poles = true;
+    let plan = Plan::new(Rule::Order(3)).unwrap();
+    let plan = plan.with_shared_poles(true).unwrap();
     assert!(reduce(&flat.model, &plan).is_err());
 }
 

@@ -54,6 +54,10 @@ fn fixtures() -> Vec<(&'static str, Checkpoint)> {
 }
 
 fn every_plan(order: usize) -> Vec<Plan> {
+    let plan = |time| {
+        let plan = Plan::new(Rule::Order(order)).unwrap();
+        plan.with_kernel_length(48).with_time(time).unwrap()
+    };
     let mut plans = Vec::new();
     for time in [TimeBase::Discrete, TimeBase::Continuous] {
         for realisation in [
@@ -61,13 +65,9 @@ fn every_plan(order: usize) -> Vec<Plan> {
             RealisationChoice::Complex,
             RealisationChoice::Auto,
         ] {
-            let mut plan = Plan::new(Rule::Order(order)).unwrap();
-            (plan.time, plan.realisation, plan.kernel_length) = (time, realisation, 48);
-            plans.push(plan);
+            plans.push(plan(time).with_realisation(realisation));
         }
-        let mut plan = Plan::new(Rule::Order(order)).unwrap();
-        (plan.time, plan.method, plan.kernel_length) = (time, Method::ModalHinf, 48);
-        plans.push(plan);
+        plans.push(plan(time).with_method(Method::ModalHinf).unwrap());
     }
     plans
 }
@@ -244,13 +244,9 @@ fn orders_out_of_range_are_refused() {
         ),
         "{error}"
     );
-    let mut plan = Plan::new(Rule::Energy(0.5)).unwrap();
-    plan.method = Method::ModalHinf;
-    let error = reduce(&checkpoint.model, &plan).unwrap_err();
-    assert!(
-        matches!(error, CompressError::Plan(PlanError::ModalNeedsOrder)),
-        "{error}"
-    );
+    let plan = Plan::new(Rule::Energy(0.5)).unwrap();
+    let error = plan.with_method(Method::ModalHinf).unwrap_err();
+    assert_eq!(error, PlanError::ModalNeedsOrder);
 }
 
 /// The file with a known answer: 98.71 % on MNIST, logits given to nine digits.
@@ -351,8 +347,9 @@ fn accuracy(model: &Model, data: &Dataset, count: usize) -> f64 {
 #[ignore = "needs data sets and checkpoints beside the project"]
 fn a_real_model_at_half_its_states_keeps_what_was_measured() {
     let (checkpoint, data) = (gevorgyg(), mnist());
-    let mut paper = Plan::new(Rule::Order(16)).unwrap();
-    (paper.time, paper.realisation) = (TimeBase::Continuous, RealisationChoice::Complex);
+    let paper = Plan::new(Rule::Order(16)).unwrap();
+    let paper = paper.with_realisation(RealisationChoice::Complex);
+    let paper = paper.with_time(TimeBase::Continuous).unwrap();
     let ours = Plan::new(Rule::Order(16)).unwrap();
     let full = accuracy(&checkpoint.model, &data, 500);
     let paper = reduce(&checkpoint.model, &paper).unwrap();
@@ -402,8 +399,8 @@ const METHODS: [Method; 7] = [
 fn every_method_writes_what_it_planned_and_its_feedthrough() {
     for (name, checkpoint) in fixtures() {
         for method in METHODS {
-            let mut plan = Plan::new(Rule::Order(3)).unwrap();
-            (plan.method, plan.kernel_length) = (method, 48);
+            let plan = Plan::new(Rule::Order(3)).unwrap();
+            let plan = plan.with_kernel_length(48).with_method(method).unwrap();
             let reduced = reduce(&checkpoint.model, &plan).unwrap();
             let folder = tempfile::tempdir().unwrap();
             let out = folder.path().join("small.safetensors");
@@ -435,9 +432,9 @@ fn every_method_writes_what_it_planned_and_its_feedthrough() {
 #[test]
 fn h2_optimal_refinement_is_never_worse_than_its_start() {
     for (name, checkpoint) in fixtures() {
-        let mut plan = Plan::new(Rule::Order(2)).unwrap();
+        let plan = Plan::new(Rule::Order(2)).unwrap();
         let start = reduce(&checkpoint.model, &plan).unwrap();
-        plan.method = Method::H2Optimal;
+        let plan = plan.with_method(Method::H2Optimal).unwrap();
         let refined = reduce(&checkpoint.model, &plan).unwrap();
         for (before, after) in start.records.iter().zip(&refined.records) {
             for (before, after) in before.channels.iter().zip(&after.channels) {
@@ -451,8 +448,8 @@ fn h2_optimal_refinement_is_never_worse_than_its_start() {
 fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
     let checkpoint = dss(DssVersion::Softmax, "dss_softmax_unstable.pth");
     for rule in [Rule::Order(3), Rule::Energy(0.9), Rule::Tolerance(0.1)] {
-        let mut plan = Plan::new(rule).unwrap();
-        (plan.unstable, plan.kernel_length) = (true, 48);
+        let plan = Plan::new(rule).unwrap().with_kernel_length(48);
+        let plan = plan.with_unstable(true).unwrap();
         let reduced = reduce(&checkpoint.model, &plan).unwrap();
         for (block, record) in reduced.model.blocks.iter().zip(&reduced.records) {
             assert!(
@@ -490,11 +487,11 @@ fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
 
 #[test]
 fn horizon_balancing_counts_steps() {
-    let mut plan = Plan::new(Rule::Order(3)).unwrap();
-    (plan.method, plan.time) = (Method::Horizon, TimeBase::Continuous);
-    let error = reduce(&s4d().model, &plan).unwrap_err();
-    assert!(
-        matches!(error, CompressError::Plan(PlanError::HorizonNeedsSteps)),
-        "{error}"
-    );
+    let plan = Plan::new(Rule::Order(3)).unwrap();
+    let horizon = plan.clone().with_method(Method::Horizon).unwrap();
+    let error = horizon.with_time(TimeBase::Continuous).unwrap_err();
+    assert_eq!(error, PlanError::HorizonNeedsSteps);
+    let continuous = plan.with_time(TimeBase::Continuous).unwrap();
+    let error = continuous.with_method(Method::Horizon).unwrap_err();
+    assert_eq!(error, PlanError::HorizonNeedsSteps);
 }

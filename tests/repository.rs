@@ -9,7 +9,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::here;
-use hankelite::calibrate::{Calibration, Prepared, Settings, Size, WeightChoice};
+use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Checkpoint, Family};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Norm, Placement, Pooling, Sequence};
@@ -196,14 +196,18 @@ fn reduced_files_run_as_the_reduced_model_does() {
 }
 
 #[test]
-fn calibration_hears_and_feels_the_last_norm() {
+fn calibration_goes_through_the_last_norm() {
     let full = open("pre");
     let inputs = Inputs::of("pre");
     let sequences = inputs.sequences();
-    let calibration = Calibration::gather(&full.model, LENGTH, &sequences, "").unwrap();
+    let network = Network::new(&full.model, LENGTH, Run::Fft).unwrap();
+    let calibration = Calibration::gather(&network, &sequences, "").unwrap();
     let prepared =
-        Prepared::new(&full.model, &calibration, &sequences, WeightChoice::Auto).unwrap();
-    let small = prepared.reduce(&Settings::new(Size::Order(4))).unwrap();
+        CalibratedReduction::new(&full.model, &calibration, &sequences, WeightChoice::Auto)
+            .unwrap();
+    let small = prepared
+        .reduce(&Settings::new(TargetSize::Order(4)))
+        .unwrap();
     let change = prepared.logit_change(&small.model).unwrap().unwrap();
     let plain = reduce(&full.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
     let without = prepared.logit_change(&plain.model).unwrap().unwrap();

@@ -8,24 +8,25 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, input_statistics};
-use crate::infer::{Network, Path as InferPath, importance};
+use crate::infer::{Network, importance};
 use crate::model::{Encoder, Linear, Model, Norm, Placement, Pooling, Sequence};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
 
-/// What one layer hears, and how much the logits feel its channels.
+/// The input of one layer, and the sensitivity of the logits to its channels.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct LayerCalibration {
     /// The layer's name.
     pub name: String,
-    /// What it hears.
+    /// Of its input.
     pub statistics: InputStatistics,
     /// [`importance`] of each channel.
     pub importance: Vec<f64>,
 }
 
-/// What a network's layers hear, gathered once; enough to reduce it again without the data.
+/// The inputs of a network's layers, gathered once; enough to reduce it again without the data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     layers: Vec<LayerCalibration>,
@@ -44,20 +45,21 @@ struct Header {
 }
 
 impl Calibration {
-    /// Runs a model on sequences of `length` steps and gathers what its layers hear. Nothing
-    /// depends on the number of threads. Cost about four forward passes for each sequence.
+    /// Runs a network on sequences and gathers the inputs of its layers; `origin` describes where
+    /// the sequences come from. Nothing depends on the number of threads. Cost about four forward
+    /// passes for each sequence.
     ///
     /// # Errors
-    /// [`CalibrateError::Infer`] when the model does not run on a sequence, and for no sequences.
+    /// [`CalibrateError::Infer`] when the model does not run on a sequence, and for no sequences;
+    /// [`CalibrateError::Cancelled`] by the network's observer.
     pub fn gather(
-        model: &Model,
-        length: usize,
+        network: &Network<'_>,
         sequences: &[Sequence<'_>],
         origin: &str,
     ) -> Result<Self, CalibrateError> {
-        let network = Network::new(model, length, InferPath::Fft)?;
-        let statistics = input_statistics(&network, sequences)?;
-        let importance = importance(&network, sequences)?;
+        let model = network.model();
+        let statistics = input_statistics(network, sequences)?;
+        let importance = importance(network, sequences)?;
         let parts = model.blocks.iter().zip(statistics).zip(importance);
         let layers = parts.map(|((block, statistics), importance)| LayerCalibration {
             name: block.name.clone(),
@@ -162,7 +164,7 @@ impl Calibration {
         write_arrays_with(path, &arrays, Some(&header))
     }
 
-    /// Whether a file says that it holds statistics.
+    /// Whether a file declares that it holds statistics.
     pub fn is_file_of(path: &Path) -> bool {
         Archive::open(path).is_ok_and(|archive| header(&archive).is_some())
     }
@@ -239,8 +241,8 @@ fn layer(
     })
 }
 
-/// A hash (FNV-1a, 64 bits) of every number of the model: all of them decide what the layers hear
-/// or how the logits feel it.
+/// A hash (FNV-1a, 64 bits) of every number of the model: all of them decide the inputs of the
+/// layers or the gradients of the logits.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Hash(0xcbf2_9ce4_8422_2325);
     match &model.encoder {

@@ -1,16 +1,17 @@
 //! Fitting all channels of a reduced network together to the logits of the full one.
 
 use hankelite_control::{
-    DiagonalSystem, multiply_adjoint, output_slopes, residue_gram, with_moved_residues,
+    DiagonalSystem, InputWeight, multiply_adjoint, output_slopes, residue_gram, with_moved_residues,
 };
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::{CalibrateError, Calibration, Prepared};
+use crate::calibrate::{CalibrateError, Calibration};
 use crate::compress::{CalibratedChannel, CalibratedLayer};
 use crate::infer::{Network, Path as InferPath, combination};
 use crate::model::{Model, Sequence};
+use crate::progress::{ProgressSink, Stage, Within};
 
 /// Steps at most.
 const STEPS_MAX: usize = 4;
@@ -18,10 +19,10 @@ const STEPS_MAX: usize = 4;
 /// Every so many sequences one is kept to check the others.
 const CHECK_EVERY: usize = 4;
 
-/// Fewer sequences than this say too little.
+/// Fewer sequences than this are too few to fit and check.
 const SEQUENCES_MIN: usize = 8;
 
-/// More sequences than this are not used for the slopes.
+/// More sequences than this are not used for the gradients.
 const SEQUENCES_MAX: usize = 200;
 
 /// Of more classes than this, as many random combinations are used.
@@ -36,25 +37,25 @@ const GAIN_MIN: f64 = 0.02;
 /// The share of a mode's own square that its weights cost in any case.
 const PARALLEL: f64 = 1e-4;
 
-/// Numbers in the table of slopes at most, 1 GiB.
+/// Numbers in the table of gradients at most, 1 GiB.
 const SLOPES_MAX: usize = 1 << 27;
 
 /// How all channels together were fitted to the logits.
 ///
-/// Refinement looks at every channel alone; what the network makes of the errors it does not know.
-/// Here the residues and feedthroughs θ of all channels take Gauss–Newton steps on
+/// Refinement takes every channel alone, without what the network makes of its error. Here the residues and feedthroughs θ of all channels take Gauss–Newton steps on
 ///
 /// ```text
 /// Σ_s ‖z_s − z_s(θ + δ)‖² + ρ Σ_h I_h L n δ_hᵀ G_h δ_h
 /// ```
 ///
 /// z being the (centred) logits of the n sequences. G_h is the weighted metric of channel h
-/// ([`residue_gram`]) and I_h how much the logits feel it ([`crate::infer::importance`]), so
+/// ([`residue_gram`]) and I_h its importance ([`crate::infer::importance`]), so
 /// the second term is what the change of the layers' outputs would do to the logits were it noise:
-/// ρ says how far the slopes are to be trusted. A quarter of the sequences takes no part and only
+/// the larger ρ, the less the gradients are trusted. A quarter of the sequences is held out: it
 /// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Labels are
 /// not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct LogitFit {
     /// Steps that were taken.
     pub steps: usize,
@@ -62,17 +63,18 @@ pub struct LogitFit {
     pub parameters: usize,
     /// ρ of every step.
     pub prices: Vec<f64>,
-    /// Relative change of the logits before, over the sequences that checked.
+    /// Relative change of the logits before, over the held-out sequences.
     pub before: f64,
     /// After.
     pub after: f64,
 }
 
 /// √(Σ ‖z − z_r‖²/Σ ‖z‖²), centred over the classes where there are several.
-pub(super) fn relative_change(full: &[Vec<f64>], reduced: &[Vec<f64>]) -> f64 {
+pub(super) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>]) -> f64 {
     let squares = |difference: &[f64]| centred(difference).iter().map(|d| d * d).sum::<f64>();
     let (mut change, mut size) = (0.0, 0.0);
     for (full, reduced) in full.iter().zip(reduced) {
+        let full = full.as_ref();
         let difference: Vec<f64> = full.iter().zip(reduced).map(|(a, b)| a - b).collect();
         change += squares(&difference);
         size += squares(full);
@@ -92,21 +94,38 @@ fn centred(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value - mean).collect()
 }
 
-/// The sequences that fit and those that check, with the full model's logits.
+/// What a fit goes by.
+pub(super) struct LogitData<'a> {
+    pub(super) calibration: &'a Calibration,
+    pub(super) sequences: &'a [Sequence<'a>],
+    /// Of the full model, for each sequence.
+    pub(super) logits: &'a [Vec<f64>],
+    /// The channels that the cuts were made from.
+    pub(super) layers: &'a [CalibratedLayer],
+    pub(super) observer: &'a dyn ProgressSink,
+}
+
+/// A sequence, with the logits of the full model.
+struct Example<'a> {
+    sequence: Sequence<'a>,
+    logits: &'a [f64],
+}
+
+/// The sequences that fit and those that check.
 struct Parts<'a> {
-    fit: Vec<(Sequence<'a>, &'a [f64])>,
-    check: Vec<(Sequence<'a>, &'a [f64])>,
+    fit: Vec<Example<'a>>,
+    check: Vec<Example<'a>>,
 }
 
 impl<'a> Parts<'a> {
-    fn new(prepared: &'a Prepared<'a>) -> Self {
-        let sequences = prepared.sequences.iter().copied();
-        let pairs = sequences.zip(prepared.logits.iter().map(Vec::as_slice));
+    fn new(data: &LogitData<'a>) -> Self {
+        let pairs = data.sequences.iter().zip(data.logits);
         let (mut fit, mut check) = (Vec::new(), Vec::new());
-        for (index, pair) in pairs.take(SEQUENCES_MAX).enumerate() {
+        for (index, (&sequence, logits)) in pairs.take(SEQUENCES_MAX).enumerate() {
+            let example = Example { sequence, logits };
             match (index + 1) % CHECK_EVERY {
-                0 => check.push(pair),
-                _ => fit.push(pair),
+                0 => check.push(example),
+                _ => fit.push(example),
             }
         }
         Self { fit, check }
@@ -118,32 +137,39 @@ struct Place<'a> {
     layer: usize,
     channel: usize,
     first: usize,
-    heard: &'a CalibratedChannel,
+    full: &'a CalibratedChannel,
+    weight: &'a InputWeight,
     /// I L n.
     importance: f64,
 }
 
 /// The fitted model, or `None` without enough sequences or without pooled logits, or where the
-/// table of slopes would be too large.
+/// table of gradients would be too large.
 pub(super) fn fit_logits(
-    prepared: &Prepared<'_>,
-    layers: &[CalibratedLayer],
+    data: &LogitData<'_>,
     start: &Model,
 ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
     let pooled = start.head.as_ref().and_then(|head| head.pooling).is_some();
-    if !pooled || prepared.sequences.len() < SEQUENCES_MIN {
+    if !pooled || data.sequences.len() < SEQUENCES_MIN {
         return Ok(None);
     }
-    let parts = Parts::new(prepared);
-    let length = prepared.calibration.length();
-    let (places, parameters) = places(prepared.calibration, layers, start, parts.fit.len());
+    let parts = Parts::new(data);
+    let (places, parameters) = places(data, start, parts.fit.len());
     let combinations = combinations(start.classes().unwrap_or(0));
     let rows = parts.fit.len() * combinations.len();
     if parameters == 0 || rows.saturating_mul(parameters) > SLOPES_MAX {
         return Ok(None);
     }
+    let fitting = Fitting {
+        length: data.calibration.length(),
+        parts,
+        places,
+        combinations,
+        observer: &Within(data.observer),
+    };
+    data.observer.begin(Stage::LogitFit, STEPS_MAX);
     let mut model = start.clone();
-    let before = change(&model, length, &parts.check)?;
+    let before = fitting.change(&model)?;
     let mut fit = LogitFit {
         steps: 0,
         parameters,
@@ -152,50 +178,93 @@ pub(super) fn fit_logits(
         after: before,
     };
     while fit.steps < STEPS_MAX && fit.after > 0.0 {
-        let problem = Problem::new(&model, length, &parts.fit, &places, &combinations)?;
-        let mut best: Option<(Model, f64, f64)> = None;
-        for price in PRICES {
-            let Some(candidate) = problem.moved(&model, &places, price) else {
-                continue;
-            };
-            let after = change(&candidate, length, &parts.check)?;
-            let known = best.as_ref().map(|(.., known)| *known);
-            if after < known.unwrap_or(fit.after * (1.0 - GAIN_MIN)) {
-                best = Some((candidate, price, after));
-            }
-        }
-        let Some((candidate, price, after)) = best else {
+        let Some(step) = fitting.best_step(&model, fit.after)? else {
             break;
         };
-        model = candidate;
-        fit.after = after;
-        fit.prices.push(price);
+        model = step.model;
+        fit.after = step.change;
+        fit.prices.push(step.price);
         fit.steps += 1;
+        data.observer.step()?;
     }
     Ok(Some((model, fit)))
 }
 
-/// The channels that hear and are felt, with the number of all their parameters.
-fn places<'a>(
-    calibration: &Calibration,
-    layers: &'a [CalibratedLayer],
-    model: &Model,
-    sequences: usize,
-) -> (Vec<Place<'a>>, usize) {
+/// A model after one more step.
+struct Stepped {
+    model: Model,
+    price: f64,
+    /// Relative change of the logits over the held-out sequences.
+    change: f64,
+}
+
+/// The parts of a fit that stay the same from step to step.
+struct Fitting<'a> {
+    length: usize,
+    parts: Parts<'a>,
+    places: Vec<Place<'a>>,
+    combinations: Vec<Vec<f64>>,
+    observer: &'a dyn ProgressSink,
+}
+
+impl Fitting<'_> {
+    /// The step of the best price; `None` where none is better than `change` by enough.
+    fn best_step(&self, model: &Model, change: f64) -> Result<Option<Stepped>, CalibrateError> {
+        let problem = Problem::new(self, model)?;
+        let mut best: Option<Stepped> = None;
+        for price in PRICES {
+            let Some(candidate) = problem.moved(model, &self.places, price) else {
+                continue;
+            };
+            let after = self.change(&candidate)?;
+            let known = best.as_ref().map(|known| known.change);
+            if after < known.unwrap_or(change * (1.0 - GAIN_MIN)) {
+                best = Some(Stepped {
+                    model: candidate,
+                    price,
+                    change: after,
+                });
+            }
+        }
+        Ok(best)
+    }
+
+    /// The relative change of the logits over the held-out sequences.
+    fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
+        let network = Network::new(model, self.length, InferPath::Fft)?.observed(self.observer);
+        let check = &self.parts.check;
+        let sequences: Vec<_> = check.iter().map(|example| example.sequence).collect();
+        let full: Vec<_> = check.iter().map(|example| example.logits).collect();
+        let changed = relative_change(&full, &network.logits_of_all(&sequences)?);
+        Ok(if changed.is_finite() {
+            changed
+        } else {
+            f64::INFINITY
+        })
+    }
+}
+
+/// The channels that were cut, have an input and change the logits, with the number of all their
+/// parameters.
+fn places<'a>(data: &LogitData<'a>, model: &Model, sequences: usize) -> (Vec<Place<'a>>, usize) {
     let mut places = Vec::new();
     let mut first = 0;
-    let samples = (calibration.length() * sequences) as f64;
+    let samples = (data.calibration.length() * sequences) as f64;
     for (layer, block) in model.blocks.iter().enumerate() {
-        let felt = &calibration.layers()[layer].importance;
-        let channels = layers[layer].channels.iter().zip(&block.systems);
-        for (channel, ((heard, system), importance)) in channels.zip(felt).enumerate() {
-            let whole = system.order() >= heard.system().order();
-            if heard.weight().is_some() && *importance > 0.0 && !whole {
+        let importance = &data.calibration.layers()[layer].importance;
+        let channels = data.layers[layer].channels().iter().zip(&block.systems);
+        for (channel, ((full, system), importance)) in channels.zip(importance).enumerate() {
+            let whole = system.order() >= full.system().order();
+            if let Some(weight) = full.weight()
+                && *importance > 0.0
+                && !whole
+            {
                 places.push(Place {
                     layer,
                     channel,
                     first,
-                    heard,
+                    full,
+                    weight,
                     importance: importance * samples,
                 });
                 first += 2 * system.order() + 1;
@@ -222,22 +291,6 @@ fn combinations(classes: usize) -> Vec<Vec<f64>> {
     (0..COMBINATIONS_MAX).map(signs).collect()
 }
 
-fn change(
-    model: &Model,
-    length: usize,
-    parts: &[(Sequence<'_>, &[f64])],
-) -> Result<f64, CalibrateError> {
-    let network = Network::new(model, length, InferPath::Fft)?;
-    let sequences: Vec<_> = parts.iter().map(|(sequence, _)| *sequence).collect();
-    let full: Vec<_> = parts.iter().map(|(_, logits)| logits.to_vec()).collect();
-    let changed = relative_change(&full, &network.logits_of_all(&sequences)?);
-    Ok(if changed.is_finite() {
-        changed
-    } else {
-        f64::INFINITY
-    })
-}
-
 /// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
 struct Problem {
     /// J, one row for each sequence and combination.
@@ -250,17 +303,18 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(
-        model: &Model,
-        length: usize,
-        sequences: &[(Sequence<'_>, &[f64])],
-        places: &[Place<'_>],
-        combinations: &[Vec<f64>],
-    ) -> Result<Self, CalibrateError> {
-        let network = Network::new(model, length, InferPath::Fft)?;
-        let rows = sequences
-            .par_iter()
-            .map(|&(sequence, logits)| rows_of(&network, sequence, logits, places, combinations));
+    fn new(fitting: &Fitting<'_>, model: &Model) -> Result<Self, CalibrateError> {
+        let Fitting {
+            places,
+            combinations,
+            ..
+        } = fitting;
+        let network = Network::new(model, fitting.length, InferPath::Fft)?;
+        let examples = fitting.parts.fit.par_iter();
+        let rows = examples.map(|example| {
+            fitting.observer.check()?;
+            rows_of(&network, example, places, combinations)
+        });
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
         let parameters = rows.first().map_or(0, |(slopes, _)| slopes.nrows());
         let each = combinations.len();
@@ -314,8 +368,7 @@ impl Problem {
 /// full model's combinations, for one sequence.
 fn rows_of(
     network: &Network<'_>,
-    sequence: Sequence<'_>,
-    logits: &[f64],
+    example: &Example<'_>,
     places: &[Place<'_>],
     combinations: &[Vec<f64>],
 ) -> Result<(DMatrix<f64>, DVector<f64>), CalibrateError> {
@@ -324,18 +377,18 @@ fn rows_of(
     let last = places.last();
     let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
     let mut slopes = DMatrix::zeros(parameters, combinations.len());
-    let reduced = network.feel(sequence, combinations, |layer, heard, felt| {
+    let reduced = network.feel(example.sequence, combinations, |layer, input, gradients| {
         for place in places.iter().filter(|place| place.layer == layer) {
-            let heard = heard.column(place.channel);
-            let output = output_slopes(system(place), heard.as_slice());
-            for (mut column, felt) in slopes.column_iter_mut().zip(&felt) {
-                let own = output.tr_mul(&felt.column(place.channel));
+            let input = input.column(place.channel);
+            let output = output_slopes(system(place), input.as_slice());
+            for (mut column, gradient) in slopes.column_iter_mut().zip(&gradients) {
+                let own = output.tr_mul(&gradient.column(place.channel));
                 column.rows_mut(place.first, own.nrows()).copy_from(&own);
             }
         }
     })?;
     let left = |combination: &Vec<f64>| {
-        let terms = combination.iter().zip(logits.iter().zip(&reduced));
+        let terms = combination.iter().zip(example.logits.iter().zip(&reduced));
         terms
             .map(|(c, (full, reduced))| c * (full - reduced))
             .sum::<f64>()
@@ -348,11 +401,7 @@ fn rows_of(
 /// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
 fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
     let system: &DiagonalSystem = &model.blocks[place.layer].systems[place.channel];
-    let weight = place
-        .heard
-        .weight()
-        .expect("only channels that hear have a place");
-    let mut price = residue_gram(place.heard.system(), system, weight);
+    let mut price = residue_gram(place.full.system(), system, place.weight);
     price *= place.importance;
     let last = price.nrows() - 1;
     for n in 0..last / 2 {

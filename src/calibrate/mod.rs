@@ -1,13 +1,13 @@
-//! Reduction for what the layers of a network really hear.
+//! Reduction for the inputs that the layers of a network really get.
 //!
 //! Balanced truncation takes every input for white noise. Here a few unlabelled sequences are run
-//! through the network first. Every channel is then balanced, refined and given its states for
-//! the input it really gets: [`Calibration`] holds what was gathered, [`Prepared`] the balanced
-//! channels, and [`Prepared::reduce`] makes a smaller model of any size from them.
+//! through the network first. Every channel is then balanced, refined and given its states for its
+//! own input: [`Calibration`] holds what was gathered, [`CalibratedReduction`] the balanced
+//! channels, and [`CalibratedReduction::reduce`] makes a smaller model of any size from them.
 
 mod calibration;
 mod logits;
-mod prepared;
+mod reduction;
 mod rescale;
 mod settings;
 mod statistics;
@@ -19,15 +19,16 @@ pub use calibration::{Calibration, LayerCalibration};
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
-pub use prepared::{Calibrated, Choice, Prepared};
-pub use rescale::{Rescale, Rescaled, rescale};
-pub use settings::{Importance, Settings, Size, WeightChoice};
+pub use reduction::{Calibrated, CalibratedReduction, Choice};
+pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
+pub use settings::{Importance, Settings, TargetSize, WeightChoice};
 pub use statistics::{input_statistics, layer_inputs};
 pub use steps::step_statistics;
 
 use crate::compress::CompressError;
 use crate::infer::InferError;
 use crate::measure::MeasureError;
+use crate::progress::Cancelled;
 
 /// Why a model was not reduced for its input.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +36,10 @@ use crate::measure::MeasureError;
 pub enum CalibrateError {
     /// The network does not run on the sequences.
     #[error(transparent)]
-    Infer(#[from] InferError),
+    Infer(InferError),
     /// A channel cannot be reduced.
     #[error(transparent)]
-    Compress(#[from] CompressError),
+    Compress(CompressError),
     /// A file that cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -67,9 +68,9 @@ pub enum CalibrateError {
     /// Statistics of another model.
     #[error("the statistics are of another model: {found}, expected {expected}")]
     OtherModel {
-        /// What the statistics say.
+        /// The model of the statistics.
         found: String,
-        /// What the model says.
+        /// The model at hand.
         expected: String,
     },
     /// A size that makes no sense.
@@ -85,4 +86,25 @@ pub enum CalibrateError {
     /// Moments without sequences, or too large.
     #[error("{0}")]
     Weight(String),
+    /// The observer requested the end of the work.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+impl From<InferError> for CalibrateError {
+    fn from(error: InferError) -> Self {
+        match error {
+            InferError::Cancelled(cancelled) => Self::Cancelled(cancelled),
+            error => Self::Infer(error),
+        }
+    }
+}
+
+impl From<CompressError> for CalibrateError {
+    fn from(error: CompressError) -> Self {
+        match error {
+            CompressError::Cancelled(cancelled) => Self::Cancelled(cancelled),
+            error => Self::Compress(error),
+        }
+    }
 }

@@ -5,9 +5,10 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, layer_inputs};
-use crate::infer::{Network, Path as InferPath};
+use crate::infer::{InferError, Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};
+use crate::progress::{ProgressSink, Stage, Within};
 
 /// How a training starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -26,10 +27,11 @@ pub enum Rescale {
 
 /// What was done to one layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Rescaled {
     /// The layer's name.
     pub name: String,
-    /// τ before, for what the layer hears behind layers that are rescaled already.
+    /// τ before, for its input behind layers that are rescaled already.
     pub before: f64,
     /// τ that it has now.
     pub after: f64,
@@ -37,9 +39,22 @@ pub struct Rescaled {
     pub factor: f64,
 }
 
-/// Multiplies C and D of every layer with one factor, layer by layer: each is measured for what it
-/// hears behind those before it, which are rescaled already. `like` is the network before its
-/// reduction, for [`Rescale::Match`]. A layer with τ = 0 stays.
+/// How a network is rescaled.
+pub struct Rescaling<'a> {
+    /// τ that every layer gets.
+    pub target: Rescale,
+    /// The network before its reduction, for [`Rescale::Match`].
+    pub like: Option<&'a Model>,
+    /// Steps that sequences are padded to.
+    pub length: usize,
+    /// The sequences that the layers are measured on.
+    pub sequences: &'a [Sequence<'a>],
+    /// Follows the layers.
+    pub observer: &'a dyn ProgressSink,
+}
+
+/// Multiplies C and D of every layer with one factor, layer by layer: each is measured for its
+/// input behind those before it, which are rescaled already. A layer with τ = 0 stays.
 ///
 /// τ is linear in C and D together, squared, so both are divided by √τ. (The papers print `C √τ`,
 /// and leave D aside in the text.)
@@ -54,21 +69,19 @@ pub struct Rescaled {
 /// Liu and Li, Algorithm 1.
 pub fn rescale(
     model: &Model,
-    mode: Rescale,
-    like: Option<&Model>,
-    (length, sequences): (usize, &[Sequence<'_>]),
+    rescaling: &Rescaling<'_>,
 ) -> Result<(Model, Vec<Rescaled>), CalibrateError> {
     let mut scaled = model.clone();
-    if mode == Rescale::None {
-        return Ok((scaled, Vec::new()));
-    }
-    let wanted = match mode {
-        Rescale::Match => measures_of(like, model, (length, sequences))?,
-        Rescale::None | Rescale::Unit => vec![1.0; model.blocks.len()],
+    let wanted = match rescaling.target {
+        Rescale::None => return Ok((scaled, Vec::new())),
+        Rescale::Match => rescaling.measures_like(model)?,
+        Rescale::Unit => vec![1.0; model.blocks.len()],
     };
+    rescaling.observer.begin(Stage::Rescaling, wanted.len());
     let mut records = Vec::new();
     for (layer, wanted) in wanted.into_iter().enumerate() {
-        let before = measure(&scaled, layer, (length, sequences))?;
+        rescaling.observer.step()?;
+        let before = rescaling.measure(&scaled, layer)?;
         let factor = match before > 0.0 {
             true => (wanted / before).sqrt(),
             false => 1.0,
@@ -88,38 +101,34 @@ pub fn rescale(
     Ok((scaled, records))
 }
 
-fn measures_of(
-    like: Option<&Model>,
-    model: &Model,
-    data: (usize, &[Sequence<'_>]),
-) -> Result<Vec<f64>, CalibrateError> {
-    let shape = |model: &Model| {
-        let channels = model.blocks.iter().map(Block::channels);
-        format!("layers of {:?} channels", channels.collect::<Vec<_>>())
-    };
-    let like = like.filter(|like| shape(like) == shape(model));
-    let Some(like) = like else {
-        return Err(CalibrateError::OtherModel {
-            found: "no network before its reduction, or one of other layers".to_string(),
-            expected: shape(model),
-        });
-    };
-    let layers = 0..like.blocks.len();
-    layers.map(|layer| measure(like, layer, data)).collect()
-}
+impl Rescaling<'_> {
+    /// τ of every layer of the network before its reduction.
+    fn measures_like(&self, model: &Model) -> Result<Vec<f64>, CalibrateError> {
+        let shape = |model: &Model| {
+            let channels = model.blocks.iter().map(Block::channels);
+            format!("layers of {:?} channels", channels.collect::<Vec<_>>())
+        };
+        let like = self.like.filter(|like| shape(like) == shape(model));
+        let Some(like) = like else {
+            return Err(CalibrateError::OtherModel {
+                found: "no network before its reduction, or one of other layers".to_string(),
+                expected: shape(model),
+            });
+        };
+        let layers = 0..like.blocks.len();
+        layers.map(|layer| self.measure(like, layer)).collect()
+    }
 
-/// τ of one layer as the network stands.
-fn measure(
-    model: &Model,
-    layer: usize,
-    (length, sequences): (usize, &[Sequence<'_>]),
-) -> Result<f64, CalibrateError> {
-    let network = Network::new(model, length, InferPath::Fft)?;
-    let heard: Vec<DMatrix<f64>> = layer_inputs(&network, sequences, layer)?;
-    let fault = |source| CalibrateError::Measure { layer, source };
-    let statistics = StepStatistics::of(&heard).map_err(fault)?;
-    let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;
-    Ok(measure.tau)
+    /// τ of one layer as the network stands.
+    fn measure(&self, model: &Model, layer: usize) -> Result<f64, CalibrateError> {
+        let within = Within(self.observer);
+        let network = Network::new(model, self.length, InferPath::Fft)?.observed(&within);
+        let inputs: Vec<DMatrix<f64>> = layer_inputs(&network, self.sequences, layer)?;
+        let fault = |source| CalibrateError::Measure { layer, source };
+        let statistics = StepStatistics::of(&inputs).map_err(fault)?;
+        let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;
+        Ok(measure.tau)
+    }
 }
 
 /// C and D of every channel, in both directions.
@@ -133,7 +142,7 @@ fn multiply(block: &mut Block, factor: f64) -> Result<(), CalibrateError> {
             system.output() * num_complex::Complex64::from(factor),
             system.feedthrough() * factor,
         );
-        *system = scaled.map_err(crate::infer::InferError::System)?;
+        *system = scaled.map_err(InferError::System)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What to do, checked.
+//! The settings of a calibrated reduction, checked.
 
 use hankelite_control::Refinement;
 use serde::Serialize;
@@ -7,10 +7,11 @@ use crate::calibrate::CalibrateError;
 use crate::compress::Allocation;
 use crate::model::Model;
 
-/// How small the model becomes.
+/// How small a model becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Size {
+#[non_exhaustive]
+pub enum TargetSize {
     /// This many stored states for each channel, in the mean.
     Order(usize),
     /// This share of all states, above 0 and at most 1.
@@ -23,21 +24,23 @@ pub enum Size {
 /// How much the output error of a channel counts when states are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Importance {
-    /// All the others are tried, then factors 2 and 1/2 on single layers; the sharing that moves
-    /// the logits of the calibration sequences least is taken. Equal without sequences.
+    /// All the others are tried, then factors 2 and 1/2 on single layers; the allocation that
+    /// changes the logits of the calibration sequences least is taken. Equal without sequences.
     Auto,
     /// An output error counts the same everywhere.
     Equal,
     /// By the root of [`Importance::Gradient`].
     Root,
-    /// By how much the logits feel it, [`crate::infer::importance`].
+    /// By the sensitivity of the logits to it, [`crate::infer::importance`].
     Gradient,
 }
 
 /// Which metric stands for the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum WeightChoice {
     /// Moments where the sequences are at hand and all of them fit into 1 GiB, else the spectrum.
     Auto,
@@ -49,21 +52,22 @@ pub enum WeightChoice {
 
 /// Settings of a calibrated reduction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Settings {
     /// How small.
-    pub size: Size,
+    pub size: TargetSize,
     /// How states are shared. Default: uniform for an order, else one order per channel.
     pub allocation: Allocation,
     /// What counts when they are shared. Default: auto.
     pub importance: Importance,
     /// What is refined after truncation. Default: everything.
     pub refinement: Refinement,
-    /// Whether each layer is reduced again for what it hears in the reduced network, where that
-    /// brings the logits nearer. Default: no.
+    /// Whether each layer is reduced again for its input in the reduced network, where that brings
+    /// the logits nearer. Default: no.
     pub sequential: bool,
     /// Whether all channels together are fitted to the logits of the calibration sequences in the
     /// end, see [`crate::calibrate::LogitFit`]. Needs sequences and pooled logits, and is left out
-    /// without them, and for [`Size::Error`], whose promise it would not keep. Default: yes.
+    /// without them, and for [`TargetSize::Error`], whose promise it would not keep. Default: yes.
     pub fit_logits: bool,
     /// Steps over which the kernel error is measured. Default: those of the calibration.
     pub kernel_length: Option<usize>,
@@ -71,11 +75,11 @@ pub struct Settings {
 
 impl Settings {
     /// Default settings for a size.
-    pub fn new(size: Size) -> Self {
+    pub fn new(size: TargetSize) -> Self {
         Self {
             size,
             allocation: match size {
-                Size::Order(_) => Allocation::Uniform,
+                TargetSize::Order(_) => Allocation::Uniform,
                 _ => Allocation::Channel,
             },
             importance: Importance::Auto,
@@ -103,16 +107,16 @@ impl Settings {
             })
         };
         match self.size {
-            Size::Order(order) if order == 0 || order > most => {
+            TargetSize::Order(order) if order == 0 || order > most => {
                 let range = format!("1 to {most} (the stored states of each channel)");
                 wrong("the order", order as f64, range)
             }
-            Size::Order(order) => Ok(order * orders.len()),
-            Size::Budget(share) if !(share > 0.0 && share <= 1.0) => {
+            TargetSize::Order(order) => Ok(order * orders.len()),
+            TargetSize::Budget(share) if !(share > 0.0 && share <= 1.0) => {
                 let range = "a share above 0 and at most 1".to_string();
                 wrong("the budget", share, range)
             }
-            Size::Budget(share) => {
+            TargetSize::Budget(share) => {
                 let budget = (share * all as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize;
                 if budget < orders.len() {
                     let least = orders.len() as f64 / all.max(1) as f64;
@@ -121,11 +125,11 @@ impl Settings {
                 }
                 Ok(budget)
             }
-            Size::Error(error) if !(error >= 0.0 && error.is_finite()) => {
+            TargetSize::Error(error) if !(error >= 0.0 && error.is_finite()) => {
                 let range = "a number of at least 0".to_string();
                 wrong("the largest error", error, range)
             }
-            Size::Error(_) => Ok(all),
+            TargetSize::Error(_) => Ok(all),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every layer hears, gathered from sequences.
+//! The inputs of the layers, gathered from sequences.
 
 use hankelite_control::{Convolver, InputStatistics, StatisticsError, lags_of};
 use nalgebra::DMatrix;
@@ -19,7 +19,7 @@ pub(super) trait Gather: Send {
     /// Nothing yet.
     fn zeros(length: usize, channels: usize) -> Self;
     /// Adds a sequence, L × H, of which so many steps are no padding.
-    fn add(&mut self, heard: &DMatrix<f64>, steps: usize);
+    fn add(&mut self, input: &DMatrix<f64>, steps: usize);
     /// Adds other sums.
     fn merge(&mut self, other: &Self);
 }
@@ -44,10 +44,10 @@ pub(super) fn gathered<T: Gather>(
             for (i, &sequence) in members.iter().enumerate() {
                 observer.step()?;
                 let index = (part * GROUPS_HELD + group) * GROUP + i;
-                let heard = network.visit_inputs(sequence, blocks.len(), |layer, heard, steps| {
-                    sums[layer].add(heard, steps);
+                let run = network.visit_inputs(sequence, blocks.len(), |layer, input, steps| {
+                    sums[layer].add(input, steps);
                 });
-                heard.map_err(|source| InferError::Sequence {
+                run.map_err(|source| InferError::Sequence {
                     index,
                     source: Box::new(source),
                 })?;
@@ -79,10 +79,10 @@ impl Gather for Sums {
         }
     }
 
-    /// Padding counts as silence: no error there reaches what is pooled.
-    fn add(&mut self, heard: &DMatrix<f64>, steps: usize) {
-        let mut padded = vec![0.0; 2 * heard.nrows()];
-        for (h, column) in heard.column_iter().enumerate() {
+    /// Padding counts as zero: no error there reaches what is pooled.
+    fn add(&mut self, input: &DMatrix<f64>, steps: usize) {
+        let mut padded = vec![0.0; 2 * input.nrows()];
+        for (h, column) in input.column_iter().enumerate() {
             let own = &column.as_slice()[..steps];
             self.values[h] += own.iter().sum::<f64>();
             padded[..steps].copy_from_slice(own);
@@ -120,7 +120,7 @@ impl Sums {
     }
 }
 
-/// What the channels of one layer hear: for each channel sequences × L. Cost a forward pass for
+/// The inputs of the channels of one layer: for each channel sequences × L. Cost a forward pass for
 /// each sequence, up to the layer; memory O(n L H).
 ///
 /// # Errors
@@ -138,9 +138,9 @@ pub fn layer_inputs(
     let inputs = numbered.map(|(index, &sequence)| {
         observer.step()?;
         let mut kept = DMatrix::zeros(0, 0);
-        let run = network.visit_inputs(sequence, layer, |at, heard, _| {
+        let run = network.visit_inputs(sequence, layer, |at, input, _| {
             if at == layer {
-                kept = heard.clone();
+                kept = input.clone();
             }
         });
         run.map(|()| kept).map_err(|source| InferError::Sequence {
@@ -154,13 +154,14 @@ pub fn layer_inputs(
     Ok((0..channels).map(of).collect())
 }
 
-/// The statistics of what every layer hears when the model runs on the given sequences: one for
-/// each block. Padding counts as silence. Sequences run on all cores; the result does not depend on
-/// their number. Memory O(L H) for each layer. Cost that of a forward pass and an FFT per layer, channel and sequence.
+/// The statistics of every layer's input when the model runs on the given sequences: one for each
+/// block. Padding counts as zero. Sequences run on all cores; the result does not depend on
+/// their number. Memory O(L H) for each layer. Cost of a forward pass and an FFT per layer, channel
+/// and sequence.
 ///
 /// # Errors
 /// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] for
-/// sequences without steps and where a layer hears numbers whose squares overflow.
+/// sequences without steps and where the squares of a layer's input overflow.
 pub fn input_statistics(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],

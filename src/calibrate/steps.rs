@@ -1,4 +1,4 @@
-//! Mean and deviation of what every layer hears at each step.
+//! Mean and deviation of the input of every layer at each step.
 
 use nalgebra::DMatrix;
 
@@ -24,10 +24,10 @@ impl Gather for Moments {
     }
 
     /// Welford's update.
-    fn add(&mut self, heard: &DMatrix<f64>, _: usize) {
+    fn add(&mut self, input: &DMatrix<f64>, _: usize) {
         self.count += 1.0;
         let entries = self.mean.iter_mut().zip(self.squares.iter_mut());
-        for ((mean, squares), value) in entries.zip(heard.iter()) {
+        for ((mean, squares), value) in entries.zip(input.iter()) {
             let before = value - *mean;
             *mean += before / self.count;
             *squares += before * (value - *mean);
@@ -52,8 +52,8 @@ impl Gather for Moments {
     }
 }
 
-/// Mean and standard deviation of what every layer hears at each step, when the model runs on the
-/// given sequences: one for each block. Padding counts as it is heard. Sequences run on all cores;
+/// Mean and standard deviation of the input of every layer at each step, when the model runs on the
+/// given sequences: one for each block. Padding counts with the values that it takes. Sequences run on all cores;
 /// the result does not depend on their number. Memory O(L H) for each layer and thread.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use crate::compress::ErrorCurve;
 /// How states are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Allocation {
     /// The same order in every channel.
     Uniform,

@@ -1,7 +1,7 @@
-//! Reducing channels for what they hear.
+//! Reducing channels for their input.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
     ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, balance, balance_weighted,
@@ -9,9 +9,9 @@ use hankelite_control::{
 };
 use rayon::prelude::*;
 
+use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
 use crate::compress::record::WeightedRecord;
-use crate::compress::reduce::{Candidate, measured, whole};
 use crate::compress::{ChannelRecord, CompressError, LayerRecord};
 use crate::model::Block;
 
@@ -19,11 +19,11 @@ use crate::model::Block;
 /// each time.
 const DENSE_ORDERS: usize = 8;
 
-/// One channel balanced for what it hears, to be cut at any order. Every cut is made once.
+/// One channel balanced for its input, to be cut at any order. Every cut is made once.
 pub struct CalibratedChannel {
     system: DiagonalSystem,
     weight: Option<InputWeight>,
-    plain: Cutter,
+    white: Cutter,
     weighted: Option<Cutter>,
     norm: f64,
     cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
@@ -50,13 +50,13 @@ impl CalibratedChannel {
         &self.system
     }
 
-    /// What it hears; `None` for nothing.
+    /// The metric of its input; `None` where that is zero.
     pub fn weight(&self) -> Option<&InputWeight> {
         self.weight.as_ref()
     }
 
-    /// Balances a channel twice, for what it hears and for white noise. `weight` is `None` for a
-    /// channel that hears nothing; only white noise is left for it then.
+    /// Balances a channel twice, for its input and for white noise. `weight` is `None` for a
+    /// channel whose input is zero; it is balanced for white noise only.
     ///
     /// # Errors
     /// [`ControlError::System`] when a mode does not decay.
@@ -71,7 +71,7 @@ impl CalibratedChannel {
                 Some(weight) => weighted_norm(system, weight)?,
                 None => 0.0,
             },
-            plain: Cutter::Truncate(balance(stable, Realisation::Real)?),
+            white: Cutter::Truncate(balance(stable, Realisation::Real)?),
             system: system.clone(),
             weighted,
             weight,
@@ -79,14 +79,14 @@ impl CalibratedChannel {
         })
     }
 
-    /// √E of the channel's own kernel: the root mean square of what it says; 0 when it hears
-    /// nothing.
+    /// √E of the channel's own kernel: the root mean square of its output; 0 where its input is
+    /// zero.
     pub fn norm(&self) -> f64 {
         self.norm
     }
 
-    /// The squared weighted error of any system in the place of this channel; 0 when it hears
-    /// nothing.
+    /// The squared weighted error of any system in the place of this channel; 0 where its input is
+    /// zero.
     ///
     /// # Errors
     /// As [`weighted_error`].
@@ -129,81 +129,71 @@ impl CalibratedChannel {
         Ok(ErrorCurve { orders, errors })
     }
 
+    /// The cut at an order: a known one, or made now. Cuts without refinement are not kept.
     fn cut(&self, order: usize, refinement: Refinement) -> Result<Arc<Cut>, ControlError> {
+        if refinement == Refinement::None {
+            return Ok(Arc::new(self.make_cut(order, refinement)?));
+        }
         let key = (order, refinement == Refinement::Full);
-        // A thread that panicked while holding the lock left the map whole.
-        let known = |cuts: &Mutex<BTreeMap<_, Arc<Cut>>>| {
-            let cuts = cuts
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            cuts.get(&key).cloned()
-        };
-        if refinement != Refinement::None
-            && let Some(cut) = known(&self.cuts)
-        {
-            return Ok(cut);
+        if let Some(cut) = self.known().get(&key) {
+            return Ok(Arc::clone(cut));
         }
         let cut = Arc::new(self.make_cut(order, refinement)?);
-        if refinement != Refinement::None {
-            let mut cuts = self
-                .cuts
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            cuts.insert(key, Arc::clone(&cut));
-        }
+        self.known().insert(key, Arc::clone(&cut));
         Ok(cut)
     }
 
+    fn known(&self) -> MutexGuard<'_, BTreeMap<(usize, bool), Arc<Cut>>> {
+        // A thread that panicked while holding the lock left the map whole.
+        self.cuts
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn make_cut(&self, order: usize, refinement: Refinement) -> Result<Cut, ControlError> {
-        if order >= self.system.order() {
-            let note = (order > self.system.order())
-                .then(|| format!("kept whole: it has {} states", self.system.order()));
-            return Ok(Cut {
-                candidate: whole(&self.system, note),
-                record: WeightedRecord::identity(self.norm),
-            });
+        if let Some(candidate) = Candidate::within(&self.system, order) {
+            let record = WeightedRecord::identity(self.norm);
+            return Ok(Cut { candidate, record });
         }
-        let white = self.truncated(&self.plain, order)?;
-        let Some((weight, weighted)) = self.weight.as_ref().zip(self.weighted.as_ref()) else {
-            let mut candidate = white;
-            let note = "hears nothing in the calibration data: balanced for white noise";
-            candidate.notes.push(note.into());
+        let mut white = self.truncated(&self.white, order)?;
+        let Some((weight, cutter)) = self.weight.as_ref().zip(self.weighted.as_ref()) else {
+            let note = "its input is zero in the calibration data: balanced for white noise";
+            white.notes.push(note.into());
             return Ok(Cut {
-                candidate,
+                candidate: white,
                 record: WeightedRecord::identity(0.0),
             });
         };
-        let heard = self.truncated(weighted, order)?;
-        let refine = |candidate: &Candidate| {
+        let weighted = self.truncated(cutter, order)?;
+        let refined = |candidate: &Candidate, refinement| {
             let start = candidate.system.stable()?;
-            weighted_refine(&self.system, start, order, weight, Refinement::None)
+            weighted_refine(&self.system, start, order, weight, refinement)
         };
-        let (for_heard, for_white) = (refine(&heard)?.error, refine(&white)?.error);
-        let white_is_better = for_white < for_heard;
-        let mut candidate = if white_is_better { white } else { heard };
-        if white_is_better {
+        let unweighted = refined(&white, Refinement::None)?.error;
+        let white_noise = unweighted < refined(&weighted, Refinement::None)?.error;
+        if white_noise {
             let note = "balanced for white noise, which left the smaller weighted error";
-            candidate.notes.push(note.into());
+            white.notes.push(note.into());
         }
-        let start = candidate.system.stable()?;
-        let refined = weighted_refine(&self.system, start, order, weight, refinement)?;
+        let mut candidate = if white_noise { white } else { weighted };
+        let refined = refined(&candidate, refinement)?;
         candidate.system = refined.system;
         Ok(Cut {
             candidate,
             record: WeightedRecord {
                 norm: self.norm,
-                unweighted: for_white,
+                unweighted,
                 truncated: refined.truncated,
                 refitted: refined.refitted,
                 error: refined.error,
                 fitted: None,
                 steps: refined.steps,
-                white: white_is_better,
+                white_noise,
             },
         })
     }
 
-    /// What is told of a system that was made from a cut.
+    /// The record of a system that was made from a cut.
     fn record_of(
         &self,
         cut: &Cut,
@@ -214,7 +204,7 @@ impl CalibratedChannel {
         let mut candidate = cut.candidate.clone();
         let fitted = candidate.system != *system;
         candidate.system = system.clone();
-        let (_, mut record) = measured(&self.system, candidate, index, kernel_length)?;
+        let (_, mut record) = candidate.measured(&self.system, index, kernel_length)?;
         let mut weighted = cut.record.clone();
         if fitted {
             weighted.fitted = Some(self.error_of(system)?.sqrt());
@@ -231,19 +221,28 @@ impl CalibratedChannel {
             rotations: Some(cutter.hankel().rotations()),
             error_bound: f64::INFINITY,
             condition: reduced.condition,
-            ..whole(&reduced.system, None)
+            ..Candidate::whole(&reduced.system, None)
         })
     }
 }
 
-/// A layer with its channels balanced for what they hear.
+/// A layer with its channels balanced for their inputs.
 pub struct CalibratedLayer {
-    /// The channels, in order.
-    pub channels: Vec<CalibratedChannel>,
+    channels: Vec<CalibratedChannel>,
+}
+
+/// A system made from a cut, see [`CalibratedLayer::record_of`].
+#[derive(Debug, Clone, Copy)]
+pub struct CutSystem<'a> {
+    /// The order of the cut.
+    pub order: usize,
+    /// The system that stands for the channel now.
+    pub system: &'a DiagonalSystem,
 }
 
 impl CalibratedLayer {
-    /// Balances all channels of a layer, in parallel; `weight` says what each of them hears.
+    /// Balances all channels of a layer, in parallel; `weight` gives the metric of each one's
+    /// input, `None` where that is zero.
     ///
     /// # Errors
     /// [`CompressError::Channel`].
@@ -253,11 +252,17 @@ impl CalibratedLayer {
     ) -> Result<Self, CompressError> {
         let systems = block.systems.par_iter().enumerate();
         let channels = systems.map(|(index, system)| {
-            CalibratedChannel::new(system, weight(index)).map_err(|e| fault(block, index, e))
+            CalibratedChannel::new(system, weight(index))
+                .map_err(|e| CompressError::channel(block, index, e))
         });
         Ok(Self {
             channels: channels.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The channels, in order.
+    pub fn channels(&self) -> &[CalibratedChannel] {
+        &self.channels
     }
 
     /// (Σ E_h(error), Σ E_h(output)) of any systems in the place of the channels.
@@ -268,7 +273,7 @@ impl CalibratedLayer {
         let channels = self.channels.par_iter().zip(&block.systems).enumerate();
         let errors = channels.map(|(index, (channel, system))| {
             let error = channel.error_of(system);
-            error.map_err(|error| fault(block, index, error))
+            error.map_err(|error| CompressError::channel(block, index, error))
         });
         let errors = errors.collect::<Result<Vec<_>, _>>()?;
         let norms = self.channels.iter().map(|channel| channel.norm.powi(2));
@@ -288,7 +293,7 @@ impl CalibratedLayer {
         let curves = channels.map(|(index, channel)| {
             channel
                 .curve(refinement)
-                .map_err(|e| fault(block, index, e))
+                .map_err(|e| CompressError::channel(block, index, e))
         });
         curves.collect()
     }
@@ -306,29 +311,30 @@ impl CalibratedLayer {
         let channels = self.channels.par_iter().zip(orders).enumerate();
         let systems = channels.map(|(index, (channel, &order))| {
             let cut = channel.cut(order, refinement);
-            let cut = cut.map_err(|error| fault(block, index, error))?;
+            let cut = cut.map_err(|error| CompressError::channel(block, index, error))?;
             Ok(cut.candidate.system.clone())
         });
         systems.collect()
     }
 
-    /// What is told of systems that were made from cuts, each with the order of its cut. The block
-    /// must be the one that the layer was made from.
+    /// The record of systems that were made from cuts, one for each channel. The block must be the
+    /// one that the layer was made from.
     ///
     /// # Errors
     /// [`CompressError::Channel`].
     pub fn record_of(
         &self,
         block: &Block,
-        fitted: &[(usize, &DiagonalSystem)],
+        made: &[CutSystem<'_>],
         refinement: Refinement,
         kernel_length: usize,
     ) -> Result<LayerRecord, CompressError> {
-        let channels = self.channels.par_iter().zip(fitted).enumerate();
-        let records = channels.map(|(index, (channel, &(order, system)))| {
-            let cut = channel.cut(order, refinement);
-            let record = cut.and_then(|cut| channel.record_of(&cut, system, index, kernel_length));
-            record.map_err(|error| fault(block, index, error))
+        let channels = self.channels.par_iter().zip(made).enumerate();
+        let records = channels.map(|(index, (channel, made))| {
+            let cut = channel.cut(made.order, refinement);
+            let record =
+                cut.and_then(|cut| channel.record_of(&cut, made.system, index, kernel_length));
+            record.map_err(|error| CompressError::channel(block, index, error))
         });
         let records = records.collect::<Result<_, _>>()?;
         Ok(LayerRecord::new(block.name.clone(), block.order(), records))
@@ -347,17 +353,11 @@ impl CalibratedLayer {
         kernel_length: usize,
     ) -> Result<LayerRecord, CompressError> {
         let systems = self.systems(block, orders, refinement)?;
-        let cut: Vec<_> = orders.iter().copied().zip(&systems).collect();
-        let record = self.record_of(block, &cut, refinement, kernel_length)?;
+        let made = orders.iter().zip(&systems);
+        let made = made.map(|(&order, system)| CutSystem { order, system });
+        let made: Vec<_> = made.collect();
+        let record = self.record_of(block, &made, refinement, kernel_length)?;
         block.systems = systems;
         Ok(record)
-    }
-}
-
-fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
-    CompressError::Channel {
-        layer: block.name.clone(),
-        channel,
-        source,
     }
 }

@@ -1,4 +1,4 @@
-//! The methods that balance first and cut then, behind one face.
+//! One type for all methods that balance first and cut then.
 
 use hankelite_control::{
     Balanced, ControlError, DcBalanced, DiagonalSystem, HankelValues, HorizonBalanced, Realisation,
@@ -17,7 +17,7 @@ pub(super) enum Cutter {
 }
 
 impl Cutter {
-    /// Balances as the method asks; methods that balance nothing get plain balancing.
+    /// Balances as the method needs; methods that balance nothing get plain balancing.
     pub(super) fn new(
         system: &DiagonalSystem,
         method: Method,
@@ -43,7 +43,7 @@ impl Cutter {
         }
     }
 
-    /// The cut at an order; over a horizon it knows no error bound.
+    /// The cut at an order; over a horizon it has no error bound.
     fn cut(&self, states: usize) -> Result<Reduced, ControlError> {
         match self {
             Cutter::Truncate(balanced) => balanced.truncate(states),

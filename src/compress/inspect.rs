@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use crate::compress::{CompressError, TimeBase};
 use crate::model::{Block, Model};
+use crate::progress::{ProgressSink, Stage};
 
 /// The dynamics of one layer.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct LayerSpectrum {
     /// The layer's name.
     pub name: String,
@@ -26,6 +28,7 @@ pub struct LayerSpectrum {
 
 /// The dynamics of one channel.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct ChannelSpectrum {
     /// Index of the channel.
     pub index: usize,
@@ -55,18 +58,29 @@ pub fn inspect(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<Vec<LayerSpectrum>, CompressError> {
-    let blocks = model.blocks.iter();
-    blocks
-        .map(|block| inspect_layer(block, time, realisation))
-        .collect()
+    inspect_observed(model, time, realisation, &())
 }
 
-/// The step of [`inspect`], for callers that show progress. Channels that run backwards in time
-/// follow the others.
+/// As [`inspect`], with an observer of its progress.
 ///
 /// # Errors
-/// As [`inspect`].
-pub fn inspect_layer(
+/// As [`inspect`]; [`CompressError::Cancelled`].
+pub fn inspect_observed(
+    model: &Model,
+    time: TimeBase,
+    realisation: Realisation,
+    observer: &dyn ProgressSink,
+) -> Result<Vec<LayerSpectrum>, CompressError> {
+    observer.begin(Stage::Spectra, model.blocks.len());
+    let layers = model.blocks.iter().map(|block| {
+        observer.step()?;
+        inspect_layer(block, time, realisation)
+    });
+    layers.collect()
+}
+
+/// Of one layer. Channels that run backwards in time follow the others.
+fn inspect_layer(
     block: &Block,
     time: TimeBase,
     realisation: Realisation,
@@ -75,13 +89,8 @@ pub fn inspect_layer(
     let channels = both.enumerate();
     let channels: Vec<ChannelSpectrum> = channels
         .map(|(index, system)| {
-            inspect_channel(system, index, time, realisation).map_err(|source| {
-                CompressError::Channel {
-                    layer: block.name.clone(),
-                    channel: index,
-                    source,
-                }
-            })
+            inspect_channel(system, index, time, realisation)
+                .map_err(|source| CompressError::channel(block, index, source))
         })
         .collect::<Result<_, _>>()?;
     let steps = || channels.iter().map(|channel| channel.step);

@@ -2,6 +2,7 @@
 
 mod allocate;
 mod calibrated;
+mod candidate;
 mod cut;
 mod distance;
 mod inspect;
@@ -11,13 +12,16 @@ mod reduce;
 mod share;
 
 pub use allocate::{Allocation, allocate};
-pub use calibrated::{CalibratedChannel, CalibratedLayer, ErrorCurve};
+pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;
-pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_layer};
+pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
-pub use reduce::{Compressed, reduce, reduce_layer};
+pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
+
+use crate::model::Block;
+use crate::progress::Cancelled;
 
 /// Why a model was not reduced.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +49,9 @@ pub enum CompressError {
         /// The layer.
         layer: String,
     },
-    /// A method that moves the feedthrough, where the direction backwards in time has none.
+    /// A method that changes the feedthrough, where the direction backwards in time has none.
     #[error(
-        "layer `{layer}`, channel {channel}: the method moves the feedthrough of the direction \
+        "layer `{layer}`, channel {channel}: the method changes the feedthrough of the direction \
          backwards in time, which has none; expected a method that keeps D, e.g. balanced"
     )]
     BackwardFeedthrough {
@@ -56,4 +60,18 @@ pub enum CompressError {
         /// Index of the channel.
         channel: usize,
     },
+    /// The observer requested the end of the work.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+impl CompressError {
+    /// A fault of one channel of a layer.
+    fn channel(block: &Block, channel: usize, source: ControlError) -> Self {
+        Self::Channel {
+            layer: block.name.clone(),
+            channel,
+            source,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What to do to a model, checked.
+//! The settings of a reduction, checked.
 
 use hankelite_control::Realisation;
 use serde::{Deserialize, Serialize};
@@ -8,6 +8,7 @@ use crate::model::Model;
 /// How much of a channel is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Rule {
     /// This many stored states in every channel, 1 to N.
     Order(usize),
@@ -20,6 +21,7 @@ pub enum Rule {
 /// How a channel is made smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Method {
     /// Balanced truncation: new poles and residues.
     Balanced,
@@ -71,26 +73,24 @@ impl RealisationChoice {
 }
 
 /// Checked settings of a reduction.
+///
+/// ```
+/// use hankelite::{Plan, Rule, compress::Method};
+///
+/// let plan = Plan::new(Rule::Order(8))?.with_method(Method::H2Optimal)?;
+/// assert!(Plan::new(Rule::Energy(0.99))?.with_method(Method::ModalH2).is_err());
+/// # assert_eq!(plan.kernel_length(), 1024);
+/// # Ok::<(), hankelite::compress::PlanError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     rule: Rule,
-    /// How states are chosen. Default: balanced truncation.
-    pub method: Method,
-    /// The time base. Default: discrete.
-    pub time: TimeBase,
-    /// The realisation. Default: real. Modal truncation knows no realisation.
-    pub realisation: RealisationChoice,
-    /// Steps over which the kernel error is measured; also the horizon of [`Method::Horizon`] and
-    /// of unstable channels. Default: 1024.
-    pub kernel_length: usize,
-    /// Whether channels with modes that do not decay are reduced over `kernel_length` steps
-    /// instead of refused. Default: no.
-    pub unstable: bool,
-    /// Whether all channels of a layer get the same poles, where they have the same before: the
-    /// error is larger, but the public DSS, and layers of state-spaces/s4 with `n_ssm` below the
-    /// number of channels, load the result with nothing changed but N. Only
-    /// [`Method::Balanced`] knows it. Default: no.
-    pub share_poles: bool,
+    method: Method,
+    time: TimeBase,
+    realisation: RealisationChoice,
+    kernel_length: usize,
+    unstable: bool,
+    share_poles: bool,
 }
 
 /// Why settings make no sense.
@@ -160,32 +160,124 @@ impl Plan {
         })
     }
 
+    /// The same plan with another method. Default: balanced truncation.
+    ///
+    /// # Errors
+    /// [`PlanError`] for a method that the other settings exclude.
+    pub fn with_method(self, method: Method) -> Result<Self, PlanError> {
+        Self { method, ..self }.consistent()
+    }
+
+    /// The same plan in another time base. Default: discrete.
+    ///
+    /// # Errors
+    /// [`PlanError::HorizonNeedsSteps`].
+    pub fn with_time(self, time: TimeBase) -> Result<Self, PlanError> {
+        Self { time, ..self }.consistent()
+    }
+
+    /// The same plan with another realisation. Default: real. Modal truncation uses none.
+    #[must_use]
+    pub fn with_realisation(self, realisation: RealisationChoice) -> Self {
+        Self {
+            realisation,
+            ..self
+        }
+    }
+
+    /// The same plan with another number of steps over which the kernel error is measured; also the
+    /// horizon of [`Method::Horizon`] and of unstable channels. Default: 1024.
+    #[must_use]
+    pub fn with_kernel_length(self, kernel_length: usize) -> Self {
+        Self {
+            kernel_length,
+            ..self
+        }
+    }
+
+    /// The same plan, where channels with modes that do not decay are reduced over
+    /// [`Plan::kernel_length`] steps instead of refused. Default: no.
+    ///
+    /// # Errors
+    /// [`PlanError::SharedNeedsBalanced`].
+    pub fn with_unstable(self, unstable: bool) -> Result<Self, PlanError> {
+        Self { unstable, ..self }.consistent()
+    }
+
+    /// The same plan, where all channels of a layer get the same poles, if they have the same
+    /// before: the error is larger, but the public DSS, and layers of state-spaces/s4 with `n_ssm`
+    /// below the number of channels, load the result with nothing changed but N. Only
+    /// [`Method::Balanced`] can do it. Default: no.
+    ///
+    /// # Errors
+    /// [`PlanError::SharedNeedsBalanced`].
+    pub fn with_shared_poles(self, share_poles: bool) -> Result<Self, PlanError> {
+        Self {
+            share_poles,
+            ..self
+        }
+        .consistent()
+    }
+
+    /// Whether the settings go together.
+    fn consistent(self) -> Result<Self, PlanError> {
+        let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
+        if modal && !matches!(self.rule, Rule::Order(_)) {
+            return Err(PlanError::ModalNeedsOrder);
+        }
+        if self.share_poles && (self.method != Method::Balanced || self.unstable) {
+            return Err(PlanError::SharedNeedsBalanced);
+        }
+        if self.method == Method::Horizon && self.time == TimeBase::Continuous {
+            return Err(PlanError::HorizonNeedsSteps);
+        }
+        Ok(self)
+    }
+
     /// How much is kept.
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// Whether the plan suits a model: an order that some layer has.
+    /// How a channel is reduced.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The time base that is balanced.
+    pub fn time(&self) -> TimeBase {
+        self.time
+    }
+
+    /// The realisation that is balanced.
+    pub fn realisation(&self) -> RealisationChoice {
+        self.realisation
+    }
+
+    /// Steps over which the kernel error is measured.
+    pub fn kernel_length(&self) -> usize {
+        self.kernel_length
+    }
+
+    /// Whether channels with modes that do not decay are reduced too.
+    pub fn unstable(&self) -> bool {
+        self.unstable
+    }
+
+    /// Whether all channels of a layer get the same poles.
+    pub fn share_poles(&self) -> bool {
+        self.share_poles
+    }
+
+    /// Whether the plan suits a model.
     ///
     /// # Errors
-    /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`], [`PlanError::HorizonNeedsSteps`].
+    /// [`PlanError::Order`] for an order that no layer has.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        let most = model
-            .blocks
-            .iter()
-            .map(|block| block.order())
-            .max()
-            .unwrap_or(0);
-        let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
+        let orders = model.blocks.iter().map(|block| block.order());
+        let most = orders.max().unwrap_or(0);
         match self.rule {
             Rule::Order(requested) if requested > most => Err(PlanError::Order { requested, most }),
-            Rule::Energy(_) | Rule::Tolerance(_) if modal => Err(PlanError::ModalNeedsOrder),
-            _ if self.share_poles && (self.method != Method::Balanced || self.unstable) => {
-                Err(PlanError::SharedNeedsBalanced)
-            }
-            _ if self.method == Method::Horizon && self.time == TimeBase::Continuous => {
-                Err(PlanError::HorizonNeedsSteps)
-            }
             _ => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// What was done to one channel.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct ChannelRecord {
     /// Index of the channel.
     pub index: usize,
@@ -46,8 +47,9 @@ pub struct ChannelRecord {
     pub notes: Vec<String>,
 }
 
-/// Root mean squares of a channel's output and of its error, for what the channel hears.
+/// Root mean squares of a channel's output and of its error, for its input.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct WeightedRecord {
     /// Of the output itself.
     pub norm: f64,
@@ -64,7 +66,7 @@ pub struct WeightedRecord {
     /// Steps in which the poles were refined.
     pub steps: usize,
     /// Whether the truncation balanced for white noise was taken, having the smaller error.
-    pub white: bool,
+    pub white_noise: bool,
 }
 
 impl WeightedRecord {
@@ -73,7 +75,7 @@ impl WeightedRecord {
         self.fitted.unwrap_or(self.error)
     }
 
-    /// A channel that stays as it is, or of which nothing is heard.
+    /// Of a channel that stays as it is, or whose output is zero.
     pub(super) fn identity(norm: f64) -> Self {
         Self {
             norm,
@@ -83,13 +85,14 @@ impl WeightedRecord {
             error: 0.0,
             fitted: None,
             steps: 0,
-            white: false,
+            white_noise: false,
         }
     }
 }
 
 /// What was done to one layer.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct LayerRecord {
     /// The layer's name.
     pub name: String,
@@ -105,8 +108,7 @@ pub struct LayerRecord {
     pub relative_h2_error: f64,
     /// The same over the first L steps.
     pub relative_kernel_error: f64,
-    /// (Σ_h E_h(error) / Σ_h E_h(output))^{1/2} for what the layer hears. Absent without
-    /// calibration.
+    /// (Σ_h E_h(error) / Σ_h E_h(output))^{1/2} for the layer's input. Absent without calibration.
     pub relative_weighted_error: Option<f64>,
     /// The largest condition of any channel.
     pub condition: f64,
@@ -122,8 +124,8 @@ impl LayerRecord {
             let norm: f64 = channels.iter().map(|c| norm(c).powi(2)).sum();
             ratio(error.sqrt(), norm.sqrt())
         };
-        let heard = channels.iter().filter_map(|c| c.weighted.as_ref());
-        let heard = heard.fold(None, |sums: Option<(f64, f64)>, w| {
+        let weighted = channels.iter().filter_map(|c| c.weighted.as_ref());
+        let weighted = weighted.fold(None, |sums: Option<(f64, f64)>, w| {
             let (error, norm) = sums.unwrap_or_default();
             Some((error + w.last().powi(2), norm + w.norm.powi(2)))
         });
@@ -136,7 +138,7 @@ impl LayerRecord {
             error_bound: largest(|c| c.error_bound),
             relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),
             relative_kernel_error: relative(|c| c.kernel_error, |c| c.kernel_norm),
-            relative_weighted_error: heard.map(|(error, norm)| ratio(error.sqrt(), norm.sqrt())),
+            relative_weighted_error: weighted.map(|(error, norm)| ratio(error.sqrt(), norm.sqrt())),
             condition: largest(|c| c.condition),
             channels,
         }
@@ -146,15 +148,15 @@ impl LayerRecord {
 impl LayerRecord {
     /// As `relative_weighted_error`, before the refinement; 0 without calibration.
     pub fn relative_truncation_error(&self) -> f64 {
-        let heard = self.channels.iter().filter_map(|c| c.weighted.as_ref());
-        let (error, norm) = heard.fold((0.0, 0.0), |(error, norm), w| {
+        let weighted = self.channels.iter().filter_map(|c| c.weighted.as_ref());
+        let (error, norm) = weighted.fold((0.0, 0.0), |(error, norm), w| {
             (error + w.truncated.powi(2), norm + w.norm.powi(2))
         });
         ratio(f64::sqrt(error), f64::sqrt(norm))
     }
 }
 
-/// error / norm; 0 when a silent channel stayed silent, infinite when the norms do not exist.
+/// error / norm; 0 where both are, infinite when the norms do not exist.
 fn ratio(error: f64, norm: f64) -> f64 {
     if error == 0.0 || error == f64::INFINITY {
         return error;

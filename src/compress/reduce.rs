@@ -2,21 +2,24 @@
 
 use hankelite_control::{
     ControlError, DiagonalSystem, HankelValues, HorizonMethod, ModalScore, Realisation, Reduced,
-    Time, balance_over_horizon, h2_norm, h2_refine, hinf_error, modal_scores, modal_truncation,
+    Time, balance_over_horizon, h2_refine, hinf_error, modal_scores, modal_truncation,
     reduce_over_horizon,
 };
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
+use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
-use crate::compress::distance::{feedthrough_change, kernel_distance, response_error};
+use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::share::reduce_shared;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
 use crate::model::{Block, Model};
+use crate::progress::{ProgressSink, Stage};
 
 /// A smaller model and what was done to make it.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct Compressed {
     /// The reduced model, of the same type as the full one.
     pub model: Model,
@@ -40,11 +43,26 @@ pub struct Compressed {
 /// # References
 /// Ezoe and Sato, section IV (reduction and parameter extraction).
 pub fn reduce(model: &Model, plan: &Plan) -> Result<Compressed, CompressError> {
+    reduce_observed(model, plan, &())
+}
+
+/// As [`reduce`], with an observer of its progress.
+///
+/// # Errors
+/// As [`reduce`]; [`CompressError::Cancelled`].
+pub fn reduce_observed(
+    model: &Model,
+    plan: &Plan,
+    observer: &dyn ProgressSink,
+) -> Result<Compressed, CompressError> {
     plan.check(model)?;
+    observer.begin(Stage::Reduction, model.blocks.len());
     let mut reduced = model.clone();
     let mut records = Vec::with_capacity(model.blocks.len());
     for block in &mut reduced.blocks {
+        observer.check()?;
         records.push(reduce_layer(block, plan)?);
+        observer.advance(1);
     }
     Ok(Compressed {
         model: reduced,
@@ -52,15 +70,15 @@ pub fn reduce(model: &Model, plan: &Plan) -> Result<Compressed, CompressError> {
     })
 }
 
-/// Reduces the channels of one layer in place: the step of [`reduce`], for callers that show
-/// progress. Where both directions of a bidirectional layer have the same poles, they are reduced
+/// Reduces the channels of one layer in place: the step of [`reduce`], for callers that hold one
+/// layer at a time. Where both directions of a bidirectional layer have the same poles, they are reduced
 /// together, as one system with the outputs of both, so that they have the same poles afterwards;
 /// else those that run backwards in time follow the others in the record.
 ///
 /// # Errors
 /// [`CompressError::Channel`]; the block is then unchanged.
 pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
-    if plan.share_poles {
+    if plan.share_poles() {
         return reduce_shared(block, plan);
     }
     let order_before = block.order();
@@ -72,7 +90,8 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
     let channels = whole.par_iter().enumerate();
     let reduced: Vec<_> = channels
         .map(|(channel, system)| {
-            reduce_channel(system, plan, channel).map_err(|source| fault(block, channel, source))
+            reduce_channel(system, plan, channel)
+                .map_err(|source| CompressError::channel(block, channel, source))
         })
         .collect::<Result<_, _>>()?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
@@ -110,13 +129,13 @@ fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
         });
         let (exponents, input) = (a.exponents().to_vec(), a.input().clone());
         let system = DiagonalSystem::new(a.time(), exponents, input, output, through);
-        system.map_err(|source| fault(block, channel, source.into()))
+        system.map_err(|source| CompressError::channel(block, channel, source.into()))
     });
     stacked.collect()
 }
 
-/// The two directions apart again; each keeps the poles of both. A feedthrough that moved backwards
-/// in time has no place, so methods that move it are refused.
+/// The two directions apart again; each keeps the poles of both. A feedthrough that changed backwards
+/// in time has no place, so methods that change it are refused.
 fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), CompressError> {
     let mut split = (Vec::new(), Vec::new());
     for (channel, whole) in systems.iter().enumerate() {
@@ -126,7 +145,7 @@ fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), Compress
             let through = whole.feedthrough().rows(first, rows).into_owned();
             let (exponents, input) = (whole.exponents().to_vec(), whole.input().clone());
             DiagonalSystem::new(whole.time(), exponents, input, output, through)
-                .map_err(|source| fault(block, channel, source.into()))
+                .map_err(|source| CompressError::channel(block, channel, source.into()))
         };
         let (forward, backward) = (part(0)?, part(rows)?);
         if backward.feedthrough().iter().any(|d| *d != 0.0) {
@@ -140,33 +159,12 @@ fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), Compress
     Ok(())
 }
 
-pub(super) fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
-    CompressError::Channel {
-        layer: block.name.clone(),
-        channel,
-        source,
-    }
-}
-
-/// A candidate for one channel.
-#[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub(super) system: DiagonalSystem,
-    pub(super) states: Option<usize>,
-    pub(super) realisation: Option<Realisation>,
-    pub(super) discarded: Option<f64>,
-    pub(super) rotations: Option<usize>,
-    pub(super) error_bound: f64,
-    pub(super) condition: f64,
-    pub(super) notes: Vec<String>,
-}
-
 fn reduce_channel(
     system: &DiagonalSystem,
     plan: &Plan,
     channel: usize,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
-    if plan.unstable && !system.is_stable() {
+    if plan.unstable() && !system.is_stable() {
         return over_horizon(system, plan, channel);
     }
     let full = system.stable()?;
@@ -178,38 +176,7 @@ fn reduce_channel(
         }
     }
     let (_, candidate) = best.expect("every method offers a candidate");
-    measured(system, candidate, channel, plan.kernel_length)
-}
-
-/// The system of a candidate, with what it costs.
-pub(super) fn measured(
-    system: &DiagonalSystem,
-    candidate: Candidate,
-    channel: usize,
-    kernel_length: usize,
-) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
-    let full = system.stable()?;
-    let error = response_error(full, candidate.system.stable()?)?;
-    let (kernel_error, kernel_norm) = kernel_distance(system, &candidate.system, kernel_length)?;
-    let record = ChannelRecord {
-        index: channel,
-        order_before: system.order(),
-        order: candidate.system.order(),
-        states: candidate.states,
-        realisation: candidate.realisation,
-        discarded: candidate.discarded,
-        rotations: candidate.rotations,
-        error_bound: candidate.error_bound,
-        h2_error: error,
-        h2_norm: h2_norm(full)?,
-        kernel_error,
-        kernel_norm,
-        feedthrough_change: feedthrough_change(system, &candidate.system),
-        condition: candidate.condition,
-        weighted: None,
-        notes: candidate.notes,
-    };
-    Ok((candidate.system, record))
+    candidate.measured(system, channel, plan.kernel_length())
 }
 
 /// A channel with modes that do not decay, kept over the first L steps.
@@ -218,7 +185,7 @@ fn over_horizon(
     plan: &Plan,
     channel: usize,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
-    let length = plan.kernel_length;
+    let length = plan.kernel_length();
     let order = match plan.rule() {
         Rule::Order(order) => order,
         Rule::Energy(share) => half(horizon_values(system, length)?.order_for_energy(share)),
@@ -269,34 +236,19 @@ fn half(states: usize) -> usize {
 
 fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, ControlError> {
     if let Rule::Order(order) = plan.rule()
-        && order >= system.order()
+        && let Some(whole) = Candidate::within(system, order)
     {
-        let note = (order > system.order())
-            .then(|| format!("kept whole: it has {} states", system.order()));
-        return Ok(vec![whole(system, note)]);
+        return Ok(vec![whole]);
     }
-    match plan.method {
+    match plan.method() {
         Method::ModalHinf => return Ok(vec![modal(system, plan, ModalScore::Hinf)?]),
         Method::ModalH2 => return Ok(vec![modal(system, plan, ModalScore::H2)?]),
         _ => {}
     }
-    let realisations = plan.realisation.candidates().iter();
+    let realisations = plan.realisation().candidates().iter();
     realisations
         .map(|&realisation| balanced(system, plan, realisation))
         .collect()
-}
-
-pub(super) fn whole(system: &DiagonalSystem, note: Option<String>) -> Candidate {
-    Candidate {
-        system: system.clone(),
-        states: None,
-        realisation: None,
-        discarded: None,
-        rotations: None,
-        error_bound: 0.0,
-        condition: 1.0,
-        notes: note.into_iter().collect(),
-    }
 }
 
 /// The system in the time base of the plan.
@@ -313,15 +265,15 @@ fn modal(
     score: ModalScore,
 ) -> Result<Candidate, ControlError> {
     let Rule::Order(order) = plan.rule() else {
-        unreachable!("Plan::check refuses other rules for modal truncation");
+        unreachable!("a plan has no other rule with modal truncation");
     };
-    let base = in_time_base(system, plan.time)?;
+    let base = in_time_base(system, plan.time())?;
     let kept = modal_truncation(base.stable()?, order, score)?;
     let all: f64 = modal_scores(base.stable()?, ModalScore::Hinf)?.iter().sum();
     let stay: f64 = modal_scores(kept.stable()?, ModalScore::Hinf)?.iter().sum();
     Ok(Candidate {
         error_bound: (all - stay).max(0.0),
-        ..whole(&back_to_discrete(kept, system)?, None)
+        ..Candidate::whole(&back_to_discrete(kept, system)?, None)
     })
 }
 
@@ -340,8 +292,8 @@ fn balanced(
     plan: &Plan,
     realisation: Realisation,
 ) -> Result<Candidate, ControlError> {
-    let base = in_time_base(system, plan.time)?;
-    let cutter = Cutter::new(&base, plan.method, realisation, plan.kernel_length)?;
+    let base = in_time_base(system, plan.time())?;
+    let cutter = Cutter::new(&base, plan.method(), realisation, plan.kernel_length())?;
     let hankel = cutter.hankel();
     let (requested, slots) = match plan.rule() {
         Rule::Order(order) if realisation == Realisation::Real => (2 * order, order),
@@ -351,10 +303,8 @@ fn balanced(
     };
     let reduced = cutter.fit(requested, slots)?;
     if plan.rule() != Rule::Order(slots) && reduced.system.order() >= system.order() {
-        return Ok(whole(
-            system,
-            Some("kept whole: the rule asks for every state".into()),
-        ));
+        let note = "kept whole: the rule requires every state";
+        return Ok(Candidate::whole(system, Some(note.into())));
     }
     let mut candidate = Candidate {
         notes: notes(&cutter, &reduced, requested, slots),
@@ -366,7 +316,7 @@ fn balanced(
         condition: reduced.condition,
         system: reduced.system,
     };
-    if plan.method == Method::H2Optimal {
+    if plan.method() == Method::H2Optimal {
         let refined = h2_refine(base.stable()?, candidate.system.stable()?)?;
         candidate.system = refined.system;
         if !refined.converged {
@@ -375,7 +325,7 @@ fn balanced(
         }
     }
     if matches!(
-        plan.method,
+        plan.method(),
         Method::H2Optimal | Method::Horizon | Method::HankelNorm
     ) {
         // No bound is known in advance, or a poor one, so the norm itself is enclosed.

@@ -8,8 +8,8 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
+use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
-use crate::compress::reduce::{Candidate, fault, measured, whole};
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule};
 use crate::model::Block;
 
@@ -129,8 +129,10 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
         let layer = block.name.clone();
         return Err(CompressError::NotShared { layer });
     };
-    let joint = shared.joint(block).map_err(|e| fault(block, 0, e))?;
-    let reduced = truncated(&joint, plan).map_err(|e| fault(block, 0, e))?;
+    let joint = shared
+        .joint(block)
+        .map_err(|e| CompressError::channel(block, 0, e))?;
+    let reduced = truncated(&joint, plan).map_err(|e| CompressError::channel(block, 0, e))?;
     let systems = block.systems.par_iter().enumerate();
     let reduced: Vec<_> = systems
         .map(|(h, full)| {
@@ -141,9 +143,9 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
                     system,
                     ..reduced.clone()
                 };
-                measured(full, candidate, h, plan.kernel_length)
+                candidate.measured(full, h, plan.kernel_length())
             });
-            measured.map_err(|source| fault(block, h, source))
+            measured.map_err(|source| CompressError::channel(block, h, source))
         })
         .collect::<Result<_, _>>()?;
     let (systems, records) = reduced.into_iter().unzip();
@@ -157,11 +159,11 @@ fn truncated(joint: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlEr
         joint,
         Method::Balanced,
         Realisation::Real,
-        plan.kernel_length,
+        plan.kernel_length(),
     )?;
     let hankel = cutter.hankel();
     let (requested, slots) = match plan.rule() {
-        Rule::Order(order) if order >= joint.order() => return Ok(whole(joint, None)),
+        Rule::Order(order) if order >= joint.order() => return Ok(Candidate::whole(joint, None)),
         Rule::Order(order) => (2 * order, order),
         Rule::Energy(share) => (hankel.order_for_energy(share), joint.order()),
         Rule::Tolerance(tolerance) => (hankel.order_for_tolerance(tolerance), joint.order()),
@@ -173,7 +175,7 @@ fn truncated(joint: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlEr
         rotations: Some(hankel.rotations()),
         error_bound: f64::INFINITY,
         condition: reduced.condition,
-        ..whole(
+        ..Candidate::whole(
             &reduced.system,
             Some("poles shared with the other channels".to_string()),
         )
@@ -189,7 +191,7 @@ fn fitted(
     if full.require_siso().is_err() || start.order() >= full.order() {
         return Ok(start);
     }
-    let white = InputWeight::white(plan.kernel_length);
+    let white = InputWeight::white(plan.kernel_length());
     let order = start.order();
     let refined = weighted_refine(full, start.stable()?, order, &white, Refinement::Residues)?;
     Ok(refined.system)

@@ -9,7 +9,9 @@
 use candle_core::Device;
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
 use hankelite::Model;
-use hankelite::calibrate::{Calibration, Prepared, Settings, Size as StateSize, WeightChoice};
+use hankelite::calibrate::{
+    CalibratedReduction, Calibration, Settings, Size as StateSize, WeightChoice,
+};
 use hankelite::model::{Placement, Sequence};
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_research::shallow::{
@@ -202,7 +204,7 @@ fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3],
 fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
     let windows: Vec<Sequence<'_>> = (0..data.len()).map(|index| data.sequence(index)).collect();
     let calibration = Calibration::gather(full, data.length(), &windows, "")?;
-    let prepared = Prepared::new(full, &calibration, &windows, WeightChoice::Auto)?;
+    let prepared = CalibratedReduction::new(full, &calibration, &windows, WeightChoice::Auto)?;
     Ok(prepared
         .reduce(&Settings::new(StateSize::Order(REDUCED)))?
         .model)

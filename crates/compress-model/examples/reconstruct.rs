@@ -17,7 +17,7 @@ use candle_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
 use hankelite::Model;
-use hankelite::calibrate::{Calibration, Prepared, Settings, Size, WeightChoice};
+use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, Size, WeightChoice};
 use hankelite::model::Sequence;
 use hankelite_data::{Dataset, Source, Split, Targets};
 use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
@@ -345,7 +345,7 @@ fn reduced(full: &Model, parts: &Parts) -> Result<Model, Failure> {
     let heard = data.len().min(HEARD);
     let sequences: Vec<Sequence<'_>> = (0..heard).map(|index| data.unpadded(index)).collect();
     let calibration = Calibration::gather(full, data.length(), &sequences, "")?;
-    let prepared = Prepared::new(full, &calibration, &sequences, WeightChoice::Auto)?;
+    let prepared = CalibratedReduction::new(full, &calibration, &sequences, WeightChoice::Auto)?;
     Ok(prepared.reduce(&Settings::new(Size::Order(REDUCED)))?.model)
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use hankelite::calibrate::{Calibration, Importance, Prepared, Settings, WeightChoice};
+use hankelite::calibrate::{CalibratedReduction, Calibration, Importance, Settings, WeightChoice};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::model::{Model, Sequence};
@@ -262,10 +262,10 @@ pub(super) fn prepare<'a>(
     listed: &'a [Sequence<'a>],
     ways: &Ways,
     printer: &Printer,
-) -> anyhow::Result<Prepared<'a>> {
+) -> anyhow::Result<CalibratedReduction<'a>> {
     let spinner = printer.spinner("balancing channels for what they hear");
     let model = &checkpoint.model;
-    let prepared = Prepared::new(model, &heard.calibration, listed, ways.weight());
+    let prepared = CalibratedReduction::new(model, &heard.calibration, listed, ways.weight());
     spinner.finish_and_clear();
     Ok(prepared?)
 }

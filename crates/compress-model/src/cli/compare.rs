@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{Prepared, Settings, Size};
+use hankelite::calibrate::{CalibratedReduction, Settings, Size};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
     Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce,
@@ -241,7 +241,7 @@ fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Resul
 /// What every row is measured on.
 struct Trial<'a> {
     checkpoint: &'a Checkpoint,
-    prepared: &'a Prepared<'a>,
+    prepared: &'a CalibratedReduction<'a>,
     data: Option<&'a Dataset>,
     ways: &'a Ways,
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{Prepared, Settings, Size};
+use hankelite::calibrate::{CalibratedReduction, Settings, Size};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::infer::Path as InferPath;
@@ -199,7 +199,7 @@ fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Setti
 struct Work<'a> {
     arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
-    prepared: &'a Prepared<'a>,
+    prepared: &'a CalibratedReduction<'a>,
     data: Option<&'a Dataset>,
 }
 

@@ -1,17 +1,19 @@
-//! Channels balanced once for what they hear, and models of any size made from them.
+//! Channels balanced once for their inputs, and models of any size made from them.
 
 use std::sync::OnceLock;
 
 use hankelite_control::{InputWeight, Refinement};
 use serde::Serialize;
 
-use crate::calibrate::logits::{fit_logits, relative_change};
+use crate::calibrate::logits::{LogitData, fit_logits, relative_change};
 use crate::calibrate::{
-    CalibrateError, Calibration, Importance, LogitFit, Settings, Size, WeightChoice, layer_inputs,
+    CalibrateError, Calibration, Importance, LogitFit, Settings, TargetSize, WeightChoice,
+    layer_inputs,
 };
-use crate::compress::{Allocation, CalibratedLayer, ErrorCurve, LayerRecord, allocate};
+use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, allocate};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Model, Sequence};
+use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take.
 const MOMENTS_MAX: usize = 1 << 30;
@@ -22,21 +24,23 @@ const ROUNDS: usize = 3;
 /// The factors tried on the importance of one layer.
 const FACTORS: [f64; 2] = [2.0, 0.5];
 
-/// A model whose channels are balanced for what they hear. Cuts are kept, so that many sizes cost
-/// little more than one.
-pub struct Prepared<'a> {
-    pub(super) model: &'a Model,
-    pub(super) calibration: &'a Calibration,
-    pub(super) sequences: &'a [Sequence<'a>],
-    pub(super) layers: Vec<CalibratedLayer>,
+/// A model whose channels are balanced for their inputs, to be reduced to any size. Cuts are kept,
+/// so that many sizes cost little more than one.
+pub struct CalibratedReduction<'a> {
+    model: &'a Model,
+    calibration: &'a Calibration,
+    sequences: &'a [Sequence<'a>],
+    layers: Vec<CalibratedLayer>,
     curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
-    pub(super) logits: Vec<Vec<f64>>,
+    logits: Vec<Vec<f64>>,
     moments: bool,
+    observer: &'a dyn ProgressSink,
 }
 
 /// A model reduced for its input.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct Calibrated {
     /// The reduced model.
     pub model: Model,
@@ -46,8 +50,9 @@ pub struct Calibrated {
     pub choice: Choice,
 }
 
-/// What was chosen, and what it costs as far as it can be told without labels.
+/// What was chosen, and its errors as far as they can be measured without labels.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Choice {
     /// Where the sequences came from.
     pub origin: String,
@@ -72,14 +77,14 @@ pub struct Choice {
     /// The root mean square change of the centred logits over the calibration sequences, relative
     /// to theirs. Absent without sequences.
     pub logit_change: Option<f64>,
-    /// Whether layers were reduced again for what they hear in the reduced network. Absent when
-    /// that was not requested.
+    /// Whether layers were reduced again for their inputs in the reduced network. Absent when that
+    /// was not requested.
     pub sequential: Option<bool>,
     /// How all channels together were fitted to the logits. Absent when they were not.
     pub fit: Option<LogitFit>,
 }
 
-/// A sharing of states under trial.
+/// An allocation of states under trial.
 struct Trial {
     model: Model,
     orders: Vec<Vec<usize>>,
@@ -88,8 +93,8 @@ struct Trial {
     change: Option<f64>,
 }
 
-impl<'a> Prepared<'a> {
-    /// Balances every channel of a model for what it hears. Without `sequences` (none at hand,
+impl<'a> CalibratedReduction<'a> {
+    /// Balances every channel of a model for its input. Without `sequences` (none at hand,
     /// only their statistics) the weight is the spectrum and no logits are compared.
     ///
     /// Channels run in parallel. Cost 10 to 40 ms for each channel of 32 modes; memory
@@ -105,50 +110,66 @@ impl<'a> Prepared<'a> {
         sequences: &'a [Sequence<'a>],
         choice: WeightChoice,
     ) -> Result<Self, CalibrateError> {
+        Self::new_observed(model, calibration, sequences, choice, &())
+    }
+
+    /// As [`CalibratedReduction::new`], with an observer of this and of all later work.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new`]; [`CalibrateError::Cancelled`].
+    pub fn new_observed(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        sequences: &'a [Sequence<'a>],
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        if let Some(block) = model.blocks.iter().find(|block| !block.backward.is_empty()) {
-            return Err(CalibrateError::Weight(format!(
-                "layer `{}` runs in both directions; calibration knows causal layers only",
-                block.name
-            )));
-        }
-        if let Some(block) = model.blocks.iter().find(|block| !block.is_siso()) {
-            return Err(CalibrateError::Weight(format!(
-                "layer `{}` has one system for several channels; calibration knows channels with \
-                 one input and one output each",
-                block.name
-            )));
-        }
-        let moments = by_moments(model, calibration.length(), sequences, choice)?;
-        let network = match sequences {
-            [] => None,
-            _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?),
-        };
-        let mut layers = Vec::with_capacity(model.blocks.len());
-        for (index, block) in model.blocks.iter().enumerate() {
-            let statistics = &calibration.layers()[index].statistics;
-            let layer = match (&network, moments) {
-                (Some(network), true) => {
-                    let inputs = layer_inputs(network, sequences, index)?;
-                    CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
-                }
-                _ => CalibratedLayer::new(block, |h| statistics.weight(h))?,
-            };
-            layers.push(layer);
-        }
-        let logits = match &network {
-            Some(network) => network.logits_of_all(sequences)?,
-            None => Vec::new(),
-        };
-        Ok(Self {
+        check_layers(model)?;
+        let mut made = Self {
+            moments: by_moments(model, calibration.length(), sequences, choice)?,
             model,
             calibration,
             sequences,
-            layers,
+            layers: Vec::with_capacity(model.blocks.len()),
             curves: [OnceLock::new(), OnceLock::new()],
-            logits,
-            moments,
-        })
+            logits: Vec::new(),
+            observer,
+        };
+        let within = Within(observer);
+        let network = match sequences {
+            [] => None,
+            _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?.observed(&within)),
+        };
+        observer.begin(Stage::Balancing, model.blocks.len());
+        for (block, layer) in model.blocks.iter().zip(calibration.layers()) {
+            observer.check()?;
+            let layer = match &network {
+                Some(network) if made.moments => made.balanced(network, made.layers.len())?,
+                _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
+            };
+            made.layers.push(layer);
+            observer.advance(1);
+        }
+        if let Some(network) = network {
+            made.logits = network.observed(observer).logits_of_all(sequences)?;
+        }
+        Ok(made)
+    }
+
+    /// A layer of the full model, balanced for its input in a network of the full model or of one
+    /// that is reduced already before that layer.
+    fn balanced(
+        &self,
+        network: &Network<'_>,
+        index: usize,
+    ) -> Result<CalibratedLayer, CalibrateError> {
+        let inputs = layer_inputs(network, self.sequences, index)?;
+        let layer = CalibratedLayer::new(&self.model.blocks[index], |h| match self.moments {
+            true => InputWeight::moments(&inputs[h]),
+            false => InputWeight::of_sequences(&inputs[h]),
+        })?;
+        Ok(layer)
     }
 
     /// A smaller model.
@@ -164,7 +185,7 @@ impl<'a> Prepared<'a> {
         };
         let sequential = settings.sequential.then_some(followed.is_some());
         let layers = followed.as_ref().unwrap_or(&self.layers);
-        let fit = match settings.fit_logits && !matches!(settings.size, Size::Error(_)) {
+        let fit = match settings.fit_logits && !matches!(settings.size, TargetSize::Error(_)) {
             true => self.fit(layers, &mut trial)?,
             false => None,
         };
@@ -186,7 +207,14 @@ impl<'a> Prepared<'a> {
         layers: &[CalibratedLayer],
         trial: &mut Trial,
     ) -> Result<Option<LogitFit>, CalibrateError> {
-        let Some((model, fit)) = fit_logits(self, layers, &trial.model)? else {
+        let data = LogitData {
+            calibration: self.calibration,
+            sequences: self.sequences,
+            logits: &self.logits,
+            layers,
+            observer: self.observer,
+        };
+        let Some((model, fit)) = fit_logits(&data, &trial.model)? else {
             return Ok(None);
         };
         if fit.steps > 0 {
@@ -196,7 +224,7 @@ impl<'a> Prepared<'a> {
         Ok(Some(fit))
     }
 
-    /// What is told of the model of a trial, whose systems come from the cuts of `layers`.
+    /// The records of the model of a trial, whose systems come from the cuts of `layers`.
     fn records(
         &self,
         settings: &Settings,
@@ -207,16 +235,18 @@ impl<'a> Prepared<'a> {
         let blocks = self.model.blocks.iter().zip(&trial.model.blocks);
         let parts = blocks.zip(layers).zip(&trial.orders);
         let records = parts.map(|(((full, reduced), layer), orders)| {
-            let systems: Vec<_> = orders.iter().copied().zip(&reduced.systems).collect();
-            layer.record_of(full, &systems, settings.refinement, kernel_length)
+            let made = orders.iter().zip(&reduced.systems);
+            let made = made.map(|(&order, system)| CutSystem { order, system });
+            let made: Vec<_> = made.collect();
+            layer.record_of(full, &made, settings.refinement, kernel_length)
         });
         Ok(records.collect::<Result<_, _>>()?)
     }
 
     fn choice(&self, settings: &Settings, trial: &Trial, records: &[LayerRecord]) -> Choice {
-        let heard = records.iter().flat_map(|layer| &layer.channels);
-        let heard = heard.filter_map(|channel| channel.weighted.as_ref());
-        let sums = heard.fold((0.0, 0.0), |(error, norm), w| {
+        let weighted = records.iter().flat_map(|layer| &layer.channels);
+        let weighted = weighted.filter_map(|channel| channel.weighted.as_ref());
+        let sums = weighted.fold((0.0, 0.0), |(error, norm), w| {
             (error + w.last().powi(2), norm + w.norm.powi(2))
         });
         let states = records.iter().flat_map(|layer| &layer.channels);
@@ -244,21 +274,27 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// The sharing that moves the logits least, of those that the settings let one try.
+    /// The allocation that changes the logits least, of those that the settings allow.
     fn best(&self, settings: &Settings, budget: usize) -> Result<Trial, CalibrateError> {
         let shared = settings.allocation != Allocation::Uniform;
         let compare = shared && settings.importance == Importance::Auto;
         let compare =
-            compare && !self.logits.is_empty() && !matches!(settings.size, Size::Error(_));
+            compare && !self.logits.is_empty() && !matches!(settings.size, TargetSize::Error(_));
         let kinds: &[Importance] = match settings.importance {
             Importance::Auto if compare => {
                 &[Importance::Equal, Importance::Root, Importance::Gradient]
             }
-            Importance::Auto => &[Importance::Equal],
-            Importance::Equal => &[Importance::Equal],
+            Importance::Auto | Importance::Equal => &[Importance::Equal],
             Importance::Root => &[Importance::Root],
             Importance::Gradient => &[Importance::Gradient],
         };
+        let rounds = if compare { ROUNDS } else { 0 };
+        if shared || !matches!(settings.size, TargetSize::Order(_)) {
+            self.curves(settings.refinement)?;
+        }
+        let factors = rounds * self.layers.len() * FACTORS.len();
+        self.observer
+            .begin(Stage::Allocation, kinds.len() + factors);
         let ones = vec![1.0; self.layers.len()];
         let mut best: Option<(Trial, Importance)> = None;
         for &kind in kinds {
@@ -272,7 +308,7 @@ impl<'a> Prepared<'a> {
             return Ok(best);
         }
         best.factors = ones;
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let before = best.change;
             for layer in 0..self.layers.len() {
                 for factor in FACTORS {
@@ -300,10 +336,11 @@ impl<'a> Prepared<'a> {
         kind: Importance,
         factors: &[f64],
     ) -> Result<Trial, CalibrateError> {
+        self.observer.step()?;
         let (importance, name) = self.importance(kind, factors);
         let target = match settings.size {
-            Size::Error(error) => {
-                let channels = self.layers.iter().flat_map(|layer| &layer.channels);
+            TargetSize::Error(error) => {
+                let channels = self.layers.iter().flat_map(|layer| layer.channels());
                 let norms = channels.zip(importance.iter().flatten());
                 let whole: f64 = norms.map(|(channel, i)| i * channel.norm().powi(2)).sum();
                 Some(error * error * whole)
@@ -311,7 +348,7 @@ impl<'a> Prepared<'a> {
             _ => None,
         };
         let orders = match (settings.allocation, settings.size) {
-            (Allocation::Uniform, Size::Order(order)) => self.uniform(order),
+            (Allocation::Uniform, TargetSize::Order(order)) => self.uniform(order),
             (allocation, _) => allocate(
                 self.curves(settings.refinement)?,
                 &importance,
@@ -348,9 +385,13 @@ impl<'a> Prepared<'a> {
     fn curves(&self, refinement: Refinement) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
+            self.observer.begin(Stage::ErrorCurves, self.layers.len());
             let layers = self.layers.iter().zip(&self.model.blocks);
-            let curves = layers.map(|(layer, block)| layer.curves(block, refinement));
-            let curves: Vec<_> = curves.collect::<Result<_, _>>()?;
+            let curves = layers.map(|(layer, block)| {
+                self.observer.step()?;
+                Ok(layer.curves(block, refinement)?)
+            });
+            let curves: Vec<_> = curves.collect::<Result<_, CalibrateError>>()?;
             return Ok(made.get_or_init(|| curves));
         }
         Ok(made.get_or_init(Vec::new))
@@ -398,13 +439,14 @@ impl<'a> Prepared<'a> {
         if self.logits.is_empty() {
             return Ok(None);
         }
+        let within = Within(self.observer);
         let network = Network::new(model, self.calibration.length(), InferPath::Fft)?;
-        let reduced = network.logits_of_all(self.sequences)?;
+        let reduced = network.observed(&within).logits_of_all(self.sequences)?;
         Ok(Some(relative_change(&self.logits, &reduced)))
     }
 
-    /// Reduces each layer again, with the orders found, for what it hears in the network reduced
-    /// so far; the layers so heard, if that brings the logits nearer.
+    /// Reduces each layer again, with the orders found, for its input in the network reduced so far;
+    /// the layers balanced so, if that brings the logits nearer.
     fn follow(
         &self,
         settings: &Settings,
@@ -414,17 +456,14 @@ impl<'a> Prepared<'a> {
             let what = "--sequential needs the calibration sequences, not only their statistics";
             return Err(CalibrateError::Weight(what.to_string()));
         }
-        let length = self.calibration.length();
+        self.observer.begin(Stage::Sequential, self.layers.len());
         let mut model = trial.model.clone();
         let mut layers = Vec::with_capacity(self.layers.len());
         for (index, orders) in trial.orders.iter().enumerate() {
-            let network = Network::new(&model, length, InferPath::Fft)?;
-            let inputs = layer_inputs(&network, self.sequences, index)?;
+            self.observer.step()?;
             let full = &self.model.blocks[index];
-            let layer = CalibratedLayer::new(full, |h| match self.moments {
-                true => InputWeight::moments(&inputs[h]),
-                false => InputWeight::of_sequences(&inputs[h]),
-            })?;
+            let network = Network::new(&model, self.calibration.length(), InferPath::Fft)?;
+            let layer = self.balanced(&network.observed(&Within(self.observer)), index)?;
             model.blocks[index].systems = layer.systems(full, orders, settings.refinement)?;
             layers.push(layer);
         }
@@ -436,6 +475,22 @@ impl<'a> Prepared<'a> {
         trial.model = model;
         Ok(Some(layers))
     }
+}
+
+/// Calibration takes causal layers of channels with one input and one output each.
+fn check_layers(model: &Model) -> Result<(), CalibrateError> {
+    let refused = model.blocks.iter().find_map(|block| {
+        let what = match (block.backward.is_empty(), block.is_siso()) {
+            (false, _) => "runs in both directions; calibration takes causal layers only",
+            (_, false) => {
+                "has one system for several channels; calibration takes channels with one input \
+                 and one output each"
+            }
+            _ => return None,
+        };
+        Some(format!("layer `{}` {what}", block.name))
+    });
+    refused.map_or(Ok(()), |what| Err(CalibrateError::Weight(what)))
 }
 
 fn better(trial: &Trial, known: &Trial) -> bool {
