@@ -29,6 +29,6 @@ pub use linalg::{
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{
-    DenseSystem, DiagonalSystem, StableSystem, SystemError, Time, from_bilinear, side_by_side,
-    to_bilinear, zoh_gain,
+    DSS_EPSILON, DenseSystem, DiagonalSystem, Siso, StableSystem, SystemError, Time, dss_exp_gain,
+    dss_softmax_gain, from_bilinear, geometric_sum, side_by_side, to_bilinear, undo_gain, zoh_gain,
 };

@@ -59,7 +59,7 @@ pub fn complex_gramian_factors(
     system: StableSystem<'_>,
 ) -> Result<GramianFactors<Complex64>, ControlError> {
     let system = system.system();
-    if system.require_siso().is_err() {
+    if system.as_siso().is_err() {
         return Ok(complex_factors_of_several(system));
     }
     let plane = Plane::of(system.time());
@@ -103,11 +103,12 @@ pub fn complex_gramian_factors(
 /// Kautz, *Transient synthesis in the time domain*, IRE Trans. Circuit Theory 1 (1954); the
 /// two-parameter form of Ninness and Gustafsson, IEEE Trans. Automat. Control 42 (1997).
 pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f64>, ControlError> {
-    if system.system().require_siso().is_err() {
-        return Ok(real_factors_of_several(system.system()));
-    }
-    let modes = real_modes(system.system())?;
-    let plane = Plane::of(system.system().time());
+    let system = system.system();
+    let Ok(siso) = system.as_siso() else {
+        return Ok(real_factors_of_several(system));
+    };
+    let modes = real_modes(siso);
+    let plane = Plane::of(system.time());
     let weights: Vec<f64> = modes
         .iter()
         .map(|mode| mode.residue.norm() * if mode.single { 1.0 } else { 0.5 })
@@ -570,7 +571,7 @@ mod tests {
     fn real_factors_solve_both_lyapunov_equations() {
         for time in TIMES {
             let system = system(time);
-            let modes = real_modes(&system).unwrap();
+            let modes = real_modes(system.as_siso().unwrap());
             let factors = real_gramian_factors(system.stable().unwrap()).unwrap();
             let (w_c, w_o) = products(&factors);
             let identity = DMatrix::identity(7, 7);

@@ -141,7 +141,7 @@ impl Point {
     fn new(start: StableSystem<'_>) -> Result<Self, SystemError> {
         let source = start.system();
         Ok(Self {
-            modes: Mode::of(source)?,
+            modes: Mode::of(source),
             step: step_of(source.time()),
             feedthrough: source.feedthrough().clone(),
         })

@@ -12,7 +12,7 @@ use crate::control::realisation::real_modes;
 use crate::control::response::{Response, Several, Single};
 use crate::control::{ControlError, Realisation};
 use crate::linalg::expm1;
-use crate::ssm::{DiagonalSystem, StableSystem, Time, real_blocks};
+use crate::ssm::{DiagonalSystem, Siso, StableSystem, Time, real_blocks};
 
 /// The gap between the two bounds at which the search ends, relative to the norm.
 const GAP: f64 = 1e-9;
@@ -94,12 +94,12 @@ pub fn hinf_norm(
     realisation: Realisation,
 ) -> Result<HinfNorm, ControlError> {
     let source = system.system();
-    if source.require_siso().is_ok() {
+    if let Ok(siso) = source.as_siso() {
         let (nodes, residues) = match realisation {
-            Realisation::Complex => (source.exponents().to_vec(), source.residues()?),
-            Realisation::Real => closed_residues(source)?,
+            Realisation::Complex => siso.modes().unzip(),
+            Realisation::Real => closed_residues(siso),
         };
-        let direct = source.feedthrough()[(0, 0)];
+        let direct = siso.feedthrough();
         let response = Single { residues, direct };
         return Ok(Search::new(source.time(), &nodes, response, realisation).run());
     }
@@ -120,11 +120,9 @@ pub fn hinf_norm(
 }
 
 /// The poles and residues of the conjugate-closed system with one input and one output.
-fn closed_residues(
-    source: &DiagonalSystem,
-) -> Result<(Vec<Complex64>, Vec<Complex64>), ControlError> {
+fn closed_residues(source: Siso<'_>) -> (Vec<Complex64>, Vec<Complex64>) {
     let (mut nodes, mut residues) = (Vec::new(), Vec::new());
-    for mode in real_modes(source)? {
+    for mode in real_modes(source) {
         if mode.single {
             nodes.push(mode.lambda);
             residues.push(mode.residue);
@@ -133,7 +131,7 @@ fn closed_residues(
             residues.extend([0.5 * mode.residue, 0.5 * mode.residue.conj()]);
         }
     }
-    Ok((nodes, residues))
+    (nodes, residues)
 }
 
 type Rows = (Vec<Complex64>, DMatrix<Complex64>, DMatrix<Complex64>);
@@ -551,11 +549,12 @@ mod tests {
 
     /// The search as [`hinf_norm`] starts it.
     fn search_of(system: &DiagonalSystem, realisation: Realisation) -> Search<Single> {
+        let siso = system.as_siso().unwrap();
         let (nodes, residues) = match realisation {
-            Realisation::Complex => (system.exponents().to_vec(), system.residues().unwrap()),
-            Realisation::Real => closed_residues(system).unwrap(),
+            Realisation::Complex => siso.modes().unzip(),
+            Realisation::Real => closed_residues(siso),
         };
-        let direct = system.feedthrough()[(0, 0)];
+        let direct = siso.feedthrough();
         Search::new(
             system.time(),
             &nodes,

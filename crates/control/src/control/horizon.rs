@@ -6,8 +6,7 @@ use num_complex::Complex64;
 use crate::control::balance::{Form, Gramians, project, shifted_poles};
 use crate::control::realisation::{RealSystem, real_states};
 use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, Realisation};
-use crate::linalg::expm1;
-use crate::ssm::{DiagonalSystem, SystemError, Time};
+use crate::ssm::{DiagonalSystem, SystemError, Time, geometric_sum};
 
 /// A discrete system balanced over a horizon, ready to be cut at any order.
 #[derive(Debug, Clone)]
@@ -92,7 +91,7 @@ fn balance_complex(system: &DiagonalSystem, horizon: usize) -> Result<BalancedFo
         let mut gramian = rows * rows.adjoint();
         for j in 0..nodes.len() {
             for i in 0..nodes.len() {
-                gramian[(i, j)] *= window_sum(nodes[i] + nodes[j].conj(), horizon as f64);
+                gramian[(i, j)] *= geometric_sum(nodes[i] + nodes[j].conj(), horizon);
             }
         }
         gramian
@@ -173,15 +172,6 @@ impl HorizonBalanced {
     }
 }
 
-/// (1 − q^h)/(1 − q) with q = e^z.
-fn window_sum(z: Complex64, horizon: f64) -> Complex64 {
-    let gap = expm1(z);
-    if gap == Complex64::ZERO {
-        return Complex64::from(horizon);
-    }
-    expm1(z * horizon) / gap
-}
-
 /// The Gramian over the horizon in the coordinates (√2 Re x, √2 Im x) of each pair, from the
 /// complex row of each mode.
 fn window_gramian(
@@ -201,7 +191,7 @@ fn window_gramian(
     let (products, plain) = (weights * weights.adjoint(), weights * weights.transpose());
     let entry = |row: usize, column: usize| {
         let ((i, imaginary_i), (j, imaginary_j)) = (rows[row], rows[column]);
-        let sum = |x: Complex64| window_sum(nodes[i] + x, horizon as f64);
+        let sum = |x: Complex64| geometric_sum(nodes[i] + x, horizon);
         // Σ x_i x̄_j and Σ x_i x_j.
         let hermitian = products[(i, j)] * sum(nodes[j].conj());
         let plain = plain[(i, j)] * sum(nodes[j]);

@@ -47,7 +47,10 @@ impl<'a> Metric<'a> {
     pub(super) fn response(&self, system: &DiagonalSystem) -> Result<DMatrix<f64>, SystemError> {
         let mut signal = response(system, self.weight.length())?;
         let exponents = system.scaled_exponents();
-        let modes: Vec<_> = exponents.into_iter().zip(system.residues()?).collect();
+        let modes: Vec<_> = exponents
+            .into_iter()
+            .zip(system.as_siso()?.residues())
+            .collect();
         signal.extend(self.tail.iter().map(|&(l, _)| {
             let terms = modes.iter().map(|(z, w)| (w * (z * l as f64).exp()).re);
             terms.sum::<f64>()

@@ -31,9 +31,9 @@ pub enum ModalScore {
 /// Gwak et al., *Layer-adaptive state pruning for deep state space models* (LAST), 2024, for H∞.
 pub fn modal_scores(system: StableSystem<'_>, score: ModalScore) -> Result<Vec<f64>, ControlError> {
     let system = system.system();
-    let residues = system.residues()?;
+    let residues = system.as_siso()?.residues();
     let exponents = system.scaled_exponents();
-    let scores = residues.iter().zip(exponents).map(|(residue, z)| {
+    let scores = residues.zip(exponents).map(|(residue, z)| {
         let size = residue.norm();
         match (score, system.time()) {
             (ModalScore::Hinf, Time::Continuous) => size / -z.re,
@@ -102,7 +102,7 @@ mod tests {
         for ((pole, residue), score) in system
             .poles()
             .iter()
-            .zip(system.residues().unwrap())
+            .zip(system.as_siso().unwrap().residues())
             .zip(&scores)
         {
             // 40000 steps of the slowest mode leave e^-80 of its energy.
@@ -119,7 +119,7 @@ mod tests {
         for ((pole, residue), score) in system
             .poles()
             .iter()
-            .zip(system.residues().unwrap())
+            .zip(system.as_siso().unwrap().residues())
             .zip(&scores)
         {
             let direct = (residue / (1.0 - pole.norm())).norm();

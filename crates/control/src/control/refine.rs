@@ -83,9 +83,10 @@ pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f6
 
 /// The impulse response with the feedthrough in its first value.
 pub(super) fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
-    let mut kernel = system.kernel(length)?;
+    let siso = system.as_siso()?;
+    let mut kernel = siso.kernel(length)?;
     if let Some(first) = kernel.first_mut() {
-        *first += system.feedthrough()[(0, 0)];
+        *first += siso.feedthrough();
     }
     Ok(kernel)
 }

@@ -58,11 +58,13 @@ pub fn with_moved_residues(
 ) -> Result<DiagonalSystem, ControlError> {
     let order = system.order();
     assert_eq!(step.len(), 2 * order + 1, "one entry for each parameter");
-    let mut residues = system.residues()?;
-    for (residue, own) in residues.iter_mut().zip(step.chunks_exact(2)) {
-        *residue += Complex64::new(own[0], own[1]);
-    }
-    let feedthrough = system.feedthrough()[(0, 0)] + step[2 * order];
+    let siso = system.as_siso()?;
+    let steps = step.chunks_exact(2);
+    let residues = siso.residues().zip(steps);
+    let residues: Vec<_> = residues
+        .map(|(residue, own)| residue + Complex64::new(own[0], own[1]))
+        .collect();
+    let feedthrough = siso.feedthrough() + step[2 * order];
     let exponents = system.exponents().to_vec();
     Ok(DiagonalSystem::siso(
         system.time(),

@@ -214,7 +214,7 @@ impl Parts {
             reversed: Vec::new(),
             marginal: Vec::new(),
         };
-        for (&lambda, residue) in system.exponents().iter().zip(system.residues()?) {
+        for (lambda, residue) in system.as_siso()?.modes() {
             if lambda.re < 0.0 {
                 parts.stable.push((lambda, residue));
             } else if lambda.re > 0.0 {
@@ -283,9 +283,8 @@ fn cuts(time: Time, modes: &Modes, most: usize) -> Result<Vec<Cut>, ControlError
             }
             states = reduced.order - 1;
         };
-        let kept = reduced.system.exponents().iter().copied();
         cuts.push(Cut {
-            modes: kept.zip(reduced.system.residues()?).collect(),
+            modes: reduced.system.as_siso()?.modes().collect(),
             condition: reduced.condition,
         });
     }
@@ -355,11 +354,8 @@ mod tests {
         let system = sample();
         let parts = Parts::new(&system, 50).unwrap();
         let back = forwards(system.time(), &parts.reversed, 50);
-        let growing = system.exponents().iter().zip(system.residues().unwrap());
-        let growing: Modes = growing
-            .filter(|(z, _)| z.re > 0.0)
-            .map(|(&z, r)| (z, r))
-            .collect();
+        let growing = system.as_siso().unwrap().modes();
+        let growing: Modes = growing.filter(|(z, _)| z.re > 0.0).collect();
         for ((z, r), (found, residue)) in growing.iter().zip(&back) {
             assert!(z == found && (r - residue).norm() < 1e-12 * r.norm());
         }

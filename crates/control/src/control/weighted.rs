@@ -60,7 +60,7 @@ pub fn balance_weighted(
             expected: "discrete",
         }));
     };
-    let modes = real_modes(source)?;
+    let modes = real_modes(source.as_siso()?);
     let nodes: Vec<Complex64> = modes.iter().map(|mode| mode.lambda * step).collect();
     let (controllability, clipped) = match weight.lags() {
         Some(lags) => factor(coloured_gramian(&modes, &nodes, lags))?,
@@ -209,7 +209,7 @@ mod tests {
 
     fn sample() -> Sample {
         let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
-        let modes = real_modes(&system).unwrap();
+        let modes = real_modes(system.as_siso().unwrap());
         let input = real_input(&modes);
         let identity = DMatrix::identity(input.len(), input.len());
         Sample {
@@ -278,7 +278,10 @@ mod tests {
         let stable = system.stable().unwrap();
         // One frequency without an end moves two states and no more: no decay, no floor.
         let sine: Vec<f64> = (0..400).map(|m| 0.5 * (0.4 * m as f64).cos()).collect();
-        let (modes, nodes) = (real_modes(&system).unwrap(), system.scaled_exponents());
+        let (modes, nodes) = (
+            real_modes(system.as_siso().unwrap()),
+            system.scaled_exponents(),
+        );
         let (root, _) = factor(coloured_gramian(&modes, &nodes, &sine)).unwrap();
         assert!(root.iter().all(|x| x.is_finite()));
         for (name, heard) in sequences() {
