@@ -22,10 +22,9 @@ pub use control::{
     real_gramian_factors, reduce_over_horizon, residue_gram, weighted_error, weighted_norm,
     weighted_refine, with_moved_residues,
 };
-pub use linalg::{
-    Convolver, Equation, LinalgError, Triangular, diagonalise_complex, expm1, good_size, multiply,
-    multiply_adjoint, quotient, symmetric_root,
-};
+pub use linalg::{Convolver, LinalgError, gram_matrix};
+#[doc(hidden)]
+pub use linalg::{expm1, quotient};
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{
