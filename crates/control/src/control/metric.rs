@@ -3,8 +3,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::InputWeight;
-use crate::control::refine::response;
+use crate::control::{ControlError, InputWeight};
 use crate::ssm::{DiagonalSystem, SystemError};
 
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
@@ -21,6 +20,40 @@ const TAIL: (usize, f64) = (96, 16.0);
 
 /// The last step that is looked at, however slow the poles.
 const TAIL_MAX: f64 = 1e9;
+
+/// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
+///
+/// # Errors
+/// [`ControlError::System`] as [`DiagonalSystem::kernel`].
+pub fn weighted_error(
+    full: &DiagonalSystem,
+    reduced: &DiagonalSystem,
+    weight: &InputWeight,
+) -> Result<f64, ControlError> {
+    let mut error = response(full, weight.length())?;
+    for (e, r) in error.iter_mut().zip(response(reduced, weight.length())?) {
+        *e -= r;
+    }
+    Ok(weight.norm(&error))
+}
+
+/// The weighted norm √E(k + D e₀) of a system's own response.
+///
+/// # Errors
+/// As [`weighted_error`].
+pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f64, ControlError> {
+    Ok(weight.norm(&response(system, weight.length())?))
+}
+
+/// The impulse response with the feedthrough in its first value.
+fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
+    let siso = system.as_siso()?;
+    let mut kernel = siso.kernel(length)?;
+    if let Some(first) = kernel.first_mut() {
+        *first += siso.feedthrough();
+    }
+    Ok(kernel)
+}
 
 /// The weight of an input with, behind its last step, white noise of the same power times
 /// [`TAIL_WEIGHT`]: what the calibration did not show must not ring on after it.

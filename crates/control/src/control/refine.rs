@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::metric::{DECAY_MAX, Metric, slowest};
+use crate::control::metric::{DECAY_MAX, Metric, slowest, weighted_error};
 use crate::control::{ControlError, InputWeight};
 use crate::linalg::{LeastSquares, least_squares, multiply, multiply_adjoint};
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
@@ -55,40 +55,6 @@ pub struct Refined {
     pub error: f64,
     /// Gauss–Newton steps that lowered the error.
     pub steps: usize,
-}
-
-/// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
-///
-/// # Errors
-/// [`ControlError::System`] as [`DiagonalSystem::kernel`].
-pub fn weighted_error(
-    full: &DiagonalSystem,
-    reduced: &DiagonalSystem,
-    weight: &InputWeight,
-) -> Result<f64, ControlError> {
-    let mut error = response(full, weight.length())?;
-    for (e, r) in error.iter_mut().zip(response(reduced, weight.length())?) {
-        *e -= r;
-    }
-    Ok(weight.norm(&error))
-}
-
-/// The weighted norm √E(k + D e₀) of a system's own response.
-///
-/// # Errors
-/// As [`weighted_error`].
-pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f64, ControlError> {
-    Ok(weight.norm(&response(system, weight.length())?))
-}
-
-/// The impulse response with the feedthrough in its first value.
-pub(super) fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
-    let siso = system.as_siso()?;
-    let mut kernel = siso.kernel(length)?;
-    if let Some(first) = kernel.first_mut() {
-        *first += siso.feedthrough();
-    }
-    Ok(kernel)
 }
 
 /// Moves residues, feedthrough and poles of a reduced channel to a minimum of its weighted error.

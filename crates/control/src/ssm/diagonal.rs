@@ -3,7 +3,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::ssm::{Siso, Time, zoh_gain};
+use crate::ssm::{Time, zoh_gain};
 
 /// A diagonal state space system with n complex modes, m real inputs and p real outputs.
 ///
@@ -203,22 +203,6 @@ impl DiagonalSystem {
         }
     }
 
-    /// The system as one with one input and one output.
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`].
-    pub fn as_siso(&self) -> Result<Siso<'_>, SystemError> {
-        Siso::new(self)
-    }
-
-    /// The residues c_i b_i of a system with one input and one output.
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`].
-    pub fn residues(&self) -> Result<Vec<Complex64>, SystemError> {
-        Ok(self.as_siso()?.residues().collect())
-    }
-
     /// An error unless the system has the given numbers of inputs and outputs.
     ///
     /// # Errors
@@ -317,14 +301,6 @@ impl DiagonalSystem {
             self.output.clone(),
             self.feedthrough.clone(),
         )
-    }
-
-    /// [`Siso::kernel`] of a system with one input and one output.
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`], [`SystemError::WrongTime`].
-    pub fn kernel(&self, length: usize) -> Result<Vec<f64>, SystemError> {
-        self.as_siso()?.kernel(length)
     }
 }
 

@@ -12,16 +12,38 @@ const KERNEL_BLOCK: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub struct Siso<'a>(&'a DiagonalSystem);
 
-impl<'a> Siso<'a> {
-    pub(super) fn new(system: &'a DiagonalSystem) -> Result<Self, SystemError> {
-        let (inputs, outputs) = (system.input().ncols(), system.output().nrows());
+impl DiagonalSystem {
+    /// The system as one with one input and one output.
+    ///
+    /// # Errors
+    /// [`SystemError::NotSiso`].
+    pub fn as_siso(&self) -> Result<Siso<'_>, SystemError> {
+        let (inputs, outputs) = (self.input().ncols(), self.output().nrows());
         if (inputs, outputs) == (1, 1) {
-            Ok(Self(system))
+            Ok(Siso(self))
         } else {
             Err(SystemError::NotSiso { inputs, outputs })
         }
     }
 
+    /// The residues c_i b_i of a system with one input and one output.
+    ///
+    /// # Errors
+    /// [`SystemError::NotSiso`].
+    pub fn residues(&self) -> Result<Vec<Complex64>, SystemError> {
+        Ok(self.as_siso()?.residues().collect())
+    }
+
+    /// [`Siso::kernel`] of a system with one input and one output.
+    ///
+    /// # Errors
+    /// [`SystemError::NotSiso`], [`SystemError::WrongTime`].
+    pub fn kernel(&self, length: usize) -> Result<Vec<f64>, SystemError> {
+        self.as_siso()?.kernel(length)
+    }
+}
+
+impl<'a> Siso<'a> {
     /// The system itself.
     pub fn system(self) -> &'a DiagonalSystem {
         self.0
