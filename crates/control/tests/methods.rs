@@ -383,7 +383,7 @@ fn h2_refinement_never_loses_to_balanced_truncation_and_interpolates_at_the_mirr
                     // ‖e^{zl}‖ = width^{-1/2}, ‖l e^{zl}‖ ≈ width^{-3/2}.
                     let value = (there[0] - small[0]).norm() * width.sqrt() / refined.error;
                     let slope = (there[1] - small[1]).norm() * width.powf(1.5) / refined.error;
-                    // A real pole moves along the axis only; a silent one need not move.
+                    // A real pole moves along the axis only; one without residue need not move.
                     if z.im != 0.0 && residue.norm() > 1e-3 * width.sqrt() * norm {
                         assert!(value < 1e-6 && slope < 1e-5, "{place}: {value:e} {slope:e}");
                     }

@@ -186,11 +186,11 @@ proptest! {
         prop_assume!(alpha.abs() > 1e-3);
         let output: Vec<Complex64> = system.output().iter().map(|c| c * alpha).collect();
         let poles = system.exponents().to_vec();
-        let louder = siso(system.time(), poles, system.input().as_slice(), &output);
+        let larger = siso(system.time(), poles, system.input().as_slice(), &output);
         for realisation in REALISATIONS {
             let expected: Vec<f64> =
                 sigma(&system, realisation).iter().map(|s| s * alpha.abs()).collect();
-            assert_close(&sigma(&louder, realisation), &expected, 1e-12, "scaled");
+            assert_close(&sigma(&larger, realisation), &expected, 1e-12, "scaled");
         }
     }
 

@@ -308,7 +308,7 @@ fn diagonalised_values_and_norms_are_the_published_ones() {
     } in published()
     {
         let (diagonal, condition) = diagonalise(&system).unwrap();
-        // Varga's example has a double pole at -1: the eigenvectors say so.
+        // Varga's example has a double pole at -1: the eigenvectors show it.
         let defective = name.starts_with("Varga");
         assert_eq!(condition > 1e7, defective, "{name}: {condition:e}");
         let allowed = if defective { 1e-7 } else { 6e-12 };

@@ -317,7 +317,7 @@ pub fn diagonalise(system: &DenseSystem) -> Result<(DiagonalSystem, f64), Contro
     let time = system.time();
     let b = system.input().map(Complex64::from);
     let c = system.output().map(Complex64::from);
-    let modes = Modes::new(&d, &b, &c).heard();
+    let modes = Modes::new(&d, &b, &c).upper_half();
     let exponents = modes.values.iter().map(|&pole| pole_exponent(time, pole));
     let diagonal = DiagonalSystem::new(
         time,

@@ -163,7 +163,7 @@ fn real_factors_of_several(system: &DiagonalSystem) -> GramianFactors<f64> {
     let blocks = real_blocks(system);
     let time = system.time();
     let input = |block: &RealBlock| (block.lambda, block.input.clone());
-    // A pair is heard as (c x + c̄ x̄)/2.
+    // The output of a pair is (c x + c̄ x̄)/2.
     let output = |block: &RealBlock| {
         let share = if block.single { 1.0 } else { 0.5 };
         let row = block.output.iter().map(|c| c.conj() * share);
@@ -606,14 +606,14 @@ mod tests {
         let system = DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
         let factors = real_gramian_factors(system.stable().unwrap()).unwrap();
         assert_eq!(factors.controllability.ncols(), 2);
-        let silent = DiagonalSystem::siso(
+        let zero = DiagonalSystem::siso(
             time,
             vec![Complex64::new(-1.0, 2.0)],
             &[Complex64::ZERO],
             0.0,
         )
         .unwrap();
-        let factors = real_gramian_factors(silent.stable().unwrap()).unwrap();
+        let factors = real_gramian_factors(zero.stable().unwrap()).unwrap();
         assert_eq!(factors.observability.ncols(), 0);
     }
 }

@@ -132,7 +132,7 @@ impl Mode {
             return;
         }
         if scale == Complex64::ZERO {
-            // A silent mode: any input shows that its output is zero.
+            // A mode with zero residue: any input shows that its output is zero.
             self.input[place] = Complex64::ONE;
             self.output.fill(Complex64::ZERO);
             return;

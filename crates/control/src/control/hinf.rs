@@ -259,8 +259,8 @@ impl<R: Response> Search<R> {
         }
     }
 
-    /// The modes that are heard.
-    fn heard(&self) -> impl Iterator<Item = &Term> {
+    /// The modes whose residue is not zero.
+    fn contributing(&self) -> impl Iterator<Item = &Term> {
         self.terms.iter().filter(|term| term.size > 0.0)
     }
 
@@ -326,7 +326,7 @@ impl<R: Response> Search<R> {
         let start = if self.symmetric { 0.0 } else { -PI };
         let mut cuts = vec![start, PI];
         cuts.extend((1..16).map(|k| start + (PI - start) * f64::from(k) / 16.0));
-        let angles = self.heard().map(|term| term.z.im);
+        let angles = self.contributing().map(|term| term.z.im);
         cuts.extend(angles.filter(|&angle| angle > start));
         self.cover(cuts, heap);
     }
@@ -334,13 +334,24 @@ impl<R: Response> Search<R> {
     /// Intervals on the imaginary axis up to the frequency where the modes' own gains are below
     /// the gain found; returns the bound beyond it.
     fn cover_line(&mut self, heap: &mut BinaryHeap<Interval>) -> f64 {
-        let fastest = self.heard().map(|term| term.z.norm()).fold(0.0, f64::max);
+        let fastest = self
+            .contributing()
+            .map(|term| term.z.norm())
+            .fold(0.0, f64::max);
         let mut edge = 2.0 * fastest;
         let mut cuts = vec![0.0, edge];
-        cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w > 0.0));
+        cuts.extend(
+            self.contributing()
+                .map(|term| term.z.im)
+                .filter(|&w| w > 0.0),
+        );
         if !self.symmetric {
             cuts.push(-edge);
-            cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w <= 0.0));
+            cuts.extend(
+                self.contributing()
+                    .map(|term| term.z.im)
+                    .filter(|&w| w <= 0.0),
+            );
         }
         self.cover(cuts, heap);
         for _ in 0..OCTAVES_MAX {
@@ -359,7 +370,9 @@ impl<R: Response> Search<R> {
 
     /// A bound of the gain at frequencies above `edge`.
     fn beyond(&self, edge: f64) -> f64 {
-        let gains = self.heard().map(|term| term.size / (edge - term.z.norm()));
+        let gains = self
+            .contributing()
+            .map(|term| term.size / (edge - term.z.norm()));
         self.response.direct() + gains.sum::<f64>()
     }
 
@@ -534,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_system_has_the_gain_of_its_feedthrough() {
+    fn a_zero_system_has_the_gain_of_its_feedthrough() {
         for time in [Time::Continuous, Time::Discrete { step: 1.0 }] {
             let empty = DiagonalSystem::siso(time, Vec::new(), &[], 0.25).unwrap();
             let found = norm(&empty, Realisation::Real);

@@ -42,7 +42,7 @@ pub struct HorizonReduced {
 /// 1 − q^h is −expm1(h(λ_i + λ̄_j)Δ), so every entry is right relative to itself except where the
 /// two members of an almost real pair cancel. Each Gramian is factored by Cholesky with complete
 /// pivoting. A row whose remaining diagonal entry falls below 4 n ε of what it was is set aside,
-/// because only rounding is left of it; [`HorizonBalanced::clipped`] says how much that was. So
+/// because only rounding is left of it; [`HorizonBalanced::clipped`] is how much that was. So
 /// values below about 1e-8 of the largest are not right relative to themselves, unlike those of
 /// [`crate::control::hankel_values`].
 ///
@@ -153,7 +153,7 @@ impl HorizonBalanced {
     }
 
     /// Keeps the `states` leading balanced states and diagonalises what is left. There is no
-    /// error bound, and the result may be unstable: `stable` tells.
+    /// error bound, and the result may be unstable: see `stable`.
     ///
     /// # Errors
     /// [`ControlError::Linalg`] when the truncated matrix has no complete set of eigenvectors.

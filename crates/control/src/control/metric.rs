@@ -1,4 +1,4 @@
-//! The metric in which a channel is refined: what it hears, and a little of what comes after.
+//! The metric in which a channel is refined: its input, and a little of what comes after.
 
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -95,9 +95,9 @@ impl<'a> Metric<'a> {
     /// is the error.
     pub(super) fn image(&self, signals: &DMatrix<f64>) -> DMatrix<f64> {
         let length = self.weight.length();
-        let heard = self.weight.image(&signals.rows(0, length).into_owned());
-        let rows = heard.nrows();
-        let mut image = heard.resize_vertically(rows + self.tail.len(), 0.0);
+        let within = self.weight.image(&signals.rows(0, length).into_owned());
+        let rows = within.nrows();
+        let mut image = within.resize_vertically(rows + self.tail.len(), 0.0);
         for (k, (_, weight)) in self.tail.iter().enumerate() {
             image.set_row(rows + k, &(signals.row(length + k) * *weight));
         }
@@ -106,12 +106,12 @@ impl<'a> Metric<'a> {
 
     /// e^{zl} at every step and at each one behind, with l.
     pub(super) fn powers(&self, z: Complex64) -> impl Iterator<Item = (usize, Complex64)> + '_ {
-        let heard = powers(z, self.weight.length()).into_iter().enumerate();
+        let within = powers(z, self.weight.length()).into_iter().enumerate();
         let behind = self
             .tail
             .iter()
             .map(move |&(l, _)| (l, (z * l as f64).exp()));
-        heard.chain(behind)
+        within.chain(behind)
     }
 
     /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.

@@ -1,4 +1,5 @@
-//! Hankel theory; the crate tells it.
+//! Hankel theory, as the head of the crate describes it.
+
 mod balance;
 mod cauchy;
 mod dense;

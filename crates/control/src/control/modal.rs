@@ -4,8 +4,12 @@ use crate::control::ControlError;
 use crate::ssm::{DiagonalSystem, StableSystem, Time};
 
 /// By which norm modes are ranked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum ModalScore {
     /// The peak gain |c_i b_i|/(1 − |a_i|), the score of the pruning papers.
     Hinf,

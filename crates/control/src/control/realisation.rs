@@ -1,4 +1,4 @@
-//! Which system is balanced: the complex modes as stored, or the real system that is heard.
+//! Which system is balanced: the complex modes as stored, or the real system behind them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,8 +9,12 @@ use num_complex::Complex64;
 use crate::ssm::{DiagonalSystem, Siso, block_input, block_output, real_blocks};
 
 /// Which of two systems with the same stored modes is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Realisation {
     /// y = Re(C x): the conjugate-closed system of twice the order, whose output the network
     /// uses. A mode with Im λ = 0 counts once, unless several inputs and outputs show a residue

@@ -1,4 +1,4 @@
-//! Refinement of a reduced channel in the metric of what it hears.
+//! Refinement of a reduced channel in the metric of its input.
 
 use std::f64::consts::PI;
 
@@ -30,8 +30,12 @@ const RIDGE: f64 = 1e-6;
 const START_MAX: f64 = 3.0;
 
 /// How far a truncated channel is refined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Refinement {
     /// Not at all.
     None,
@@ -303,9 +307,9 @@ mod tests {
     }
 
     fn weights() -> [InputWeight; 2] {
-        let heard = DMatrix::from_fn(3, 50, |n, t| ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2);
-        let moments = InputWeight::moments(&heard).unwrap();
-        [moments, InputWeight::of_sequences(&heard).unwrap()]
+        let inputs = DMatrix::from_fn(3, 50, |n, t| ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2);
+        let moments = InputWeight::moments(&inputs).unwrap();
+        [moments, InputWeight::of_sequences(&inputs).unwrap()]
     }
 
     #[test]

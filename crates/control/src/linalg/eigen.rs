@@ -128,7 +128,7 @@ fn eigen_by_schur(
 /// Unit eigenvectors of an upper triangular matrix by back-substitution.
 fn triangular_vectors(t: &DMatrix<Complex64>) -> DMatrix<Complex64> {
     let size = t.nrows();
-    // A repeated eigenvalue divides by this instead of zero; the condition number then tells.
+    // A repeated eigenvalue divides by this instead of zero; the condition number then shows it.
     let floor = f64::EPSILON * t.norm().max(f64::MIN_POSITIVE);
     let mut vectors = DMatrix::zeros(size, size);
     for k in 0..size {
