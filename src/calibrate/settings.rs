@@ -1,7 +1,7 @@
 //! What to do, checked.
 
 use hankelite_control::Refinement;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::CalibrateError;
 use crate::compress::Allocation;
@@ -21,7 +21,7 @@ pub enum Size {
 }
 
 /// How much the output error of a channel counts when states are shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Importance {
     /// All the others are tried, then factors 2 and 1/2 on single layers; the sharing that moves
@@ -36,7 +36,7 @@ pub enum Importance {
 }
 
 /// Which metric stands for the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightChoice {
     /// Moments where the sequences are at hand and all of them fit into 1 GiB, else the spectrum.

@@ -10,7 +10,6 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
     Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce,
 };
-use hankelite::infer::Path as InferPath;
 use hankelite::model::Model;
 use hankelite_archive::write_text;
 use hankelite_control::Refinement;
@@ -19,8 +18,8 @@ use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open};
-use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
+use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Curve, curves_svg};
 
 const EXAMPLES: &str = "\
@@ -153,7 +152,7 @@ struct Row {
     /// The same for white noise, over all time.
     h2_error: f64,
     logit_change: Option<f64>,
-    result: Option<Report>,
+    result: Option<Scores>,
     seconds: f64,
 }
 
@@ -161,7 +160,7 @@ struct Row {
 struct Document {
     checkpoint: String,
     origin: String,
-    full: Option<Report>,
+    full: Option<Scores>,
     rows: Vec<Row>,
     picture: Option<String>,
 }
@@ -190,7 +189,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let listed = heard.listed();
     let prepared = prepare(&checkpoint, &heard, &listed, &arguments.ways, printer)?;
     let full = match &data {
-        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
     let progress = printer.progress(CONTENDERS.len() * arguments.orders.len(), "reductions");
@@ -269,7 +268,7 @@ impl Trial<'_> {
         let result = match self.data {
             Some(data) => {
                 let reduced = self.checkpoint.with_model(model);
-                Some(score(&reduced, data, InferPath::Fft, printer)?)
+                Some(score(&reduced, First::all(data), printer)?)
             }
             None => None,
         };
@@ -364,7 +363,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             row.logit_change.map_or("-".to_string(), percent),
             row.result
                 .as_ref()
-                .map_or("-".to_string(), Report::to_string),
+                .map_or("-".to_string(), Scores::to_string),
             format!("{:.2}", row.seconds),
         ]
     });

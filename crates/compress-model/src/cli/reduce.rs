@@ -7,22 +7,24 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hankelite::calibrate::{Choice, LogitFit, Settings, Size};
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::{LayerRecord, Method, Plan, RealisationChoice, Rule, reduce_layer};
-use hankelite::infer::Path as InferPath;
+use hankelite::compress::{
+    LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_layer,
+};
 use hankelite::model::Model;
 use hankelite_archive::{Container, check_destination};
 use hankelite_data::Source;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, prepare};
-use crate::cli::common::{Declarations, Input, grouped, open, short};
-use crate::cli::evaluate::{Report, labelled, score};
-use crate::cli::inspect::Time;
+use crate::cli::common::{
+    Declarations, Input, TIME_BASES, Word, grouped, open, short, word, words,
+};
 use crate::cli::printer::Printer;
 use crate::cli::reduce::rounding::written;
+use crate::cli::score::{First, Scores, labelled, score};
 
 /// Steps over which kernels are compared when nobody says how long sequences are.
 const KERNEL_LENGTH: usize = 1024;
@@ -58,8 +60,8 @@ pub(super) struct Arguments {
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,
     /// How a channel is made smaller.
-    #[arg(long, value_enum, default_value_t = How::Balanced)]
-    method: How,
+    #[arg(long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
+    method: Method,
     /// Reduce channels with modes that do not decay over the sequence length (--length) instead
     /// of refusing them. The method and the realisation do not apply to such channels.
     #[arg(long)]
@@ -70,12 +72,12 @@ pub(super) struct Arguments {
     share_poles: bool,
     /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
     /// Nyquist frequency.
-    #[arg(long, value_enum, default_value_t = Time::Discrete)]
-    time: Time,
+    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    time: TimeBase,
     /// The system that is balanced: the real one that the network hears, the complex modes as
     /// stored, or per channel whichever leaves the smaller error.
-    #[arg(long, value_enum, default_value_t = Realise::Real)]
-    realisation: Realise,
+    #[arg(long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
+    realisation: RealisationChoice,
     /// Plan and report without writing.
     #[arg(long)]
     dry_run: bool,
@@ -119,31 +121,33 @@ struct RuleArguments {
     max_error: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum How {
-    /// Balanced truncation.
-    Balanced,
-    /// Balanced residualisation: keeps the gain for constant input; changes D.
-    Residualised,
-    /// Keep the modes with the largest |residue|/(1 − |a|).
-    #[value(alias = "modal")]
-    ModalHinf,
-    /// Keep the modes with the largest |residue|/√(1 − |a|²).
-    ModalH2,
-    /// Balanced truncation, then poles and residues moved to the least kernel error.
-    H2Optimal,
-    /// Truncation balanced over the sequence length (--length) instead of all time.
-    Horizon,
-    /// Least Hankel norm of the error.
-    HankelNorm,
-}
+const METHODS: [Word; 7] = [
+    word("balanced", "Balanced truncation"),
+    word(
+        "residualised",
+        "Balanced residualisation: keeps the gain for constant input; changes D",
+    ),
+    word(
+        "modal-hinf",
+        "Keep the modes with the largest |residue|/(1 − |a|)",
+    )
+    .alias("modal"),
+    word(
+        "modal-h2",
+        "Keep the modes with the largest |residue|/√(1 − |a|²)",
+    ),
+    word(
+        "h2-optimal",
+        "Balanced truncation, then poles and residues moved to the least kernel error",
+    ),
+    word(
+        "horizon",
+        "Truncation balanced over the sequence length (--length) instead of all time",
+    ),
+    word("hankel-norm", "Least Hankel norm of the error"),
+];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Realise {
-    Real,
-    Complex,
-    Auto,
-}
+const REALISATIONS: [&str; 3] = ["real", "complex", "auto"];
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -162,8 +166,8 @@ struct Document<'a> {
     rounding_error: Option<f64>,
     /// Steps over which kernel errors were measured.
     kernel_length: usize,
-    before: Option<Report>,
-    after: Option<Report>,
+    before: Option<Scores>,
+    after: Option<Scores>,
     assumptions: &'a [String],
     notes: &'a [String],
     layers: Vec<LayerRecord>,
@@ -213,8 +217,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
-        document.before = Some(score(&checkpoint, data, InferPath::Fft, printer)?);
-        document.after = Some(score(&reduced, data, InferPath::Fft, printer)?);
+        document.before = Some(score(&checkpoint, First::all(data), printer)?);
+        document.after = Some(score(&reduced, First::all(data), printer)?);
     }
     finish(&document, printer)
 }
@@ -323,21 +327,9 @@ fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::
         _ => bail!("one of --order, --energy and --tolerance is needed"),
     };
     let mut plan = Plan::new(rule)?;
-    plan.method = match arguments.method {
-        How::Balanced => Method::Balanced,
-        How::Residualised => Method::Residualised,
-        How::ModalHinf => Method::ModalHinf,
-        How::ModalH2 => Method::ModalH2,
-        How::H2Optimal => Method::H2Optimal,
-        How::Horizon => Method::Horizon,
-        How::HankelNorm => Method::HankelNorm,
-    };
-    plan.time = arguments.time.base();
-    plan.realisation = match arguments.realisation {
-        Realise::Real => RealisationChoice::Real,
-        Realise::Complex => RealisationChoice::Complex,
-        Realise::Auto => RealisationChoice::Auto,
-    };
+    plan.method = arguments.method;
+    plan.time = arguments.time;
+    plan.realisation = arguments.realisation;
     if arguments.unstable && length.is_none() {
         bail!("--unstable keeps the first L kernel samples: say L with --length");
     }

@@ -8,15 +8,14 @@ use clap::Args;
 use hankelite::calibrate::{Prepared, Settings, Size};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
-use hankelite::infer::Path as InferPath;
 use hankelite_archive::write_text;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, grouped, open};
-use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
+use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Curve, curves_svg};
 
 /// Mean states of a channel that are tried, up to half of what there is.
@@ -70,7 +69,7 @@ struct Point {
     stored: Vec<usize>,
     relative_error: f64,
     logit_change: Option<f64>,
-    result: Option<Report>,
+    result: Option<Scores>,
     seconds: f64,
 }
 
@@ -81,7 +80,7 @@ struct Document {
     weight: &'static str,
     states: usize,
     channels: usize,
-    full: Option<Report>,
+    full: Option<Scores>,
     points: Vec<Point>,
     /// Index of the recommended point.
     recommended: usize,
@@ -112,7 +111,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let listed = heard.listed();
     let prepared = prepare(&checkpoint, &heard, &listed, ways, printer)?;
     let full = match &data {
-        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
     let work = Work {
@@ -231,7 +230,7 @@ impl Work<'_> {
         let choice = calibrated.choice;
         let reduced = self.checkpoint.with_model(calibrated.model);
         let result = match self.data {
-            Some(data) => Some(score(&reduced, data, InferPath::Fft, printer)?),
+            Some(data) => Some(score(&reduced, First::all(data), printer)?),
             None => None,
         };
         let budget = match settings.size {
@@ -254,9 +253,9 @@ impl Work<'_> {
 }
 
 /// The point to take, and by which rule.
-fn recommend(points: &[Point], full: Option<&Report>) -> (usize, &'static str) {
+fn recommend(points: &[Point], full: Option<&Scores>) -> (usize, &'static str) {
     let last = points.len() - 1;
-    let accuracy = |report: &Report| report.accuracy;
+    let accuracy = |report: &Scores| report.accuracy;
     if let Some((best, error)) = full.and_then(|full| full.accuracy.zip(full.standard_error)) {
         let near = |point: &Point| {
             let reached = point.result.as_ref().and_then(accuracy);
@@ -361,7 +360,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             point
                 .result
                 .as_ref()
-                .map_or("-".to_string(), Report::to_string),
+                .map_or("-".to_string(), Scores::to_string),
             format!("{:.1}", point.seconds),
         ]
     });
