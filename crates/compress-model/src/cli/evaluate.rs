@@ -16,7 +16,9 @@ use hankelite::stream::Entries;
 use hankelite_archive::{check_destination, write_array};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
-use hankelite_train::{Place, nn::baseline::Baseline};
+use hankelite_train::Place;
+#[cfg(feature = "research")]
+use hankelite_train::nn::baseline::Baseline;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, Word, open, positive, word, words};
@@ -35,15 +37,28 @@ Examples:
   compress-model evaluate model.pth --against small.pth --data test.safetensors
   compress-model evaluate small.pth --data mnist:data/mnist --stream --mixing int8
   compress-model evaluate model.pth --data test.safetensors --check
-  compress-model evaluate model.pth --data imdb:aclImdb.tar.gz,length=1024 --device cpu
 
 DATA is `mnist:DIR` (a folder with the idx files, compressed or not; pixels / 255, row by row), or
 a safetensors file with `inputs` (B, L, d_in) or (B, L), integer tokens included, and `labels` (B).
-All data sets and generated tasks: `compress-model data --help`.
+All data sets and generated tasks: `compress-model data --help`.";
+
+const DEVICE_EXAMPLE: &str = "
+  compress-model evaluate model.pth --data imdb:aclImdb.tar.gz,length=1024 --device cpu
+";
+
+const TRAINER: &str = "
 
 Networks of other layers (docs/training.md), and answers that are numbers or stand at every step,
 are scored by the training engine: loss, accuracy, and the PSNR where the answers are the inputs,
 images with numbers from 0 to 1.";
+
+/// Those of what the program was built with.
+fn examples() -> String {
+    match cfg!(feature = "train") {
+        true => EXAMPLES.replacen("\n\n", &format!("{DEVICE_EXAMPLE}\n"), 1) + TRAINER,
+        false => EXAMPLES.to_string(),
+    }
+}
 
 /// Options that streaming has no use for.
 #[cfg(feature = "train")]
@@ -58,7 +73,7 @@ const CHECK_EXCLUDES: [&str; 5] = ["path", "device", "against", "logits", "strea
 const CHECK_EXCLUDES: [&str; 4] = ["path", "against", "logits", "stream"];
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = examples())]
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
@@ -105,28 +120,26 @@ const PATHS: [Word; 2] = [
     word("recurrence", "The recurrence, as a device runs it"),
 ];
 
-#[cfg(feature = "train")]
 impl Arguments {
     /// Whether the training engine alone can score this: a network without state space layers, or
     /// answers that are not one class for each sequence.
+    #[cfg(feature = "train")]
     fn is_for_trainer(&self, data: &Dataset) -> anyhow::Result<bool> {
-        let compared = self.against.is_some() || self.logits.is_some();
-        if !Baseline::is_file(&self.input.checkpoint) {
-            let plain = !compared && !self.stream && !self.check;
-            return Ok(plain && trainer::are_answers(data));
+        let alone = self.against.is_none() && self.logits.is_none() && !self.stream && !self.check;
+        #[cfg(feature = "research")]
+        if Baseline::is_file(&self.input.checkpoint) {
+            if !alone {
+                bail!(
+                    "{}: a network without state space layers, which is scored alone: expected none \
+                     of --against, --logits, --stream and --check",
+                    self.input.checkpoint.display()
+                );
+            }
+            return Ok(true);
         }
-        if compared || self.stream || self.check {
-            bail!(
-                "{}: a network without state space layers, which is scored alone: expected none of \
-                 --against, --logits, --stream and --check",
-                self.input.checkpoint.display()
-            );
-        }
-        Ok(true)
+        Ok(alone && trainer::are_answers(data))
     }
-}
 
-impl Arguments {
     fn engine(&self) -> Engine {
         #[cfg(feature = "train")]
         if let Some(place) = self.device {

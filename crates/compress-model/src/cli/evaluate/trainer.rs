@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use anyhow::bail;
 use hankelite_data::{Dataset, Targets};
+use hankelite_train::Place;
 use hankelite_train::nn::SequenceModel;
-use hankelite_train::nn::baseline::Baseline;
-use hankelite_train::{Place, Precision, require_fitting};
+#[cfg(feature = "research")]
+use hankelite_train::{Precision, nn::baseline::Baseline, require_fitting};
 use serde::Serialize;
 
 use crate::cli::common::{grouped, open, require_length};
+#[cfg(feature = "research")]
 use crate::cli::design::takes;
 use crate::cli::evaluate::Arguments;
 use crate::cli::printer::Printer;
@@ -64,6 +66,7 @@ pub(super) fn run(
             examples_per_second: data.len() as f64 / seconds,
         })
     };
+    #[cfg(feature = "research")]
     if Baseline::is_file(path) {
         let place = (Precision::F32.dtype(), &place.open()?);
         let network = Baseline::read(path, place)?;
