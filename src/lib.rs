@@ -1,63 +1,62 @@
 //! Smaller state space models from pretrained ones.
 //!
-//! `hankelite` takes a trained checkpoint of a diagonal state space model (S4D, DSS), computes
-//! Gramians and Hankel singular values of every channel, cuts the state by balanced truncation,
-//! and writes a smaller checkpoint in the layout it came from. The program `compress-model` does
-//! the same from the command line.
-//!
-//! A checkpoint becomes a [`Model`], a plain description of the whole network on the host. Every
-//! stage takes a model and gives a model, so each tool works on the full and the reduced one.
+//! `hankelite` takes a trained checkpoint of a diagonal state space model (S4D, DSS, S5, LRU),
+//! balances every channel by its Gramians, truncates its state, and writes a smaller checkpoint in
+//! the layout it came from. The program `compress-model` does the same from the command line.
 //!
 //! ```
 //! use std::path::Path;
-//! use hankelite::{Declared, Plan, Realisation, Rule, TimeBase, inspect, read, reduce, write};
+//! use hankelite::model::Sequence;
+//! use hankelite::{Declared, Reducer, read, write};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let smaller = folder.path().join("smaller.safetensors");
 //! # std::env::set_current_dir(env!("CARGO_MANIFEST_DIR"))?;
 //! let full = read(Path::new("models/waves/model.safetensors"), &Declared::default())?;
-//! for assumption in full.assumptions() {
-//!     println!("assumed: {assumption}");
-//! }
 //!
-//! // What is there: the Hankel singular values of every channel.
-//! let spectra = inspect(&full.model, TimeBase::Discrete, Realisation::Real)?;
-//! assert!(spectra.iter().all(|layer| layer.stable));
+//! // A few sequences as the model gets them, without labels. Here they are tones.
+//! let tone = |n: usize| (0..256).map(|t| (0.01 * (n * t) as f32).sin()).collect();
+//! let tones: Vec<Vec<f32>> = (5..35).map(tone).collect();
+//! let sequences: Vec<Sequence> = tones.iter().map(|tone| Sequence::Values(tone)).collect();
 //!
 //! // Eight of 32 stored states stay in every channel.
-//! let compressed = reduce(&full.model, &Plan::new(Rule::Order(8))?)?;
-//! for record in &compressed.records {
+//! let small = Reducer::new(&full.model).calibrated(&sequences).order(8).run()?;
+//! for record in &small.records {
 //!     println!("{}: relative H2 error {:.3}", record.name, record.relative_h2_error);
 //! }
-//! write(&full.with_model(compressed.model), &smaller)?;
+//! write(&full.with_model(small.model), &smaller)?;
 //! # assert_eq!(read(&smaller, &Declared::default())?.model.blocks[0].order(), 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A checkpoint becomes a [`Model`], a plain description of the whole network on the host. Every
+//! step takes a model and gives a model, so each tool works on the full and the reduced one. What
+//! a reader had to assume about a file stands in [`Checkpoint::assumptions`].
+//!
+//! [`Reducer`] covers the usual settings. [`reduce`] takes all those of a [`Plan`];
+//! [`calibrate::CalibratedReduction`] balances once for reductions to many sizes. [`inspect`] gives
+//! the Hankel singular values of every channel. Long work reports to a [`ProgressSink`], which can
+//! cancel it.
 //!
 //! # The rooms
 //! A room uses only rooms before it in this list.
 //!
 //! | room | job |
 //! |---|---|
-//! | [`linalg`] | graded SVD, diagonalisation, convolution |
-//! | [`ssm`] | diagonal systems, time bases, kernels |
-//! | [`control`] | Gramian factors, Hankel values, truncation, norms |
+//! | [`archive`] | the containers of checkpoints, a crate of its own |
+//! | [`control`] | diagonal systems, Gramians, Hankel values, truncation, norms, a crate of its own |
+//! | [`progress`] | progress and cancellation of long work |
 //! | [`model`] | a whole network as plain data |
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
-//! | [`bounds`] | the generalisation measure of a layer |
+//! | [`measure`] | the generalisation measure of a layer |
 //! | [`infer`] | whole sequences on the host |
-//! | [`calibrate`] | reduction for what the layers really hear |
+//! | [`calibrate`] | reduction for the inputs that the layers get |
+//! | [`Reducer`] | the main job in one line |
 //! | [`stream`] | one sample in, one out |
-//! | [`data`] | data sets and generated tasks |
-//! | [`shallow`] | shallow transformers, their descent and their theory |
-//! | `nn` | trainable networks (feature `train`) |
-//! | `train` | the trainer (feature `train`) |
-//! | [`report`] | pictures for the terminal |
-//! | `cli` | the program (feature `cli`) |
 //!
-//! Theory runs in double precision. Nothing here prints or keeps global state; the program
-//! alone does the first. Random numbers come from seeds that the caller gives.
+//! Theory runs in double precision. Nothing here prints or keeps global state. Random numbers come
+//! from seeds that the caller gives.
 
 pub mod calibrate;
 pub mod checkpoint;
@@ -66,6 +65,7 @@ pub mod infer;
 pub mod measure;
 pub mod model;
 pub mod progress;
+mod reducer;
 pub mod stream;
 
 pub use checkpoint::{Checkpoint, Declared, read, write};
@@ -75,4 +75,5 @@ pub use hankelite_archive as archive;
 pub use hankelite_control as control;
 pub use model::Model;
 pub use progress::{Cancelled, ProgressSink, Stage};
+pub use reducer::{Reducer, Reduction};
 pub use stream::Runner;

@@ -83,6 +83,14 @@ pub enum CalibrateError {
         /// What it should be.
         expected: String,
     },
+    /// Settings of a [`crate::Reducer`] that do not go together.
+    #[error("the reducer has {found}, expected {expected}")]
+    Reducer {
+        /// What was set.
+        found: &'static str,
+        /// What goes instead.
+        expected: &'static str,
+    },
     /// Moments without sequences, or too large.
     #[error("{0}")]
     Weight(String),

@@ -1,7 +1,7 @@
 //! The settings of a calibrated reduction, checked.
 
 use hankelite_control::Refinement;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::CalibrateError;
 use crate::compress::Allocation;
@@ -22,7 +22,7 @@ pub enum TargetSize {
 }
 
 /// How much the output error of a channel counts when states are shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Importance {
@@ -38,7 +38,7 @@ pub enum Importance {
 }
 
 /// Which metric stands for the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum WeightChoice {

@@ -15,13 +15,16 @@ use crate::checkpoint::tree::{Structure, Tree};
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding, raw_tensor};
 
 /// A family to convert to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Family {
     /// The standalone S4D of state-spaces/s4.
     S4d,
     /// The diagonal kernel of state-spaces/s4 v3, with zero-order hold.
+    #[serde(rename = "s4v3")]
     S4V3,
     /// The diagonal kernel of state-spaces/s4 v4, with zero-order hold and `dt_transform` exp.
+    #[serde(rename = "s4v4")]
     S4V4,
     /// DSS, version `exp`, with own poles for every channel.
     DssExp,

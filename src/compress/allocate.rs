@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::compress::ErrorCurve;
 
 /// How states are shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Allocation {

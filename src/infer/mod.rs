@@ -21,7 +21,8 @@ use crate::model::{Encoder, Model, Pooling, Sequence};
 use crate::progress::{Cancelled, ProgressSink, Stage};
 
 /// How the state space layers are evaluated. Both give the same numbers to rounding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Path {
     /// Convolution with the kernel by FFT: O(L log L) per channel.
     Fft,

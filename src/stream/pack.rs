@@ -11,7 +11,7 @@ use crate::stream::{StreamError, layout};
 
 /// How the entries of the maps between channels are stored. Poles, residues, states, encoder and
 /// head keep the precision of the runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entries {
     /// As all other numbers.

@@ -8,11 +8,8 @@
 
 use candle_core::Device;
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
-use hankelite::Model;
-use hankelite::calibrate::{
-    CalibratedReduction, Calibration, Settings, Size as StateSize, WeightChoice,
-};
 use hankelite::model::{Placement, Sequence};
+use hankelite::{Model, Reducer};
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_research::shallow::{
     Activation, Descent, IndRnn, Query, Samples, Size, Transformer, Units, descend, loss,
@@ -200,14 +197,11 @@ fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3],
     Ok([full, (before, 0.0), after])
 }
 
-/// The model cut to [`REDUCED`] modes for what its layer hears in the training windows.
+/// The model cut to [`REDUCED`] modes for the input of its layer in the training windows.
 fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
     let windows: Vec<Sequence<'_>> = (0..data.len()).map(|index| data.sequence(index)).collect();
-    let calibration = Calibration::gather(full, data.length(), &windows, "")?;
-    let prepared = CalibratedReduction::new(full, &calibration, &windows, WeightChoice::Auto)?;
-    Ok(prepared
-        .reduce(&Settings::new(StateSize::Order(REDUCED)))?
-        .model)
+    let reducer = Reducer::new(full).calibrated(&windows);
+    Ok(reducer.length(data.length()).order(REDUCED).run()?.model)
 }
 
 /// Trains by AdamW with all windows in each step; the network ends at its least validation loss.

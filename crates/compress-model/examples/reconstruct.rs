@@ -16,9 +16,8 @@ use std::time::Instant;
 use candle_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
-use hankelite::Model;
-use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, Size, WeightChoice};
 use hankelite::model::Sequence;
+use hankelite::{Model, Reducer};
 use hankelite_data::{Dataset, Source, Split, Targets};
 use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
 use hankelite_train::nn::{
@@ -34,7 +33,7 @@ const REDUCED: usize = 4;
 /// What the state space model is called among the networks.
 const STATE_SPACE: &str = "s4d";
 /// Training sequences that decide what a reduction keeps.
-const HEARD: usize = 100;
+const CALIBRATION: usize = 100;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Table {
@@ -339,14 +338,13 @@ fn state_space(
     })
 }
 
-/// The model cut to [`REDUCED`] states for what its layers hear.
+/// The model cut to [`REDUCED`] states for the inputs of its layers.
 fn reduced(full: &Model, parts: &Parts) -> Result<Model, Failure> {
     let data = &parts.train;
-    let heard = data.len().min(HEARD);
-    let sequences: Vec<Sequence<'_>> = (0..heard).map(|index| data.unpadded(index)).collect();
-    let calibration = Calibration::gather(full, data.length(), &sequences, "")?;
-    let prepared = CalibratedReduction::new(full, &calibration, &sequences, WeightChoice::Auto)?;
-    Ok(prepared.reduce(&Settings::new(Size::Order(REDUCED)))?.model)
+    let count = data.len().min(CALIBRATION);
+    let sequences: Vec<Sequence<'_>> = (0..count).map(|index| data.unpadded(index)).collect();
+    let reducer = Reducer::new(full).calibrated(&sequences);
+    Ok(reducer.length(data.length()).order(REDUCED).run()?.model)
 }
 
 /// As in the paper: the rate is cut to 0.3 where five epochs bring nothing, gradients to 0.25.

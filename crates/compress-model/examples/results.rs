@@ -81,8 +81,8 @@ fn main() -> Result<(), Failure> {
     for order in [states / 2, 3 * states / 8, states / 4, states / 8] {
         let mut row = format!("| {order} |");
         for (_, method, time, realisation) in COLUMNS {
-            let mut plan = Plan::new(Rule::Order(order))?;
-            (plan.method, plan.time, plan.realisation) = (method, time, realisation);
+            let plan = Plan::new(Rule::Order(order))?.with_realisation(realisation);
+            let plan = plan.with_method(method)?.with_time(time)?;
             let reduced = reduce(&checkpoint.model, &plan)?;
             row += &format!(" {} |", percent(&score(&reduced.model, &data)?));
         }

@@ -272,21 +272,27 @@ fn evaluate_scores_compares_and_writes_logits() {
         &["evaluate", &source, "--data", &unlabelled],
         &["no `labels`"],
     );
-    // The training engine gives the same in single precision.
+    #[cfg(feature = "train")]
+    the_training_engine_gives_the_same(&folder, &source, &test, &logits);
+}
+
+/// In single precision.
+#[cfg(feature = "train")]
+fn the_training_engine_gives_the_same(folder: &Folder, source: &str, test: &str, logits: &str) {
     let engine = folder.path("engine.safetensors");
     let device = ["--device", "cpu", "--logits", &engine];
-    let shown = json(&[&["evaluate", &source, "--data", &test][..], &device].concat());
+    let shown = json(&[&["evaluate", source, "--data", test][..], &device].concat());
     assert!((shown["accuracy"].as_f64().unwrap() - 0.9675).abs() < 0.006);
     let read = |file: &str| {
         let archive = hankelite_archive::Archive::open(Path::new(file)).unwrap();
         archive.tensor("logits").unwrap().to_f64("logits").unwrap()
     };
-    for (a, b) in read(&logits).iter().zip(read(&engine)) {
+    for (a, b) in read(logits).iter().zip(read(&engine)) {
         assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "{a} {b}");
     }
     let elsewhere = ["--device", "cuda:7"];
     assert_fails(
-        &[&["evaluate", &source, "--data", &test][..], &elsewhere].concat(),
+        &[&["evaluate", source, "--data", test][..], &elsewhere].concat(),
         &["cuda"],
     );
 }
@@ -486,7 +492,9 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
         &["inspect", "--help"],
         &["reduce", "--help"],
         &["evaluate", "--help"],
+        #[cfg(feature = "train")]
         &["pretrain", "--help"],
+        #[cfg(feature = "train")]
         &["retrain", "--help"],
         &["--version"],
     ] {
@@ -501,6 +509,7 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
 }
 
 #[test]
+#[cfg(feature = "research")]
 fn the_page_of_commands_is_the_help() {
     let page = common::top().join("docs/cli.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -514,12 +523,15 @@ fn the_page_of_commands_is_the_help() {
         &["evaluate"],
         &["pretrain"],
         &["retrain"],
+        &["pipeline"],
+        &["convert"],
         &["stream"],
         &["bench"],
         &["pack"],
         &["bounds"],
         &["bounds", "model"],
         &["bounds", "rademacher"],
+        &["bounds", "network"],
         &["bounds", "finite-time"],
         &["data"],
     ];
@@ -529,120 +541,132 @@ fn the_page_of_commands_is_the_help() {
     }
 }
 
-/// The value of a bound by its equation.
-fn bound(document: &Value, equation: &str) -> f64 {
-    let bounds = document["bounds"].as_array().unwrap();
-    let bound = bounds.iter().find(|bound| bound["equation"] == equation);
-    bound.unwrap()["value"].as_f64().unwrap()
-}
+/// The calculators that take numbers, not a checkpoint.
+#[cfg(feature = "research")]
+mod bounds {
+    use super::*;
 
-fn rademacher(arguments: &str) -> Value {
-    let words: Vec<&str> = arguments.split_whitespace().collect();
-    json(&[&["bounds", "rademacher", "--kind"], &words[..]].concat())
-}
-
-#[track_caller]
-fn near(found: f64, figure: f64) {
-    assert!((found / figure - 1.0).abs() < 1e-9, "{found}, {figure}");
-}
-
-#[test]
-fn bounds_have_their_published_figures_and_name_what_fails() {
-    let step = rademacher("reweighted --alpha 0.8,0.9,0.9 --beta 0.5 --state 1.2");
-    near(bound(&step, "(16)"), 0.10818383426);
-    let sista = rademacher("sista --alpha 0.8,0.9 --beta 0.5,0.3 --state 1.2");
-    near(bound(&sista, "(18)"), 0.13801533476);
-    let one = rademacher("one-layer --alpha 1 --beta 0.5 --length 20");
-    near(bound(&one, "(56)"), 1.28758564650);
-    let deep = "reweighted --layers 3 --alpha 0.9 --beta 0.5 --length 20 --state 0.1";
-    near(bound(&rademacher(deep), "(15)"), 1.05054231801);
-    for (arguments, index, word) in [
-        ("one-layer --alpha 1 --beta 0.5 --length 20", 0, "1 or more"),
-        (
-            &format!("{deep} --correlation 1.5"),
-            0,
-            "joint contraction is 1.5",
-        ),
-        (&format!("{deep} --loss-max 1"), 1, "vacuous"),
-        (
-            "fastrnn --alpha 3 --beta 1 --gate 0.5 --length 20",
-            1,
-            "(53) does not hold",
-        ),
-        (
-            "spectral --frobenius 3,2,1 --spectral 1,0.9,1.2",
-            0,
-            "an order only",
-        ),
-        (
-            "l1-l1 --alpha 1,1 --beta 1 --length 9",
-            0,
-            "the 9 steps of the sequence play no part",
-        ),
-    ] {
-        let caveats = rademacher(arguments)["bounds"][index]["caveats"].to_string();
-        assert!(caveats.contains(word), "{arguments}: {caveats}");
+    /// The value of a bound by its equation.
+    fn bound(document: &Value, equation: &str) -> f64 {
+        let bounds = document["bounds"].as_array().unwrap();
+        let bound = bounds.iter().find(|bound| bound["equation"] == equation);
+        bound.unwrap()["value"].as_f64().unwrap()
     }
-}
 
-#[test]
-fn the_constants_for_transformers_are_shown_and_what_they_assume() {
-    let shown = json(&["bounds", "finite-time"]);
-    let quantities = shown["quantities"].as_array().unwrap();
-    let of = |name: &str| {
-        let quantity = quantities.iter().find(|quantity| quantity["name"] == name);
-        quantity.unwrap()["value"].as_f64().unwrap()
-    };
-    near(of("B_lin"), 112.0793730313029);
-    near(of("B_grad"), 788864.6271566801);
-    let note = |document: &Value| document["notes"][0].to_string();
-    assert!(note(&shown).contains("vacuous"), "{shown}");
-    let tight = json(&["bounds", "finite-time", "--trust", "1,5,5"]);
-    assert!(note(&tight).contains("radius of c"), "{tight}");
-}
-
-#[test]
-fn norms_that_are_none_are_named() {
-    for (words, message) in [
-        (
-            "rademacher --kind sista --alpha 1 --beta 1,1",
-            "--alpha has 1 numbers, expected 2",
-        ),
-        (
-            "rademacher --kind reweighted --alpha -1 --beta 1",
-            "alpha is -1, expected",
-        ),
-        (
-            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
-            "gate is 2, expected 0 to 1",
-        ),
-        (
-            "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 1 --state 1",
-            "--state plays no part",
-        ),
-        (
-            "finite-time --trust 1,2",
-            "--trust has 2 numbers, expected 1 or 3",
-        ),
-        ("finite-time --failure 0", "--failure is 0"),
-    ] {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        assert_fails(&[&["bounds"], &words[..]].concat(), &[message]);
+    fn rademacher(arguments: &str) -> Value {
+        let words: Vec<&str> = arguments.split_whitespace().collect();
+        json(&[&["bounds", "rademacher", "--kind"], &words[..]].concat())
     }
-    let output = run(&["bounds", "rademacher", "--kind", "fastrnn", "--alpha", "1"]);
-    assert_eq!(output.status.code(), Some(2));
+
+    #[track_caller]
+    fn near(found: f64, figure: f64) {
+        assert!((found / figure - 1.0).abs() < 1e-9, "{found}, {figure}");
+    }
+
+    #[test]
+    fn bounds_have_their_published_figures_and_name_what_fails() {
+        let step = rademacher("reweighted --alpha 0.8,0.9,0.9 --beta 0.5 --state 1.2");
+        near(bound(&step, "(16)"), 0.10818383426);
+        let sista = rademacher("sista --alpha 0.8,0.9 --beta 0.5,0.3 --state 1.2");
+        near(bound(&sista, "(18)"), 0.13801533476);
+        let one = rademacher("one-layer --alpha 1 --beta 0.5 --length 20");
+        near(bound(&one, "(56)"), 1.28758564650);
+        let deep = "reweighted --layers 3 --alpha 0.9 --beta 0.5 --length 20 --state 0.1";
+        near(bound(&rademacher(deep), "(15)"), 1.05054231801);
+        for (arguments, index, word) in [
+            ("one-layer --alpha 1 --beta 0.5 --length 20", 0, "1 or more"),
+            (
+                &format!("{deep} --correlation 1.5"),
+                0,
+                "joint contraction is 1.5",
+            ),
+            (&format!("{deep} --loss-max 1"), 1, "vacuous"),
+            (
+                "fastrnn --alpha 3 --beta 1 --gate 0.5 --length 20",
+                1,
+                "(53) does not hold",
+            ),
+            (
+                "spectral --frobenius 3,2,1 --spectral 1,0.9,1.2",
+                0,
+                "an order only",
+            ),
+            (
+                "l1-l1 --alpha 1,1 --beta 1 --length 9",
+                0,
+                "the 9 steps of the sequence play no part",
+            ),
+        ] {
+            let caveats = rademacher(arguments)["bounds"][index]["caveats"].to_string();
+            assert!(caveats.contains(word), "{arguments}: {caveats}");
+        }
+    }
+
+    #[test]
+    fn the_constants_for_transformers_are_shown_and_what_they_assume() {
+        let shown = json(&["bounds", "finite-time"]);
+        let quantities = shown["quantities"].as_array().unwrap();
+        let of = |name: &str| {
+            let quantity = quantities.iter().find(|quantity| quantity["name"] == name);
+            quantity.unwrap()["value"].as_f64().unwrap()
+        };
+        near(of("B_lin"), 112.0793730313029);
+        near(of("B_grad"), 788864.6271566801);
+        let note = |document: &Value| document["notes"][0].to_string();
+        assert!(note(&shown).contains("vacuous"), "{shown}");
+        let tight = json(&["bounds", "finite-time", "--trust", "1,5,5"]);
+        assert!(note(&tight).contains("radius of c"), "{tight}");
+    }
+
+    #[test]
+    fn norms_that_are_none_are_named() {
+        for (words, message) in [
+            (
+                "rademacher --kind sista --alpha 1 --beta 1,1",
+                "--alpha has 1 numbers, expected 2",
+            ),
+            (
+                "rademacher --kind reweighted --alpha -1 --beta 1",
+                "alpha is -1, expected",
+            ),
+            (
+                "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 2",
+                "gate is 2, expected 0 to 1",
+            ),
+            (
+                "rademacher --kind fastrnn --alpha 1 --beta 1 --gate 1 --state 1",
+                "--state plays no part",
+            ),
+            (
+                "finite-time --trust 1,2",
+                "--trust has 2 numbers, expected 1 or 3",
+            ),
+            ("finite-time --failure 0", "--failure is 0"),
+        ] {
+            let words: Vec<&str> = words.split_whitespace().collect();
+            assert_fails(&[&["bounds"], &words[..]].concat(), &[message]);
+        }
+        let output = run(&["bounds", "rademacher", "--kind", "fastrnn", "--alpha", "1"]);
+        assert_eq!(output.status.code(), Some(2));
+    }
 }
 
 /// The tail of a reduction is the bound that `reduce` records, the measure that of `inspect`.
 #[test]
 fn bounds_of_a_model_are_those_of_reduce_and_inspect() {
     let file = model("waves/model.safetensors");
-    let heard = ["--data", "waves:held_out=30"];
-    let shown = json(&[&["bounds", "model", &file, "--orders", "4,8"], &heard[..]].concat());
+    let measured = ["--data", "waves:held_out=30"];
+    let shown = json(
+        &[
+            &["bounds", "model", &file, "--orders", "4,8"],
+            &measured[..],
+        ]
+        .concat(),
+    );
     let folder = Folder::new();
     let out = folder.path("small.safetensors");
     let record = json(&["reduce", &file, "--order", "8", "--output", &out]);
-    let inspected = json(&[&["inspect", &file], &heard[..]].concat());
+    let inspected = json(&[&["inspect", &file], &measured[..]].concat());
     for layer in 0..2 {
         let tails = &shown["layers"][layer]["tails"];
         let bound = &record["layers"][layer]["error_bound"];

@@ -60,7 +60,7 @@ pub use text::Text;
 pub use waves::Waves;
 
 /// Which part of a data set that has parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
     /// The training part.

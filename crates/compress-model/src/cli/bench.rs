@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
-use hankelite::stream::{Runner, read_nanoseconds};
+use hankelite::stream::{Entries, Runner, read_nanoseconds};
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, grouped, positive, short};
-use crate::cli::image::{Mixing, open_streamed};
+use crate::cli::common::{Declarations, Input, grouped, positive, short, words};
+use crate::cli::image::{MIXING, open_streamed};
 use crate::cli::printer::Printer;
 
 /// Rounds in which the models take turns.
@@ -35,8 +35,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
     /// How the maps between channels are stored.
-    #[arg(long, value_enum)]
-    mixing: Option<Mixing>,
+    #[arg(long, value_parser = words::<Entries>(MIXING))]
+    mixing: Option<Entries>,
     /// Steps of a round.
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 2000)]
     steps: usize,

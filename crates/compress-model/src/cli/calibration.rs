@@ -3,17 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hankelite::calibrate::{CalibratedReduction, Calibration, Importance, Settings, WeightChoice};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
+use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::{Refinement, h2_norm};
 use hankelite_data::{Dataset, Source, Split};
 
-use crate::cli::common::positive;
+use crate::cli::common::{SPLITS, Word, positive, word, word_of, words};
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 
 /// Fewer sequences than this get a remark.
 const SEQUENCES_FEW: usize = 10;
@@ -32,8 +35,8 @@ pub(super) struct Sequences {
     #[arg(long, value_name = "S", default_value_t = 0)]
     calibration_seed: u64,
     /// The part of the data they come from [default: train, where there are parts].
-    #[arg(long, value_enum)]
-    calibration_split: Option<Part>,
+    #[arg(long, value_parser = words::<Split>(SPLITS))]
+    calibration_split: Option<Split>,
 }
 
 /// How a calibrated reduction goes about it.
@@ -44,168 +47,154 @@ pub(super) struct Ways {
     sequences: Sequences,
     /// What stands for the input: exact moments of the sequences, or the spectrum of a stationary
     /// input with the same autocorrelation.
-    #[arg(long, value_enum, default_value_t = Weight::Auto, requires = "calibrate")]
-    weight: Weight,
+    #[arg(long, default_value = "auto", requires = "calibrate",
+          value_parser = words::<WeightChoice>(WEIGHTS))]
+    weight: WeightChoice,
     /// How far truncated channels are refined: alone, in the weighted error, and then together, in
     /// the logits of the calibration sequences.
-    #[arg(long, value_enum, default_value_t = Refine::Logits, requires = "calibrate")]
+    #[arg(long, default_value = LOGITS, requires = "calibrate", value_parser = refine())]
     refine: Refine,
     /// How states are shared [default: uniform for --order, channel for --budget and --max-error].
-    #[arg(long, value_enum, requires = "calibrate")]
-    allocate: Option<Allocate>,
+    #[arg(long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
+    allocate: Option<Allocation>,
     /// What counts when states are shared.
-    #[arg(long, value_enum, default_value_t = Count::Auto, requires = "calibrate")]
-    importance: Count,
+    #[arg(long, default_value = "auto", requires = "calibrate",
+          value_parser = words::<Importance>(IMPORTANCES))]
+    importance: Importance,
     /// Reduce each layer again for what it hears in the reduced network, and keep that where the
     /// logits come nearer.
     #[arg(long, requires = "calibrate")]
     sequential: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Part {
-    Train,
-    Validation,
-    Test,
+const WEIGHTS: [Word; 3] = [
+    word(
+        "auto",
+        "Moments where sequences are at hand and they fit into 1 GiB, else the spectrum",
+    ),
+    word("moments", "Exact second moments of the sequences"),
+    word(
+        "spectrum",
+        "The spectrum of a stationary input with the same autocorrelation",
+    ),
+];
+
+const ALLOCATIONS: [Word; 3] = [
+    word("uniform", "The same order everywhere"),
+    word("layer", "One order per layer, none below half the mean"),
+    word("channel", "One order per channel"),
+];
+
+const IMPORTANCES: [Word; 4] = [
+    word(
+        "auto",
+        "Try the others and factors on layers; take what changes the logits of the calibration \
+         sequences least. Equal without sequences",
+    ),
+    word("equal", "Output errors count the same everywhere"),
+    word("root", "By the root of `gradient`"),
+    word(
+        "gradient",
+        "By the gradient of the logits with respect to the layer's output",
+    ),
+];
+
+const REFINEMENTS: [Word; 4] = [
+    word("none", "Truncation only"),
+    word("residues", "Residues and D by least squares"),
+    word("full", "Poles too, by Gauss-Newton"),
+    word(
+        LOGITS,
+        "Then the residues and D of all channels together, where sequences and pooled logits are \
+         at hand",
+    ),
+];
+
+/// The word for the fullest refinement and a fit to the logits after it.
+const LOGITS: &str = "logits";
+
+/// How far truncated channels are refined.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Refine {
+    refinement: Refinement,
+    fit_logits: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Weight {
-    /// Moments where sequences are at hand and they fit into 1 GiB, else the spectrum.
-    Auto,
-    Moments,
-    Spectrum,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Refine {
-    /// Truncation only.
-    None,
-    /// Residues and D by least squares.
-    Residues,
-    /// Poles too, by Gauss-Newton.
-    Full,
-    /// Then the residues and D of all channels together, where sequences and pooled logits are at
-    /// hand.
-    Logits,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Allocate {
-    /// The same order everywhere.
-    Uniform,
-    /// One order per layer, none below half the mean.
-    Layer,
-    /// One order per channel.
-    Channel,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Count {
-    /// Try the others and factors on layers; take what moves the logits of the calibration
-    /// sequences least. Equal without sequences.
-    Auto,
-    /// Output errors count the same everywhere.
-    Equal,
-    /// By the root of `gradient`.
-    Root,
-    /// By how much the logits feel them.
-    Gradient,
+fn refine() -> impl TypedValueParser<Value = Refine> {
+    let parser = PossibleValuesParser::new(REFINEMENTS);
+    parser.try_map(|name| {
+        let fit_logits = name == LOGITS;
+        let alone = if fit_logits { "full" } else { name.as_str() };
+        let refinement = toml::Value::from(alone).try_into()?;
+        Ok::<_, toml::de::Error>(Refine {
+            refinement,
+            fit_logits,
+        })
+    })
 }
 
 impl Ways {
     pub(super) fn weight(&self) -> WeightChoice {
-        match self.weight {
-            Weight::Auto => WeightChoice::Auto,
-            Weight::Moments => WeightChoice::Moments,
-            Weight::Spectrum => WeightChoice::Spectrum,
-        }
+        self.weight
     }
 
     pub(super) fn sequences(&self) -> &Sequences {
         &self.sequences
     }
 
-    /// Settings with what the arguments say.
+    /// Settings with what the arguments set.
     pub(super) fn apply(&self, settings: &mut Settings) {
-        settings.refinement = match self.refine {
-            Refine::None => Refinement::None,
-            Refine::Residues => Refinement::Residues,
-            Refine::Full | Refine::Logits => Refinement::Full,
-        };
-        settings.fit_logits = self.refine == Refine::Logits;
-        if let Some(allocate) = self.allocate {
-            settings.allocation = match allocate {
-                Allocate::Uniform => Allocation::Uniform,
-                Allocate::Layer => Allocation::Layer,
-                Allocate::Channel => Allocation::Channel,
-            };
+        settings.refinement = self.refine.refinement;
+        settings.fit_logits = self.refine.fit_logits;
+        if let Some(allocation) = self.allocate {
+            settings.allocation = allocation;
         }
-        settings.importance = match self.importance {
-            Count::Auto => Importance::Auto,
-            Count::Equal => Importance::Equal,
-            Count::Root => Importance::Root,
-            Count::Gradient => Importance::Gradient,
-        };
+        settings.importance = self.importance;
         settings.sequential = self.sequential;
     }
 
     /// Whether every channel is requested to keep the same order.
     pub(super) fn uniform(&self) -> bool {
-        self.allocate == Some(Allocate::Uniform)
+        self.allocate == Some(Allocation::Uniform)
     }
 
-    /// The arguments as one would type them, without those that say the default.
+    /// The arguments as one would type them, without those that have their default.
     pub(super) fn typed(&self) -> String {
-        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map_or(String::new(), |value| value.get_name().to_string())
-        };
+        let Sequences {
+            count,
+            calibration_seed: seed,
+            calibration_split: split,
+        } = self.sequences;
+        let value = |set: bool, value: String| set.then_some(value);
+        let options = [
+            ("--sequences", value(count != 100, count.to_string())),
+            ("--calibration-seed", value(seed != 0, seed.to_string())),
+            ("--calibration-split", split.as_ref().map(word_of)),
+            (
+                "--weight",
+                value(self.weight != WeightChoice::Auto, word_of(&self.weight)),
+            ),
+            (
+                "--refine",
+                value(!self.refine.fit_logits, word_of(&self.refine.refinement)),
+            ),
+            ("--allocate", self.allocate.as_ref().map(word_of)),
+            (
+                "--importance",
+                value(
+                    self.importance != Importance::Auto,
+                    word_of(&self.importance),
+                ),
+            ),
+        ];
         let mut typed = String::new();
-        let mut say = |text: String| {
-            typed.push(' ');
-            typed.push_str(&text);
-        };
-        if self.sequences.count != 100 {
-            say(format!("--sequences {}", self.sequences.count));
-        }
-        if self.sequences.calibration_seed != 0 {
-            say(format!(
-                "--calibration-seed {}",
-                self.sequences.calibration_seed
-            ));
-        }
-        if let Some(part) = self.sequences.calibration_split {
-            say(format!(
-                "--calibration-split {}",
-                name(&|| part.to_possible_value())
-            ));
-        }
-        if self.weight != Weight::Auto {
-            say(format!(
-                "--weight {}",
-                name(&|| self.weight.to_possible_value())
-            ));
-        }
-        if self.refine != Refine::Logits {
-            say(format!(
-                "--refine {}",
-                name(&|| self.refine.to_possible_value())
-            ));
-        }
-        if let Some(allocate) = self.allocate {
-            say(format!(
-                "--allocate {}",
-                name(&|| allocate.to_possible_value())
-            ));
-        }
-        if self.importance != Count::Auto {
-            say(format!(
-                "--importance {}",
-                name(&|| self.importance.to_possible_value())
-            ));
+        for (name, value) in options {
+            if let Some(value) = value {
+                typed.push_str(&format!(" {name} {value}"));
+            }
         }
         if self.sequential {
-            say("--sequential".to_string());
+            typed.push_str(" --sequential");
         }
         typed
     }
@@ -238,7 +227,10 @@ impl CalibrationData {
         let (data, origin) = read(&source, sequences, printer)?;
         let length = data.length();
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
-        let calibration = Calibration::gather(&checkpoint.model, length, &listed, &origin)?;
+        let bars = Bars::new(printer);
+        let network = Network::new(&checkpoint.model, length, InferPath::Fft)?.observed(&bars);
+        let calibration = Calibration::gather(&network, &listed, &origin)?;
+        bars.clear();
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {
             calibration,
@@ -255,19 +247,19 @@ impl CalibrationData {
     }
 }
 
-/// Balances the channels of a checkpoint for what they hear, with a spinner.
+/// Balances the channels of a checkpoint for their inputs.
 pub(super) fn prepare<'a>(
     checkpoint: &'a Checkpoint,
-    heard: &'a CalibrationData,
+    data: &'a CalibrationData,
     listed: &'a [Sequence<'a>],
     ways: &Ways,
-    printer: &Printer,
+    bars: &'a Bars<'_>,
 ) -> anyhow::Result<CalibratedReduction<'a>> {
-    let spinner = printer.spinner("balancing channels for what they hear");
-    let model = &checkpoint.model;
-    let prepared = CalibratedReduction::new(model, &heard.calibration, listed, ways.weight());
-    spinner.finish_and_clear();
-    Ok(prepared?)
+    let (model, calibration) = (&checkpoint.model, &data.calibration);
+    let weight = ways.weight();
+    let balanced = CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?;
+    bars.clear();
+    Ok(balanced)
 }
 
 fn read(
@@ -275,12 +267,7 @@ fn read(
     sequences: &Sequences,
     printer: &Printer,
 ) -> anyhow::Result<(Dataset, String)> {
-    let requested = sequences.calibration_split.map(|part| match part {
-        Part::Train => Split::Train,
-        Part::Validation => Split::Validation,
-        Part::Test => Split::Test,
-    });
-    let split = requested.or_else(|| {
+    let split = sequences.calibration_split.or_else(|| {
         source
             .splits()
             .contains(&Split::Train)

@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hankelite::checkpoint::{
     Checkpoint, Declared, Discretisation, DssVersion, Layerwise, Transform, read, read_dynamics,
     read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::cli::printer::Printer;
 
@@ -19,26 +22,26 @@ use crate::cli::printer::Printer;
 #[command(next_help_heading = "What the file cannot tell")]
 pub(super) struct Declarations {
     /// Where the normalisation stands [default: post, as example.py of state-spaces/s4].
-    #[arg(long, value_parser = words::<Placement>(&["pre", "post"]))]
+    #[arg(long, value_parser = words::<Placement>(["pre", "post"]))]
     norm: Option<Placement>,
     /// How the steps are pooled [default: mean, as example.py].
-    #[arg(long, value_parser = words::<Pooling>(&["mean", "last"]))]
+    #[arg(long, value_parser = words::<Pooling>(["mean", "last"]))]
     pooling: Option<Pooling>,
     /// The kernel formula of a DSS layer [default: softmax or exp, by the tensor names].
-    #[arg(long, value_parser = words::<DssVersion>(&DSS_VERSIONS))]
+    #[arg(long, value_parser = words::<DssVersion>(DSS_VERSIONS))]
     dss_version: Option<DssVersion>,
     /// The sequence length L: needed by the softmax kernel of DSS; kernel errors are measured
     /// over L steps [default: 1024].
     #[arg(long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
     /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
-    #[arg(long, alias = "discretization", value_parser = words::<Discretisation>(&["zoh", "bilinear", "dss"]))]
+    #[arg(long, alias = "discretization", value_parser = words::<Discretisation>(["zoh", "bilinear", "dss"]))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
-    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    #[arg(long, value_parser = words::<Transform>(TRANSFORMS))]
     dt_transform: Option<Transform>,
     /// What the decays of state-spaces/s4 v3 and v4 go through [default: exp].
-    #[arg(long, value_parser = words::<Transform>(&TRANSFORMS))]
+    #[arg(long, value_parser = words::<Transform>(TRANSFORMS))]
     real_transform: Option<Transform>,
     /// The `bandlimit` of state-spaces/s4 v4 [default: none].
     #[arg(long, value_name = "F")]
@@ -65,14 +68,67 @@ const DSS_VERSIONS: [&str; 6] = [
 ];
 const TRANSFORMS: [&str; 5] = ["exp", "softplus", "none", "relu", "sigmoid"];
 
-/// Names that serde knows a value by.
-fn words<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
-{
-    let parser = PossibleValuesParser::new(names);
-    parser.try_map(|name| toml::Value::String(name).try_into::<T>())
+/// A word of the command line, and its line in `--help`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Word {
+    name: &'static str,
+    help: &'static str,
+    alias: Option<&'static str>,
 }
+
+/// A word that serde knows a value by.
+pub(super) const fn word(name: &'static str, help: &'static str) -> Word {
+    let alias = None;
+    Word { name, help, alias }
+}
+
+impl Word {
+    /// Takes another word too, which `--help` does not list.
+    pub(super) const fn alias(self, alias: &'static str) -> Self {
+        let alias = Some(alias);
+        Self { alias, ..self }
+    }
+}
+
+impl From<Word> for PossibleValue {
+    fn from(word: Word) -> Self {
+        PossibleValue::new(word.name)
+            .help(word.help)
+            .aliases(word.alias)
+    }
+}
+
+/// Takes the words that serde knows the values of `T` by.
+pub(super) fn words<T>(
+    words: impl IntoIterator<Item = impl Into<PossibleValue>>,
+) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let words: Vec<PossibleValue> = words.into_iter().map(Into::into).collect();
+    let parser = PossibleValuesParser::new(words.clone());
+    parser.try_map(move |typed| {
+        let known = words.iter().find(|word| word.matches(&typed, false));
+        let name = known.map_or(typed.as_str(), PossibleValue::get_name);
+        toml::Value::from(name).try_into::<T>()
+    })
+}
+
+/// The word that [`words`] takes a value from.
+pub(super) fn word_of(value: &impl Serialize) -> String {
+    let word = toml::Value::try_from(value).ok();
+    word.and_then(|word| Some(word.as_str()?.to_string()))
+        .unwrap_or_default()
+}
+
+/// Of [`Split`](hankelite_data::Split).
+pub(super) const SPLITS: [&str; 3] = ["train", "validation", "test"];
+
+/// Of [`TimeBase`](hankelite::compress::TimeBase).
+pub(super) const TIME_BASES: [Word; 2] = [
+    word("discrete", "As the network runs"),
+    word("continuous", "Before discretisation"),
+];
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {

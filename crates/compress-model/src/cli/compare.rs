@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Settings, Size};
+use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
-    Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce,
+    Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
-use hankelite::infer::Path as InferPath;
 use hankelite::model::Model;
 use hankelite_archive::write_text;
 use hankelite_control::Refinement;
@@ -19,8 +18,9 @@ use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open};
-use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
+use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Curve, curves_svg};
 
 const EXAMPLES: &str = "\
@@ -153,7 +153,7 @@ struct Row {
     /// The same for white noise, over all time.
     h2_error: f64,
     logit_change: Option<f64>,
-    result: Option<Report>,
+    result: Option<Scores>,
     seconds: f64,
 }
 
@@ -161,7 +161,7 @@ struct Row {
 struct Document {
     checkpoint: String,
     origin: String,
-    full: Option<Report>,
+    full: Option<Scores>,
     rows: Vec<Row>,
     picture: Option<String>,
 }
@@ -188,26 +188,27 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         printer,
     )?;
     let listed = heard.listed();
-    let prepared = prepare(&checkpoint, &heard, &listed, &arguments.ways, printer)?;
+    let bars = Bars::new(printer);
+    let prepared = prepare(&checkpoint, &heard, &listed, &arguments.ways, &bars)?;
     let full = match &data {
-        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
-    let progress = printer.progress(CONTENDERS.len() * arguments.orders.len(), "reductions");
+    let count = CONTENDERS.len() * arguments.orders.len();
     let mut rows = Vec::new();
     for &order in &arguments.orders {
         for (name, contender) in CONTENDERS {
+            bars.part(format!("reduction {} of {count}", rows.len() + 1));
             let trial = Trial {
                 checkpoint: &checkpoint,
                 prepared: &prepared,
+                bars: &bars,
                 data: data.as_ref(),
                 ways: &arguments.ways,
             };
             rows.push(trial.row(name, contender, order, printer)?);
-            progress.inc(1);
         }
     }
-    progress.finish_and_clear();
     let mut document = Document {
         checkpoint: path.display().to_string(),
         origin: heard.calibration.origin().to_string(),
@@ -242,6 +243,7 @@ fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Resul
 struct Trial<'a> {
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
+    bars: &'a Bars<'a>,
     data: Option<&'a Dataset>,
     ways: &'a Ways,
 }
@@ -256,6 +258,7 @@ impl Trial<'_> {
     ) -> anyhow::Result<Row> {
         let start = Instant::now();
         let (model, records) = self.reduced(contender, order)?;
+        self.bars.clear();
         let seconds = start.elapsed().as_secs_f64();
         let channels = records.iter().flat_map(|layer| &layer.channels);
         let (mut error, mut norm) = (0.0, 0.0);
@@ -269,7 +272,7 @@ impl Trial<'_> {
         let result = match self.data {
             Some(data) => {
                 let reduced = self.checkpoint.with_model(model);
-                Some(score(&reduced, data, InferPath::Fft, printer)?)
+                Some(score(&reduced, First::all(data), printer)?)
             }
             None => None,
         };
@@ -296,15 +299,15 @@ impl Trial<'_> {
     ) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
         match contender {
             Contender::Plain(method, time, realisation) => {
-                let mut plan = Plan::new(Rule::Order(order))?;
-                plan.method = method;
-                plan.time = time;
-                plan.realisation = realisation;
-                let compressed = reduce(&self.checkpoint.model, &plan)?;
+                let plan = Plan::new(Rule::Order(order))?
+                    .with_realisation(realisation)
+                    .with_method(method)?
+                    .with_time(time)?;
+                let compressed = reduce_observed(&self.checkpoint.model, &plan, self.bars)?;
                 Ok((compressed.model, compressed.records))
             }
             Contender::CalibrationData(refinement, allocation, fit_logits) => {
-                let mut settings = Settings::new(Size::Order(order));
+                let mut settings = Settings::new(TargetSize::Order(order));
                 self.ways.apply(&mut settings);
                 settings.refinement = refinement;
                 settings.fit_logits = fit_logits;
@@ -364,7 +367,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             row.logit_change.map_or("-".to_string(), percent),
             row.result
                 .as_ref()
-                .map_or("-".to_string(), Report::to_string),
+                .map_or("-".to_string(), Scores::to_string),
             format!("{:.2}", row.seconds),
         ]
     });

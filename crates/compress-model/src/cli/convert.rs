@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hankelite::checkpoint::{Family, write};
 use hankelite::compress::kernel_distance;
 use hankelite::model::Model;
@@ -10,7 +10,7 @@ use hankelite_archive::check_destination;
 use hankelite_control::side_by_side;
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, open, short};
+use crate::cli::common::{Declarations, Input, Word, open, short, word, words};
 use crate::cli::printer::Printer;
 
 /// Steps over which kernels are compared, unless a length is declared.
@@ -36,46 +36,31 @@ pub(super) struct Arguments {
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// The family to convert to.
-    #[arg(long, value_enum, value_name = "LAYOUT")]
-    to: To,
+    #[arg(long, value_name = "LAYOUT", value_parser = words::<Family>(FAMILIES))]
+    to: Family,
     #[command(flatten)]
     declarations: Declarations,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum To {
-    /// Standalone S4D of state-spaces/s4 (models/s4/s4d.py).
-    S4d,
-    /// Diagonal kernel of state-spaces/s4 v3 (disc=zoh).
-    S4V3,
-    /// Diagonal kernel of state-spaces/s4 v4 (disc=zoh, dt_transform=exp).
-    S4V4,
-    /// DSS, version exp, with poles for every channel.
-    DssExp,
-    /// DSS, version softmax, with poles for every channel.
-    DssSoftmax,
-    /// S5 (flax): all channels in one system.
-    S5,
-    /// LRU: all channels in one system.
-    Lru,
-    /// Moving average of MEGA: real poles between 0 and 1.
-    Mega,
-}
-
-impl To {
-    fn family(self) -> Family {
-        match self {
-            To::S4d => Family::S4d,
-            To::S4V3 => Family::S4V3,
-            To::S4V4 => Family::S4V4,
-            To::DssExp => Family::DssExp,
-            To::DssSoftmax => Family::DssSoftmax,
-            To::S5 => Family::S5,
-            To::Lru => Family::Lru,
-            To::Mega => Family::Mega,
-        }
-    }
-}
+const FAMILIES: [Word; 8] = [
+    word(
+        "s4d",
+        "Standalone S4D of state-spaces/s4 (models/s4/s4d.py)",
+    ),
+    word("s4v3", "Diagonal kernel of state-spaces/s4 v3 (disc=zoh)"),
+    word(
+        "s4v4",
+        "Diagonal kernel of state-spaces/s4 v4 (disc=zoh, dt_transform=exp)",
+    ),
+    word("dss-exp", "DSS, version exp, with poles for every channel"),
+    word(
+        "dss-softmax",
+        "DSS, version softmax, with poles for every channel",
+    ),
+    word("s5", "S5 (flax): all channels in one system"),
+    word("lru", "LRU: all channels in one system"),
+    word("mega", "Moving average of MEGA: real poles between 0 and 1"),
+];
 
 #[derive(Serialize)]
 struct Document {
@@ -94,7 +79,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let path = &arguments.input.checkpoint;
     check_destination(&arguments.output, &[path])?;
     let full = open(path, &arguments.declarations.declared(), printer)?;
-    let converted = full.converted(arguments.to.family())?;
+    let converted = full.converted(arguments.to)?;
     drop(write(&converted, &arguments.output)?);
     let length = converted.declared().length.unwrap_or(LENGTH);
     let document = Document {

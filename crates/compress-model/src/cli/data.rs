@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hankelite_archive::check_destination;
 use hankelite_data::{Baseline, Batch, ConstantAnswer, Dataset, Source, Split, Steps, Targets};
 use serde::Serialize;
 
-use crate::cli::common::{grouped, short};
+use crate::cli::common::{SPLITS, grouped, short, words};
 use crate::cli::printer::Printer;
 
 /// Characters of an example that are shown.
@@ -61,31 +61,14 @@ pub(super) struct Arguments {
     #[arg(long)]
     describe: bool,
     /// One part only [default: all there are].
-    #[arg(long, value_enum)]
-    split: Option<Part>,
+    #[arg(long, value_parser = words::<Split>(SPLITS))]
+    split: Option<Split>,
     /// The sequence of each part that is shown, counted from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     example: usize,
     /// Write the part as arrays to a safetensors file: inputs, lengths, labels or targets, mask.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
-    Train,
-    Validation,
-    Test,
-}
-
-impl Part {
-    fn split(self) -> Split {
-        match self {
-            Part::Train => Split::Train,
-            Part::Validation => Split::Validation,
-            Part::Test => Split::Test,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -180,7 +163,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn splits(arguments: &Arguments) -> anyhow::Result<Vec<Option<Split>>> {
     let all = arguments.source.splits();
     Ok(match arguments.split {
-        Some(part) => vec![Some(part.split())],
+        Some(part) => vec![Some(part)],
         None if all.is_empty() => vec![None],
         None if arguments.output.is_some() => {
             let names: Vec<String> = all.iter().map(Split::to_string).collect();

@@ -1,8 +1,11 @@
 //! The table `[model]`: state space layers, or those of another sequence model.
 
-use hankelite_train::Takes;
-use hankelite_train::nn::baseline::{BaselineArchitecture, BaselineKind};
 use hankelite_train::nn::{Architecture, ArchitectureError, LayerKind};
+#[cfg(feature = "research")]
+use hankelite_train::{
+    Takes,
+    nn::baseline::{BaselineArchitecture, BaselineKind},
+};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -11,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(untagged)]
 pub(super) enum Design {
     StateSpace(Architecture),
+    #[cfg(feature = "research")]
     Baseline(BaselineArchitecture),
 }
 
@@ -18,6 +22,7 @@ impl Design {
     pub(super) fn check(&self) -> Result<(), ArchitectureError> {
         match self {
             Design::StateSpace(architecture) => architecture.check(),
+            #[cfg(feature = "research")]
             Design::Baseline(architecture) => architecture.check(),
         }
     }
@@ -32,12 +37,13 @@ impl<'de> Deserialize<'de> for Design {
                 kinds()
             )));
         };
-        let told = |error: toml::de::Error| D::Error::custom(error.message());
+        let shown = |error: toml::de::Error| D::Error::custom(error.message());
         if layer.clone().try_into::<LayerKind>().is_ok() {
-            return table.try_into().map(Design::StateSpace).map_err(told);
+            return table.try_into().map(Design::StateSpace).map_err(shown);
         }
+        #[cfg(feature = "research")]
         if layer.clone().try_into::<BaselineKind>().is_ok() {
-            return table.try_into().map(Design::Baseline).map_err(told);
+            return table.try_into().map(Design::Baseline).map_err(shown);
         }
         Err(D::Error::custom(format!(
             "`layer` is {layer}, expected one of {}",
@@ -48,16 +54,15 @@ impl<'de> Deserialize<'de> for Design {
 
 /// All kinds of layers.
 fn kinds() -> String {
-    let state_space = ["s4d", "dss-exp", "dss-softmax"].into_iter();
-    let others = BaselineKind::ALL.into_iter().map(BaselineKind::name);
-    let names: Vec<String> = state_space
-        .chain(others)
-        .map(|name| format!("`{name}`"))
-        .collect();
-    names.join(", ")
+    let kinds = ["s4d", "dss-exp", "dss-softmax"].into_iter();
+    #[cfg(feature = "research")]
+    let kinds = kinds.chain(BaselineKind::ALL.map(BaselineKind::name));
+    let kinds: Vec<&str> = kinds.collect();
+    format!("`{}`", kinds.join("`, `"))
 }
 
 /// What a baseline takes at each step.
+#[cfg(feature = "research")]
 pub(super) fn takes(architecture: &BaselineArchitecture) -> Takes {
     match architecture.vocabulary {
         Some(vocabulary) => Takes::Tokens(vocabulary),

@@ -5,33 +5,18 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
 use hankelite::model::Model;
 use hankelite::stream::{Entries, Image};
 
-use crate::cli::common::{Declarations, open};
+use crate::cli::common::{Declarations, Word, open, word};
 use crate::cli::printer::Printer;
 
 /// How the entries of the maps between channels are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Mixing {
-    /// f32.
-    Full,
-    /// bfloat16.
-    Bf16,
-    /// 8-bit integers with a scale for each row.
-    Int8,
-}
-
-impl Mixing {
-    pub(super) fn entries(self) -> Entries {
-        match self {
-            Mixing::Full => Entries::Full,
-            Mixing::Bf16 => Entries::Bf16,
-            Mixing::Int8 => Entries::Int8,
-        }
-    }
-}
+pub(super) const MIXING: [Word; 3] = [
+    word("full", "f32"),
+    word("bf16", "bfloat16"),
+    word("int8", "8-bit integers with a scale for each row"),
+];
 
 /// What a file gives to stream.
 pub(super) struct Streamed {
@@ -43,7 +28,7 @@ pub(super) struct Streamed {
 /// Reads a checkpoint and lays it out, or takes an image as it is.
 pub(super) fn open_streamed(
     path: &Path,
-    mixing: Option<Mixing>,
+    mixing: Option<Entries>,
     declarations: &Declarations,
     printer: &Printer,
 ) -> anyhow::Result<Streamed> {
@@ -59,7 +44,7 @@ pub(super) fn open_streamed(
         return Ok(Streamed { image, model: None });
     }
     let checkpoint = open(path, &declarations.declared(), printer)?;
-    let entries = mixing.map_or(Entries::Full, Mixing::entries);
+    let entries = mixing.unwrap_or_default();
     let image = Image::new(&checkpoint.model, entries);
     let image = image.with_context(|| path.display().to_string())?;
     let growing = checkpoint.model.blocks.iter().flat_map(|block| {

@@ -1,10 +1,10 @@
 //! `compress-model inspect`.
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hankelite::calibrate::step_statistics;
 use hankelite::checkpoint::{Checkpoint, Declared};
-use hankelite::compress::{LayerSpectrum, TimeBase, inspect_layer};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
 use hankelite_control::Realisation;
@@ -12,9 +12,11 @@ use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::common::{
-    Declarations, Input, grouped, open, open_dynamics, positive, require_length, short,
+    Declarations, Input, TIME_BASES, grouped, open, open_dynamics, positive, require_length, short,
+    words,
 };
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 use crate::report::log_bars;
 
 const EXAMPLES: &str = "\
@@ -31,12 +33,12 @@ pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
     /// The time base whose Hankel singular values are shown.
-    #[arg(long, value_enum, default_value_t = Time::Discrete)]
-    time: Time,
+    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    time: TimeBase,
     /// The system whose values are shown: the real one that the network hears, or the complex
     /// modes as stored.
-    #[arg(long, value_enum, default_value_t = Realised::Real)]
-    realisation: Realised,
+    #[arg(long, default_value = "real", value_parser = words::<Realisation>(["real", "complex"]))]
+    realisation: Realisation,
     /// Show a row for each channel too.
     #[arg(long)]
     channels: bool,
@@ -49,29 +51,6 @@ pub(super) struct Arguments {
     limit: Option<usize>,
     #[command(flatten)]
     declarations: Declarations,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Time {
-    /// As the network runs.
-    Discrete,
-    /// Before discretisation.
-    Continuous,
-}
-
-impl Time {
-    pub(super) fn base(self) -> TimeBase {
-        match self {
-            Time::Discrete => TimeBase::Discrete,
-            Time::Continuous => TimeBase::Continuous,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Realised {
-    Real,
-    Complex,
 }
 
 #[derive(Serialize)]
@@ -103,19 +82,16 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         .as_ref()
         .map(|source| (source, arguments.limit));
     let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
-    let realisation = match arguments.realisation {
-        Realised::Real => Realisation::Real,
-        Realised::Complex => Realisation::Complex,
-    };
+    let realisation = arguments.realisation;
     let mut document = Document {
         checkpoint: path.display().to_string(),
         family: checkpoint.family(),
         parameters: checkpoint.parameters()?,
-        time: arguments.time.base(),
+        time: arguments.time,
         realisation,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
-        layers: layers(&checkpoint, arguments.time.base(), realisation, printer)?,
+        layers: layers(&checkpoint, arguments.time, realisation, printer)?,
     };
     for (layer, measure) in document.layers.iter_mut().zip(measures) {
         layer.measure = Some(measure);
@@ -132,19 +108,14 @@ fn layers(
     realisation: Realisation,
     printer: &Printer,
 ) -> anyhow::Result<Vec<Layer>> {
-    let blocks = &checkpoint.model.blocks;
-    let progress = printer.progress(blocks.len(), "layers");
-    let mut layers = Vec::with_capacity(blocks.len());
-    for (index, block) in blocks.iter().enumerate() {
-        layers.push(Layer {
-            parameters: checkpoint.layer_parameters(index),
-            spectrum: inspect_layer(block, time, realisation)?,
-            measure: None,
-        });
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    Ok(layers)
+    let spectra = inspect_observed(&checkpoint.model, time, realisation, &Bars::new(printer))?;
+    let layers = spectra.into_iter().enumerate();
+    let layers = layers.map(|(index, spectrum)| Layer {
+        parameters: checkpoint.layer_parameters(index),
+        spectrum,
+        measure: None,
+    });
+    Ok(layers.collect())
 }
 
 /// A checkpoint, and with data the generalisation measure of every layer for what it hears in at most

@@ -3,7 +3,6 @@
 //! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
 //! 130 a training was interrupted.
 
-mod alternatives;
 mod bench;
 mod bounds;
 mod calibrate;
@@ -23,14 +22,13 @@ mod pipeline;
 #[cfg(feature = "train")]
 mod pretrain;
 mod printer;
+mod progress;
 mod reduce;
 #[cfg(feature = "train")]
 mod retrain;
 mod samples;
-#[cfg(feature = "train")]
-mod scored;
+mod score;
 mod stream;
-mod streamed;
 mod sweep;
 #[cfg(feature = "train")]
 mod terms;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use hankelite::stream::Runner;
+use hankelite::stream::{Entries, Runner};
 use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, grouped};
-use crate::cli::image::{Mixing, open_streamed};
+use crate::cli::common::{Declarations, Input, grouped, words};
+use crate::cli::image::{MIXING, open_streamed};
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
@@ -29,8 +29,8 @@ pub(super) struct Arguments {
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// How the maps between channels are stored. Poles, residues, states, encoder and head stay f32.
-    #[arg(long, value_enum, default_value_t = Mixing::Full)]
-    mixing: Mixing,
+    #[arg(long, default_value = "full", value_parser = words::<Entries>(MIXING))]
+    mixing: Entries,
     #[command(flatten)]
     declarations: Declarations,
 }

@@ -7,17 +7,23 @@ use clap::Args;
 use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::{Checkpoint, CheckpointError, write};
 use hankelite::model::Model;
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture};
 use hankelite_train::nn::{
     Architecture, LayerKind, Network, NetworkOptions, SequenceModel, random_model,
 };
 use hankelite_train::{
-    Objective, Place, Recipe, Regularise, Start, Task, Terms, Training, require_fitting,
-    require_suitable,
+    Objective, Place, Recipe, Regularise, Start, Terms, Training, require_suitable,
+};
+#[cfg(feature = "research")]
+use hankelite_train::{
+    Task,
+    nn::baseline::{Baseline, BaselineArchitecture},
+    require_fitting,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cli::design::{Design, takes};
+use crate::cli::design::Design;
+#[cfg(feature = "research")]
+use crate::cli::design::takes;
 use crate::cli::printer::Printer;
 use crate::cli::training::{Data, Document, Sets, measured};
 use crate::cli::{terms, training};
@@ -76,6 +82,7 @@ impl Config {
         self.model.check()?;
         let measured = match &self.model {
             Design::StateSpace(architecture) => architecture.measurements.is_some(),
+            #[cfg(feature = "research")]
             Design::Baseline(architecture) => {
                 let layer = architecture.layer.name();
                 if self.regularise.is_some() {
@@ -121,6 +128,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     };
     match &config.model {
         Design::StateSpace(architecture) => run.state_space(architecture),
+        #[cfg(feature = "research")]
         Design::Baseline(architecture) => run.baseline(architecture),
     }
 }
@@ -166,6 +174,7 @@ impl Run<'_> {
         })
     }
 
+    #[cfg(feature = "research")]
     fn baseline(&self, architecture: &BaselineArchitecture) -> anyhow::Result<()> {
         let recipe = &self.config.train;
         require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;

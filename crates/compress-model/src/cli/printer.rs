@@ -121,17 +121,6 @@ impl Printer {
         bar
     }
 
-    /// A spinner on stderr for work without a known length.
-    pub(super) fn spinner(&self, what: &str) -> ProgressBar {
-        let spinner = ProgressBar::new_spinner();
-        if self.quiet {
-            spinner.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        spinner.set_message(what.to_string());
-        spinner.enable_steady_tick(Duration::from_millis(200));
-        spinner
-    }
-
     /// Columns for a picture.
     pub(super) fn width(&self) -> usize {
         WIDTH

@@ -7,22 +7,25 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
-use hankelite::calibrate::{Choice, LogitFit, Settings, Size};
+use clap::Args;
+use hankelite::calibrate::{Choice, LogitFit, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::{LayerRecord, Method, Plan, RealisationChoice, Rule, reduce_layer};
-use hankelite::infer::Path as InferPath;
+use hankelite::compress::{
+    LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
+};
 use hankelite::model::Model;
 use hankelite_archive::{Container, check_destination};
 use hankelite_data::Source;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, prepare};
-use crate::cli::common::{Declarations, Input, grouped, open, short};
-use crate::cli::evaluate::{Report, labelled, score};
-use crate::cli::inspect::Time;
+use crate::cli::common::{
+    Declarations, Input, TIME_BASES, Word, grouped, open, short, word, words,
+};
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 use crate::cli::reduce::rounding::written;
+use crate::cli::score::{First, Scores, labelled, score};
 
 /// Steps over which kernels are compared when nobody says how long sequences are.
 const KERNEL_LENGTH: usize = 1024;
@@ -58,8 +61,8 @@ pub(super) struct Arguments {
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,
     /// How a channel is made smaller.
-    #[arg(long, value_enum, default_value_t = How::Balanced)]
-    method: How,
+    #[arg(long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
+    method: Method,
     /// Reduce channels with modes that do not decay over the sequence length (--length) instead
     /// of refusing them. The method and the realisation do not apply to such channels.
     #[arg(long)]
@@ -70,12 +73,12 @@ pub(super) struct Arguments {
     share_poles: bool,
     /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
     /// Nyquist frequency.
-    #[arg(long, value_enum, default_value_t = Time::Discrete)]
-    time: Time,
+    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    time: TimeBase,
     /// The system that is balanced: the real one that the network hears, the complex modes as
     /// stored, or per channel whichever leaves the smaller error.
-    #[arg(long, value_enum, default_value_t = Realise::Real)]
-    realisation: Realise,
+    #[arg(long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
+    realisation: RealisationChoice,
     /// Plan and report without writing.
     #[arg(long)]
     dry_run: bool,
@@ -119,31 +122,33 @@ struct RuleArguments {
     max_error: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum How {
-    /// Balanced truncation.
-    Balanced,
-    /// Balanced residualisation: keeps the gain for constant input; changes D.
-    Residualised,
-    /// Keep the modes with the largest |residue|/(1 − |a|).
-    #[value(alias = "modal")]
-    ModalHinf,
-    /// Keep the modes with the largest |residue|/√(1 − |a|²).
-    ModalH2,
-    /// Balanced truncation, then poles and residues moved to the least kernel error.
-    H2Optimal,
-    /// Truncation balanced over the sequence length (--length) instead of all time.
-    Horizon,
-    /// Least Hankel norm of the error.
-    HankelNorm,
-}
+const METHODS: [Word; 7] = [
+    word("balanced", "Balanced truncation"),
+    word(
+        "residualised",
+        "Balanced residualisation: keeps the gain for constant input; changes D",
+    ),
+    word(
+        "modal-hinf",
+        "Keep the modes with the largest |residue|/(1 − |a|)",
+    )
+    .alias("modal"),
+    word(
+        "modal-h2",
+        "Keep the modes with the largest |residue|/√(1 − |a|²)",
+    ),
+    word(
+        "h2-optimal",
+        "Balanced truncation, then poles and residues moved to the least kernel error",
+    ),
+    word(
+        "horizon",
+        "Truncation balanced over the sequence length (--length) instead of all time",
+    ),
+    word("hankel-norm", "Least Hankel norm of the error"),
+];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Realise {
-    Real,
-    Complex,
-    Auto,
-}
+const REALISATIONS: [&str; 3] = ["real", "complex", "auto"];
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -162,8 +167,8 @@ struct Document<'a> {
     rounding_error: Option<f64>,
     /// Steps over which kernel errors were measured.
     kernel_length: usize,
-    before: Option<Report>,
-    after: Option<Report>,
+    before: Option<Scores>,
+    after: Option<Scores>,
     assumptions: &'a [String],
     notes: &'a [String],
     layers: Vec<LayerRecord>,
@@ -213,8 +218,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
-        document.before = Some(score(&checkpoint, data, InferPath::Fft, printer)?);
-        document.after = Some(score(&reduced, data, InferPath::Fft, printer)?);
+        document.before = Some(score(&checkpoint, First::all(data), printer)?);
+        document.after = Some(score(&reduced, First::all(data), printer)?);
     }
     finish(&document, printer)
 }
@@ -265,11 +270,11 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
         return calibrated(arguments, source, checkpoint, printer);
     }
     let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
-    let (model, layers) = reduce(&checkpoint.model, &plan, printer)?;
+    let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
     Ok(Work {
-        model,
-        layers,
-        kernel_length: plan.kernel_length,
+        model: reduced.model,
+        layers: reduced.records,
+        kernel_length: plan.kernel_length(),
         plan: Some(plan),
         calibration: None,
     })
@@ -283,27 +288,23 @@ fn calibrated(
 ) -> anyhow::Result<Work> {
     let rule = &arguments.rule;
     let size = match (rule.order, rule.budget, rule.max_error) {
-        (Some(order), ..) => Size::Order(order),
-        (_, Some(share), _) => Size::Budget(share),
-        (.., Some(error)) => Size::Error(error),
+        (Some(order), ..) => TargetSize::Order(order),
+        (_, Some(share), _) => TargetSize::Budget(share),
+        (.., Some(error)) => TargetSize::Error(error),
         _ => bail!("--calibrate takes --order, --budget or --max-error"),
     };
     let mut settings = Settings::new(size);
     arguments.ways.apply(&mut settings);
     settings.kernel_length = checkpoint.declared().length;
     let ways = &arguments.ways;
-    let heard = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
-    let listed = heard.listed();
-    let prepared = prepare(checkpoint, &heard, &listed, ways, printer)?;
-    let spinner = printer.spinner("reducing");
-    let calibrated = prepared.reduce(&settings);
-    spinner.finish_and_clear();
-    let calibrated = calibrated?;
+    let data = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
+    let (listed, bars) = (data.listed(), Bars::new(printer));
+    let calibrated = prepare(checkpoint, &data, &listed, ways, &bars)?.reduce(&settings)?;
     Ok(Work {
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,
-        kernel_length: settings.kernel_length.unwrap_or(heard.calibration.length()),
+        kernel_length: settings.kernel_length.unwrap_or(data.calibration.length()),
         calibration: Some(calibrated.choice),
     })
 }
@@ -322,46 +323,19 @@ fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::
         (.., Some(tolerance)) => Rule::Tolerance(tolerance),
         _ => bail!("one of --order, --energy and --tolerance is needed"),
     };
-    let mut plan = Plan::new(rule)?;
-    plan.method = match arguments.method {
-        How::Balanced => Method::Balanced,
-        How::Residualised => Method::Residualised,
-        How::ModalHinf => Method::ModalHinf,
-        How::ModalH2 => Method::ModalH2,
-        How::H2Optimal => Method::H2Optimal,
-        How::Horizon => Method::Horizon,
-        How::HankelNorm => Method::HankelNorm,
-    };
-    plan.time = arguments.time.base();
-    plan.realisation = match arguments.realisation {
-        Realise::Real => RealisationChoice::Real,
-        Realise::Complex => RealisationChoice::Complex,
-        Realise::Auto => RealisationChoice::Auto,
-    };
+    let plan = Plan::new(rule)?;
     if arguments.unstable && length.is_none() {
         bail!("--unstable keeps the first L kernel samples: say L with --length");
     }
-    plan.kernel_length = length.unwrap_or(KERNEL_LENGTH);
-    plan.unstable = arguments.unstable;
-    plan.share_poles = arguments.share_poles;
+    let plan = plan
+        .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
+        .with_realisation(arguments.realisation)
+        .with_method(arguments.method)?
+        .with_time(arguments.time)?
+        .with_unstable(arguments.unstable)?
+        .with_shared_poles(arguments.share_poles)?;
     plan.check(model)?;
     Ok(plan)
-}
-
-fn reduce(
-    model: &Model,
-    plan: &Plan,
-    printer: &Printer,
-) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
-    let mut reduced = model.clone();
-    let progress = printer.progress(reduced.blocks.len(), "layers");
-    let mut records = Vec::with_capacity(reduced.blocks.len());
-    for block in &mut reduced.blocks {
-        records.push(reduce_layer(block, plan)?);
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    Ok((reduced, records))
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {

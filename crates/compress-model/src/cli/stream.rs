@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use hankelite::stream::Runner;
+use hankelite::stream::{Entries, Runner};
 use hankelite_data::Sound;
 
-use crate::cli::common::{Declarations, Input, positive};
-use crate::cli::image::{Mixing, open_streamed};
+use crate::cli::common::{Declarations, Input, positive, words};
+use crate::cli::image::{MIXING, open_streamed};
 use crate::cli::printer::Printer;
 use crate::cli::samples::{Raw, Samples, Text};
 
@@ -52,8 +52,8 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "to")]
     class: bool,
     /// How the maps between channels are stored.
-    #[arg(long, value_enum)]
-    mixing: Option<Mixing>,
+    #[arg(long, value_parser = words::<Entries>(MIXING))]
+    mixing: Option<Entries>,
     #[command(flatten)]
     declarations: Declarations,
 }

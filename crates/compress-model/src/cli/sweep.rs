@@ -5,18 +5,18 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Settings, Size};
+use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
-use hankelite::infer::Path as InferPath;
 use hankelite_archive::write_text;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, grouped, open};
-use crate::cli::evaluate::{Report, labelled, score};
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
+use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Curve, curves_svg};
 
 /// Mean states of a channel that are tried, up to half of what there is.
@@ -70,7 +70,7 @@ struct Point {
     stored: Vec<usize>,
     relative_error: f64,
     logit_change: Option<f64>,
-    result: Option<Report>,
+    result: Option<Scores>,
     seconds: f64,
 }
 
@@ -81,7 +81,7 @@ struct Document {
     weight: &'static str,
     states: usize,
     channels: usize,
-    full: Option<Report>,
+    full: Option<Scores>,
     points: Vec<Point>,
     /// Index of the recommended point.
     recommended: usize,
@@ -110,15 +110,17 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let heard =
         CalibrationData::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
     let listed = heard.listed();
-    let prepared = prepare(&checkpoint, &heard, &listed, ways, printer)?;
+    let bars = Bars::new(printer);
+    let prepared = prepare(&checkpoint, &heard, &listed, ways, &bars)?;
     let full = match &data {
-        Some(data) => Some(score(&checkpoint, data, InferPath::Fft, printer)?),
+        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
     let work = Work {
         arguments,
         checkpoint: &checkpoint,
         prepared: &prepared,
+        bars: &bars,
         data: data.as_ref(),
     };
     let (points, weight) = work.points(&orders, printer)?;
@@ -186,10 +188,10 @@ fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Setti
     };
     let all: usize = systems().map(|system| system.order()).sum();
     let share = order * systems().count() as f64 / all.max(1) as f64;
-    let mut settings = Settings::new(Size::Budget(share.min(1.0)));
+    let mut settings = Settings::new(TargetSize::Budget(share.min(1.0)));
     arguments.ways.apply(&mut settings);
     if settings.allocation == Allocation::Uniform {
-        settings.size = Size::Order(order.floor() as usize);
+        settings.size = TargetSize::Order(order.floor() as usize);
     }
     settings.kernel_length = checkpoint.declared().length;
     settings
@@ -200,6 +202,7 @@ struct Work<'a> {
     arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
+    bars: &'a Bars<'a>,
     data: Option<&'a Dataset>,
 }
 
@@ -210,16 +213,15 @@ impl Work<'_> {
         orders: &[f64],
         printer: &Printer,
     ) -> anyhow::Result<(Vec<Point>, &'static str)> {
-        let progress = printer.progress(orders.len(), "sizes");
         let mut points = Vec::with_capacity(orders.len());
         let mut weight = "spectrum";
-        for &order in orders {
+        for (index, &order) in orders.iter().enumerate() {
+            let part = format!("size {} of {}", index + 1, orders.len());
+            self.bars.part(part);
             let (point, by) = self.point(order, printer)?;
             points.push(point);
             weight = by;
-            progress.inc(1);
         }
-        progress.finish_and_clear();
         Ok((points, weight))
     }
 
@@ -227,15 +229,16 @@ impl Work<'_> {
         let start = Instant::now();
         let settings = settings(order, self.arguments, self.checkpoint);
         let calibrated = self.prepared.reduce(&settings)?;
+        self.bars.clear();
         let seconds = start.elapsed().as_secs_f64();
         let choice = calibrated.choice;
         let reduced = self.checkpoint.with_model(calibrated.model);
         let result = match self.data {
-            Some(data) => Some(score(&reduced, data, InferPath::Fft, printer)?),
+            Some(data) => Some(score(&reduced, First::all(data), printer)?),
             None => None,
         };
         let budget = match settings.size {
-            Size::Budget(share) => share,
+            TargetSize::Budget(share) => share,
             _ => choice.states as f64 / choice.states_before as f64,
         };
         let point = Point {
@@ -254,9 +257,9 @@ impl Work<'_> {
 }
 
 /// The point to take, and by which rule.
-fn recommend(points: &[Point], full: Option<&Report>) -> (usize, &'static str) {
+fn recommend(points: &[Point], full: Option<&Scores>) -> (usize, &'static str) {
     let last = points.len() - 1;
-    let accuracy = |report: &Report| report.accuracy;
+    let accuracy = |report: &Scores| report.accuracy;
     if let Some((best, error)) = full.and_then(|full| full.accuracy.zip(full.standard_error)) {
         let near = |point: &Point| {
             let reached = point.result.as_ref().and_then(accuracy);
@@ -361,7 +364,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             point
                 .result
                 .as_ref()
-                .map_or("-".to_string(), Report::to_string),
+                .map_or("-".to_string(), Scores::to_string),
             format!("{:.1}", point.seconds),
         ]
     });

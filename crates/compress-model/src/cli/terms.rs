@@ -1,7 +1,7 @@
 //! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
 
 use anyhow::bail;
-use hankelite::calibrate::{Rescale, Rescaled, rescale};
+use hankelite::calibrate::{Rescale, Rescaled, Rescaling, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{Network, SequenceModel};
@@ -9,6 +9,7 @@ use hankelite_train::{Composed, Recipe, RecipeError, Terms};
 
 use crate::cli::common::short;
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 
 /// The model as a training starts with it: rescaled for one batch of the training data, drawn by
 /// the seed.
@@ -26,7 +27,14 @@ pub(super) fn rescaled(
     }
     let batch = data.sample(recipe.batch.min(data.len()), recipe.seed)?;
     let sequences: Vec<Sequence<'_>> = (0..batch.len()).map(|i| batch.sequence(i)).collect();
-    let (model, records) = rescale(model, mode, like, (data.length(), &sequences))?;
+    let rescaling = Rescaling {
+        target: mode,
+        like,
+        length: data.length(),
+        sequences: &sequences,
+        observer: &Bars::new(printer),
+    };
+    let (model, records) = rescale(model, &rescaling)?;
     for record in &records {
         printer.talk(&format!(
             "{}: tau {} before, {} now",

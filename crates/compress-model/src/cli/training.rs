@@ -30,17 +30,10 @@ pub(super) struct Data {
     pub(super) source: String,
     /// The part that is validated on, `validation` or `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) validation: Option<Part>,
+    pub(super) validation: Option<Split>,
     /// The share of the training sequences that is held out for validation instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hold_out: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Part {
-    Validation,
-    Test,
 }
 
 /// The data of a training.
@@ -72,11 +65,11 @@ impl Data {
         for note in whole.notes() {
             printer.note("note", note);
         }
-        let part = self.validation.map(|part| match part {
-            Part::Validation => Split::Validation,
-            Part::Test => Split::Test,
-        });
+        let part = self.validation;
         let (train, validation) = match (part, self.hold_out) {
+            (Some(Split::Train), _) => {
+                bail!("`validation` is train, expected validation or test")
+            }
             (Some(_), Some(_)) => {
                 bail!("`validation` and `hold_out` are both given, expected one of them")
             }

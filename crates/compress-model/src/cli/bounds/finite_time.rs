@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use hankelite_research::bounds::{FiniteTime, Radii, Smoothness};
 use serde::Serialize;
 
-use crate::cli::bounds::{Quantity, rows};
+use crate::cli::bounds::quantities::{Quantity, rows};
 use crate::cli::common::{positive, short};
 use crate::cli::printer::Printer;
 

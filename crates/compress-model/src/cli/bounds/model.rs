@@ -2,14 +2,14 @@
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::compress::{Plan, Rule, reduce_layer};
+use hankelite::compress::{Plan, Rule, TimeBase, reduce_layer};
 use hankelite::measure::LayerMeasure;
 use hankelite::model::Block;
 use hankelite_data::Source;
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, positive, short};
-use crate::cli::inspect::{Time, open_measured};
+use crate::cli::common::{Declarations, Input, TIME_BASES, positive, short, words};
+use crate::cli::inspect::open_measured;
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
@@ -27,8 +27,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "R,..", value_delimiter = ',', value_parser = positive)]
     orders: Vec<usize>,
     /// The time base that would be balanced.
-    #[arg(long, value_enum, default_value_t = Time::Discrete)]
-    time: Time,
+    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    time: TimeBase,
     /// Sequences (any data source of `evaluate`): also show psi, tau and their bound on the
     /// generalisation gap for what the layers hear.
     #[arg(long, value_name = "DATA")]
@@ -114,7 +114,7 @@ fn orders(requested: &[usize], blocks: &[Block]) -> anyhow::Result<Vec<usize>> {
 fn layer(
     block: &Block,
     orders: &[usize],
-    time: Time,
+    time: TimeBase,
     measure: Option<LayerMeasure>,
 ) -> anyhow::Result<Layer> {
     let mut notes = Vec::new();
@@ -147,9 +147,8 @@ fn layer(
     })
 }
 
-fn tail(block: &Block, order: usize, time: Time) -> anyhow::Result<Tail> {
-    let mut plan = Plan::new(Rule::Order(order))?;
-    plan.time = time.base();
+fn tail(block: &Block, order: usize, time: TimeBase) -> anyhow::Result<Tail> {
+    let plan = Plan::new(Rule::Order(order))?.with_time(time)?;
     let record = reduce_layer(&mut block.clone(), &plan)?;
     Ok(Tail {
         order,

@@ -7,7 +7,7 @@ use hankelite_research::bounds::{
 };
 use serde::Serialize;
 
-use crate::cli::bounds::{Quantity, show};
+use crate::cli::bounds::quantities::{Quantity, show};
 use crate::cli::common::positive;
 use crate::cli::printer::Printer;
 

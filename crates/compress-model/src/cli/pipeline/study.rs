@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use hankelite::calibrate::{
-    Calibration, Prepared as Balanced, Rescale, Rescaled, Settings, Size, WeightChoice,
-};
+use hankelite::Reducer;
+use hankelite::calibrate::{Rescale, Rescaled};
 use hankelite::checkpoint::{Checkpoint, Declared, read, write};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce};
 use hankelite::model::{Model, Sequence};
@@ -222,19 +221,17 @@ impl<'a> Study<'a> {
             let count = count.min(sets.train.len());
             let data = sets.train.sample(count, self.prepared.seed)?;
             let listed: Vec<Sequence<'_>> = (0..count).map(|i| data.unpadded(i)).collect();
-            let origin = format!("{count} training sequences");
-            let calibration = Calibration::gather(model, length, &listed, &origin)?;
-            let balanced = Balanced::new(model, &calibration, &listed, WeightChoice::Auto)?;
-            let cut = balanced.reduce(&Settings::new(Size::Order(order)))?;
+            let reducer = Reducer::new(model).calibrated(&listed).length(length);
+            let cut = reducer.order(order).run()?;
             return Ok((cut.model, cut.records));
         }
-        let mut plan = Plan::new(Rule::Order(order))?;
-        plan.method = settings.method;
-        plan.time = settings.time;
-        plan.realisation = settings.realisation;
-        plan.kernel_length = length;
-        // Only channels with modes that do not decay are concerned.
-        plan.unstable = true;
+        // Only channels with modes that do not decay are concerned by `unstable`.
+        let plan = Plan::new(Rule::Order(order))?
+            .with_realisation(settings.realisation)
+            .with_kernel_length(length)
+            .with_method(settings.method)?
+            .with_time(settings.time)?
+            .with_unstable(true)?;
         let cut = reduce(model, &plan)?;
         Ok((cut.model, cut.records))
     }

@@ -6,9 +6,11 @@ use std::time::Instant;
 use anyhow::Context;
 use hankelite::checkpoint::{Layerwise, Rewrite};
 use hankelite::compress::{LayerRecord, Plan, reduce_layer};
+use hankelite::{ProgressSink, Stage};
 
 use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
 use crate::cli::reduce::{Arguments, Document, finish, plan};
 
@@ -28,7 +30,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let document = Document {
         family: source.family(),
         plan: Some(&plan),
-        kernel_length: plan.kernel_length,
+        kernel_length: plan.kernel_length(),
         parameters_before: source.parameters(),
         parameters_after,
         assumptions: source.assumptions(),
@@ -49,17 +51,17 @@ fn reduce(
     printer: &Printer,
 ) -> anyhow::Result<(Vec<LayerRecord>, f64)> {
     let count = source.outline().blocks.len();
-    let progress = printer.progress(count, "layers");
+    let bars = Bars::new(printer);
+    bars.begin(Stage::Reduction, count);
     let mut records = Vec::with_capacity(count);
     let mut worst: f64 = 0.0;
     for index in 0..count {
         let mut block = source.layer(index)?;
         records.push(reduce_layer(&mut block, plan)?);
         let rounded = rewrite.set(index, &block)?;
-        let moved = layer_difference(&block, &rounded, plan.kernel_length)?;
+        let moved = layer_difference(&block, &rounded, plan.kernel_length())?;
         worst = worst.max(moved);
-        progress.inc(1);
+        bars.advance(1);
     }
-    progress.finish_and_clear();
     Ok((records, worst))
 }

@@ -5,16 +5,18 @@ use std::time::Instant;
 
 use anyhow::bail;
 use hankelite_data::{Dataset, Targets};
-use hankelite_train::nn::baseline::Baseline;
-use hankelite_train::nn::{Network, NetworkOptions, SequenceModel};
-use hankelite_train::{Place, Precision, require_fitting, require_suitable};
+use hankelite_train::Place;
+use hankelite_train::nn::SequenceModel;
+#[cfg(feature = "research")]
+use hankelite_train::{Precision, nn::baseline::Baseline, require_fitting};
 use serde::Serialize;
 
 use crate::cli::common::{grouped, open, require_length};
+#[cfg(feature = "research")]
 use crate::cli::design::takes;
 use crate::cli::evaluate::Arguments;
 use crate::cli::printer::Printer;
-use crate::cli::retrain::parameterisation;
+use crate::cli::score::{First, trainable};
 use crate::cli::training::{Measured, measured};
 
 /// Sequences that go through a network at once.
@@ -41,10 +43,10 @@ pub(super) fn are_answers(data: &Dataset) -> bool {
 
 pub(super) fn run(
     arguments: &Arguments,
-    (data, count): (&Dataset, usize),
+    sequences: First<'_>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    let data = data.take(count)?;
+    let data = sequences.data.take(sequences.count)?;
     let path = &arguments.input.checkpoint;
     let place = arguments.device.unwrap_or(Place::Cpu);
     let document = |layer, parameters, network: &dyn SequenceModel| {
@@ -64,6 +66,7 @@ pub(super) fn run(
             examples_per_second: data.len() as f64 / seconds,
         })
     };
+    #[cfg(feature = "research")]
     if Baseline::is_file(path) {
         let place = (Precision::F32.dtype(), &place.open()?);
         let network = Baseline::read(path, place)?;
@@ -73,13 +76,8 @@ pub(super) fn run(
         return show(&document(layer, network.numbers(), &network)?, printer);
     }
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    require_suitable(&checkpoint.model, &data)?;
     require_length(&checkpoint, data.length())?;
-    let options = NetworkOptions {
-        parameterisation: parameterisation(&checkpoint),
-        ..NetworkOptions::new(data.length())
-    };
-    let network = Network::from_model(&checkpoint.model, &options, &place.open()?)?;
+    let network = trainable(&checkpoint, &data, &place)?;
     show(
         &document(None, checkpoint.parameters()?, &network)?,
         printer,

@@ -4,11 +4,10 @@ use std::path::Path;
 
 use hankelite::checkpoint::{Declared, Discretisation, DssVersion, Transform, read};
 use hankelite::model::{Placement, Pooling};
-use hankelite_data::Dataset;
 use serde::Serialize;
 
-use crate::cli::evaluate::{Report, score_first};
 use crate::cli::printer::Printer;
+use crate::cli::score::{First, Scores, score};
 
 /// Standard errors by which an alternative must be better to be called probable.
 const CLEAR: f64 = 3.0;
@@ -18,38 +17,38 @@ const CLEAR: f64 = 3.0;
 pub(super) struct Alternative {
     setting: String,
     #[serde(flatten)]
-    report: Report,
+    scores: Scores,
     /// Whether it is clearly better than what was declared.
     better: bool,
 }
 
 /// Every single setting of the file declared otherwise, where the tensors allow that, and what the
-/// model scores on the first `count` sequences then.
-pub(super) fn alternatives(
+/// model scores on the first sequences then.
+pub(super) fn tried(
     path: &Path,
     settled: Declared,
-    (data, count): (&Dataset, usize),
+    sequences: First<'_>,
     printer: &Printer,
-) -> anyhow::Result<(Report, Vec<Alternative>)> {
+) -> anyhow::Result<(Scores, Vec<Alternative>)> {
     let checkpoint = read(path, &settled)?;
-    let own = score_first(&checkpoint, data, count, printer)?;
+    let own = score(&checkpoint, sequences, printer)?;
     let mut tried = Vec::new();
     for (setting, declared) in others(settled) {
         let Ok(checkpoint) = read(path, &declared) else {
             continue;
         };
-        let report = score_first(&checkpoint, data, count, printer)?;
+        let scores = score(&checkpoint, sequences, printer)?;
         tried.push(Alternative {
-            better: clearly_better(&report, &own),
+            better: clearly_better(&scores, &own),
             setting,
-            report,
+            scores,
         });
     }
     Ok((own, tried))
 }
 
-fn clearly_better(other: &Report, own: &Report) -> bool {
-    let spread = |report: &Report| report.standard_error.unwrap_or(0.0).powi(2);
+fn clearly_better(other: &Scores, own: &Scores) -> bool {
+    let spread = |scores: &Scores| scores.standard_error.unwrap_or(0.0).powi(2);
     let gain = other.accuracy.unwrap_or(0.0) - own.accuracy.unwrap_or(0.0);
     gain > CLEAR * (spread(other) + spread(own)).sqrt()
 }
@@ -143,15 +142,15 @@ const TRANSFORMS: [Transform; 5] = [
     Transform::Sigmoid,
 ];
 
-/// The table of what was tried, and a word where something else is probable.
-pub(super) fn show(own: &Report, tried: &[Alternative], printer: &Printer) -> anyhow::Result<()> {
+/// The table of what was tried, and a warning where something else is probable.
+pub(super) fn show(own: &Scores, tried: &[Alternative], printer: &Printer) -> anyhow::Result<()> {
     let mut rows = vec![vec!["as declared".to_string(), own.to_string()]];
     rows.extend(
         tried
             .iter()
-            .map(|one| vec![one.setting.clone(), one.report.to_string()]),
+            .map(|one| vec![one.setting.clone(), one.scores.to_string()]),
     );
-    printer.heading(&format!("on the first {} sequences:", own.examples()))?;
+    printer.heading(&format!("on the first {} sequences:", own.examples))?;
     printer.table(&["declared", "accuracy"], rows)?;
     for one in tried.iter().filter(|one| one.better) {
         let text = format!(

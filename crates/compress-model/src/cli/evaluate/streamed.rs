@@ -1,27 +1,23 @@
 //! `compress-model evaluate --stream`: one sample at a time, as a device runs.
 
-use std::time::Instant;
-
 use anyhow::{Context, bail};
 use hankelite::infer::Path;
 use hankelite::model::Sequence;
 use hankelite::stream::{Runner, StreamError};
-use hankelite_data::Dataset;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::cli::common::grouped;
-use crate::cli::evaluate::{
-    Arguments, Comparison, Logits, Report, compare, host_logits, in_batches, show_scores,
-};
+use crate::cli::evaluate::Arguments;
 use crate::cli::image::open_streamed;
 use crate::cli::printer::Printer;
+use crate::cli::score::{Comparison, First, Logits, Scores, host_logits, in_batches, show_scores};
 
 #[derive(Serialize)]
 struct Document<'a> {
     checkpoint: String,
     #[serde(flatten)]
-    report: &'a Report,
+    scores: &'a Scores,
     weight_bytes: usize,
     state_bytes: usize,
     /// Absent for an image, which has no double precision to compare with.
@@ -30,10 +26,10 @@ struct Document<'a> {
 
 pub(super) fn run(
     arguments: &Arguments,
-    data: &Dataset,
-    count: usize,
+    sequences: First<'_>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
+    let data = sequences.data;
     let path = &arguments.input.checkpoint;
     if data.labels().is_none() {
         bail!("the data have no `labels`, which an accuracy needs");
@@ -41,20 +37,20 @@ pub(super) fn run(
     let streamed = open_streamed(path, arguments.mixing, &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
-    let first = logits(&runner, data, count, printer)
+    let first = logits(&runner, sequences, printer)
         .with_context(|| format!("{}: streaming", path.display()))?;
-    let report = first.report(data)?;
+    let scores = first.scores(data)?;
     let convolution = match &streamed.model {
         None => None,
         Some(model) => {
-            let second = host_logits(model, data, count, Path::Fft, printer)?;
+            let second = host_logits(model, sequences, Path::Fft, printer)?;
             let name = "by convolution".to_string();
-            Some(compare(name, &first, &second, data)?)
+            Some(first.compare(name, &second, data)?)
         }
     };
     let document = Document {
         checkpoint: path.display().to_string(),
-        report: &report,
+        scores: &scores,
         weight_bytes: runner.weight_bytes(),
         state_bytes: runner.state_bytes(),
         convolution,
@@ -67,11 +63,8 @@ pub(super) fn run(
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let name = format!("{}, streamed", document.checkpoint);
-    show_scores(
-        (&name, document.report),
-        document.convolution.as_ref(),
-        printer,
-    )?;
+    let convolution = document.convolution.as_ref();
+    show_scores(&name, document.scores, convolution, printer)?;
     printer.line(&format!(
         "{} bytes of weights, {} bytes of state",
         grouped(document.weight_bytes),
@@ -79,23 +72,16 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     ))
 }
 
-fn logits(
-    runner: &Runner,
-    data: &Dataset,
-    count: usize,
-    printer: &Printer,
-) -> anyhow::Result<Logits> {
-    let start = Instant::now();
-    let logits = in_batches(data, count, printer, |sequences| {
-        let each = sequences.par_iter();
-        let each = each.map_init(
-            || runner.clone(),
-            |runner, sequence| last(runner, *sequence),
-        );
-        Ok(each.collect::<Result<_, StreamError>>()?)
-    })?;
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Logits { logits, seconds })
+fn logits(runner: &Runner, sequences: First<'_>, printer: &Printer) -> anyhow::Result<Logits> {
+    let First { data, count } = sequences;
+    let own = || runner.clone();
+    Logits::timed(|| {
+        in_batches(count, printer, |batch| {
+            let each = batch.into_par_iter();
+            let each = each.map_init(own, |runner, index| last(runner, data.unpadded(index)));
+            Ok(each.collect::<Result<_, StreamError>>()?)
+        })
+    })
 }
 
 /// The outputs after the last step of a sequence, or those of every step where each has its own.
