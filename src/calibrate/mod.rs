@@ -28,6 +28,7 @@ pub use steps::step_statistics;
 use crate::compress::CompressError;
 use crate::infer::InferError;
 use crate::measure::MeasureError;
+use crate::model::ModelError;
 
 /// Why a model was not reduced for its input.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,9 @@ pub enum CalibrateError {
     /// A channel cannot be reduced.
     #[error(transparent)]
     Compress(#[from] CompressError),
+    /// Systems that do not fit their layer.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A file that cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

@@ -106,17 +106,21 @@ impl<'a> Prepared<'a> {
         choice: WeightChoice,
     ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        if let Some(block) = model.blocks.iter().find(|block| !block.backward.is_empty()) {
+        if let Some(block) = model
+            .blocks()
+            .iter()
+            .find(|block| !block.backward().is_empty())
+        {
             return Err(CalibrateError::Weight(format!(
                 "layer `{}` runs in both directions; calibration knows causal layers only",
-                block.name
+                block.name()
             )));
         }
-        if let Some(block) = model.blocks.iter().find(|block| !block.is_siso()) {
+        if let Some(block) = model.blocks().iter().find(|block| !block.is_siso()) {
             return Err(CalibrateError::Weight(format!(
                 "layer `{}` has one system for several channels; calibration knows channels with \
                  one input and one output each",
-                block.name
+                block.name()
             )));
         }
         let moments = by_moments(model, calibration.length(), sequences, choice)?;
@@ -124,8 +128,8 @@ impl<'a> Prepared<'a> {
             [] => None,
             _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?),
         };
-        let mut layers = Vec::with_capacity(model.blocks.len());
-        for (index, block) in model.blocks.iter().enumerate() {
+        let mut layers = Vec::with_capacity(model.blocks().len());
+        for (index, block) in model.blocks().iter().enumerate() {
             let statistics = &calibration.layers()[index].statistics;
             let layer = match (&network, moments) {
                 (Some(network), true) => {
@@ -204,10 +208,10 @@ impl<'a> Prepared<'a> {
         trial: &Trial,
     ) -> Result<Vec<LayerRecord>, CalibrateError> {
         let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
-        let blocks = self.model.blocks.iter().zip(&trial.model.blocks);
+        let blocks = self.model.blocks().iter().zip(trial.model.blocks());
         let parts = blocks.zip(layers).zip(&trial.orders);
         let records = parts.map(|(((full, reduced), layer), orders)| {
-            let systems: Vec<_> = orders.iter().copied().zip(&reduced.systems).collect();
+            let systems: Vec<_> = orders.iter().copied().zip(reduced.systems()).collect();
             layer.record_of(full, &systems, settings.refinement, kernel_length)
         });
         Ok(records.collect::<Result<_, _>>()?)
@@ -221,7 +225,7 @@ impl<'a> Prepared<'a> {
         });
         let states = records.iter().flat_map(|layer| &layer.channels);
         let states = states.map(|channel| channel.order);
-        let systems = self.model.blocks.iter().flat_map(|block| &block.systems);
+        let systems = self.model.blocks().iter().flat_map(|block| block.systems());
         let shared = settings.allocation != Allocation::Uniform;
         Choice {
             origin: self.calibration.origin().to_string(),
@@ -320,11 +324,13 @@ impl<'a> Prepared<'a> {
                 target,
             ),
         };
-        let mut model = self.model.clone();
-        let parts = model.blocks.iter_mut().zip(&self.layers).zip(&orders);
-        for ((block, layer), orders) in parts {
-            block.systems = layer.systems(block, orders, settings.refinement)?;
-        }
+        let parts = self.model.blocks().iter().zip(&self.layers).zip(&orders);
+        let blocks = parts.map(|((block, layer), orders)| {
+            let systems = layer.systems(block, orders, settings.refinement)?;
+            Ok(block.with_systems(systems, Vec::new())?)
+        });
+        let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
+        let model = self.model.with_blocks(blocks)?;
         Ok(Trial {
             change: self.logit_change(&model)?,
             model,
@@ -336,9 +342,9 @@ impl<'a> Prepared<'a> {
 
     /// The same order everywhere, as far as channels have it.
     fn uniform(&self, order: usize) -> Vec<Vec<usize>> {
-        let blocks = self.model.blocks.iter();
+        let blocks = self.model.blocks().iter();
         let orders = blocks.map(|block| {
-            let systems = block.systems.iter();
+            let systems = block.systems().iter();
             systems.map(|system| order.min(system.order())).collect()
         });
         orders.collect()
@@ -348,7 +354,7 @@ impl<'a> Prepared<'a> {
     fn curves(&self, refinement: Refinement) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
-            let layers = self.layers.iter().zip(&self.model.blocks);
+            let layers = self.layers.iter().zip(self.model.blocks());
             let curves = layers.map(|(layer, block)| layer.curves(block, refinement));
             let curves: Vec<_> = curves.collect::<Result<_, _>>()?;
             return Ok(made.get_or_init(|| curves));
@@ -377,7 +383,7 @@ impl<'a> Prepared<'a> {
     /// [`CalibrateError::Compress`] when a kernel cannot be formed.
     pub fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
         let (mut error, mut norm) = (0.0, 0.0);
-        for (layer, block) in self.layers.iter().zip(&model.blocks) {
+        for (layer, block) in self.layers.iter().zip(model.blocks()) {
             let (e, n) = layer.errors_of(block)?;
             error += e;
             norm += n;
@@ -420,12 +426,13 @@ impl<'a> Prepared<'a> {
         for (index, orders) in trial.orders.iter().enumerate() {
             let network = Network::new(&model, length, InferPath::Fft)?;
             let inputs = layer_inputs(&network, self.sequences, index)?;
-            let full = &self.model.blocks[index];
+            let full = &self.model.blocks()[index];
             let layer = CalibratedLayer::new(full, |h| match self.moments {
                 true => InputWeight::moments(&inputs[h]),
                 false => InputWeight::of_sequences(&inputs[h]),
             })?;
-            model.blocks[index].systems = layer.systems(full, orders, settings.refinement)?;
+            let systems = layer.systems(full, orders, settings.refinement)?;
+            model = model.with_block(index, full.with_systems(systems, Vec::new())?)?;
             layers.push(layer);
         }
         let change = self.logit_change(&model)?;
@@ -452,7 +459,7 @@ fn by_moments(
     sequences: &[Sequence<'_>],
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let channels: usize = model.blocks.iter().map(|block| block.channels()).sum();
+    let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
     let bytes = channels.saturating_mul(length).saturating_mul(8 * length);
     let fits = bytes <= MOMENTS_MAX;
     match choice {

@@ -5,7 +5,7 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, layer_inputs};
-use crate::infer::{Network, Path as InferPath};
+use crate::infer::{InferError, Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};
 
@@ -64,7 +64,7 @@ pub fn rescale(
     }
     let wanted = match mode {
         Rescale::Match => measures_of(like, model, (length, sequences))?,
-        Rescale::None | Rescale::Unit => vec![1.0; model.blocks.len()],
+        Rescale::None | Rescale::Unit => vec![1.0; model.blocks().len()],
     };
     let mut records = Vec::new();
     for (layer, wanted) in wanted.into_iter().enumerate() {
@@ -73,13 +73,13 @@ pub fn rescale(
             true => (wanted / before).sqrt(),
             false => 1.0,
         };
-        let block = &mut scaled.blocks[layer];
+        let block = &model.blocks()[layer];
         // Multiplying by exactly 1 would still cost the bits of a product of roots.
         if factor != 1.0 {
-            multiply(block, factor)?;
+            scaled = scaled.with_block(layer, multiplied(block, factor)?)?;
         }
         records.push(Rescaled {
-            name: block.name.clone(),
+            name: block.name().to_string(),
             before,
             after: before * factor * factor,
             factor,
@@ -94,7 +94,7 @@ fn measures_of(
     data: (usize, &[Sequence<'_>]),
 ) -> Result<Vec<f64>, CalibrateError> {
     let shape = |model: &Model| {
-        let channels = model.blocks.iter().map(Block::channels);
+        let channels = model.blocks().iter().map(Block::channels);
         format!("layers of {:?} channels", channels.collect::<Vec<_>>())
     };
     let like = like.filter(|like| shape(like) == shape(model));
@@ -104,7 +104,7 @@ fn measures_of(
             expected: shape(model),
         });
     };
-    let layers = 0..like.blocks.len();
+    let layers = 0..like.blocks().len();
     layers.map(|layer| measure(like, layer, data)).collect()
 }
 
@@ -118,22 +118,23 @@ fn measure(
     let heard: Vec<DMatrix<f64>> = layer_inputs(&network, sequences, layer)?;
     let fault = |source| CalibrateError::Measure { layer, source };
     let statistics = StepStatistics::of(&heard).map_err(fault)?;
-    let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;
+    let measure = layer_measure(model.blocks()[layer].systems(), &statistics).map_err(fault)?;
     Ok(measure.tau)
 }
 
 /// C and D of every channel, in both directions.
-fn multiply(block: &mut Block, factor: f64) -> Result<(), CalibrateError> {
-    let systems = block.systems.iter_mut().chain(&mut block.backward);
-    for system in systems {
-        let scaled = DiagonalSystem::new(
+fn multiplied(block: &Block, factor: f64) -> Result<Block, CalibrateError> {
+    let scaled = |system: &DiagonalSystem| {
+        DiagonalSystem::new(
             system.time(),
             system.exponents().to_vec(),
             system.input().clone(),
             system.output() * num_complex::Complex64::from(factor),
             system.feedthrough() * factor,
-        );
-        *system = scaled.map_err(crate::infer::InferError::System)?;
-    }
-    Ok(())
+        )
+    };
+    let all = |systems: &[DiagonalSystem]| systems.iter().map(scaled).collect::<Result<_, _>>();
+    let forward = all(block.systems()).map_err(InferError::System)?;
+    let backward = all(block.backward()).map_err(InferError::System)?;
+    Ok(block.with_systems(forward, backward)?)
 }

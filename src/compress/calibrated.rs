@@ -251,7 +251,7 @@ impl CalibratedLayer {
         block: &Block,
         weight: impl Fn(usize) -> Option<InputWeight> + Sync,
     ) -> Result<Self, CompressError> {
-        let systems = block.systems.par_iter().enumerate();
+        let systems = block.systems().par_iter().enumerate();
         let channels = systems.map(|(index, system)| {
             CalibratedChannel::new(system, weight(index)).map_err(|e| fault(block, index, e))
         });
@@ -265,7 +265,7 @@ impl CalibratedLayer {
     /// # Errors
     /// [`CompressError::Channel`].
     pub fn errors_of(&self, block: &Block) -> Result<(f64, f64), CompressError> {
-        let channels = self.channels.par_iter().zip(&block.systems).enumerate();
+        let channels = self.channels.par_iter().zip(block.systems()).enumerate();
         let errors = channels.map(|(index, (channel, system))| {
             let error = channel.error_of(system);
             error.map_err(|error| fault(block, index, error))
@@ -331,7 +331,11 @@ impl CalibratedLayer {
             record.map_err(|error| fault(block, index, error))
         });
         let records = records.collect::<Result<_, _>>()?;
-        Ok(LayerRecord::new(block.name.clone(), block.order(), records))
+        Ok(LayerRecord::new(
+            block.name().to_string(),
+            block.order(),
+            records,
+        ))
     }
 
     /// Cuts channel h to `orders[h]` stored states. The block must be the one that the layer was
@@ -349,14 +353,14 @@ impl CalibratedLayer {
         let systems = self.systems(block, orders, refinement)?;
         let cut: Vec<_> = orders.iter().copied().zip(&systems).collect();
         let record = self.record_of(block, &cut, refinement, kernel_length)?;
-        block.systems = systems;
+        *block = block.with_systems(systems, Vec::new())?;
         Ok(record)
     }
 }
 
 fn fault(block: &Block, channel: usize, source: ControlError) -> CompressError {
     CompressError::Channel {
-        layer: block.name.clone(),
+        layer: block.name().to_string(),
         channel,
         source,
     }

@@ -55,7 +55,7 @@ pub fn inspect(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<Vec<LayerSpectrum>, CompressError> {
-    let blocks = model.blocks.iter();
+    let blocks = model.blocks().iter();
     blocks
         .map(|block| inspect_layer(block, time, realisation))
         .collect()
@@ -71,13 +71,16 @@ pub fn inspect_layer(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<LayerSpectrum, CompressError> {
-    let both = block.systems.par_iter().chain(block.backward.par_iter());
+    let both = block
+        .systems()
+        .par_iter()
+        .chain(block.backward().par_iter());
     let channels = both.enumerate();
     let channels: Vec<ChannelSpectrum> = channels
         .map(|(index, system)| {
             inspect_channel(system, index, time, realisation).map_err(|source| {
                 CompressError::Channel {
-                    layer: block.name.clone(),
+                    layer: block.name().to_string(),
                     channel: index,
                     source,
                 }
@@ -86,7 +89,7 @@ pub fn inspect_layer(
         .collect::<Result<_, _>>()?;
     let steps = || channels.iter().map(|channel| channel.step);
     Ok(LayerSpectrum {
-        name: block.name.clone(),
+        name: block.name().to_string(),
         order: block.order(),
         step_min: steps().fold(f64::INFINITY, f64::min),
         step_max: steps().fold(0.0, f64::max),

@@ -14,6 +14,8 @@ pub use allocate::{Allocation, allocate};
 pub use calibrated::{CalibratedChannel, CalibratedLayer, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;
+
+use crate::model::ModelError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_layer};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
@@ -26,6 +28,9 @@ pub enum CompressError {
     /// The settings make no sense, or none for this model.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Systems that do not fit their layer.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A channel cannot be reduced, e.g. because a mode does not decay.
     #[error("layer `{layer}`, channel {channel}: {source}")]
     Channel {

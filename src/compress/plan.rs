@@ -171,7 +171,7 @@ impl Plan {
     /// [`PlanError::Order`], [`PlanError::ModalNeedsOrder`], [`PlanError::HorizonNeedsSteps`].
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
         let most = model
-            .blocks
+            .blocks()
             .iter()
             .map(|block| block.order())
             .max()

@@ -62,8 +62,8 @@ pub(super) fn open_streamed(
     let entries = mixing.map_or(Entries::Full, Mixing::entries);
     let image = Image::new(&checkpoint.model, entries);
     let image = image.with_context(|| path.display().to_string())?;
-    let growing = checkpoint.model.blocks.iter().flat_map(|block| {
-        let systems = block.systems.iter();
+    let growing = checkpoint.model.blocks().iter().flat_map(|block| {
+        let systems = block.systems().iter();
         systems.flat_map(|system| system.unstable_modes())
     });
     let growing = growing.count();

@@ -132,7 +132,7 @@ fn layers(
     realisation: Realisation,
     printer: &Printer,
 ) -> anyhow::Result<Vec<Layer>> {
-    let blocks = &checkpoint.model.blocks;
+    let blocks = checkpoint.model.blocks();
     let progress = printer.progress(blocks.len(), "layers");
     let mut layers = Vec::with_capacity(blocks.len());
     for (index, block) in blocks.iter().enumerate() {
@@ -174,10 +174,10 @@ fn measures(
     let model = &checkpoint.model;
     let network = Network::new(model, data.length(), Path::Fft)?;
     let statistics = step_statistics(&network, &sequences)?;
-    let layers = model.blocks.iter().zip(&statistics);
+    let layers = model.blocks().iter().zip(&statistics);
     let measured = layers.map(|(block, statistics)| {
-        let measure = layer_measure(&block.systems, statistics);
-        measure.with_context(|| format!("layer `{}`", block.name))
+        let measure = layer_measure(block.systems(), statistics);
+        measure.with_context(|| format!("layer `{}`", block.name()))
     });
     measured.collect()
 }

@@ -193,20 +193,22 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_length,
     } = work;
     let mut reduced = checkpoint.with_model(model);
+    let encoded = reduced.encode()?;
     let mut document = Document {
         family: checkpoint.family(),
         plan: plan.as_ref(),
         calibration,
         kernel_length,
         parameters_before: checkpoint.parameters()?,
-        parameters_after: reduced.parameters()?,
+        parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
         layers,
         ..Document::new(arguments)
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let (written, worst) = written(&reduced, output, kernel_length, printer)?;
+        let read_back = encoded.write(output)?;
+        let (written, worst) = written(&reduced, read_back, kernel_length, printer)?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
         reduced = written;
@@ -353,15 +355,15 @@ fn reduce(
     plan: &Plan,
     printer: &Printer,
 ) -> anyhow::Result<(Model, Vec<LayerRecord>)> {
-    let mut reduced = model.clone();
-    let progress = printer.progress(reduced.blocks.len(), "layers");
-    let mut records = Vec::with_capacity(reduced.blocks.len());
-    for block in &mut reduced.blocks {
+    let mut blocks = model.blocks().to_vec();
+    let progress = printer.progress(blocks.len(), "layers");
+    let mut records = Vec::with_capacity(blocks.len());
+    for block in &mut blocks {
         records.push(reduce_layer(block, plan)?);
         progress.inc(1);
     }
     progress.finish_and_clear();
-    Ok((reduced, records))
+    Ok((model.with_blocks(blocks)?, records))
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
