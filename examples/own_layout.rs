@@ -50,7 +50,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The written file carries the description.
     let back = read(&small, &Declared::default())?;
-    let orders = (full.model.blocks[0].order(), back.model.blocks[0].order());
+    let orders = (
+        full.model.blocks()[0].order(),
+        back.model.blocks()[0].order(),
+    );
     println!(
         "{} → {} modes, H2 error {:.1} %",
         orders.0,

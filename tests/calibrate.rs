@@ -6,6 +6,8 @@
 )]
 
 mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,12 +21,13 @@ use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::Allocation;
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
 use hankelite::model::{
-    Block, Encoder, Head, LayerNorm, Linear, Model, Norm, OutputLinear, Placement, Pooling,
-    Sequence,
+    Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
+    Placement, Pooling, Sequence,
 };
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays_with};
 use hankelite_control::{DiagonalSystem, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
+use models::{change_layer, changed, linear_encoder, with_systems};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
@@ -66,7 +69,7 @@ impl Draw {
 
     fn block(&mut self, index: usize, norm: Option<Placement>, gated: Option<bool>) -> Block {
         let scales = |draw: &mut Self| (0..CHANNELS).map(|_| 1.0 + 0.5 * draw.number()).collect();
-        Block {
+        Block::new(BlockParts {
             name: format!("layers.{index}"),
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
             backward: Vec::new(),
@@ -83,11 +86,12 @@ impl Draw {
                 };
                 (Norm::Layer(norm), placement)
             }),
-        }
+        })
+        .unwrap()
     }
 }
 
-fn layer_norm(block: &mut Block) -> &mut LayerNorm {
+fn layer_norm(block: &mut BlockParts) -> &mut LayerNorm {
     match &mut block.norm {
         Some((Norm::Layer(norm), _)) => norm,
         _ => unreachable!("the samples have layer norms"),
@@ -96,7 +100,7 @@ fn layer_norm(block: &mut Block) -> &mut LayerNorm {
 
 fn model(norm: Option<Placement>, gated: Option<bool>, pooling: Pooling) -> Model {
     let mut draw = Draw(ChaCha8Rng::seed_from_u64(8));
-    Model {
+    Model::new(ModelParts {
         encoder: Some(Encoder::Linear(draw.linear(2, CHANNELS))),
         blocks: (0..2).map(|index| draw.block(index, norm, gated)).collect(),
         head: Some(Head {
@@ -104,11 +108,12 @@ fn model(norm: Option<Placement>, gated: Option<bool>, pooling: Pooling) -> Mode
             linear: draw.linear(CHANNELS, CLASSES),
         }),
         // As in the networks that are trained that way.
-        final_norm: match draw.block(2, norm, None).norm {
-            Some((norm, Placement::Pre)) => Some(norm),
+        final_norm: match draw.block(2, norm, None).norm() {
+            Some((norm, Placement::Pre)) => Some(norm.clone()),
             _ => None,
         },
-    }
+    })
+    .unwrap()
 }
 
 fn usual() -> Model {
@@ -211,8 +216,8 @@ fn what_is_gathered_does_not_depend_on_the_threads() {
 
 /// A model with a step added to the imaginary part of one residue, or (`mode` past the last) to D.
 fn moved(model: &Model, layer: usize, channel: usize, mode: usize, step: f64) -> Model {
-    let mut model = model.clone();
-    let system = &mut model.blocks[layer].systems[channel];
+    let mut systems = model.blocks()[layer].systems().to_vec();
+    let system = &mut systems[channel];
     let mut residues = system.residues().unwrap();
     let mut d = system.feedthrough()[(0, 0)];
     match residues.get_mut(mode) {
@@ -221,7 +226,8 @@ fn moved(model: &Model, layer: usize, channel: usize, mode: usize, step: f64) ->
     }
     let exponents = system.exponents().to_vec();
     *system = DiagonalSystem::siso(system.time(), exponents, &residues, d).unwrap();
-    model
+    let block = model.blocks()[layer].with_systems(systems, Vec::new());
+    model.with_block(layer, block.unwrap()).unwrap()
 }
 
 #[test]
@@ -248,7 +254,7 @@ fn slopes_are_differences_of_the_logits() {
                 // Σ_t J_t u_{t−l}: how the logits feel lag l of the kernel.
                 let lag = |l: usize| (l..LENGTH).map(|t| j[t] * u[t - l]).sum::<f64>();
                 let lags: Vec<f64> = (0..LENGTH).map(lag).collect();
-                let system = &model.blocks[layer].systems[h];
+                let system = &model.blocks()[layer].systems()[h];
                 for mode in 0..=system.order() {
                     let step = 1e-6;
                     let at = |step: f64| value(&moved(&model, layer, h, mode, step));
@@ -317,11 +323,10 @@ fn data_that_do_not_fit_are_named() {
         panic!("{empty}");
     };
     assert!(matches!(source, StatisticsError::Empty { length: 0, .. }));
-    let mut loud = model.clone();
-    let Some(Encoder::Linear(linear)) = &mut loud.encoder else {
-        panic!("the samples have a linear encoder");
-    };
-    linear.weight = Arc::new(linear.weight.as_ref() * 1e200);
+    let loud = changed(&model, |parts| {
+        let linear = linear_encoder(parts);
+        linear.weight = Arc::new(linear.weight.as_ref() * 1e200);
+    });
     let error = gather(&loud, LENGTH, &views(&data));
     let CalibrateError::Infer(InferError::Statistics { layer: 0, source }) = &error else {
         panic!("{error}");
@@ -364,9 +369,8 @@ fn a_file_gives_back_what_was_written_with_equal_bytes() {
 fn any_other_model_is_refused() {
     let (model, data) = (usual(), data(3));
     let calibration = gathered(&model, &data);
-    let refused = |change: &dyn Fn(&mut Model)| {
-        let mut other = model.clone();
-        change(&mut other);
+    let refused = |change: &dyn Fn(&mut ModelParts)| {
+        let other = changed(&model, change);
         let error = calibration.check(&other).unwrap_err();
         assert!(matches!(error, CalibrateError::OtherModel { .. }));
         let error = CalibratedReduction::new(&other, &calibration, &[], WeightChoice::Auto)
@@ -377,36 +381,39 @@ fn any_other_model_is_refused() {
     let more = |x: &mut Vec<f64>| x[0] += 1e-12;
     let shape = refused(&|m| drop(m.blocks.pop()));
     assert!(shape.contains("layers.1 (3)"), "{shape}");
-    refused(&|m| m.blocks[0].name.push('x'));
-    refused(&|m| drop(m.blocks[1].systems.pop()));
-    let print = refused(&|m| m.blocks[0].systems.swap(0, 1));
-    assert!(print.contains("fingerprint"), "{print}");
-    refused(&|m| more(&mut layer_norm(&mut m.blocks[0]).weight));
-    refused(&|m| more(&mut layer_norm(&mut m.blocks[0]).bias));
-    refused(&|m| m.blocks[1].norm.as_mut().unwrap().1 = Placement::Pre);
+    refused(&|m| change_layer(m, 0, |layer| layer.name.push('x')));
     refused(&|m| {
-        more(
-            m.blocks[0]
-                .output
-                .as_mut()
-                .unwrap()
-                .linear
-                .bias
-                .as_mut()
-                .unwrap(),
-        )
+        (m.encoder, m.head, m.final_norm) = (None, None, None);
+        change_layer(m, 1, |layer| {
+            (layer.output, layer.norm) = (None, None);
+            layer.systems.pop();
+        });
+    });
+    let print = refused(&|m| change_layer(m, 0, |layer| layer.systems.swap(0, 1)));
+    assert!(print.contains("fingerprint"), "{print}");
+    refused(&|m| change_layer(m, 0, |layer| more(&mut layer_norm(layer).weight)));
+    refused(&|m| change_layer(m, 0, |layer| more(&mut layer_norm(layer).bias)));
+    refused(&|m| {
+        change_layer(m, 1, |layer| {
+            layer.norm.as_mut().unwrap().1 = Placement::Pre
+        })
+    });
+    refused(&|m| {
+        change_layer(m, 0, |layer| {
+            let output = layer.output.as_mut().unwrap();
+            more(output.linear.bias.as_mut().unwrap());
+        });
     });
     refused(&|m| more(m.head.as_mut().unwrap().linear.bias.as_mut().unwrap()));
     refused(&|m| m.head.as_mut().unwrap().pooling = Some(Pooling::Last));
     refused(&|m| m.head.as_mut().unwrap().pooling = None);
-    refused(&|m| m.final_norm = m.blocks[0].norm.take().map(|(norm, _)| norm));
-    refused(&|m| m.final_norm = m.blocks[0].norm.clone().map(|(norm, _)| norm));
+    let norm = || model.blocks()[0].norm().map(|(norm, _)| norm.clone());
     refused(&|m| {
-        let Some(Encoder::Linear(linear)) = &mut m.encoder else {
-            unreachable!("the samples have a linear encoder");
-        };
-        more(linear.bias.as_mut().unwrap());
+        m.final_norm = norm();
+        change_layer(m, 0, |layer| layer.norm = None);
     });
+    refused(&|m| m.final_norm = norm());
+    refused(&|m| more(linear_encoder(m).bias.as_mut().unwrap()));
 }
 
 type Change<'a> = &'a dyn Fn(&mut Vec<f64>);
@@ -557,7 +564,7 @@ fn sizes() -> Vec<Settings> {
 }
 
 fn states(model: &Model) -> usize {
-    let systems = model.blocks.iter().flat_map(|block| &block.systems);
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
     systems.map(DiagonalSystem::order).sum()
 }
 
@@ -593,10 +600,10 @@ fn check(model: &Model, found: &Calibrated, settings: &Settings) {
     };
     assert!(used <= within, "{place}: {used}");
     let mut sums = (0.0, 0.0);
-    for (layer, block) in found.model.blocks.iter().enumerate() {
+    for (layer, block) in found.model.blocks().iter().enumerate() {
         assert_eq!(found.records[layer].order, block.order(), "{place}");
-        assert_eq!(block.norm, model.blocks[layer].norm);
-        for (channel, system) in found.records[layer].channels.iter().zip(&block.systems) {
+        assert_eq!(block.norm(), model.blocks()[layer].norm());
+        for (channel, system) in found.records[layer].channels.iter().zip(block.systems()) {
             assert_eq!(channel.order, system.order(), "{place}");
             assert!(system.is_stable());
             let heard = channel.weighted.as_ref().unwrap();
@@ -708,14 +715,13 @@ fn sizes_and_weights_out_of_range_are_named() {
 
 #[test]
 fn a_channel_that_hears_nothing_does_not_stop_the_others() {
-    let mut model = usual();
-    let Some(Encoder::Linear(linear)) = &mut model.encoder else {
-        panic!("the samples have a linear encoder");
-    };
-    let mut weight = linear.weight.as_ref().clone();
-    weight.column_mut(1).fill(0.0);
-    linear.weight = Arc::new(weight);
-    linear.bias.as_mut().unwrap()[1] = 0.0;
+    let model = changed(&usual(), |parts| {
+        let linear = linear_encoder(parts);
+        let mut weight = linear.weight.as_ref().clone();
+        weight.column_mut(1).fill(0.0);
+        linear.weight = Arc::new(weight);
+        linear.bias.as_mut().unwrap()[1] = 0.0;
+    });
     let data = data(4);
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
     assert!(calibration.layers()[0].statistics.weight(1).is_none());
@@ -776,15 +782,13 @@ fn a_real_model_keeps_its_accuracy_at_a_quarter_and_an_eighth_of_its_states() {
 
 /// Every channel's parameters as single precision holds them.
 fn rounded(model: &Model) -> Model {
-    let mut model = model.clone();
-    for system in model.blocks.iter_mut().flat_map(|block| &mut block.systems) {
+    with_systems(model, |system| {
         let round = |z: &Complex64| Complex64::new(f64::from(z.re as f32), f64::from(z.im as f32));
         let exponents = system.exponents().iter().map(round).collect();
         let residues: Vec<_> = system.residues().unwrap().iter().map(round).collect();
         let feedthrough = f64::from(system.feedthrough()[(0, 0)] as f32);
-        *system = DiagonalSystem::siso(system.time(), exponents, &residues, feedthrough).unwrap();
-    }
-    model
+        DiagonalSystem::siso(system.time(), exponents, &residues, feedthrough).unwrap()
+    })
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::compress::{CalibratedChannel, CalibratedLayer, LayerRecord};
-use hankelite::model::Block;
+use hankelite::model::{Block, BlockParts};
 use hankelite_control::{
     ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,
     SystemError, Time, balance, balance_weighted, lags_of, weighted_error, weighted_norm,
@@ -124,14 +124,15 @@ fn weights(heard: &DMatrix<f64>) -> Vec<(&'static str, InputWeight)> {
 }
 
 fn block(system: &DiagonalSystem) -> Block {
-    Block {
+    Block::new(BlockParts {
         name: "layer".into(),
         systems: vec![system.clone()],
         backward: Vec::new(),
         backward_from: 1,
         output: None,
         norm: None,
-    }
+    })
+    .unwrap()
 }
 
 fn reduced(
@@ -143,7 +144,7 @@ fn reduced(
     let mut block = block(system);
     let layer = CalibratedLayer::new(&block, |_| weight.cloned()).unwrap();
     let record = layer.reduce(&mut block, &[order], refinement, 50).unwrap();
-    (block.systems.remove(0), record)
+    (block.systems()[0].clone(), record)
 }
 
 fn assert_inside(system: &DiagonalSystem, place: &str) {
@@ -165,7 +166,7 @@ fn every_reduced_pole_is_inside_the_unit_circle_at_every_order() {
                         for refinement in REFINEMENTS {
                             let record = layer.reduce(&mut block, &[order], refinement, length);
                             let record = record.unwrap();
-                            let small = &block.systems[0];
+                            let small = &block.systems()[0];
                             let place = format!("{place}, order {order}, {refinement:?}");
                             assert_inside(small, &place);
                             assert!(small.order() <= order, "{place}");

@@ -6,6 +6,8 @@
 )]
 
 mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +16,11 @@ use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Declared, DssVersion, Fault, read, read_dynamics, write,
 };
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{Placement, Pooling};
+use hankelite::model::{BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
 use hankelite_archive::{Archive, ArchiveError, Container, RawTensor};
+use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
+use models::{change_layer, changed, with_systems};
 
 /// Logits and kernels of PyTorch are float64 computed from the stored float32 weights. What is
 /// left is the order of summation; for DSS the float32 constants of its formula.
@@ -54,8 +58,8 @@ fn logits(checkpoint: &Checkpoint, golden_file: &str, run: Run) -> Vec<f64> {
 }
 
 fn kernels(checkpoint: &Checkpoint, length: usize) -> Vec<f64> {
-    let blocks = checkpoint.model.blocks.iter();
-    let systems = blocks.flat_map(|block| &block.systems);
+    let blocks = checkpoint.model.blocks().iter();
+    let systems = blocks.flat_map(|block| block.systems());
     systems
         .flat_map(|system| system.kernel(length).unwrap())
         .collect()
@@ -143,7 +147,7 @@ fn lone_layers_are_read_in_every_version_their_tensors_fit() {
     let s4d = open("s4d_layer.safetensors", Declared::default());
     let (_, expected) = golden("s4d_layer_golden.safetensors", "kernel");
     assert_close(&kernels(&s4d, 48), &expected, "S4D layer");
-    assert!(s4d.model.encoder.is_none() && s4d.model.head.is_none());
+    assert!(s4d.model.encoder().is_none() && s4d.model.head().is_none());
     for (version, tensor) in [
         (DssVersion::Exp, "kernel_exp"),
         (DssVersion::ExpNoScale, "kernel_exp_no_scale"),
@@ -262,17 +266,20 @@ fn assert_dynamics_alone_suffice(files: Vec<(PathBuf, Declared)>) {
     for (path, declared) in files {
         let whole = read(&path, &declared).unwrap();
         let mut alone = read_dynamics(&path, &declared).unwrap();
-        assert!(alone.model.encoder.is_none() && alone.model.head.is_none());
-        for (a, b) in whole.model.blocks.iter().zip(&mut alone.model.blocks) {
-            assert_eq!(a.systems, b.systems);
-            b.systems.iter_mut().for_each(shift_residues);
+        assert!(alone.model.encoder().is_none() && alone.model.head().is_none());
+        for (a, b) in whole.model.blocks().iter().zip(alone.model.blocks()) {
+            assert_eq!(a.systems(), b.systems());
         }
+        alone.model = with_systems(&alone.model, shifted_residues);
         let out = folder.path().join("out.pth");
         write(&alone, &out).unwrap();
         let back = read(&out, &Declared::default()).unwrap();
-        assert_eq!(back.model.encoder, whole.model.encoder);
-        assert_eq!(back.model.head, whole.model.head);
-        assert_ne!(back.model.blocks[0].systems, whole.model.blocks[0].systems);
+        assert_eq!(back.model.encoder(), whole.model.encoder());
+        assert_eq!(back.model.head(), whole.model.head());
+        assert_ne!(
+            back.model.blocks()[0].systems(),
+            whole.model.blocks()[0].systems()
+        );
     }
     for file in [
         "bad/nan.safetensors",
@@ -297,12 +304,11 @@ fn the_dynamics_of_published_models_alone_write_the_same_file() {
     assert_dynamics_alone_suffice(published());
 }
 
-fn shift_residues(system: &mut hankelite_control::DiagonalSystem) {
+fn shifted_residues(system: &DiagonalSystem) -> DiagonalSystem {
     let residues: Vec<_> = system.residues().unwrap().iter().map(|r| r * 1.5).collect();
     let (time, exponents) = (system.time(), system.exponents().to_vec());
     let feedthrough = system.feedthrough()[(0, 0)];
-    *system =
-        hankelite_control::DiagonalSystem::siso(time, exponents, &residues, feedthrough).unwrap();
+    DiagonalSystem::siso(time, exponents, &residues, feedthrough).unwrap()
 }
 
 #[test]
@@ -463,17 +469,15 @@ fn tensors_of_every_type_are_read_and_none_is_dropped() {
 #[test]
 fn a_pole_that_the_layout_cannot_hold_is_named() {
     let checkpoint = open("s4d_classifier.pth", Declared::default());
-    let mut model = checkpoint.model.clone();
-    let system = &model.blocks[1].systems[2];
+    let mut systems = checkpoint.model.blocks()[1].systems().to_vec();
+    let system = &systems[2];
     let mut exponents = system.exponents().to_vec();
     exponents[3].re = 0.25;
-    model.blocks[1].systems[2] = hankelite_control::DiagonalSystem::siso(
-        system.time(),
-        exponents,
-        &system.residues().unwrap(),
-        0.0,
-    )
-    .unwrap();
+    let residues = system.residues().unwrap();
+    systems[2] = DiagonalSystem::siso(system.time(), exponents, &residues, 0.0).unwrap();
+    let model = changed(&checkpoint.model, |parts| {
+        change_layer(parts, 1, |layer| layer.systems = systems);
+    });
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &out).unwrap_err();
@@ -490,17 +494,12 @@ fn a_pole_that_the_layout_cannot_hold_is_named() {
 #[test]
 fn a_number_that_overflows_the_files_dtype_is_named_before_anything_is_written() {
     let checkpoint = open("mixed_dtypes.pth", Declared::default());
-    let mut model = checkpoint.model.clone();
-    for system in &mut model.blocks[0].systems {
-        let residues: Vec<_> = system
-            .residues()
-            .unwrap()
-            .iter()
-            .map(|r| r * 1e60)
-            .collect();
+    let model = with_systems(&checkpoint.model, |system| {
+        let residues = system.residues().unwrap();
+        let residues: Vec<_> = residues.iter().map(|r| r * 1e60).collect();
         let (time, exponents) = (system.time(), system.exponents().to_vec());
-        *system = hankelite_control::DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
-    }
+        DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap()
+    });
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &out).unwrap_err();
@@ -576,24 +575,26 @@ fn retrained(checkpoint: &Checkpoint) -> Checkpoint {
             .iter_mut()
             .for_each(|x| *x = f64::from((*x * 1.25) as f32))
     };
-    let mut model = checkpoint.model.clone();
-    if let Some(hankelite::model::Encoder::Linear(linear)) = &mut model.encoder {
+    let moved_map = |linear: &mut Linear| {
         moved(Arc::make_mut(&mut linear.weight).as_mut_slice());
         moved(linear.bias.as_mut().unwrap());
-    }
-    for block in &mut model.blocks {
-        let output = &mut block.output.as_mut().unwrap().linear;
-        moved(Arc::make_mut(&mut output.weight).as_mut_slice());
-        moved(output.bias.as_mut().unwrap());
-        let hankelite::model::Norm::Layer(norm) = &mut block.norm.as_mut().unwrap().0 else {
-            panic!("the fixtures have layer norms");
-        };
-        moved(&mut norm.weight);
-        moved(&mut norm.bias);
-    }
-    let head = &mut model.head.as_mut().unwrap().linear;
-    moved(Arc::make_mut(&mut head.weight).as_mut_slice());
-    moved(head.bias.as_mut().unwrap());
+    };
+    let model = changed(&checkpoint.model, |parts| {
+        if let Some(Encoder::Linear(linear)) = &mut parts.encoder {
+            moved_map(linear);
+        }
+        for index in 0..parts.blocks.len() {
+            change_layer(parts, index, |layer| {
+                moved_map(&mut layer.output.as_mut().unwrap().linear);
+                let Norm::Layer(norm) = &mut layer.norm.as_mut().unwrap().0 else {
+                    panic!("the fixtures have layer norms");
+                };
+                moved(&mut norm.weight);
+                moved(&mut norm.bias);
+            });
+        }
+        moved_map(&mut parts.head.as_mut().unwrap().linear);
+    });
     checkpoint.with_model(model)
 }
 
@@ -629,15 +630,18 @@ fn weights_that_were_trained_are_written_in_the_layout_of_the_file() {
 #[test]
 fn a_weight_of_another_size_is_refused() {
     let checkpoint = open("s4d_classifier.pth", Declared::default());
-    let mut model = checkpoint.model.clone();
-    model.head.as_mut().unwrap().linear.bias = Some(vec![0.0; 5]);
+    let model = changed(&checkpoint.model, |parts| {
+        let linear = &mut parts.head.as_mut().unwrap().linear;
+        linear.weight = linear.weight.columns(0, 2).into_owned().into();
+        linear.bias.as_mut().unwrap().truncate(2);
+    });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &path).unwrap_err();
     let CheckpointError::Content { fault, .. } = error else {
         panic!("{error}");
     };
-    assert!(matches!(fault, Fault::Shape { tensor, .. } if tensor == "decoder.bias"));
+    assert!(matches!(fault, Fault::Shape { tensor, .. } if tensor == "decoder.weight"));
     assert!(!path.exists());
 }
 
@@ -675,7 +679,7 @@ fn a_new_model_is_written_as_example_py_writes_it() {
     let path = folder.path().join("other.safetensors");
     write(&new, &path).unwrap();
     let found = read(&path, &Declared::default()).unwrap();
-    assert!(found.model == new.model && found.model.head.unwrap().pooling.is_none());
+    assert!(found.model == new.model && found.model.head().unwrap().pooling.is_none());
 }
 
 #[test]
@@ -732,10 +736,13 @@ fn assert_close_to(
 /// The model with batch norms, plain output maps and outputs at every step; and a bidirectional
 /// one.
 fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
-    use hankelite::model::{BatchNorm, Norm};
-    let (mut other, mut both_ways) = (model.clone(), model.clone());
-    for block in &mut other.blocks {
-        let (norm, _) = block.norm.as_mut().unwrap();
+    let without_feedthrough = |system: &DiagonalSystem| {
+        let residues = system.residues().unwrap();
+        let (time, exponents) = (system.time(), system.exponents().to_vec());
+        DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap()
+    };
+    let batch_norm = |layer: &mut BlockParts| {
+        let (norm, _) = layer.norm.as_mut().unwrap();
         let (weight, bias, epsilon) = norm.affine();
         *norm = Norm::Batch(BatchNorm {
             weight: weight.to_vec(),
@@ -744,7 +751,7 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
             variance: bias.iter().map(|x| x.abs() + 0.5).collect(),
             epsilon,
         });
-        let output = block.output.as_mut().unwrap();
+        let output = layer.output.as_mut().unwrap();
         let channels = output.linear.weight.nrows();
         output.gated = false;
         output.linear.weight = output
@@ -754,10 +761,20 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
             .into_owned()
             .into();
         output.linear.bias.as_mut().unwrap().truncate(channels);
-    }
-    other.head.as_mut().unwrap().pooling = None;
-    for block in &mut both_ways.blocks {
-        block.backward = block.systems.clone();
-    }
+    };
+    let both_ways = |layer: &mut BlockParts| {
+        layer.backward = layer.systems.iter().map(without_feedthrough).collect();
+    };
+    let layers = 0..model.blocks().len();
+    let other = changed(model, |parts| {
+        let mut layers = layers.clone();
+        layers
+            .by_ref()
+            .for_each(|index| change_layer(parts, index, batch_norm));
+        parts.head.as_mut().unwrap().pooling = None;
+    });
+    let both_ways = changed(model, |parts| {
+        layers.for_each(|index| change_layer(parts, index, both_ways));
+    });
     (other, both_ways)
 }

@@ -6,6 +6,8 @@
 )]
 
 mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use common::{here, shared};
 use hankelite::checkpoint::{Checkpoint, Declared, DssVersion, read, write};
@@ -73,7 +75,7 @@ fn every_plan(order: usize) -> Vec<Plan> {
 }
 
 fn kernels(model: &Model, length: usize) -> Vec<Vec<f64>> {
-    let systems = model.blocks.iter().flat_map(|block| &block.systems);
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
     systems
         .map(|system| system.kernel(length).unwrap())
         .collect()
@@ -99,11 +101,11 @@ fn the_written_reduced_model_is_the_planned_one_up_to_float32() {
             let out = folder.path().join("out.pth");
             write(&checkpoint.with_model(compressed.model.clone()), &out).unwrap();
             let back = read(&out, &Declared::default()).unwrap();
-            assert_eq!(back.model.blocks[0].order(), 3, "{name}");
+            assert_eq!(back.model.blocks()[0].order(), 3, "{name}");
             let error = worst(&compressed.model, &back.model, 48);
             assert!(error < 2e-5, "{name} {plan:?}: {error:e}");
-            for block in &back.model.blocks {
-                assert!(block.systems.iter().all(|system| system.is_stable()));
+            for block in back.model.blocks() {
+                assert!(block.systems().iter().all(|system| system.is_stable()));
             }
         }
     }
@@ -114,12 +116,12 @@ fn the_record_states_the_errors_that_the_kernels_have() {
     let checkpoint = s4d();
     for plan in every_plan(3) {
         let compressed = reduce(&checkpoint.model, &plan).unwrap();
-        let (full, reduced) = (&checkpoint.model.blocks, &compressed.model.blocks);
+        let (full, reduced) = (checkpoint.model.blocks(), compressed.model.blocks());
         for ((full, reduced), record) in full.iter().zip(reduced).zip(&compressed.records) {
             for ((a, b), record) in full
-                .systems
+                .systems()
                 .iter()
-                .zip(&reduced.systems)
+                .zip(reduced.systems())
                 .zip(&record.channels)
             {
                 // All channels have decayed long before this.
@@ -150,9 +152,9 @@ fn balancing_without_cutting_keeps_the_kernel() {
     for (name, checkpoint) in fixtures() {
         for system in checkpoint
             .model
-            .blocks
+            .blocks()
             .iter()
-            .flat_map(|block| &block.systems)
+            .flat_map(|block| block.systems())
         {
             let full = system.stable().unwrap();
             for realisation in [Realisation::Real, Realisation::Complex] {
@@ -176,11 +178,11 @@ fn energy_and_tolerance_choose_an_order_for_each_channel_and_keep_their_promise(
     );
     for (block, record) in checkpoint
         .model
-        .blocks
+        .blocks()
         .iter()
         .zip(compressed.unwrap().records)
     {
-        for (system, channel) in block.systems.iter().zip(&record.channels) {
+        for (system, channel) in block.systems().iter().zip(&record.channels) {
             let sigma = balance(system.stable().unwrap(), Realisation::Real).unwrap();
             let largest = sigma.hankel().values()[0];
             assert!(channel.error_bound <= tolerance * largest);
@@ -200,8 +202,8 @@ fn energy_and_tolerance_choose_an_order_for_each_channel_and_keep_their_promise(
 fn channels_of_different_order_are_padded_with_silent_modes() {
     let checkpoint = s4d();
     let compressed = reduce(&checkpoint.model, &Plan::new(Rule::Energy(0.9)).unwrap()).unwrap();
-    let orders: Vec<usize> = compressed.model.blocks[0]
-        .systems
+    let orders: Vec<usize> = compressed.model.blocks()[0]
+        .systems()
         .iter()
         .map(|system| system.order())
         .collect();
@@ -318,14 +320,14 @@ fn a_real_model_gives_its_published_logits() {
 #[ignore = "needs checkpoints beside the project"]
 fn a_real_model_gives_its_published_kernels() {
     let checkpoint = gevorgyg();
-    let blocks = &checkpoint.model.blocks;
-    let kernel = blocks[0].systems[0].kernel(3).unwrap();
+    let blocks = checkpoint.model.blocks();
+    let kernel = blocks[0].systems()[0].kernel(3).unwrap();
     for (found, expected) in kernel.iter().zip([0.0680452114, 0.059900838, 0.0508725022]) {
         assert!((found - expected).abs() < 1e-10);
     }
     let sums = [329.864174, 251.710047, 206.868818, 192.326092];
     for (block, expected) in blocks.iter().zip(sums) {
-        let systems = block.systems.iter();
+        let systems = block.systems().iter();
         let values = systems.flat_map(|system| system.kernel(784).unwrap());
         let sum: f64 = values.map(f64::abs).sum();
         assert!((sum - expected).abs() < 1e-5, "{sum} {expected}");
@@ -366,11 +368,10 @@ fn a_real_model_at_half_its_states_keeps_what_was_measured() {
 #[ignore = "needs data sets and checkpoints beside the project"]
 fn cutting_nothing_through_the_whole_machinery_keeps_the_logits_of_a_real_model() {
     let (checkpoint, data) = (gevorgyg(), mnist());
-    let mut model = checkpoint.model.clone();
-    for system in model.blocks.iter_mut().flat_map(|block| &mut block.systems) {
+    let model = models::with_systems(&checkpoint.model, |system| {
         let balanced = balance(system.stable().unwrap(), Realisation::Real).unwrap();
-        *system = balanced.truncate(usize::MAX).unwrap().system;
-    }
+        balanced.truncate(usize::MAX).unwrap().system
+    });
     let first = Network::new(&checkpoint.model, 784, Run::Fft).unwrap();
     let second = Network::new(&model, 784, Run::Recurrence).unwrap();
     for index in 0..5 {
@@ -408,10 +409,10 @@ fn every_method_writes_what_it_planned_and_its_feedthrough() {
             write(&small, &out).unwrap();
             let back = read(&out, &checkpoint.declared()).unwrap().model;
             let place = format!("{name} {method:?}");
-            for (index, block) in reduced.model.blocks.iter().enumerate() {
-                let before = &checkpoint.model.blocks[index].systems;
-                let read_back = &back.blocks[index].systems;
-                for (h, system) in block.systems.iter().enumerate() {
+            for (index, block) in reduced.model.blocks().iter().enumerate() {
+                let before = checkpoint.model.blocks()[index].systems();
+                let read_back = back.blocks()[index].systems();
+                for (h, system) in block.systems().iter().enumerate() {
                     let record = &reduced.records[index].channels[h];
                     assert!(system.order() <= 3 && system.is_stable(), "{place}");
                     assert!(record.error_bound.is_finite(), "{place}");
@@ -451,7 +452,7 @@ fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
         let plan = Plan::new(rule).unwrap().with_kernel_length(48);
         let plan = plan.with_unstable(true).unwrap();
         let reduced = reduce(&checkpoint.model, &plan).unwrap();
-        for (block, record) in reduced.model.blocks.iter().zip(&reduced.records) {
+        for (block, record) in reduced.model.blocks().iter().zip(&reduced.records) {
             assert!(
                 record.error_bound == f64::INFINITY,
                 "unstable channels have no bound"
@@ -462,7 +463,7 @@ fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
                 "{rule:?} {}",
                 record.relative_kernel_error
             );
-            for (system, channel) in block.systems.iter().zip(&record.channels) {
+            for (system, channel) in block.systems().iter().zip(&record.channels) {
                 assert_eq!(system.order(), channel.order);
                 assert!(channel.kernel_error.is_finite());
             }
@@ -471,8 +472,8 @@ fn an_unstable_channel_is_reduced_over_the_horizon_when_the_plan_allows_it() {
         let out = folder.path().join("small.pth");
         write(&checkpoint.with_model(reduced.model.clone()), &out).unwrap();
         let back = read(&out, &checkpoint.declared()).unwrap().model;
-        for (planned, written) in reduced.model.blocks.iter().zip(&back.blocks) {
-            for (planned, written) in planned.systems.iter().zip(&written.systems) {
+        for (planned, written) in reduced.model.blocks().iter().zip(back.blocks()) {
+            for (planned, written) in planned.systems().iter().zip(written.systems()) {
                 let (k, found) = (planned.kernel(48).unwrap(), written.kernel(48).unwrap());
                 let size = k.iter().fold(0.0_f64, |m, k| m.max(k.abs()));
                 let worst = k

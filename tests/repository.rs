@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
 
 mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use std::path::PathBuf;
 
@@ -92,22 +94,22 @@ fn logits_are_those_of_the_original_code() {
 fn placement_norms_and_pooling_are_found_in_the_file() {
     let (post, pre) = (open("post"), open("pre"));
     for (checkpoint, placement) in [(&post, Placement::Post), (&pre, Placement::Pre)] {
-        let mut norms = checkpoint.model.blocks.iter().map(|b| b.norm.as_ref());
+        let mut norms = checkpoint.model.blocks().iter().map(|b| b.norm());
         assert!(norms.all(|norm| norm.unwrap().1 == placement));
         assert_eq!(checkpoint.declared().norm, Some(placement));
         assert_eq!(
-            (checkpoint.carried(), checkpoint.model.blocks.len()),
+            (checkpoint.carried(), checkpoint.model.blocks().len()),
             (0, 2)
         );
     }
-    assert!(post.model.final_norm.is_none());
+    assert!(post.model.final_norm().is_none());
     assert!(matches!(
-        post.model.blocks[1].norm,
+        post.model.blocks()[1].norm(),
         Some((Norm::Batch(_), _))
     ));
-    assert!(matches!(pre.model.final_norm, Some(Norm::Layer(_))));
-    assert_eq!(post.model.blocks[0].backward.len(), 4);
-    assert_eq!(post.model.blocks[0].outputs(), 8);
+    assert!(matches!(pre.model.final_norm(), Some(Norm::Layer(_))));
+    assert_eq!(post.model.blocks()[0].backward().len(), 4);
+    assert_eq!(post.model.blocks()[0].outputs(), 8);
     let told = [&post, &pre].map(|checkpoint| checkpoint.assumptions().join("\n"));
     assert!(told[0].contains("decoder.mode = \"pool\""), "{}", told[0]);
     assert!(told[1].contains("decoder.mode = \"last\""), "{}", told[1]);
@@ -153,18 +155,19 @@ fn unchanged_tensors_come_back_bit_for_bit_and_changed_ones_in_place() {
             write(&full, &path).unwrap();
             assert_eq!(changed(&file(name), &path), [""; 0], "{name}");
             let again = read(&path, &full.declared()).unwrap();
-            if full.model.head.is_some() {
+            if full.model.head().is_some() {
                 assert_eq!(again.model, full.model, "{name}");
             }
         }
     }
     let full = open("pre");
-    let mut model = full.model.clone();
-    let Some(Norm::Layer(norm)) = &mut model.final_norm else {
-        unreachable!("a layer norm was read");
-    };
-    norm.bias[1] = 0.25;
-    model.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[0] = 0.5;
+    let model = models::changed(&full.model, |parts| {
+        let Some(Norm::Layer(norm)) = &mut parts.final_norm else {
+            unreachable!("a layer norm was read");
+        };
+        norm.bias[1] = 0.25;
+        parts.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[0] = 0.5;
+    });
     let path = folder.path().join("changed.safetensors");
     write(&full.with_model(model.clone()), &path).unwrap();
     assert_eq!(
@@ -186,7 +189,7 @@ fn reduced_files_run_as_the_reduced_model_does() {
         let small = reduce(&full.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
         write(&full.with_model(small.model.clone()), &path).unwrap();
         let back = read(&path, &Declared::default()).unwrap();
-        assert!(back.model.blocks.iter().all(|block| block.order() == 4));
+        assert!(back.model.blocks().iter().all(|block| block.order() == 4));
         let expected = logits(name, &small.model, Run::Fft);
         assert_close(&logits(name, &back.model, Run::Fft), &expected, 1e-4);
         // All the rest is as it was.
@@ -212,8 +215,7 @@ fn calibration_goes_through_the_last_norm() {
     let plain = reduce(&full.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
     let without = prepared.logit_change(&plain.model).unwrap().unwrap();
     assert!(change < without, "{change} calibrated, {without} without");
-    let mut other = full.model.clone();
-    other.final_norm = None;
+    let other = models::changed(&full.model, |parts| parts.final_norm = None);
     assert!(calibration.check(&other).is_err());
 }
 
@@ -262,13 +264,15 @@ fn other_networks_are_read_as_layers() {
     ] {
         let checkpoint = open(name);
         let model = &checkpoint.model;
-        assert!(model.encoder.is_none() && model.head.is_none() && model.final_norm.is_none());
-        assert_eq!((model.blocks.len(), checkpoint.carried()), (2, carried));
+        assert!(
+            model.encoder().is_none() && model.head().is_none() && model.final_norm().is_none()
+        );
+        assert_eq!((model.blocks().len(), checkpoint.carried()), (2, carried));
         let notes = checkpoint.notes().join("\n");
         assert!(notes.contains(why), "{notes}");
         assert!(notes.contains("can be inspected, reduced and written, not run"));
         let small = reduce(model, &Plan::new(Rule::Order(3)).unwrap()).unwrap();
-        assert!(small.model.blocks.iter().all(|block| block.order() == 3));
+        assert!(small.model.blocks().iter().all(|block| block.order() == 3));
     }
     // A pooling that is declared stands against that of the file.
     let declared = Declared {

@@ -2,7 +2,8 @@
 //! honest sizes.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,11 +11,12 @@ use std::sync::Arc;
 
 use hankelite::infer::{Network, Path};
 use hankelite::model::{
-    BatchNorm, Block, Encoder, Head, LayerNorm, Linear, Model, Norm, OutputLinear, Placement,
-    Pooling, Sequence,
+    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm,
+    OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::stream::{Arithmetic, Entries, Fault, Image, Runner, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
+use models::{change_layer, changed};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
@@ -175,28 +177,32 @@ fn model(draw: &Draw, seed: u64) -> Model {
             systems.push(DiagonalSystem::siso(time, exponents, &residues, 0.3).unwrap());
         }
         let outputs = if draw.gated { 2 * channels } else { channels };
-        blocks.push(Block {
-            name: format!("layers.{index}"),
-            systems,
-            backward: Vec::new(),
-            backward_from: 1,
-            output: Some(OutputLinear {
-                linear: linear(random, channels, outputs),
-                gated: draw.gated,
-            }),
-            norm: Some((norm(random, draw), draw.placement)),
-        });
+        blocks.push(
+            Block::new(BlockParts {
+                name: format!("layers.{index}"),
+                systems,
+                backward: Vec::new(),
+                backward_from: 1,
+                output: Some(OutputLinear {
+                    linear: linear(random, channels, outputs),
+                    gated: draw.gated,
+                }),
+                norm: Some((norm(random, draw), draw.placement)),
+            })
+            .unwrap(),
+        );
     }
     let head = Some(Head {
         pooling: draw.pooling,
         linear: linear(random, channels, 10),
     });
-    Model {
+    Model::new(ModelParts {
         encoder: Some(encoder),
         blocks,
         final_norm: (draw.placement == Placement::Pre).then(|| norm(random, draw)),
         head,
-    }
+    })
+    .unwrap()
 }
 
 /// Inputs of a random model: a slow tone in noise, or tokens.
@@ -376,12 +382,12 @@ fn streams_side_by_side_give_what_each_gives_alone() {
 
 #[test]
 fn a_silent_input_leaves_no_subnormal_states() {
-    // A lone layer hears exact zeros; nothing else in it keeps the states alive.
-    let mut model = model(&PLAIN, 8);
-    model.encoder = None;
-    (model.head, model.final_norm) = (None, None);
-    model.blocks.truncate(1);
-    (model.blocks[0].norm, model.blocks[0].output) = (None, None);
+    // The input of a lone layer is exactly zero; nothing else in it keeps the states alive.
+    let model = changed(&model(&PLAIN, 8), |parts| {
+        (parts.encoder, parts.head, parts.final_norm) = (None, None, None);
+        parts.blocks.truncate(1);
+        change_layer(parts, 0, |layer| (layer.norm, layer.output) = (None, None));
+    });
     let mut runner = Runner::new(&model).unwrap();
     runner.step(&[1.0; 16]).unwrap();
     for _ in 0..200_000 {
@@ -436,7 +442,7 @@ fn fewer_modes_take_fewer_bytes() {
     assert_eq!(full.0 - small.0, 3 * 64 * 28 * 16);
     assert_eq!(full.1 - small.1, 3 * 64 * 28 * 8);
     // One loud channel among sixteen groups costs its own group only.
-    let mut ragged = model(
+    let ragged = model(
         &Draw {
             channels: 64,
             modes: 4,
@@ -452,24 +458,33 @@ fn fewer_modes_take_fewer_bytes() {
         },
         10,
     );
-    for (block, from) in ragged.blocks.iter_mut().zip(&loud.blocks) {
-        block.systems[37] = from.systems[37].clone();
-    }
+    let ragged = changed(&ragged, |parts| {
+        for (index, from) in loud.blocks().iter().enumerate() {
+            change_layer(parts, index, |layer| {
+                layer.systems[37] = from.systems()[37].clone()
+            });
+        }
+    });
     let runner = Runner::new(&ragged).unwrap();
     assert_eq!(runner.state_bytes() - small.1, 3 * 16 * 28 * 8);
 }
 
 #[test]
 fn modes_of_residue_zero_cost_nothing() {
-    let mut padded = model(&PLAIN, 11);
-    let plain = Runner::new(&padded).unwrap();
-    for system in &mut padded.blocks[0].systems {
+    let plain = model(&PLAIN, 11);
+    let longer = |system: &DiagonalSystem| {
         let mut exponents = system.exponents().to_vec();
         let mut residues = system.residues().unwrap();
         exponents.push(Complex64::new(-1.0, 0.0));
         residues.push(Complex64::ZERO);
-        *system = DiagonalSystem::siso(system.time(), exponents, &residues, 0.3).unwrap();
-    }
+        DiagonalSystem::siso(system.time(), exponents, &residues, 0.3).unwrap()
+    };
+    let padded = changed(&plain, |parts| {
+        change_layer(parts, 0, |layer| {
+            layer.systems = layer.systems.iter().map(longer).collect();
+        });
+    });
+    let plain = Runner::new(&plain).unwrap();
     let padded = Runner::new(&padded).unwrap();
     assert_eq!(padded.image().as_bytes(), plain.image().as_bytes());
 }
@@ -493,20 +508,22 @@ fn a_shared_system_streams_as_its_recurrence() {
         let exponents = exponents(random, modes);
         let time = Time::Discrete { step: 1.0 };
         let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
-        let block = Block {
+        let block = Block::new(BlockParts {
             name: "shared".to_string(),
             systems: vec![system.clone()],
             backward: Vec::new(),
             backward_from: 1,
             output: None,
             norm: None,
-        };
-        let model = Model {
+        })
+        .unwrap();
+        let model = Model::new(ModelParts {
             encoder: None,
             blocks: vec![block],
             final_norm: None,
             head: None,
-        };
+        })
+        .unwrap();
         let mut runner = Runner::new(&model).unwrap();
         let mut double = Runner::double(&model).unwrap();
         let mut state = nalgebra::DVector::<Complex64>::zeros(modes);
@@ -565,16 +582,30 @@ fn smaller_entries_stay_close_and_take_fewer_bytes() {
 
 #[test]
 fn what_cannot_be_streamed_is_refused_with_the_reason() {
-    let mut two_ways = model(&PLAIN, 14);
-    two_ways.blocks[1].backward = two_ways.blocks[1].systems.clone();
+    let two_ways = changed(&model(&PLAIN, 14), |parts| {
+        change_layer(parts, 1, |layer| {
+            let without = |system: &DiagonalSystem| {
+                let residues = system.residues().unwrap();
+                let exponents = system.exponents().to_vec();
+                DiagonalSystem::siso(system.time(), exponents, &residues, 0.0).unwrap()
+            };
+            layer.backward = layer.systems.iter().map(without).collect();
+        });
+    });
     let error = Runner::new(&two_ways).unwrap_err();
     let layer = "layers.1".to_string();
     assert_eq!(error, StreamError::Bidirectional { layer });
 
-    let mut wide = model(&PLAIN, 14);
-    wide.blocks[2].systems.pop();
+    // Layers out of a network that is not known need not follow one another.
+    let narrow = changed(&model(&PLAIN, 14), |parts| {
+        (parts.encoder, parts.head, parts.final_norm) = (None, None, None);
+        change_layer(parts, 2, |layer| {
+            (layer.norm, layer.output) = (None, None);
+            layer.systems.pop();
+        });
+    });
     assert!(matches!(
-        Runner::new(&wide),
+        Runner::new(&narrow),
         Err(StreamError::Shape {
             found: 15,
             expected: 16,
@@ -582,8 +613,9 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
         })
     ));
 
-    let mut loud = model(&PLAIN, 14);
-    loud.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[3] = 1e300;
+    let loud = changed(&model(&PLAIN, 14), |parts| {
+        parts.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[3] = 1e300;
+    });
     assert!(matches!(
         Runner::new(&loud),
         Err(StreamError::NotFinite {

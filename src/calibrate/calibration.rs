@@ -60,9 +60,9 @@ impl Calibration {
         let model = network.model();
         let statistics = input_statistics(network, sequences)?;
         let importance = importance(network, sequences)?;
-        let parts = model.blocks.iter().zip(statistics).zip(importance);
+        let parts = model.blocks().iter().zip(statistics).zip(importance);
         let layers = parts.map(|((block, statistics), importance)| LayerCalibration {
-            name: block.name.clone(),
+            name: block.name().to_string(),
             statistics,
             importance,
         });
@@ -102,7 +102,7 @@ impl Calibration {
     /// # Errors
     /// [`CalibrateError::OtherModel`].
     pub fn check(&self, model: &Model) -> Result<(), CalibrateError> {
-        let shape = |layers: Vec<(String, usize)>| {
+        let shape = |layers: Vec<(&str, usize)>| {
             let layers = layers
                 .iter()
                 .map(|(name, channels)| format!("{name} ({channels})"));
@@ -111,8 +111,8 @@ impl Calibration {
         let own = self
             .layers
             .iter()
-            .map(|l| (l.name.clone(), l.statistics.channels()));
-        let other = model.blocks.iter().map(|b| (b.name.clone(), b.channels()));
+            .map(|l| (l.name.as_str(), l.statistics.channels()));
+        let other = model.blocks().iter().map(|b| (b.name(), b.channels()));
         let (found, expected) = (shape(own.collect()), shape(other.collect()));
         if found != expected {
             return Err(CalibrateError::OtherModel {
@@ -245,27 +245,26 @@ fn layer(
 /// layers or the gradients of the logits.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Hash(0xcbf2_9ce4_8422_2325);
-    match &model.encoder {
+    match model.encoder() {
         Some(Encoder::Linear(linear)) => hash.take_linear(linear),
         Some(Encoder::Embedding(table)) => hash.take(table.as_slice()),
         None => {}
     }
-    for block in &model.blocks {
-        let systems = block.systems.iter().chain(&block.backward);
-        systems.for_each(|s| hash.take_system(s));
-        if let Some(output) = &block.output {
+    for block in model.blocks() {
+        block.all_systems().for_each(|s| hash.take_system(s));
+        if let Some(output) = block.output() {
             hash.take(&[f64::from(u8::from(output.gated))]);
             hash.take_linear(&output.linear);
         }
-        if let Some((norm, placement)) = &block.norm {
+        if let Some((norm, placement)) = block.norm() {
             hash.take(&[f64::from(u8::from(*placement == Placement::Pre))]);
             hash.take_norm(norm);
         }
     }
-    if let Some(norm) = &model.final_norm {
+    if let Some(norm) = model.final_norm() {
         hash.take_norm(norm);
     }
-    if let Some(head) = &model.head {
+    if let Some(head) = model.head() {
         let pooling = match head.pooling {
             Some(Pooling::Mean) => 0.0,
             Some(Pooling::Last) => 1.0,

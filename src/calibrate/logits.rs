@@ -149,7 +149,7 @@ pub(super) fn fit_logits(
     data: &LogitData<'_>,
     start: &Model,
 ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
-    let pooled = start.head.as_ref().and_then(|head| head.pooling).is_some();
+    let pooled = start.head().and_then(|head| head.pooling).is_some();
     if !pooled || data.sequences.len() < SEQUENCES_MIN {
         return Ok(None);
     }
@@ -250,9 +250,9 @@ fn places<'a>(data: &LogitData<'a>, model: &Model, sequences: usize) -> (Vec<Pla
     let mut places = Vec::new();
     let mut first = 0;
     let samples = (data.calibration.length() * sequences) as f64;
-    for (layer, block) in model.blocks.iter().enumerate() {
+    for (layer, block) in model.blocks().iter().enumerate() {
         let importance = &data.calibration.layers()[layer].importance;
-        let channels = data.layers[layer].channels().iter().zip(&block.systems);
+        let channels = data.layers[layer].channels().iter().zip(block.systems());
         for (channel, ((full, system), importance)) in channels.zip(importance).enumerate() {
             let whole = system.order() >= full.system().order();
             if let Some(weight) = full.weight()
@@ -353,14 +353,19 @@ impl Problem {
             true => root.solve(&self.slopes.tr_mul(&self.residual)),
             false => self.slopes.tr_mul(&root.solve(&self.residual)),
         };
-        let mut moved = model.clone();
+        let blocks = model.blocks().iter();
+        let mut systems: Vec<_> = blocks.map(|block| block.systems().to_vec()).collect();
         for (place, factor) in places.iter().zip(&self.factors) {
             let mut own = step.rows(place.first, factor.nrows()).into_owned();
             factor.tr_solve_lower_triangular_mut(&mut own);
-            let system = &mut moved.blocks[place.layer].systems[place.channel];
+            let system = &mut systems[place.layer][place.channel];
             *system = with_moved_residues(system, own.as_slice()).ok()?;
         }
-        Some(moved)
+        let moved = model.blocks().iter().zip(systems);
+        let moved = moved.map(|(block, systems)| block.with_systems(systems, Vec::new()));
+        model
+            .with_blocks(moved.collect::<Result<_, _>>().ok()?)
+            .ok()
     }
 }
 
@@ -373,7 +378,7 @@ fn rows_of(
     combinations: &[Vec<f64>],
 ) -> Result<(DMatrix<f64>, DVector<f64>), CalibrateError> {
     let model = network.model();
-    let system = |place: &Place<'_>| &model.blocks[place.layer].systems[place.channel];
+    let system = |place: &Place<'_>| &model.blocks()[place.layer].systems()[place.channel];
     let last = places.last();
     let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
     let mut slopes = DMatrix::zeros(parameters, combinations.len());
@@ -400,7 +405,7 @@ fn rows_of(
 /// The Cholesky factor of a channel's price. Every weight costs a little by itself too, so that
 /// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
 fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
-    let system: &DiagonalSystem = &model.blocks[place.layer].systems[place.channel];
+    let system: &DiagonalSystem = &model.blocks()[place.layer].systems()[place.channel];
     let mut price = residue_gram(place.full.system(), system, place.weight);
     price *= place.importance;
     let last = price.nrows() - 1;

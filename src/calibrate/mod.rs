@@ -28,6 +28,7 @@ pub use steps::step_statistics;
 use crate::compress::CompressError;
 use crate::infer::InferError;
 use crate::measure::MeasureError;
+use crate::model::ModelError;
 use crate::progress::Cancelled;
 
 /// Why a model was not reduced for its input.
@@ -40,6 +41,9 @@ pub enum CalibrateError {
     /// A channel cannot be reduced.
     #[error(transparent)]
     Compress(CompressError),
+    /// Systems that do not fit their layer.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A file that cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

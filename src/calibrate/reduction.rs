@@ -131,7 +131,7 @@ impl<'a> CalibratedReduction<'a> {
             model,
             calibration,
             sequences,
-            layers: Vec::with_capacity(model.blocks.len()),
+            layers: Vec::with_capacity(model.blocks().len()),
             curves: [OnceLock::new(), OnceLock::new()],
             logits: Vec::new(),
             observer,
@@ -141,8 +141,8 @@ impl<'a> CalibratedReduction<'a> {
             [] => None,
             _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?.observed(&within)),
         };
-        observer.begin(Stage::Balancing, model.blocks.len());
-        for (block, layer) in model.blocks.iter().zip(calibration.layers()) {
+        observer.begin(Stage::Balancing, model.blocks().len());
+        for (block, layer) in model.blocks().iter().zip(calibration.layers()) {
             observer.check()?;
             let layer = match &network {
                 Some(network) if made.moments => made.balanced(network, made.layers.len())?,
@@ -165,7 +165,7 @@ impl<'a> CalibratedReduction<'a> {
         index: usize,
     ) -> Result<CalibratedLayer, CalibrateError> {
         let inputs = layer_inputs(network, self.sequences, index)?;
-        let layer = CalibratedLayer::new(&self.model.blocks[index], |h| match self.moments {
+        let layer = CalibratedLayer::new(&self.model.blocks()[index], |h| match self.moments {
             true => InputWeight::moments(&inputs[h]),
             false => InputWeight::of_sequences(&inputs[h]),
         })?;
@@ -232,10 +232,10 @@ impl<'a> CalibratedReduction<'a> {
         trial: &Trial,
     ) -> Result<Vec<LayerRecord>, CalibrateError> {
         let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
-        let blocks = self.model.blocks.iter().zip(&trial.model.blocks);
+        let blocks = self.model.blocks().iter().zip(trial.model.blocks());
         let parts = blocks.zip(layers).zip(&trial.orders);
         let records = parts.map(|(((full, reduced), layer), orders)| {
-            let made = orders.iter().zip(&reduced.systems);
+            let made = orders.iter().zip(reduced.systems());
             let made = made.map(|(&order, system)| CutSystem { order, system });
             let made: Vec<_> = made.collect();
             layer.record_of(full, &made, settings.refinement, kernel_length)
@@ -251,7 +251,7 @@ impl<'a> CalibratedReduction<'a> {
         });
         let states = records.iter().flat_map(|layer| &layer.channels);
         let states = states.map(|channel| channel.order);
-        let systems = self.model.blocks.iter().flat_map(|block| &block.systems);
+        let systems = self.model.blocks().iter().flat_map(|block| block.systems());
         let shared = settings.allocation != Allocation::Uniform;
         Choice {
             origin: self.calibration.origin().to_string(),
@@ -357,11 +357,13 @@ impl<'a> CalibratedReduction<'a> {
                 target,
             ),
         };
-        let mut model = self.model.clone();
-        let parts = model.blocks.iter_mut().zip(&self.layers).zip(&orders);
-        for ((block, layer), orders) in parts {
-            block.systems = layer.systems(block, orders, settings.refinement)?;
-        }
+        let parts = self.model.blocks().iter().zip(&self.layers).zip(&orders);
+        let blocks = parts.map(|((block, layer), orders)| {
+            let systems = layer.systems(block, orders, settings.refinement)?;
+            Ok(block.with_systems(systems, Vec::new())?)
+        });
+        let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
+        let model = self.model.with_blocks(blocks)?;
         Ok(Trial {
             change: self.logit_change(&model)?,
             model,
@@ -373,9 +375,9 @@ impl<'a> CalibratedReduction<'a> {
 
     /// The same order everywhere, as far as channels have it.
     fn uniform(&self, order: usize) -> Vec<Vec<usize>> {
-        let blocks = self.model.blocks.iter();
+        let blocks = self.model.blocks().iter();
         let orders = blocks.map(|block| {
-            let systems = block.systems.iter();
+            let systems = block.systems().iter();
             systems.map(|system| order.min(system.order())).collect()
         });
         orders.collect()
@@ -386,7 +388,7 @@ impl<'a> CalibratedReduction<'a> {
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
             self.observer.begin(Stage::ErrorCurves, self.layers.len());
-            let layers = self.layers.iter().zip(&self.model.blocks);
+            let layers = self.layers.iter().zip(self.model.blocks());
             let curves = layers.map(|(layer, block)| {
                 self.observer.step()?;
                 Ok(layer.curves(block, refinement)?)
@@ -418,7 +420,7 @@ impl<'a> CalibratedReduction<'a> {
     /// [`CalibrateError::Compress`] when a kernel cannot be formed.
     pub fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
         let (mut error, mut norm) = (0.0, 0.0);
-        for (layer, block) in self.layers.iter().zip(&model.blocks) {
+        for (layer, block) in self.layers.iter().zip(model.blocks()) {
             let (e, n) = layer.errors_of(block)?;
             error += e;
             norm += n;
@@ -461,10 +463,11 @@ impl<'a> CalibratedReduction<'a> {
         let mut layers = Vec::with_capacity(self.layers.len());
         for (index, orders) in trial.orders.iter().enumerate() {
             self.observer.step()?;
-            let full = &self.model.blocks[index];
+            let full = &self.model.blocks()[index];
             let network = Network::new(&model, self.calibration.length(), InferPath::Fft)?;
             let layer = self.balanced(&network.observed(&Within(self.observer)), index)?;
-            model.blocks[index].systems = layer.systems(full, orders, settings.refinement)?;
+            let systems = layer.systems(full, orders, settings.refinement)?;
+            model = model.with_block(index, full.with_systems(systems, Vec::new())?)?;
             layers.push(layer);
         }
         let change = self.logit_change(&model)?;
@@ -479,8 +482,8 @@ impl<'a> CalibratedReduction<'a> {
 
 /// Calibration takes causal layers of channels with one input and one output each.
 fn check_layers(model: &Model) -> Result<(), CalibrateError> {
-    let refused = model.blocks.iter().find_map(|block| {
-        let what = match (block.backward.is_empty(), block.is_siso()) {
+    let refused = model.blocks().iter().find_map(|block| {
+        let what = match (block.backward().is_empty(), block.is_siso()) {
             (false, _) => "runs in both directions; calibration takes causal layers only",
             (_, false) => {
                 "has one system for several channels; calibration takes channels with one input \
@@ -488,7 +491,7 @@ fn check_layers(model: &Model) -> Result<(), CalibrateError> {
             }
             _ => return None,
         };
-        Some(format!("layer `{}` {what}", block.name))
+        Some(format!("layer `{}` {what}", block.name()))
     });
     refused.map_or(Ok(()), |what| Err(CalibrateError::Weight(what)))
 }
@@ -507,7 +510,7 @@ fn by_moments(
     sequences: &[Sequence<'_>],
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let channels: usize = model.blocks.iter().map(|block| block.channels()).sum();
+    let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
     let bytes = channels.saturating_mul(length).saturating_mul(8 * length);
     let fits = bytes <= MOMENTS_MAX;
     match choice {

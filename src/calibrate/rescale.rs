@@ -75,7 +75,7 @@ pub fn rescale(
     let wanted = match rescaling.target {
         Rescale::None => return Ok((scaled, Vec::new())),
         Rescale::Match => rescaling.measures_like(model)?,
-        Rescale::Unit => vec![1.0; model.blocks.len()],
+        Rescale::Unit => vec![1.0; model.blocks().len()],
     };
     rescaling.observer.begin(Stage::Rescaling, wanted.len());
     let mut records = Vec::new();
@@ -86,13 +86,13 @@ pub fn rescale(
             true => (wanted / before).sqrt(),
             false => 1.0,
         };
-        let block = &mut scaled.blocks[layer];
+        let block = &model.blocks()[layer];
         // Multiplying by exactly 1 would still cost the bits of a product of roots.
         if factor != 1.0 {
-            multiply(block, factor)?;
+            scaled = scaled.with_block(layer, multiplied(block, factor)?)?;
         }
         records.push(Rescaled {
-            name: block.name.clone(),
+            name: block.name().to_string(),
             before,
             after: before * factor * factor,
             factor,
@@ -105,7 +105,7 @@ impl Rescaling<'_> {
     /// τ of every layer of the network before its reduction.
     fn measures_like(&self, model: &Model) -> Result<Vec<f64>, CalibrateError> {
         let shape = |model: &Model| {
-            let channels = model.blocks.iter().map(Block::channels);
+            let channels = model.blocks().iter().map(Block::channels);
             format!("layers of {:?} channels", channels.collect::<Vec<_>>())
         };
         let like = self.like.filter(|like| shape(like) == shape(model));
@@ -115,7 +115,7 @@ impl Rescaling<'_> {
                 expected: shape(model),
             });
         };
-        let layers = 0..like.blocks.len();
+        let layers = 0..like.blocks().len();
         layers.map(|layer| self.measure(like, layer)).collect()
     }
 
@@ -126,23 +126,24 @@ impl Rescaling<'_> {
         let inputs: Vec<DMatrix<f64>> = layer_inputs(&network, self.sequences, layer)?;
         let fault = |source| CalibrateError::Measure { layer, source };
         let statistics = StepStatistics::of(&inputs).map_err(fault)?;
-        let measure = layer_measure(&model.blocks[layer].systems, &statistics).map_err(fault)?;
+        let measure = layer_measure(model.blocks()[layer].systems(), &statistics).map_err(fault)?;
         Ok(measure.tau)
     }
 }
 
 /// C and D of every channel, in both directions.
-fn multiply(block: &mut Block, factor: f64) -> Result<(), CalibrateError> {
-    let systems = block.systems.iter_mut().chain(&mut block.backward);
-    for system in systems {
-        let scaled = DiagonalSystem::new(
+fn multiplied(block: &Block, factor: f64) -> Result<Block, CalibrateError> {
+    let scaled = |system: &DiagonalSystem| {
+        DiagonalSystem::new(
             system.time(),
             system.exponents().to_vec(),
             system.input().clone(),
             system.output() * num_complex::Complex64::from(factor),
             system.feedthrough() * factor,
-        );
-        *system = scaled.map_err(InferError::System)?;
-    }
-    Ok(())
+        )
+    };
+    let all = |systems: &[DiagonalSystem]| systems.iter().map(scaled).collect::<Result<_, _>>();
+    let forward = all(block.systems()).map_err(InferError::System)?;
+    let backward = all(block.backward()).map_err(InferError::System)?;
+    Ok(block.with_systems(forward, backward)?)
 }

@@ -95,7 +95,7 @@ impl Settings {
     /// # Errors
     /// [`CalibrateError::Setting`] for numbers out of range.
     pub(super) fn budget(&self, model: &Model) -> Result<usize, CalibrateError> {
-        let systems = model.blocks.iter().flat_map(|block| &block.systems);
+        let systems = model.blocks().iter().flat_map(|block| block.systems());
         let orders: Vec<usize> = systems.map(|system| system.order()).collect();
         let most = orders.iter().copied().max().unwrap_or(0);
         let all: usize = orders.iter().sum();

@@ -29,7 +29,7 @@ pub(super) fn gathered<T: Gather>(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
 ) -> Result<Vec<T>, InferError> {
-    let blocks = &network.model().blocks;
+    let blocks = network.model().blocks();
     let empty = || -> Vec<T> {
         let sums = blocks.iter();
         sums.map(|block| T::zeros(network.length(), block.channels()))

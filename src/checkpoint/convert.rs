@@ -7,12 +7,13 @@ use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::{DiagonalSystem, side_by_side};
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
+use crate::checkpoint::encode::raw_tensor;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Version};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tree::{Structure, Tree};
-use crate::checkpoint::{Checkpoint, CheckpointError, Encoding, raw_tensor};
+use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
 
 /// A family to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -127,10 +128,10 @@ impl Checkpoint {
         }
         let mut tensors = around(archive, structure)?;
         let nothing = Archive::in_memory("", BTreeMap::new());
-        for (index, block) in self.model.blocks.iter().enumerate() {
+        for (index, block) in self.model.blocks().iter().enumerate() {
             let layer = new_layer(structure, index, family);
             let dynamics = match family {
-                Family::S5 | Family::Lru => merged(Dynamics::of(block), &block.name)?,
+                Family::S5 | Family::Lru => merged(Dynamics::of(block), block.name())?,
                 _ => Dynamics::of(block),
             };
             let layout = layer.layout(declared);
@@ -152,6 +153,7 @@ impl Checkpoint {
         let encoding = Arc::new(Encoding {
             archive,
             structure,
+            stored: model.blocks().to_vec(),
             carried,
             notes: self.encoding.notes.clone(),
         });

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use hankelite_archive::ArchiveError;
 use hankelite_control::SystemError;
+
+use crate::model::ModelError;
 use num_complex::Complex64;
 
 /// Why a file was not read or not written.
@@ -216,6 +218,9 @@ pub enum Fault {
         /// The longest that is taken.
         most: usize,
     },
+    /// Tensors that do not make a model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A file that was written cannot be read again, and was not kept.
     #[error("what was to be written cannot be read back: {source}")]
     NotReadable {

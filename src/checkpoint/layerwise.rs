@@ -3,71 +3,43 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use hankelite_archive::{Archive, Container, RawTensor, Replaced, Spill};
 use hankelite_control::DiagonalSystem;
 
 use crate::checkpoint::declared::Metadata;
+use crate::checkpoint::encode::{not_readable, require_equal};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::{
-    CheckpointError, Declared, Encoding, encode_layer, not_readable, read_parts, require_equal,
-};
-use crate::model::{Block, Model};
+use crate::checkpoint::{Checkpoint, CheckpointError, Declared, Encoding, read_parts};
+use crate::model::Block;
 
 /// A checkpoint that was read once from end to end and of which no layer is in memory.
-pub struct Layerwise {
-    outline: Model,
-    encoding: Arc<Encoding>,
-}
+pub struct Layerwise(Checkpoint);
 
 /// Opens a checkpoint for work on one layer at a time. Every tensor is read and checked once, as
 /// by [`crate::checkpoint::read`], and let go.
 ///
 /// # Errors
 /// As [`crate::checkpoint::read`].
-pub fn read_layerwise(path: &Path, declared: &Declared) -> Result<Layerwise, CheckpointError> {
-    let checkpoint = read_parts(path, declared, Parts::Outline)?;
-    Ok(Layerwise {
-        outline: checkpoint.model,
-        encoding: checkpoint.encoding,
-    })
+pub fn read_layerwise(
+    path: impl AsRef<Path>,
+    declared: &Declared,
+) -> Result<Layerwise, CheckpointError> {
+    Ok(Layerwise(read_parts(
+        path.as_ref(),
+        declared,
+        Parts::Outline,
+    )?))
 }
 
 impl Layerwise {
-    /// The layers without what they hold: of each, one channel of the largest order is whole and
-    /// the others have no modes.
-    pub fn outline(&self) -> &Model {
-        &self.outline
-    }
-
-    /// The family of the layers, as `Checkpoint::family`.
-    pub fn family(&self) -> &'static str {
-        let first = self.encoding.structure.layers.first();
-        first.map_or("", |layout| layout.family())
-    }
-
-    /// What was declared, or assumed in its place.
-    pub fn declared(&self) -> Declared {
-        self.encoding.structure.settled
-    }
-
-    /// What was assumed because neither the file nor a person said it.
-    pub fn assumptions(&self) -> &[String] {
-        &self.encoding.structure.assumptions
-    }
-
-    /// What the file held besides the model.
-    pub fn notes(&self) -> &[String] {
-        &self.encoding.notes
-    }
-
-    /// Real numbers in all tensors of the file.
-    pub fn parameters(&self) -> usize {
-        parameters(&self.encoding.archive)
+    /// The checkpoint without what its layers hold: of each, one channel of the largest order is
+    /// whole and the others have no modes.
+    pub fn outline(&self) -> &Checkpoint {
+        &self.0
     }
 
     /// Reads one layer, with its systems and nothing else.
@@ -78,16 +50,14 @@ impl Layerwise {
     /// # Panics
     /// If there is no layer of that index.
     pub fn layer(&self, index: usize) -> Result<Block, CheckpointError> {
-        let dynamics = self.decode(index, &self.encoding.archive);
-        let dynamics = dynamics.map_err(|fault| fault.at(self.encoding.archive.path()))?;
-        let mut block = self.outline.blocks[index].clone();
-        block.systems = dynamics.systems;
-        block.backward = dynamics.backward;
-        Ok(block)
+        let dynamics = self.decode(index, &self.0.encoding.archive);
+        let dynamics = dynamics.map_err(|fault| fault.at(self.0.encoding.archive.path()))?;
+        let block = self.0.model.blocks()[index].with_systems(dynamics.systems, dynamics.backward);
+        block.map_err(|error| Fault::Model(error).at(self.0.encoding.archive.path()))
     }
 
     fn decode(&self, index: usize, archive: &Archive) -> Result<Dynamics, Fault> {
-        let structure = &self.encoding.structure;
+        let structure = &self.0.encoding.structure;
         structure.layers[index].decode(&Tensors::new(archive, &structure.prefix))
     }
 
@@ -115,8 +85,8 @@ pub struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
-    /// Encodes a layer. Gives its systems back as rounded to the number format of the file, those
-    /// backwards in time after the others.
+    /// Encodes a layer that was `stored` so in the file. Gives its systems back as rounded to the
+    /// number format of the file, those backwards in time after the others.
     ///
     /// # Errors
     /// As [`crate::checkpoint::write()`].
@@ -126,10 +96,11 @@ impl Rewrite<'_> {
     pub fn set(
         &mut self,
         index: usize,
+        stored: &Block,
         block: &Block,
     ) -> Result<Vec<DiagonalSystem>, CheckpointError> {
-        let archive = &self.source.encoding.archive;
-        let encoded = self.encode(index, block);
+        let archive = &self.source.0.encoding.archive;
+        let encoded = self.encode(index, stored, block);
         let (systems, changed) = encoded.map_err(|fault| fault.at(archive.path()))?;
         for (name, tensor) in changed {
             self.spill.add(name, tensor)?;
@@ -137,22 +108,13 @@ impl Rewrite<'_> {
         Ok(systems)
     }
 
-    fn encode(&self, index: usize, block: &Block) -> Result<Encoded, Fault> {
-        let Encoding {
-            archive, structure, ..
-        } = self.source.encoding.as_ref();
-        let tensors = Tensors::new(archive, &structure.prefix);
-        let mut changed = BTreeMap::new();
-        encode_layer(
-            (block, structure.layers[index].as_ref()),
-            &tensors,
-            archive,
-            &mut changed,
-        )?;
-        let archive = archive.with(Replaced::Memory(changed))?;
+    fn encode(&self, index: usize, stored: &Block, block: &Block) -> Result<Encoded, Fault> {
+        let encoding = self.source.0.encoding.as_ref();
+        let changed = encoding.changed_layer(index, stored, block)?;
+        let archive = encoding.archive.with(Replaced::Memory(changed))?;
         let dynamics = self.source.decode(index, &archive)?;
         let systems = [dynamics.systems, dynamics.backward].concat();
-        let expected = block.systems.len() + block.backward.len();
+        let expected = block.systems().len() + block.backward().len();
         require_equal("channels", systems.len(), expected)?;
         match archive.into_replaced() {
             Replaced::Memory(changed) => Ok((systems, changed)),
@@ -162,7 +124,7 @@ impl Rewrite<'_> {
 
     /// Real numbers in all tensors, as they would be written.
     pub fn parameters(&self) -> usize {
-        let archive = &self.source.encoding.archive;
+        let archive = &self.source.0.encoding.archive;
         let changed: usize = self.spill.tensors().map(|(.., shape)| size(shape)).sum();
         let names = archive.names().filter(|name| !self.spill.contains(name));
         changed
@@ -183,7 +145,7 @@ impl Rewrite<'_> {
     pub fn write(self, path: &Path) -> Result<(), CheckpointError> {
         let Encoding {
             archive, structure, ..
-        } = self.source.encoding.as_ref();
+        } = self.source.0.encoding.as_ref();
         let container = Container::of_path(path).unwrap_or(archive.container());
         let metadata = Metadata::render(structure.settled, structure.own());
         let changed = archive.with(Replaced::Spilled(self.spill))?;
@@ -203,11 +165,6 @@ impl Rewrite<'_> {
 
 /// The systems of a layer as rounded, and its changed tensors.
 type Encoded = (Vec<DiagonalSystem>, BTreeMap<String, RawTensor>);
-
-fn parameters(archive: &Archive) -> usize {
-    let shapes = archive.names().filter_map(|name| archive.shape(name));
-    shapes.map(size).sum()
-}
 
 fn size(shape: &[usize]) -> usize {
     shape.iter().product()

@@ -10,6 +10,7 @@
 
 mod convert;
 mod declared;
+mod encode;
 mod error;
 mod layerwise;
 mod layout;
@@ -26,13 +27,13 @@ use std::sync::Arc;
 pub use convert::Family;
 use declared::Metadata;
 pub use declared::{Declared, Discretisation, DssVersion};
+use encode::require_finite;
+pub use encode::{EncodedCheckpoint, Written, write};
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Container, Dtype, RawTensor};
-use hankelite_control::DiagonalSystem;
+use hankelite_archive::{Archive, Dtype, RawTensor};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
-use layout::{Dynamics, Encoded, Layout, Role};
-use num_complex::Complex64;
+use layout::{Dynamics, Encoded};
 use parts::Parts;
 use tensors::Tensors;
 use tree::Structure;
@@ -51,6 +52,8 @@ pub struct Checkpoint {
 struct Encoding {
     archive: Archive,
     structure: Structure,
+    /// The layers as the file holds them; of an outline, what was kept of them.
+    stored: Vec<Block>,
     /// Tensors around the layers that are not understood.
     carried: usize,
     /// What a person should know about the file.
@@ -65,8 +68,8 @@ struct Encoding {
 ///
 /// # Errors
 /// [`CheckpointError`] with file, tensor, what was found and what was expected.
-pub fn read(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
-    read_parts(path, declared, Parts::Whole)
+pub fn read(path: impl AsRef<Path>, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
+    read_parts(path.as_ref(), declared, Parts::Whole)
 }
 
 /// As [`read`], for layers in a layout of one's own. Without this function a description
@@ -75,10 +78,11 @@ pub fn read(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointEr
 /// # Errors
 /// As [`read`].
 pub fn read_own(
-    path: &Path,
+    path: impl AsRef<Path>,
     layout: &OwnLayout,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
+    let path = path.as_ref();
     let archive = Archive::open(path)?;
     let read = read_archive(archive, Some(layout), declared, Parts::Whole);
     read.map_err(|fault| fault.at(path))
@@ -90,8 +94,11 @@ pub fn read_own(
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_dynamics(path: &Path, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
-    read_parts(path, declared, Parts::Dynamics)
+pub fn read_dynamics(
+    path: impl AsRef<Path>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    read_parts(path.as_ref(), declared, Parts::Dynamics)
 }
 
 fn read_parts(
@@ -139,6 +146,7 @@ fn read_archive(
     let encoding = Arc::new(Encoding {
         archive,
         structure,
+        stored: model.blocks().to_vec(),
         carried,
         notes,
     });
@@ -149,40 +157,6 @@ fn read_archive(
     }
 }
 
-/// Writes a checkpoint in the layout it came from, whole or not at all.
-///
-/// The finished file is read once before it takes its place.
-///
-/// Tensors whose part of the model did not change are copied bit for bit; the others keep their
-/// name and dtype, and those around the systems their shape. The container follows the ending of `path`, else that of the source. What was
-/// declared or assumed goes into the metadata, so that the next command needs no flag.
-///
-/// # Errors
-/// [`Fault::NotRepresentable`] where the layout cannot hold a pole; [`ArchiveError`] when the
-/// file cannot be written. Nothing is left behind in either case.
-pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, CheckpointError> {
-    let encoding = &checkpoint.encoding;
-    let structure = &encoding.structure;
-    let changed = checkpoint.changed_tensors()?;
-    let container = Container::of_path(path).unwrap_or(encoding.archive.container());
-    let metadata = Metadata::render(structure.settled, structure.own());
-    let mut layers = Vec::new();
-    // The systems are what encoding can spoil; all other numbers are only rounded.
-    let accept = |written: &Path| {
-        let archive = Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
-        let tensors = Tensors::new(&archive, &structure.prefix);
-        for layout in &structure.layers {
-            let dynamics = layout.decode(&tensors);
-            let dynamics = dynamics.map_err(|fault| not_readable(fault.at(written), path))?;
-            layers.push([dynamics.systems, dynamics.backward].concat());
-        }
-        Ok::<(), CheckpointError>(())
-    };
-    let archive = &encoding.archive;
-    archive.write_accepted(path, container, (&changed, &metadata), accept)?;
-    Ok(Written { layers })
-}
-
 fn carried_note(carried: usize, why: Option<&str>) -> String {
     let tensors = if carried == 1 { "tensor" } else { "tensors" };
     format!(
@@ -190,19 +164,6 @@ fn carried_note(carried: usize, why: Option<&str>) -> String {
          model can be inspected, reduced and written, not run{}",
         why.map(|why| format!(": {why}")).unwrap_or_default()
     )
-}
-
-fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {
-    let source = Box::new(source);
-    Fault::NotReadable { source }.at(path)
-}
-
-/// What a written file holds, read back from it.
-#[derive(Debug, Clone)]
-pub struct Written {
-    /// The systems of every layer and channel, as rounded to the file's number format, those
-    /// backwards in time after the others.
-    pub layers: Vec<Vec<DiagonalSystem>>,
 }
 
 impl Checkpoint {
@@ -264,21 +225,6 @@ impl Checkpoint {
         &self.encoding.notes
     }
 
-    /// Real numbers in all tensors of the model, as it would be written.
-    ///
-    /// # Errors
-    /// As [`write()`], where the model cannot be encoded.
-    pub fn parameters(&self) -> Result<usize, CheckpointError> {
-        let archive = &self.encoding.archive;
-        let changed = self.changed_tensors()?;
-        let sizes = archive.names().map(|name| {
-            let changed = changed.get(name).map(|tensor| tensor.shape.as_slice());
-            let shape = changed.or(archive.shape(name)).unwrap_or(&[]);
-            shape.iter().product::<usize>()
-        });
-        Ok(sizes.sum())
-    }
-
     /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and
     /// output map.
     pub fn layer_parameters(&self, layer: usize) -> usize {
@@ -290,55 +236,6 @@ impl Checkpoint {
         let shapes = names.filter_map(|name| archive.shape(name));
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
-
-    /// The tensors that differ from those of the file.
-    fn changed_tensors(&self) -> Result<BTreeMap<String, RawTensor>, CheckpointError> {
-        let path = self.encoding.archive.path();
-        self.encode().map_err(|fault| fault.at(path))
-    }
-
-    fn encode(&self) -> Result<BTreeMap<String, RawTensor>, Fault> {
-        let Encoding {
-            archive, structure, ..
-        } = self.encoding.as_ref();
-        require_equal("blocks", self.model.blocks.len(), structure.layers.len())?;
-        let tensors = Tensors::new(archive, &structure.prefix);
-        let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
-        for (block, layout) in self.model.blocks.iter().zip(&structure.layers) {
-            encode_layer((block, layout.as_ref()), &tensors, archive, &mut changed)?;
-        }
-        Ok(changed)
-    }
-}
-
-/// The tensors of one layer that differ from those of the file.
-fn encode_layer(
-    (block, layout): (&Block, &dyn Layout),
-    tensors: &Tensors<'_>,
-    archive: &Archive,
-    changed: &mut BTreeMap<String, RawTensor>,
-) -> Result<(), Fault> {
-    let stored = layout.decode(tensors)?;
-    require_equal("channels", block.systems.len(), stored.systems.len())?;
-    let backward = "systems that run backwards in time";
-    require_equal(backward, block.backward.len(), stored.backward.len())?;
-    let dynamics = Dynamics::of(block);
-    let roles = changed_roles(&dynamics, &stored);
-    if roles.is_empty() {
-        return Ok(());
-    }
-    for encoded in layout.encode(&dynamics, tensors)? {
-        if !roles.contains(&encoded.role) {
-            continue;
-        }
-        let name = tensors.full(&encoded.name);
-        let dtype = archive.dtype(&name).unwrap_or(Dtype::F32);
-        let stored_shape = archive.shape(&name).unwrap_or(&[]).to_vec();
-        let shape = encoded.shape.unwrap_or(stored_shape);
-        let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
-        changed.insert(name, tensor);
-    }
-    Ok(())
 }
 
 /// What messages call a model that is in no file yet.
@@ -352,8 +249,8 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     let structure = Structure::new(model, softmax)?;
     let mut encoded = structure.encode(model);
     let nothing = Archive::in_memory(NEW, BTreeMap::new());
-    for (block, layout) in model.blocks.iter().zip(&structure.layers) {
-        let dynamics = Dynamics::causal(block.systems.clone());
+    for (block, layout) in model.blocks().iter().zip(&structure.layers) {
+        let dynamics = Dynamics::causal(block.systems().to_vec());
         encoded.extend(layout.encode(&dynamics, &Tensors::new(&nothing, ""))?);
     }
     let mut tensors = BTreeMap::new();
@@ -371,108 +268,9 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     let encoding = Arc::new(Encoding {
         archive,
         structure,
+        stored: model.blocks().to_vec(),
         carried: 0,
         notes: Vec::new(),
     });
     Ok(Checkpoint { model, encoding })
-}
-
-/// The tensors around the systems that differ from those of the file, in its shapes and dtypes.
-fn changed_weights(
-    encoded: Vec<Encoded>,
-    archive: &Archive,
-    tensors: &Tensors<'_>,
-) -> Result<BTreeMap<String, RawTensor>, Fault> {
-    let mut changed = BTreeMap::new();
-    for Encoded {
-        name, shape, data, ..
-    } in encoded
-    {
-        let found = shape.unwrap_or_default();
-        let expected = format!("{found:?}, as in the model");
-        let stored = tensors.values(&name, &expected)?;
-        if stored.data == data {
-            continue;
-        }
-        if stored.data.len() != data.len() {
-            return Err(tensors.wrong_shape(&name, stored.shape, &expected));
-        }
-        let full = tensors.full(&name);
-        let dtype = archive.dtype(&full).unwrap_or(Dtype::F32);
-        let tensor = RawTensor::from_f64(dtype, stored.shape, &data);
-        require_finite(&full, &tensor, &data)?;
-        changed.insert(full, tensor);
-    }
-    Ok(changed)
-}
-
-/// The tensor of a file: pairs on the last axis become complex numbers where it holds those.
-fn raw_tensor(
-    name: &str,
-    dtype: Dtype,
-    mut shape: Vec<usize>,
-    values: &[f64],
-) -> Result<RawTensor, Fault> {
-    if dtype != Dtype::C64 {
-        let tensor = RawTensor::from_f64(dtype, shape, values);
-        require_finite(name, &tensor, values)?;
-        return Ok(tensor);
-    }
-    shape.pop();
-    let pairs = values.chunks_exact(2);
-    let pairs: Vec<_> = pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect();
-    let tensor = RawTensor::from_c64(shape, &pairs);
-    let rounded = tensor.to_c64(name)?;
-    match rounded.iter().position(|value| !value.is_finite()) {
-        None => Ok(tensor),
-        Some(index) => Err(Fault::Overflow {
-            tensor: name.to_string(),
-            value: values[2 * index],
-            dtype,
-        }),
-    }
-}
-
-/// Rounding to the file's number format must not overflow.
-fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
-    let rounded = tensor.to_f64(name)?;
-    match rounded.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(index) => Err(Fault::Overflow {
-            tensor: name.to_string(),
-            value: values[index],
-            dtype: tensor.dtype,
-        }),
-    }
-}
-
-fn require_equal(what: &'static str, found: usize, expected: usize) -> Result<(), Fault> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(Fault::OtherModel {
-        what,
-        found,
-        expected,
-    })
-}
-
-/// Which parts of a layer's systems are not those of the file.
-fn changed_roles(new: &Dynamics, stored: &Dynamics) -> Vec<Role> {
-    let pairs = || new.all().zip(stored.all());
-    let modes = |a: &DiagonalSystem, b: &DiagonalSystem| {
-        a.exponents() == b.exponents() && a.input() == b.input() && a.output() == b.output()
-    };
-    let mut roles = Vec::new();
-    if pairs().any(|(new, old)| !modes(new, old)) {
-        roles.push(Role::Mode);
-    }
-    if pairs().any(|(new, old)| new.time() != old.time()) {
-        // Poles are stored per step: a new step changes what every mode tensor holds.
-        roles.extend([Role::Mode, Role::Step]);
-    }
-    if pairs().any(|(new, old)| new.feedthrough() != old.feedthrough()) {
-        roles.push(Role::Feedthrough);
-    }
-    roles
 }

@@ -20,7 +20,7 @@ pub(super) enum Parts {
 impl Parts {
     /// What a model holds.
     pub(super) fn of(model: &Model) -> Self {
-        match model.head {
+        match model.head() {
             Some(_) => Parts::Whole,
             None => Parts::Dynamics,
         }

@@ -16,7 +16,7 @@ use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::{Settings, Settling};
 use crate::checkpoint::tensors::Tensors;
-use crate::model::{Block, Head, Model, Placement, Pooling};
+use crate::model::{Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;
@@ -330,7 +330,7 @@ impl Structure {
     /// The output map and normalisation of a layer.
     fn decode_around(
         &self,
-        block: &mut Block,
+        block: &mut BlockParts,
         tensors: &Tensors<'_>,
         index: usize,
         keep: bool,
@@ -366,7 +366,7 @@ impl Structure {
                 source,
             })?;
             notes.extend(dynamics.note);
-            let mut block = Block {
+            let mut block = BlockParts {
                 name: self.block_name(index),
                 systems: dynamics.systems,
                 backward: dynamics.backward,
@@ -377,9 +377,9 @@ impl Structure {
             if self.tree != Tree::Layers {
                 self.decode_around(&mut block, tensors, index, keep)?;
             }
-            blocks.push(block);
+            blocks.push(Block::new(block)?);
         }
-        let mut model = Model {
+        let mut model = ModelParts {
             encoder: None,
             blocks,
             final_norm: None,
@@ -388,13 +388,13 @@ impl Structure {
         if self.tree.is_whole() {
             self.decode_ends(&mut model, tensors, keep)?;
         }
-        Ok((model, notes))
+        Ok((Model::new(model)?, notes))
     }
 
     /// Encoder, last normalisation and head.
     fn decode_ends(
         &self,
-        model: &mut Model,
+        model: &mut ModelParts,
         tensors: &Tensors<'_>,
         keep: bool,
     ) -> Result<(), Fault> {
@@ -426,32 +426,36 @@ impl Structure {
     /// The tree of a new classifier as `example.py` names it: S4D layers, or DSS-softmax layers
     /// for a length.
     pub(super) fn new(model: &Model, softmax: Option<usize>) -> Result<Self, Fault> {
-        if model.blocks.iter().any(|block| !block.backward.is_empty()) {
+        if model
+            .blocks()
+            .iter()
+            .any(|block| !block.backward().is_empty())
+        {
             return Err(Fault::Bidirectional);
         }
-        if model.final_norm.is_some() {
+        if model.final_norm().is_some() {
             return Err(Fault::FinalNorm);
         }
-        let placed = |block: &Block| block.norm.as_ref().map(|(_, placement)| *placement);
-        let norm = model.blocks.first().and_then(placed);
+        let placed = |block: &Block| block.norm().map(|(_, placement)| *placement);
+        let norm = model.blocks().first().and_then(placed);
         let whole = [
-            ("encoder", model.encoder.is_some()),
-            ("head", model.head.is_some()),
-            ("layer", !model.blocks.is_empty()),
+            ("encoder", model.encoder().is_some()),
+            ("head", model.head().is_some()),
+            ("layer", !model.blocks().is_empty()),
             (
                 "output map of a layer",
-                model.blocks.iter().all(|block| block.output.is_some()),
+                model.blocks().iter().all(|block| block.output().is_some()),
             ),
             (
                 "normalisation, at one place in all layers",
-                norm.is_some() && model.blocks.iter().all(|block| placed(block) == norm),
+                norm.is_some() && model.blocks().iter().all(|block| placed(block) == norm),
             ),
         ];
         if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
             return Err(Fault::Incomplete { missing });
         }
-        let pooling = model.head.as_ref().and_then(|head| head.pooling);
-        let indices = || 0..model.blocks.len();
+        let pooling = model.head().and_then(|head| head.pooling);
+        let indices = || 0..model.blocks().len();
         Ok(Self {
             tree: Tree::Classifier,
             prefix: String::new(),
@@ -477,22 +481,22 @@ impl Structure {
     /// model read by [`Parts::Dynamics`] left out is not among them.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
         let mut out = Vec::new();
-        if let Some(encoder) = &model.encoder {
+        if let Some(encoder) = model.encoder() {
             weights::encode_encoder(self.tree.encoder(), encoder, &mut out);
         }
-        for (index, block) in model.blocks.iter().enumerate() {
-            if let Some(output) = &block.output {
+        for (index, block) in model.blocks().iter().enumerate() {
+            if let Some(output) = block.output() {
                 let place = self.tree.layer(index);
                 weights::encode_output(&place, output, self.columns, &mut out);
             }
-            if let Some((norm, _)) = &block.norm {
+            if let Some((norm, _)) = block.norm() {
                 weights::encode_norm(&self.tree.norm(index), norm, &mut out);
             }
         }
-        if let Some(norm) = &model.final_norm {
+        if let Some(norm) = model.final_norm() {
             weights::encode_norm(FINAL_NORM, norm, &mut out);
         }
-        if let Some(head) = &model.head {
+        if let Some(head) = model.head() {
             weights::encode_linear(self.tree.decoder(), &head.linear, &mut out);
         }
         out

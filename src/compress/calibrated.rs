@@ -250,7 +250,7 @@ impl CalibratedLayer {
         block: &Block,
         weight: impl Fn(usize) -> Option<InputWeight> + Sync,
     ) -> Result<Self, CompressError> {
-        let systems = block.systems.par_iter().enumerate();
+        let systems = block.systems().par_iter().enumerate();
         let channels = systems.map(|(index, system)| {
             CalibratedChannel::new(system, weight(index))
                 .map_err(|e| CompressError::channel(block, index, e))
@@ -270,7 +270,7 @@ impl CalibratedLayer {
     /// # Errors
     /// [`CompressError::Channel`].
     pub fn errors_of(&self, block: &Block) -> Result<(f64, f64), CompressError> {
-        let channels = self.channels.par_iter().zip(&block.systems).enumerate();
+        let channels = self.channels.par_iter().zip(block.systems()).enumerate();
         let errors = channels.map(|(index, (channel, system))| {
             let error = channel.error_of(system);
             error.map_err(|error| CompressError::channel(block, index, error))
@@ -337,7 +337,11 @@ impl CalibratedLayer {
             record.map_err(|error| CompressError::channel(block, index, error))
         });
         let records = records.collect::<Result<_, _>>()?;
-        Ok(LayerRecord::new(block.name.clone(), block.order(), records))
+        Ok(LayerRecord::new(
+            block.name().to_string(),
+            block.order(),
+            records,
+        ))
     }
 
     /// Cuts channel h to `orders[h]` stored states. The block must be the one that the layer was
@@ -357,7 +361,7 @@ impl CalibratedLayer {
         let made = made.map(|(&order, system)| CutSystem { order, system });
         let made: Vec<_> = made.collect();
         let record = self.record_of(block, &made, refinement, kernel_length)?;
-        block.systems = systems;
+        *block = block.with_systems(systems, Vec::new())?;
         Ok(record)
     }
 }

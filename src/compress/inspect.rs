@@ -71,8 +71,8 @@ pub fn inspect_observed(
     realisation: Realisation,
     observer: &dyn ProgressSink,
 ) -> Result<Vec<LayerSpectrum>, CompressError> {
-    observer.begin(Stage::Spectra, model.blocks.len());
-    let layers = model.blocks.iter().map(|block| {
+    observer.begin(Stage::Spectra, model.blocks().len());
+    let layers = model.blocks().iter().map(|block| {
         observer.step()?;
         inspect_layer(block, time, realisation)
     });
@@ -85,7 +85,10 @@ fn inspect_layer(
     time: TimeBase,
     realisation: Realisation,
 ) -> Result<LayerSpectrum, CompressError> {
-    let both = block.systems.par_iter().chain(block.backward.par_iter());
+    let both = block
+        .systems()
+        .par_iter()
+        .chain(block.backward().par_iter());
     let channels = both.enumerate();
     let channels: Vec<ChannelSpectrum> = channels
         .map(|(index, system)| {
@@ -95,7 +98,7 @@ fn inspect_layer(
         .collect::<Result<_, _>>()?;
     let steps = || channels.iter().map(|channel| channel.step);
     Ok(LayerSpectrum {
-        name: block.name.clone(),
+        name: block.name().to_string(),
         order: block.order(),
         step_min: steps().fold(f64::INFINITY, f64::min),
         step_max: steps().fold(0.0, f64::max),

@@ -20,7 +20,7 @@ pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
 pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
 
-use crate::model::Block;
+use crate::model::{Block, ModelError};
 use crate::progress::Cancelled;
 
 /// Why a model was not reduced.
@@ -30,6 +30,9 @@ pub enum CompressError {
     /// The settings make no sense, or none for this model.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Systems that do not fit their layer.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A channel cannot be reduced, e.g. because a mode does not decay.
     #[error("layer `{layer}`, channel {channel}: {source}")]
     Channel {
@@ -69,7 +72,7 @@ impl CompressError {
     /// A fault of one channel of a layer.
     fn channel(block: &Block, channel: usize, source: ControlError) -> Self {
         Self::Channel {
-            layer: block.name.clone(),
+            layer: block.name().to_string(),
             channel,
             source,
         }

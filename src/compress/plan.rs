@@ -274,7 +274,7 @@ impl Plan {
     /// # Errors
     /// [`PlanError::Order`] for an order that no layer has.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        let orders = model.blocks.iter().map(|block| block.order());
+        let orders = model.blocks().iter().map(|block| block.order());
         let most = orders.max().unwrap_or(0);
         match self.rule {
             Rule::Order(requested) if requested > most => Err(PlanError::Order { requested, most }),

@@ -56,16 +56,16 @@ pub fn reduce_observed(
     observer: &dyn ProgressSink,
 ) -> Result<Compressed, CompressError> {
     plan.check(model)?;
-    observer.begin(Stage::Reduction, model.blocks.len());
-    let mut reduced = model.clone();
-    let mut records = Vec::with_capacity(model.blocks.len());
-    for block in &mut reduced.blocks {
+    observer.begin(Stage::Reduction, model.blocks().len());
+    let mut blocks = model.blocks().to_vec();
+    let mut records = Vec::with_capacity(blocks.len());
+    for block in &mut blocks {
         observer.check()?;
         records.push(reduce_layer(block, plan)?);
         observer.advance(1);
     }
     Ok(Compressed {
-        model: reduced,
+        model: model.with_blocks(blocks)?,
         records,
     })
 }
@@ -82,10 +82,10 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         return reduce_shared(block, plan);
     }
     let order_before = block.order();
-    let joint = !block.backward.is_empty() && directions_share_poles(block);
+    let joint = !block.backward().is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
         true => stacked(block)?,
-        false => [&block.systems[..], &block.backward].concat(),
+        false => [&block.systems()[..], block.backward()].concat(),
     };
     let channels = whole.par_iter().enumerate();
     let reduced: Vec<_> = channels
@@ -95,26 +95,31 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         })
         .collect::<Result<_, _>>()?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
-    match joint {
+    let (systems, backward) = match joint {
         true => unstack(block, &systems)?,
         false => {
-            block.backward = systems.split_off(block.systems.len());
-            block.systems = systems;
+            let backward = systems.split_off(block.systems().len());
+            (systems, backward)
         }
-    }
-    Ok(LayerRecord::new(block.name.clone(), order_before, records))
+    };
+    *block = block.with_systems(systems, backward)?;
+    Ok(LayerRecord::new(
+        block.name().to_string(),
+        order_before,
+        records,
+    ))
 }
 
 /// Whether both directions of every channel have the same poles and input weights, as layouts
 /// store them.
 fn directions_share_poles(block: &Block) -> bool {
-    let mut pairs = block.systems.iter().zip(&block.backward);
+    let mut pairs = block.systems().iter().zip(block.backward());
     pairs.all(|(a, b)| a.exponents() == b.exponents() && a.input() == b.input())
 }
 
 /// Both directions of every channel as one system with the outputs of both.
 fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
-    let pairs = block.systems.iter().zip(&block.backward).enumerate();
+    let pairs = block.systems().iter().zip(block.backward()).enumerate();
     let stacked = pairs.map(|(channel, (a, b))| {
         let rows = a.output().nrows();
         let below = |i: usize| i.checked_sub(rows);
@@ -134,9 +139,12 @@ fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
     stacked.collect()
 }
 
-/// The two directions apart again; each keeps the poles of both. A feedthrough that changed backwards
-/// in time has no place, so methods that change it are refused.
-fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), CompressError> {
+/// The systems of a layer, and those backwards in time.
+type Directions = (Vec<DiagonalSystem>, Vec<DiagonalSystem>);
+
+/// The two directions apart again; each keeps the poles of both. A feedthrough that moved backwards
+/// in time has no place, so methods that move it are refused.
+fn unstack(block: &Block, systems: &[DiagonalSystem]) -> Result<Directions, CompressError> {
     let mut split = (Vec::new(), Vec::new());
     for (channel, whole) in systems.iter().enumerate() {
         let rows = whole.output().nrows() / 2;
@@ -149,14 +157,13 @@ fn unstack(block: &mut Block, systems: &[DiagonalSystem]) -> Result<(), Compress
         };
         let (forward, backward) = (part(0)?, part(rows)?);
         if backward.feedthrough().iter().any(|d| *d != 0.0) {
-            let layer = block.name.clone();
+            let layer = block.name().to_string();
             return Err(CompressError::BackwardFeedthrough { layer, channel });
         }
         split.0.push(forward);
         split.1.push(backward);
     }
-    (block.systems, block.backward) = split;
-    Ok(())
+    Ok(split)
 }
 
 fn reduce_channel(

@@ -26,12 +26,12 @@ struct Shared {
 
 impl Shared {
     fn new(block: &Block) -> Option<Self> {
-        let lambdas = block.systems.first()?.exponents().to_vec();
+        let lambdas = block.systems().first()?.exponents().to_vec();
         let widest = lambdas
             .iter()
             .max_by(|a, b| a.im.abs().total_cmp(&b.im.abs()))?;
         let at = lambdas.iter().position(|lambda| lambda == widest)?;
-        let channels = block.systems.iter().map(|system| {
+        let channels = block.systems().iter().map(|system| {
             let Time::Discrete { step } = system.time() else {
                 return None;
             };
@@ -66,7 +66,7 @@ impl Shared {
         let order = self.lambdas.len();
         let mut rows: Vec<Vec<Complex64>> = Vec::new();
         for (h, (step, _)) in self.channels.iter().enumerate() {
-            let system = &block.systems[h];
+            let system = &block.systems()[h];
             let gains = self.exponents(&self.lambdas, h);
             let gains: Vec<_> = gains.iter().map(|&z| zoh_gain(z, *step)).collect();
             let input = system.input().column(0);
@@ -121,19 +121,19 @@ impl Shared {
 pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
     let order_before = block.order();
     let single = block
-        .systems
+        .systems()
         .iter()
         .all(|system| system.input().ncols() == 1);
-    let shared = Some(&*block).filter(|block| single && block.backward.is_empty());
+    let shared = Some(&*block).filter(|block| single && block.backward().is_empty());
     let Some(shared) = shared.and_then(Shared::new) else {
-        let layer = block.name.clone();
+        let layer = block.name().to_string();
         return Err(CompressError::NotShared { layer });
     };
     let joint = shared
         .joint(block)
         .map_err(|e| CompressError::channel(block, 0, e))?;
     let reduced = truncated(&joint, plan).map_err(|e| CompressError::channel(block, 0, e))?;
-    let systems = block.systems.par_iter().enumerate();
+    let systems = block.systems().par_iter().enumerate();
     let reduced: Vec<_> = systems
         .map(|(h, full)| {
             let system = shared.channel(full, &reduced.system, h);
@@ -149,8 +149,12 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
         })
         .collect::<Result<_, _>>()?;
     let (systems, records) = reduced.into_iter().unzip();
-    block.systems = systems;
-    Ok(LayerRecord::new(block.name.clone(), order_before, records))
+    *block = block.with_systems(systems, Vec::new())?;
+    Ok(LayerRecord::new(
+        block.name().to_string(),
+        order_before,
+        records,
+    ))
 }
 
 /// The joint system cut by the rule of the plan.

@@ -77,7 +77,7 @@ impl Network<'_> {
     /// The derivative of a combination of the logits by the last layer's output x.
     fn head_slope(&self, x: &DMatrix<f64>, steps: usize, combination: &[f64]) -> DMatrix<f64> {
         let slope = self.pooled_slope(x.shape(), steps, combination);
-        match &self.model.final_norm {
+        match self.model.final_norm() {
             Some(norm) => normalised_backward(norm, x, &slope),
             None => slope,
         }
@@ -90,7 +90,7 @@ impl Network<'_> {
         steps: usize,
         combination: &[f64],
     ) -> DMatrix<f64> {
-        let head = self.model.head.as_ref().expect("new() requested a head");
+        let head = self.model.head().expect("new() requested a head");
         let weight = head.linear.weight.as_ref();
         let pooled = weight * nalgebra::DVector::from_column_slice(combination);
         let mut slope = DMatrix::zeros(length, channels);

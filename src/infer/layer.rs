@@ -172,14 +172,14 @@ impl<'a> Layer<'a> {
         let prepared = |systems| Systems::new(systems, length, path, convolver);
         Ok(Self {
             block,
-            systems: prepared(&block.systems)?,
-            backward: prepared(&block.backward)?,
+            systems: prepared(block.systems())?,
+            backward: prepared(block.backward())?,
             convolver: Arc::clone(convolver),
         })
     }
 
     pub(super) fn forward(&self, x: DMatrix<f64>) -> DMatrix<f64> {
-        match &self.block.norm {
+        match self.block.norm() {
             None => self.branch(&x),
             Some((norm, Placement::Post)) => normalised(norm, self.branch(&x) + x),
             Some((norm, Placement::Pre)) => self.branch(&normalised(norm, x.clone())) + x,
@@ -190,22 +190,22 @@ impl<'a> Layer<'a> {
     pub(super) fn forward_traced(&self, x: DMatrix<f64>) -> (DMatrix<f64>, Trace) {
         let heard = self.heard(&x).into_owned();
         let y = self.convolved(&heard);
-        let output = self.block.output.as_ref();
+        let output = self.block.output();
         let mixed = output.map(|output| apply_linear(&output.linear, &y.map(gelu)));
-        let branch = match (&self.block.output, &mixed) {
+        let branch = match (self.block.output(), &mixed) {
             (Some(output), Some(mixed)) if output.gated => gated(mixed),
             (_, Some(mixed)) => mixed.clone(),
             _ => y.map(gelu),
         };
-        let sum = match &self.block.norm {
+        let sum = match self.block.norm() {
             None => branch,
             Some(_) => branch + &x,
         };
-        let out = match &self.block.norm {
+        let out = match self.block.norm() {
             Some((norm, Placement::Post)) => normalised(norm, sum.clone()),
             _ => sum.clone(),
         };
-        let normed = match &self.block.norm {
+        let normed = match self.block.norm() {
             Some((_, Placement::Post)) => sum,
             _ => x,
         };
@@ -224,20 +224,20 @@ impl<'a> Layer<'a> {
         trace: &Trace,
         slope: DMatrix<f64>,
     ) -> (DMatrix<f64>, DMatrix<f64>) {
-        let slope = match &self.block.norm {
+        let slope = match self.block.norm() {
             Some((norm, Placement::Post)) => normalised_backward(norm, &trace.normed, &slope),
             _ => slope,
         };
         let own = self.branch_backward(trace, &slope);
         let back = self.systems.run_adjoint(&turned(&own), &self.convolver);
         let mut heard = turned(&back);
-        if !self.block.backward.is_empty() {
+        if !self.block.backward().is_empty() {
             let ahead = self.backward.run_adjoint(&own, &self.convolver);
             let (from, kept) = self.overlap(heard.nrows());
             let mut later = heard.rows_mut(from, kept);
             later += ahead.rows(0, kept);
         }
-        let below = match &self.block.norm {
+        let below = match self.block.norm() {
             None => heard,
             Some((_, Placement::Post)) => heard + slope,
             Some((norm, Placement::Pre)) => {
@@ -249,7 +249,7 @@ impl<'a> Layer<'a> {
 
     /// The derivative by y from that by the branch's output.
     fn branch_backward(&self, trace: &Trace, slope: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut own = match (&self.block.output, &trace.mixed) {
+        let mut own = match (self.block.output(), &trace.mixed) {
             (Some(output), Some(mixed)) => {
                 let mixed = match output.gated {
                     true => gated_backward(mixed, slope),
@@ -265,7 +265,7 @@ impl<'a> Layer<'a> {
 
     /// What the channels convolve.
     pub(super) fn heard<'x>(&self, x: &'x DMatrix<f64>) -> Cow<'x, DMatrix<f64>> {
-        match &self.block.norm {
+        match self.block.norm() {
             Some((norm, Placement::Pre)) => Cow::Owned(normalised(norm, x.clone())),
             _ => Cow::Borrowed(x),
         }
@@ -273,7 +273,7 @@ impl<'a> Layer<'a> {
 
     fn convolved(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
         let mut y = self.systems.run(x, &self.convolver);
-        if !self.block.backward.is_empty() {
+        if !self.block.backward().is_empty() {
             // Of the output in reversed time, sample t + s belongs to step t: the kernel starts there.
             let output = turned(&self.backward.run(&turned(x), &self.convolver));
             let (from, kept) = self.overlap(y.nrows());
@@ -285,14 +285,14 @@ impl<'a> Layer<'a> {
 
     /// The lag at which kernels backwards in time start, and the steps that they reach.
     fn overlap(&self, length: usize) -> (usize, usize) {
-        let from = self.block.backward_from.min(length);
+        let from = self.block.backward_from().min(length);
         (from, length - from)
     }
 
     fn branch(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
         let mut y = self.convolved(x);
         y.apply(|value| *value = gelu(*value));
-        match &self.block.output {
+        match self.block.output() {
             None => y,
             Some(output) => apply_output(output, &y),
         }

@@ -134,14 +134,14 @@ impl<'a> Network<'a> {
     /// # Errors
     /// [`InferError::NotAClassifier`]; [`InferError::System`].
     pub fn new(model: &'a Model, length: usize, path: Path) -> Result<Self, InferError> {
-        if model.encoder.is_none() {
+        if model.encoder().is_none() {
             return Err(InferError::NotAClassifier { missing: "encoder" });
         }
-        if model.head.is_none() {
+        if model.head().is_none() {
             return Err(InferError::NotAClassifier { missing: "head" });
         }
         let convolver = std::sync::Arc::new(Convolver::new(length));
-        let layers = model.blocks.iter();
+        let layers = model.blocks().iter();
         let layers = layers.map(|block| Layer::new(block, length, path, &convolver));
         Ok(Self {
             model,
@@ -187,8 +187,8 @@ impl<'a> Network<'a> {
 
     /// The logits from the last layer's output, of which so many steps are no padding.
     fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
-        let head = self.model.head.as_ref().expect("new() requested a head");
-        let x = match &self.model.final_norm {
+        let head = self.model.head().expect("new() requested a head");
+        let x = match self.model.final_norm() {
             Some(norm) => normalised(norm, x),
             None => x,
         };
@@ -242,11 +242,7 @@ impl<'a> Network<'a> {
     }
 
     fn encode(&self, sequence: Sequence<'_>) -> Result<Signal, InferError> {
-        let encoder = self
-            .model
-            .encoder
-            .as_ref()
-            .expect("new() requested an encoder");
+        let encoder = self.model.encoder().expect("new() requested an encoder");
         match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.nrows();

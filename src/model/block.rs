@@ -3,9 +3,33 @@
 use std::sync::Arc;
 
 use hankelite_control::DiagonalSystem;
+
+use crate::model::ModelError;
+use crate::model::check;
 use nalgebra::DMatrix;
 
-/// One residual layer.
+/// What a [`Block`] is made of, unchecked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlockParts {
+    /// The layer's name in the file, e.g. `s4_layers.0`.
+    pub name: String,
+    /// Discrete systems whose inputs, side by side, are the channels: one with one input and one
+    /// output for each channel, or one for all. Output c of system h is column c·H + h of what the
+    /// output map takes.
+    pub systems: Vec<DiagonalSystem>,
+    /// The systems that run backwards in time, as many as forwards and of the same shape; empty for
+    /// a causal layer. Their feedthrough is zero.
+    pub backward: Vec<DiagonalSystem>,
+    /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
+    /// current sample, which is then an input of both directions (S5, MEGA).
+    pub backward_from: usize,
+    /// The map that mixes channels. `None` when the file holds bare kernels.
+    pub output: Option<OutputLinear>,
+    /// The normalisation and its place. `None` for a lone layer, which has no residual either.
+    pub norm: Option<(Norm, Placement)>,
+}
+
+/// One residual layer, checked: shapes fit and all numbers are finite.
 ///
 /// ```text
 /// post: x ← norm(x + f(x))        pre: x ← x + f(norm(x))
@@ -15,53 +39,126 @@ use nalgebra::DMatrix;
 /// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
 /// being `backward_from`. In a layer of S5 or LRU one system takes all channels and gives all.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Block {
-    /// The layer's name in the file, e.g. `s4_layers.0`.
-    pub name: String,
-    /// Discrete systems whose inputs, side by side, are the channels: one with one input and one
-    /// output for each channel, or one for all. Output c of system h is column c·H + h of what the
-    /// output map takes.
-    pub systems: Vec<DiagonalSystem>,
-    /// The systems that run backwards in time, as many as forwards; empty for a causal layer. Their
-    /// feedthrough is zero.
-    pub backward: Vec<DiagonalSystem>,
-    /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
-    /// sample at hand, which both directions then hear (S5, MEGA).
-    pub backward_from: usize,
-    /// The map that mixes channels. `None` when the file holds bare kernels.
-    pub output: Option<OutputLinear>,
-    /// The normalisation and its place. `None` for a lone layer, which has no residual either.
-    pub norm: Option<(Norm, Placement)>,
-}
+pub struct Block(BlockParts);
 
 impl Block {
+    /// Checks the parts of a layer.
+    ///
+    /// # Errors
+    /// [`ModelError`]: no systems, systems that are not discrete or of different shapes, an output
+    /// map or a normalisation that does not fit their number, a number that is not finite.
+    pub fn new(parts: BlockParts) -> Result<Self, ModelError> {
+        check::systems(&parts)?;
+        check::around(&parts)?;
+        Ok(Self(parts))
+    }
+
+    /// The same layer with other systems, e.g. reduced ones, as many and of the same shapes.
+    ///
+    /// # Errors
+    /// As [`Block::new`].
+    pub fn with_systems(
+        &self,
+        systems: Vec<DiagonalSystem>,
+        backward: Vec<DiagonalSystem>,
+    ) -> Result<Self, ModelError> {
+        let parts = BlockParts {
+            systems,
+            backward,
+            ..self.0.clone()
+        };
+        check::systems(&parts)?;
+        check::same_shapes(self, &parts)?;
+        Ok(Self(parts))
+    }
+
+    /// The parts, to be changed and checked again.
+    pub fn into_parts(self) -> BlockParts {
+        self.0
+    }
+
+    /// The layer's name in the file.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The systems that run forwards in time: [`BlockParts::systems`].
+    pub fn systems(&self) -> &[DiagonalSystem] {
+        &self.0.systems
+    }
+
+    /// The systems that run backwards in time; none in a causal layer.
+    pub fn backward(&self) -> &[DiagonalSystem] {
+        &self.0.backward
+    }
+
+    /// The systems of both directions, those backwards in time last.
+    pub fn all_systems(&self) -> impl Iterator<Item = &DiagonalSystem> + Clone {
+        self.0.systems.iter().chain(&self.0.backward)
+    }
+
+    /// The lag at which the kernels backwards in time start, 0 or 1.
+    pub fn backward_from(&self) -> usize {
+        self.0.backward_from
+    }
+
+    /// The map that mixes channels.
+    pub fn output(&self) -> Option<&OutputLinear> {
+        self.0.output.as_ref()
+    }
+
+    /// The normalisation and its place.
+    pub fn norm(&self) -> Option<&(Norm, Placement)> {
+        self.0.norm.as_ref()
+    }
+
     /// The number of channels.
     pub fn channels(&self) -> usize {
-        self.systems
-            .iter()
-            .map(|system| system.input().ncols())
-            .sum()
+        self.0.channels()
+    }
+
+    /// The number of channels behind the layer.
+    pub fn width(&self) -> usize {
+        self.0.width()
     }
 
     /// The outputs of all systems: the inputs of the map that mixes channels.
     pub fn outputs(&self) -> usize {
-        self.systems
-            .iter()
-            .map(|system| system.output().nrows())
-            .sum()
+        self.0.outputs()
     }
 
     /// Whether every system has one input and one output, as in S4D and DSS.
     pub fn is_siso(&self) -> bool {
-        let mut all = self.systems.iter().chain(&self.backward);
-        all.all(|system| system.as_siso().is_ok())
+        self.all_systems().all(|system| system.as_siso().is_ok())
     }
 
     /// The largest number of modes of any channel: what a rectangular layout stores for each.
     pub fn order(&self) -> usize {
-        let all = self.systems.iter().chain(&self.backward);
-        let orders = all.map(DiagonalSystem::order);
+        let orders = self.all_systems().map(DiagonalSystem::order);
         orders.max().unwrap_or(0)
+    }
+}
+
+impl BlockParts {
+    /// The number of channels.
+    pub fn channels(&self) -> usize {
+        let inputs = self.systems.iter().map(|system| system.input().ncols());
+        inputs.sum()
+    }
+
+    /// The outputs of all systems.
+    pub fn outputs(&self) -> usize {
+        let outputs = self.systems.iter().map(|system| system.output().nrows());
+        outputs.sum()
+    }
+
+    /// Channels behind the layer.
+    pub(super) fn width(&self) -> usize {
+        match &self.output {
+            Some(OutputLinear { linear, gated }) if *gated => linear.weight.ncols() / 2,
+            Some(OutputLinear { linear, .. }) => linear.weight.ncols(),
+            None => self.outputs(),
+        }
     }
 }
 

@@ -4,18 +4,18 @@
 //! full one, so every tool works on both.
 
 mod block;
+mod check;
 mod sequence;
 
 use std::sync::Arc;
 
-pub use block::{BatchNorm, Block, LayerNorm, Linear, Norm, OutputLinear, Placement};
+pub use block::{BatchNorm, Block, BlockParts, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use nalgebra::DMatrix;
 pub use sequence::Sequence;
 
-/// A sequence model: encoder, blocks, pooling and head. A file that holds one layer alone gives a
-/// model with one block and neither encoder nor head.
+/// What a [`Model`] is made of, unchecked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
+pub struct ModelParts {
     /// What turns the data into channels.
     pub encoder: Option<Encoder>,
     /// The layers, first to last.
@@ -25,6 +25,60 @@ pub struct Model {
     pub final_norm: Option<Norm>,
     /// What turns channels into logits.
     pub head: Option<Head>,
+}
+
+/// A sequence model, checked: encoder, blocks, pooling and head follow one another, and all numbers
+/// are finite. A file that holds one layer alone gives a model with one block and neither encoder
+/// nor head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model(ModelParts);
+
+/// Why parts do not make a model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// Something of which there must be one at least.
+    #[error("{place}: found no {what}, expected at least one")]
+    Empty {
+        /// The layer.
+        place: String,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// Parts of different sizes.
+    #[error("{place}: found {found} {what}, expected {expected}")]
+    Size {
+        /// The layer, the encoder, the head.
+        place: String,
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many fit.
+        expected: usize,
+    },
+    /// A system in continuous time.
+    #[error("{place}: found a continuous system, expected discrete ones")]
+    Continuous {
+        /// The layer.
+        place: String,
+    },
+    /// A feedthrough in the direction backwards in time.
+    #[error("{place}: found a feedthrough backwards in time, expected none")]
+    BackwardFeedthrough {
+        /// The layer.
+        place: String,
+    },
+    /// A number that is not finite.
+    #[error("{place}: number {index} of the {what} is not finite")]
+    NotFinite {
+        /// The layer, the encoder, the head.
+        place: String,
+        /// Which tensor.
+        what: &'static str,
+        /// Its index, in column-major order.
+        index: usize,
+    },
 }
 
 /// The map from data to channels.
@@ -55,10 +109,78 @@ pub enum Pooling {
     Last,
 }
 
+impl Encoder {
+    /// The number of channels it gives.
+    pub fn width(&self) -> usize {
+        match self {
+            Encoder::Linear(linear) => linear.weight.ncols(),
+            Encoder::Embedding(table) => table.nrows(),
+        }
+    }
+}
+
 impl Model {
+    /// Checks the parts of a network.
+    ///
+    /// # Errors
+    /// [`ModelError`]: parts that do not follow one another, a number that is not finite.
+    pub fn new(parts: ModelParts) -> Result<Self, ModelError> {
+        check::network(&parts)?;
+        Ok(Self(parts))
+    }
+
+    /// The same network with other layers, e.g. reduced ones.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn with_blocks(&self, blocks: Vec<Block>) -> Result<Self, ModelError> {
+        Self::new(ModelParts {
+            blocks,
+            ..self.0.clone()
+        })
+    }
+
+    /// The same network with another layer in the place `index`.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    ///
+    /// # Panics
+    /// If there is no layer of that index.
+    pub fn with_block(&self, index: usize, block: Block) -> Result<Self, ModelError> {
+        let mut blocks = self.0.blocks.clone();
+        blocks[index] = block;
+        self.with_blocks(blocks)
+    }
+
+    /// The parts, to be changed and checked again.
+    pub fn into_parts(self) -> ModelParts {
+        self.0
+    }
+
+    /// What turns the data into channels.
+    pub fn encoder(&self) -> Option<&Encoder> {
+        self.0.encoder.as_ref()
+    }
+
+    /// The layers, first to last.
+    pub fn blocks(&self) -> &[Block] {
+        &self.0.blocks
+    }
+
+    /// A normalisation between the last layer and the head.
+    pub fn final_norm(&self) -> Option<&Norm> {
+        self.0.final_norm.as_ref()
+    }
+
+    /// What turns channels into logits.
+    pub fn head(&self) -> Option<&Head> {
+        self.0.head.as_ref()
+    }
+
     /// The number of inputs of each step; for an embedding, the size of the vocabulary.
     pub fn inputs(&self) -> Option<usize> {
-        self.encoder.as_ref().map(|encoder| match encoder {
+        self.encoder().map(|encoder| match encoder {
             Encoder::Linear(linear) => linear.weight.nrows(),
             Encoder::Embedding(table) => table.ncols(),
         })
@@ -66,6 +188,6 @@ impl Model {
 
     /// The number of classes.
     pub fn classes(&self) -> Option<usize> {
-        self.head.as_ref().map(|head| head.linear.weight.ncols())
+        self.head().map(|head| head.linear.weight.ncols())
     }
 }

@@ -55,12 +55,6 @@ pub enum StreamError {
         /// Name of the layer.
         layer: String,
     },
-    /// Systems in continuous time.
-    #[error("layer `{layer}` is in continuous time, expected discrete time")]
-    Continuous {
-        /// Name of the layer.
-        layer: String,
-    },
     /// Parts that do not fit together.
     #[error("{what} of {place} is {found}, expected {expected}")]
     Shape {

@@ -92,19 +92,19 @@ fn pack(model: &Model, entries: Entries, number: u32) -> Result<Image, StreamErr
         channels: packer.channels as u32,
         inputs: model.inputs().unwrap_or(packer.channels) as u32,
         outputs: model.classes().unwrap_or(packer.channels) as u32,
-        layers: (model.blocks.len() + usize::from(model.final_norm.is_some())) as u32,
+        layers: (model.blocks().len() + usize::from(model.final_norm().is_some())) as u32,
         ..Header::default()
     };
-    (header.encoder, header.encoder_at) = packer.encoder(model.encoder.as_ref())?;
-    let layers: Result<Vec<Layer>, _> = model.blocks.iter().map(|b| packer.layer(b)).collect();
+    (header.encoder, header.encoder_at) = packer.encoder(model.encoder())?;
+    let layers: Result<Vec<Layer>, _> = model.blocks().iter().map(|b| packer.layer(b)).collect();
     let mut layers = layers?;
-    if let Some(norm) = &model.final_norm {
+    if let Some(norm) = model.final_norm() {
         layers.push(packer.final_norm(norm)?);
     }
     let words: Vec<u32> = layers.iter().flat_map(|layer| layer.words()).collect();
     header.layers_at = packer.words(&words)?;
     packer.place = "the head".to_string();
-    if let Some(head) = &model.head {
+    if let Some(head) = model.head() {
         header.head_at = packer.linear(&head.linear, packer.channels, Entries::Full)?;
         header.pooling = match head.pooling {
             Some(Pooling::Mean) => code::MEAN,
@@ -117,16 +117,9 @@ fn pack(model: &Model, entries: Entries, number: u32) -> Result<Image, StreamErr
 
 /// The number H of channels, which encoder, layers and head must agree on.
 fn channels_of(model: &Model) -> Result<usize, StreamError> {
-    let of_block = |block: &Block| match block.systems.as_slice() {
-        [one] => one.input().ncols(),
-        systems => systems.len(),
-    };
-    let of_encoder = |encoder: &Encoder| match encoder {
-        Encoder::Linear(linear) => linear.weight.ncols(),
-        Encoder::Embedding(table) => table.nrows(),
-    };
-    let encoder = model.encoder.as_ref().map(of_encoder);
-    let channels = encoder.or(model.blocks.first().map(of_block)).unwrap_or(0);
+    let encoder = model.encoder().map(Encoder::width);
+    let layer = model.blocks().first().map(Block::channels);
+    let channels = encoder.or(layer).unwrap_or(0);
     let expect =
         |place: &str, found: usize| expect("the number of channels", place, found, channels);
     if channels == 0 {
@@ -137,10 +130,10 @@ fn channels_of(model: &Model) -> Result<usize, StreamError> {
             expected: 1,
         });
     }
-    for block in &model.blocks {
-        expect(&block.name, of_block(block))?;
+    for block in model.blocks() {
+        expect(block.name(), block.channels())?;
     }
-    if let Some(head) = &model.head {
+    if let Some(head) = model.head() {
         expect("the head", head.linear.weight.nrows())?;
     }
     Ok(channels)
@@ -181,18 +174,18 @@ impl Packer {
     }
 
     fn layer(&mut self, block: &Block) -> Result<Layer, StreamError> {
-        self.place = block.name.clone();
+        self.place = block.name().to_string();
         check_causal(block)?;
         let mut layer = Layer::default();
-        match block.systems.as_slice() {
+        match block.systems() {
             [one] if one.as_siso().is_err() => self.shared(&mut layer, one)?,
             systems => self.bank(&mut layer, systems)?,
         }
-        if let Some((norm, placement)) = &block.norm {
+        if let Some((norm, placement)) = block.norm() {
             layer.before = u32::from(*placement == Placement::Pre);
             (layer.norm, layer.norm_at) = self.norm(norm)?;
         }
-        if let Some(output) = &block.output {
+        if let Some(output) = block.output() {
             let (mixing, halves) = match output.gated {
                 true => (code::GATED, 2),
                 false => (code::MIXED, 1),
@@ -219,7 +212,7 @@ impl Packer {
 
     /// One system for each channel, those of like order side by side.
     fn bank(&mut self, layer: &mut Layer, systems: &[DiagonalSystem]) -> Result<(), StreamError> {
-        let modes = systems.iter().map(heard_modes);
+        let modes = systems.iter().map(used_modes);
         let modes: Vec<Vec<[Complex64; 2]>> = modes.collect::<Result<_, _>>()?;
         let orders: Vec<usize> = modes.iter().map(Vec::len).collect();
         let places = layout::sorted(&orders);
@@ -451,23 +444,19 @@ impl Packer {
 }
 
 fn check_causal(block: &Block) -> Result<(), StreamError> {
-    let layer = || block.name.clone();
-    if !block.backward.is_empty() {
-        return Err(StreamError::Bidirectional { layer: layer() });
+    if block.backward().is_empty() {
+        return Ok(());
     }
-    let continuous = |system: &DiagonalSystem| system.time() == Time::Continuous;
-    if block.systems.iter().any(continuous) {
-        return Err(StreamError::Continuous { layer: layer() });
-    }
-    Ok(())
+    let layer = block.name().to_string();
+    Err(StreamError::Bidirectional { layer })
 }
 
-/// Pole less 1 and residue of every mode that is heard: a layout of one width for all channels fills the
-/// smaller ones up with modes of residue zero.
-fn heard_modes(system: &DiagonalSystem) -> Result<Vec<[Complex64; 2]>, StreamError> {
+/// Pole less 1 and residue of every mode whose residue is not zero: a layout of one width for all
+/// channels pads the smaller ones with modes of residue zero.
+fn used_modes(system: &DiagonalSystem) -> Result<Vec<[Complex64; 2]>, StreamError> {
     let modes = system.poles().into_iter().zip(system.as_siso()?.residues());
-    let heard = modes.filter(|(_, residue)| *residue != Complex64::ZERO);
-    Ok(heard.map(|(pole, residue)| [pole - 1.0, residue]).collect())
+    let used = modes.filter(|(_, residue)| *residue != Complex64::ZERO);
+    Ok(used.map(|(pole, residue)| [pole - 1.0, residue]).collect())
 }
 
 /// The same map with each half of its outputs padded to whole groups of sixteen.

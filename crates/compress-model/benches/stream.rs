@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use compress_model::report::{Captions, Curve, curves_svg};
 use hankelite::model::{
-    Block, Encoder, Head, LayerNorm, Linear, Model, Norm, OutputLinear, Placement,
+    Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
+    Placement,
 };
 use hankelite::stream::{Entries, Image, Runner, read_nanoseconds};
 use hankelite_control::{DiagonalSystem, Time};
@@ -45,25 +46,28 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
         let time = Time::Discrete { step };
         DiagonalSystem::siso(time, exponents.collect(), &residues, wave(h)).expect("finite")
     };
-    let block = |index: usize| Block {
-        name: format!("layers.{index}"),
-        systems: (0..channels).map(system).collect(),
-        backward: Vec::new(),
-        backward_from: 1,
-        output: Some(OutputLinear {
-            linear: linear(channels, if gated { 2 * channels } else { channels }),
-            gated,
-        }),
-        norm: Some((
-            Norm::Layer(LayerNorm {
-                weight: vec![1.0; channels],
-                bias: vec![0.0; channels],
-                epsilon: 1e-5,
+    let block = |index: usize| {
+        Block::new(BlockParts {
+            name: format!("layers.{index}"),
+            systems: (0..channels).map(system).collect(),
+            backward: Vec::new(),
+            backward_from: 1,
+            output: Some(OutputLinear {
+                linear: linear(channels, if gated { 2 * channels } else { channels }),
+                gated,
             }),
-            Placement::Pre,
-        )),
+            norm: Some((
+                Norm::Layer(LayerNorm {
+                    weight: vec![1.0; channels],
+                    bias: vec![0.0; channels],
+                    epsilon: 1e-5,
+                }),
+                Placement::Pre,
+            )),
+        })
+        .unwrap()
     };
-    Model {
+    Model::new(ModelParts {
         encoder: Some(Encoder::Linear(linear(1, channels))),
         blocks: (0..LAYERS).map(block).collect(),
         final_norm: None,
@@ -71,7 +75,8 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
             pooling: None,
             linear: linear(channels, 10),
         }),
-    }
+    })
+    .unwrap()
 }
 
 /// Microseconds of a step: median and 99th percentile of single steps, and the mean without a clock

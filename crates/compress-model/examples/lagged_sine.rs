@@ -176,8 +176,8 @@ fn run(width: f64, arm: &Arm, seed: u64) -> Result<Figures, Failure> {
 /// 32 conjugate pairs at the Skew-HiPPO poles, C complex normal, log Δ uniform in
 /// [log 0.001, log 0.1], D = 0.
 fn start(seed: u64) -> Result<DiagonalSystem, Failure> {
-    let mut model = random_model(&architecture(), 1000, 1000 + seed)?;
-    scaled(&model.blocks[0].systems.remove(0), 1.0)
+    let model = random_model(&architecture(), 1000, 1000 + seed)?;
+    scaled(&model.blocks()[0].systems()[0], 1.0)
 }
 
 fn architecture() -> Architecture {

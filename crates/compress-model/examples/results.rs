@@ -75,7 +75,7 @@ fn main() -> Result<(), Failure> {
     let checkpoint = read(Path::new(file), &Declared::default())?;
     let data = Dataset::read(&source.parse::<Source>()?, None)?;
     let full = score(&checkpoint.model, &data)?;
-    let states = checkpoint.model.blocks.iter().map(|block| block.order());
+    let states = checkpoint.model.blocks().iter().map(|block| block.order());
     let states = states.max().unwrap_or(0);
     heading(&full, states);
     for order in [states / 2, 3 * states / 8, states / 4, states / 8] {

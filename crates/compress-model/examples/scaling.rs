@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use hankelite::compress::{Plan, Rule, reduce_layer};
-use hankelite::model::Block;
+use hankelite::model::{Block, BlockParts};
 use hankelite_control::{DiagonalSystem, Realisation, Time, balance};
 use num_complex::Complex64;
 use plotters::prelude::*;
@@ -85,14 +85,15 @@ fn over_channels() -> Result<Panel, Failure> {
         let mut points = Vec::new();
         for channels in [16, 64, 256, 1024] {
             let systems = (0..channels).map(|seed| channel(32, seed));
-            let block = Block {
+            let block = Block::new(BlockParts {
                 name: "layer".into(),
                 systems: systems.collect::<Result<_, _>>()?,
                 backward: Vec::new(),
                 backward_from: 1,
                 output: None,
                 norm: None,
-            };
+            })
+            .unwrap();
             let plan = Plan::new(Rule::Order(8))?;
             let time = milliseconds(|| {
                 let mut block = block.clone();

@@ -31,7 +31,7 @@ const WAVES: &str = concat!(
 
 /// A tone as text, and what the library makes of it.
 fn tone() -> (String, Vec<Vec<f32>>) {
-    let model = hankelite::read(WAVES.as_ref(), &hankelite::Declared::default())
+    let model = hankelite::read(WAVES, &hankelite::Declared::default())
         .unwrap()
         .model;
     let mut runner = Runner::new(&model).unwrap();

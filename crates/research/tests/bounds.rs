@@ -236,15 +236,15 @@ fn rescaling_gives_every_layer_in_order_the_measure_asked_for() {
     let measures = |model: &Model| -> Vec<f64> {
         let network = Network::new(model, 48, Run::Fft).unwrap();
         let statistics = step_statistics(&network, &sequences).unwrap();
-        let layers = model.blocks.iter().zip(&statistics);
+        let layers = model.blocks().iter().zip(&statistics);
         layers
-            .map(|(block, s)| layer_measure(&block.systems, s).unwrap().tau)
+            .map(|(block, s)| layer_measure(block.systems(), s).unwrap().tau)
             .collect()
     };
     let (same, records) = rescale(&model, Rescale::None, None).unwrap();
     assert!(same == model && records.is_empty());
     let (unit, records) = rescale(&model, Rescale::Unit, None).unwrap();
-    assert_eq!(records.len(), model.blocks.len());
+    assert_eq!(records.len(), model.blocks().len());
     for tau in measures(&unit) {
         assert!((tau - 1.0).abs() < 1e-10, "{tau}");
     }

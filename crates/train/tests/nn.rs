@@ -2,6 +2,8 @@
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
+#[path = "../../../tests/common/models.rs"]
+mod models;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::Optimizer;
@@ -77,9 +79,13 @@ fn architectures() -> Vec<Architecture> {
 }
 
 /// Batch norms whose running statistics are not those of a new network.
-fn trained_statistics(mut model: Model) -> Model {
-    for block in &mut model.blocks {
-        if let Some((Norm::Batch(norm), _)) = &mut block.norm {
+fn trained_statistics(model: Model) -> Model {
+    let mut parts = model.into_parts();
+    for index in 0..parts.blocks.len() {
+        models::change_layer(&mut parts, index, |layer| {
+            let Some((Norm::Batch(norm), _)) = &mut layer.norm else {
+                return;
+            };
             norm.mean
                 .iter_mut()
                 .enumerate()
@@ -88,9 +94,9 @@ fn trained_statistics(mut model: Model) -> Model {
                 .iter_mut()
                 .enumerate()
                 .for_each(|(h, v)| *v = 0.5 + 0.1 * h as f64);
-        }
+        });
     }
-    model
+    Model::new(parts).unwrap()
 }
 
 fn values() -> Vec<f32> {
@@ -252,8 +258,8 @@ fn check_checkpoint(path: &std::path::Path, length: usize) -> Outcome {
         let far = worst(&outputs(&network, &input)?, &expected);
         assert!(far < tolerance, "{}: {far:e} in {dtype:?}", path.display());
         let back = network.to_model()?;
-        for (a, b) in back.blocks.iter().zip(&model.blocks) {
-            assert_eq!(a.systems, b.systems);
+        for (a, b) in back.blocks().iter().zip(model.blocks()) {
+            assert_eq!(a.systems(), b.systems());
         }
     }
     Ok(())
@@ -283,8 +289,8 @@ fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
 }
 
 fn same_block(a: &Block, b: &Block, tolerance: f64) -> bool {
-    let output = |block: &Block| block.output.clone().expect("blocks have an output map");
-    let norm = |block: &Block| block.norm.clone().expect("blocks have a norm");
+    let output = |block: &Block| block.output().cloned().expect("blocks have an output map");
+    let norm = |block: &Block| block.norm().cloned().expect("blocks have a norm");
     let (x, y) = (output(a), output(b));
     let ((n, place), (m, other)) = (norm(a), norm(b));
     let bias = |linear: &hankelite::model::Linear| linear.bias.clone().unwrap_or_default();
@@ -307,10 +313,10 @@ fn a_network_that_was_not_trained_gives_its_model_back() -> Outcome {
         let network =
             Network::from_model(&model, &options(&architecture, DType::F32), &Device::Cpu)?;
         let back = network.to_model()?;
-        for (a, b) in back.blocks.iter().zip(&model.blocks) {
+        for (a, b) in back.blocks().iter().zip(model.blocks()) {
             assert_eq!(
-                (&a.systems, &a.backward, &a.name),
-                (&b.systems, &b.backward, &b.name)
+                (a.systems(), a.backward(), a.name()),
+                (b.systems(), b.backward(), b.name())
             );
             assert!(same_block(a, b, 1e-6));
         }
@@ -343,7 +349,7 @@ fn changed_dynamics_come_back_as_they_are_run() -> Outcome {
 #[test]
 fn channels_of_different_orders_keep_theirs() -> Outcome {
     let architecture = architecture(LayerKind::S4d);
-    let mut model = random_model(&architecture, LENGTH, 5)?;
+    let model = random_model(&architecture, LENGTH, 5)?;
     let few = random_model(
         &Architecture {
             states: 5,
@@ -352,7 +358,11 @@ fn channels_of_different_orders_keep_theirs() -> Outcome {
         LENGTH,
         6,
     )?;
-    model.blocks[0].systems[2] = few.blocks[0].systems[2].clone();
+    let model = models::changed(&model, |parts| {
+        models::change_layer(parts, 0, |layer| {
+            layer.systems[2] = few.blocks()[0].systems()[2].clone()
+        });
+    });
     let options = options(&architecture, DType::F64);
     let network = Network::from_model(&model, &options, &Device::Cpu)?;
     let loss = network
@@ -369,8 +379,8 @@ fn channels_of_different_orders_keep_theirs() -> Outcome {
             .set(&(parameter.var.as_tensor() - gradient * 1e-3)?)?;
     }
     let back = network.to_model()?;
-    assert_eq!(back.blocks[0].systems[2].order(), 5);
-    assert_eq!(back.blocks[0].systems[1].order(), 12);
+    assert_eq!(back.blocks()[0].systems()[2].order(), 5);
+    assert_eq!(back.blocks()[0].systems()[1].order(), 12);
     let again = Network::from_model(&back, &options, &Device::Cpu)?;
     let input = input(&architecture)?;
     assert!(worst(&outputs(&again, &input)?, &outputs(&network, &input)?) < 1e-10);
@@ -568,8 +578,13 @@ fn faults_are_named() -> Outcome {
             .iter()
             .any(|p| p.name == "blocks.0.decay")
     );
-    let mut other = model.clone();
-    other.blocks[1].systems.pop();
+    let other = models::changed(&model, |parts| {
+        (parts.encoder, parts.head) = (None, None);
+        models::change_layer(parts, 1, |layer| {
+            (layer.output, layer.norm) = (None, None);
+            layer.systems.pop();
+        });
+    });
     let refused = Network::from_model(&other, &options, &Device::Cpu);
     assert!(matches!(refused, Err(NetworkError::Channels { .. })));
     Ok(())

@@ -55,16 +55,11 @@ impl Dynamics {
         }
     }
 
-    /// The systems of both directions.
-    pub(super) fn all(&self) -> impl Iterator<Item = &DiagonalSystem> {
-        self.systems.iter().chain(&self.backward)
-    }
-
     pub(super) fn of(block: &Block) -> Self {
         Self {
-            systems: block.systems.clone(),
-            backward: block.backward.clone(),
-            backward_from: block.backward_from,
+            systems: block.systems().to_vec(),
+            backward: block.backward().to_vec(),
+            backward_from: block.backward_from(),
             note: None,
         }
     }

@@ -299,7 +299,7 @@ fn read(
 
 /// Says so when kernels are longer than the sequences: what comes later is not heard.
 fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
-    let systems = model.blocks.iter().flat_map(|block| &block.systems);
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
     let needed = systems.filter_map(|system| {
         let whole = h2_norm(system.stable().ok()?).ok()?.powi(2);
         let reaches = |steps: usize| {

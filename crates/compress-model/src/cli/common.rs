@@ -181,7 +181,8 @@ pub(super) fn open_layerwise(
     printer: &Printer,
 ) -> anyhow::Result<Layerwise> {
     let layerwise = read_layerwise(path, declared)?;
-    announce(layerwise.assumptions(), layerwise.notes(), printer);
+    let outline = layerwise.outline();
+    announce(outline.assumptions(), outline.notes(), printer);
     Ok(layerwise)
 }
 

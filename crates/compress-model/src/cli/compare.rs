@@ -227,7 +227,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    let blocks = checkpoint.model.blocks.iter();
+    let blocks = checkpoint.model.blocks().iter();
     let most = blocks.map(|block| block.order()).max().unwrap_or(0);
     if let Some(wrong) = arguments
         .orders

@@ -111,11 +111,11 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 
 fn difference(full: &Model, converted: &Model, length: usize) -> anyhow::Result<f64> {
     let mut worst = 0.0f64;
-    for (a, b) in full.blocks.iter().zip(&converted.blocks) {
-        for (before, after) in [(&a.systems, &b.systems), (&a.backward, &b.backward)] {
+    for (a, b) in full.blocks().iter().zip(converted.blocks()) {
+        for (before, after) in [(a.systems(), b.systems()), (a.backward(), b.backward())] {
             let joined = match (before.len(), after.len()) {
                 (many, 1) if many > 1 => vec![side_by_side(before)?],
-                _ => before.clone(),
+                _ => before.to_vec(),
             };
             for (before, after) in joined.iter().zip(after) {
                 let (error, norm) = kernel_distance(before, after, length)?;

@@ -47,8 +47,8 @@ pub(super) fn open_streamed(
     let entries = mixing.unwrap_or_default();
     let image = Image::new(&checkpoint.model, entries);
     let image = image.with_context(|| path.display().to_string())?;
-    let growing = checkpoint.model.blocks.iter().flat_map(|block| {
-        let systems = block.systems.iter();
+    let growing = checkpoint.model.blocks().iter().flat_map(|block| {
+        let systems = block.systems().iter();
         systems.flat_map(|system| system.unstable_modes())
     });
     let growing = growing.count();

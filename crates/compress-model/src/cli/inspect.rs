@@ -145,10 +145,10 @@ fn measures(
     let model = &checkpoint.model;
     let network = Network::new(model, data.length(), Path::Fft)?;
     let statistics = step_statistics(&network, &sequences)?;
-    let layers = model.blocks.iter().zip(&statistics);
+    let layers = model.blocks().iter().zip(&statistics);
     let measured = layers.map(|(block, statistics)| {
-        let measure = layer_measure(&block.systems, statistics);
-        measure.with_context(|| format!("layer `{}`", block.name))
+        let measure = layer_measure(block.systems(), statistics);
+        measure.with_context(|| format!("layer `{}`", block.name()))
     });
     measured.collect()
 }

@@ -198,20 +198,22 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_length,
     } = work;
     let mut reduced = checkpoint.with_model(model);
+    let encoded = reduced.encode()?;
     let mut document = Document {
         family: checkpoint.family(),
         plan: plan.as_ref(),
         calibration,
         kernel_length,
         parameters_before: checkpoint.parameters()?,
-        parameters_after: reduced.parameters()?,
+        parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
         layers,
         ..Document::new(arguments)
     };
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let (written, worst) = written(&reduced, output, kernel_length, printer)?;
+        let read_back = encoded.write(output)?;
+        let (written, worst) = written(&reduced, read_back, kernel_length, printer)?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
         reduced = written;

@@ -127,9 +127,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let (recommended, rule) = recommend(&points, full.as_ref());
     let systems = checkpoint
         .model
-        .blocks
+        .blocks()
         .iter()
-        .flat_map(|block| &block.systems);
+        .flat_map(|block| block.systems());
     let mut document = Document {
         checkpoint: path.display().to_string(),
         origin: heard.calibration.origin().to_string(),
@@ -154,7 +154,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 fn orders(requested: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
-    let blocks = checkpoint.model.blocks.iter();
+    let blocks = checkpoint.model.blocks().iter();
     let most = blocks.map(|block| block.order()).max().unwrap_or(0) as f64;
     let mut orders = match requested {
         [] => {
@@ -182,9 +182,9 @@ fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Setti
     let systems = || {
         checkpoint
             .model
-            .blocks
+            .blocks()
             .iter()
-            .flat_map(|block| &block.systems)
+            .flat_map(|block| block.systems())
     };
     let all: usize = systems().map(|system| system.order()).sum();
     let share = order * systems().count() as f64 / all.max(1) as f64;

@@ -73,7 +73,7 @@ pub(super) fn require_alike(student: &Model, teacher: &Model, terms: &Terms) -> 
         );
     }
     let shape = |model: &Model| -> Vec<usize> {
-        let blocks = model.blocks.iter();
+        let blocks = model.blocks().iter();
         blocks.map(|block| block.channels()).collect()
     };
     let layers = terms.distil.is_some_and(|distil| distil.layers > 0.0);

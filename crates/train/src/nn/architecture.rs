@@ -175,22 +175,22 @@ impl Architecture {
     /// The architecture of a model with layers of this kind, with the default steps and without
     /// dropout. `None` for a lone layer.
     pub fn of(model: &Model, layer: LayerKind) -> Option<Self> {
-        let (encoder, head) = (model.encoder.as_ref()?, model.head.as_ref()?);
-        let first = model.blocks.first()?;
-        let (norm, placement) = first.norm.as_ref()?;
+        let (encoder, head) = (model.encoder()?, model.head()?);
+        let first = model.blocks().first()?;
+        let (norm, placement) = first.norm()?;
         let linear = matches!(encoder, Encoder::Linear(_));
         Some(Self {
             layer,
             initialisation: None,
             channels: first.channels(),
             states: first.order(),
-            layers: model.blocks.len(),
+            layers: model.blocks().len(),
             norm: match norm {
                 Norm::Layer(_) => Normalisation::Layer,
                 Norm::Batch(_) => Normalisation::Batch,
             },
             placement: *placement,
-            output: match first.output.as_ref()?.gated {
+            output: match first.output()?.gated {
                 true => OutputKind::Glu,
                 false => OutputKind::Linear,
             },
@@ -200,7 +200,7 @@ impl Architecture {
                 None => PoolingKind::None,
             },
             dropout: 0.0,
-            bidirectional: !first.backward.is_empty(),
+            bidirectional: !first.backward().is_empty(),
             inputs: model.inputs().filter(|_| linear),
             vocabulary: model.inputs().filter(|_| !linear),
             outputs: model.classes()?,

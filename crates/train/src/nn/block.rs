@@ -152,21 +152,22 @@ impl TrainableBlock {
     ) -> std::result::Result<Self, NetworkError> {
         // Both directions are stored with the same number of modes.
         let order = block.order();
-        let made = |systems| TrainableDynamics::new(&block.name, (systems, order), dynamics, place);
-        let backward = Some(&block.backward).filter(|systems| !systems.is_empty());
-        let systems = block.systems.iter();
+        let made =
+            |systems| TrainableDynamics::new(block.name(), (systems, order), dynamics, place);
+        let backward = Some(block.backward()).filter(|systems| !systems.is_empty());
+        let systems = block.systems().iter();
         let source: Vec<f64> = systems.map(|system| system.feedthrough()[(0, 0)]).collect();
         let feedthrough = var(&source, &[source.len()], place)?;
         let rounded = host(&feedthrough)?;
-        let norm = block.norm.as_ref();
+        let norm = block.norm();
         let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, place));
-        let output = block.output.as_ref().map(|output| {
+        let output = block.output().map(|output| {
             let linear = TrainableLinear::new(&output.linear, place)?;
             Ok::<_, candle_core::Error>((linear, output.gated))
         });
         Ok(Self {
-            name: block.name.clone(),
-            forward: made(&block.systems)?,
+            name: block.name().to_string(),
+            forward: made(block.systems())?,
             backward: backward.map(|systems| made(systems)).transpose()?,
             feedthrough,
             source_feedthrough: (source, rounded),
@@ -314,7 +315,7 @@ impl TrainableBlock {
                 gated: *gated,
             })
         });
-        Ok(model::Block {
+        Ok(model::Block::new(model::BlockParts {
             name: self.name.clone(),
             systems: self.forward.systems(&self.name, feedthrough)?,
             backward: backward
@@ -324,7 +325,7 @@ impl TrainableBlock {
             backward_from: 1,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
-        })
+        })?)
     }
 }
 

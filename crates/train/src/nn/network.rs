@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Block, Model};
+use hankelite::model::{Block, Model, ModelError, ModelParts};
 use hankelite_archive::ArchiveError;
 use hankelite_control::SystemError;
 use num_complex::Complex64;
@@ -58,6 +58,9 @@ pub enum NetworkError {
         /// What is wrong with it.
         source: SystemError,
     },
+    /// Numbers that are not finite, or parts that do not fit together.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// Parts of a model that do not fit together.
     #[error("{what} has {found} channels, expected {expected}")]
     Channels {
@@ -198,25 +201,25 @@ impl Network {
         device: &Device,
     ) -> Result<Self, NetworkError> {
         options.check()?;
-        if model.final_norm.is_some() {
+        if model.final_norm().is_some() {
             return Err(NetworkError::FinalNorm);
         }
         check_channels(model)?;
         let place = (options.dtype, device);
         let kind = options.parameterisation.unwrap_or_else(|| fitting(model));
         let block = |block| TrainableBlock::new(block, (kind, options.length), place);
-        let encoder = model.encoder.as_ref();
+        let encoder = model.encoder();
         let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, place));
-        let head = model.head.as_ref();
+        let head = model.head();
         let mut network = Self {
             encoder: encoder.transpose()?,
-            blocks: model.blocks.iter().map(block).collect::<Result<_, _>>()?,
+            blocks: model.blocks().iter().map(block).collect::<Result<_, _>>()?,
             head: head
                 .map(|head| TrainableHead::new(head, place))
                 .transpose()?,
             parameters: Vec::new(),
             buffers: Vec::new(),
-            channels: model.blocks.first().map_or(0, Block::channels),
+            channels: model.blocks().first().map_or(0, Block::channels),
             dropout: options.dropout,
             dtype: options.dtype,
             device: device.clone(),
@@ -276,12 +279,12 @@ impl Network {
         let blocks = self.blocks.iter().map(TrainableBlock::to_block);
         let encoder = self.encoder.as_ref();
         let head = self.head.as_ref();
-        Ok(Model {
+        Ok(Model::new(ModelParts {
             encoder: encoder.map(TrainableEncoder::to_encoder).transpose()?,
             blocks: blocks.collect::<Result<_, _>>()?,
             final_norm: None,
             head: head.map(TrainableHead::to_head).transpose()?,
-        })
+        })?)
     }
 
     fn list(&mut self) {
@@ -400,8 +403,8 @@ impl SequenceModel for Network {
 
 /// S4D where every mode decays, else DSS-softmax.
 fn fitting(model: &Model) -> Parameterisation {
-    let blocks = model.blocks.iter();
-    let mut systems = blocks.flat_map(|block| block.systems.iter().chain(&block.backward));
+    let blocks = model.blocks().iter();
+    let mut systems = blocks.flat_map(|block| block.systems().iter().chain(block.backward()));
     if systems.all(|system| system.is_stable()) {
         Parameterisation::S4d
     } else {
@@ -411,7 +414,7 @@ fn fitting(model: &Model) -> Parameterisation {
 
 fn check_channels(model: &Model) -> Result<(), NetworkError> {
     use hankelite::model::Encoder;
-    let expected = model.blocks.first().map_or(0, Block::channels);
+    let expected = model.blocks().first().map_or(0, Block::channels);
     if expected == 0 {
         return Err(NetworkError::Channels {
             what: "the first layer".into(),
@@ -429,34 +432,37 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
             expected,
         })
     };
-    if let Some(encoder) = &model.encoder {
+    if let Some(encoder) = model.encoder() {
         let found = match encoder {
             Encoder::Linear(linear) => linear.weight.ncols(),
             Encoder::Embedding(table) => table.nrows(),
         };
         equal("the encoder".into(), found)?;
     }
-    for block in &model.blocks {
-        let name = format!("layer `{}`", block.name);
+    for block in model.blocks() {
+        let name = format!("layer `{}`", block.name());
         equal(name.clone(), block.channels())?;
-        if !block.backward.is_empty() && block.backward_from != 1 {
-            let layer = block.name.clone();
+        if !block.backward().is_empty() && block.backward_from() != 1 {
+            let layer = block.name().to_string();
             return Err(NetworkError::Backward { layer });
         }
-        if !block.backward.is_empty() {
-            equal(format!("{name}, backwards in time,"), block.backward.len())?;
+        if !block.backward().is_empty() {
+            equal(
+                format!("{name}, backwards in time,"),
+                block.backward().len(),
+            )?;
         }
-        if let Some(output) = &block.output {
+        if let Some(output) = block.output() {
             let (inputs, outputs) = output.linear.weight.shape();
             equal(format!("{name}, the input of its output map,"), inputs)?;
             let outputs = if output.gated { outputs / 2 } else { outputs };
             equal(format!("{name}, its output map,"), outputs)?;
         }
-        if let Some((norm, _)) = &block.norm {
+        if let Some((norm, _)) = block.norm() {
             equal(format!("{name}, its norm,"), norm.affine().0.len())?;
         }
     }
-    if let Some(head) = &model.head {
+    if let Some(head) = model.head() {
         equal("the head".into(), head.linear.weight.nrows())?;
     }
     Ok(())

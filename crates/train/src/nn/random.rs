@@ -3,7 +3,8 @@
 use std::f64::consts::PI;
 
 use hankelite::model::{
-    BatchNorm, Block, Encoder, Head, LayerNorm, Linear, Model, Norm, OutputLinear, Pooling,
+    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm,
+    OutputLinear, Pooling,
 };
 use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::{DMatrix, SymmetricEigen};
@@ -55,12 +56,12 @@ pub fn random_model(
         PoolingKind::None => None,
     };
     let linear = draw.linear(channels, architecture.outputs);
-    Ok(Model {
+    Ok(Model::new(ModelParts {
         encoder: Some(encoder),
         blocks,
         final_norm: None,
         head: Some(Head { pooling, linear }),
-    })
+    })?)
 }
 
 /// A model with poles and weights C drawn afresh, as [`random_model`] draws them for
@@ -78,10 +79,10 @@ pub fn with_fresh_dynamics(
     architecture.check()?;
     let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
     let fixed = fixed_poles(architecture);
-    let mut fresh = model.clone();
-    for block in &mut fresh.blocks {
-        let systems = block.systems.iter_mut().chain(&mut block.backward);
-        for (channel, system) in systems.enumerate() {
+    let mut fresh = Vec::with_capacity(model.blocks().len());
+    for block in model.blocks() {
+        let mut drawn = Vec::new();
+        for (channel, system) in block.all_systems().enumerate() {
             let step = match system.time() {
                 Time::Discrete { step } => Ok(step),
                 Time::Continuous => Err(SystemError::WrongTime {
@@ -90,15 +91,17 @@ pub fn with_fresh_dynamics(
                 }),
             };
             let d = system.feedthrough()[(0, 0)];
-            let drawn = step.and_then(|step| draw.system(architecture, &fixed, length, (step, d)));
-            *system = drawn.map_err(|source| NetworkError::System {
-                layer: block.name.clone(),
+            let system = step.and_then(|step| draw.system(architecture, &fixed, length, (step, d)));
+            drawn.push(system.map_err(|source| NetworkError::System {
+                layer: block.name().to_string(),
                 channel,
                 source,
-            })?;
+            })?);
         }
+        let backward = drawn.split_off(block.systems().len());
+        fresh.push(block.with_systems(drawn, backward)?);
     }
-    Ok(fresh)
+    Ok(model.with_blocks(fresh)?)
 }
 
 /// The poles that all channels share at the start; empty for random ones.
@@ -194,7 +197,7 @@ fn block(
             epsilon,
         }),
     };
-    Ok(Block {
+    Ok(Block::new(BlockParts {
         name,
         systems: forward,
         backward,
@@ -204,7 +207,7 @@ fn block(
             gated,
         }),
         norm: Some((norm, architecture.placement)),
-    })
+    })?)
 }
 
 /// The source of all random numbers.

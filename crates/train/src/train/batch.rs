@@ -88,7 +88,7 @@ pub fn logits(
 /// [`TrainError::Vocabulary`], [`TrainError::Classes`].
 pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError> {
     let missing = |missing| TrainError::NotAClassifier { missing };
-    let encoder = model.encoder.as_ref().ok_or(missing("encoder"))?;
+    let encoder = model.encoder().ok_or(missing("encoder"))?;
     let takes = match encoder {
         Encoder::Linear(linear) => Takes::Numbers(linear.weight.nrows()),
         Encoder::Embedding(table) => Takes::Tokens(table.ncols()),

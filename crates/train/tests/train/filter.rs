@@ -25,7 +25,7 @@ fn start(seed: u64) -> DiagonalSystem {
                 layers = 1\ninputs = 1\noutputs = 1";
     let architecture: Architecture = toml::from_str(text).unwrap();
     let model = random_model(&architecture, 1000, 1000 + seed).unwrap();
-    scaled(&model.blocks[0].systems[0], 1.0)
+    scaled(&model.blocks()[0].systems()[0], 1.0)
 }
 
 fn read(width: f64, seed: u64, split: Split) -> Dataset {

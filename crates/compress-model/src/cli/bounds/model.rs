@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         .as_ref()
         .map(|source| (source, arguments.limit));
     let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
-    let blocks = &checkpoint.model.blocks;
+    let blocks = checkpoint.model.blocks();
     let orders = orders(&arguments.orders, blocks)?;
     let progress = printer.progress(blocks.len(), "layers");
     let mut layers = Vec::with_capacity(blocks.len());
@@ -118,7 +118,7 @@ fn layer(
     measure: Option<LayerMeasure>,
 ) -> anyhow::Result<Layer> {
     let mut notes = Vec::new();
-    let all = || block.systems.iter().chain(&block.backward);
+    let all = || block.systems().iter().chain(block.backward());
     let unstable = all().filter(|system| !system.is_stable()).count();
     let mut tails = Vec::new();
     if unstable > 0 {
@@ -131,7 +131,7 @@ fn layer(
             tails.push(tail(block, order, time)?);
         }
     }
-    if measure.is_some() && !block.backward.is_empty() {
+    if measure.is_some() && !block.backward().is_empty() {
         notes.push("bidirectional: the measure is of the forward channels".to_string());
     }
     let per_root = measure.as_ref().map(|measure| {
@@ -139,7 +139,7 @@ fn layer(
         measure.psi.iter().map(|psi| psi * psi / root).collect()
     });
     Ok(Layer {
-        name: block.name.clone(),
+        name: block.name().to_string(),
         tails,
         measure,
         psi_squared_per_root: per_root,

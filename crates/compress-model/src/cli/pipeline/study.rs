@@ -9,7 +9,7 @@ use hankelite::Reducer;
 use hankelite::calibrate::{Rescale, Rescaled};
 use hankelite::checkpoint::{Checkpoint, Declared, read, write};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce};
-use hankelite::model::{Model, Sequence};
+use hankelite::model::{Block, BlockParts, Model, ModelError, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{
     Architecture, Initialisation, LayerKind, Network, NetworkOptions, Parameterisation,
@@ -126,7 +126,7 @@ impl<'a> Study<'a> {
         if sets.test.is_none() && sets.validation.is_none() {
             bail!("the data have no part `test` and nothing is held out: nothing to measure on");
         }
-        let full = start.model.blocks.iter().map(|block| block.order()).max();
+        let full = start.model.blocks().iter().map(|block| block.order()).max();
         for &order in &config.reduce.orders {
             if order > full.unwrap_or(0) {
                 let full = full.unwrap_or(0);
@@ -196,7 +196,7 @@ impl<'a> Study<'a> {
                 with_fresh_dynamics(&self.full.model, &architecture, length, seed)?
             }
         };
-        Ok(self.full.with_model(renamed(model, &self.full.model)))
+        Ok(self.full.with_model(renamed(&model, &self.full.model)?))
     }
 
     /// The reduced network, as it is written: extraction is part of the layout.
@@ -248,7 +248,7 @@ impl<'a> Prepared<'a> {
                 self.tools
                     .printer
                     .talk(&format!("seed {}, pretraining", self.seed));
-                let order = self.start.model.blocks.iter().map(|block| block.order());
+                let order = self.start.model.blocks().iter().map(|block| block.order());
                 let order = order.max().unwrap_or(0);
                 let start = || Ok(self.start.clone());
                 let row =
@@ -388,7 +388,7 @@ pub(super) fn finished(config: &Config, root: &Path) -> anyhow::Result<Vec<Row>>
             (Some(record), _) => record.row.order,
             (None, Some(path)) => {
                 let model = read(path, &Declared::default())?.model;
-                model.blocks.iter().map(|b| b.order()).max().unwrap_or(0)
+                model.blocks().iter().map(|b| b.order()).max().unwrap_or(0)
             }
             (None, None) => continue,
         };
@@ -420,17 +420,21 @@ fn finished_record(place: &Path) -> anyhow::Result<Option<Record>> {
 }
 
 /// The names of the layers are those of the file that the model is to be written like.
-fn renamed(mut model: Model, like: &Model) -> Model {
-    for (block, like) in model.blocks.iter_mut().zip(&like.blocks) {
-        block.name.clone_from(&like.name);
-    }
-    model
+fn renamed(model: &Model, like: &Model) -> Result<Model, ModelError> {
+    let blocks = model.blocks().iter().zip(like.blocks());
+    let blocks = blocks.map(|(block, like)| {
+        Block::new(BlockParts {
+            name: like.name().to_string(),
+            ..block.clone().into_parts()
+        })
+    });
+    model.with_blocks(blocks.collect::<Result<_, _>>()?)
 }
 
 fn kind_of(checkpoint: &Checkpoint) -> LayerKind {
-    let systems = checkpoint.model.blocks.iter();
+    let systems = checkpoint.model.blocks().iter();
     let decays = systems
-        .flat_map(|block| block.systems.iter().chain(&block.backward))
+        .flat_map(|block| block.systems().iter().chain(block.backward()))
         .all(|system| system.is_stable());
     match parameterisation(checkpoint) {
         Some(Parameterisation::DssSoftmax) => LayerKind::DssSoftmax,

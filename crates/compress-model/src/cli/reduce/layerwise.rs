@@ -18,7 +18,9 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let path = &arguments.input.checkpoint;
     let source = open_layerwise(path, &arguments.declarations.declared(), printer)?;
     let here = || path.display().to_string();
-    let plan = plan(arguments, source.outline(), source.declared().length).with_context(here)?;
+    let outline = source.outline();
+    let length = outline.declared().length;
+    let plan = plan(arguments, &outline.model, length).with_context(here)?;
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
     let mut rewrite = source.rewrite(output)?;
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
@@ -28,13 +30,13 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         warn_of_rounding(worst, printer);
     }
     let document = Document {
-        family: source.family(),
+        family: outline.family(),
         plan: Some(&plan),
         kernel_length: plan.kernel_length(),
-        parameters_before: source.parameters(),
+        parameters_before: outline.parameters()?,
         parameters_after,
-        assumptions: source.assumptions(),
-        notes: source.notes(),
+        assumptions: outline.assumptions(),
+        notes: outline.notes(),
         rounding_error: output.map(|_: &Path| worst),
         layers,
         seconds: start.elapsed().as_secs_f64(),
@@ -50,15 +52,16 @@ fn reduce(
     rewrite: &mut Rewrite<'_>,
     printer: &Printer,
 ) -> anyhow::Result<(Vec<LayerRecord>, f64)> {
-    let count = source.outline().blocks.len();
+    let count = source.outline().model.blocks().len();
     let bars = Bars::new(printer);
     bars.begin(Stage::Reduction, count);
     let mut records = Vec::with_capacity(count);
     let mut worst: f64 = 0.0;
     for index in 0..count {
-        let mut block = source.layer(index)?;
+        let stored = source.layer(index)?;
+        let mut block = stored.clone();
         records.push(reduce_layer(&mut block, plan)?);
-        let rounded = rewrite.set(index, &block)?;
+        let rounded = rewrite.set(index, &stored, &block)?;
         let moved = layer_difference(&block, &rounded, plan.kernel_length())?;
         worst = worst.max(moved);
         bars.advance(1);

@@ -1,8 +1,6 @@
 //! What the number format of the written file does to the kernels.
 
-use std::path::Path;
-
-use hankelite::checkpoint::{Checkpoint, Written, write};
+use hankelite::checkpoint::{Checkpoint, Written};
 use hankelite::compress::kernel_distance;
 use hankelite::model::{Block, Model};
 use hankelite_control::DiagonalSystem;
@@ -14,21 +12,23 @@ use crate::cli::reduce::percent;
 /// A number format that moves a kernel by more gets a warning.
 const ROUNDING_MAX: f64 = 0.01;
 
-/// Writes a checkpoint: what was read back, and how far its number format moved a kernel.
+/// The checkpoint as its written file holds it, and how far rounding changed a kernel.
 pub(super) fn written(
     reduced: &Checkpoint,
-    output: &Path,
+    written: Written,
     kernel_length: usize,
     printer: &Printer,
 ) -> anyhow::Result<(Checkpoint, f64)> {
-    let written = write(reduced, output)?;
     let worst = worst_difference(&reduced.model, &written, kernel_length)?;
     warn_of_rounding(worst, printer);
-    let mut model = reduced.model.clone();
-    for (block, mut systems) in model.blocks.iter_mut().zip(written.layers) {
-        block.backward = systems.split_off(block.systems.len());
-        block.systems = systems;
-    }
+    let blocks = reduced.model.blocks().iter().zip(written.layers);
+    let blocks = blocks.map(|(block, mut systems)| {
+        let backward = systems.split_off(block.systems().len());
+        block.with_systems(systems, backward)
+    });
+    let model = reduced
+        .model
+        .with_blocks(blocks.collect::<Result<_, _>>()?)?;
     Ok((reduced.with_model(model), worst))
 }
 
@@ -45,7 +45,7 @@ pub(super) fn warn_of_rounding(worst: f64, printer: &Printer) {
 
 /// The largest relative difference of any channel's kernel between what was planned and written.
 fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow::Result<f64> {
-    let pairs = planned.blocks.iter().zip(&written.layers);
+    let pairs = planned.blocks().iter().zip(&written.layers);
     pairs
         .map(|(planned, written)| layer_difference(planned, written, length))
         .try_fold(0.0, |worst, layer| Ok(f64::max(worst, layer?)))
@@ -57,7 +57,7 @@ pub(super) fn layer_difference(
     written: &[DiagonalSystem],
     length: usize,
 ) -> anyhow::Result<f64> {
-    let planned = planned.systems.iter().chain(&planned.backward);
+    let planned = planned.systems().iter().chain(planned.backward());
     let pairs: Vec<_> = planned.zip(written).collect();
     let errors = pairs.par_iter().map(|(planned, written)| {
         let (error, norm) = kernel_distance(planned, written, length)?;

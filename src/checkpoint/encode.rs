@@ -1,0 +1,268 @@
+//! A model in the tensors of its file: what differs from what the file holds, made once.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hankelite_archive::{Archive, Container, Dtype, RawTensor};
+use hankelite_control::DiagonalSystem;
+use num_complex::Complex64;
+
+use crate::checkpoint::declared::Metadata;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::{Dynamics, Encoded, Role};
+use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
+use crate::model::Block;
+
+/// A checkpoint whose changed tensors are made: ready to be counted and written.
+pub struct EncodedCheckpoint<'a> {
+    encoding: &'a Encoding,
+    changed: BTreeMap<String, RawTensor>,
+}
+
+/// What was written.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Written {
+    /// The systems of every layer and channel, as rounded to the file's number format, those
+    /// backwards in time after the others.
+    pub layers: Vec<Vec<DiagonalSystem>>,
+}
+
+/// Writes a checkpoint in the layout it came from, whole or not at all.
+///
+/// The finished file is read once before it takes its place.
+///
+/// Tensors whose part of the model did not change are copied bit for bit; the others keep their
+/// name and dtype, and those around the systems their shape. The container follows the ending of
+/// `path`, else that of the source. What was declared or assumed goes into the metadata, so that
+/// the next command needs no flag.
+///
+/// # Errors
+/// [`Fault::NotRepresentable`] where the layout cannot hold a pole;
+/// [`ArchiveError`](hankelite_archive::ArchiveError) when the file cannot be written. Nothing is
+/// left behind in either case.
+pub fn write(checkpoint: &Checkpoint, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
+    checkpoint.encode()?.write(path)
+}
+
+impl Checkpoint {
+    /// Makes the tensors that differ from those of the file, for callers that count and write.
+    ///
+    /// # Errors
+    /// As [`write()`], where the model cannot be encoded.
+    pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
+        let encoding = self.encoding.as_ref();
+        let changed = self.changed_tensors();
+        Ok(EncodedCheckpoint {
+            encoding,
+            changed: changed.map_err(|fault| fault.at(encoding.archive.path()))?,
+        })
+    }
+
+    /// Real numbers in all tensors of the model, as it would be written.
+    ///
+    /// # Errors
+    /// As [`write()`], where the model cannot be encoded.
+    pub fn parameters(&self) -> Result<usize, CheckpointError> {
+        Ok(self.encode()?.parameters())
+    }
+
+    fn changed_tensors(&self) -> Result<BTreeMap<String, RawTensor>, Fault> {
+        let Encoding {
+            archive,
+            structure,
+            stored,
+            ..
+        } = self.encoding.as_ref();
+        require_equal("blocks", self.model.blocks().len(), stored.len())?;
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
+        for (index, block) in self.model.blocks().iter().enumerate() {
+            changed.extend(self.encoding.changed_layer(index, &stored[index], block)?);
+        }
+        Ok(changed)
+    }
+}
+
+impl EncodedCheckpoint<'_> {
+    /// Real numbers in all tensors.
+    pub fn parameters(&self) -> usize {
+        let archive = &self.encoding.archive;
+        let sizes = archive.names().map(|name| {
+            let changed = self.changed.get(name).map(|tensor| tensor.shape.as_slice());
+            let shape = changed.or(archive.shape(name)).unwrap_or(&[]);
+            shape.iter().product::<usize>()
+        });
+        sizes.sum()
+    }
+
+    /// Writes the file: see [`write()`].
+    ///
+    /// # Errors
+    /// As [`write()`].
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
+        let path = path.as_ref();
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding;
+        let container = Container::of_path(path).unwrap_or(archive.container());
+        let metadata = Metadata::render(structure.settled, structure.own());
+        let mut layers = Vec::new();
+        // The systems are what encoding can spoil; all other numbers are only rounded.
+        let accept = |written: &Path| {
+            let archive =
+                Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
+            let tensors = Tensors::new(&archive, &structure.prefix);
+            for layout in &structure.layers {
+                let dynamics = layout.decode(&tensors);
+                let dynamics = dynamics.map_err(|fault| not_readable(fault.at(written), path))?;
+                layers.push([dynamics.systems, dynamics.backward].concat());
+            }
+            Ok::<(), CheckpointError>(())
+        };
+        archive.write_accepted(path, container, (&self.changed, &metadata), accept)?;
+        Ok(Written { layers })
+    }
+}
+
+impl Encoding {
+    /// The tensors of one layer that differ from those of the file, which hold `stored`.
+    pub(super) fn changed_layer(
+        &self,
+        index: usize,
+        stored: &Block,
+        block: &Block,
+    ) -> Result<BTreeMap<String, RawTensor>, Fault> {
+        require_equal("channels", block.systems().len(), stored.systems().len())?;
+        let backward = "systems that run backwards in time";
+        require_equal(backward, block.backward().len(), stored.backward().len())?;
+        let mut changed = BTreeMap::new();
+        let roles = changed_roles(block, stored);
+        if roles.is_empty() {
+            return Ok(changed);
+        }
+        let tensors = Tensors::new(&self.archive, &self.structure.prefix);
+        for encoded in self.structure.layers[index].encode(&Dynamics::of(block), &tensors)? {
+            if !roles.contains(&encoded.role) {
+                continue;
+            }
+            let name = tensors.full(&encoded.name);
+            let dtype = self.archive.dtype(&name).unwrap_or(Dtype::F32);
+            let stored_shape = self.archive.shape(&name).unwrap_or(&[]).to_vec();
+            let shape = encoded.shape.unwrap_or(stored_shape);
+            let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
+            changed.insert(name, tensor);
+        }
+        Ok(changed)
+    }
+}
+
+pub(super) fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {
+    let source = Box::new(source);
+    Fault::NotReadable { source }.at(path)
+}
+
+/// The tensors around the systems that differ from those of the file, in its shapes and dtypes.
+fn changed_weights(
+    encoded: Vec<Encoded>,
+    archive: &Archive,
+    tensors: &Tensors<'_>,
+) -> Result<BTreeMap<String, RawTensor>, Fault> {
+    let mut changed = BTreeMap::new();
+    for Encoded {
+        name, shape, data, ..
+    } in encoded
+    {
+        let found = shape.unwrap_or_default();
+        let expected = format!("{found:?}, as in the model");
+        let stored = tensors.values(&name, &expected)?;
+        if stored.data == data {
+            continue;
+        }
+        if stored.data.len() != data.len() {
+            return Err(tensors.wrong_shape(&name, stored.shape, &expected));
+        }
+        let full = tensors.full(&name);
+        let dtype = archive.dtype(&full).unwrap_or(Dtype::F32);
+        let tensor = RawTensor::from_f64(dtype, stored.shape, &data);
+        require_finite(&full, &tensor, &data)?;
+        changed.insert(full, tensor);
+    }
+    Ok(changed)
+}
+
+/// The tensor of a file: pairs on the last axis become complex numbers where it holds those.
+pub(super) fn raw_tensor(
+    name: &str,
+    dtype: Dtype,
+    mut shape: Vec<usize>,
+    values: &[f64],
+) -> Result<RawTensor, Fault> {
+    if dtype != Dtype::C64 {
+        let tensor = RawTensor::from_f64(dtype, shape, values);
+        require_finite(name, &tensor, values)?;
+        return Ok(tensor);
+    }
+    shape.pop();
+    let pairs = values.chunks_exact(2);
+    let pairs: Vec<_> = pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect();
+    let tensor = RawTensor::from_c64(shape, &pairs);
+    let rounded = tensor.to_c64(name)?;
+    match rounded.iter().position(|value| !value.is_finite()) {
+        None => Ok(tensor),
+        Some(index) => Err(Fault::Overflow {
+            tensor: name.to_string(),
+            value: values[2 * index],
+            dtype,
+        }),
+    }
+}
+
+/// Rounding to the file's number format must not overflow.
+pub(super) fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
+    let rounded = tensor.to_f64(name)?;
+    match rounded.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(Fault::Overflow {
+            tensor: name.to_string(),
+            value: values[index],
+            dtype: tensor.dtype,
+        }),
+    }
+}
+
+pub(super) fn require_equal(
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), Fault> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Fault::OtherModel {
+        what,
+        found,
+        expected,
+    })
+}
+
+/// Which parts of a layer's systems are not those of the file.
+fn changed_roles(new: &Block, stored: &Block) -> Vec<Role> {
+    let pairs = || new.all_systems().zip(stored.all_systems());
+    let modes = |a: &DiagonalSystem, b: &DiagonalSystem| {
+        a.exponents() == b.exponents() && a.input() == b.input() && a.output() == b.output()
+    };
+    let mut roles = Vec::new();
+    if pairs().any(|(new, old)| !modes(new, old)) {
+        roles.push(Role::Mode);
+    }
+    if pairs().any(|(new, old)| new.time() != old.time()) {
+        // Poles are stored per step: a new step changes what every mode tensor holds.
+        roles.extend([Role::Mode, Role::Step]);
+    }
+    if pairs().any(|(new, old)| new.feedthrough() != old.feedthrough()) {
+        roles.push(Role::Feedthrough);
+    }
+    roles
+}
