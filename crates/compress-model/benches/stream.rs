@@ -114,7 +114,7 @@ fn main() {
     for gated in [false, true] {
         for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
             let rows = [32, 16, 8, 4, 2].map(|modes| {
-                let [bytes, median, floor] = row(channels, modes, (gated, entries), 1);
+                let [bytes, median, floor] = row(channels, modes, gated, entries, 1);
                 [modes as f64, median, floor, bytes / 1024.0]
             });
             let entries = format!("{entries:?}").to_lowercase();
@@ -123,7 +123,7 @@ fn main() {
             curves.push(curve(format!("{mixing}, {entries}: reading"), &rows, 2));
             sizes.push(curve(format!("{mixing}, {entries}"), &rows, 3));
         }
-        row(channels, 4, (gated, Entries::Full), 4);
+        row(channels, 4, gated, Entries::Full, 4);
     }
     if let Some(path) = picture {
         let title = format!("One step of {LAYERS} layers of {channels} channels");
@@ -144,12 +144,7 @@ fn curve(name: String, rows: &[[f64; 4]], column: usize) -> Curve {
     Curve { name, points }
 }
 
-fn row(
-    channels: usize,
-    modes: usize,
-    (gated, entries): (bool, Entries),
-    streams: usize,
-) -> [f64; 3] {
+fn row(channels: usize, modes: usize, gated: bool, entries: Entries, streams: usize) -> [f64; 3] {
     let image = Image::new(&model(channels, modes, gated), entries).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));
     let mut runner = runner.expect("an image of our own");

@@ -198,7 +198,7 @@ fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3],
     Ok([full, (before, 0.0), after])
 }
 
-/// The model cut to [`REDUCED`] modes for what its layer hears in the training windows.
+/// The model cut to [`REDUCED`] modes, calibrated on the training windows.
 fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
     let windows: Vec<Sequence<'_>> = (0..data.len()).map(|index| data.sequence(index)).collect();
     let calibration = Calibration::gather(full, data.length(), &windows, "")?;

@@ -4,7 +4,7 @@
 //!     cargo run --release --example lagged_sine -- [SEEDS [PICTURE.svg]]
 //!
 //! prints the table for all arms and widths of the process, with mean and standard error over the
-//! seeds (5 when not said).
+//! seeds (default 5).
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
 
 use candle_core::{DType, Device};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! S4D layers in the classifier of `example.py` (state-spaces/s4), H = 4096 channels of 16 modes, or
-//! as many as a third argument says. The output map (2H, H) of a layer takes 128 MiB, its dynamics
+//! as many as a third argument gives. The output map (2H, H) of a layer takes 128 MiB, its dynamics
 //! 64 KiB for each mode.
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //! TABLE is `kinds` (every network at one size), `rate` (over the share of measurements), `width`
 //! (over the units) or `depth` (over the layers); `--at 0.1,0.3` chooses its columns and
 //! `--networks gru,l1-l1,s4d` its rows. Signals are `sparse` (64 numbers, 20 steps, 500 sequences) unless `--data`
-//! says another source; `--hidden` and `--rate` are 128 and 0.25. Printed is the ratio of signal to
+//! names another source; `--hidden` and `--rate` are 128 and 0.25. Printed is the ratio of signal to
 //! error, 10 log10(Σ s²/Σ (s − ŝ)²) of every test sequence, as mean ± standard error over the seeds,
 //! and for films (sources whose values end at 1) the peak signal-to-noise ratio.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -34,7 +34,7 @@ const REDUCED: usize = 4;
 /// What the state space model is called among the networks.
 const STATE_SPACE: &str = "s4d";
 /// Training sequences that decide what a reduction keeps.
-const HEARD: usize = 100;
+const CALIBRATION: usize = 100;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Table {
@@ -258,7 +258,7 @@ impl Arm {
         seed: u64,
     ) -> Result<Found, Failure> {
         match self {
-            Arm::Baseline(kind) => baseline((arguments, kind), sizes, parts, seed),
+            Arm::Baseline(kind) => baseline(arguments, kind, sizes, parts, seed),
             Arm::StateSpace => state_space(arguments, sizes, parts, seed),
         }
     }
@@ -270,7 +270,8 @@ fn measurements(sizes: Sizes, parts: &Parts) -> usize {
 }
 
 fn baseline(
-    (arguments, layer): (&Arguments, BaselineKind),
+    arguments: &Arguments,
+    layer: BaselineKind,
     sizes: Sizes,
     parts: &Parts,
     seed: u64,
@@ -339,11 +340,11 @@ fn state_space(
     })
 }
 
-/// The model cut to [`REDUCED`] states for what its layers hear.
+/// The model cut to [`REDUCED`] states, calibrated on the first training sequences.
 fn reduced(full: &Model, parts: &Parts) -> Result<Model, Failure> {
     let data = &parts.train;
-    let heard = data.len().min(HEARD);
-    let sequences: Vec<Sequence<'_>> = (0..heard).map(|index| data.unpadded(index)).collect();
+    let count = data.len().min(CALIBRATION);
+    let sequences: Vec<Sequence<'_>> = (0..count).map(|index| data.unpadded(index)).collect();
     let calibration = Calibration::gather(full, data.length(), &sequences, "")?;
     let prepared = Prepared::new(full, &calibration, &sequences, WeightChoice::Auto)?;
     Ok(prepared.reduce(&Settings::new(Size::Order(REDUCED)))?.model)

@@ -59,8 +59,8 @@ pub(super) struct Ways {
     #[arg(long, default_value = "auto", requires = "calibrate",
           value_parser = words::<Importance>(IMPORTANCES))]
     importance: Importance,
-    /// Reduce each layer again for what it hears in the reduced network, and keep that where the
-    /// logits come nearer.
+    /// Reduce each layer again for its input in the reduced network, and keep that where the logits
+    /// come nearer.
     #[arg(long, requires = "calibrate")]
     sequential: bool,
 }
@@ -198,9 +198,9 @@ impl Ways {
     }
 }
 
-/// Statistics of what a model hears, and the sequences where they are at hand.
+/// Statistics of the layers' inputs, and the sequences where they are at hand.
 pub(super) struct CalibrationData {
-    pub(super) calibration: Calibration,
+    pub(super) statistics: Calibration,
     data: Option<Dataset>,
 }
 
@@ -214,10 +214,10 @@ impl CalibrationData {
     ) -> anyhow::Result<Self> {
         let file = Path::new(source);
         if file.is_file() && Calibration::is_file_of(file) {
-            let calibration = Calibration::read(file)?;
-            calibration.check(&checkpoint.model)?;
+            let statistics = Calibration::read(file)?;
+            statistics.check(&checkpoint.model)?;
             return Ok(Self {
-                calibration,
+                statistics,
                 data: None,
             });
         }
@@ -225,10 +225,10 @@ impl CalibrationData {
         let (data, origin) = read(&source, sequences, printer)?;
         let length = data.length();
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
-        let calibration = Calibration::gather(&checkpoint.model, length, &listed, &origin)?;
+        let statistics = Calibration::gather(&checkpoint.model, length, &listed, &origin)?;
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {
-            calibration,
+            statistics,
             data: Some(data),
         })
     }
@@ -242,17 +242,17 @@ impl CalibrationData {
     }
 }
 
-/// Balances the channels of a checkpoint for what they hear, with a spinner.
+/// Balances the channels of a checkpoint for their inputs, with a spinner.
 pub(super) fn prepare<'a>(
     checkpoint: &'a Checkpoint,
-    heard: &'a CalibrationData,
+    data: &'a CalibrationData,
     listed: &'a [Sequence<'a>],
     ways: &Ways,
     printer: &Printer,
 ) -> anyhow::Result<Prepared<'a>> {
-    let spinner = printer.spinner("balancing channels for what they hear");
+    let spinner = printer.spinner("balancing channels for their inputs");
     let model = &checkpoint.model;
-    let prepared = Prepared::new(model, &heard.calibration, listed, ways.weight());
+    let prepared = Prepared::new(model, &data.statistics, listed, ways.weight());
     spinner.finish_and_clear();
     Ok(prepared?)
 }
@@ -292,7 +292,7 @@ fn read(
     Ok((data.sample(count, sequences.calibration_seed)?, origin))
 }
 
-/// Says so when kernels are longer than the sequences: what comes later is not heard.
+/// A note when kernels are longer than the sequences: their later samples have no weight.
 fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
     let systems = model.blocks.iter().flat_map(|block| &block.systems);
     let needed = systems.filter_map(|system| {

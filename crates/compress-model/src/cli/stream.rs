@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         class: arguments.class,
         raw: arguments.to == Form::F32,
     };
-    match pump(arguments, runner, samples.as_mut(), (&mut out, shape)) {
+    match pump(arguments, runner, samples.as_mut(), &mut out, shape) {
         Err(error) if is_broken_pipe(&error) => {
             // Whoever read the outputs has enough. What is left in the buffer goes nowhere.
             let _ = out.into_parts();
@@ -145,7 +145,8 @@ fn pump(
     arguments: &Arguments,
     mut runner: Runner,
     samples: &mut dyn Samples,
-    (out, shape): (&mut dyn Write, Shape),
+    out: &mut dyn Write,
+    shape: Shape,
 ) -> anyhow::Result<()> {
     let width = if runner.takes_tokens() {
         1
