@@ -1,7 +1,7 @@
 //! One step of a streamed model: H channels, 6 layers, pre-norm, against the time that the same
 //! bytes take to be read.
 //!
-//!     cargo bench --bench stream -- [CHANNELS] [PICTURE.svg]
+//!     cargo bench -p compress-model --bench stream -- [CHANNELS] [PICTURE.svg]
 //!
 //! A picture shows the medians over the states, with those of reading the bytes.
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]

@@ -1,7 +1,7 @@
 //! AR(lag): validation loss and the norm of the mean Jacobian of the shallow transformer, the
 //! IndRNN and a diagonal state space model, full and reduced, against the lag.
 //!
-//!     cargo run --release --example autoregression -- [SEEDS [FOLDER]]
+//!     cargo run --release -p compress-model --example autoregression -- [SEEDS [FOLDER]]
 //!
 //! prints the tables of docs/results/autoregression.md and writes its two pictures into the folder.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]

@@ -1,9 +1,9 @@
 //! How the errors of a shallow transformer scale with its width: linearisation, approximation,
 //! tangent kernel, training loss, each beside its bound where it has one.
 //!
-//!     cargo run --release --example finite_time -- [PICTURE.svg]
-//!     cargo run --release --example finite_time -- train SEQUENCES STEPS SEEDS
-//!     cargo run --release --example finite_time -- speed
+//!     cargo run --release -p compress-model --example finite_time -- [PICTURE.svg]
+//!     cargo run --release -p compress-model --example finite_time -- train SEQUENCES STEPS SEEDS
+//!     cargo run --release -p compress-model --example finite_time -- speed
 //!
 //! The first prints the tables of docs/results/finite-time.md. The second is the
 //! training alone, with a budget of one's own (the paper's is 5000 sequences, 4000 steps, 10 seeds).

@@ -1,7 +1,7 @@
 //! The synthetic study of the generalisation measure: one linear state space layer learns the sine
 //! of the middle value of a Gaussian process from 100 sequences of 1000 steps.
 //!
-//!     cargo run --release --example lagged_sine -- [SEEDS [PICTURE.svg]]
+//!     cargo run --release -p compress-model --example lagged_sine -- [SEEDS [PICTURE.svg]]
 //!
 //! prints the table for all arms and widths of the process, with mean and standard error over the
 //! seeds (default 5).

@@ -2,7 +2,7 @@
 //! it costs in memory:
 //!
 //! ```text
-//! cargo run --release --example large_checkpoint -- /big/full 4
+//! cargo run --release -p compress-model --example large_checkpoint -- /big/full 4
 //! command time -v target/release/compress-model reduce /big/full --order 4 --output /big/small
 //! ```
 //!

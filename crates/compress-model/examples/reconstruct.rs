@@ -1,7 +1,7 @@
 //! Signals from few measurements: unfolded networks, stacked recurrent cells and a diagonal state
 //! space model, full and reduced, all with a trainable measurement in front.
 //!
-//!     cargo run --release --example reconstruct -- TABLE [--seeds N] [--epochs N] [--picture X.svg]
+//!     cargo run --release -p compress-model --example reconstruct -- TABLE [--seeds N] [--epochs N] [--picture X.svg]
 //!
 //! TABLE is `kinds` (every network at one size), `rate` (over the share of measurements), `width`
 //! (over the units) or `depth` (over the layers); `--at 0.1,0.3` chooses its columns and
