@@ -14,13 +14,13 @@ use crate::cli::printer::Printer;
 const EXAMPLES: &str = "\
 Examples:
   compress-model calibrate model.pth --data mnist:data/mnist --output model.stats
-  compress-model calibrate model.safetensors --data train.safetensors --sequences 30 --output s.stats
+  compress-model calibrate model.pth --data train.safetensors --sequences 30 --output model.stats
   compress-model reduce model.pth --calibrate model.stats --order 4 --output small.pth
 
-Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of what
-each channel's input, and the gradient of the logits with respect to its output. They serve `reduce --calibrate`, `sweep` and
-`compare` without the data; with the data at hand those do a little better, because they can use
-exact moments and compare logits.";
+Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of every
+channel's input, and the importance of its output for the logits. They serve `sweep`, `compare` and
+`reduce --calibrate` without the data; with the data at hand those do a little better, because they
+can use exact moments and compare logits.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -93,7 +93,7 @@ const IMPORTANCES: [Word; 4] = [
     word("root", "By the root of `gradient`"),
     word(
         "gradient",
-        "By the gradient of the logits with respect to the layer's output",
+        "By the gradient of the logits with respect to the channel's output",
     ),
 ];
 

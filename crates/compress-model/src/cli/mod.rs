@@ -114,7 +114,7 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Cut the states of every channel and write a smaller checkpoint.
     Reduce(reduce::Arguments),
-    /// Gather the statistics of every layer's input from unlabelled sequences.
+    /// Measure the inputs of all layers on unlabelled sequences, and keep their statistics.
     Calibrate(calibrate::Arguments),
     /// Size against error (and accuracy) in one run: which size to take.
     Sweep(sweep::Arguments),

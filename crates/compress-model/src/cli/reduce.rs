@@ -54,8 +54,8 @@ pub(super) struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     rule: RuleArguments,
-    /// Calibrate: reduce for the layers' inputs in unlabelled sequences (any data source
-    /// of `evaluate`), or by the statistics that `calibrate` wrote.
+    /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
+    /// `evaluate`) or given by the statistics that `calibrate` wrote.
     #[arg(long, value_name = "DATA|STATS",
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,

@@ -17,7 +17,7 @@ use crate::cli::samples::{Raw, Samples, Text};
 
 const EXAMPLES: &str = "\
 Examples:
-  seq 0 255 | awk '{ print sin($1 / 8) }' | compress-model stream models/waves/model.safetensors --last
+  seq 0 255 | awk '{ print sin($1 / 8) }' | compress-model stream model.pth --last
   compress-model stream model.pth --input sound.wav --every 1000 --class
   arecord -f FLOAT_LE -r 16000 -t raw | compress-model stream small.edge --from f32 --every 160
   compress-model stream text.pth --input tokens.txt --to f32 > logits.f32
