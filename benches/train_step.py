@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One training step of hankelite against PyTorch on the same processor, taking turns.
 
-    cargo bench --bench train_step --no-run     # prints the path of the program
+    cargo bench -p hankelite-train --bench train_step --no-run     # prints the path of the program
     python3 benches/train_step.py PROGRAM [--rounds 3] [--threads 1]
 
 needs torch. Every round runs, for each setting, our program, PyTorch with the kernel as the public

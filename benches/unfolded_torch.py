@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One training step of unfolded networks against PyTorch on the same processor, taking turns.
 
-    cargo bench --bench unfolded --no-run      # prints the path of the program
+    cargo bench -p hankelite-train --bench unfolded --no-run      # prints the path of the program
     python3 benches/unfolded_torch.py PROGRAM [--rounds 3] [--hidden 256 1024]
 
 needs torch. PyTorch runs the same network in its natural form: a loop over steps and layers, W and U

@@ -2,9 +2,9 @@
 # Makes docs/cli.md from the program's own help: bash docs/cli.sh > docs/cli.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --release --quiet
+cargo build --release --quiet -p compress-model
 program=target/release/compress-model
-printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `tests/cli.rs` holds this page to the program.\n'
+printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `crates/compress-model/tests/cli.rs` holds this page to the program.\n'
 for command in "" inspect reduce calibrate sweep compare evaluate pretrain retrain pipeline convert stream bench pack \
     bounds "bounds model" "bounds rademacher" "bounds network" "bounds finite-time" data; do
     title="compress-model${command:+ $command}"

@@ -1,7 +1,7 @@
 //! One step of a streamed model: H channels, 6 layers, pre-norm, against the time that the same
 //! bytes take to be read.
 //!
-//!     cargo bench --bench stream -- [CHANNELS] [PICTURE.svg]
+//!     cargo bench -p compress-model --bench stream -- [CHANNELS] [PICTURE.svg]
 //!
 //! A picture shows the medians over the states, with those of reading the bytes.
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -119,7 +119,7 @@ fn main() {
     for gated in [false, true] {
         for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
             let rows = [32, 16, 8, 4, 2].map(|modes| {
-                let [bytes, median, floor] = row(channels, modes, (gated, entries), 1);
+                let [bytes, median, floor] = row(channels, modes, gated, entries, 1);
                 [modes as f64, median, floor, bytes / 1024.0]
             });
             let entries = format!("{entries:?}").to_lowercase();
@@ -128,7 +128,7 @@ fn main() {
             curves.push(curve(format!("{mixing}, {entries}: reading"), &rows, 2));
             sizes.push(curve(format!("{mixing}, {entries}"), &rows, 3));
         }
-        row(channels, 4, (gated, Entries::Full), 4);
+        row(channels, 4, gated, Entries::Full, 4);
     }
     if let Some(path) = picture {
         let title = format!("One step of {LAYERS} layers of {channels} channels");
@@ -149,12 +149,7 @@ fn curve(name: String, rows: &[[f64; 4]], column: usize) -> Curve {
     Curve { name, points }
 }
 
-fn row(
-    channels: usize,
-    modes: usize,
-    (gated, entries): (bool, Entries),
-    streams: usize,
-) -> [f64; 3] {
+fn row(channels: usize, modes: usize, gated: bool, entries: Entries, streams: usize) -> [f64; 3] {
     let image = Image::new(&model(channels, modes, gated), entries).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));
     let mut runner = runner.expect("an image of our own");

@@ -1,7 +1,7 @@
 //! AR(lag): validation loss and the norm of the mean Jacobian of the shallow transformer, the
 //! IndRNN and a diagonal state space model, full and reduced, against the lag.
 //!
-//!     cargo run --release --example autoregression -- [SEEDS [FOLDER]]
+//!     cargo run --release -p compress-model --example autoregression -- [SEEDS [FOLDER]]
 //!
 //! prints the tables of docs/results/autoregression.md and writes its two pictures into the folder.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -197,7 +197,7 @@ fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3],
     Ok([full, (before, 0.0), after])
 }
 
-/// The model cut to [`REDUCED`] modes for the input of its layer in the training windows.
+/// The model cut to [`REDUCED`] modes, calibrated on the training windows.
 fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
     let windows: Vec<Sequence<'_>> = (0..data.len()).map(|index| data.sequence(index)).collect();
     let reducer = Reducer::new(full).calibrated(&windows);

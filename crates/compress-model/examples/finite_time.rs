@@ -1,9 +1,9 @@
 //! How the errors of a shallow transformer scale with its width: linearisation, approximation,
 //! tangent kernel, training loss, each beside its bound where it has one.
 //!
-//!     cargo run --release --example finite_time -- [PICTURE.svg]
-//!     cargo run --release --example finite_time -- train SEQUENCES STEPS SEEDS
-//!     cargo run --release --example finite_time -- speed
+//!     cargo run --release -p compress-model --example finite_time -- [PICTURE.svg]
+//!     cargo run --release -p compress-model --example finite_time -- train SEQUENCES STEPS SEEDS
+//!     cargo run --release -p compress-model --example finite_time -- speed
 //!
 //! The first prints the tables of docs/results/finite-time.md. The second is the
 //! training alone, with a budget of one's own (the paper's is 5000 sequences, 4000 steps, 10 seeds).
@@ -45,9 +45,9 @@ fn main() -> Result<(), Failure> {
         ["speed"] => speed(),
         ["train", count, steps, seeds] => {
             let name = format!("least training loss, {count} sequences, {steps} steps");
-            let budget = (count.parse()?, steps.parse()?);
+            let (count, steps) = (count.parse()?, steps.parse()?);
             let seeds = seeds.parse()?;
-            print_table(&[timed(|| training(&name, 8, budget, seeds))?]);
+            print_table(&[timed(|| training(&name, 8, count, steps, seeds))?]);
             Ok(())
         }
         [] => scaling(None),
@@ -78,7 +78,7 @@ fn scaling(picture: Option<&str>) -> Result<(), Failure> {
         (8, "least training loss, 8 anchors"),
         (1, "least training loss, 1 anchor"),
     ] {
-        rows.push(timed(|| training(name, anchors, (300, 400), 5))?);
+        rows.push(timed(|| training(name, anchors, 300, 400, 5))?);
     }
     print_table(&rows);
     print_bounds(&rows);
@@ -201,7 +201,8 @@ fn kernel(seeds: u64) -> Result<Row, Failure> {
 fn training(
     name: &str,
     anchors: usize,
-    (count, steps): (usize, usize),
+    count: usize,
+    steps: usize,
     seeds: u64,
 ) -> Result<Row, Failure> {
     let mut sets = Vec::new();

@@ -1,10 +1,10 @@
 //! The synthetic study of the generalisation measure: one linear state space layer learns the sine
 //! of the middle value of a Gaussian process from 100 sequences of 1000 steps.
 //!
-//!     cargo run --release --example lagged_sine -- [SEEDS [PICTURE.svg]]
+//!     cargo run --release -p compress-model --example lagged_sine -- [SEEDS [PICTURE.svg]]
 //!
 //! prints the table for all arms and widths of the process, with mean and standard error over the
-//! seeds (5 when not said).
+//! seeds (default 5).
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
 
 use candle_core::{DType, Device};

@@ -2,12 +2,12 @@
 //! it costs in memory:
 //!
 //! ```text
-//! cargo run --release --example large_checkpoint -- /big/full 4
+//! cargo run --release -p compress-model --example large_checkpoint -- /big/full 4
 //! command time -v target/release/compress-model reduce /big/full --order 4 --output /big/small
 //! ```
 //!
 //! S4D layers in the classifier of `example.py` (state-spaces/s4), H = 4096 channels of 16 modes, or
-//! as many as a third argument says. The output map (2H, H) of a layer takes 128 MiB, its dynamics
+//! as many as a third argument gives. The output map (2H, H) of a layer takes 128 MiB, its dynamics
 //! 64 KiB for each mode.
 
 use std::collections::BTreeMap;

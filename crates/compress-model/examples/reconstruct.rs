@@ -1,12 +1,12 @@
 //! Signals from few measurements: unfolded networks, stacked recurrent cells and a diagonal state
 //! space model, full and reduced, all with a trainable measurement in front.
 //!
-//!     cargo run --release --example reconstruct -- TABLE [--seeds N] [--epochs N] [--picture X.svg]
+//!     cargo run --release -p compress-model --example reconstruct -- TABLE [--seeds N] [--epochs N] [--picture X.svg]
 //!
 //! TABLE is `kinds` (every network at one size), `rate` (over the share of measurements), `width`
 //! (over the units) or `depth` (over the layers); `--at 0.1,0.3` chooses its columns and
 //! `--networks gru,l1-l1,s4d` its rows. Signals are `sparse` (64 numbers, 20 steps, 500 sequences) unless `--data`
-//! says another source; `--hidden` and `--rate` are 128 and 0.25. Printed is the ratio of signal to
+//! names another source; `--hidden` and `--rate` are 128 and 0.25. Printed is the ratio of signal to
 //! error, 10 log10(Σ s²/Σ (s − ŝ)²) of every test sequence, as mean ± standard error over the seeds,
 //! and for films (sources whose values end at 1) the peak signal-to-noise ratio.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -257,7 +257,7 @@ impl Arm {
         seed: u64,
     ) -> Result<Found, Failure> {
         match self {
-            Arm::Baseline(kind) => baseline((arguments, kind), sizes, parts, seed),
+            Arm::Baseline(kind) => baseline(arguments, kind, sizes, parts, seed),
             Arm::StateSpace => state_space(arguments, sizes, parts, seed),
         }
     }
@@ -269,7 +269,8 @@ fn measurements(sizes: Sizes, parts: &Parts) -> usize {
 }
 
 fn baseline(
-    (arguments, layer): (&Arguments, BaselineKind),
+    arguments: &Arguments,
+    layer: BaselineKind,
     sizes: Sizes,
     parts: &Parts,
     seed: u64,
@@ -338,7 +339,7 @@ fn state_space(
     })
 }
 
-/// The model cut to [`REDUCED`] states for the inputs of its layers.
+/// The model cut to [`REDUCED`] states, calibrated on the first training sequences.
 fn reduced(full: &Model, parts: &Parts) -> Result<Model, Failure> {
     let data = &parts.train;
     let count = data.len().min(CALIBRATION);

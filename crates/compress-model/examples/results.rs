@@ -1,7 +1,7 @@
 //! Accuracy straight after reduction, without retraining, for every method at several orders.
 //!
 //! ```text
-//! cargo run --release --example results -- model.pth mnist:data/mnist > docs/results.md
+//! cargo run --release -p compress-model --example results -- model.pth mnist:data/mnist > docs/results.md
 //! ```
 //!
 //! Prints a Markdown page with one row for each order. Takes one pass over the data for each

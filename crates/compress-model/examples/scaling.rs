@@ -2,7 +2,7 @@
 //! layer, as a picture.
 //!
 //! ```text
-//! cargo run --release --example scaling -- docs/pictures/scaling.svg
+//! cargo run --release -p compress-model --example scaling -- docs/pictures/scaling.svg
 //! ```
 #![allow(
     clippy::print_stdout,

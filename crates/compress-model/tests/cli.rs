@@ -113,10 +113,10 @@ fn inspect_shows_a_table_and_a_picture() {
         assert!(shown.contains(word), "{word} in {shown}");
     }
     assert!(!shown.contains('\u{1b}'), "no colour into a pipe");
-    // The file says where its norms stand; this one does not.
+    // The file records where its norms stand; this one does not.
     assert!(!text(&output.stderr).contains("assumed"));
-    let talk = text(&run(&["inspect", &data("s4d_classifier.pth")]).stderr);
-    assert!(talk.contains("assumed: post-norm"), "{talk}");
+    let messages = text(&run(&["inspect", &data("s4d_classifier.pth")]).stderr);
+    assert!(messages.contains("assumed: post-norm"), "{messages}");
 }
 
 #[test]
@@ -685,7 +685,7 @@ fn bounds_of_a_model_are_those_of_reduce_and_inspect() {
 }
 
 #[test]
-fn colour_and_quiet_do_as_they_are_told() {
+fn colour_and_quiet_are_obeyed() {
     let file = model("waves/model.safetensors");
     let output = run(&["inspect", &file, "--color", "always", "--quiet"]);
     assert!(text(&output.stdout).contains("\u{1b}["));

@@ -52,9 +52,9 @@ fn the_program_describes_and_writes_data() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.safetensors").display().to_string();
-    let (code, shown, talk) = program(&[task, "--split", "test", "--output", &path]);
+    let (code, shown, messages) = program(&[task, "--split", "test", "--output", &path]);
     assert_eq!((code, shown.as_str()), (Some(0), ""));
-    assert!(talk.contains("out.safetensors"));
+    assert!(messages.contains("out.safetensors"));
     let written = Dataset::read(&source(&path), None).unwrap();
     assert_eq!(
         contents(&written),

@@ -14,13 +14,13 @@ use crate::cli::printer::Printer;
 const EXAMPLES: &str = "\
 Examples:
   compress-model calibrate model.pth --data mnist:data/mnist --output model.stats
-  compress-model calibrate model.safetensors --data train.safetensors --sequences 30 --output s.stats
+  compress-model calibrate model.pth --data train.safetensors --sequences 30 --output model.stats
   compress-model reduce model.pth --calibrate model.stats --order 4 --output small.pth
 
-Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of what
-each channel hears, and how much the logits feel it. They serve `reduce --calibrate`, `sweep` and
-`compare` without the data; with the data at hand those do a little better, because they can use
-exact moments and compare logits.";
+Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of every
+channel's input, and the importance of its output for the logits. They serve `sweep`, `compare` and
+`reduce --calibrate` without the data; with the data at hand those do a little better, because they
+can use exact moments and compare logits.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,13 +44,13 @@ struct Layer<'a> {
     name: &'a str,
     channels: usize,
     /// (mean of R(0) over channels)^{1/2}.
-    level: f64,
-    /// Mean of the squared mean over that of R(0): the share of the input at rest.
-    rest: f64,
+    input_rms: f64,
+    /// Mean of the squared mean over that of R(0): the constant share of the input's power.
+    constant_share: f64,
     /// The largest importance over the mean.
     importance_spread: f64,
-    /// Channels that hear nothing.
-    silent: usize,
+    /// Channels whose input is zero.
+    zero_inputs: usize,
 }
 
 #[derive(Serialize)]
@@ -72,8 +72,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     inputs.extend(source.as_deref());
     check_destination(&arguments.output, &inputs)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let heard = CalibrationData::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
-    let calibration = &heard.calibration;
+    let data = CalibrationData::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
+    let calibration = &data.statistics;
     calibration.write(&arguments.output)?;
     let document = Document {
         checkpoint: path.display().to_string(),
@@ -100,18 +100,23 @@ fn layer(layer: &hankelite::calibrate::LayerCalibration) -> Layer<'_> {
         .copied()
         .collect();
     let mean = |values: f64| values / channels.max(1) as f64;
-    let level = mean(power.iter().sum());
-    let rest = mean(statistics.mean().iter().map(|m| m * m).sum());
-    let felt = mean(layer.importance.iter().sum());
+    let power_mean = mean(power.iter().sum());
+    let constant = mean(statistics.mean().iter().map(|m| m * m).sum());
+    let importance = mean(layer.importance.iter().sum());
     let most = layer.importance.iter().copied().fold(0.0, f64::max);
     Layer {
         name: &layer.name,
         channels,
-        level: level.sqrt(),
-        rest: if level > 0.0 { rest / level } else { 0.0 },
-        importance_spread: if felt > 0.0 { most / felt } else { 0.0 },
-        silent: power.iter().filter(|&&p| p <= 0.0).count(),
+        input_rms: power_mean.sqrt(),
+        constant_share: ratio(constant, power_mean),
+        importance_spread: ratio(most, importance),
+        zero_inputs: power.iter().filter(|&&p| p <= 0.0).count(),
     }
+}
+
+/// 0 where there is nothing to divide by.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
@@ -119,19 +124,19 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let header = [
         "layer",
         "channels",
-        "rms heard",
-        "of it constant",
-        "importance, most/mean",
-        "silent",
+        "input rms",
+        "constant share",
+        "importance, max/mean",
+        "zero inputs",
     ];
     let rows = document.layers.iter().map(|layer| {
         vec![
             layer.name.to_string(),
             layer.channels.to_string(),
-            short(layer.level),
-            format!("{:.1} %", 100.0 * layer.rest),
+            short(layer.input_rms),
+            format!("{:.1} %", 100.0 * layer.constant_share),
             short(layer.importance_spread),
-            layer.silent.to_string(),
+            layer.zero_inputs.to_string(),
         ]
     });
     printer.table(&header, rows.collect())?;

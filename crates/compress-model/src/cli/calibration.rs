@@ -61,8 +61,8 @@ pub(super) struct Ways {
     #[arg(long, default_value = "auto", requires = "calibrate",
           value_parser = words::<Importance>(IMPORTANCES))]
     importance: Importance,
-    /// Reduce each layer again for what it hears in the reduced network, and keep that where the
-    /// logits come nearer.
+    /// Reduce each layer again for its input in the reduced network, and keep that where the logits
+    /// come nearer.
     #[arg(long, requires = "calibrate")]
     sequential: bool,
 }
@@ -95,7 +95,7 @@ const IMPORTANCES: [Word; 4] = [
     word("root", "By the root of `gradient`"),
     word(
         "gradient",
-        "By the gradient of the logits with respect to the layer's output",
+        "By the gradient of the logits with respect to the channel's output",
     ),
 ];
 
@@ -200,9 +200,9 @@ impl Ways {
     }
 }
 
-/// Statistics of what a model hears, and the sequences where they are at hand.
+/// Statistics of the layers' inputs, and the sequences where they are at hand.
 pub(super) struct CalibrationData {
-    pub(super) calibration: Calibration,
+    pub(super) statistics: Calibration,
     data: Option<Dataset>,
 }
 
@@ -216,10 +216,10 @@ impl CalibrationData {
     ) -> anyhow::Result<Self> {
         let file = Path::new(source);
         if file.is_file() && Calibration::is_file_of(file) {
-            let calibration = Calibration::read(file)?;
-            calibration.check(&checkpoint.model)?;
+            let statistics = Calibration::read(file)?;
+            statistics.check(&checkpoint.model)?;
             return Ok(Self {
-                calibration,
+                statistics,
                 data: None,
             });
         }
@@ -229,11 +229,11 @@ impl CalibrationData {
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
         let bars = Bars::new(printer);
         let network = Network::new(&checkpoint.model, length, InferPath::Fft)?.observed(&bars);
-        let calibration = Calibration::gather(&network, &listed, &origin)?;
+        let statistics = Calibration::gather(&network, &listed, &origin)?;
         bars.clear();
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {
-            calibration,
+            statistics,
             data: Some(data),
         })
     }
@@ -255,7 +255,7 @@ pub(super) fn prepare<'a>(
     ways: &Ways,
     bars: &'a Bars<'_>,
 ) -> anyhow::Result<CalibratedReduction<'a>> {
-    let (model, calibration) = (&checkpoint.model, &data.calibration);
+    let (model, calibration) = (&checkpoint.model, &data.statistics);
     let weight = ways.weight();
     let balanced = CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?;
     bars.clear();
@@ -297,7 +297,7 @@ fn read(
     Ok((data.sample(count, sequences.calibration_seed)?, origin))
 }
 
-/// Says so when kernels are longer than the sequences: what comes later is not heard.
+/// A note when kernels are longer than the sequences: their later samples have no weight.
 fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
     let systems = model.blocks().iter().flat_map(|block| block.systems());
     let needed = systems.filter_map(|system| {

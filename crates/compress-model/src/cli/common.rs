@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::printer::Printer;
 
-/// What a checkpoint does not say. Also read from the file's own metadata and from a sidecar
+/// What no tensor of a checkpoint records. Also read from the file's own metadata and from a sidecar
 /// NAME.hankelite.toml, whose keys are the names below with underscores.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "What the file cannot tell")]
+#[command(next_help_heading = "Conventions that no tensor records")]
 pub(super) struct Declarations {
     /// Where the normalisation stands [default: post, as example.py of state-spaces/s4].
     #[arg(long, value_parser = words::<Placement>(["pre", "post"]))]
@@ -156,7 +156,7 @@ impl Declarations {
     }
 }
 
-/// Reads a checkpoint that is to be run, and says what was assumed and what was set aside.
+/// Reads a checkpoint that is to be run, and prints what was assumed and what was set aside.
 pub(super) fn open(
     path: &Path,
     declared: &Declared,

@@ -31,7 +31,7 @@ Examples:
 Every method keeps the same number of states. The rows, from the pruning papers to calibration:
 modal scores (H-infinity: LAST, AIRE-Prune; H2), balanced truncation of the complex modes in
 continuous time (Ezoe and Sato), of the real system in discrete time for white noise, its
-residualisation, and balancing for what the layers hear, refined, and shared among channels.";
+residualisation, and balancing for the layers' inputs, refined, and shared among channels.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -67,8 +67,12 @@ pub(super) struct Arguments {
 #[derive(Clone, Copy)]
 enum Contender {
     Plain(Method, TimeBase, RealisationChoice),
-    /// With whether all channels are fitted to the logits together.
-    CalibrationData(Refinement, Allocation, bool),
+    Calibrated {
+        refinement: Refinement,
+        allocation: Allocation,
+        /// All channels together.
+        fit_logits: bool,
+    },
 }
 
 const CONTENDERS: [(&str, Contender); 12] = [
@@ -118,27 +122,51 @@ const CONTENDERS: [(&str, Contender); 12] = [
     ),
     (
         "calibrated truncation",
-        Contender::CalibrationData(Refinement::None, Allocation::Uniform, false),
+        Contender::Calibrated {
+            refinement: Refinement::None,
+            allocation: Allocation::Uniform,
+            fit_logits: false,
+        },
     ),
     (
         "calibrated, residues refined",
-        Contender::CalibrationData(Refinement::Residues, Allocation::Uniform, false),
+        Contender::Calibrated {
+            refinement: Refinement::Residues,
+            allocation: Allocation::Uniform,
+            fit_logits: false,
+        },
     ),
     (
         "calibrated, refined",
-        Contender::CalibrationData(Refinement::Full, Allocation::Uniform, false),
+        Contender::Calibrated {
+            refinement: Refinement::Full,
+            allocation: Allocation::Uniform,
+            fit_logits: false,
+        },
     ),
     (
         "calibrated, refined, fitted to the logits",
-        Contender::CalibrationData(Refinement::Full, Allocation::Uniform, true),
+        Contender::Calibrated {
+            refinement: Refinement::Full,
+            allocation: Allocation::Uniform,
+            fit_logits: true,
+        },
     ),
     (
         "calibrated, refined, shared among channels",
-        Contender::CalibrationData(Refinement::Full, Allocation::Channel, false),
+        Contender::Calibrated {
+            refinement: Refinement::Full,
+            allocation: Allocation::Channel,
+            fit_logits: false,
+        },
     ),
     (
         "calibrated, refined, shared, fitted to the logits",
-        Contender::CalibrationData(Refinement::Full, Allocation::Channel, true),
+        Contender::Calibrated {
+            refinement: Refinement::Full,
+            allocation: Allocation::Channel,
+            fit_logits: true,
+        },
     ),
 ];
 
@@ -148,7 +176,7 @@ struct Row {
     order: usize,
     /// Stored states that are used.
     states: usize,
-    /// (Σ E_h(error)/Σ E_h(output))^{1/2} for what the layers hear.
+    /// (Σ E_h(error)/Σ E_h(output))^{1/2} for the layers' inputs.
     weighted_error: f64,
     /// The same for white noise, over all time.
     h2_error: f64,
@@ -181,15 +209,15 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
-    let heard = CalibrationData::open(
+    let calibration = CalibrationData::open(
         &arguments.calibrate,
         arguments.ways.sequences(),
         &checkpoint,
         printer,
     )?;
-    let listed = heard.listed();
+    let listed = calibration.listed();
     let bars = Bars::new(printer);
-    let prepared = prepare(&checkpoint, &heard, &listed, &arguments.ways, &bars)?;
+    let prepared = prepare(&checkpoint, &calibration, &listed, &arguments.ways, &bars)?;
     let full = match &data {
         Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
@@ -211,7 +239,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let mut document = Document {
         checkpoint: path.display().to_string(),
-        origin: heard.calibration.origin().to_string(),
+        origin: calibration.statistics.origin().to_string(),
         full,
         rows,
         picture: None,
@@ -306,7 +334,11 @@ impl Trial<'_> {
                 let compressed = reduce_observed(&self.checkpoint.model, &plan, self.bars)?;
                 Ok((compressed.model, compressed.records))
             }
-            Contender::CalibrationData(refinement, allocation, fit_logits) => {
+            Contender::Calibrated {
+                refinement,
+                allocation,
+                fit_logits,
+            } => {
                 let mut settings = Settings::new(TargetSize::Order(order));
                 self.ways.apply(&mut settings);
                 settings.refinement = refinement;

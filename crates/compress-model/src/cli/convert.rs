@@ -23,7 +23,7 @@ Examples:
   compress-model convert s4d.pth dss.pth --to dss-softmax --length 784
 
 The systems are the same, in the tensors of another family; all other tensors are copied. Where a
-family cannot hold a pole or the shape of a system, the command says which and why. The output maps
+family cannot hold a pole or the shape of a system, the command names it and why. The output maps
 and normalisations around the layers are not rewritten, but for the last axis of width one that the
 S4Model of example.py has in its S4D form.";
 

@@ -142,7 +142,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         parts.push(describe(source, split, &data, arguments.example)?);
         if let Some(file) = &arguments.output {
             data.write(file)?;
-            printer.talk(&format!("wrote {}", file.display()));
+            printer.message(&format!("wrote {}", file.display()));
         }
     }
     if arguments.output.is_some() && !arguments.describe && !printer.is_json() {

@@ -26,7 +26,7 @@ use crate::cli::image::MIXING;
 use crate::cli::printer::Printer;
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
 
-/// Sequences on which a check of the declarations runs, unless told.
+/// Sequences on which a check of the declarations runs, unless --limit is given.
 const CHECKED: usize = 500;
 
 const EXAMPLES: &str = "\
@@ -105,7 +105,7 @@ pub(super) struct Arguments {
     #[arg(long, requires = "stream", value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// Declare one thing after the other otherwise, on the first sequences (500 without --limit),
-    /// and say where that fits the labels clearly better.
+    /// and report where that fits the labels clearly better.
     #[arg(long, conflicts_with_all = CHECK_EXCLUDES)]
     check: bool,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).

@@ -61,7 +61,7 @@ pub(super) fn open_streamed(
 }
 
 /// Whether the file starts as an image does. A file that cannot be read is none; reading it as a
-/// checkpoint says what is wrong.
+/// checkpoint reports what is wrong.
 fn is_image(path: &Path) -> bool {
     let mut start = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));

@@ -35,7 +35,8 @@ pub(super) struct Arguments {
     /// The time base whose Hankel singular values are shown.
     #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
     time: TimeBase,
-    /// The system whose values are shown: the real one that the network hears, or the complex
+    /// The system whose values are shown: the real one, whose output the network uses, or the
+    /// complex
     /// modes as stored.
     #[arg(long, default_value = "real", value_parser = words::<Realisation>(["real", "complex"]))]
     realisation: Realisation,
@@ -43,7 +44,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     channels: bool,
     /// Sequences (any data source of `evaluate`): also show the generalisation measure of every
-    /// layer for what it hears.
+    /// layer on its inputs.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     /// With --data: use the first N sequences only.
@@ -77,11 +78,11 @@ struct Layer {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let declared = arguments.declarations.declared();
-    let data = arguments
-        .data
-        .as_ref()
-        .map(|source| (source, arguments.limit));
-    let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
+    let data = Measured {
+        source: arguments.data.as_ref(),
+        limit: arguments.limit,
+    };
+    let (checkpoint, measures) = open_measured(path, &declared, data, printer)?;
     let realisation = arguments.realisation;
     let mut document = Document {
         checkpoint: path.display().to_string(),
@@ -118,18 +119,26 @@ fn layers(
     Ok(layers.collect())
 }
 
-/// A checkpoint, and with data the generalisation measure of every layer for what it hears in at most
-/// so many sequences; without data the network around the layers need not be known.
+/// The sequences that a generalisation measure is taken on.
+pub(super) struct Measured<'a> {
+    /// `None` for no measure.
+    pub(super) source: Option<&'a Source>,
+    /// The first so many; `None` for all.
+    pub(super) limit: Option<usize>,
+}
+
+/// A checkpoint, and with data the generalisation measure of every layer on its inputs; without data the network around the layers need not be known.
 pub(super) fn open_measured(
-    (path, declared): (&std::path::Path, &Declared),
-    data: Option<(&Source, Option<usize>)>,
+    path: &std::path::Path,
+    declared: &Declared,
+    data: Measured<'_>,
     printer: &Printer,
 ) -> anyhow::Result<(Checkpoint, Vec<LayerMeasure>)> {
-    let Some((source, limit)) = data else {
+    let Some(source) = data.source else {
         return Ok((open_dynamics(path, declared, printer)?, Vec::new()));
     };
     let checkpoint = open(path, declared, printer)?;
-    let measures = measures(&checkpoint, source, limit)?;
+    let measures = measures(&checkpoint, source, data.limit)?;
     Ok((checkpoint, measures))
 }
 
@@ -164,7 +173,7 @@ fn show_measures(document: &Document<'_>, printer: &Printer) -> anyhow::Result<(
     printer.line("")?;
     let sequences = first.sequences;
     printer.heading(&format!(
-        "generalisation measure for what the layers hear, n = {sequences} sequences"
+        "generalisation measure on the layers' inputs, n = {sequences} sequences"
     ))?;
     let header = ["layer", "ψ median", "ψ max", "τ = mean ψ²", "τ/√n"];
     let rows = measured.iter().map(|(name, measure)| {

@@ -1,6 +1,6 @@
 //! The program `compress-model`: the only place where the rooms meet.
 //!
-//! Data go to stdout, talk to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
+//! Data go to stdout, messages to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
 //! 130 a training was interrupted.
 
 mod bench;
@@ -84,7 +84,7 @@ struct Global {
     #[arg(long, default_value_t = 0, value_name = "N", global = true,
           value_parser = clap::value_parser!(u16).range(..=1024))]
     threads: u16,
-    /// Say nothing on stderr but errors.
+    /// Print nothing on stderr but errors.
     #[arg(long, short, global = true)]
     quiet: bool,
 }
@@ -115,7 +115,7 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Cut the states of every channel and write a smaller checkpoint.
     Reduce(reduce::Arguments),
-    /// Gather what every layer hears from unlabelled sequences.
+    /// Measure the inputs of all layers on unlabelled sequences, and keep their statistics.
     Calibrate(calibrate::Arguments),
     /// Size against error (and accuracy) in one run: which size to take.
     Sweep(sweep::Arguments),

@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let mut root = None;
     for &seed in &config.seeds {
         let sets = config.data.read(seed, printer)?;
-        let prepared = Study::prepare(&config, (seed, &sets), &arguments.output, &tools)?;
+        let prepared = Study::prepare(&config, seed, &sets, &arguments.output, &tools)?;
         // What cannot work is known before the folder is made.
         let root = match &root {
             Some(root) => root,

@@ -25,6 +25,7 @@ use crate::cli::design::Design;
 #[cfg(feature = "research")]
 use crate::cli::design::takes;
 use crate::cli::printer::Printer;
+use crate::cli::terms::Rescaling;
 use crate::cli::training::{Data, Document, Sets, measured};
 use crate::cli::{terms, training};
 
@@ -70,7 +71,7 @@ struct Config {
 }
 
 impl Config {
-    /// Everything that can be told without data; gives the terms of the objective.
+    /// Everything that can be checked without data; gives the terms of the objective.
     fn check(&self) -> anyhow::Result<Terms> {
         self.train.check()?;
         if self.rescale == Rescale::Match {
@@ -133,7 +134,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
 }
 
-/// What is told where a measurement was folded into the encoder.
+/// The note where a measurement was folded into the encoder.
 fn folded(rows: usize, inputs: usize) -> String {
     format!(
         "the encoder that is written is the product of the trained one and its {rows} measurements \
@@ -147,8 +148,12 @@ impl Run<'_> {
         let length = sets.train.length();
         let start = random_model(architecture, length, recipe.seed)?;
         require_suitable(&start, &sets.train)?;
-        let (mode, data) = ((self.config.rescale, None), (&sets.train, recipe));
-        let (start, rescaled) = terms::rescaled(&start, mode, data, self.printer)?;
+        let rescaling = Rescaling {
+            mode: self.config.rescale,
+            like: None,
+        };
+        let (start, rescaled) =
+            terms::rescaled(&start, &rescaling, &sets.train, recipe, self.printer)?;
         // What cannot be written at the end is better known now.
         checkpoint(architecture, &start, length)?;
         let options = NetworkOptions {
@@ -167,7 +172,7 @@ impl Run<'_> {
             notes: notes.into_iter().collect(),
             ..Document::default()
         };
-        self.trained((&network, &mut objective), beginning, |output| {
+        self.trained(&network, &mut objective, beginning, |output| {
             let checkpoint = checkpoint(architecture, &network.to_model()?, length)?;
             write(&checkpoint, output)?;
             Ok(checkpoint.parameters()?)
@@ -183,7 +188,7 @@ impl Run<'_> {
         let mut objective = Task {
             label_smoothing: recipe.label_smoothing,
         };
-        self.trained((&network, &mut objective), Document::default(), |output| {
+        self.trained(&network, &mut objective, Document::default(), |output| {
             network.write(output)?;
             Ok(network.numbers())
         })
@@ -192,7 +197,8 @@ impl Run<'_> {
     /// Trains, writes by `write`, which gives the numbers written, and reports.
     fn trained(
         &self,
-        (network, objective): (&dyn SequenceModel, &mut dyn Objective),
+        network: &dyn SequenceModel,
+        objective: &mut dyn Objective,
         beginning: Document,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
     ) -> anyhow::Result<()> {
@@ -208,7 +214,7 @@ impl Run<'_> {
         let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
         let start = Start::of(network)?;
         let stop = training::stop_on_interrupt()?;
-        let outcome = training::train(&training, objective, (&folder, &stop), self.printer)?;
+        let outcome = training::train(&training, objective, &folder, &stop, self.printer)?;
         let output = folder.path().join("model.safetensors");
         let parameters = write(&output)?;
         for note in &beginning.notes {

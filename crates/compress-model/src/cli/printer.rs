@@ -12,7 +12,7 @@ use crate::cli::{Colour, Format, Global};
 /// Columns that a picture takes when stdout is no terminal.
 const WIDTH: usize = 64;
 
-/// Prints data to stdout and talk to stderr, as the user requested.
+/// Prints data to stdout and messages to stderr, as the user requested.
 pub(super) struct Printer {
     json: bool,
     quiet: bool,
@@ -79,7 +79,7 @@ impl Printer {
     }
 
     /// A remark on stderr.
-    pub(super) fn talk(&self, text: &str) {
+    pub(super) fn message(&self, text: &str) {
         if !self.quiet {
             let _ = writeln!(std::io::stderr(), "{text}");
         }
@@ -89,7 +89,7 @@ impl Printer {
     pub(super) fn note(&self, kind: &str, text: &str) {
         let text = printable(text);
         let kind = paint(&format!("{kind}:"), "33", self.colour_err);
-        self.talk(&format!("{kind} {text}"));
+        self.message(&format!("{kind} {text}"));
     }
 
     /// An error with its causes, on stderr, also when quiet.
@@ -127,7 +127,7 @@ impl Printer {
     }
 }
 
-/// The error and its causes in one line, each said once: many errors of the libraries repeat
+/// The error and its causes in one line, each once: many errors of the libraries repeat
 /// their cause in their own text.
 fn causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();

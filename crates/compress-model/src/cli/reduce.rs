@@ -27,7 +27,7 @@ use crate::cli::progress::Bars;
 use crate::cli::reduce::rounding::written;
 use crate::cli::score::{First, Scores, labelled, score};
 
-/// Steps over which kernels are compared when nobody says how long sequences are.
+/// Steps over which kernels are compared unless the length of sequences is declared.
 const KERNEL_LENGTH: usize = 1024;
 
 const EXAMPLES: &str = "\
@@ -55,8 +55,8 @@ pub(super) struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     rule: RuleArguments,
-    /// Reduce for what the layers really hear: unlabelled sequences (any data source of
-    /// `evaluate`), or the statistics that `calibrate` wrote.
+    /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
+    /// `evaluate`) or given by the statistics that `calibrate` wrote.
     #[arg(long, value_name = "DATA|STATS",
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,
@@ -75,7 +75,7 @@ pub(super) struct Arguments {
     /// Nyquist frequency.
     #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
     time: TimeBase,
-    /// The system that is balanced: the real one that the network hears, the complex modes as
+    /// The system that is balanced: the real one, whose output the network uses, the complex modes as
     /// stored, or per channel whichever leaves the smaller error.
     #[arg(long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
     realisation: RealisationChoice,
@@ -227,7 +227,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 impl Document<'_> {
-    /// What the arguments say already.
+    /// What the arguments hold already.
     fn new(arguments: &Arguments) -> Self {
         let output = arguments.output.as_ref();
         Self {
@@ -299,14 +299,16 @@ fn calibrated(
     arguments.ways.apply(&mut settings);
     settings.kernel_length = checkpoint.declared().length;
     let ways = &arguments.ways;
-    let data = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
-    let (listed, bars) = (data.listed(), Bars::new(printer));
-    let calibrated = prepare(checkpoint, &data, &listed, ways, &bars)?.reduce(&settings)?;
+    let calibration = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
+    let (listed, bars) = (calibration.listed(), Bars::new(printer));
+    let calibrated = prepare(checkpoint, &calibration, &listed, ways, &bars)?.reduce(&settings)?;
     Ok(Work {
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,
-        kernel_length: settings.kernel_length.unwrap_or(data.calibration.length()),
+        kernel_length: settings
+            .kernel_length
+            .unwrap_or(calibration.statistics.length()),
         calibration: Some(calibrated.choice),
     })
 }
@@ -327,7 +329,7 @@ fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::
     };
     let plan = Plan::new(rule)?;
     if arguments.unstable && length.is_none() {
-        bail!("--unstable keeps the first L kernel samples: say L with --length");
+        bail!("--unstable keeps the first L kernel samples: declare L with --length");
     }
     let plan = plan
         .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
@@ -344,8 +346,7 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
     let length = document.kernel_length;
     let kernel = format!("kernel error, L = {length}");
-    let heard = document.calibration.is_some();
-    let (cut, bound) = match heard {
+    let (cut, bound) = match document.calibration.is_some() {
         true => ("weighted error", "truncated only"),
         false => ("Σσ cut (all)", "bound (worst)"),
     };
@@ -391,7 +392,7 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
 /// What calibration chose, in a few lines.
 fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "heard      {} ({} steps), weighted by {}",
+        "calibrated on {} ({} steps), weighted by {}",
         choice.origin,
         choice.length,
         match choice.weight {
@@ -422,7 +423,9 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         error.push_str(&format!(", {} of the logits", percent(change)));
     }
     match choice.sequential {
-        Some(true) => error.push_str("; layers reduced again for what they hear now"),
+        Some(true) => {
+            error.push_str("; layers reduced again for their inputs in the reduced network")
+        }
         Some(false) => error.push_str("; reducing layers again brought nothing"),
         None => {}
     }
@@ -439,8 +442,8 @@ fn fitted(fit: &LogitFit) -> String {
         return "fitted     no step of all channels together brings the logits nearer".to_string();
     }
     format!(
-        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on sequences that \
-         took no part",
+        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on held-out \
+         sequences",
         grouped(fit.parameters),
         fit.steps,
         if fit.steps == 1 { "step" } else { "steps" },
@@ -462,7 +465,7 @@ fn states(layer: &LayerRecord) -> String {
 fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     match (&document.output, document.rounding_error) {
         (Some(output), Some(rounding)) => printer.line(&format!(
-            "wrote {output}{} and read it back; its number format moves kernels by {}",
+            "wrote {output}{} and read it back; rounding to its number format changes kernels by {}",
             container(Path::new(output)),
             percent(rounding),
         )),
@@ -470,7 +473,7 @@ fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()
     }
 }
 
-/// A remark when the ending of the output says nothing about its container.
+/// A remark when the ending of the output names no container.
 fn container(output: &Path) -> &'static str {
     match Container::of_path(output) {
         Some(_) => "",

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::common::{Declarations, Input, open, require_length};
 use crate::cli::printer::Printer;
+use crate::cli::terms::Rescaling;
 use crate::cli::training::{Data, Document, measured};
 use crate::cli::{terms, training};
 
@@ -84,7 +85,7 @@ struct Settings {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// The share of channels that dropout silences.
+    /// The share of channels that dropout sets to zero.
     #[serde(default)]
     dropout: f64,
     /// What C and D are multiplied with at the start.
@@ -110,7 +111,7 @@ impl File {
     }
 }
 
-/// What `config.toml` in the folder of the run says.
+/// What `config.toml` in the folder of the run holds.
 #[derive(Serialize)]
 struct Config<'a> {
     checkpoint: String,
@@ -129,7 +130,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     check_destination(&arguments.output, &[path])?;
     let file = settings(arguments)?;
     let Some(data) = &file.data else {
-        bail!("no data: say --data, or `source` in the table [data] of --config");
+        bail!("no data: expected --data, or `source` in the table [data] of --config");
     };
     let recipe = &file.train;
     recipe.check()?;
@@ -169,7 +170,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let mut objective = terms::objective(network, &beside, start.taught.as_ref(), recipe)?;
     let moved = Start::of(network)?;
     let stop = training::stop_on_interrupt()?;
-    let outcome = training::train(&training, &mut objective, (&folder, &stop), printer)?;
+    let outcome = training::train(&training, &mut objective, &folder, &stop, printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
     write(&trained, &arguments.output)?;
     let document = Document {
@@ -235,12 +236,12 @@ impl Way<'_> {
             Network::from_model(model, &options, &device)
         };
         let (model, like) = (&checkpoint.model, full.map(|full| &full.model));
-        let (start, rescaled) = terms::rescaled(
-            model,
-            (self.file.rescale, like),
-            (data, &self.file.train),
-            printer,
-        )?;
+        let rescaling = Rescaling {
+            mode: self.file.rescale,
+            like,
+        };
+        let (start, rescaled) =
+            terms::rescaled(model, &rescaling, data, &self.file.train, printer)?;
         let taught = full.filter(|_| self.beside.distil.is_some());
         if let Some(full) = taught {
             terms::require_alike(model, &full.model, self.beside)?;

@@ -17,7 +17,7 @@ use crate::cli::samples::{Raw, Samples, Text};
 
 const EXAMPLES: &str = "\
 Examples:
-  seq 0 255 | awk '{ print sin($1 / 8) }' | compress-model stream models/waves/model.safetensors --last
+  seq 0 255 | awk '{ print sin($1 / 8) }' | compress-model stream model.pth --last
   compress-model stream model.pth --input sound.wav --every 1000 --class
   arecord -f FLOAT_LE -r 16000 -t raw | compress-model stream small.edge --from f32 --every 160
   compress-model stream text.pth --input tokens.txt --to f32 > logits.f32
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         class: arguments.class,
         raw: arguments.to == Form::F32,
     };
-    match pump(arguments, runner, samples.as_mut(), (&mut out, shape)) {
+    match pump(arguments, runner, samples.as_mut(), &mut out, shape) {
         Err(error) if is_broken_pipe(&error) => {
             // Whoever read the outputs has enough. What is left in the buffer goes nowhere.
             let _ = out.into_parts();
@@ -145,7 +145,8 @@ fn pump(
     arguments: &Arguments,
     mut runner: Runner,
     samples: &mut dyn Samples,
-    (out, shape): (&mut dyn Write, Shape),
+    out: &mut dyn Write,
+    shape: Shape,
 ) -> anyhow::Result<()> {
     let width = if runner.takes_tokens() {
         1

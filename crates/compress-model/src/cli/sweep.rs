@@ -107,11 +107,11 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     };
     let orders = orders(&arguments.orders, &checkpoint)?;
     let ways = &arguments.ways;
-    let heard =
+    let calibration =
         CalibrationData::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
-    let listed = heard.listed();
+    let listed = calibration.listed();
     let bars = Bars::new(printer);
-    let prepared = prepare(&checkpoint, &heard, &listed, ways, &bars)?;
+    let prepared = prepare(&checkpoint, &calibration, &listed, ways, &bars)?;
     let full = match &data {
         Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
@@ -132,7 +132,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         .flat_map(|block| block.systems());
     let mut document = Document {
         checkpoint: path.display().to_string(),
-        origin: heard.calibration.origin().to_string(),
+        origin: calibration.statistics.origin().to_string(),
         weight,
         states: systems.clone().map(|system| system.order()).sum(),
         channels: systems.count(),

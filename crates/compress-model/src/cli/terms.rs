@@ -1,7 +1,7 @@
 //! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
 
 use anyhow::bail;
-use hankelite::calibrate::{Rescale, Rescaled, Rescaling, rescale};
+use hankelite::calibrate::{Rescale, Rescaled, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{Network, SequenceModel};
@@ -11,23 +11,31 @@ use crate::cli::common::short;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 
+/// What C and D are multiplied with before a training.
+pub(super) struct Rescaling<'a> {
+    pub(super) mode: Rescale,
+    /// The network before its reduction, for [`Rescale::Match`].
+    pub(super) like: Option<&'a Model>,
+}
+
 /// The model as a training starts with it: rescaled for one batch of the training data, drawn by
 /// the seed.
 pub(super) fn rescaled(
     model: &Model,
-    (mode, like): (Rescale, Option<&Model>),
-    (data, recipe): (&Dataset, &Recipe),
+    &Rescaling { mode, like }: &Rescaling<'_>,
+    data: &Dataset,
+    recipe: &Recipe,
     printer: &Printer,
 ) -> anyhow::Result<(Model, Vec<Rescaled>)> {
     if mode == Rescale::None {
         return Ok((model.clone(), Vec::new()));
     }
     if mode == Rescale::Match && like.is_none() {
-        bail!("`rescale` is match, which needs the unreduced network: say `teacher`");
+        bail!("`rescale` is match, which needs the unreduced network: expected `teacher`");
     }
     let batch = data.sample(recipe.batch.min(data.len()), recipe.seed)?;
     let sequences: Vec<Sequence<'_>> = (0..batch.len()).map(|i| batch.sequence(i)).collect();
-    let rescaling = Rescaling {
+    let rescaling = hankelite::calibrate::Rescaling {
         target: mode,
         like,
         length: data.length(),
@@ -36,7 +44,7 @@ pub(super) fn rescaled(
     };
     let (model, records) = rescale(model, &rescaling)?;
     for record in &records {
-        printer.talk(&format!(
+        printer.message(&format!(
             "{}: tau {} before, {} now",
             record.name,
             short(record.before),

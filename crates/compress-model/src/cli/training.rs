@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::common::grouped;
 use crate::cli::printer::Printer;
 
-/// The share that is held out when nobody says.
+/// The share that is held out by default.
 const HOLD_OUT: f64 = 0.1;
 
 /// The table `[data]`.
@@ -101,7 +101,7 @@ fn held_out(whole: Dataset, share: f64, seed: u64) -> anyhow::Result<(Dataset, O
     Ok((train, Some(validation)))
 }
 
-/// A text with every key of a configuration, and an error that says where it is wrong.
+/// A text with every key of a configuration, and an error that names the place.
 pub(super) fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     toml::from_str(&text)
@@ -149,17 +149,18 @@ pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
 pub(super) fn train(
     training: &Training<'_>,
     objective: &mut dyn Objective,
-    (folder, stop): (&Folder, &Stop),
+    folder: &Folder,
+    stop: &Stop,
     printer: &Printer,
 ) -> anyhow::Result<Outcome> {
-    let mut told = Told {
+    let mut shown = Progress {
         printer,
         bar: None,
         start: Instant::now(),
         examples: 0,
     };
-    let outcome = training.run(objective, Some(folder), &mut told, stop);
-    if let Some(bar) = told.bar {
+    let outcome = training.run(objective, Some(folder), &mut shown, stop);
+    if let Some(bar) = shown.bar {
         bar.finish_and_clear();
     }
     let outcome = outcome?;
@@ -171,14 +172,14 @@ pub(super) fn train(
 }
 
 /// Draws the bar, and a line for each epoch.
-struct Told<'a> {
+struct Progress<'a> {
     printer: &'a Printer,
     bar: Option<ProgressBar>,
     start: Instant,
     examples: usize,
 }
 
-impl Observer for Told<'_> {
+impl Observer for Progress<'_> {
     fn start(&mut self, step: u64, total: u64) {
         let bar = self.printer.progress(total as usize, "training");
         bar.set_position(step);
@@ -204,7 +205,7 @@ impl Observer for Told<'_> {
     fn epoch(&mut self, entry: &Entry) {
         let Some(bar) = &self.bar else { return };
         let text = line(entry);
-        bar.suspend(|| self.printer.talk(&text));
+        bar.suspend(|| self.printer.message(&text));
     }
 }
 

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 /// One curve.
 #[derive(Debug, Clone)]
 pub struct Curve {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
     /// Points, x rising.
     pub points: Vec<(f64, f64)>,
@@ -44,10 +44,13 @@ const SIZE: (u32, u32, u32) = (760, 400, 480);
 /// Draws curves with marked points; x is logarithmic with ticks at powers of two, y linear. A
 /// point may be ringed. Points that are not finite are left out.
 pub fn curves_svg(curves: &[Curve], captions: &Captions<'_>, ringed: Option<(f64, f64)>) -> String {
-    let mut text = String::new();
-    // Writing into a string cannot fail but for captions without a font, which SVG does not need.
-    let _ = draw(&mut text, (curves, &[]), captions, ringed);
-    text
+    let picture = Picture {
+        curves,
+        errors: &[],
+        captions,
+        ringed,
+    };
+    picture.svg()
 }
 
 /// As [`curves_svg`], with a bar of ± the error through every point: `errors[c][p]` for point p of
@@ -57,73 +60,96 @@ pub fn curves_with_errors_svg(
     errors: &[Vec<f64>],
     captions: &Captions<'_>,
 ) -> String {
-    let mut text = String::new();
-    let _ = draw(&mut text, (curves, errors), captions, None);
-    text
+    let picture = Picture {
+        curves,
+        errors,
+        captions,
+        ringed: None,
+    };
+    picture.svg()
 }
 
-fn draw<'t>(
-    text: &'t mut String,
-    (curves, errors): (&[Curve], &[Vec<f64>]),
-    captions: &Captions<'_>,
+struct Picture<'a> {
+    curves: &'a [Curve],
+    errors: &'a [Vec<f64>],
+    captions: &'a Captions<'a>,
     ringed: Option<(f64, f64)>,
-) -> Result<(), Box<dyn std::error::Error + 't>> {
-    let all = || {
-        curves
-            .iter()
-            .flat_map(|curve| curve.points.iter().filter(|point| finite(point)))
-    };
-    let range = |get: fn(&(f64, f64)) -> f64| {
-        let low = all().map(get).fold(f64::INFINITY, f64::min);
-        let high = all().map(get).fold(f64::NEG_INFINITY, f64::max);
+}
+
+impl Picture<'_> {
+    fn svg(&self) -> String {
+        let mut text = String::new();
+        // Writing into a string cannot fail but for captions without a font, which SVG does not
+        // need.
+        let _ = self.draw(&mut text);
+        text
+    }
+
+    fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
+        let points = self.curves.iter().flat_map(|curve| &curve.points);
+        points.filter(|point| finite(point))
+    }
+
+    /// Least and largest of a coordinate, never equal.
+    fn range(&self, get: fn(&(f64, f64)) -> f64) -> (f64, f64) {
+        let low = self.points().map(get).fold(f64::INFINITY, f64::min);
+        let high = self.points().map(get).fold(f64::NEG_INFINITY, f64::max);
         if low < high {
             (low, high)
         } else {
             (low - 0.5, low + 0.5)
         }
-    };
-    if all().next().is_none() {
-        return Ok(());
     }
-    let (left, right) = range(|point| point.0.log2());
-    let (mut low, mut high) = range(|point| point.1);
-    let bars = curves.iter().zip(errors);
-    for (curve, errors) in bars {
-        for (point, error) in curve.points.iter().zip(errors) {
-            if finite(point) && error.is_finite() {
-                (low, high) = (low.min(point.1 - error), high.max(point.1 + error));
+
+    /// The range of y with the bars of errors in it.
+    fn height(&self) -> (f64, f64) {
+        let (mut low, mut high) = self.range(|point| point.1);
+        for (curve, errors) in self.curves.iter().zip(self.errors) {
+            for (point, error) in curve.points.iter().zip(errors) {
+                if finite(point) && error.is_finite() {
+                    (low, high) = (low.min(point.1 - error), high.max(point.1 + error));
+                }
             }
         }
+        (low, high)
     }
-    let margin = 0.04 * (high - low);
-    let (width, beside, height) = SIZE;
-    let several = curves.len() > 1;
-    let size = (if several { width + beside } else { width }, height);
-    let root = SVGBackend::with_string(text, size).into_drawing_area();
-    root.fill(&WHITE)?;
-    let (left_part, right_part) = root.split_horizontally(width);
-    if several {
-        draw_legend(&right_part, curves)?;
+
+    fn draw<'t>(&self, text: &'t mut String) -> Result<(), Box<dyn std::error::Error + 't>> {
+        if self.points().next().is_none() {
+            return Ok(());
+        }
+        let (left, right) = self.range(|point| point.0.log2());
+        let (low, high) = self.height();
+        let margin = 0.04 * (high - low);
+        let (width, beside, height) = SIZE;
+        let several = self.curves.len() > 1;
+        let size = (if several { width + beside } else { width }, height);
+        let root = SVGBackend::with_string(text, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (left_part, right_part) = root.split_horizontally(width);
+        if several {
+            draw_legend(&right_part, self.curves)?;
+        }
+        let mut chart = ChartBuilder::on(&left_part)
+            .margin(14)
+            .caption(self.captions.title, ("sans-serif", 17))
+            .x_label_area_size(42)
+            .y_label_area_size(58)
+            .build_cartesian_2d(left - 0.1..right + 0.1, low - margin..high + margin)?;
+        chart
+            .configure_mesh()
+            .light_line_style(WHITE)
+            .x_labels(((right - left).ceil() as usize + 1).clamp(2, 14))
+            .x_label_formatter(&|x| power(*x))
+            .x_desc(self.captions.x)
+            .y_desc(self.captions.y)
+            .label_style(("sans-serif", 13))
+            .draw()?;
+        draw_errors(&mut chart, self.curves, self.errors)?;
+        draw_curves(&mut chart, self.curves, self.ringed)?;
+        root.present()?;
+        Ok(())
     }
-    let mut chart = ChartBuilder::on(&left_part)
-        .margin(14)
-        .caption(captions.title, ("sans-serif", 17))
-        .x_label_area_size(42)
-        .y_label_area_size(58)
-        .build_cartesian_2d(left - 0.1..right + 0.1, low - margin..high + margin)?;
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE)
-        .x_labels(((right - left).ceil() as usize + 1).clamp(2, 14))
-        .x_label_formatter(&|x| power(*x))
-        .x_desc(captions.x)
-        .y_desc(captions.y)
-        .label_style(("sans-serif", 13))
-        .draw()?;
-    draw_errors(&mut chart, curves, errors)?;
-    draw_curves(&mut chart, curves, ringed)?;
-    root.present()?;
-    Ok(())
 }
 
 type Area<'b> = DrawingArea<SVGBackend<'b>, plotters::coord::Shift>;

@@ -1,4 +1,4 @@
-//! `bounds network`: what theory says of trained networks, on norms that are taken from their files
+//! `bounds network`: what theory states of trained networks, on norms that are taken from their files
 //! once more.
 
 use hankelite::model::Sequence;
@@ -45,7 +45,7 @@ fn near(found: f64, expected: f64) {
 }
 
 /// The steps of all training sequences, measured: measurements × steps, sequence by sequence.
-fn heard(work: &Work) -> Vec<DMatrix<f64>> {
+fn inputs_of(work: &Work) -> Vec<DMatrix<f64>> {
     let source: Source = DATA.parse().unwrap();
     let data = Dataset::read(&source, Some(Split::Train)).unwrap();
     let sensing = matrix(work, "sensing");
@@ -77,8 +77,8 @@ fn a_fastrnn_is_bounded_by_its_frobenius_norms() {
     );
     near(norm(&document, "alpha_F"), w.norm());
     near(norm(&document, "beta_F"), u.norm());
-    let heard = heard(&work);
-    let steps = heard
+    let inputs = inputs_of(&work);
+    let steps = inputs
         .iter()
         .flat_map(|one| one.column_iter().map(|x| x.norm()));
     let largest = steps.fold(0.0, f64::max);
@@ -88,7 +88,7 @@ fn a_fastrnn_is_bounded_by_its_frobenius_norms() {
     let [gate, keep] = [shares[0], shares[1]].map(|x| 1.0 / (1.0 + (-x).exp()));
     let x = gate * (2.0 * w.norm() - 1.0);
     let powers: f64 = (0..=6).map(|power| (1.0 + x).powi(power)).sum();
-    let expected = 2.0 * gate / (heard.len() as f64).sqrt() * largest * u.norm() * powers;
+    let expected = 2.0 * gate / (inputs.len() as f64).sqrt() * largest * u.norm() * powers;
     near(number(&document["bounds"][0]["value"]), expected);
     let text = work.run(&["bounds", "network", MODEL, "--data", DATA]);
     let text = String::from_utf8(text.stdout).unwrap();
@@ -152,11 +152,11 @@ fn an_rnn_and_an_indrnn_are_one_layer_with_biases() {
             DMatrix::from_fn(24, 6, |i, j| if j == 5 { bias[i] } else { widened[(i, j)] });
         near(norm(&document, "alpha_1"), row_sum(&recurrent));
         near(norm(&document, "beta_1"), row_sum(&widened));
-        let heard = heard(&work);
-        let mean = heard.iter().fold(DMatrix::zeros(5, 6), |sum, one| {
+        let inputs = inputs_of(&work);
+        let mean = inputs.iter().fold(DMatrix::zeros(5, 6), |sum, one| {
             sum + one.component_mul(one)
         });
-        let largest = (mean.max() / heard.len() as f64).sqrt().max(1.0);
+        let largest = (mean.max() / inputs.len() as f64).sqrt().max(1.0);
         near(number(&document["training"]["input"]), largest);
         assert_eq!(document["bounds"][0]["equation"], "(15)");
     }

@@ -9,7 +9,7 @@ use hankelite_data::Source;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, TIME_BASES, positive, short, words};
-use crate::cli::inspect::open_measured;
+use crate::cli::inspect::{Measured, open_measured};
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
     time: TimeBase,
     /// Sequences (any data source of `evaluate`): also show psi, tau and their bound on the
-    /// generalisation gap for what the layers hear.
+    /// generalisation gap, measured on the layers' inputs.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     /// With --data: use the first N sequences only.
@@ -72,11 +72,11 @@ struct Tail {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let declared = arguments.declarations.declared();
-    let data = arguments
-        .data
-        .as_ref()
-        .map(|source| (source, arguments.limit));
-    let (checkpoint, measures) = open_measured((path, &declared), data, printer)?;
+    let data = Measured {
+        source: arguments.data.as_ref(),
+        limit: arguments.limit,
+    };
+    let (checkpoint, measures) = open_measured(path, &declared, data, printer)?;
     let blocks = checkpoint.model.blocks();
     let orders = orders(&arguments.orders, blocks)?;
     let progress = printer.progress(blocks.len(), "layers");
@@ -202,7 +202,7 @@ fn show_measures(layers: &[Layer], printer: &Printer) -> anyhow::Result<()> {
     };
     printer.line("")?;
     printer.heading(&format!(
-        "generalisation for what the layers hear, n = {} sequences",
+        "generalisation measure on the layers' inputs, n = {} sequences",
         first.sequences
     ))?;
     let header = ["layer", "ψ max", "τ = mean ψ²", "ψ²/√n max", "τ/√n"];

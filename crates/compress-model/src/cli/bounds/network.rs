@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "FILE")]
     network: PathBuf,
     /// What it was trained on: the training part gives the number of sequences, their length and the
-    /// size of what the network hears.
+    /// size of the network's input.
     #[arg(long, value_name = "DATA")]
     data: Source,
     /// The largest loss of an answer: also show the bound (14) on the gap between training and test.
@@ -120,7 +120,7 @@ fn form(network: &Baseline, path: &Path) -> anyhow::Result<Form> {
     }
 }
 
-/// The sizes of the training part and of what the body hears in it.
+/// The sizes of the training part and of the body's inputs in it.
 fn training(
     network: &Baseline,
     form: &Form,
@@ -132,24 +132,24 @@ fn training(
     match (data.width(), expected) {
         (Some(found), Some(expected)) if found == expected => {}
         (None, _) | (_, None) => bail!(
-            "{source} into {}: tokens, but the bounds are of networks that hear numbers",
+            "{source} into {}: tokens, but the bounds are of networks that take numbers",
             network.architecture().layer.name()
         ),
         (Some(found), Some(expected)) => {
             bail!("{source}: {found} numbers at each step, expected the {expected} of the network")
         }
     }
-    let heard = CalibrationData::of(&data, network.sensing()?.as_ref());
+    let inputs = Magnitudes::of(&data, network.sensing()?.as_ref());
     let (input, state) = match form {
         Form::Unfolded(formed) => {
             let state = formed.initial.iter().fold(0.0, |most, h| h.abs().max(most));
-            (heard.mean_square.sqrt(), state)
+            (inputs.mean_square.sqrt(), state)
         }
         Form::Single { layer, .. } => match network.architecture().layer {
-            BaselineKind::FastRnn | BaselineKind::SpectralRnn => (heard.square_sum.sqrt(), 0.0),
+            BaselineKind::FastRnn | BaselineKind::SpectralRnn => (inputs.square_sum.sqrt(), 0.0),
             // A bias is the weight of one more input, which is always 1.
-            _ if layer.bias.is_some() => (heard.mean_square.sqrt().max(1.0), 0.0),
-            _ => (heard.mean_square.sqrt(), 0.0),
+            _ if layer.bias.is_some() => (inputs.mean_square.sqrt().max(1.0), 0.0),
+            _ => (inputs.mean_square.sqrt(), 0.0),
         },
     };
     Ok(Training {
@@ -162,18 +162,18 @@ fn training(
 }
 
 /// How large the measurements are.
-struct CalibrationData {
+struct Magnitudes {
     /// B_x²: the largest mean square over the sequences of any measurement at any step.
     mean_square: f64,
     /// B²: the largest ‖x_t‖² of any sequence at any step.
     square_sum: f64,
 }
 
-impl CalibrationData {
+impl Magnitudes {
     fn of(data: &Dataset, sensing: Option<&DMatrix<f64>>) -> Self {
         let (width, length) = (data.width().unwrap_or(1), data.length());
-        let heard = sensing.map_or(width, DMatrix::nrows);
-        let mut squares = DMatrix::<f64>::zeros(heard, length);
+        let measured = sensing.map_or(width, DMatrix::nrows);
+        let mut squares = DMatrix::<f64>::zeros(measured, length);
         let mut square_sum: f64 = 0.0;
         for index in 0..data.len() {
             let Sequence::Values(values) = data.sequence(index) else {

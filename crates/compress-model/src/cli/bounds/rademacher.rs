@@ -174,7 +174,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 }
 
 impl Arguments {
-    /// Nothing that was requested is left out in silence.
+    /// An option that the kind does not use is an error.
     fn check(&self) -> anyhow::Result<()> {
         let (kind, stack) = (self.kind, [Kind::Reweighted, Kind::OneLayer]);
         let starts = [Kind::Reweighted, Kind::L1L1, Kind::Sista];
@@ -309,7 +309,7 @@ fn each(name: &str, values: &[f64], layers: usize) -> anyhow::Result<Vec<f64>> {
 fn counted(name: &str, values: &[f64], expected: usize) -> anyhow::Result<()> {
     if values.len() != expected {
         bail!(
-            "{name} has {} numbers, expected {expected} (--help says which)",
+            "{name} has {} numbers, expected {expected} (--help lists them)",
             values.len()
         );
     }

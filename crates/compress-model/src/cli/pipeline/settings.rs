@@ -63,7 +63,7 @@ pub(super) struct Config {
     pub(super) seeds: Vec<u64>,
     #[serde(default = "arms")]
     pub(super) arms: Vec<Arm>,
-    /// The share of channels that dropout silences in every training.
+    /// The share of channels that dropout sets to zero in every training.
     #[serde(default)]
     pub(super) dropout: f64,
     /// What C and D of the arms that come from the pretrained network are multiplied with before
@@ -145,7 +145,7 @@ impl Config {
         }
     }
 
-    /// Everything that can be told without data.
+    /// Everything that can be checked without data.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.seeds.is_empty() || self.arms.is_empty() || self.reduce.orders.is_empty() {
             bail!("`seeds`, `arms` and `orders` need at least one entry each");
@@ -163,7 +163,7 @@ impl Config {
         let long = self.arms.contains(&Arm::SkewHippoLong);
         if long && self.checkpoint.is_some() && self.checkpoint_steps.is_none() {
             bail!(
-                "the arm `skew-hippo-long` needs `checkpoint_steps`: a checkpoint does not tell \
+                "the arm `skew-hippo-long` needs `checkpoint_steps`: a checkpoint does not record \
                  how long it was trained"
             );
         }

@@ -24,6 +24,7 @@ use crate::cli::common::{open, require_length};
 use crate::cli::pipeline::settings::{Arm, Config};
 use crate::cli::printer::Printer;
 use crate::cli::retrain::parameterisation;
+use crate::cli::terms::Rescaling;
 use crate::cli::training::{Data, Measured, Sets, measured};
 use crate::cli::{pretrain, terms, training};
 
@@ -78,6 +79,18 @@ struct Job<'a> {
     terms: Terms,
 }
 
+/// One training of a seed.
+struct Stage<'a> {
+    order: usize,
+    /// `None` for the pretraining.
+    arm: Option<Arm>,
+    recipe: &'a Recipe,
+    /// Its folder.
+    place: &'a Path,
+    /// The network before the reduction.
+    full: Option<&'a Checkpoint>,
+}
+
 /// One seed before its pretraining.
 pub(super) struct Prepared<'a> {
     config: &'a Config,
@@ -103,7 +116,8 @@ impl<'a> Study<'a> {
     /// Everything that can be checked before the first step.
     pub(super) fn prepare(
         config: &'a Config,
-        (seed, sets): (u64, &'a Sets),
+        seed: u64,
+        sets: &'a Sets,
         output: &Path,
         tools: &'a Tools<'a>,
     ) -> anyhow::Result<Prepared<'a>> {
@@ -163,18 +177,20 @@ impl<'a> Study<'a> {
             (recipe.epochs, recipe.steps) = (None, Some(own + spent));
         }
         let place = place_of(&self.place, order, arm);
-        prepared.tools.printer.talk(&format!(
+        prepared.tools.printer.message(&format!(
             "seed {}, order {order}, {}",
             prepared.seed,
             arm.name()
         ));
         let start = || self.start(order, arm);
-        prepared.train(
-            (order, Some(arm)),
-            &recipe,
-            (&place, start),
-            Some(&self.full),
-        )
+        let stage = Stage {
+            order,
+            arm: Some(arm),
+            recipe: &recipe,
+            place: &place,
+            full: Some(&self.full),
+        };
+        prepared.train(&stage, start)
     }
 
     /// Where an arm starts.
@@ -247,12 +263,18 @@ impl<'a> Prepared<'a> {
                 let folder = place.join("pretrain");
                 self.tools
                     .printer
-                    .talk(&format!("seed {}, pretraining", self.seed));
+                    .message(&format!("seed {}, pretraining", self.seed));
                 let order = self.start.model.blocks().iter().map(|block| block.order());
                 let order = order.max().unwrap_or(0);
                 let start = || Ok(self.start.clone());
-                let row =
-                    self.train((order, None), &self.recipe(recipe), (&folder, start), None)?;
+                let stage = Stage {
+                    order,
+                    arm: None,
+                    recipe: &self.recipe(recipe),
+                    place: &folder,
+                    full: None,
+                };
+                let row = self.train(&stage, start)?;
                 let declared = self.start.declared();
                 (
                     read(&folder.join("model.safetensors"), &declared)?,
@@ -282,11 +304,16 @@ impl<'a> Prepared<'a> {
     /// One training in its folder; only its record, where it is finished.
     fn train(
         &self,
-        (order, arm): (usize, Option<Arm>),
-        recipe: &Recipe,
-        (place, start): (&Path, impl FnOnce() -> anyhow::Result<Checkpoint>),
-        full: Option<&Checkpoint>,
+        stage: &Stage<'_>,
+        start: impl FnOnce() -> anyhow::Result<Checkpoint>,
     ) -> anyhow::Result<Row> {
+        let Stage {
+            order,
+            arm,
+            recipe,
+            place,
+            full,
+        } = *stage;
         let rescale = match arm.is_some_and(Arm::is_pretrained) {
             true => self.config.rescale,
             false => self.config.rescale_fresh,
@@ -309,9 +336,13 @@ impl<'a> Prepared<'a> {
         }
         let start = start()?;
         let like = full.map(|full| &full.model);
-        let data = (&self.sets.train, recipe);
         let printer = self.tools.printer;
-        let (model, rescaled) = terms::rescaled(&start.model, (rescale, like), data, printer)?;
+        let rescaling = Rescaling {
+            mode: rescale,
+            like,
+        };
+        let (model, rescaled) =
+            terms::rescaled(&start.model, &rescaling, &self.sets.train, recipe, printer)?;
         let network = self.network(&model)?;
         let before = self.test(&network, recipe)?;
         let training = Training {
@@ -324,8 +355,8 @@ impl<'a> Prepared<'a> {
         let taught = taught.map(|model| self.network(model)).transpose()?;
         let mut objective = terms::objective(&network, &beside, taught.as_ref(), recipe)?;
         let moved = Start::of(&network)?;
-        let tools = (&folder, &self.tools.stop);
-        let outcome = training::train(&training, &mut objective, tools, printer)?;
+        let stop = &self.tools.stop;
+        let outcome = training::train(&training, &mut objective, &folder, stop, printer)?;
         let trained = start.with_model(network.to_model()?);
         write(&trained, &place.join("model.safetensors"))?;
         let record = Record {

@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     finish(&document, printer)
 }
 
-/// Reduces every layer: what was done, and how far the file's number format moves a kernel.
+/// Reduces every layer: what was done, and how far rounding to the file's number format changes a kernel.
 fn reduce(
     source: &Layerwise,
     plan: &Plan,
@@ -62,8 +62,8 @@ fn reduce(
         let mut block = stored.clone();
         records.push(reduce_layer(&mut block, plan)?);
         let rounded = rewrite.set(index, &stored, &block)?;
-        let moved = layer_difference(&block, &rounded, plan.kernel_length())?;
-        worst = worst.max(moved);
+        let change = layer_difference(&block, &rounded, plan.kernel_length())?;
+        worst = worst.max(change);
         bars.advance(1);
     }
     Ok((records, worst))

@@ -1,4 +1,4 @@
-//! What the number format of the written file does to the kernels.
+//! How far rounding to the number format of the written file changes the kernels.
 
 use hankelite::checkpoint::{Checkpoint, Written};
 use hankelite::compress::kernel_distance;
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::cli::printer::Printer;
 use crate::cli::reduce::percent;
 
-/// A number format that moves a kernel by more gets a warning.
+/// Rounding that changes a kernel by more gets a warning.
 const ROUNDING_MAX: f64 = 0.01;
 
 /// The checkpoint as its written file holds it, and how far rounding changed a kernel.
@@ -35,7 +35,7 @@ pub(super) fn written(
 pub(super) fn warn_of_rounding(worst: f64, printer: &Printer) {
     if worst > ROUNDING_MAX {
         let text = format!(
-            "the file's number format moves a kernel by {}: its residues nearly cancel; \
+            "rounding to the file's number format changes a kernel by {}: its residues nearly cancel; \
              accuracies are those of the written file",
             percent(worst)
         );
