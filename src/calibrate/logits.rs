@@ -329,7 +329,7 @@ fn rows_of(
     let last = places.last();
     let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
     let mut slopes = DMatrix::zeros(parameters, combinations.len());
-    let reduced = network.feel(sequence, combinations, |layer, heard, felt| {
+    let reduced = network.differentiate(sequence, combinations, |layer, heard, felt| {
         for place in places.iter().filter(|place| place.layer == layer) {
             let heard = heard.column(place.channel);
             let output = output_slopes(system(place), heard.as_slice());
