@@ -245,11 +245,11 @@ fn slopes_are_differences_of_the_logits() {
             parts.map(|(z, c)| z * c).sum::<f64>()
         };
         let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
-        let felt = network.slopes(sequence, &combination).unwrap();
+        let felt = network.output_gradients(sequence, &combination).unwrap();
         for (layer, felt) in felt.iter().enumerate() {
             let inputs = layer_inputs(&network, &[sequence], layer).unwrap();
             for (h, input) in inputs.iter().enumerate() {
-                let (u, j) = (felt.heard.column(h), felt.slope.column(h));
+                let (u, j) = (felt.input.column(h), felt.gradient.column(h));
                 assert_eq!(u.transpose(), input.row(0));
                 // Σ_t J_t u_{t−l}: how the logits feel lag l of the kernel.
                 let lag = |l: usize| (l..LENGTH).map(|t| j[t] * u[t - l]).sum::<f64>();
@@ -285,9 +285,9 @@ fn importance_is_the_mean_square_slope_of_the_centred_logits() {
     for class in 0..CLASSES {
         let mut centred = [-1.0 / CLASSES as f64; CLASSES];
         centred[class] += 1.0;
-        let felt = network.slopes(copies[0], &centred).unwrap();
+        let felt = network.output_gradients(copies[0], &centred).unwrap();
         for (expected, felt) in expected.iter_mut().zip(&felt) {
-            for (expected, slope) in expected.iter_mut().zip(felt.slope.column_iter()) {
+            for (expected, slope) in expected.iter_mut().zip(felt.gradient.column_iter()) {
                 *expected += slope.norm_squared() / LENGTH as f64;
             }
         }

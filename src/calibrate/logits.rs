@@ -382,16 +382,17 @@ fn rows_of(
     let last = places.last();
     let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
     let mut slopes = DMatrix::zeros(parameters, combinations.len());
-    let reduced = network.feel(example.sequence, combinations, |layer, input, gradients| {
-        for place in places.iter().filter(|place| place.layer == layer) {
-            let input = input.column(place.channel);
-            let output = output_slopes(system(place), input.as_slice());
-            for (mut column, gradient) in slopes.column_iter_mut().zip(&gradients) {
-                let own = output.tr_mul(&gradient.column(place.channel));
-                column.rows_mut(place.first, own.nrows()).copy_from(&own);
+    let reduced =
+        network.differentiate(example.sequence, combinations, |layer, input, gradients| {
+            for place in places.iter().filter(|place| place.layer == layer) {
+                let input = input.column(place.channel);
+                let output = output_slopes(system(place), input.as_slice());
+                for (mut column, gradient) in slopes.column_iter_mut().zip(&gradients) {
+                    let own = output.tr_mul(&gradient.column(place.channel));
+                    column.rows_mut(place.first, own.nrows()).copy_from(&own);
+                }
             }
-        }
-    })?;
+        })?;
     let left = |combination: &Vec<f64>| {
         let terms = combination.iter().zip(example.logits.iter().zip(&reduced));
         terms

@@ -1,4 +1,4 @@
-//! How much the logits feel every channel: reverse-mode derivatives of a whole sequence.
+//! Derivatives of the logits by the output of every channel: reverse mode over a whole sequence.
 
 use hankelite_control::StatisticsError;
 use nalgebra::DMatrix;
@@ -11,13 +11,13 @@ use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
 use crate::progress::Stage;
 
-/// What one layer heard, and how the chosen combination of logits feels its output.
+/// The input of one layer, and the gradient of a combination of the logits by its output.
 #[derive(Debug, Clone)]
 pub struct OutputGradients {
     /// u, L × H: what the channels convolve.
-    pub heard: DMatrix<f64>,
+    pub input: DMatrix<f64>,
     /// J, L × H: the derivative by the channels' output y = k ∗ u + D u.
-    pub slope: DMatrix<f64>,
+    pub gradient: DMatrix<f64>,
 }
 
 impl Network<'_> {
@@ -26,29 +26,29 @@ impl Network<'_> {
     ///
     /// # Errors
     /// As [`Network::logits`].
-    pub fn slopes(
+    pub fn output_gradients(
         &self,
         sequence: Sequence<'_>,
         combination: &[f64],
     ) -> Result<Vec<OutputGradients>, InferError> {
-        let mut felt = Vec::with_capacity(self.layers.len());
+        let mut layers = Vec::with_capacity(self.layers.len());
         let combination = combination.to_vec();
-        self.feel(sequence, &[combination], |_, heard, mut slopes| {
-            let slope = slopes.swap_remove(0);
-            felt.push(OutputGradients { heard, slope });
+        self.differentiate(sequence, &[combination], |_, input, mut gradients| {
+            let gradient = gradients.swap_remove(0);
+            layers.push(OutputGradients { input, gradient });
         })?;
-        felt.reverse();
-        Ok(felt)
+        layers.reverse();
+        Ok(layers)
     }
 
     /// One forward pass, whose logits are returned, and one backward pass for n combinations of
-    /// the logits. `show` gets the index of every layer, from the last one down, what it heard, and
+    /// the logits. `show` gets the index of every layer, from the last one down, its input, and
     /// for each combination the derivative by its channels' output, all L × H. Cost about 1 + 2 n
     /// forward passes; memory O(L H) for each layer and each combination.
     ///
     /// # Errors
     /// As [`Network::logits`].
-    pub(crate) fn feel(
+    pub(crate) fn differentiate(
         &self,
         sequence: Sequence<'_>,
         combinations: &[Vec<f64>],
@@ -57,9 +57,9 @@ impl Network<'_> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            let (next, trace) = layer.forward_traced(x);
+            let mut trace = Trace::default();
+            x = layer.forward(x, Some(&mut trace));
             traces.push(trace);
-            x = next;
         }
         let slopes = combinations.iter();
         let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(&x, steps, c)).collect();
@@ -68,7 +68,7 @@ impl Network<'_> {
             let passed = slopes.into_iter();
             let passed = passed.map(|slope| layer.backward(&trace, slope));
             let (below, own) = passed.unzip();
-            show(index, trace.heard, own);
+            show(index, trace.input, own);
             slopes = below;
         }
         Ok(logits)
@@ -108,7 +108,7 @@ impl Network<'_> {
     }
 }
 
-/// How much the logits feel the output of every channel: the mean of J² over steps, sequences and
+/// How sensitive the logits are to the output of every channel: the mean of J² over steps, sequences and
 /// random combinations of the centred logits with weights ±1. An output error of mean square E
 /// then moves the centred logits by about L · I · E (squares summed over the classes), to first
 /// order and were errors of different steps independent.
@@ -131,13 +131,13 @@ pub fn importance(
     let numbered = sequences.par_iter().enumerate();
     let squares = numbered.map(|(index, &sequence)| {
         observer.step()?;
-        let felt = network.slopes(sequence, &combination(index, classes));
-        let felt = felt.map_err(|source| InferError::Sequence {
+        let layers = network.output_gradients(sequence, &combination(index, classes));
+        let layers = layers.map_err(|source| InferError::Sequence {
             index,
             source: Box::new(source),
         })?;
-        let channels = felt.iter().map(|felt| {
-            let columns = felt.slope.column_iter();
+        let channels = layers.iter().map(|layer| {
+            let columns = layer.gradient.column_iter();
             columns.map(|j| j.norm_squared()).collect::<Vec<f64>>()
         });
         Ok(channels.collect::<Vec<_>>())
@@ -152,7 +152,7 @@ pub fn importance(
     }
     for (layer, of) in total.iter().enumerate() {
         if let Some(channel) = of.iter().position(|mean| !mean.is_finite()) {
-            let what = "how the logits feel it";
+            let what = "the gradient of the logits";
             let source = StatisticsError::NotFinite { channel, what };
             return Err(InferError::Statistics { layer, source });
         }

@@ -34,13 +34,14 @@ struct Channel {
 }
 
 /// What the way back through a layer needs.
+#[derive(Default)]
 pub(super) struct Trace {
     /// What the channels convolve.
-    pub(super) heard: DMatrix<f64>,
+    pub(super) input: DMatrix<f64>,
     /// What they give.
     y: DMatrix<f64>,
-    /// After the map that mixes channels, before the gate.
-    mixed: Option<DMatrix<f64>>,
+    /// What the map that mixes channels gives, where half of it are gates.
+    gates: Option<DMatrix<f64>>,
     /// What is normalised.
     normed: DMatrix<f64>,
 }
@@ -178,44 +179,38 @@ impl<'a> Layer<'a> {
         })
     }
 
-    pub(super) fn forward(&self, x: DMatrix<f64>) -> DMatrix<f64> {
-        match self.block.norm() {
-            None => self.branch(&x),
-            Some((norm, Placement::Post)) => normalised(norm, self.branch(&x) + x),
-            Some((norm, Placement::Pre)) => self.branch(&normalised(norm, x.clone())) + x,
-        }
-    }
-
-    /// As [`Layer::forward`], with what [`Layer::backward`] needs.
-    pub(super) fn forward_traced(&self, x: DMatrix<f64>) -> (DMatrix<f64>, Trace) {
-        let heard = self.heard(&x).into_owned();
-        let y = self.convolved(&heard);
-        let output = self.block.output();
-        let mixed = output.map(|output| apply_linear(&output.linear, &y.map(gelu)));
-        let branch = match (self.block.output(), &mixed) {
-            (Some(output), Some(mixed)) if output.gated => gated(mixed),
-            (_, Some(mixed)) => mixed.clone(),
-            _ => y.map(gelu),
+    /// The layer's output. What [`Layer::backward`] needs goes into `trace`, where one is given.
+    pub(super) fn forward(&self, x: DMatrix<f64>, trace: Option<&mut Trace>) -> DMatrix<f64> {
+        let input = self.input_of(&x);
+        let y = self.convolved(&input);
+        let activated = y.map(gelu);
+        let mixed = match self.block.output() {
+            Some(output) => apply_linear(&output.linear, &activated),
+            None => activated,
+        };
+        let is_gated = self.block.output().is_some_and(|output| output.gated);
+        let branch = if is_gated {
+            gated(&mixed)
+        } else {
+            mixed.clone()
         };
         let sum = match self.block.norm() {
             None => branch,
             Some(_) => branch + &x,
         };
-        let out = match self.block.norm() {
-            Some((norm, Placement::Post)) => normalised(norm, sum.clone()),
-            _ => sum.clone(),
-        };
-        let normed = match self.block.norm() {
-            Some((_, Placement::Post)) => sum,
-            _ => x,
-        };
-        let trace = Trace {
-            heard,
-            y,
-            mixed,
-            normed,
-        };
-        (out, trace)
+        if let Some(trace) = trace {
+            trace.input = input.into_owned();
+            trace.y = y;
+            trace.gates = is_gated.then_some(mixed);
+            trace.normed = match self.block.norm() {
+                Some((_, Placement::Post)) => sum.clone(),
+                _ => x,
+            };
+        }
+        match self.block.norm() {
+            Some((norm, Placement::Post)) => normalised(norm, sum),
+            _ => sum,
+        }
     }
 
     /// The derivatives by the layer's input and by y, from that by the layer's output.
@@ -230,18 +225,18 @@ impl<'a> Layer<'a> {
         };
         let own = self.branch_backward(trace, &slope);
         let back = self.systems.run_adjoint(&turned(&own), &self.convolver);
-        let mut heard = turned(&back);
+        let mut input = turned(&back);
         if !self.block.backward().is_empty() {
             let ahead = self.backward.run_adjoint(&own, &self.convolver);
-            let (from, kept) = self.overlap(heard.nrows());
-            let mut later = heard.rows_mut(from, kept);
+            let (from, kept) = self.overlap(input.nrows());
+            let mut later = input.rows_mut(from, kept);
             later += ahead.rows(0, kept);
         }
         let below = match self.block.norm() {
-            None => heard,
-            Some((_, Placement::Post)) => heard + slope,
+            None => input,
+            Some((_, Placement::Post)) => input + slope,
             Some((norm, Placement::Pre)) => {
-                normalised_backward(norm, &trace.normed, &heard) + slope
+                normalised_backward(norm, &trace.normed, &input) + slope
             }
         };
         (below, own)
@@ -249,22 +244,20 @@ impl<'a> Layer<'a> {
 
     /// The derivative by y from that by the branch's output.
     fn branch_backward(&self, trace: &Trace, slope: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut own = match (self.block.output(), &trace.mixed) {
-            (Some(output), Some(mixed)) => {
-                let mixed = match output.gated {
-                    true => gated_backward(mixed, slope),
-                    false => slope.clone(),
-                };
-                mixed * output.linear.weight.transpose()
-            }
-            _ => slope.clone(),
+        let mixed = match &trace.gates {
+            Some(mixed) => gated_backward(mixed, slope),
+            None => slope.clone(),
+        };
+        let mut own = match self.block.output() {
+            Some(output) => mixed * output.linear.weight.transpose(),
+            None => mixed,
         };
         own.zip_apply(&trace.y, |slope, y| *slope *= gelu_slope(y));
         own
     }
 
     /// What the channels convolve.
-    pub(super) fn heard<'x>(&self, x: &'x DMatrix<f64>) -> Cow<'x, DMatrix<f64>> {
+    pub(super) fn input_of<'x>(&self, x: &'x DMatrix<f64>) -> Cow<'x, DMatrix<f64>> {
         match self.block.norm() {
             Some((norm, Placement::Pre)) => Cow::Owned(normalised(norm, x.clone())),
             _ => Cow::Borrowed(x),
@@ -288,28 +281,11 @@ impl<'a> Layer<'a> {
         let from = self.block.backward_from().min(length);
         (from, length - from)
     }
-
-    fn branch(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut y = self.convolved(x);
-        y.apply(|value| *value = gelu(*value));
-        match self.block.output() {
-            None => y,
-            Some(output) => apply_output(output, &y),
-        }
-    }
 }
 
 /// a Φ(a) with the exact normal distribution.
 fn gelu(a: f64) -> f64 {
     0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2))
-}
-
-fn apply_output(output: &OutputLinear, y: &DMatrix<f64>) -> DMatrix<f64> {
-    let mixed = apply_linear(&output.linear, y);
-    if !output.gated {
-        return mixed;
-    }
-    gated(&mixed)
 }
 
 /// a ∘ sigmoid(g) of the halves (a, g).

@@ -95,16 +95,16 @@ pub enum InferError {
         /// What is wrong with it.
         source: Box<InferError>,
     },
-    /// What a layer hears has no statistics, e.g. because numbers overflow on the way.
-    #[error("what layer {layer} hears: {source}")]
+    /// The input of a layer has no statistics, e.g. because numbers overflow on the way.
+    #[error("the input of layer {layer}: {source}")]
     Statistics {
         /// Index of the layer.
         layer: usize,
         /// What is wrong.
         source: StatisticsError,
     },
-    /// What a layer hears at each step has no mean or deviation, because numbers overflow.
-    #[error("what layer {layer} hears: {source}")]
+    /// The input of a layer has no mean or deviation at each step, because numbers overflow.
+    #[error("the input of layer {layer}: {source}")]
     Steps {
         /// Index of the layer.
         layer: usize,
@@ -180,7 +180,7 @@ impl<'a> Network<'a> {
     pub fn logits(&self, sequence: Sequence<'_>) -> Result<Vec<f64>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         for layer in &self.layers {
-            x = layer.forward(x);
+            x = layer.forward(x, None);
         }
         Ok(self.head(x, steps))
     }
@@ -203,7 +203,7 @@ impl<'a> Network<'a> {
         logits.transpose().iter().copied().collect()
     }
 
-    /// Runs the layers on a sequence and shows what each of them hears, L × H: its input, after
+    /// Runs the layers on a sequence and shows the input of each, L × H, after
     /// the normalisation where that comes first; then the steps that are no padding. Ends with
     /// layer `last`.
     pub(crate) fn visit_inputs(
@@ -214,11 +214,11 @@ impl<'a> Network<'a> {
     ) -> Result<(), InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            show(index, &layer.heard(&x), steps);
+            show(index, &layer.input_of(&x), steps);
             if index >= last || index + 1 == self.layers.len() {
                 break;
             }
-            x = layer.forward(x);
+            x = layer.forward(x, None);
         }
         Ok(())
     }
