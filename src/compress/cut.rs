@@ -50,17 +50,7 @@ impl Cutter {
             Cutter::Residualise(balanced) => balanced.residualise(states),
             Cutter::Weighted(balanced) => balanced.truncate(states),
             Cutter::HankelNorm(balanced, full) => balanced.hankel_norm(full.stable()?, states),
-            Cutter::Horizon(balanced) => {
-                let reduced = balanced.truncate(states)?;
-                Ok(Reduced {
-                    system: reduced.system,
-                    order: reduced.order,
-                    error_bound: f64::INFINITY,
-                    condition: reduced.condition,
-                    lowered: false,
-                    tie: reduced.tie,
-                })
-            }
+            Cutter::Horizon(balanced) => Ok(balanced.truncate(states)?.into()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! 40-digit truth.
 //!
 //! ```text
-//! cargo run --release --example accuracy -- FOLDER_OF_REFERENCES > docs/accuracy.md
+//! cargo run --release -p hankelite-control --example accuracy -- FOLDER_OF_REFERENCES > docs/accuracy.md
 //! ```
 //!
 //! A reference is a JSON file with `lambda`, `b`, `c` (`re_f64`, `im_f64`), `Delta`, and the

@@ -1,10 +1,4 @@
-//! Hankel theory of diagonal systems: Gramian factors, Hankel singular values, reduction by
-//! balanced truncation, residualisation, modes, H2-optimal refinement and finite horizons, and
-//! the H2 and H∞ norms that measure it.
-//!
-//! Gramians of diagonal systems are Cauchy-like. They are never formed: their factors come
-//! straight from poles and weights, and every small difference is taken before it is multiplied.
-//! So each Hankel singular value is right relative to itself, and no factorisation can fail.
+#![doc = include_str!("../README.md")]
 
 mod control;
 mod linalg;

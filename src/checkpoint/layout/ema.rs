@@ -59,9 +59,10 @@ impl Ema {
         at: usize,
         order: usize,
     ) -> Result<Vec<[f64; 4]>, Fault> {
-        let residues = system
-            .residues()
-            .map_err(|e| bank::fault(&self.layer, at, e))?;
+        let siso = system.as_siso();
+        let residues = siso
+            .map_err(|e| bank::fault(&self.layer, at, e))?
+            .residues();
         let root = (order as f64).sqrt();
         let mut modes = Vec::with_capacity(order);
         for (exponent, residue) in system.scaled_exponents().into_iter().zip(residues) {

@@ -60,6 +60,7 @@ pub(super) struct Block<T: ComplexField<RealField = f64>> {
 
 /// A truncated system, diagonal again.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Reduced {
     /// The reduced system in the time base of the full one. A conjugate pair of the real
     /// realisation is one mode; a real pole is one mode too.
@@ -189,28 +190,6 @@ impl<T: Scalar> Projection<T> {
     }
 }
 
-/// The balanced (A, B, C) of the leading `rank` states.
-pub(super) fn project_onto<T: Scalar>(
-    factors: &GramianFactors<T>,
-    svd: &GradedSvd<T>,
-    rank: usize,
-    apply: impl Fn(&DMatrix<T>) -> DMatrix<T>,
-    (b, c): (&DMatrix<T>, &DMatrix<T>),
-) -> Block<T> {
-    let mut right = multiply(&factors.controllability, &svd.right(rank));
-    let mut left = multiply(&factors.observability, &svd.left(rank));
-    for j in 0..rank {
-        let root = svd.sigma[j].sqrt();
-        right.column_mut(j).unscale_mut(root);
-        left.column_mut(j).unscale_mut(root);
-    }
-    Block {
-        a: multiply_adjoint(&left, &apply(&right)),
-        b: multiply_adjoint(&left, b),
-        c: multiply(c, &right),
-    }
-}
-
 impl<T: ComplexField<RealField = f64>> Block<T> {
     pub(super) fn leading(&self, order: usize) -> Block<T> {
         Block {
@@ -293,7 +272,7 @@ impl Gramians<'_> {
         }
         let (b, c) = (kept.b.map(Into::into), kept.c.map(Into::into));
         if !matches!(self, Gramians::Cut(_)) {
-            return gaps(d, size, &sigma[..order], (&b, &c));
+            return gaps(d, size, &sigma[..order], &b, &c);
         }
         let whole = whole();
         let (m, p, tail) = (b.ncols(), c.nrows(), whole.a.nrows() - order);
@@ -308,7 +287,7 @@ impl Gramians<'_> {
                 c[(p + k, i)] = whole.a[(order + k, i)].into() * root;
             }
         }
-        gaps(d, size, &sigma[..order], (&b, &c))
+        gaps(d, size, &sigma[..order], &b, &c)
     }
 }
 

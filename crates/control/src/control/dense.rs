@@ -7,16 +7,20 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::balance::{Block, project_onto};
+use crate::control::balance::Block;
 use crate::control::gramian::grade_columns;
 use crate::control::hankel_norm::{Cut, half_plane, stable_modes};
 use crate::control::modes::{Modes, exponent_of};
 use crate::control::{ControlError, GramianFactors, HankelValues};
-use crate::linalg::{Equation, GradedSvd, LinalgError, Triangular, dense_svd, diagonalise_real};
+use crate::linalg::{
+    Equation, GradedSvd, LinalgError, Triangular, dense_svd, diagonalise_real, multiply,
+    multiply_adjoint,
+};
 use crate::ssm::{DenseSystem, DiagonalSystem, SystemError, Time};
 
 /// The Gramians W_c and W_o of a dense system.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DenseGramians {
     /// W_c: A W_c + W_c Aᵀ + B Bᵀ = 0, or A W_c Aᵀ − W_c + B Bᵀ = 0.
     pub controllability: DMatrix<f64>,
@@ -147,6 +151,7 @@ pub struct DenseBalanced {
 
 /// A truncated dense system.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DenseReduced {
     /// The reduced system.
     pub system: DenseSystem,
@@ -178,10 +183,8 @@ pub(super) fn balanced_by(
     bounded: bool,
 ) -> Result<DenseBalanced, ControlError> {
     let svd = product_svd(factors)?;
-    let apply = |x: &DMatrix<f64>| system.state() * x;
-    let weights = (system.input(), system.output());
     let hankel = HankelValues::new(svd.sigma.clone(), system.order());
-    let block = project_onto(factors, &svd, hankel.numerical_rank(), apply, weights);
+    let block = leading_block(system, factors, &svd, hankel.numerical_rank());
     Ok(DenseBalanced {
         hankel,
         block,
@@ -189,6 +192,27 @@ pub(super) fn balanced_by(
         feedthrough: system.feedthrough().clone(),
         bounded,
     })
+}
+
+/// The balanced (A, B, C) of the leading `rank` states.
+fn leading_block(
+    system: &DenseSystem,
+    factors: &GramianFactors<f64>,
+    svd: &GradedSvd<f64>,
+    rank: usize,
+) -> Block<f64> {
+    let mut right = multiply(&factors.controllability, &svd.right(rank));
+    let mut left = multiply(&factors.observability, &svd.left(rank));
+    for j in 0..rank {
+        let root = svd.sigma[j].sqrt();
+        right.column_mut(j).unscale_mut(root);
+        left.column_mut(j).unscale_mut(root);
+    }
+    Block {
+        a: multiply_adjoint(&left, &(system.state() * &right)),
+        b: multiply_adjoint(&left, system.input()),
+        c: multiply(system.output(), &right),
+    }
 }
 
 impl DenseBalanced {

@@ -17,6 +17,7 @@ use crate::ssm::{DiagonalSystem, RealBlock, StableSystem, Time, real_blocks};
 /// The columns are as many as the Gramian's rank, which is exact: a repeated pole or a zero
 /// weight takes no column.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct GramianFactors<T: ComplexField<RealField = f64>> {
     /// The factor of the controllability Gramian, one row per state.
     pub controllability: DMatrix<T>,

@@ -19,6 +19,7 @@ const ROUNDING: f64 = 16.0 * f64::EPSILON;
 /// A refined system and how far the refinement came.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct H2Refined {
     /// The refined system: as many modes as the start, all of them stable.
     pub system: DiagonalSystem,

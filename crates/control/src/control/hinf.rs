@@ -30,6 +30,7 @@ const OCTAVES_MAX: usize = 200;
 /// The H∞ norm, enclosed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use]
+#[non_exhaustive]
 pub struct HinfNorm {
     /// The largest gain that was found; the norm is at least this.
     pub value: f64,

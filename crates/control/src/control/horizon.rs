@@ -5,7 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::balance::{Form, Gramians, project, shifted_poles};
 use crate::control::realisation::{RealSystem, real_states};
-use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, Realisation};
+use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, Realisation, Reduced};
 use crate::ssm::{DiagonalSystem, SystemError, Time, geometric_sum};
 
 /// A discrete system balanced over a horizon, ready to be cut at any order.
@@ -18,6 +18,7 @@ pub struct HorizonBalanced {
 /// A system truncated over a horizon, diagonal again.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct HorizonReduced {
     /// The reduced system.
     pub system: DiagonalSystem,
@@ -138,6 +139,20 @@ fn balance_real(
     let states = real_states(system);
     let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
     Ok((hankel, Form::Real(projection), lost_c.max(lost_o)))
+}
+
+impl From<HorizonReduced> for Reduced {
+    /// Over a horizon no error bound is known, and no order is lowered.
+    fn from(cut: HorizonReduced) -> Self {
+        Self {
+            system: cut.system,
+            order: cut.order,
+            error_bound: f64::INFINITY,
+            condition: cut.condition,
+            lowered: false,
+            tie: cut.tie,
+        }
+    }
 }
 
 impl HorizonBalanced {

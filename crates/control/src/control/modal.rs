@@ -10,6 +10,7 @@ use crate::ssm::{DiagonalSystem, StableSystem, Time};
     derive(serde::Serialize, serde::Deserialize),
     serde(rename_all = "lowercase")
 )]
+#[non_exhaustive]
 pub enum ModalScore {
     /// The peak gain |c_i b_i|/(1 − |a_i|), the score of the pruning papers.
     Hinf,

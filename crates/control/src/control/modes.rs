@@ -130,7 +130,8 @@ pub(super) fn gaps(
     d: &Diagonalised,
     size: f64,
     sigma: &[f64],
-    (b, c): (&DMatrix<Complex64>, &DMatrix<Complex64>),
+    b: &DMatrix<Complex64>,
+    c: &DMatrix<Complex64>,
 ) -> Vec<Option<f64>> {
     let mixing = Mixing::new(d, f64::EPSILON * size);
     let adjoint = d.inverse.adjoint();

@@ -36,6 +36,7 @@ const START_MAX: f64 = 3.0;
     derive(serde::Serialize, serde::Deserialize),
     serde(rename_all = "lowercase")
 )]
+#[non_exhaustive]
 pub enum Refinement {
     /// Not at all.
     None,
@@ -48,6 +49,7 @@ pub enum Refinement {
 /// A refined channel.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct Refined {
     /// The refined system.
     pub system: DiagonalSystem,

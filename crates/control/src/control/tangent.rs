@@ -5,7 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::metric::Metric;
 use crate::control::{ControlError, InputWeight};
-use crate::ssm::DiagonalSystem;
+use crate::ssm::{DiagonalSystem, SystemError};
 
 /// The derivatives of y = k ∗ u + D u by Re w_n, Im w_n of every mode and, last, by D, for the
 /// input u and `k[l] = Re Σ_n w_n e^{z_n l}`: L × (2r + 1).
@@ -48,16 +48,21 @@ pub fn residue_gram(
 /// [`output_slopes`].
 ///
 /// # Errors
-/// [`ControlError::System`] for more than one input or output, and where the step is not finite.
-///
-/// # Panics
-/// If `step` has not 2r + 1 entries.
+/// [`ControlError::System`] for more than one input or output, and where the step is not finite
+/// or has not 2r + 1 entries.
 pub fn with_moved_residues(
     system: &DiagonalSystem,
     step: &[f64],
 ) -> Result<DiagonalSystem, ControlError> {
     let order = system.order();
-    assert_eq!(step.len(), 2 * order + 1, "one entry for each parameter");
+    let expected = 2 * order + 1;
+    if step.len() != expected {
+        return Err(ControlError::System(SystemError::Shape {
+            matrix: "step",
+            found: (step.len(), 1),
+            expected: (expected, 1),
+        }));
+    }
     let siso = system.as_siso()?;
     let steps = step.chunks_exact(2);
     let residues = siso.residues().zip(steps);

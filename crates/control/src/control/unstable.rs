@@ -28,6 +28,7 @@ pub enum HorizonMethod {
 /// A system reduced for the sake of its first L kernel samples.
 #[derive(Debug, Clone)]
 #[must_use]
+#[non_exhaustive]
 pub struct OverHorizon {
     /// The reduced system, with at most the modes requested.
     pub system: DiagonalSystem,

@@ -62,10 +62,12 @@ impl Convolver {
         spectrum
     }
 
-    /// The spectrum of a sequence of at most `length` samples, zero-padded against wrap-around.
+    /// The spectrum of the first `length` samples of a sequence, zero-padded against wrap-around.
+    /// Later samples reach none of the outputs.
     pub fn spectrum(&self, sequence: &[f64]) -> Vec<Complex64> {
         let mut padded = vec![0.0; self.padded];
-        padded[..sequence.len()].copy_from_slice(sequence);
+        let used = sequence.len().min(self.length);
+        padded[..used].copy_from_slice(&sequence[..used]);
         let mut spectrum = self.forward.make_output_vec();
         self.forward
             .process(&mut padded, &mut spectrum)

@@ -186,7 +186,7 @@ pub(super) fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex6
         let root = Complex64::from(discriminant).sqrt();
         let value = Complex64::from(0.5 * (a + d)) + root;
         // (T − value I) x = 0 gives x = (value − d, c); the rotation takes x to e₁.
-        rotate(q, t, k, (value - d, Complex64::from(c)));
+        rotate(q, t, k, [value - d, Complex64::from(c)]);
         if discriminant < 0.0 {
             pairs.push(k - 1);
         }
@@ -198,7 +198,7 @@ fn rotate(
     q: &mut DMatrix<Complex64>,
     t: &mut DMatrix<Complex64>,
     k: usize,
-    (x, y): (Complex64, Complex64),
+    [x, y]: [Complex64; 2],
 ) {
     let norm = x.norm().hypot(y.norm());
     let (x, y) = (x / norm, y / norm);

@@ -202,7 +202,10 @@ fn refine<T: Scalar>(
         }
         rotations += pairs.len();
         for pair in pairs {
-            rotate_pair(z, y, pair);
+            if let Some(rotation) = Rotation::between(z, pair) {
+                rotation.apply(z);
+                rotation.apply(y);
+            }
         }
     }
     Err(LinalgError::NotConverged {
@@ -263,42 +266,46 @@ fn unpivot_rows<T: Scalar>(a: &DMatrix<T>, permutation: &[usize]) -> DMatrix<T> 
     out
 }
 
-/// One Jacobi rotation of columns p and q of Y, and of W beside it.
-fn rotate_pair<T: ComplexField<RealField = f64>>(
-    y: &mut DMatrix<T>,
-    w: &mut DMatrix<T>,
-    (p, q): (usize, usize),
-) {
-    let norm_p = y.column(p).norm();
-    let norm_q = y.column(q).norm();
-    let product = y.column(p).dotc(&y.column(q));
-    let modulus = product.clone().abs();
-    if norm_p == 0.0 || norm_q == 0.0 || modulus == 0.0 {
-        return;
-    }
-    let phase = product.unscale(modulus);
-    // tan 2θ = 2|x*y| / (‖x‖² − ‖y‖²), written without squares that could underflow.
-    let zeta = (norm_q / norm_p - norm_p / norm_q) / (2.0 * (modulus / norm_p) / norm_q);
-    let t = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
-    let c = 1.0 / t.hypot(1.0);
-    apply_rotation(y, (p, q), (c, c * t), &phase);
-    apply_rotation(w, (p, q), (c, c * t), &phase);
+/// One Jacobi rotation of two columns.
+struct Rotation<T> {
+    columns: (usize, usize),
+    cosine: f64,
+    /// The sine with the phase e^{iφ} of x*y.
+    sine: T,
 }
 
-/// (x, y) ← (c x − s e^{−iφ} y, s e^{iφ} x + c y), where e^{iφ} is the phase of x*y.
-fn apply_rotation<T: ComplexField<RealField = f64>>(
-    a: &mut DMatrix<T>,
-    (p, q): (usize, usize),
-    (c, s): (f64, f64),
-    phase: &T,
-) {
-    let forward = phase.clone().scale(s);
-    let backward = phase.clone().conjugate().scale(s);
-    let (mut x, mut y) = a.columns_range_pair_mut(p, q);
-    for (x, y) in x.iter_mut().zip(y.iter_mut()) {
-        let kept = x.clone();
-        *x = kept.clone().scale(c) - backward.clone() * y.clone();
-        *y = forward.clone() * kept + y.clone().scale(c);
+impl<T: ComplexField<RealField = f64>> Rotation<T> {
+    /// The one that makes two columns of Y orthogonal; `None` where they are.
+    fn between(y: &DMatrix<T>, columns: (usize, usize)) -> Option<Self> {
+        let (p, q) = columns;
+        let norm_p = y.column(p).norm();
+        let norm_q = y.column(q).norm();
+        let product = y.column(p).dotc(&y.column(q));
+        let modulus = product.clone().abs();
+        if norm_p == 0.0 || norm_q == 0.0 || modulus == 0.0 {
+            return None;
+        }
+        let phase = product.unscale(modulus);
+        // tan 2θ = 2|x*y| / (‖x‖² − ‖y‖²), written without squares that could underflow.
+        let zeta = (norm_q / norm_p - norm_p / norm_q) / (2.0 * (modulus / norm_p) / norm_q);
+        let t = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
+        let cosine = 1.0 / t.hypot(1.0);
+        Some(Self {
+            columns,
+            cosine,
+            sine: phase.scale(cosine * t),
+        })
+    }
+
+    /// (x, y) ← (c x − s e^{−iφ} y, s e^{iφ} x + c y).
+    fn apply(&self, a: &mut DMatrix<T>) {
+        let backward = self.sine.clone().conjugate();
+        let (mut x, mut y) = a.columns_range_pair_mut(self.columns.0, self.columns.1);
+        for (x, y) in x.iter_mut().zip(y.iter_mut()) {
+            let kept = x.clone();
+            *x = kept.clone().scale(self.cosine) - backward.clone() * y.clone();
+            *y = self.sine.clone() * kept + y.clone().scale(self.cosine);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub enum SystemError {
     /// A matrix has the wrong shape.
     #[error("the {matrix} matrix has shape {found:?}, expected {expected:?}")]
     Shape {
-        /// `input`, `output` or `feedthrough`; `state` of a dense system.
+        /// `input`, `output` or `feedthrough`; `state` of a dense system; `step` of a change.
         matrix: &'static str,
         /// Rows and columns found.
         found: (usize, usize),
