@@ -293,7 +293,7 @@ fn baseline(
         omega1: None,
         omega2: None,
     };
-    let network = Baseline::random(&architecture, seed, (DType::F32, &Device::Cpu))?;
+    let network = Baseline::random(&architecture, seed, DType::F32, &Device::Cpu)?;
     train(&network, arguments, parts, seed)?;
     Ok(Found {
         ratios: vec![ratio(&network, &parts.test)?],

@@ -67,7 +67,7 @@ fn main() -> Result<(), Failure> {
         omega1: None,
         omega2: None,
     };
-    let network = Baseline::random(&architecture, 0, (DType::F32, &Device::Cpu))?;
+    let network = Baseline::random(&architecture, 0, DType::F32, &Device::Cpu)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps: Vec<f32> = (0..batch * length * inputs)
         .map(|_| random.random::<f32>() - 0.5)

@@ -72,7 +72,7 @@ fn main() -> Result<(), Failure> {
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 32)?, number("len", 20)?);
     let (signal, count) = (architecture.signal(), number("steps", 10)?);
-    let network = Baseline::random(&architecture, 0, (DType::F32, &Device::Cpu))?;
+    let network = Baseline::random(&architecture, 0, DType::F32, &Device::Cpu)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps = (0..batch * length * signal).map(|_| random.random::<f32>());
     let shape = (batch, length, signal);

@@ -169,8 +169,8 @@ impl Run<'_> {
     fn baseline(&self, architecture: &BaselineArchitecture) -> anyhow::Result<()> {
         let recipe = &self.config.train;
         require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;
-        let place = (recipe.precision.dtype(), &self.arguments.device.open()?);
-        let network = Baseline::random(architecture, recipe.seed, place)?;
+        let (dtype, device) = (recipe.precision.dtype(), self.arguments.device.open()?);
+        let network = Baseline::random(architecture, recipe.seed, dtype, &device)?;
         let mut objective = Task {
             label_smoothing: recipe.label_smoothing,
         };

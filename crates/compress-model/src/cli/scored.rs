@@ -65,8 +65,7 @@ pub(super) fn run(
         })
     };
     if Baseline::is_file(path) {
-        let place = (Precision::F32.dtype(), &place.open()?);
-        let network = Baseline::read(path, place)?;
+        let network = Baseline::read(path, Precision::F32.dtype(), &place.open()?)?;
         let architecture = network.architecture();
         require_fitting(takes(architecture), architecture.outputs, &data)?;
         let layer = Some(architecture.layer.name());

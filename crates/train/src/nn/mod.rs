@@ -4,22 +4,27 @@
 //! trainer sees only the trait [`SequenceModel`].
 
 mod architecture;
+#[cfg(feature = "baselines")]
 pub mod baseline;
 mod block;
 mod convolution;
 mod dynamics;
 mod encode;
 mod ends;
+mod error;
 mod filter;
 mod fourier;
 mod kernel;
 mod lanes;
 mod mix;
 mod modes;
+mod modes_plain;
 mod network;
 mod norm;
 mod op;
+mod operation;
 mod operator;
+mod parameterisation;
 mod penalty;
 mod plain;
 mod plan;
@@ -30,17 +35,20 @@ mod random;
 mod real;
 mod scan;
 mod stack;
+mod tensors;
 
 pub use architecture::{
     Architecture, ArchitectureError, Initialisation, LayerKind, Normalisation, OutputKind,
     PoolingKind,
 };
 use candle_core::{Device, Tensor, Var};
-pub use dynamics::Parameterisation;
+pub use error::NetworkError;
 pub use filter::Filter;
-pub use network::{Network, NetworkError, NetworkOptions};
+pub use network::{Network, NetworkOptions};
+pub use parameterisation::Parameterisation;
 use rand_chacha::ChaCha8Rng;
 pub use random::{random_model, with_fresh_dynamics};
+pub(crate) use tensors::host;
 
 /// Which optimiser settings a parameter takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

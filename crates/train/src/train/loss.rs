@@ -5,7 +5,10 @@
 use candle_core::{D, DType, Tensor};
 use hankelite_data::Targets;
 
-use crate::train::{Term, TrainError};
+use crate::train::TrainError;
+
+/// A named number that is reported as a mean over the epoch.
+pub type Term = (&'static str, f64);
 
 /// The loss of a batch, with what is reported of it.
 #[derive(Debug)]

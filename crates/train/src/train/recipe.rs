@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::train::RecipeError;
 use crate::train::optimiser::AdamWSettings;
 use crate::train::schedule::{Course, Schedule};
 
@@ -92,45 +93,6 @@ impl Precision {
             Precision::F64 => candle_core::DType::F64,
         }
     }
-}
-
-/// Why settings cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecipeError {
-    /// A value out of its range.
-    #[error("`{key}` is {found}, expected {allowed}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// What stands there.
-        found: String,
-        /// What may stand there.
-        allowed: String,
-    },
-    /// Two keys that say the same thing.
-    #[error("`epochs` and `steps` are both given, expected one of them")]
-    EpochsAndSteps,
-    /// A warm-up longer than the training.
-    #[error("`warmup` is {warmup} steps, expected at most {total}, all there are")]
-    Warmup {
-        /// Steps of warm-up.
-        warmup: u64,
-        /// All steps.
-        total: u64,
-    },
-    /// A key that needs validation data.
-    #[error("`{key}` needs validation data, and there are none")]
-    NoValidation {
-        /// The key.
-        key: &'static str,
-    },
-    /// A distillation without a teacher.
-    #[error("the table `[distil]` needs a teacher, and there is none: say `teacher`")]
-    NoTeacher,
-    /// A choice by accuracy where the targets are numbers.
-    #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
-    NoAccuracy,
 }
 
 impl Default for Recipe {

@@ -1,12 +1,12 @@
 //! Further terms of an objective: a penalty on the filters, a trust region, a teacher.
 
-use candle_core::{D, DType, Tensor};
+use candle_core::{D, Tensor};
 use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Wanted};
-use crate::train::loss::{Loss, scalar, task_loss};
-use crate::train::objective::{Examples, Objective, Term};
+use crate::train::loss::{Loss, Term, scalar, task_loss};
+use crate::train::objective::{Examples, Objective};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
 use crate::train::{RecipeError, TrainError};
@@ -224,9 +224,4 @@ fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
     let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
     let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
     shifted.broadcast_sub(&log_sum)
-}
-
-/// The numbers of a tensor on the host.
-pub(super) fn host(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
-    tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
 }

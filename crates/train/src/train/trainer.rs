@@ -14,10 +14,10 @@ use crate::train::loss::{scalar, task_loss};
 use crate::train::objective::{Examples, Objective};
 use crate::train::observer::{Entry, Observer, Step, Stop};
 use crate::train::optimiser::{AdamW, Gradients, clip_factor};
-use crate::train::recipe::{Monitor, Recipe, RecipeError};
+use crate::train::recipe::{Monitor, Recipe};
 use crate::train::schedule::{Course, Schedule};
 use crate::train::snapshot::{Best, End, Progress};
-use crate::train::{TrainError, snapshot};
+use crate::train::{RecipeError, TrainError, snapshot};
 
 /// Streams of the generator from here on are for dropout; the data room shuffles from 2⁶³ on.
 const DROPOUT: u64 = 1 << 62;

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
-use crate::nn::{Parameter, SequenceModel};
+use crate::nn::{Parameter, SequenceModel, host};
 use crate::train::recipe::within;
-use crate::train::terms::host;
 use crate::train::{RecipeError, TrainError};
 
 /// What a radius is measured by.

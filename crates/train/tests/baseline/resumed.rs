@@ -31,7 +31,7 @@ fn network(layer: BaselineKind) -> Baseline {
         omega1: None,
         omega2: None,
     };
-    Baseline::random(&architecture, 3, (DType::F32, &Device::Cpu)).unwrap()
+    Baseline::random(&architecture, 3, DType::F32, &Device::Cpu).unwrap()
 }
 
 /// The weights of the last step, after a stop behind `stop`, if there is one.

@@ -37,7 +37,7 @@ pub(crate) fn small(layer: BaselineKind) -> BaselineArchitecture {
 }
 
 pub(crate) fn double(architecture: &BaselineArchitecture) -> Baseline {
-    Baseline::random(architecture, 1, (DType::F64, &Device::Cpu)).unwrap()
+    Baseline::random(architecture, 1, DType::F64, &Device::Cpu).unwrap()
 }
 
 pub(crate) fn numbers(steps: Tensor) -> Input {
@@ -253,8 +253,7 @@ fn parameters_are_counted_as_in_the_paper() {
             omega1: None,
             omega2: None,
         };
-        let place = (DType::F32, &Device::Cpu);
-        let network = Baseline::random(&architecture, 0, place).unwrap();
+        let network = Baseline::random(&architecture, 0, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(network.numbers(), expected, "{layer:?}");
     }
 }
@@ -269,9 +268,8 @@ fn equal_seeds_give_equal_weights_and_a_file_gives_them_back() {
             measurements: Some(2),
             ..small(kind)
         };
-        let place = (DType::F32, &Device::Cpu);
-        let [one, same, other] =
-            [3, 3, 4].map(|seed| Baseline::random(&architecture, seed, place).unwrap());
+        let [one, same, other] = [3, 3, 4]
+            .map(|seed| Baseline::random(&architecture, seed, DType::F32, &Device::Cpu).unwrap());
         let input = numbers(wave(&[2, 4, 3], 0.5));
         let out = |network: &Baseline| {
             let out = network.forward(&input, Mode::Evaluate).unwrap();
@@ -284,7 +282,7 @@ fn equal_seeds_give_equal_weights_and_a_file_gives_them_back() {
         same.write(&path).unwrap();
         assert_eq!(bytes, std::fs::read(&path).unwrap());
         assert!(Baseline::is_file(&path));
-        let back = Baseline::read(&path, place).unwrap();
+        let back = Baseline::read(&path, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(back.architecture(), &architecture);
         assert_eq!(apart(&out(&one), &out(&back)), 0.0, "{kind:?}");
     }
@@ -297,7 +295,8 @@ fn settings_that_make_no_sense_are_told() {
     let refused = |architecture: &BaselineArchitecture| match Baseline::random(
         architecture,
         0,
-        (DType::F32, &Device::Cpu),
+        DType::F32,
+        &Device::Cpu,
     ) {
         Err(NetworkError::Architecture(error)) => error,
         _ => panic!("expected a refusal"),

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
             path.display()
         );
     }
-    let network = Baseline::read(path, (Precision::F64.dtype(), &Place::Cpu.open()?))?;
+    let network = Baseline::read(path, Precision::F64.dtype(), &Place::Cpu.open()?)?;
     let kind = network.architecture().layer;
     let form = form(&network, path)?;
     let training = training(&network, &form, &arguments.data, arguments.confidence)?;

@@ -8,8 +8,7 @@ use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays_with};
 use serde::{Deserialize, Serialize};
 
 use crate::nn::baseline::{Baseline, BaselineArchitecture};
-use crate::nn::block::host;
-use crate::nn::{NetworkError, SequenceModel};
+use crate::nn::{NetworkError, SequenceModel, host};
 
 /// The text beside the tensors.
 #[derive(Serialize, Deserialize)]
@@ -55,7 +54,7 @@ impl Baseline {
     /// # Errors
     /// [`NetworkError::Archive`]; [`NetworkError::File`] where metadata or tensors are not those of
     /// a baseline; [`NetworkError::Architecture`].
-    pub fn read(path: &Path, place: (DType, &Device)) -> Result<Self, NetworkError> {
+    pub fn read(path: &Path, dtype: DType, device: &Device) -> Result<Self, NetworkError> {
         let archive = Archive::open(path)?;
         let fault = |what: String| NetworkError::File {
             path: path.to_path_buf(),
@@ -78,7 +77,7 @@ impl Baseline {
                 "{stored} numbers are too few for its layers"
             )));
         }
-        let network = Self::random(&architecture, 0, place)?;
+        let network = Self::random(&architecture, 0, dtype, device)?;
         network.require_names(&archive).map_err(fault)?;
         for parameter in network.parameters() {
             let array = archive.tensor(&parameter.name)?;
@@ -91,8 +90,8 @@ impl Baseline {
                 )));
             }
             let numbers = array.to_f64(&parameter.name)?;
-            let tensor = Tensor::from_vec(numbers, array.shape, place.1)?;
-            parameter.var.set(&tensor.to_dtype(place.0)?)?;
+            let tensor = Tensor::from_vec(numbers, array.shape, device)?;
+            parameter.var.set(&tensor.to_dtype(dtype)?)?;
         }
         Ok(network)
     }

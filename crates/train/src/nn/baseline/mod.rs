@@ -34,11 +34,10 @@ mod unroll_op;
 mod unroll_plain;
 
 pub use architecture::{BaselineArchitecture, BaselineKind, BaselineOutput};
-pub use body::SingleLayer;
+pub use body::{Formed, FormedLayer, SingleLayer};
 pub use dictionary::{dct_dictionary, squared_norm};
 pub use network::Baseline;
 pub use prox::{Prox2Slopes, prox2, prox2_median, prox2_slopes, prox2_table};
 pub use sparse::{
     Iterations, Reweighting, SparseError, SparseProblem, SparseSequence, SparseSolver,
 };
-pub use unfolded::{Formed, FormedLayer};

@@ -3,13 +3,15 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::nn::baseline::gates::Cell;
+use crate::nn::baseline::gates::{Cell, CellTensors};
 
 /// As [`recurrence`](super::recurrence::recurrence).
-pub(super) fn recurrence(
-    cell: Cell,
-    (inputs, weights, vector): (&Tensor, &Tensor, &Tensor),
-) -> Result<Tensor> {
+pub(super) fn recurrence(cell: Cell, tensors: CellTensors<'_>) -> Result<Tensor> {
+    let CellTensors {
+        inputs,
+        weights,
+        vector,
+    } = tensors;
     let (batch, length, gates) = inputs.dims3()?;
     let units = gates / cell.gates();
     let zeros = Tensor::zeros((batch, units), inputs.dtype(), inputs.device())?;
@@ -19,11 +21,11 @@ pub(super) fn recurrence(
         let p = inputs.narrow(1, t, 1)?.squeeze(1)?;
         h = match cell {
             Cell::Tanh => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 (p + q)?.tanh()?
             }
             Cell::Lstm => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 let sum = (p + q)?;
                 let gate = |index: usize| sum.narrow(1, index * units, units);
                 let (i, f, o) = (
@@ -35,7 +37,7 @@ pub(super) fn recurrence(
                 (o * c.tanh()?)?
             }
             Cell::Gru => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 let gate = |of: &Tensor, index: usize| of.narrow(1, index * units, units);
                 let r = sigmoid(&(gate(&p, 0)? + gate(&q, 0)?)?)?;
                 let z = sigmoid(&(gate(&p, 1)? + gate(&q, 1)?)?)?;
@@ -58,11 +60,7 @@ pub(super) fn recurrence(
 }
 
 /// p and q with their biases.
-fn shares(
-    p: &Tensor,
-    h: &Tensor,
-    (weights, vector): (&Tensor, &Tensor),
-) -> Result<(Tensor, Tensor)> {
+fn shares(p: &Tensor, h: &Tensor, weights: &Tensor, vector: &Tensor) -> Result<(Tensor, Tensor)> {
     let gates = p.dim(1)?;
     let p = p.broadcast_add(&vector.narrow(0, 0, gates)?)?;
     let q = h.matmul(&weights.t()?)?;
@@ -121,11 +119,11 @@ mod tests {
         for cell in CELLS {
             for units in [3, 300] {
                 let vars = operands(cell, 2, units);
-                let parts = (
-                    vars[0].as_tensor(),
-                    vars[1].as_tensor(),
-                    vars[2].as_tensor(),
-                );
+                let parts = CellTensors {
+                    inputs: &vars[0],
+                    weights: &vars[1],
+                    vector: &vars[2],
+                };
                 let fast = recurrence::recurrence(cell, parts, &Workspaces::new(), true).unwrap();
                 let slow = recurrence(cell, parts).unwrap();
                 assert!(worst(&fast, &slow) < 1e-13, "{cell:?} {units}");
