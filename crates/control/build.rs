@@ -29,7 +29,7 @@ fn main() {
     }
 }
 
-/// What `pkg-config` says of OpenBLAS, or `None` when either is missing.
+/// What `pkg-config` reports of OpenBLAS, or `None` when either is missing.
 fn pkg_config() -> Option<String> {
     let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program)

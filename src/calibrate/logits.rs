@@ -1,7 +1,7 @@
 //! Fitting all channels of a reduced network together to the logits of the full one.
 
 use hankelite_control::{
-    DiagonalSystem, multiply_adjoint, output_slopes, residue_gram, with_moved_residues,
+    DiagonalSystem, gram_matrix, output_slopes, residue_gram, with_moved_residues,
 };
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
@@ -278,8 +278,8 @@ impl Problem {
         }
         let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {
-            true => multiply_adjoint(&across, &across),
-            false => multiply_adjoint(&slopes, &slopes),
+            true => gram_matrix(&across),
+            false => gram_matrix(&slopes),
         };
         Ok(Self {
             slopes: across,

@@ -1,6 +1,6 @@
 //! How far a reduced system is from the full one.
 
-use hankelite_control::{ControlError, DiagonalSystem, StableSystem, expm1, h2_error};
+use hankelite_control::{ControlError, DiagonalSystem, StableSystem, geometric_sum, h2_error};
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
@@ -51,7 +51,7 @@ pub fn kernel_distance(
     length: usize,
 ) -> Result<(f64, f64), ControlError> {
     reduced.require_size(full.input().ncols(), full.output().nrows())?;
-    if full.require_siso().is_err() {
+    if full.as_siso().is_err() {
         return Ok(mimo_distance(full, reduced, length));
     }
     let change = feedthrough_change(full, reduced).unwrap_or(0.0);
@@ -97,11 +97,7 @@ fn square(
     output: &DMatrix<Complex64>,
     length: usize,
 ) -> f64 {
-    let steps = length as f64;
-    let sum = |z: Complex64| match expm1(z) {
-        Complex64::ZERO => Complex64::from(steps),
-        one => expm1(z * steps) / one,
-    };
+    let sum = |z: Complex64| geometric_sum(z, length);
     let (c, b) = (output.adjoint() * output, input * input.adjoint());
     let (cc, bb) = (output.transpose() * output, input * input.transpose());
     let mut total = Complex64::ZERO;

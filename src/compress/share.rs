@@ -186,7 +186,7 @@ fn fitted(
     start: DiagonalSystem,
     plan: &Plan,
 ) -> Result<DiagonalSystem, ControlError> {
-    if full.require_siso().is_err() || start.order() >= full.order() {
+    if full.as_siso().is_err() || start.order() >= full.order() {
         return Ok(start);
     }
     let white = InputWeight::white(plan.kernel_length);

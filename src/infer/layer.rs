@@ -60,7 +60,7 @@ impl Channel {
         let operator = match path {
             Path::Fft => Operator::Spectrum(convolver.spectrum(&system.kernel(length)?)),
             Path::Recurrence => {
-                let modes = system.poles().into_iter().zip(system.residues()?);
+                let modes = system.poles().into_iter().zip(system.as_siso()?.residues());
                 Operator::Modes(modes.collect())
             }
         };
@@ -89,7 +89,7 @@ impl Systems {
         path: Path,
         convolver: &Convolver,
     ) -> Result<Self, InferError> {
-        if systems.iter().any(|system| system.require_siso().is_err()) {
+        if systems.iter().any(|system| system.as_siso().is_err()) {
             let both = systems.iter();
             let both = both.map(|system| (Mimo::new(system), Mimo::transposed(system)));
             return Ok(Systems::Mimo(both.collect()));

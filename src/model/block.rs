@@ -54,7 +54,7 @@ impl Block {
     /// Whether every system has one input and one output, as in S4D and DSS.
     pub fn is_siso(&self) -> bool {
         let mut all = self.systems.iter().chain(&self.backward);
-        all.all(|system| system.require_siso().is_ok())
+        all.all(|system| system.as_siso().is_ok())
     }
 
     /// The largest number of modes of any channel: what a rectangular layout stores for each.

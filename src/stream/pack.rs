@@ -185,7 +185,7 @@ impl Packer {
         check_causal(block)?;
         let mut layer = Layer::default();
         match block.systems.as_slice() {
-            [one] if one.require_siso().is_err() => self.shared(&mut layer, one)?,
+            [one] if one.as_siso().is_err() => self.shared(&mut layer, one)?,
             systems => self.bank(&mut layer, systems)?,
         }
         if let Some((norm, placement)) = &block.norm {
@@ -465,7 +465,7 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
 /// Pole less 1 and residue of every mode that is heard: a layout of one width for all channels fills the
 /// smaller ones up with modes of residue zero.
 fn heard_modes(system: &DiagonalSystem) -> Result<Vec<[Complex64; 2]>, StreamError> {
-    let modes = system.poles().into_iter().zip(system.residues()?);
+    let modes = system.poles().into_iter().zip(system.as_siso()?.residues());
     let heard = modes.filter(|(_, residue)| *residue != Complex64::ZERO);
     Ok(heard.map(|(pole, residue)| [pole - 1.0, residue]).collect())
 }

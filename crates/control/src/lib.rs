@@ -22,13 +22,12 @@ pub use control::{
     real_gramian_factors, reduce_over_horizon, residue_gram, weighted_error, weighted_norm,
     weighted_refine, with_moved_residues,
 };
-pub use linalg::{
-    Convolver, Equation, LinalgError, Triangular, diagonalise_complex, expm1, good_size, multiply,
-    multiply_adjoint, quotient, symmetric_root,
-};
+pub use linalg::{Convolver, LinalgError, gram_matrix};
+#[doc(hidden)]
+pub use linalg::{expm1, quotient};
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{
-    DenseSystem, DiagonalSystem, StableSystem, SystemError, Time, from_bilinear, side_by_side,
-    to_bilinear, zoh_gain,
+    DSS_EPSILON, DenseSystem, DiagonalSystem, Siso, StableSystem, SystemError, Time, dss_exp_gain,
+    dss_softmax_gain, from_bilinear, geometric_sum, side_by_side, to_bilinear, undo_gain, zoh_gain,
 };

@@ -15,6 +15,7 @@ use hankelite_control::{
     Balanced, ControlError, DiagonalSystem, ModalScore, Realisation, StableSystem, Time, balance,
     balance_for_dc, balance_over_horizon, dc_gain, h2_error, h2_norm, h2_optimal, h2_refine,
     hankel_values, hinf_error, hinf_norm, modal_scores, modal_truncation, reduce_over_horizon,
+    zoh_gain,
 };
 use num_complex::Complex64;
 use systems::{complexes, own_systems, shared_systems};
@@ -325,7 +326,7 @@ fn at_mirror(system: &DiagonalSystem, z: Complex64) -> [Complex64; 2] {
             let (value, slope) = match system.time() {
                 Time::Continuous => (-s.inv(), (s * s).inv()),
                 Time::Discrete { .. } => {
-                    let gap = -hankelite_control::expm1(s);
+                    let gap = -s * zoh_gain(s, 1.0);
                     (gap.inv(), s.exp() / (gap * gap))
                 }
             };
@@ -382,7 +383,7 @@ fn h2_refinement_never_loses_to_balanced_truncation_and_interpolates_at_the_mirr
                     // ‖e^{zl}‖ = width^{-1/2}, ‖l e^{zl}‖ ≈ width^{-3/2}.
                     let value = (there[0] - small[0]).norm() * width.sqrt() / refined.error;
                     let slope = (there[1] - small[1]).norm() * width.powf(1.5) / refined.error;
-                    // A real pole moves along the axis only; a silent one need not move.
+                    // A real pole moves along the axis only; one without residue need not move.
                     if z.im != 0.0 && residue.norm() > 1e-3 * width.sqrt() * norm {
                         assert!(value < 1e-6 && slope < 1e-5, "{place}: {value:e} {slope:e}");
                     }

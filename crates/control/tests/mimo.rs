@@ -231,7 +231,7 @@ fn one_input_and_one_output_stacked_twice_give_the_values_of_the_single_system_d
 #[test]
 fn a_system_without_inputs_has_no_values_but_zero() {
     let lambda = vec![Complex64::new(-0.5, 3.0); 2];
-    let silent = DiagonalSystem::new(
+    let zero = DiagonalSystem::new(
         Time::Continuous,
         lambda,
         DMatrix::zeros(2, 0),
@@ -239,7 +239,7 @@ fn a_system_without_inputs_has_no_values_but_zero() {
         DMatrix::zeros(2, 0),
     )
     .unwrap();
-    let stable = silent.stable().unwrap();
+    let stable = zero.stable().unwrap();
     assert_eq!(
         hankel_values(stable, Realisation::Real).unwrap().values(),
         [0.0; 4]

@@ -10,7 +10,7 @@
 //! read by nothing and only keep their shape. The softmax of DSS needs the length L; it divides by
 //! s̄/(|s|² + 1e-7), s being the row's sum, whose terms are taken relative to the largest.
 
-use hankelite_control::{expm1, zoh_gain};
+use hankelite_control::{DSS_EPSILON, geometric_sum, zoh_gain};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::Declared;
@@ -21,9 +21,6 @@ use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ of the S4D layer.
 const CLIP: f64 = -1e-4;
-
-/// What the public code adds to squared moduli.
-const EPSILON: f64 = 1e-7;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -55,22 +52,22 @@ impl Annotated {
     /// The residue of a mode with unit weight.
     fn gain(&self, lambda: Complex64, step: f64) -> Complex64 {
         match (self.dss, self.settled.length) {
-            (true, Some(length)) => softmax_gain(lambda * step, length as f64) / lambda,
+            (true, Some(length)) => softmax_gain(lambda * step, length) / lambda,
             _ => zoh_gain(lambda, step),
         }
     }
 }
 
 /// What e^{zl} is multiplied with, l = 0 to L − 1.
-fn softmax_gain(z: Complex64, length: f64) -> Complex64 {
+fn softmax_gain(z: Complex64, length: usize) -> Complex64 {
     let growing = z.re > 0.0;
     let decaying = if growing { -z } else { z };
-    let sum = expm1(decaying * length) / expm1(decaying);
+    let sum = geometric_sum(decaying, length);
     let shift = match growing {
-        true => (-z * (length - 1.0)).exp(),
+        true => (-z * (length as f64 - 1.0)).exp(),
         false => Complex64::ONE,
     };
-    sum.conj() / (sum.norm_sqr() + EPSILON) * shift
+    sum.conj() / (sum.norm_sqr() + DSS_EPSILON) * shift
 }
 
 impl Layout for Annotated {

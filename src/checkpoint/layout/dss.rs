@@ -13,7 +13,7 @@
 //! All N modes are stored, without a factor 2. The public layer shares Λ over its channels,
 //! shape (N); after a reduction every channel has its own, shape (H, N).
 
-use hankelite_control::{expm1, quotient};
+use hankelite_control::{dss_exp_gain, dss_softmax_gain, undo_gain};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::DssVersion;
@@ -22,8 +22,6 @@ use crate::checkpoint::layout::bank::Modes;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
 
-/// What the public code adds to, or clamps, squared moduli with.
-const EPSILON: f64 = 1e-7;
 /// The largest Re Λ of the `clip` versions.
 const CLIP: f64 = 1e-4;
 /// Im Λ that stands for a real pole where the layout stores its logarithm: e^{z l} is the same
@@ -227,16 +225,11 @@ impl Dss {
     fn gain(&self, pole: Complex64, z: Complex64) -> Complex64 {
         match self.version {
             DssVersion::ExpNoScale | DssVersion::ClipNoScale => Complex64::ONE,
-            DssVersion::Exp | DssVersion::ExpReIm | DssVersion::Clip => {
-                expm1(z) * pole.conj() / pole.norm_sqr().max(EPSILON)
-            }
+            DssVersion::Exp | DssVersion::ExpReIm | DssVersion::Clip => dss_exp_gain(pole, z),
             DssVersion::Softmax => {
                 let length = self.length;
-                softmax_gain(
-                    pole,
-                    z,
-                    length.expect("the reader asks for L before it decodes"),
-                )
+                let length = length.expect("the reader asks for L before it decodes");
+                dss_softmax_gain(pole, z, length)
             }
         }
     }
@@ -261,7 +254,7 @@ impl Dss {
                 for (k, residues) in modes.residues.iter().enumerate() {
                     let residue = residues[n];
                     let residue = if turned { residue.conj() } else { residue };
-                    weights[(k * channels + h) * order + n] = quotient(residue, gain);
+                    weights[(k * channels + h) * order + n] = undo_gain(residue, gain);
                 }
                 poles.push(pole);
             }
@@ -323,18 +316,4 @@ impl Dss {
             }
         }
     }
-}
-
-/// The residue of a mode with W = 1 in the softmax kernel, for z = ΔΛ.
-pub(super) fn softmax_gain(pole: Complex64, z: Complex64, length: usize) -> Complex64 {
-    let length = length as f64;
-    let growing = pole.re > 0.0;
-    let decaying = if growing { -z } else { z };
-    let x = expm1(decaying * length) * pole;
-    let shift = if growing {
-        (-z * (length - 1.0)).exp()
-    } else {
-        Complex64::ONE
-    };
-    expm1(decaying) * x.conj() / (x.norm_sqr() + EPSILON) * shift
 }

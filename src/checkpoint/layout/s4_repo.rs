@@ -15,13 +15,12 @@
 //! as channels (`n_ssm = d_model`). C has one row of channels for each kernel, twice as many as D
 //! where the layer is bidirectional. Written files hold B = 1.
 
-use hankelite_control::{from_bilinear, to_bilinear, zoh_gain};
+use hankelite_control::{dss_softmax_gain, from_bilinear, to_bilinear, zoh_gain};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::{Declared, Discretisation};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::bank::Modes;
-use crate::checkpoint::layout::dss::softmax_gain;
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
@@ -219,7 +218,7 @@ impl S4Repo {
         match self.discretisation() {
             Discretisation::Zoh => (z, 2.0 * zoh_gain(lambda, step)),
             Discretisation::Bilinear => (from_bilinear(z), 2.0 * step / (1.0 - 0.5 * z)),
-            Discretisation::Dss => (z, softmax_gain(lambda, z, self.length())),
+            Discretisation::Dss => (z, dss_softmax_gain(lambda, z, self.length())),
         }
     }
 

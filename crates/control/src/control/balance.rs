@@ -48,7 +48,7 @@ pub(super) struct Projection<T: ComplexField<RealField = f64>> {
     rank: usize,
     input: DMatrix<T>,
     /// C F_c.
-    heard: DMatrix<T>,
+    output: DMatrix<T>,
 }
 
 #[derive(Debug, Clone)]
@@ -156,7 +156,7 @@ pub(super) fn project<T: Scalar>(
     let hankel = HankelValues::traced(&svd, states);
     let projection = Projection {
         moved: apply(&factors.controllability),
-        heard: multiply(c, &factors.controllability),
+        output: multiply(c, &factors.controllability),
         left: factors.observability,
         rank: hankel.numerical_rank(),
         svd,
@@ -179,7 +179,7 @@ impl<T: Scalar> Projection<T> {
         Block {
             a: multiply_adjoint(&left, &multiply(&self.moved, &v)),
             b: multiply_adjoint(&left, &self.input),
-            c: multiply(&self.heard, &v),
+            c: multiply(&self.output, &v),
         }
     }
 
@@ -222,8 +222,8 @@ impl<T: ComplexField<RealField = f64>> Block<T> {
 }
 
 impl Form {
-    /// The leading `order` states in modal coordinates, with the part whose real output is heard,
-    /// and κ₂(V). Small decays are taken from the Gramians where these are known.
+    /// The leading `order` states in modal coordinates, with one mode of each pair where they are
+    /// real, and κ₂(V). Small decays are taken from the Gramians where these are known.
     pub(super) fn modes(
         &self,
         order: usize,
@@ -249,7 +249,7 @@ impl Form {
                 let d = diagonalise_real(&kept.a)?;
                 let mut modes = Modes::new(&d, &b, &c);
                 modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
-                Ok((modes.heard(), d.condition))
+                Ok((modes.upper_half(), d.condition))
             }
         }
     }
@@ -336,7 +336,7 @@ impl Balanced {
     /// stays, with twice its c.
     ///
     /// A truncated stable system is stable; when rounding still puts a pole on or outside the
-    /// boundary, the next lower order is taken and `order` says so.
+    /// boundary, the next lower order is taken and reported in `order`.
     ///
     /// # Errors
     /// [`ControlError::Linalg`] when the truncated matrix has no complete set of eigenvectors.

@@ -317,7 +317,7 @@ pub fn diagonalise(system: &DenseSystem) -> Result<(DiagonalSystem, f64), Contro
     let time = system.time();
     let b = system.input().map(Complex64::from);
     let c = system.output().map(Complex64::from);
-    let modes = Modes::new(&d, &b, &c).heard();
+    let modes = Modes::new(&d, &b, &c).upper_half();
     let exponents = modes.values.iter().map(|&pole| pole_exponent(time, pole));
     let diagonal = DiagonalSystem::new(
         time,
@@ -327,4 +327,39 @@ pub fn diagonalise(system: &DenseSystem) -> Result<(DiagonalSystem, f64), Contro
         system.feedthrough().clone(),
     )?;
     Ok((diagonal, d.condition))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Realisation, hankel_values};
+    use crate::linalg::symmetric_root;
+
+    #[test]
+    fn roots_of_computed_gramians_lose_what_factors_keep() {
+        // Real poles −1 … −12: values down to 1e-17 of the largest.
+        let a = DMatrix::from_fn(12, 12, |i, j| if i == j { -(i as f64 + 1.0) } else { 0.0 });
+        let (b, c) = (
+            DMatrix::from_element(12, 1, 1.0),
+            DMatrix::from_element(1, 12, 1.0),
+        );
+        let system = DenseSystem::new(Time::Continuous, a, b, c, DMatrix::zeros(1, 1)).unwrap();
+        let factors = dense_gramian_factors(&system).unwrap();
+        let gramians = dense_gramians(&system).unwrap();
+        let w = &factors.controllability * factors.controllability.transpose();
+        assert!((&w - &gramians.controllability).norm() < 1e-14);
+        let root = |w: &DMatrix<f64>| symmetric_root(w).unwrap();
+        let (c, o) = (
+            root(&gramians.controllability),
+            root(&gramians.observability),
+        );
+        let textbook = (o.transpose() * c).singular_values();
+        let dense = dense_hankel_values(&system).unwrap();
+        let diagonal = diagonalise(&system).unwrap().0;
+        let sigma = hankel_values(diagonal.stable().unwrap(), Realisation::Real).unwrap();
+        let error = |found: &[f64], k: usize| (found[k] / sigma.values()[k] - 1.0).abs();
+        assert!(error(textbook.as_slice(), 0) < 1e-12 && error(dense.values(), 0) < 1e-12);
+        assert!(error(textbook.as_slice(), 10) > 1e-6 && error(textbook.as_slice(), 11) > 1e-2);
+        assert!(error(dense.values(), 6) < 1e-10 && error(dense.values(), 9) < 1e-6);
+    }
 }

@@ -108,7 +108,7 @@ pub fn dense_stochastic_balance(
     let x = stabilising_solution(&state, &quadratic, &constant).ok_or(singular)?;
     let factors = GramianFactors {
         controllability,
-        observability: symmetric_root(&x)?.factor,
+        observability: symmetric_root(&x)?,
     };
     balanced_by(system, &factors, false)
 }

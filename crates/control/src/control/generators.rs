@@ -84,8 +84,8 @@ impl Eliminate for Elimination<'_> {
     fn eliminate(&mut self, k: usize) -> Option<Vec<WideComplex>> {
         let active = std::mem::take(&mut self.active);
         let mut column = vec![WideComplex::ZERO; active.len()];
-        let silent = self.rows.norm(k) == 0.0;
-        if !silent {
+        let is_zero = self.rows.norm(k) == 0.0;
+        if !is_zero {
             self.rows.rotate_onto_first(k, &active);
             let root = self.poles.decay(k).sqrt();
             for i in (0..active.len()).filter(|&i| active[i]) {
@@ -99,7 +99,7 @@ impl Eliminate for Elimination<'_> {
         }
         self.active = active;
         self.active[k] = false;
-        (!silent).then_some(column)
+        (!is_zero).then_some(column)
     }
 }
 

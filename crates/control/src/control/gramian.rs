@@ -59,7 +59,7 @@ pub fn complex_gramian_factors(
     system: StableSystem<'_>,
 ) -> Result<GramianFactors<Complex64>, ControlError> {
     let system = system.system();
-    if system.require_siso().is_err() {
+    if system.as_siso().is_err() {
         return Ok(complex_factors_of_several(system));
     }
     let plane = Plane::of(system.time());
@@ -103,11 +103,12 @@ pub fn complex_gramian_factors(
 /// Kautz, *Transient synthesis in the time domain*, IRE Trans. Circuit Theory 1 (1954); the
 /// two-parameter form of Ninness and Gustafsson, IEEE Trans. Automat. Control 42 (1997).
 pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f64>, ControlError> {
-    if system.system().require_siso().is_err() {
-        return Ok(real_factors_of_several(system.system()));
-    }
-    let modes = real_modes(system.system())?;
-    let plane = Plane::of(system.system().time());
+    let system = system.system();
+    let Ok(siso) = system.as_siso() else {
+        return Ok(real_factors_of_several(system));
+    };
+    let modes = real_modes(siso);
+    let plane = Plane::of(system.time());
     let weights: Vec<f64> = modes
         .iter()
         .map(|mode| mode.residue.norm() * if mode.single { 1.0 } else { 0.5 })
@@ -162,7 +163,7 @@ fn real_factors_of_several(system: &DiagonalSystem) -> GramianFactors<f64> {
     let blocks = real_blocks(system);
     let time = system.time();
     let input = |block: &RealBlock| (block.lambda, block.input.clone());
-    // A pair is heard as (c x + c̄ x̄)/2.
+    // The output of a pair is (c x + c̄ x̄)/2.
     let output = |block: &RealBlock| {
         let share = if block.single { 1.0 } else { 0.5 };
         let row = block.output.iter().map(|c| c.conj() * share);
@@ -570,7 +571,7 @@ mod tests {
     fn real_factors_solve_both_lyapunov_equations() {
         for time in TIMES {
             let system = system(time);
-            let modes = real_modes(&system).unwrap();
+            let modes = real_modes(system.as_siso().unwrap());
             let factors = real_gramian_factors(system.stable().unwrap()).unwrap();
             let (w_c, w_o) = products(&factors);
             let identity = DMatrix::identity(7, 7);
@@ -605,14 +606,14 @@ mod tests {
         let system = DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
         let factors = real_gramian_factors(system.stable().unwrap()).unwrap();
         assert_eq!(factors.controllability.ncols(), 2);
-        let silent = DiagonalSystem::siso(
+        let zero = DiagonalSystem::siso(
             time,
             vec![Complex64::new(-1.0, 2.0)],
             &[Complex64::ZERO],
             0.0,
         )
         .unwrap();
-        let factors = real_gramian_factors(silent.stable().unwrap()).unwrap();
+        let factors = real_gramian_factors(zero.stable().unwrap()).unwrap();
         assert_eq!(factors.observability.ncols(), 0);
     }
 }

@@ -5,7 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::realisation::{RealMode, real_modes};
 use crate::linalg::expm1;
-use crate::ssm::{DiagonalSystem, RealBlock, SystemError, Time, real_blocks};
+use crate::ssm::{DiagonalSystem, RealBlock, Time, real_blocks};
 
 /// The largest change of ln |Re λ| in one step: a factor of e².
 const STRETCH_MAX: f64 = 2.0;
@@ -90,15 +90,15 @@ pub(super) enum Parameter {
 }
 
 impl Mode {
-    pub(super) fn of(source: &DiagonalSystem) -> Result<Vec<Self>, SystemError> {
-        if source.require_siso().is_ok() {
+    pub(super) fn of(source: &DiagonalSystem) -> Vec<Self> {
+        if let Ok(siso) = source.as_siso() {
             let single = |mode: RealMode| Self {
                 lambda: mode.lambda,
                 output: vec![mode.residue],
                 input: vec![Complex64::ONE],
                 single: mode.single,
             };
-            return Ok(real_modes(source)?.into_iter().map(single).collect());
+            return real_modes(siso).into_iter().map(single).collect();
         }
         let mode = |block: RealBlock| {
             let mut mode = Self {
@@ -110,7 +110,7 @@ impl Mode {
             mode.normalise();
             mode
         };
-        Ok(real_blocks(source).into_iter().map(mode).collect())
+        real_blocks(source).into_iter().map(mode).collect()
     }
 
     /// The entry of b that is one: the first of the largest.
@@ -132,7 +132,7 @@ impl Mode {
             return;
         }
         if scale == Complex64::ZERO {
-            // A silent mode: any input shows that its output is zero.
+            // A mode with zero residue: any input shows that its output is zero.
             self.input[place] = Complex64::ONE;
             self.output.fill(Complex64::ZERO);
             return;

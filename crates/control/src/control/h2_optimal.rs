@@ -141,7 +141,7 @@ impl Point {
     fn new(start: StableSystem<'_>) -> Result<Self, SystemError> {
         let source = start.system();
         Ok(Self {
-            modes: Mode::of(source)?,
+            modes: Mode::of(source),
             step: step_of(source.time()),
             feedthrough: source.feedthrough().clone(),
         })
@@ -274,7 +274,7 @@ impl Target {
             };
             (error.is_finite() && slope.is_finite()).then_some(state)
         });
-        // Errors that differ by rounding say nothing; then the slope decides.
+        // Errors that differ by rounding decide nothing; then the slope decides.
         measured.min_by(|a, b| {
             if (a.error - b.error).abs() <= ROUNDING * self.norm {
                 a.slope.total_cmp(&b.slope)

@@ -50,7 +50,7 @@ impl HankelValues {
 
     /// The number of values that stand above rounding: σ_j > n ε σ₁.
     ///
-    /// Smaller values are right too, but the states behind them cannot be told apart in a
+    /// Smaller values are right too, but the states behind them cannot be distinguished in a
     /// double-precision model.
     pub fn numerical_rank(&self) -> usize {
         let largest = self.values.first().copied().unwrap_or(0.0);

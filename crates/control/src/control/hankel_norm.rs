@@ -33,7 +33,7 @@ impl Balanced {
     /// discrete time the bound is twice that.
     ///
     /// Where σ_{r+1} is repeated, all orders between give the same error: the least is taken,
-    /// and `order` says so. The result is checked: the Hankel norm of its error is computed.
+    /// and reported in `order`. The result is checked: the Hankel norm of its error is computed.
     /// Cost about 30 n³ flops, and 50 (n + r)³ for the check.
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl Diagonal for f64 {
             return Ok((Modes::none(&b, &c), 1.0));
         }
         let d = diagonalise_real(&block.a)?;
-        Ok((Modes::new(&d, &b, &c).heard(), d.condition))
+        Ok((Modes::new(&d, &b, &c).upper_half(), d.condition))
     }
 
     fn states(value: Complex64) -> usize {

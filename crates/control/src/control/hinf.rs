@@ -12,7 +12,7 @@ use crate::control::realisation::real_modes;
 use crate::control::response::{Response, Several, Single};
 use crate::control::{ControlError, Realisation};
 use crate::linalg::expm1;
-use crate::ssm::{DiagonalSystem, StableSystem, Time, real_blocks};
+use crate::ssm::{DiagonalSystem, Siso, StableSystem, Time, real_blocks};
 
 /// The gap between the two bounds at which the search ends, relative to the norm.
 const GAP: f64 = 1e-9;
@@ -94,12 +94,12 @@ pub fn hinf_norm(
     realisation: Realisation,
 ) -> Result<HinfNorm, ControlError> {
     let source = system.system();
-    if source.require_siso().is_ok() {
+    if let Ok(siso) = source.as_siso() {
         let (nodes, residues) = match realisation {
-            Realisation::Complex => (source.exponents().to_vec(), source.residues()?),
-            Realisation::Real => closed_residues(source)?,
+            Realisation::Complex => siso.modes().unzip(),
+            Realisation::Real => closed_residues(siso),
         };
-        let direct = source.feedthrough()[(0, 0)];
+        let direct = siso.feedthrough();
         let response = Single { residues, direct };
         return Ok(Search::new(source.time(), &nodes, response, realisation).run());
     }
@@ -120,11 +120,9 @@ pub fn hinf_norm(
 }
 
 /// The poles and residues of the conjugate-closed system with one input and one output.
-fn closed_residues(
-    source: &DiagonalSystem,
-) -> Result<(Vec<Complex64>, Vec<Complex64>), ControlError> {
+fn closed_residues(source: Siso<'_>) -> (Vec<Complex64>, Vec<Complex64>) {
     let (mut nodes, mut residues) = (Vec::new(), Vec::new());
-    for mode in real_modes(source)? {
+    for mode in real_modes(source) {
         if mode.single {
             nodes.push(mode.lambda);
             residues.push(mode.residue);
@@ -133,7 +131,7 @@ fn closed_residues(
             residues.extend([0.5 * mode.residue, 0.5 * mode.residue.conj()]);
         }
     }
-    Ok((nodes, residues))
+    (nodes, residues)
 }
 
 type Rows = (Vec<Complex64>, DMatrix<Complex64>, DMatrix<Complex64>);
@@ -261,8 +259,8 @@ impl<R: Response> Search<R> {
         }
     }
 
-    /// The modes that are heard.
-    fn heard(&self) -> impl Iterator<Item = &Term> {
+    /// The modes whose residue is not zero.
+    fn contributing(&self) -> impl Iterator<Item = &Term> {
         self.terms.iter().filter(|term| term.size > 0.0)
     }
 
@@ -328,7 +326,7 @@ impl<R: Response> Search<R> {
         let start = if self.symmetric { 0.0 } else { -PI };
         let mut cuts = vec![start, PI];
         cuts.extend((1..16).map(|k| start + (PI - start) * f64::from(k) / 16.0));
-        let angles = self.heard().map(|term| term.z.im);
+        let angles = self.contributing().map(|term| term.z.im);
         cuts.extend(angles.filter(|&angle| angle > start));
         self.cover(cuts, heap);
     }
@@ -336,13 +334,24 @@ impl<R: Response> Search<R> {
     /// Intervals on the imaginary axis up to the frequency where the modes' own gains are below
     /// the gain found; returns the bound beyond it.
     fn cover_line(&mut self, heap: &mut BinaryHeap<Interval>) -> f64 {
-        let fastest = self.heard().map(|term| term.z.norm()).fold(0.0, f64::max);
+        let fastest = self
+            .contributing()
+            .map(|term| term.z.norm())
+            .fold(0.0, f64::max);
         let mut edge = 2.0 * fastest;
         let mut cuts = vec![0.0, edge];
-        cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w > 0.0));
+        cuts.extend(
+            self.contributing()
+                .map(|term| term.z.im)
+                .filter(|&w| w > 0.0),
+        );
         if !self.symmetric {
             cuts.push(-edge);
-            cuts.extend(self.heard().map(|term| term.z.im).filter(|&w| w <= 0.0));
+            cuts.extend(
+                self.contributing()
+                    .map(|term| term.z.im)
+                    .filter(|&w| w <= 0.0),
+            );
         }
         self.cover(cuts, heap);
         for _ in 0..OCTAVES_MAX {
@@ -361,7 +370,9 @@ impl<R: Response> Search<R> {
 
     /// A bound of the gain at frequencies above `edge`.
     fn beyond(&self, edge: f64) -> f64 {
-        let gains = self.heard().map(|term| term.size / (edge - term.z.norm()));
+        let gains = self
+            .contributing()
+            .map(|term| term.size / (edge - term.z.norm()));
         self.response.direct() + gains.sum::<f64>()
     }
 
@@ -536,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_system_has_the_gain_of_its_feedthrough() {
+    fn a_zero_system_has_the_gain_of_its_feedthrough() {
         for time in [Time::Continuous, Time::Discrete { step: 1.0 }] {
             let empty = DiagonalSystem::siso(time, Vec::new(), &[], 0.25).unwrap();
             let found = norm(&empty, Realisation::Real);
@@ -551,11 +562,12 @@ mod tests {
 
     /// The search as [`hinf_norm`] starts it.
     fn search_of(system: &DiagonalSystem, realisation: Realisation) -> Search<Single> {
+        let siso = system.as_siso().unwrap();
         let (nodes, residues) = match realisation {
-            Realisation::Complex => (system.exponents().to_vec(), system.residues().unwrap()),
-            Realisation::Real => closed_residues(system).unwrap(),
+            Realisation::Complex => siso.modes().unzip(),
+            Realisation::Real => closed_residues(siso),
         };
-        let direct = system.feedthrough()[(0, 0)];
+        let direct = siso.feedthrough();
         Search::new(
             system.time(),
             &nodes,

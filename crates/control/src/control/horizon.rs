@@ -6,8 +6,7 @@ use num_complex::Complex64;
 use crate::control::balance::{Form, Gramians, project, shifted_poles};
 use crate::control::realisation::{RealSystem, real_states};
 use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, Realisation};
-use crate::linalg::expm1;
-use crate::ssm::{DiagonalSystem, SystemError, Time};
+use crate::ssm::{DiagonalSystem, SystemError, Time, geometric_sum};
 
 /// A discrete system balanced over a horizon, ready to be cut at any order.
 #[derive(Debug, Clone)]
@@ -43,7 +42,7 @@ pub struct HorizonReduced {
 /// 1 − q^h is −expm1(h(λ_i + λ̄_j)Δ), so every entry is right relative to itself except where the
 /// two members of an almost real pair cancel. Each Gramian is factored by Cholesky with complete
 /// pivoting. A row whose remaining diagonal entry falls below 4 n ε of what it was is set aside,
-/// because only rounding is left of it; [`HorizonBalanced::clipped`] says how much that was. So
+/// because only rounding is left of it; [`HorizonBalanced::clipped`] is how much that was. So
 /// values below about 1e-8 of the largest are not right relative to themselves, unlike those of
 /// [`crate::control::hankel_values`].
 ///
@@ -92,7 +91,7 @@ fn balance_complex(system: &DiagonalSystem, horizon: usize) -> Result<BalancedFo
         let mut gramian = rows * rows.adjoint();
         for j in 0..nodes.len() {
             for i in 0..nodes.len() {
-                gramian[(i, j)] *= window_sum(nodes[i] + nodes[j].conj(), horizon as f64);
+                gramian[(i, j)] *= geometric_sum(nodes[i] + nodes[j].conj(), horizon);
             }
         }
         gramian
@@ -154,7 +153,7 @@ impl HorizonBalanced {
     }
 
     /// Keeps the `states` leading balanced states and diagonalises what is left. There is no
-    /// error bound, and the result may be unstable: `stable` tells.
+    /// error bound, and the result may be unstable: see `stable`.
     ///
     /// # Errors
     /// [`ControlError::Linalg`] when the truncated matrix has no complete set of eigenvectors.
@@ -171,15 +170,6 @@ impl HorizonBalanced {
             tie: self.hankel().tie_at(order),
         })
     }
-}
-
-/// (1 − q^h)/(1 − q) with q = e^z.
-fn window_sum(z: Complex64, horizon: f64) -> Complex64 {
-    let gap = expm1(z);
-    if gap == Complex64::ZERO {
-        return Complex64::from(horizon);
-    }
-    expm1(z * horizon) / gap
 }
 
 /// The Gramian over the horizon in the coordinates (√2 Re x, √2 Im x) of each pair, from the
@@ -201,7 +191,7 @@ fn window_gramian(
     let (products, plain) = (weights * weights.adjoint(), weights * weights.transpose());
     let entry = |row: usize, column: usize| {
         let ((i, imaginary_i), (j, imaginary_j)) = (rows[row], rows[column]);
-        let sum = |x: Complex64| window_sum(nodes[i] + x, horizon as f64);
+        let sum = |x: Complex64| geometric_sum(nodes[i] + x, horizon);
         // Σ x_i x̄_j and Σ x_i x_j.
         let hermitian = products[(i, j)] * sum(nodes[j].conj());
         let plain = plain[(i, j)] * sum(nodes[j]);

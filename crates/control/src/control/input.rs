@@ -1,4 +1,4 @@
-//! What a channel hears: autocorrelations of inputs, and the error that they make of a kernel's
+//! The input of a channel: its autocorrelation, and the output error that it makes of a kernel's
 //! error.
 
 use nalgebra::DMatrix;
@@ -12,8 +12,8 @@ const FLOOR: f64 = 1e-6;
 /// Added to the diagonal of moments, relative to its mean, so that they have a Cholesky factor.
 const JITTER: f64 = 1e-10;
 
-/// A mean square below this is silence: what is added to it would no longer be a normal number.
-const SILENCE: f64 = 1e-280;
+/// A mean square below this counts as zero: what is added to it would be no normal number.
+const POWER_MIN: f64 = 1e-280;
 
 /// Input statistics of one layer, gathered from sequences of L steps.
 ///
@@ -23,8 +23,8 @@ const SILENCE: f64 = 1e-280;
 /// ```
 ///
 /// Every lag is divided by L, not by its number of products: only then is the spectrum a mean of
-/// periodograms and never negative. The mean stays inside R: it is an input at rest that the
-/// channel really hears.
+/// periodograms and never negative. The mean stays inside R: it is a constant input is input
+/// too.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputStatistics {
     mean: Vec<f64>,
@@ -125,10 +125,10 @@ impl InputStatistics {
         self.autocorrelation.nrows()
     }
 
-    /// What channel h hears. `None` for a channel that hears nothing.
+    /// The weight of channel h. `None` for a channel whose input is zero.
     pub fn weight(&self, channel: usize) -> Option<InputWeight> {
         let lags = self.autocorrelation.column(channel);
-        (lags[0] > SILENCE).then(|| InputWeight::coloured(lags.as_slice()))
+        (lags[0] > POWER_MIN).then(|| InputWeight::coloured(lags.as_slice()))
     }
 }
 
@@ -157,7 +157,7 @@ fn check_channel(channel: usize, mean: f64, lags: &[f64]) -> Result<(), Statisti
     Ok(())
 }
 
-/// The metric that an input makes of kernel errors: how loud the output error is.
+/// The metric that an input makes of kernel errors: the mean square of the output error.
 ///
 /// ```text
 /// spectrum:  E(d) = Σ_{i,j<L} d_i d_j R(|i−j|) = (1/2L) Σ_k S(k) |D(k)|²     on 2L frequencies
@@ -195,16 +195,16 @@ impl InputWeight {
         Self::spectrum(lags)
     }
 
-    /// The spectrum of sequences, one in each row of `heard` (sequences × L). `None` when the
-    /// channel hears nothing.
-    pub fn of_sequences(heard: &DMatrix<f64>) -> Option<Self> {
-        let (sequences, length) = heard.shape();
+    /// The spectrum of sequences, one in each row of `inputs` (sequences × L). `None` when
+    /// they are zero.
+    pub fn of_sequences(inputs: &DMatrix<f64>) -> Option<Self> {
+        let (sequences, length) = inputs.shape();
         if length == 0 {
             return None;
         }
         let mut power = vec![0.0; length + 1];
         let mut padded = vec![0.0; 2 * length];
-        for row in heard.row_iter() {
+        for row in inputs.row_iter() {
             padded.fill(0.0);
             padded.iter_mut().zip(row.iter()).for_each(|(p, &u)| *p = u);
             let spectrum = Convolver::transform(&mut padded);
@@ -214,7 +214,7 @@ impl InputWeight {
                 .for_each(|(p, u)| *p += u.norm_sqr());
         }
         let lags = lags_of(&power, sequences);
-        (lags[0] > SILENCE).then(|| Self::coloured(&lags))
+        (lags[0] > POWER_MIN).then(|| Self::coloured(&lags))
     }
 
     /// From R(0..L), R(0) > 0, with a white floor of 1e-6 R(0).
@@ -238,15 +238,15 @@ impl InputWeight {
         }
     }
 
-    /// The exact moments of sequences, one in each row of `heard` (sequences × L). `None` when
-    /// the channel hears nothing. Cost O(n L² + L³); memory O(L²).
+    /// The exact moments of sequences, one in each row of `inputs` (sequences × L). `None` when
+    /// they are zero. Cost O(n L² + L³); memory O(L²).
     ///
     /// ```text
     /// M_ij = Γ_{L−1−i, L−1−j} + M_{i+1, j+1},   Γ_st = mean over sequences of u[s] u[t] / L
     /// ```
-    pub fn moments(heard: &DMatrix<f64>) -> Option<Self> {
-        let (sequences, length) = heard.shape();
-        let gamma = multiply_adjoint(heard, heard) / (sequences * length).max(1) as f64;
+    pub fn moments(inputs: &DMatrix<f64>) -> Option<Self> {
+        let (sequences, length) = inputs.shape();
+        let gamma = multiply_adjoint(inputs, inputs) / (sequences * length).max(1) as f64;
         let mut moments = DMatrix::zeros(length, length);
         for j in (0..length).rev() {
             for i in (0..length).rev() {
@@ -258,7 +258,7 @@ impl InputWeight {
             }
         }
         let scale = moments.trace() / length.max(1) as f64;
-        if !(scale > SILENCE && scale.is_finite()) {
+        if !(scale > POWER_MIN && scale.is_finite()) {
             return None;
         }
         let mut jitter = JITTER * scale;
@@ -369,7 +369,7 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn heard(length: usize) -> DMatrix<f64> {
+    fn inputs(length: usize) -> DMatrix<f64> {
         DMatrix::from_fn(3, length, |n, t| {
             ((n + 2) as f64 * 0.61 * t as f64).sin() + 0.3
         })
@@ -378,18 +378,18 @@ mod tests {
     #[test]
     fn the_root_of_moments_squares_to_them() {
         for length in [1, 2, 7, 30] {
-            let heard = heard(length);
-            let weight = InputWeight::moments(&heard).unwrap();
+            let inputs = inputs(length);
+            let weight = InputWeight::moments(&inputs).unwrap();
             let Metric::Moments { root, jitter } = &weight.metric else {
                 panic!("moments were requested");
             };
             let moment = |i: usize, j: usize| {
-                let rows = heard.row_iter();
+                let rows = inputs.row_iter();
                 let sums = rows.map(|u| {
                     let steps = i.max(j)..length;
                     steps.map(|t| u[t - i] * u[t - j]).sum::<f64>()
                 });
-                sums.sum::<f64>() / heard.len() as f64
+                sums.sum::<f64>() / inputs.len() as f64
             };
             let mut direct = DMatrix::from_fn(length, length, moment);
             let scale = direct.trace() / length as f64;
@@ -402,9 +402,9 @@ mod tests {
 
     #[test]
     fn images_have_the_inner_products_of_the_metric() {
-        let heard = heard(20);
+        let inputs = inputs(20);
         let signals = DMatrix::from_fn(20, 2, |t, j| (0.9f64 - 0.4 * j as f64).powi(t as i32));
-        let weight = InputWeight::of_sequences(&heard).unwrap();
+        let weight = InputWeight::of_sequences(&inputs).unwrap();
         let lags = weight.lags().unwrap();
         let toeplitz = DMatrix::from_fn(20, 20, |i, j| lags[i.abs_diff(j)]);
         let direct = signals.transpose() * toeplitz * &signals;
@@ -415,7 +415,7 @@ mod tests {
         let short = signals.rows(0, 5).into_owned();
         let mut padded = DMatrix::zeros(20, 2);
         padded.rows_mut(0, 5).copy_from(&short);
-        for weight in [InputWeight::moments(&heard).unwrap(), weight] {
+        for weight in [InputWeight::moments(&inputs).unwrap(), weight] {
             let gap = (weight.image(&short) - weight.image(&padded)).norm();
             assert!(gap < 1e-13, "{gap:e}");
         }

@@ -1,10 +1,9 @@
-//! The metric in which a channel is refined: what it hears, and a little of what comes after.
+//! The metric in which a channel is refined: its input, and a little of what comes after.
 
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::InputWeight;
-use crate::control::refine::response;
+use crate::control::{ControlError, InputWeight};
 use crate::ssm::{DiagonalSystem, SystemError};
 
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
@@ -21,6 +20,40 @@ const TAIL: (usize, f64) = (96, 16.0);
 
 /// The last step that is looked at, however slow the poles.
 const TAIL_MAX: f64 = 1e9;
+
+/// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
+///
+/// # Errors
+/// [`ControlError::System`] as [`DiagonalSystem::kernel`].
+pub fn weighted_error(
+    full: &DiagonalSystem,
+    reduced: &DiagonalSystem,
+    weight: &InputWeight,
+) -> Result<f64, ControlError> {
+    let mut error = response(full, weight.length())?;
+    for (e, r) in error.iter_mut().zip(response(reduced, weight.length())?) {
+        *e -= r;
+    }
+    Ok(weight.norm(&error))
+}
+
+/// The weighted norm √E(k + D e₀) of a system's own response.
+///
+/// # Errors
+/// As [`weighted_error`].
+pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f64, ControlError> {
+    Ok(weight.norm(&response(system, weight.length())?))
+}
+
+/// The impulse response with the feedthrough in its first value.
+fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
+    let siso = system.as_siso()?;
+    let mut kernel = siso.kernel(length)?;
+    if let Some(first) = kernel.first_mut() {
+        *first += siso.feedthrough();
+    }
+    Ok(kernel)
+}
 
 /// The weight of an input with, behind its last step, white noise of the same power times
 /// [`TAIL_WEIGHT`]: what the calibration did not show must not ring on after it.
@@ -47,7 +80,10 @@ impl<'a> Metric<'a> {
     pub(super) fn response(&self, system: &DiagonalSystem) -> Result<DMatrix<f64>, SystemError> {
         let mut signal = response(system, self.weight.length())?;
         let exponents = system.scaled_exponents();
-        let modes: Vec<_> = exponents.into_iter().zip(system.residues()?).collect();
+        let modes: Vec<_> = exponents
+            .into_iter()
+            .zip(system.as_siso()?.residues())
+            .collect();
         signal.extend(self.tail.iter().map(|&(l, _)| {
             let terms = modes.iter().map(|(z, w)| (w * (z * l as f64).exp()).re);
             terms.sum::<f64>()
@@ -59,9 +95,9 @@ impl<'a> Metric<'a> {
     /// is the error.
     pub(super) fn image(&self, signals: &DMatrix<f64>) -> DMatrix<f64> {
         let length = self.weight.length();
-        let heard = self.weight.image(&signals.rows(0, length).into_owned());
-        let rows = heard.nrows();
-        let mut image = heard.resize_vertically(rows + self.tail.len(), 0.0);
+        let within = self.weight.image(&signals.rows(0, length).into_owned());
+        let rows = within.nrows();
+        let mut image = within.resize_vertically(rows + self.tail.len(), 0.0);
         for (k, (_, weight)) in self.tail.iter().enumerate() {
             image.set_row(rows + k, &(signals.row(length + k) * *weight));
         }
@@ -70,12 +106,12 @@ impl<'a> Metric<'a> {
 
     /// e^{zl} at every step and at each one behind, with l.
     pub(super) fn powers(&self, z: Complex64) -> impl Iterator<Item = (usize, Complex64)> + '_ {
-        let heard = powers(z, self.weight.length()).into_iter().enumerate();
+        let within = powers(z, self.weight.length()).into_iter().enumerate();
         let behind = self
             .tail
             .iter()
             .map(move |&(l, _)| (l, (z * l as f64).exp()));
-        heard.chain(behind)
+        within.chain(behind)
     }
 
     /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.

@@ -1,4 +1,5 @@
-//! Hankel theory; the crate tells it.
+//! Hankel theory, as the head of the crate describes it.
+
 mod balance;
 mod cauchy;
 mod dense;
@@ -40,10 +41,11 @@ pub use hankel::{HankelValues, hankel_values};
 pub use hinf::{HinfNorm, hinf_error, hinf_norm};
 pub use horizon::{HorizonBalanced, HorizonReduced, balance_over_horizon};
 pub use input::{InputStatistics, InputWeight, StatisticsError, lags_of};
+pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
 pub use realisation::Realisation;
-pub use refine::{Refined, Refinement, weighted_error, weighted_norm, weighted_refine};
+pub use refine::{Refined, Refinement, weighted_refine};
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};

@@ -4,8 +4,12 @@ use crate::control::ControlError;
 use crate::ssm::{DiagonalSystem, StableSystem, Time};
 
 /// By which norm modes are ranked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum ModalScore {
     /// The peak gain |c_i b_i|/(1 − |a_i|), the score of the pruning papers.
     Hinf,
@@ -31,9 +35,9 @@ pub enum ModalScore {
 /// Gwak et al., *Layer-adaptive state pruning for deep state space models* (LAST), 2024, for H∞.
 pub fn modal_scores(system: StableSystem<'_>, score: ModalScore) -> Result<Vec<f64>, ControlError> {
     let system = system.system();
-    let residues = system.residues()?;
+    let residues = system.as_siso()?.residues();
     let exponents = system.scaled_exponents();
-    let scores = residues.iter().zip(exponents).map(|(residue, z)| {
+    let scores = residues.zip(exponents).map(|(residue, z)| {
         let size = residue.norm();
         match (score, system.time()) {
             (ModalScore::Hinf, Time::Continuous) => size / -z.re,
@@ -102,7 +106,7 @@ mod tests {
         for ((pole, residue), score) in system
             .poles()
             .iter()
-            .zip(system.residues().unwrap())
+            .zip(system.as_siso().unwrap().residues())
             .zip(&scores)
         {
             // 40000 steps of the slowest mode leave e^-80 of its energy.
@@ -119,7 +123,7 @@ mod tests {
         for ((pole, residue), score) in system
             .poles()
             .iter()
-            .zip(system.residues().unwrap())
+            .zip(system.as_siso().unwrap().residues())
             .zip(&scores)
         {
             let direct = (residue / (1.0 - pole.norm())).norm();

@@ -13,7 +13,7 @@ const POLE_MIN: f64 = 1e-304;
 /// A system in modal coordinates: shifted poles ν, rows V⁻¹ B, columns C V.
 pub(super) struct Modes {
     pub(super) values: Vec<Complex64>,
-    /// −2 Re λ or 1 − |a|² of each mode, where it is known better than ν tells.
+    /// −2 Re λ or 1 − |a|² of each mode, where it is known better than from ν.
     pub(super) gaps: Vec<Option<f64>>,
     pub(super) input: DMatrix<Complex64>,
     pub(super) output: DMatrix<Complex64>,
@@ -41,7 +41,7 @@ impl Modes {
 
     /// Of each pair of a real system the upper member, with twice its output. The rows and columns
     /// of a real pole are real but for rounding.
-    pub(super) fn heard(self) -> Self {
+    pub(super) fn upper_half(self) -> Self {
         let upper: Vec<usize> = (0..self.values.len())
             .filter(|&i| self.values[i].im >= 0.0)
             .collect();
@@ -103,7 +103,7 @@ pub(super) fn exponent_of(time: Time, value: Complex64) -> Complex64 {
     }
 }
 
-/// The exponent with the decay that a gap asks for.
+/// The exponent with the decay that a gap requires.
 fn with_gap(time: Time, exponent: Complex64, gap: Option<f64>) -> Complex64 {
     let decay = match (time, gap) {
         (_, None) => return exponent,
@@ -135,9 +135,9 @@ pub(super) fn gaps(
     let mixing = Mixing::new(d, f64::EPSILON * size);
     let adjoint = d.inverse.adjoint();
     let reached = Quotients::new(&adjoint, sigma, &b.adjoint());
-    let heard = Quotients::new(&d.vectors, sigma, c);
+    let observed = Quotients::new(&d.vectors, sigma, c);
     let each = |j: usize| {
-        let offers = [&reached, &heard].map(|side| (side.error(j, &mixing), side.gap(j)));
+        let offers = [&reached, &observed].map(|side| (side.error(j, &mixing), side.gap(j)));
         let (error, gap) = if offers[1].0 < offers[0].0 {
             offers[1]
         } else {

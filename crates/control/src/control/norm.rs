@@ -1,4 +1,4 @@
-//! H2 norms of what a system lets be heard.
+//! H2 norms of real outputs.
 
 use nalgebra::DMatrix;
 

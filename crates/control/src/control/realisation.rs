@@ -1,4 +1,4 @@
-//! Which system is balanced: the complex modes as stored, or the real system that is heard.
+//! Which system is balanced: the complex modes as stored, or the real system behind them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,11 +6,15 @@ use std::collections::hash_map::Entry;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::ssm::{DiagonalSystem, SystemError, block_input, block_output, real_blocks};
+use crate::ssm::{DiagonalSystem, Siso, block_input, block_output, real_blocks};
 
 /// Which of two systems with the same stored modes is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Realisation {
     /// y = Re(C x): the conjugate-closed system of twice the order, whose output the network
     /// uses. A mode with Im λ = 0 counts once, unless several inputs and outputs show a residue
@@ -60,11 +64,10 @@ impl RealMode {
 ///
 /// Modes with the same pole, or with conjugate poles, make one mode with the sum of their
 /// residues: taken apart they would hide a cancellation from every later step.
-pub(super) fn real_modes(system: &DiagonalSystem) -> Result<Vec<RealMode>, SystemError> {
-    let stored = system.exponents().iter().zip(system.residues()?);
-    let mut modes: Vec<RealMode> = Vec::with_capacity(system.order());
+pub(super) fn real_modes(system: Siso<'_>) -> Vec<RealMode> {
+    let mut modes: Vec<RealMode> = Vec::with_capacity(system.exponents().len());
     let mut known = HashMap::new();
-    for (&lambda, residue) in stored {
+    for (lambda, residue) in system.modes() {
         let key = (lambda.re.to_bits(), lambda.im.abs().to_bits());
         match known.entry(key) {
             Entry::Vacant(place) => {
@@ -74,13 +77,13 @@ pub(super) fn real_modes(system: &DiagonalSystem) -> Result<Vec<RealMode>, Syste
             Entry::Occupied(place) => modes[*place.get()].absorb(lambda, residue),
         }
     }
-    Ok(modes)
+    modes
 }
 
 /// States of the real system as stored: two for a pair; for a real pole the rank of Re(c b), at
 /// least one.
 pub(super) fn real_states(system: &DiagonalSystem) -> usize {
-    if system.require_siso().is_err() {
+    if system.as_siso().is_err() {
         return real_blocks(system).iter().map(|block| block.states()).sum();
     }
     let states = system.exponents().iter().map(|lambda| match lambda.im {
@@ -105,7 +108,8 @@ impl RealSystem {
     /// With one input and one output the modes of [`real_modes`]; otherwise a block for each
     /// stored mode.
     pub(super) fn of(system: &DiagonalSystem) -> Self {
-        if let Ok(modes) = real_modes(system) {
+        if let Ok(siso) = system.as_siso() {
+            let modes = real_modes(siso);
             let (input, output) = (real_input(&modes), real_output(&modes));
             return Self {
                 modes: modes

@@ -1,11 +1,11 @@
-//! Refinement of a reduced channel in the metric of what it hears.
+//! Refinement of a reduced channel in the metric of its input.
 
 use std::f64::consts::PI;
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::metric::{DECAY_MAX, Metric, slowest};
+use crate::control::metric::{DECAY_MAX, Metric, slowest, weighted_error};
 use crate::control::{ControlError, InputWeight};
 use crate::linalg::{LeastSquares, least_squares, multiply, multiply_adjoint};
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
@@ -30,8 +30,12 @@ const RIDGE: f64 = 1e-6;
 const START_MAX: f64 = 3.0;
 
 /// How far a truncated channel is refined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Refinement {
     /// Not at all.
     None,
@@ -55,39 +59,6 @@ pub struct Refined {
     pub error: f64,
     /// Gauss–Newton steps that lowered the error.
     pub steps: usize,
-}
-
-/// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
-///
-/// # Errors
-/// [`ControlError::System`] as [`DiagonalSystem::kernel`].
-pub fn weighted_error(
-    full: &DiagonalSystem,
-    reduced: &DiagonalSystem,
-    weight: &InputWeight,
-) -> Result<f64, ControlError> {
-    let mut error = response(full, weight.length())?;
-    for (e, r) in error.iter_mut().zip(response(reduced, weight.length())?) {
-        *e -= r;
-    }
-    Ok(weight.norm(&error))
-}
-
-/// The weighted norm √E(k + D e₀) of a system's own response.
-///
-/// # Errors
-/// As [`weighted_error`].
-pub fn weighted_norm(system: &DiagonalSystem, weight: &InputWeight) -> Result<f64, ControlError> {
-    Ok(weight.norm(&response(system, weight.length())?))
-}
-
-/// The impulse response with the feedthrough in its first value.
-pub(super) fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemError> {
-    let mut kernel = system.kernel(length)?;
-    if let Some(first) = kernel.first_mut() {
-        *first += system.feedthrough()[(0, 0)];
-    }
-    Ok(kernel)
 }
 
 /// Moves residues, feedthrough and poles of a reduced channel to a minimum of its weighted error.
@@ -336,9 +307,9 @@ mod tests {
     }
 
     fn weights() -> [InputWeight; 2] {
-        let heard = DMatrix::from_fn(3, 50, |n, t| ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2);
-        let moments = InputWeight::moments(&heard).unwrap();
-        [moments, InputWeight::of_sequences(&heard).unwrap()]
+        let inputs = DMatrix::from_fn(3, 50, |n, t| ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2);
+        let moments = InputWeight::moments(&inputs).unwrap();
+        [moments, InputWeight::of_sequences(&inputs).unwrap()]
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl DcBalanced {
     /// result is worse than truncation. For the complex realisation the real part of D_r is kept,
     /// all that Re(C x + D_r u) can show; the error bound then holds for the real output.
     ///
-    /// As for truncation a lower order is taken, and said in `order`, when rounding would make a
+    /// As for truncation a lower order is taken, and reported in `order`, when rounding would make a
     /// pole unstable.
     ///
     /// # Errors
@@ -187,13 +187,13 @@ impl DcBalanced {
             };
             modes.output.column_mut(j).apply(|c| *c *= scale);
         }
-        let silent = modes.into_system(time, DMatrix::zeros(gain.nrows(), gain.ncols()))?;
-        let feedthrough = gain - dc_gain(silent.stable()?);
+        let reduced = modes.into_system(time, DMatrix::zeros(gain.nrows(), gain.ncols()))?;
+        let feedthrough = gain - dc_gain(reduced.stable()?);
         Ok(DiagonalSystem::new(
             time,
-            silent.exponents().to_vec(),
-            silent.input().clone(),
-            silent.output().clone(),
+            reduced.exponents().to_vec(),
+            reduced.input().clone(),
+            reduced.output().clone(),
             feedthrough,
         )?)
     }

@@ -15,24 +15,24 @@ use crate::ssm::DiagonalSystem;
 /// ```
 ///
 /// y is linear in them, so they hold for steps of any size. Cost O(r L).
-pub fn output_slopes(system: &DiagonalSystem, heard: &[f64]) -> DMatrix<f64> {
-    let mut slopes = DMatrix::zeros(heard.len(), 2 * system.order() + 1);
+pub fn output_slopes(system: &DiagonalSystem, input: &[f64]) -> DMatrix<f64> {
+    let mut slopes = DMatrix::zeros(input.len(), 2 * system.order() + 1);
     for (n, z) in system.scaled_exponents().into_iter().enumerate() {
         let pole = z.exp();
         let mut state = Complex64::ZERO;
-        for (t, &u) in heard.iter().enumerate() {
+        for (t, &u) in input.iter().enumerate() {
             state = pole * state + u;
             slopes[(t, 2 * n)] = state.re;
             slopes[(t, 2 * n + 1)] = -state.im;
         }
     }
-    slopes.column_mut(2 * system.order()).copy_from_slice(heard);
+    slopes.column_mut(2 * system.order()).copy_from_slice(input);
     slopes
 }
 
 /// G, (2r + 1) × (2r + 1) and positive semidefinite: a step δ of a channel's residues and
 /// feedthrough, in the order of [`output_slopes`], changes its output by δᵀ G δ in the weighted
-/// square. `full` is the channel before its reduction, whose slowest pole says how far behind the
+/// square. `full` is the channel before its reduction, whose slowest pole sets how far behind the
 /// weight's last step a change still counts.
 pub fn residue_gram(
     full: &DiagonalSystem,
@@ -58,11 +58,13 @@ pub fn with_moved_residues(
 ) -> Result<DiagonalSystem, ControlError> {
     let order = system.order();
     assert_eq!(step.len(), 2 * order + 1, "one entry for each parameter");
-    let mut residues = system.residues()?;
-    for (residue, own) in residues.iter_mut().zip(step.chunks_exact(2)) {
-        *residue += Complex64::new(own[0], own[1]);
-    }
-    let feedthrough = system.feedthrough()[(0, 0)] + step[2 * order];
+    let siso = system.as_siso()?;
+    let steps = step.chunks_exact(2);
+    let residues = siso.residues().zip(steps);
+    let residues: Vec<_> = residues
+        .map(|(residue, own)| residue + Complex64::new(own[0], own[1]))
+        .collect();
+    let feedthrough = siso.feedthrough() + step[2 * order];
     let exponents = system.exponents().to_vec();
     Ok(DiagonalSystem::siso(
         system.time(),
@@ -79,17 +81,17 @@ mod tests {
     use crate::control::weighted_error;
     use crate::ssm::Time;
 
-    fn respond(system: &DiagonalSystem, heard: &[f64]) -> Vec<f64> {
-        let kernel = system.kernel(heard.len()).unwrap();
+    fn respond(system: &DiagonalSystem, input: &[f64]) -> Vec<f64> {
+        let kernel = system.kernel(input.len()).unwrap();
         let direct = system.feedthrough()[(0, 0)];
         let at = |t: usize| {
-            let past = (0..=t).map(|l| kernel[l] * heard[t - l]);
-            past.sum::<f64>() + direct * heard[t]
+            let past = (0..=t).map(|l| kernel[l] * input[t - l]);
+            past.sum::<f64>() + direct * input[t]
         };
-        (0..heard.len()).map(at).collect()
+        (0..input.len()).map(at).collect()
     }
 
-    fn heard(n: usize) -> DMatrix<f64> {
+    fn inputs(n: usize) -> DMatrix<f64> {
         DMatrix::from_fn(n, 40, |n, t| ((n + 1) as f64 * 0.61 * t as f64).sin() + 0.3)
     }
 
@@ -100,16 +102,16 @@ mod tests {
     }
 
     #[test]
-    fn slopes_tell_how_the_output_moves() {
+    fn slopes_predict_how_the_output_moves() {
         let (system, step) = sample();
-        let input: Vec<f64> = heard(1).iter().copied().collect();
+        let input: Vec<f64> = inputs(1).iter().copied().collect();
         let slopes = output_slopes(&system, &input);
         let moved = with_moved_residues(&system, &step).unwrap();
-        let told = &slopes * nalgebra::DVector::from_vec(step);
+        let predicted = &slopes * nalgebra::DVector::from_vec(step);
         let (before, after) = (respond(&system, &input), respond(&moved, &input));
         for t in 0..input.len() {
             assert!(
-                (after[t] - before[t] - told[t]).abs() < 1e-12 * told.norm(),
+                (after[t] - before[t] - predicted[t]).abs() < 1e-12 * predicted.norm(),
                 "{t}"
             );
         }
@@ -118,13 +120,16 @@ mod tests {
     #[test]
     fn the_gram_matrix_is_the_weighted_square_of_a_change() {
         let (system, step) = sample();
-        let weight = InputWeight::moments(&heard(3)).unwrap();
+        let weight = InputWeight::moments(&inputs(3)).unwrap();
         let gram = residue_gram(&system, &system, &weight);
         let moved = with_moved_residues(&system, &step).unwrap();
         let change = weighted_error(&system, &moved, &weight).unwrap().powi(2);
         let delta = nalgebra::DVector::from_vec(step);
-        let told = (delta.transpose() * &gram * &delta)[(0, 0)];
+        let predicted = (delta.transpose() * &gram * &delta)[(0, 0)];
         // The tail behind the last step is in the Gram matrix alone, and the kernel dies within.
-        assert!((told / change - 1.0).abs() < 1e-6, "{change:e} {told:e}");
+        assert!(
+            (predicted / change - 1.0).abs() < 1e-6,
+            "{change:e} {predicted:e}"
+        );
     }
 }

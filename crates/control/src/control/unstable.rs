@@ -10,8 +10,12 @@ use crate::ssm::{DiagonalSystem, SystemError, Time};
 const GROWTH_MAX: f64 = 600.0;
 
 /// How a kernel of finite length was reduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum HorizonMethod {
     /// Nothing was reduced: the order requested is that of the system.
     Whole,
@@ -134,10 +138,10 @@ impl<'a> Best<'a> {
     fn finish(mut self, full: &DiagonalSystem) -> Result<OverHorizon, ControlError> {
         if self.winner.is_none() {
             let feedthrough = full.feedthrough()[(0, 0)];
-            let silent = DiagonalSystem::siso(full.time(), Vec::new(), &[], feedthrough)?;
-            self.offer(HorizonMethod::Split, silent, 1.0)?;
+            let empty = DiagonalSystem::siso(full.time(), Vec::new(), &[], feedthrough)?;
+            self.offer(HorizonMethod::Split, empty, 1.0)?;
         }
-        Ok(self.winner.expect("a silent system has a finite kernel"))
+        Ok(self.winner.expect("an empty system has a finite kernel"))
     }
 
     /// A horizon whose growth overflows offers nothing: the split stands.
@@ -214,7 +218,7 @@ impl Parts {
             reversed: Vec::new(),
             marginal: Vec::new(),
         };
-        for (&lambda, residue) in system.exponents().iter().zip(system.residues()?) {
+        for (lambda, residue) in system.as_siso()?.modes() {
             if lambda.re < 0.0 {
                 parts.stable.push((lambda, residue));
             } else if lambda.re > 0.0 {
@@ -283,9 +287,8 @@ fn cuts(time: Time, modes: &Modes, most: usize) -> Result<Vec<Cut>, ControlError
             }
             states = reduced.order - 1;
         };
-        let kept = reduced.system.exponents().iter().copied();
         cuts.push(Cut {
-            modes: kept.zip(reduced.system.residues()?).collect(),
+            modes: reduced.system.as_siso()?.modes().collect(),
             condition: reduced.condition,
         });
     }
@@ -293,7 +296,7 @@ fn cuts(time: Time, modes: &Modes, most: usize) -> Result<Vec<Cut>, ControlError
 }
 
 /// Turns a reversed part round again: 1/a, and the residue at the first sample. A mode that grows
-/// by more than e^600 is only heard in the last samples and is left out.
+/// by more than e^600 shows in the last samples only and is left out.
 fn forwards(time: Time, modes: &Modes, length: usize) -> Modes {
     let step = step_of(time);
     let last = length.saturating_sub(1) as f64;
@@ -355,11 +358,8 @@ mod tests {
         let system = sample();
         let parts = Parts::new(&system, 50).unwrap();
         let back = forwards(system.time(), &parts.reversed, 50);
-        let growing = system.exponents().iter().zip(system.residues().unwrap());
-        let growing: Modes = growing
-            .filter(|(z, _)| z.re > 0.0)
-            .map(|(&z, r)| (z, r))
-            .collect();
+        let growing = system.as_siso().unwrap().modes();
+        let growing: Modes = growing.filter(|(z, _)| z.re > 0.0).collect();
         for ((z, r), (found, residue)) in growing.iter().zip(&back) {
             assert!(z == found && (r - residue).norm() < 1e-12 * r.norm());
         }

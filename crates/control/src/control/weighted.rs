@@ -1,4 +1,4 @@
-//! Balancing for what a channel hears: the controllability Gramian under a coloured input.
+//! Balancing for the input of a channel: the controllability Gramian under a coloured input.
 
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -24,7 +24,7 @@ pub struct WeightedBalanced {
     clipped: f64,
 }
 
-/// Balances the real discrete system for what it hears.
+/// Balances the real discrete system for its input.
 ///
 /// ```text
 /// f(a) = Σ_m R(m) a^m
@@ -60,7 +60,7 @@ pub fn balance_weighted(
             expected: "discrete",
         }));
     };
-    let modes = real_modes(source)?;
+    let modes = real_modes(source.as_siso()?);
     let nodes: Vec<Complex64> = modes.iter().map(|mode| mode.lambda * step).collect();
     let (controllability, clipped) = match weight.lags() {
         Some(lags) => factor(coloured_gramian(&modes, &nodes, lags))?,
@@ -107,7 +107,7 @@ fn moment_factor(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight) 
 }
 
 /// The covariance of the coordinates (√2 Re x, √2 Im x) of each pair, or x of a real mode, when
-/// every mode hears the input with weight 1.
+/// every mode takes the input with weight 1.
 fn coloured_gramian(modes: &[RealMode], nodes: &[Complex64], lags: &[f64]) -> DMatrix<f64> {
     let f: Vec<Complex64> = nodes.iter().map(|&z| generating(lags, z)).collect();
     // The covariance with mode j or, conjugated, with its mirror image.
@@ -189,13 +189,13 @@ mod tests {
         ]
     }
 
-    fn lags(heard: &DMatrix<f64>) -> Vec<f64> {
+    fn lags(inputs: &DMatrix<f64>) -> Vec<f64> {
         let lag = |m: usize| {
-            let products = heard.row_iter().map(|u| {
+            let products = inputs.row_iter().map(|u| {
                 let pairs = (0..LENGTH - m).map(|t| u[t] * u[t + m]);
                 pairs.sum::<f64>()
             });
-            products.sum::<f64>() / heard.len() as f64
+            products.sum::<f64>() / inputs.len() as f64
         };
         (0..LENGTH).map(lag).collect()
     }
@@ -209,7 +209,7 @@ mod tests {
 
     fn sample() -> Sample {
         let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
-        let modes = real_modes(&system).unwrap();
+        let modes = real_modes(system.as_siso().unwrap());
         let input = real_input(&modes);
         let identity = DMatrix::identity(input.len(), input.len());
         Sample {
@@ -228,8 +228,8 @@ mod tests {
         for _ in 1..600 {
             responses.push(&a * &responses[responses.len() - 1]);
         }
-        for (name, heard) in sequences() {
-            let lags = lags(&heard);
+        for (name, inputs) in sequences() {
+            let lags = lags(&inputs);
             let mut direct = DMatrix::zeros(a.nrows(), a.nrows());
             for k in 0..responses.len() {
                 let near = k.saturating_sub(LENGTH - 1)..responses.len().min(k + LENGTH);
@@ -254,17 +254,17 @@ mod tests {
     #[test]
     fn the_factor_by_moments_is_the_covariance_of_the_states() {
         let Sample { modes, nodes, a, b } = sample();
-        for (name, heard) in sequences() {
+        for (name, inputs) in sequences() {
             let mut covariance = DMatrix::zeros(a.nrows(), a.nrows());
-            for u in heard.row_iter() {
+            for u in inputs.row_iter() {
                 let mut state = DMatrix::zeros(a.nrows(), 1);
                 for &u in u.iter() {
                     state = &a * state + &b * u;
                     covariance += &state * state.transpose();
                 }
             }
-            covariance /= heard.len() as f64;
-            let weight = InputWeight::moments(&heard).unwrap();
+            covariance /= inputs.len() as f64;
+            let weight = InputWeight::moments(&inputs).unwrap();
             let root = moment_factor(&modes, &nodes, &weight);
             let error = (&root * root.transpose() - &covariance).norm() / covariance.norm();
             // The jitter that gives singular moments a factor.
@@ -278,13 +278,16 @@ mod tests {
         let stable = system.stable().unwrap();
         // One frequency without an end moves two states and no more: no decay, no floor.
         let sine: Vec<f64> = (0..400).map(|m| 0.5 * (0.4 * m as f64).cos()).collect();
-        let (modes, nodes) = (real_modes(&system).unwrap(), system.scaled_exponents());
+        let (modes, nodes) = (
+            real_modes(system.as_siso().unwrap()),
+            system.scaled_exponents(),
+        );
         let (root, _) = factor(coloured_gramian(&modes, &nodes, &sine)).unwrap();
         assert!(root.iter().all(|x| x.is_finite()));
-        for (name, heard) in sequences() {
+        for (name, inputs) in sequences() {
             for weight in [
-                InputWeight::moments(&heard),
-                InputWeight::of_sequences(&heard),
+                InputWeight::moments(&inputs),
+                InputWeight::of_sequences(&inputs),
             ] {
                 let balanced = balance_weighted(stable, &weight.unwrap()).unwrap();
                 assert!(balanced.clipped() < 1e-10, "{name}");

@@ -9,7 +9,7 @@ use crate::linalg::pure::real_schur;
 use crate::linalg::{LinalgError, multiply};
 
 /// A = V diag(ν) V⁻¹.
-pub struct Diagonalised {
+pub(crate) struct Diagonalised {
     /// The eigenvalues ν. Those of a real matrix come as exact conjugates.
     pub values: Vec<Complex64>,
     /// Unit eigenvectors as columns.
@@ -25,7 +25,9 @@ pub struct Diagonalised {
 /// # Errors
 /// [`LinalgError::NotFinite`], [`LinalgError::NoEigenvalues`]; [`LinalgError::Defective`] when V
 /// is singular to working precision.
-pub fn diagonalise_complex(matrix: &DMatrix<Complex64>) -> Result<Diagonalised, LinalgError> {
+pub(crate) fn diagonalise_complex(
+    matrix: &DMatrix<Complex64>,
+) -> Result<Diagonalised, LinalgError> {
     require_finite(matrix.iter().all(|x| x.is_finite()))?;
     let size = matrix.nrows();
     let (values, vectors) = complex_eigen(matrix).ok_or(LinalgError::NoEigenvalues { size })?;
@@ -126,7 +128,7 @@ fn eigen_by_schur(
 /// Unit eigenvectors of an upper triangular matrix by back-substitution.
 fn triangular_vectors(t: &DMatrix<Complex64>) -> DMatrix<Complex64> {
     let size = t.nrows();
-    // A repeated eigenvalue divides by this instead of zero; the condition number then tells.
+    // A repeated eigenvalue divides by this instead of zero; the condition number then shows it.
     let floor = f64::EPSILON * t.norm().max(f64::MIN_POSITIVE);
     let mut vectors = DMatrix::zeros(size, size);
     for k in 0..size {

@@ -21,7 +21,7 @@ pub struct Convolver {
 impl Convolver {
     /// Plans for sequences of `length` samples.
     pub fn new(length: usize) -> Self {
-        let padded = good_size(2 * length, 2);
+        let padded = Self::fft_size(2 * length, 2);
         let mut planner = RealFftPlanner::new();
         Self {
             length,
@@ -29,6 +29,24 @@ impl Convolver {
             forward: planner.plan_fft_forward(padded),
             backward: planner.plan_fft_inverse(padded),
         }
+    }
+
+    /// A number of points that a Fourier transform takes fast: the least 2^a 3^b 5^c at or above
+    /// `least` that is a multiple of `of`, itself of that form.
+    pub fn fft_size(least: usize, of: usize) -> usize {
+        let smooth = |mut n: usize| {
+            for prime in [2, 3, 5] {
+                while n.is_multiple_of(prime) {
+                    n /= prime;
+                }
+            }
+            n == 1
+        };
+        let mut size = least.next_multiple_of(of).max(of);
+        while !smooth(size) {
+            size += of;
+        }
+        size
     }
 
     /// The spectrum of a real sequence of any length n, without padding: n/2 + 1 values. The
@@ -78,24 +96,6 @@ impl Convolver {
     }
 }
 
-/// The next multiple of `of`, itself 2^a 3^b 5^c, at or above `least` that is 2^a 3^b 5^c, and `of`
-/// at least.
-pub fn good_size(least: usize, of: usize) -> usize {
-    let smooth = |mut n: usize| {
-        for prime in [2, 3, 5] {
-            while n.is_multiple_of(prime) {
-                n /= prime;
-            }
-        }
-        n == 1
-    };
-    let mut size = least.next_multiple_of(of).max(of);
-    while !smooth(size) {
-        size += of;
-    }
-    size
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn sizes_are_even_and_smooth() {
-        assert_eq!(good_size(0, 2), 2);
-        assert_eq!(good_size(1568, 2), 1600);
-        assert_eq!(good_size(97, 2), 100);
+        assert_eq!(Convolver::fft_size(0, 2), 2);
+        assert_eq!(Convolver::fft_size(1568, 2), 1600);
+        assert_eq!(Convolver::fft_size(97, 2), 100);
     }
 }

@@ -18,7 +18,7 @@ use num_complex::Complex64;
 use crate::linalg::tridiagonal::Tridiagonal;
 
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
-pub trait Scalar:
+pub(crate) trait Scalar:
     nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
 {
 }
@@ -36,7 +36,7 @@ pub(super) fn view_mut<T: Scalar>(a: &mut DMatrix<T>) -> MatMut<'_, T> {
 }
 
 /// A B. nalgebra multiplies complex matrices entry by entry, some twenty times slower.
-pub fn multiply<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+pub(crate) fn multiply<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
     let mut product = DMatrix::zeros(a.nrows(), b.ncols());
     let out = view_mut(&mut product);
     let one = nalgebra::one();
@@ -45,7 +45,7 @@ pub fn multiply<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
 }
 
 /// A* B.
-pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+pub(crate) fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
     let mut product = DMatrix::zeros(a.ncols(), b.ncols());
     let out = view_mut(&mut product);
     let one = nalgebra::one();
@@ -58,6 +58,11 @@ pub fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T>
         Par::Seq,
     );
     product
+}
+
+/// Aᵀ A, the product of every two columns, by the blocked product of faer on one thread.
+pub fn gram_matrix(a: &DMatrix<f64>) -> DMatrix<f64> {
+    multiply_adjoint(a, a)
 }
 
 /// Whether every entry is a number. Without an early end, which would cost more than it saves.

@@ -25,7 +25,9 @@ fn all_finite(matrix: &DMatrix<f64>) -> bool {
 ///
 /// # Errors
 /// [`LinalgError::NotConverged`].
-pub fn real_schur(matrix: &DMatrix<f64>) -> Result<(DMatrix<f64>, DMatrix<f64>), LinalgError> {
+pub(crate) fn real_schur(
+    matrix: &DMatrix<f64>,
+) -> Result<(DMatrix<f64>, DMatrix<f64>), LinalgError> {
     let size = matrix.nrows();
     if size == 0 {
         return Ok((matrix.clone(), matrix.clone()));
@@ -41,7 +43,7 @@ pub fn real_schur(matrix: &DMatrix<f64>) -> Result<(DMatrix<f64>, DMatrix<f64>),
 ///
 /// # Errors
 /// [`LinalgError::NotConverged`].
-pub fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
+pub(crate) fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
     let thin = matrix.nrows().min(matrix.ncols());
     if thin == 0 {
         let (u, v) = (
@@ -63,7 +65,9 @@ pub fn dense_svd(matrix: &DMatrix<f64>) -> Result<GradedSvd<f64>, LinalgError> {
 ///
 /// # Errors
 /// [`LinalgError::NotConverged`].
-pub fn symmetric_eigen(matrix: &DMatrix<f64>) -> Result<(Vec<f64>, DMatrix<f64>), LinalgError> {
+pub(crate) fn symmetric_eigen(
+    matrix: &DMatrix<f64>,
+) -> Result<(Vec<f64>, DMatrix<f64>), LinalgError> {
     let size = matrix.nrows();
     if size == 0 {
         return Ok((Vec::new(), matrix.clone()));
@@ -76,3 +80,6 @@ pub fn symmetric_eigen(matrix: &DMatrix<f64>) -> Result<(Vec<f64>, DMatrix<f64>)
         eigen.eigenvectors,
     ))
 }
+
+#[cfg(test)]
+mod tests;

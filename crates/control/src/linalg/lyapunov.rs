@@ -7,7 +7,7 @@ use crate::linalg::{LinalgError, dense};
 
 /// Which of the two equations is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Equation {
+pub(crate) enum Equation {
     /// A X + X Aᵀ + Q = 0, of continuous time.
     Lyapunov,
     /// A X Aᵀ − X + Q = 0, of discrete time.
@@ -16,7 +16,7 @@ pub enum Equation {
 
 /// A = Z T Z* with upper triangular T, for a real A.
 #[derive(Debug, Clone)]
-pub struct Triangular {
+pub(crate) struct Triangular {
     z: DMatrix<Complex64>,
     t: DMatrix<Complex64>,
 }
@@ -26,7 +26,7 @@ impl Triangular {
     ///
     /// # Errors
     /// [`LinalgError::NotConverged`].
-    pub fn new(matrix: &DMatrix<f64>) -> Result<Self, LinalgError> {
+    pub(crate) fn new(matrix: &DMatrix<f64>) -> Result<Self, LinalgError> {
         let (z, t) = dense::real_schur(matrix)?;
         let (mut z, mut t) = (z.map(Complex64::from), t.map(Complex64::from));
         triangularise(&mut z, &mut t);
@@ -34,7 +34,7 @@ impl Triangular {
     }
 
     /// The eigenvalues of A.
-    pub fn eigenvalues(&self) -> Vec<Complex64> {
+    pub(crate) fn eigenvalues(&self) -> Vec<Complex64> {
         self.t.diagonal().iter().copied().collect()
     }
 
@@ -51,7 +51,11 @@ impl Triangular {
     /// # References
     /// Bartels and Stewart, *Algorithm 432*, Comm. ACM 15 (1972); Kitagawa, *An algorithm for
     /// solving the matrix equation X = F X Fᵀ + S*, Int. J. Control 25 (1977).
-    pub fn solve(&self, equation: Equation, q: &DMatrix<f64>) -> Result<DMatrix<f64>, LinalgError> {
+    pub(crate) fn solve(
+        &self,
+        equation: Equation,
+        q: &DMatrix<f64>,
+    ) -> Result<DMatrix<f64>, LinalgError> {
         let size = self.t.nrows();
         let f = self.z.adjoint() * q.map(Complex64::from) * &self.z;
         let mut y = DMatrix::<Complex64>::zeros(size, size);
@@ -119,7 +123,7 @@ impl Triangular {
     /// # References
     /// Hammarling, *Numerical solution of the stable, non-negative definite Lyapunov equation*,
     /// IMA J. Numer. Anal. 2 (1982).
-    pub fn factor(
+    pub(crate) fn factor(
         &self,
         equation: Equation,
         b: &DMatrix<f64>,
@@ -213,29 +217,20 @@ fn rotate(
     t[(k, k - 1)] = Complex64::ZERO;
 }
 
-/// F with F Fᵀ ≈ W for a symmetric W that should be positive semidefinite.
-#[derive(Debug, Clone)]
-pub struct SymmetricRoot {
-    /// V diag(√max(ω, 0)).
-    pub factor: DMatrix<f64>,
-    /// The sum of |ω| over the negative eigenvalues, which were set to zero.
-    pub clipped: f64,
-}
-
-/// The factor of a computed Gramian by its eigenvalues: the textbook route, kept for comparison.
+/// V diag(√max(ω, 0)): F with F Fᵀ ≈ W for a symmetric W that should be positive semidefinite, by
+/// its eigenvalues ω and eigenvectors V. Negative eigenvalues count as zero.
 ///
 /// The small half of the factor's digits is lost when W is formed: columns below 10⁻⁸ of the
 /// largest are noise.
 ///
 /// # Errors
 /// [`LinalgError::NotConverged`].
-pub fn symmetric_root(matrix: &DMatrix<f64>) -> Result<SymmetricRoot, LinalgError> {
+pub(crate) fn symmetric_root(matrix: &DMatrix<f64>) -> Result<DMatrix<f64>, LinalgError> {
     let (values, mut factor) = dense::symmetric_eigen(matrix)?;
     for (mut column, value) in factor.column_iter_mut().zip(&values) {
         column.scale_mut(value.max(0.0).sqrt());
     }
-    let clipped = values.iter().map(|value| (-value).max(0.0)).sum();
-    Ok(SymmetricRoot { factor, clipped })
+    Ok(factor)
 }
 
 #[cfg(test)]
@@ -280,8 +275,7 @@ mod tests {
                     "{equation:?} {size}"
                 );
                 let root = symmetric_root(&x).unwrap();
-                let rebuilt = &root.factor * root.factor.transpose();
-                assert!((rebuilt - &x).norm() <= 1e-13 * x.norm() + root.clipped);
+                assert!((&root * root.transpose() - &x).norm() <= 1e-13 * x.norm());
             }
         }
     }
@@ -299,10 +293,76 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_eigenvalue_is_clipped_and_reported() {
+    fn a_negative_eigenvalue_counts_as_zero() {
         let w = DMatrix::from_diagonal(&DVector::from_vec(vec![4.0, -0.25]));
         let root = symmetric_root(&w).unwrap();
-        assert_eq!(root.clipped, 0.25);
-        assert!((root.factor.norm() - 2.0).abs() < 1e-15);
+        assert_eq!((&w - &root * root.transpose()).norm(), 0.25);
+        assert!((root.norm() - 2.0).abs() < 1e-15);
+    }
+
+    fn square<const N: usize>(rows: [[f64; N]; N]) -> DMatrix<f64> {
+        DMatrix::from_row_slice(N, N, rows.as_flattened())
+    }
+
+    #[test]
+    fn solutions_are_those_of_slicot() {
+        // SB03OD: op(A)ᵀ X + X A = −Bᵀ B.
+        let a = square([
+            [-1.0, 37.0, -12.0, -12.0],
+            [-1.0, -10.0, 0.0, 4.0],
+            [2.0, -4.0, 7.0, -6.0],
+            [2.0, 2.0, 7.0, -9.0],
+        ]);
+        let rows = [
+            [1.0, 2.5, 1.0, 3.5],
+            [0.0, 1.0, 0.0, 1.0],
+            [-1.0, -2.5, -1.0, -1.5],
+            [1.0, 2.5, 4.0, -5.5],
+            [-1.0, -2.5, -4.0, 3.5],
+        ];
+        let b = DMatrix::from_row_slice(5, 4, rows.as_flattened());
+        let expected = square([
+            [1.0, 3.0, 2.0, -1.0],
+            [3.0, 10.0, 5.0, -2.0],
+            [2.0, 5.0, 6.0, -5.0],
+            [-1.0, -2.0, -5.0, 7.0],
+        ]);
+        let schur = Triangular::new(&a.transpose()).unwrap();
+        let x = schur.solve(Equation::Lyapunov, &(b.transpose() * &b));
+        let x = x.unwrap();
+        assert!((&x - &expected).amax() < 1e-11, "{x}");
+        let factor = schur.factor(Equation::Lyapunov, &b.transpose()).unwrap();
+        assert!(((&factor * factor.adjoint()).map(|x| x.re) - &expected).amax() < 1e-11);
+        // SB03MD, discrete, with an unstable A: Aᵀ X A − X = Q.
+        let a = square([[3.0, 1.0, 1.0], [1.0, 3.0, 0.0], [0.0, 0.0, 3.0]]);
+        let q = square([[25.0, 24.0, 15.0], [24.0, 32.0, 8.0], [15.0, 8.0, 40.0]]);
+        let expected = square([[2.0, 1.0, 1.0], [1.0, 3.0, 0.0], [1.0, 0.0, 4.0]]);
+        let schur = Triangular::new(&a.transpose()).unwrap();
+        let x = schur.solve(Equation::Stein, &-q).unwrap();
+        assert!((x - expected).amax() < 1e-13);
+    }
+
+    /// The unstable system of SLICOT's AB09ID: the equations have solutions, indefinite as they
+    /// are, and √|eig(W_c W_o)| are its formal Hankel values. Computed with 60 digits.
+    #[test]
+    fn solutions_of_an_unstable_system_give_its_formal_hankel_values() {
+        let a = square([[-26.4, 6.4023, 4.3868], [32.0, 0.0, 0.0], [0.0, 8.0, 0.0]]);
+        let b = DMatrix::from_row_slice(3, 1, &[16.0, 0.0, 0.0]);
+        let c = DMatrix::from_row_slice(1, 3, &[9.2994, 1.1624, 0.1090]);
+        let solve = |a: &DMatrix<f64>, q: DMatrix<f64>| {
+            let schur = Triangular::new(a).unwrap();
+            schur.solve(Equation::Lyapunov, &q).unwrap()
+        };
+        let w_c = solve(&a, &b * b.transpose());
+        let w_o = solve(&a.transpose(), c.transpose() * &c);
+        let eigenvalues = (&w_c * w_o).complex_eigenvalues();
+        let mut values: Vec<f64> = eigenvalues.iter().map(|x| x.norm().sqrt()).collect();
+        values.sort_by(|x, y| y.total_cmp(x));
+        let expected = [3.30263145043, 2.95791578773, 0.543493815338];
+        for (found, expected) in values.iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() <= 1e-11, "{values:?}");
+        }
+        let norm = (&c * w_c * c.transpose())[0].sqrt();
+        assert!((norm / 22.4474152021 - 1.0).abs() <= 1e-11, "{norm}");
     }
 }

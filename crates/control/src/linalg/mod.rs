@@ -8,9 +8,13 @@ mod eigen;
 mod fft;
 mod kernels;
 #[cfg(feature = "lapack")]
-pub mod lapack;
+mod lapack;
 mod lyapunov;
-pub(crate) mod pure;
+#[cfg_attr(
+    feature = "lapack",
+    allow(dead_code, reason = "LAPACK stands in for two of the three")
+)]
+mod pure;
 mod qr;
 mod reflected;
 mod svd;
@@ -18,14 +22,14 @@ mod tridiagonal;
 mod wide;
 
 pub(crate) use dense::dense_svd;
-pub(crate) use eigen::diagonalise_real;
-pub use eigen::{Diagonalised, diagonalise_complex};
-pub use fft::{Convolver, good_size};
+pub(crate) use eigen::{Diagonalised, diagonalise_complex, diagonalise_real};
+pub use fft::Convolver;
+pub use kernels::gram_matrix;
 pub(crate) use kernels::{
-    LeastSquares, Scalar, cholesky_root, least_squares, spectral_norm, triangular_factor,
+    LeastSquares, Scalar, cholesky_root, least_squares, multiply, multiply_adjoint, spectral_norm,
+    triangular_factor,
 };
-pub use kernels::{multiply, multiply_adjoint};
-pub use lyapunov::{Equation, Triangular, symmetric_root};
+pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use qr::{PivotedQr, pivoted_qr};
 pub(crate) use svd::{GradedSvd, graded_svd};

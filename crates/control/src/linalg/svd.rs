@@ -125,7 +125,7 @@ pub(crate) fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>,
 }
 
 /// Makes the first `rank` columns orthonormal, X ← X L⁻* with X* X = L L*. They are so already
-/// as far as the σ can tell; this clears what small vectors still hold of large ones.
+/// as far as the σ show; this clears what small vectors still hold of large ones.
 fn orthonormal<T: Scalar>(mut x: DMatrix<T>, rank: usize) -> DMatrix<T> {
     if let Some(better) = orthonormalised(&x.columns(0, rank).into_owned()) {
         x.columns_mut(0, rank).copy_from(&better);

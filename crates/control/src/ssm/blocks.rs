@@ -32,7 +32,7 @@ impl RealBlock {
 
 /// The blocks of a system, one for each mode and in their order.
 ///
-/// A mode with Im λ = 0 lets Re(c b) be heard, a matrix of rank up to two. The rank is one when
+/// Of a mode with Im λ = 0 the output shows Re(c b), a matrix of rank up to two. The rank is one when
 /// there is one input or one output, or when b or c is a real vector but for a phase; that is
 /// tested exactly. Then the mode is one real state.
 pub(crate) fn real_blocks(system: &DiagonalSystem) -> Vec<RealBlock> {

@@ -3,11 +3,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::linalg::expm1;
-use crate::ssm::Time;
-
-/// Steps between two exact powers when a kernel is formed by recurrence.
-const KERNEL_BLOCK: usize = 64;
+use crate::ssm::{Time, zoh_gain};
 
 /// A diagonal state space system with n complex modes, m real inputs and p real outputs.
 ///
@@ -207,29 +203,6 @@ impl DiagonalSystem {
         }
     }
 
-    /// The residues c_i b_i of a system with one input and one output.
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`].
-    pub fn residues(&self) -> Result<Vec<Complex64>, SystemError> {
-        self.require_siso()?;
-        let weights = self.output.iter().zip(self.input.iter());
-        Ok(weights.map(|(c, b)| c * b).collect())
-    }
-
-    /// An error unless the system has one input and one output.
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`].
-    pub fn require_siso(&self) -> Result<(), SystemError> {
-        let (inputs, outputs) = (self.input.ncols(), self.output.nrows());
-        if (inputs, outputs) == (1, 1) {
-            Ok(())
-        } else {
-            Err(SystemError::NotSiso { inputs, outputs })
-        }
-    }
-
     /// An error unless the system has the given numbers of inputs and outputs.
     ///
     /// # Errors
@@ -328,49 +301,6 @@ impl DiagonalSystem {
             self.output.clone(),
             self.feedthrough.clone(),
         )
-    }
-
-    /// The convolution kernel k[0..length] of a discrete system with one input and one output,
-    /// without the feedthrough.
-    ///
-    /// ```text
-    /// k[l] = Re Σ_i c_i b_i a_i^l
-    /// ```
-    ///
-    /// Every 64th power is taken by the exponential, the others by recurrence. Cost O(n L).
-    ///
-    /// # Errors
-    /// [`SystemError::NotSiso`], [`SystemError::WrongTime`].
-    pub fn kernel(&self, length: usize) -> Result<Vec<f64>, SystemError> {
-        if self.time == Time::Continuous {
-            return Err(SystemError::WrongTime {
-                found: "continuous",
-                expected: "discrete",
-            });
-        }
-        let residues = self.residues()?;
-        let exponents = self.scaled_exponents();
-        let mut kernel = vec![0.0; length];
-        for (&z, residue) in exponents.iter().zip(residues) {
-            let pole = z.exp();
-            for (block, samples) in kernel.chunks_mut(KERNEL_BLOCK).enumerate() {
-                let mut term = residue * (z * (block * KERNEL_BLOCK) as f64).exp();
-                for sample in samples {
-                    *sample += term.re;
-                    term *= pole;
-                }
-            }
-        }
-        Ok(kernel)
-    }
-}
-
-/// (e^{λΔ} − 1)/λ, and Δ at λ = 0: what a zero-order hold multiplies the input weight with.
-pub fn zoh_gain(lambda: Complex64, step: f64) -> Complex64 {
-    if lambda == Complex64::ZERO {
-        Complex64::from(step)
-    } else {
-        expm1(lambda * step) / lambda
     }
 }
 

@@ -2,7 +2,6 @@
 
 use candle_core::{Result, Tensor, Var, bail};
 use hankelite::model::{Encoder, Head, Pooling};
-use hankelite_control::multiply;
 use nalgebra::DMatrix;
 
 use crate::nn::block::TrainableLinear;
@@ -65,7 +64,7 @@ impl TrainableEncoder {
                 let mut folded = linear.to_linear()?;
                 let (rows, inputs) = sensing.dims2()?;
                 let sensing = DMatrix::from_vec(inputs, rows, host(sensing)?);
-                folded.weight = multiply(&sensing, &folded.weight).into();
+                folded.weight = (sensing * &*folded.weight).into();
                 Encoder::Linear(folded)
             }
             Self::Embedding(table) => {

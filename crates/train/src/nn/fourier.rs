@@ -7,7 +7,7 @@
 //! The forward transform decimates in frequency and leaves its bins in digit-reversed order; the
 //! inverse is its adjoint and takes them so. A product of spectra needs no order.
 
-use hankelite_control::good_size;
+use hankelite_control::Convolver;
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::nn::real::{LANES, Real};
@@ -69,7 +69,7 @@ impl<T: Real> Level<T> {
 impl<T: Real> Plan<T> {
     /// A plan for at least `least` points: 4 · 2^a 3^b 5^c.
     pub(super) fn new(least: usize) -> Self {
-        let size = good_size(least, 4);
+        let size = Convolver::fft_size(least, 4);
         let mut levels = Vec::new();
         let mut block = size;
         for radix in radices(size) {

@@ -1,14 +1,9 @@
-//! The two paths of the dense factorisations beside each other; compiled with the feature only.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops where it is wrong"
-)]
-#![cfg(feature = "lapack")]
+//! The two paths of the dense factorisations beside each other.
 
-use hankelite_control::{lapack, pure};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
+
+use crate::linalg::{lapack, pure};
 
 const SIZES: [usize; 6] = [1, 2, 5, 16, 40, 64];
 
