@@ -20,9 +20,11 @@ use hankelite::Model;
 use hankelite::calibrate::{Calibration, Prepared, Settings, Size, WeightChoice};
 use hankelite::model::Sequence;
 use hankelite_data::{Dataset, Source, Split, Targets};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
 use hankelite_train::nn::{
-    Architecture, Network, NetworkOptions, PoolingKind, SequenceModel, random_model,
+    Architecture, PoolingKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
 use hankelite_train::{Composed, Recipe, Stop, Terms, Training, keep_freed_memory, logits};
 
@@ -293,7 +295,7 @@ fn baseline(
         omega1: None,
         omega2: None,
     };
-    let network = Baseline::random(&architecture, seed, DType::F32, &Device::Cpu)?;
+    let network = BaselineNetwork::random(&architecture, seed, DType::F32, &Device::Cpu)?;
     train(&network, arguments, parts, seed)?;
     Ok(Found {
         ratios: vec![ratio(&network, &parts.test)?],
@@ -315,15 +317,15 @@ fn state_space(
         sizes.hidden, sizes.layers
     ))?;
     let model = random_model(&architecture, length, seed)?;
-    let options = NetworkOptions::new(length);
-    let network = Network::from_model(&model, &options, &Device::Cpu)?;
+    let options = TrainableOptions::new(length);
+    let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
     let network = network.measured(Some(measurements(sizes, parts)), seed)?;
     train(&network, arguments, parts, seed)?;
     let full = network.to_model()?;
     let small = reduced(&full, parts)?;
-    let again = Network::from_model(&small, &options, &Device::Cpu)?;
+    let again = TrainableNetwork::from_model(&small, &options, &Device::Cpu)?;
     // The encoder of the written model is the product of the trained one and its measurement.
-    let numbers = |network: &Network| {
+    let numbers = |network: &TrainableNetwork| {
         network
             .parameters()
             .iter()

@@ -15,9 +15,9 @@ use hankelite_train::Place;
 #[cfg(feature = "train")]
 use hankelite_train::nn;
 #[cfg(feature = "train")]
-use hankelite_train::nn::NetworkOptions;
+use hankelite_train::nn::TrainableOptions;
 #[cfg(feature = "train")]
-use hankelite_train::nn::baseline::Baseline;
+use hankelite_train::nn::baseline::BaselineNetwork;
 #[cfg(feature = "train")]
 use hankelite_train::require_suitable;
 use serde::Serialize;
@@ -149,7 +149,7 @@ impl Arguments {
     /// answers that are not one class for each sequence.
     fn is_for_trainer(&self, data: &Dataset) -> anyhow::Result<bool> {
         let compared = self.against.is_some() || self.logits.is_some();
-        if !Baseline::is_file(&self.input.checkpoint) {
+        if !BaselineNetwork::is_file(&self.input.checkpoint) {
             let plain = !compared && !self.stream && !self.check;
             return Ok(plain && scored::are_answers(data));
         }
@@ -442,11 +442,11 @@ fn trainer_logits(
 ) -> anyhow::Result<Vec<Vec<f64>>> {
     let device = place.open()?;
     require_suitable(&checkpoint.model, data)?;
-    let options = NetworkOptions {
+    let options = TrainableOptions {
         parameterisation: parameterisation(checkpoint),
-        ..NetworkOptions::new(data.length())
+        ..TrainableOptions::new(data.length())
     };
-    let network = nn::Network::from_model(&checkpoint.model, &options, &device)?;
+    let network = nn::TrainableNetwork::from_model(&checkpoint.model, &options, &device)?;
     let progress = printer.progress(count, "sequences");
     let mut logits = Vec::with_capacity(count);
     for first in (0..count).step_by(BATCH) {

@@ -7,9 +7,9 @@ use clap::Args;
 use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::{Checkpoint, CheckpointError, write};
 use hankelite::model::Model;
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture};
+use hankelite_train::nn::baseline::{BaselineArchitecture, BaselineNetwork};
 use hankelite_train::nn::{
-    Architecture, LayerKind, Network, NetworkOptions, SequenceModel, random_model,
+    Architecture, LayerKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
 use hankelite_train::{
     Objective, Place, Recipe, Regularise, Start, Task, Terms, Training, require_fitting,
@@ -143,13 +143,14 @@ impl Run<'_> {
         let (start, rescaled) = terms::rescaled(&start, mode, data, self.printer)?;
         // What cannot be written at the end is better known now.
         checkpoint(architecture, &start, length)?;
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             dtype: recipe.precision.dtype(),
             dropout: architecture.dropout,
             parameterisation: Some(architecture.layer.parameterisation()),
-            ..NetworkOptions::new(length)
+            ..TrainableOptions::new(length)
         };
-        let network = Network::from_model(&start, &options, &self.arguments.device.open()?)?;
+        let network =
+            TrainableNetwork::from_model(&start, &options, &self.arguments.device.open()?)?;
         let network = network.measured(architecture.measurements, recipe.seed)?;
         let mut objective = terms::objective(&network, self.beside, None, recipe)?;
         let rows = architecture.measurements;
@@ -170,7 +171,7 @@ impl Run<'_> {
         let recipe = &self.config.train;
         require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;
         let (dtype, device) = (recipe.precision.dtype(), self.arguments.device.open()?);
-        let network = Baseline::random(architecture, recipe.seed, dtype, &device)?;
+        let network = BaselineNetwork::random(architecture, recipe.seed, dtype, &device)?;
         let mut objective = Task {
             label_smoothing: recipe.label_smoothing,
         };

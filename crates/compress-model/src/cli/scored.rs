@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use hankelite_data::{Dataset, Targets};
-use hankelite_train::nn::baseline::Baseline;
-use hankelite_train::nn::{Network, NetworkOptions, SequenceModel};
+use hankelite_train::nn::baseline::BaselineNetwork;
+use hankelite_train::nn::{SequenceModel, TrainableNetwork, TrainableOptions};
 use hankelite_train::{Place, Precision, require_fitting, require_suitable};
 use serde::Serialize;
 
@@ -64,8 +64,8 @@ pub(super) fn run(
             examples_per_second: data.len() as f64 / seconds,
         })
     };
-    if Baseline::is_file(path) {
-        let network = Baseline::read(path, Precision::F32.dtype(), &place.open()?)?;
+    if BaselineNetwork::is_file(path) {
+        let network = BaselineNetwork::read(path, Precision::F32.dtype(), &place.open()?)?;
         let architecture = network.architecture();
         require_fitting(takes(architecture), architecture.outputs, &data)?;
         let layer = Some(architecture.layer.name());
@@ -74,11 +74,11 @@ pub(super) fn run(
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     require_suitable(&checkpoint.model, &data)?;
     require_length(&checkpoint, data.length())?;
-    let options = NetworkOptions {
+    let options = TrainableOptions {
         parameterisation: parameterisation(&checkpoint),
-        ..NetworkOptions::new(data.length())
+        ..TrainableOptions::new(data.length())
     };
-    let network = Network::from_model(&checkpoint.model, &options, &place.open()?)?;
+    let network = TrainableNetwork::from_model(&checkpoint.model, &options, &place.open()?)?;
     show(
         &document(None, checkpoint.parameters()?, &network)?,
         printer,

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, Var};
-use hankelite_control::{DiagonalSystem, SystemError, Time, quotient};
+use hankelite_control::{DiagonalSystem, SystemError, Time, undo_gain};
 use num_complex::Complex64;
 
 use crate::nn::modes::{Formulas, modes};
@@ -262,7 +262,7 @@ impl Numbers {
         let residues = system.residues().map_err(Fault::System)?;
         self.log_step.push(step.ln());
         for (&lambda, residue) in system.exponents().iter().zip(residues) {
-            let weight = quotient(residue, form.gain(lambda, step));
+            let weight = undo_gain(residue, form.gain(lambda, step));
             if form.kind != Parameterisation::DssSoftmax && lambda.re >= 0.0 {
                 let why = "does not decay, which only the parameterisation dss-softmax can hold";
                 return Err(Fault::Pole(lambda, why));

@@ -69,7 +69,7 @@ pub enum NetworkError {
     /// A file that cannot be read or written.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A file that does not hold the network that it says.
+    /// A file that does not hold the network of its metadata.
     #[error("{}: {what}", path.display())]
     File {
         /// The file.

@@ -7,8 +7,8 @@ use crate::nn::dynamics::{TrainableDynamics, modes_for};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Input, Mode, NetworkError, Parameter, Parameterisation, Penalty, SequenceModel, Traced, Wanted,
-    plain,
+    Mode, NetworkError, NetworkInput, Parameter, Parameterisation, Penalty, SequenceModel, Traced,
+    Wanted, plain,
 };
 
 /// A single channel without encoder, activation, feedthrough and head. Its output for a sequence
@@ -66,11 +66,11 @@ impl Filter {
 }
 
 impl SequenceModel for Filter {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> Result<Tensor> {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> Result<Tensor> {
         Ok(self.traced(input, mode, Wanted::default())?.outputs)
     }
 
-    fn traced(&self, input: &Input, _: Mode<'_>, wanted: Wanted) -> Result<Traced> {
+    fn traced(&self, input: &NetworkInput, _: Mode<'_>, wanted: Wanted) -> Result<Traced> {
         let (batch, length, width) = input.steps.dims3()?;
         if width != 1 || wanted.layers {
             bail!("a filter takes one number for each step, and has no layers to show");

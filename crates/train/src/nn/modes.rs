@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
+use hankelite_control::DSS_EPSILON;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
 use crate::nn::Parameterisation;
 use crate::nn::operation::{Argument, Operation, apply3};
-use crate::nn::parameterisation::{EPSILON, ModeForm};
+use crate::nn::parameterisation::ModeForm;
 use crate::nn::real::Real;
 
 /// What the formulas depend on beside the parameters.
@@ -79,7 +80,7 @@ impl Softmax {
             short: growth(z * sign),
             long,
             x,
-            square: x.norm_sqr() + EPSILON,
+            square: x.norm_sqr() + DSS_EPSILON,
             samples,
             shift: (z * samples).exp(),
         }
@@ -114,10 +115,10 @@ impl Formulas {
         };
         match self.form.kind {
             Parameterisation::S4d => quotient(2.0),
-            Parameterisation::DssExp if lambda.norm_sqr() > EPSILON => quotient(1.0),
+            Parameterisation::DssExp if lambda.norm_sqr() > DSS_EPSILON => quotient(1.0),
             Parameterisation::DssExp => {
-                let growth = growth(z) / EPSILON;
-                let of_z = slope * ((growth + 1.0 / EPSILON) * lambda.conj()).conj();
+                let growth = growth(z) / DSS_EPSILON;
+                let of_z = slope * ((growth + 1.0 / DSS_EPSILON) * lambda.conj()).conj();
                 [growth * lambda.conj(), slope.conj() * growth, of_z]
             }
             Parameterisation::DssSoftmax => self.softmax_gain(lambda, z, slope),

@@ -2,10 +2,10 @@
 //! the independent check of that path.
 
 use candle_core::{D, DType, Result, Tensor};
+use hankelite_control::DSS_EPSILON;
 
 use crate::nn::Parameterisation;
 use crate::nn::modes::Formulas;
-use crate::nn::parameterisation::EPSILON;
 
 /// As `modes::modes`, from log Δ, decays, frequencies and weights; `used` as in [`Formulas`].
 pub(super) fn modes(
@@ -45,7 +45,7 @@ fn gains(lambda: &Pair, z: &Pair, formulas: &Formulas) -> Result<Pair> {
         }
         Parameterisation::DssExp => {
             let square = lambda.square()?;
-            let inverse = lambda.conjugate()?.over(&square.maximum(EPSILON)?)?;
+            let inverse = lambda.conjugate()?.over(&square.maximum(DSS_EPSILON)?)?;
             z.expm1()?.times(&inverse)
         }
         Parameterisation::DssSoftmax => {
@@ -53,7 +53,7 @@ fn gains(lambda: &Pair, z: &Pair, formulas: &Formulas) -> Result<Pair> {
             let decaying = z.scaled(&(1.0 - (&growing * 2.0)?)?)?;
             let long = Pair((&decaying.0 * own as f64)?, (&decaying.1 * own as f64)?);
             let x = long.expm1()?.times(lambda)?;
-            let inverse = x.conjugate()?.over(&(x.square()? + EPSILON)?)?;
+            let inverse = x.conjugate()?.over(&(x.square()? + DSS_EPSILON)?)?;
             let gain = decaying.expm1()?.times(&inverse)?;
             if length == own {
                 return Ok(gain);

@@ -16,8 +16,8 @@ use crate::nn::pool::Workspaces;
 use crate::nn::random::{Draw, random_model};
 use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Architecture, Buffer, Input, Mode, NetworkError, Parameter, Parameterisation, SequenceModel,
-    Traced, Wanted, op,
+    Architecture, Buffer, Mode, NetworkError, NetworkInput, Parameter, Parameterisation,
+    SequenceModel, Traced, Wanted, op,
 };
 
 /// The stream of a seed's random numbers for a measurement, apart from those of the model.
@@ -25,7 +25,7 @@ const SENSING: u64 = 1;
 
 /// Settings of a trainable network.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NetworkOptions {
+pub struct TrainableOptions {
     /// Steps of the sequences that will be trained on, at least 1. DSS-softmax depends on it; the
     /// others run at any length.
     pub length: usize,
@@ -39,7 +39,7 @@ pub struct NetworkOptions {
     pub parameterisation: Option<Parameterisation>,
 }
 
-impl NetworkOptions {
+impl TrainableOptions {
     /// The defaults for sequences of `length` steps.
     pub fn new(length: usize) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl NetworkOptions {
 ///
 /// Padding behind a sequence's length does not enter the pooled outputs, but in a bidirectional
 /// layer it does reach the steps before it, as in the public code.
-pub struct Network {
+pub struct TrainableNetwork {
     encoder: Option<TrainableEncoder>,
     blocks: Vec<TrainableBlock>,
     head: Option<TrainableHead>,
@@ -97,7 +97,7 @@ pub struct Network {
     workspaces: Arc<Workspaces>,
 }
 
-impl Network {
+impl TrainableNetwork {
     /// The network of a model.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Network {
     /// together, settings outside their range.
     pub fn from_model(
         model: &Model,
-        options: &NetworkOptions,
+        options: &TrainableOptions,
         device: &Device,
     ) -> Result<Self, NetworkError> {
         options.check()?;
@@ -145,7 +145,7 @@ impl Network {
     /// layers, in f32.
     ///
     /// # Errors
-    /// [`NetworkError::Architecture`], and as [`Network::from_model`].
+    /// [`NetworkError::Architecture`], and as [`TrainableNetwork::from_model`].
     pub fn random(
         architecture: &Architecture,
         length: usize,
@@ -153,17 +153,17 @@ impl Network {
         device: &Device,
     ) -> Result<Self, NetworkError> {
         let model = random_model(architecture, length, seed)?;
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             dropout: architecture.dropout,
             parameterisation: Some(architecture.layer.parameterisation()),
-            ..NetworkOptions::new(length)
+            ..TrainableOptions::new(length)
         };
         let network = Self::from_model(&model, &options, device)?;
         network.measured(architecture.measurements, seed)
     }
 
     /// With a random trainable measurement S of so many rows in front of a random encoder, which
-    /// takes the place of the linear one; the same network for `None`. [`Network::to_model`] gives
+    /// takes the place of the linear one; the same network for `None`. [`TrainableNetwork::to_model`] gives
     /// the product of both as its encoder.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Network {
 
     fn plan(
         &self,
-        input: &Input,
+        input: &NetworkInput,
         wanted: Wanted,
         mut random: Option<&mut ChaCha8Rng>,
     ) -> candle_core::Result<(NetworkPlan, Size)> {
@@ -262,12 +262,17 @@ impl Network {
     }
 }
 
-impl SequenceModel for Network {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+impl SequenceModel for TrainableNetwork {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> candle_core::Result<Tensor> {
         Ok(self.traced(input, mode, Wanted::default())?.outputs)
     }
 
-    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+    fn traced(
+        &self,
+        input: &NetworkInput,
+        mode: Mode<'_>,
+        wanted: Wanted,
+    ) -> candle_core::Result<Traced> {
         let random = match mode {
             Mode::Train(random) => Some(random),
             Mode::Evaluate => None,

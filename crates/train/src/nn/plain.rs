@@ -178,7 +178,7 @@ impl Block<'_> {
     }
 }
 
-/// The mean over the channels of ψ² for kernels, channels × L, and what they hear, batch × L ×
+/// The mean over the channels of ψ² for kernels, channels × L, and their inputs, batch × L ×
 /// channels, whose mean and deviation count as constants; for mean 0 and deviation 1 without it.
 pub(super) fn mean_square(kernels: &Tensor, input: Option<&Tensor>) -> Result<Tensor> {
     let psi = match input {

@@ -22,7 +22,7 @@ const NORM_EPSILON: f64 = 1e-5;
 
 /// A model with random weights; the same for the same seed on every machine.
 ///
-/// Poles as [`Initialisation`] says; log Δ uniform between the logarithms of the smallest and the
+/// Poles by [`Initialisation`]; log Δ uniform between the logarithms of the smallest and the
 /// largest step; C complex normal (S4D: variance ½ of each part, DSS: 1); D normal. Weights and
 /// biases of the linear maps uniform within 1/√inputs and embeddings normal, as torch does.
 /// `length` is the L of DSS-softmax.

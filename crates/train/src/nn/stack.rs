@@ -17,7 +17,9 @@ use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
 use crate::nn::lanes::Lanes;
 use crate::nn::mix::{Mix, MixGradient, MixScratch};
-use crate::nn::norm::{Affine, AffineGradient, ChannelStatistics, layer_norm, layer_norm_backward};
+use crate::nn::norm::{
+    Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward,
+};
 use crate::nn::operator::Operator;
 use crate::nn::penalty::{BlockPenalty, InputMoments};
 use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
@@ -591,9 +593,13 @@ fn batch_norm_backward<T: Real>(
     let share = T::of(channels as f64 / x.len() as f64);
     let mean = |sums: &[T]| -> Vec<T> { sums.iter().map(|sum| *sum * share).collect() };
     let (tilted, plain) = (mean(&weight), mean(&bias));
+    let means = Means {
+        tilted: &tilted,
+        plain: &plain,
+    };
     x.par_chunks(slab)
         .zip(g.par_chunks_mut(slab))
-        .for_each(|(x, g)| statistics.backward(x, g, of_weight, (&tilted, &plain)));
+        .for_each(|(x, g)| statistics.backward(x, g, of_weight, means));
     add(&mut of_parameters[places.norm_weight], &weight);
     add(&mut of_parameters[places.norm_bias], &bias);
 }

@@ -19,7 +19,7 @@ pub enum RecipeError {
         /// What may stand there.
         allowed: String,
     },
-    /// Two keys that say the same thing.
+    /// Two keys for one setting.
     #[error("`epochs` and `steps` are both given, expected one of them")]
     EpochsAndSteps,
     /// A warm-up longer than the training.
@@ -37,7 +37,7 @@ pub enum RecipeError {
         key: &'static str,
     },
     /// A distillation without a teacher.
-    #[error("the table `[distil]` needs a teacher, and there is none: say `teacher`")]
+    #[error("the table `[distil]` needs a teacher, and there is none, expected the key `teacher`")]
     NoTeacher,
     /// A choice by accuracy where the targets are numbers.
     #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
@@ -57,7 +57,7 @@ pub enum TrainError {
     /// A snapshot that cannot be read or written.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// candle's words about shapes, memory or the device.
+    /// candle's message about shapes, memory or the device.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),
     /// A parameter that the loss does not depend on.
@@ -154,7 +154,7 @@ pub enum TrainError {
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A folder with files in it, for a new run.

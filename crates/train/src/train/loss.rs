@@ -343,7 +343,7 @@ mod tests {
     const SMOOTHED: f64 = 3.245004578286124;
 
     #[test]
-    fn outputs_that_do_not_suit_are_told() {
+    fn outputs_that_do_not_suit_are_reported() {
         let at = logits(&[0.0; 4], 2);
         let error = task_loss(at.as_tensor(), &classes(&[0, 1]), 0.0).unwrap_err();
         assert!(matches!(error, TrainError::Outputs { .. }), "{error}");

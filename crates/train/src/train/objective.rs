@@ -2,15 +2,15 @@
 
 use hankelite_data::Targets;
 
-use crate::nn::{Input, Mode, Parameter, SequenceModel};
+use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
 use crate::train::loss::{Loss, Term, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
 pub struct Examples {
-    /// What the network hears.
-    pub input: Input,
+    /// The input of the network.
+    pub input: NetworkInput,
     /// What it is to answer.
     pub targets: Targets,
     /// The number of sequences.

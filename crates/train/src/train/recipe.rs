@@ -8,14 +8,14 @@ use crate::train::RecipeError;
 use crate::train::optimiser::AdamWSettings;
 use crate::train::schedule::{Course, Schedule};
 
-/// Epochs when neither `epochs` nor `steps` is said.
+/// Epochs when neither `epochs` nor `steps` is given.
 const EPOCHS: u64 = 10;
 
 /// How a network is trained. Every field is a key of the table `[train]` of a configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Recipe {
-    /// Passes over the training data, 1 to 1,000,000. Default 10, where `steps` is not said.
+    /// Passes over the training data, 1 to 1,000,000. Default 10, where `steps` is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
     /// Steps of the optimiser, 1 to 10⁹, in place of `epochs`.
@@ -68,6 +68,7 @@ pub struct Recipe {
 /// What `best` is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Monitor {
     /// The smaller the better.
     Loss,
@@ -78,6 +79,7 @@ pub enum Monitor {
 /// The number format that a network is trained in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Precision {
     /// Single.
     F32,
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_come_from_epochs_or_are_said() {
+    fn steps_come_from_epochs_or_are_given() {
         assert_eq!(Recipe::default().total(7), 70);
         assert_eq!(read("epochs = 2").total(7), 14);
         assert_eq!(read("steps = 5").total(7), 5);

@@ -29,6 +29,7 @@ fn measure() -> FilterPenalty {
 /// Which number of a layer's filters is kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum FilterPenalty {
     /// The generalisation measure τ for the batch at hand; its mean and deviation are constants.
     Measure,
@@ -179,12 +180,12 @@ impl Objective for Composed<'_> {
         };
         let taught = teacher.traced(&examples.input, Mode::Evaluate, requested)?;
         if distil.logits > 0.0 {
-            let outputs = (&traced.outputs, &taught.outputs.detach());
+            let (own, target) = (&traced.outputs, &taught.outputs.detach());
             let distance = match examples.targets {
                 Targets::Classes { .. } | Targets::StepClasses { .. } => {
-                    divergence(outputs, distil.temperature)?
+                    divergence(own, target, distil.temperature)?
                 }
-                _ => (outputs.0 - outputs.1)?.sqr()?.mean_all()?,
+                _ => (own - target)?.sqr()?.mean_all()?,
             };
             add("logits", distance, distil.logits)?;
         }
@@ -192,7 +193,7 @@ impl Objective for Composed<'_> {
             let taught = taught.detach();
             let size = taught.sqr()?.mean_all()?;
             let apart = (own - taught)?.sqr()?.mean_all()?;
-            // A layer that is silent has nothing to be measured by.
+            // A layer whose outputs are all 0 has no size to measure the distance by.
             let size = size.maximum(f64::MIN_POSITIVE.max(1e-30))?;
             add("layers", (apart / size)?, distil.layers)?;
         }
@@ -208,10 +209,7 @@ impl Objective for Composed<'_> {
 }
 
 /// T² mean over the rows of KL(softmax(teacher/T) ‖ softmax(student/T)).
-fn divergence(
-    (student, teacher): (&Tensor, &Tensor),
-    temperature: f64,
-) -> candle_core::Result<Tensor> {
+fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> candle_core::Result<Tensor> {
     let of = |logits: &Tensor| log_softmax(&(logits / temperature)?);
     let (student, teacher) = (of(student)?, of(teacher)?);
     let each = (teacher.exp()? * (&teacher - student)?)?;

@@ -5,6 +5,7 @@ use crate::nn::{ArchitectureError, PoolingKind};
 /// The layers of a baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum BaselineKind {
     /// h = tanh(W x + b + W' h⁻ + b').
     Rnn,
@@ -74,6 +75,7 @@ impl BaselineKind {
 /// The map from codes to outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum BaselineOutput {
     /// A matrix and a bias.
     #[default]

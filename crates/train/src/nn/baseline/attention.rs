@@ -14,8 +14,8 @@ const MOST: u128 = 1 << 30;
 
 /// h_i(t) = m^(−1/2) tanh(U_iᵀ a_i(t)),  a_i(t) = Σ_{s ≤ t} softmax_s(x_sᵀ W_i x_t) x_s.
 ///
-/// Each step asks about itself and what came before, so the last code is the feature of the
-/// [`Transformer`](hankelite_research::shallow::Transformer) with the last token as its query.
+/// Each step attends to itself and what came before, so the last code is the feature of the
+/// shallow transformer with the last token as its query.
 ///
 /// # References
 /// Arda, Cayci and Eryilmaz, (2) to (4).

@@ -8,6 +8,7 @@ use crate::nn::{Mode, Parameter, host};
 /// The matrices of a body of one recurrent layer, h = φ(W h⁻ + U x + b) or, with α and β,
 /// h = α φ(W h⁻ + U x) + β h⁻.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct SingleLayer {
     /// W, hidden × hidden; diagonal for an IndRNN.
     pub recurrent: DMatrix<f64>,
@@ -22,6 +23,7 @@ pub struct SingleLayer {
 /// The matrices of one layer: u = W h + U x, where h is the code of the layer before, and for the
 /// first layer that of the step before.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FormedLayer {
     /// W_l, codes × codes.
     pub recurrent: DMatrix<f64>,
@@ -31,6 +33,7 @@ pub struct FormedLayer {
 
 /// The matrices that an unfolded network never forms, for what looks at a trained one.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Formed {
     /// One for each layer.
     pub layers: Vec<FormedLayer>,

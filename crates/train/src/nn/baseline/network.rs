@@ -18,7 +18,7 @@ use crate::nn::block::TrainableLinear;
 use crate::nn::ends::{affine, pooling_weights};
 use crate::nn::random::Draw;
 use crate::nn::tensors::{TensorType, parameter, var};
-use crate::nn::{Group, Input, Mode, NetworkError, Parameter, PoolingKind, SequenceModel};
+use crate::nn::{Group, Mode, NetworkError, NetworkInput, Parameter, PoolingKind, SequenceModel};
 
 /// Where ω1 and ω2 start.
 const OMEGA: f64 = 0.1;
@@ -32,7 +32,7 @@ const OMEGA: f64 = 0.1;
 /// On the processor a recurrent cell is one operation over all steps with its own gradient, the same
 /// bits for any number of threads; on other devices it is put together from candle's. Padding behind
 /// a sequence's length does not enter the pooled outputs.
-pub struct Baseline {
+pub struct BaselineNetwork {
     pub(super) architecture: BaselineArchitecture,
     sensing: Option<Var>,
     body: Box<dyn Body>,
@@ -43,11 +43,11 @@ pub struct Baseline {
     device: Device,
 }
 
-impl Baseline {
+impl BaselineNetwork {
     /// A baseline with random weights in f32 or f64, the same for the same seed on every machine.
     ///
-    /// S is normal with variance 1/measurements; cells and attention as their papers say (docs/training.md); the
-    /// dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
+    /// S is normal with variance 1/measurements; cells and attention as in their papers
+    /// (docs/training.md); the dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
     /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I, h_0 = 0 and
     /// c_s = ‖S Q_D‖₂²; Sista with F = I/‖Q_D‖₂² and c_s = ‖S Q_D‖₂² + ω2 ‖Q_D‖₂².
     ///
@@ -202,8 +202,8 @@ impl Baseline {
     }
 }
 
-impl SequenceModel for Baseline {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+impl SequenceModel for BaselineNetwork {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> candle_core::Result<Tensor> {
         let mut x = self.signal(&input.steps)?;
         if let Some(sensing) = &self.sensing {
             x = rows_times(&x, sensing.as_tensor())?;

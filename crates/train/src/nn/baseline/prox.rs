@@ -168,7 +168,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
     }
 }
 
-/// What a layer knows of its prox2, rows × batch, and its thresholds by row.
+/// The arguments of a layer's prox2, rows × batch, and its thresholds by row.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a, T> {
     pub(super) u: &'a [T],

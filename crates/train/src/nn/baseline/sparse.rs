@@ -91,6 +91,7 @@ pub struct SparseProblem {
 /// What was found for a sequence.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
+#[non_exhaustive]
 pub struct SparseSequence {
     /// h_t in column t, codes × L.
     pub codes: DMatrix<f64>,
