@@ -8,7 +8,7 @@ use candle_nn::Optimizer;
 use hankelite::model::{Block, Norm, Placement, Sequence};
 use hankelite::{Declared, Model, infer};
 use hankelite_research::shallow::{
-    Activation, IndRnn, Parameters, Query, Samples, Size, Transformer, Units,
+    Activation, IndRnn, Parameters, Query, Samples, Transformer, TransformerSize, Units,
 };
 use hankelite_train::nn::{
     Architecture, Initialisation, LayerKind, Mode, NetworkError, NetworkInput, Normalisation,
@@ -837,7 +837,7 @@ fn unsettle<M: Units>(model: &mut M) {
 
 #[test]
 fn closed_forms_of_the_shallow_models_are_those_of_autograd() -> Outcome {
-    let size = Size { units: 6, width: 3 };
+    let size = TransformerSize { units: 6, width: 3 };
     let samples = Samples::gaussian(4, 5, 3, 1)?;
     let mut transformer = Transformer::symmetric(size, Query::Last, Activation::Tanh, 2)?;
     let mut indrnn = IndRnn::symmetric(size, 0.9, Activation::Tanh, 2)?;

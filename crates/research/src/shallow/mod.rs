@@ -45,8 +45,6 @@ pub use teacher::{Transport, TransportTeacher};
 pub use transformer::{Query, Transformer, TransformerSize};
 pub use units::{Features, Units};
 
-pub use crate::bounds::Radii;
-
 /// Why a model, its samples or a descent cannot be formed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -7,7 +7,6 @@ use crate::nn::Parameterisation;
 /// The state space layers of a network from scratch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum LayerKind {
     /// S4D: one of each conjugate pair of modes is stored.
     S4d,

@@ -46,7 +46,7 @@ pub(super) struct TrainableDynamics {
 }
 
 /// The parameters on the host.
-#[derive(PartialEq, Clone)]
+#[derive(Default, PartialEq, Clone)]
 struct Numbers {
     log_step: Vec<f64>,
     decay: Vec<f64>,
@@ -67,7 +67,7 @@ impl TrainableDynamics {
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         let channels = systems.len();
-        let mut numbers = Numbers::empty();
+        let mut numbers = Numbers::default();
         for (channel, system) in systems.iter().enumerate() {
             let fault = |why: Fault| why.at(layer, channel);
             numbers.push(system, form, modes).map_err(fault)?;
@@ -237,15 +237,6 @@ impl Fault {
 }
 
 impl Numbers {
-    fn empty() -> Self {
-        Self {
-            log_step: Vec::new(),
-            decay: Vec::new(),
-            frequency: Vec::new(),
-            weights: Vec::new(),
-        }
-    }
-
     /// Appends one channel, filled up to `modes`.
     fn push(
         &mut self,

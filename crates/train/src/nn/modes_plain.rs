@@ -121,22 +121,11 @@ mod tests {
     use super::*;
     use crate::nn::modes as operation;
     use crate::nn::parameterisation::ModeForm;
+    use crate::nn::tensors::waves::{wave, worst};
 
     const LAYERS: usize = 2;
     const CHANNELS: usize = 3;
     const MODES: usize = 5;
-
-    fn wave(shape: &[usize], [middle, size, seed]: [f64; 3]) -> Var {
-        let count: usize = shape.iter().product();
-        let numbers = (0..count).map(|i| middle + size * ((i * i) as f64 * 0.37 + seed).sin());
-        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
-        Var::from_tensor(&tensor.unwrap()).unwrap()
-    }
-
-    fn worst(a: &Tensor, b: &Tensor) -> f64 {
-        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
-        apart.max(0).unwrap().to_scalar().unwrap()
-    }
 
     /// Steps, decays, frequencies and weights; the softmax has growing modes, and one mode is at
     /// zero but for a little, where squared moduli are clamped.

@@ -6,7 +6,6 @@ use num_complex::Complex64;
 /// How poles and weights are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Parameterisation {
     /// Decaying poles; C.
     S4d,

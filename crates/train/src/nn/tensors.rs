@@ -37,3 +37,22 @@ pub(super) fn parameter(prefix: &str, name: &str, var: &Var, group: Group) -> Pa
         group,
     }
 }
+
+#[cfg(test)]
+pub(super) mod waves {
+    use super::*;
+
+    /// A variable of numbers middle + size · sin(0.37 i² + seed).
+    pub(in crate::nn) fn wave(shape: &[usize], [middle, size, seed]: [f64; 3]) -> Var {
+        let count: usize = shape.iter().product();
+        let numbers = (0..count).map(|i| middle + size * ((i * i) as f64 * 0.37 + seed).sin());
+        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
+        Var::from_tensor(&tensor.unwrap()).unwrap()
+    }
+
+    /// The largest difference.
+    pub(in crate::nn) fn worst(a: &Tensor, b: &Tensor) -> f64 {
+        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
+        apart.max(0).unwrap().to_scalar().unwrap()
+    }
+}

@@ -1,7 +1,9 @@
 //! The shallow transformer as a trainable network, beside its theory's own code.
 
 use candle_core::{IndexOp, Tensor};
-use hankelite_research::shallow::{Activation, Parameters, Query, Size, Transformer, Units};
+use hankelite_research::shallow::{
+    Activation, Parameters, Query, Transformer, TransformerSize, Units,
+};
 use hankelite_train::nn::baseline::{
     BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
 };
@@ -49,7 +51,7 @@ fn place(name: &str, at: usize) -> usize {
 
 /// The same heads in the code of the theory: each number of all heads after the other.
 fn theory(network: &BaselineNetwork) -> Transformer {
-    let size = Size {
+    let size = TransformerSize {
         units: HEADS,
         width: WIDTH,
     };

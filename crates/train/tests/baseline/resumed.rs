@@ -58,7 +58,7 @@ fn trained(layer: BaselineKind, data: &Dataset, stop: Option<u64>) -> Vec<u32> {
         training.run(&mut task, folder, &mut until, &flag).unwrap();
         network
     };
-    let folder = Folder::create(&folder.path().join("run"), "").unwrap();
+    let folder = Folder::create(folder.path().join("run"), "").unwrap();
     if stop.is_some() {
         run(stop, &folder);
     }

@@ -289,7 +289,7 @@ fn equal_seeds_give_equal_weights_and_a_file_gives_them_back() {
         assert_eq!(back.architecture(), &architecture);
         assert_eq!(apart(&out(&one), &out(&back)), 0.0, "{kind:?}");
     }
-    assert!(!BaselineNetwork::is_file(&here(
+    assert!(!BaselineNetwork::is_file(here(
         "data/s4d_classifier.safetensors"
     )));
     std::fs::remove_dir_all(folder).unwrap();

@@ -337,7 +337,7 @@ fn folders_that_do_not_suit_are_refused() {
         if found == "b = 3" && expected == "b = 2");
     assert!(named, "{error}");
     std::fs::write(place.path().join("file"), "").unwrap();
-    let error = Folder::create(&place.path().join("file/run"), "").unwrap_err();
+    let error = Folder::create(place.path().join("file/run"), "").unwrap_err();
     assert!(matches!(error, TrainError::Io { .. }), "{error}");
 }
 
@@ -345,7 +345,7 @@ fn folders_that_do_not_suit_are_refused() {
 fn a_snapshot_of_another_network_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let data = points(place.path(), 20);
-    let folder = Folder::create(&place.path().join("run"), "").unwrap();
+    let folder = Folder::create(place.path().join("run"), "").unwrap();
     let recipe = Recipe {
         epochs: Some(1),
         warmup: 0,

@@ -115,32 +115,21 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-
-    fn wave(shape: &[usize], seed: f64) -> Var {
-        let count: usize = shape.iter().product();
-        let numbers = (0..count).map(|i| 2.0 * ((i * i) as f64 * 0.37 + seed).sin());
-        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
-        Var::from_tensor(&tensor.unwrap()).unwrap()
-    }
-
-    fn worst(a: &Tensor, b: &Tensor) -> f64 {
-        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
-        apart.max(0).unwrap().to_scalar().unwrap()
-    }
+    use crate::nn::tensors::waves::{wave, worst};
 
     #[test]
     fn the_operation_is_that_of_single_steps() {
         for heads in [1, 7, 40] {
             let vars = [
-                wave(&[3, 5, 4], 0.1),
-                wave(&[3, 5, 4 * heads], 1.0),
-                wave(&[3, 5, heads], 2.0),
+                wave(&[3, 5, 4], [0.0, 2.0, 0.1]),
+                wave(&[3, 5, 4 * heads], [0.0, 2.0, 1.0]),
+                wave(&[3, 5, heads], [0.0, 2.0, 2.0]),
             ];
             let [x, keys, values] = [0, 1, 2].map(|index| vars[index].as_tensor());
             let fast = attend(x, keys, values).unwrap();
             let slow = step_by_step(x, keys, values).unwrap();
             assert!(worst(&fast, &slow) < 1e-14);
-            let weights = wave(&[3, 5, heads], 3.0);
+            let weights = wave(&[3, 5, heads], [0.0, 2.0, 3.0]);
             let gradients = |out: &Tensor| {
                 let sum = (out * weights.as_tensor()).unwrap().sum_all().unwrap();
                 sum.backward().unwrap()

@@ -113,11 +113,7 @@ impl BaselineNetwork {
     /// # Errors
     /// [`NetworkError::Candle`].
     pub fn formed(&self) -> Result<Option<Formed>, NetworkError> {
-        let frame = Frame {
-            sensing: self.sensing.as_deref(),
-            dictionary: self.dictionary.as_deref(),
-        };
-        Ok(self.body.formed(&frame)?)
+        Ok(self.body.formed(&self.frame())?)
     }
 
     /// The matrices of a network of one recurrent layer without gates (RNN, IndRNN, FastRNN,
@@ -146,6 +142,13 @@ impl BaselineNetwork {
     pub fn sensing(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
         let sensing = self.sensing.as_ref();
         Ok(sensing.map(|map| matrix(map.as_tensor())).transpose()?)
+    }
+
+    fn frame(&self) -> Frame<'_> {
+        Frame {
+            sensing: self.sensing.as_deref(),
+            dictionary: self.dictionary.as_deref(),
+        }
     }
 
     /// Trainable numbers.
@@ -208,11 +211,7 @@ impl SequenceModel for BaselineNetwork {
         if let Some(sensing) = &self.sensing {
             x = rows_times(&x, sensing.as_tensor())?;
         }
-        let frame = Frame {
-            sensing: self.sensing.as_deref(),
-            dictionary: self.dictionary.as_deref(),
-        };
-        let codes = self.body.codes(&x, &frame, mode)?;
+        let codes = self.body.codes(&x, &self.frame(), mode)?;
         match (&self.head, &self.dictionary) {
             (Some(head), _) => {
                 let pooled = self.pooled(codes, input.lengths.as_deref())?;

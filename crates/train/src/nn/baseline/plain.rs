@@ -73,11 +73,12 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Var;
 
     use super::*;
     use crate::nn::baseline::recurrence;
     use crate::nn::pool::Workspaces;
+    use crate::nn::tensors::waves::{wave, worst};
 
     const CELLS: [Cell; 5] = [
         Cell::Tanh,
@@ -87,13 +88,6 @@ mod tests {
         Cell::Independent,
     ];
 
-    fn wave(shape: &[usize], seed: f64) -> Var {
-        let count: usize = shape.iter().product();
-        let numbers = (0..count).map(|i| 0.3 * ((i * i) as f64 * 0.37 + seed).sin());
-        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
-        Var::from_tensor(&tensor.unwrap()).unwrap()
-    }
-
     fn operands(cell: Cell, batch: usize, units: usize) -> [Var; 3] {
         let gates = cell.gates() * units;
         let (weights, vector) = match cell {
@@ -102,15 +96,10 @@ mod tests {
             _ => (vec![gates, units], 2 * gates),
         };
         [
-            wave(&[batch, 4, gates], 0.1),
-            wave(&weights, 1.0),
-            wave(&[vector], 2.0),
+            wave(&[batch, 4, gates], [0.0, 0.3, 0.1]),
+            wave(&weights, [0.0, 0.3, 1.0]),
+            wave(&[vector], [0.0, 0.3, 2.0]),
         ]
-    }
-
-    fn worst(a: &Tensor, b: &Tensor) -> f64 {
-        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
-        apart.max(0).unwrap().to_scalar().unwrap()
     }
 
     /// Values and gradients, with one slice of units and with several.
@@ -127,7 +116,7 @@ mod tests {
                 let fast = recurrence::recurrence(cell, parts, &Workspaces::new(), true).unwrap();
                 let slow = recurrence(cell, parts).unwrap();
                 assert!(worst(&fast, &slow) < 1e-13, "{cell:?} {units}");
-                let weights = wave(&[2, 4, units], 3.0);
+                let weights = wave(&[2, 4, units], [0.0, 0.3, 3.0]);
                 let gradients = |out: &Tensor| {
                     let sum = (out * weights.as_tensor()).unwrap().sum_all().unwrap();
                     sum.backward().unwrap()

@@ -52,52 +52,37 @@ impl Sizes {
 }
 
 fn forward<T: Real>(x: &[T], weight: &[T], sizes: Sizes) -> Vec<T> {
-    let Sizes {
-        rows,
-        inputs,
-        outputs,
-    } = sizes;
-    let mut out = vec![T::zero(); rows * outputs];
-    let weight = RowMajor::new(weight, outputs, inputs).transpose();
-    let pieces = out.par_chunks_mut(piece(rows) * outputs);
-    let pieces = pieces.zip(x.par_chunks(piece(rows) * inputs));
+    let mut out = vec![T::zero(); sizes.rows * sizes.outputs];
+    let weight = RowMajor::new(weight, sizes.outputs, sizes.inputs).transpose();
+    let pieces = out.par_chunks_mut(piece(sizes.rows) * sizes.outputs);
+    let pieces = pieces.zip(x.par_chunks(piece(sizes.rows) * sizes.inputs));
     pieces.for_each(|(out, x)| {
-        let x = RowMajor::new(x, x.len() / inputs, inputs);
+        let x = RowMajor::new(x, x.len() / sizes.inputs, sizes.inputs);
         multiply_rows(out, x, weight, false);
     });
     out
 }
 
 fn gradient_of_rows<T: Real>(weight: &[T], slopes: &[T], sizes: Sizes) -> Vec<T> {
-    let Sizes {
-        rows,
-        inputs,
-        outputs,
-    } = sizes;
-    let mut of_x = vec![T::zero(); rows * inputs];
-    let weight = RowMajor::new(weight, outputs, inputs);
-    let pieces = of_x.par_chunks_mut(piece(rows) * inputs);
-    let pieces = pieces.zip(slopes.par_chunks(piece(rows) * outputs));
+    let mut of_x = vec![T::zero(); sizes.rows * sizes.inputs];
+    let weight = RowMajor::new(weight, sizes.outputs, sizes.inputs);
+    let pieces = of_x.par_chunks_mut(piece(sizes.rows) * sizes.inputs);
+    let pieces = pieces.zip(slopes.par_chunks(piece(sizes.rows) * sizes.outputs));
     pieces.for_each(|(out, slopes)| {
-        let slopes = RowMajor::new(slopes, slopes.len() / outputs, outputs);
+        let slopes = RowMajor::new(slopes, slopes.len() / sizes.outputs, sizes.outputs);
         multiply_rows(out, slopes, weight, false);
     });
     of_x
 }
 
 fn gradient_of_weight<T: Real>(x: &[T], slopes: &[T], sizes: Sizes) -> Vec<T> {
-    let Sizes {
-        rows,
-        inputs,
-        outputs,
-    } = sizes;
-    let mut of_weight = vec![T::zero(); outputs * inputs];
-    let x = RowMajor::new(x, rows, inputs);
-    let slopes = RowMajor::new(slopes, rows, outputs);
-    let pieces = of_weight.par_chunks_mut(piece(outputs) * inputs);
+    let mut of_weight = vec![T::zero(); sizes.outputs * sizes.inputs];
+    let x = RowMajor::new(x, sizes.rows, sizes.inputs);
+    let slopes = RowMajor::new(slopes, sizes.rows, sizes.outputs);
+    let pieces = of_weight.par_chunks_mut(piece(sizes.outputs) * sizes.inputs);
     pieces.enumerate().for_each(|(index, out)| {
-        let first = index * piece(outputs);
-        let own = slopes.columns(first..first + out.len() / inputs);
+        let first = index * piece(sizes.outputs);
+        let own = slopes.columns(first..first + out.len() / sizes.inputs);
         multiply_rows(out, own.transpose(), x, false);
     });
     of_weight
