@@ -12,12 +12,12 @@ use hankelite::model::{Placement, Sequence};
 use hankelite::{Model, Reducer};
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_research::shallow::{
-    Activation, Descent, IndRnn, Query, Samples, Size, Transformer, Units, descend, loss,
-    mean_gradient,
+    Activation, Descent, IndRnn, Query, Samples, Transformer, TransformerSize, Units, descend,
+    loss, mean_gradient,
 };
 use hankelite_train::nn::{
-    Architecture, Group, Initialisation, LayerKind, Mode, Network, NetworkOptions, Normalisation,
-    OutputKind, PoolingKind, SequenceModel,
+    Architecture, Group, Initialisation, LayerKind, Mode, Normalisation, OutputKind, PoolingKind,
+    SequenceModel, TrainableNetwork, TrainableOptions,
 };
 use hankelite_train::{
     Examples, Loss, Objective, Recipe, Stop, Task, TrainError, Training, evaluate,
@@ -107,7 +107,7 @@ fn run(scale: f64, lag: usize, seed: u64) -> Result<Figures, Failure> {
     let train = Dataset::read(&source, Some(Split::Train))?;
     let held_out = Dataset::read(&source, Some(Split::Test))?;
     let (samples, validation) = (Samples::of(&train)?, Samples::of(&held_out)?);
-    let size = Size {
+    let size = TransformerSize {
         units: UNITS,
         width: WIDTH,
     };
@@ -188,10 +188,11 @@ impl Objective for Watched {
 /// after a quarter of the steps more.
 fn state_space(data: (&Dataset, &Dataset), seed: u64) -> Result<[(f64, f64); 3], Failure> {
     let length = data.0.length();
-    let network = Network::random(&architecture(), length, seed, &Device::Cpu)?;
+    let network = TrainableNetwork::random(&architecture(), length, seed, &Device::Cpu)?;
     let full = train(&network, data, (STEPS, 0.01), seed)?;
     let reduced = reduced(&network.to_model()?, data.0)?;
-    let network = Network::from_model(&reduced, &NetworkOptions::new(length), &Device::Cpu)?;
+    let network =
+        TrainableNetwork::from_model(&reduced, &TrainableOptions::new(length), &Device::Cpu)?;
     let before = evaluate(&network, data.1, WINDOWS)?.loss();
     let after = train(&network, data, (STEPS / 4, 0.003), seed)?;
     Ok([full, (before, 0.0), after])
@@ -206,7 +207,7 @@ fn reduced(full: &Model, data: &Dataset) -> Result<Model, Failure> {
 
 /// Trains by AdamW with all windows in each step; the network ends at its least validation loss.
 fn train(
-    network: &Network,
+    network: &TrainableNetwork,
     (data, held_out): (&Dataset, &Dataset),
     (steps, lr): (usize, f64),
     seed: u64,

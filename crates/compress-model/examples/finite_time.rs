@@ -15,8 +15,9 @@ use std::time::Instant;
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
 use hankelite_research::bounds::{FiniteTime, Radii};
 use hankelite_research::shallow::{
-    Activation, Boundary, Descent, Kernel, Linearised, Query, Samples, Size, Teacher, Transformer,
-    Transport, boundary_point, descend, kernel_blocks, largest_difference, loss_gradient, outputs,
+    Activation, Boundary, Descent, Kernel, Linearised, Query, Samples, Transformer,
+    TransformerSize, Transport, TransportTeacher, boundary_point, descend, kernel_blocks,
+    largest_difference, loss_gradient, outputs,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -113,7 +114,7 @@ fn row(
 }
 
 fn start(units: usize, seed: u64) -> Result<Transformer, Failure> {
-    let size = Size {
+    let size = TransformerSize {
         units,
         width: WIDTH,
     };
@@ -128,7 +129,7 @@ fn start(units: usize, seed: u64) -> Result<Transformer, Failure> {
 }
 
 fn sequences(count: usize, seed: u64) -> Result<Samples, Failure> {
-    Ok(Samples::gaussian(count, (LENGTH, WIDTH), 7_000_000 + seed)?)
+    Ok(Samples::gaussian(count, LENGTH, WIDTH, 7_000_000 + seed)?)
 }
 
 /// sup |f − f_lin| over 300 sequences at a point on the boundary of the trust region.
@@ -140,7 +141,7 @@ fn linearisation(name: &str, boundary: Boundary, seeds: u64) -> Result<Row, Fail
         |units, seed| {
             let (samples, model) = (sequences(300, seed)?, start(units, seed)?);
             let direction = 10_000 * seed + units as u64;
-            let point = boundary_point(&model, RADII, boundary, (&samples, direction));
+            let point = boundary_point(&model, RADII, boundary, &samples, direction);
             let linear = Linearised::at(&model).outputs(&point, &samples);
             let full = outputs(&model.with_parameters(point), &samples);
             Ok(largest_difference(&full, &linear))
@@ -149,13 +150,13 @@ fn linearisation(name: &str, boundary: Boundary, seeds: u64) -> Result<Row, Fail
 }
 
 fn transport(anchors: usize, seed: u64) -> Result<Transport, Failure> {
-    let anchors = Samples::gaussian(anchors, (LENGTH, WIDTH), 8_000_000 + seed)?;
+    let anchors = Samples::gaussian(anchors, LENGTH, WIDTH, 8_000_000 + seed)?;
     Ok(Transport::new(anchors, RADII))
 }
 
-fn teacher(transport: &Transport, seed: u64) -> Result<Teacher, Failure> {
+fn teacher(transport: &Transport, seed: u64) -> Result<TransportTeacher, Failure> {
     let (seed, activation) = (9_000_000 + seed, Activation::Tanh);
-    Ok(Teacher::new(
+    Ok(TransportTeacher::new(
         transport,
         TEACHER_HEADS,
         &Query::Last,

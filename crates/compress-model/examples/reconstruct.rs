@@ -19,9 +19,11 @@ use compress_model::report::{Captions, Curve, curves_with_errors_svg};
 use hankelite::model::Sequence;
 use hankelite::{Model, Reducer};
 use hankelite_data::{Dataset, Source, Split, Targets};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
 use hankelite_train::nn::{
-    Architecture, Network, NetworkOptions, PoolingKind, SequenceModel, random_model,
+    Architecture, PoolingKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
 use hankelite_train::{Composed, Recipe, Stop, Terms, Training, keep_freed_memory, logits};
 
@@ -89,7 +91,7 @@ struct Sizes {
 /// What is trained.
 #[derive(Clone, Copy)]
 enum Arm {
-    Baseline(BaselineKind),
+    BaselineNetwork(BaselineKind),
     /// S4D layers, trained and then reduced.
     StateSpace,
 }
@@ -222,7 +224,7 @@ fn arm(name: &str) -> Result<Arm, Failure> {
         .into_iter()
         .find(|kind| kind.name() == name);
     match kind {
-        Some(kind) => Ok(Arm::Baseline(kind)),
+        Some(kind) => Ok(Arm::BaselineNetwork(kind)),
         None if name == STATE_SPACE => Ok(Arm::StateSpace),
         None => Err(format!("unknown network {name}").into()),
     }
@@ -241,7 +243,7 @@ impl Sizes {
 impl Arm {
     fn names(self) -> Vec<String> {
         match self {
-            Arm::Baseline(kind) => vec![kind.name().to_string()],
+            Arm::BaselineNetwork(kind) => vec![kind.name().to_string()],
             Arm::StateSpace => vec![
                 format!("S4D, {STATES} states"),
                 format!("S4D, {STATES} → {REDUCED} states"),
@@ -257,7 +259,7 @@ impl Arm {
         seed: u64,
     ) -> Result<Found, Failure> {
         match self {
-            Arm::Baseline(kind) => baseline(arguments, kind, sizes, parts, seed),
+            Arm::BaselineNetwork(kind) => baseline(arguments, kind, sizes, parts, seed),
             Arm::StateSpace => state_space(arguments, sizes, parts, seed),
         }
     }
@@ -293,7 +295,7 @@ fn baseline(
         omega1: None,
         omega2: None,
     };
-    let network = Baseline::random(&architecture, seed, (DType::F32, &Device::Cpu))?;
+    let network = BaselineNetwork::random(&architecture, seed, DType::F32, &Device::Cpu)?;
     train(&network, arguments, parts, seed)?;
     Ok(Found {
         ratios: vec![ratio(&network, &parts.test)?],
@@ -315,15 +317,15 @@ fn state_space(
         sizes.hidden, sizes.layers
     ))?;
     let model = random_model(&architecture, length, seed)?;
-    let options = NetworkOptions::new(length);
-    let network = Network::from_model(&model, &options, &Device::Cpu)?;
+    let options = TrainableOptions::new(length);
+    let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
     let network = network.measured(Some(measurements(sizes, parts)), seed)?;
     train(&network, arguments, parts, seed)?;
     let full = network.to_model()?;
     let small = reduced(&full, parts)?;
-    let again = Network::from_model(&small, &options, &Device::Cpu)?;
+    let again = TrainableNetwork::from_model(&small, &options, &Device::Cpu)?;
     // The encoder of the written model is the product of the trained one and its measurement.
-    let numbers = |network: &Network| {
+    let numbers = |network: &TrainableNetwork| {
         network
             .parameters()
             .iter()

@@ -10,8 +10,8 @@ use hankelite::measure::{StepStatistics, filter_norm, layer_measure, psi, psi_gr
 use hankelite::model::{Model, Sequence};
 use hankelite_control::{Convolver, DiagonalSystem, Time};
 use hankelite_research::bounds::{
-    BoundError, Caveat, FastRnn, LayerNorms, Risk, Signals, Sizes, SpectralRnn, Tied, Training,
-    Weights, geometric, of_network, row_sum_norm, spectral_norm,
+    BoundError, Caveat, FastRnn, LayerNorms, Risk, SequenceSizes, Signals, SpectralRnn, Tied,
+    TrainingData, Weights, geometric, of_network, row_sum_norm, spectral_norm,
 };
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -220,7 +220,7 @@ fn statistics_of_many_are_those_of_all_at_once() {
 }
 
 #[test]
-fn rescaling_gives_every_layer_in_order_the_measure_asked_for() {
+fn rescaling_gives_every_layer_in_order_the_requested_measure() {
     let (model, inputs) = small();
     let sequences: Vec<Sequence<'_>> = inputs.iter().map(|x| Sequence::Values(x)).collect();
     let rescale = |model, target, like| {
@@ -261,14 +261,14 @@ fn rescaling_gives_every_layer_in_order_the_measure_asked_for() {
     assert!(rescale(&cut, Rescale::Match, None).is_err());
 }
 
-const SIZES: Sizes = Sizes {
+const SIZES: SequenceSizes = SequenceSizes {
     samples: 8000,
     measurements: 51,
     hidden: 1024,
     length: 20,
 };
 
-const ONE_STEP: Sizes = Sizes { length: 1, ..SIZES };
+const ONE_STEP: SequenceSizes = SequenceSizes { length: 1, ..SIZES };
 
 fn signals(input: f64, state: f64) -> Signals {
     Signals { input, state }
@@ -416,7 +416,7 @@ fn the_geometric_sum_has_its_limit_and_no_jump_there() {
 #[test]
 fn the_linear_bound_of_a_slow_gate_is_above_the_exponential_one() {
     for length in 1..=1000 {
-        let sizes = Sizes { length, ..SIZES };
+        let sizes = SequenceSizes { length, ..SIZES };
         let limit = 0.5 / length as f64;
         for share in [-1.0, 0.0, 1e-9, 0.3, 0.9, 1.0] {
             for gate in [0.01, 0.3, 1.0] {
@@ -443,7 +443,7 @@ fn the_linear_bound_of_a_slow_gate_is_above_the_exponential_one() {
             }
         }
     }
-    // Beyond the assumption the linear one falls below, and says that it does not hold.
+    // Beyond the assumption the linear one falls below, and reports that it does not hold.
     let wild = fast(0.5, 1.5);
     let linear = wild.linear(&SIZES, 1.5).unwrap();
     assert!(linear.value < wild.exponential(&SIZES, 1.5).unwrap().value);
@@ -463,7 +463,7 @@ fn prox(u: f64, a: f64, b: f64, side: f64) -> f64 {
 }
 
 /// Two copies of a random reweighted layer stack, driven by equal inputs from two states: they are
-/// apart by no more than the joint constant says, while Λ_0 alone is too small.
+/// apart by no more than the joint constant allows, while Λ_0 alone is too small.
 #[test]
 fn two_states_are_driven_apart_by_no_more_than_the_joint_constant() {
     let (hidden, depth) = (6, 3);
@@ -506,7 +506,7 @@ fn two_states_are_driven_apart_by_no_more_than_the_joint_constant() {
     assert_eq!(above.contraction(0.1).unwrap(), 1.0);
 }
 
-const TRAINING: Training = Training {
+const TRAINING: TrainingData = TrainingData {
     samples: 8000,
     length: 20,
     input: 1.5,
@@ -515,7 +515,7 @@ const TRAINING: Training = Training {
 };
 
 /// The sizes of the weights of [`two_layers`].
-const SMALL: Sizes = Sizes {
+const SMALL: SequenceSizes = SequenceSizes {
     measurements: 3,
     hidden: 2,
     ..SIZES
@@ -628,7 +628,7 @@ fn numbers_that_make_no_sense_are_named() {
     let two = layers(&[0.5; 2], &[0.5; 2]);
     let error = two.one_layer(&SIZES, 1.0).unwrap_err();
     assert_eq!(error, BoundError::OneLayer { found: 2 });
-    let none = Sizes {
+    let none = SequenceSizes {
         samples: 0,
         ..SIZES
     };
@@ -645,7 +645,7 @@ fn numbers_that_make_no_sense_are_named() {
     };
     assert!(value(risk.gap(0.5, 10).unwrap_err()));
     let steep = layers(&[100.0], &[1.0]);
-    let long = Sizes {
+    let long = SequenceSizes {
         length: 1000,
         ..SIZES
     };

@@ -6,16 +6,16 @@ use hankelite_data::{Dataset, Source, Split};
 use hankelite_research::bounds::{FiniteTime, Radii};
 use hankelite_research::shallow::{
     Activation, Boundary, Descent, IndRnn, Kernel, Linearised, Parameters, Query, Samples,
-    Sampling, ShallowError, Size, Teacher, Transformer, Transport, TrustRegion, Units,
-    boundary_point, descend, empirical_kernel, kernel_blocks, largest_difference, loss,
-    loss_gradient, mean_gradient, outputs,
+    Sampling, ShallowError, Transformer, TransformerSize, Transport, TransportTeacher,
+    UnitTrustRegion, Units, boundary_point, descend, empirical_kernel, kernel_blocks,
+    largest_difference, loss, loss_gradient, mean_gradient, outputs,
 };
 use nalgebra::DMatrix;
 
 const ACTIVATIONS: [Activation; 2] = [Activation::Tanh, Activation::Logistic];
 
-fn size(units: usize, width: usize) -> Size {
-    Size { units, width }
+fn size(units: usize, width: usize) -> TransformerSize {
+    TransformerSize { units, width }
 }
 
 fn transformer(units: usize, width: usize, seed: u64) -> Transformer {
@@ -27,7 +27,7 @@ fn indrnn(units: usize, width: usize, gamma: f64, seed: u64) -> IndRnn {
 }
 
 fn gaussian(count: usize, length: usize, width: usize, seed: u64) -> Samples {
-    Samples::gaussian(count, (length, width), seed).unwrap()
+    Samples::gaussian(count, length, width, seed).unwrap()
 }
 
 /// Smooth numbers of order `scale`, in the shape of the parameters.
@@ -253,7 +253,7 @@ fn the_projection_is_that_of_a_convex_set() {
         indrnn(12, 3, 0.9, 1).parameters().clone(),
     ];
     for start in &models {
-        let region = TrustRegion::new(start, radii);
+        let region = UnitTrustRegion::new(start, radii);
         let mut last: Option<(Parameters, Parameters)> = None;
         for draw in 0..60 {
             // From far inside to far outside.
@@ -358,8 +358,8 @@ fn bounds(heads: usize, samples: usize) -> FiniteTime {
 fn linearisation_error(units: usize, boundary: Boundary, seed: u64) -> f64 {
     let samples = gaussian(100, 16, 8, 100 + seed);
     let model = transformer(units, 8, seed);
-    let point = boundary_point(&model, Radii::all(3.0), boundary, (&samples, seed));
-    let region = TrustRegion::new(model.parameters(), Radii::all(3.0));
+    let point = boundary_point(&model, Radii::all(3.0), boundary, &samples, seed);
+    let region = UnitTrustRegion::new(model.parameters(), Radii::all(3.0));
     assert!(region.excess(&point) < 1e-12);
     let linear = Linearised::at(&model).outputs(&point, &samples);
     let full = outputs(&model.with_parameters(point), &samples);
@@ -397,7 +397,8 @@ fn transported_students_come_near_the_teacher() {
     let points = [16, 64, 256].map(|units| {
         let errors = (0..5).map(|seed| {
             let transport = transport(seed);
-            let teacher = Teacher::new(&transport, 4096, &Query::Last, Activation::Tanh, 50 + seed);
+            let teacher =
+                TransportTeacher::new(&transport, 4096, &Query::Last, Activation::Tanh, 50 + seed);
             let labels = teacher.unwrap().labels(&samples);
             let start = transformer(units, 8, seed);
             let student = transport.student(&start);
@@ -420,12 +421,13 @@ fn descent_stays_in_its_region_and_gains_with_the_width() {
     let means = [8, 32, 128].map(|units| {
         let least = (0..3).map(|seed| {
             let transport = transport(seed);
-            let teacher = Teacher::new(&transport, 2048, &Query::Last, Activation::Tanh, 50 + seed);
+            let teacher =
+                TransportTeacher::new(&transport, 2048, &Query::Last, Activation::Tanh, 50 + seed);
             let samples = gaussian(60, 16, 8, 500 + seed);
             let labels = teacher.unwrap().labels(&samples);
             let samples = samples.with_labels(labels).unwrap();
             let mut model = transformer(units, 8, seed);
-            let region = TrustRegion::new(model.parameters(), radii);
+            let region = UnitTrustRegion::new(model.parameters(), radii);
             let mut worst = 0.0f64;
             let mut watch = |_, model: &Transformer| {
                 worst = worst.max(region.excess(model.parameters()));
@@ -483,7 +485,7 @@ fn transported_students_lie_in_the_region_of_their_bounds() {
             let transport = Transport::new(gaussian(3, 16, 8, seed), nu);
             let start = Transformer::symmetric(size(64, 8), Query::Last, activation, seed).unwrap();
             let student = transport.student(&start);
-            let region = TrustRegion::new(start.parameters(), nu);
+            let region = UnitTrustRegion::new(start.parameters(), nu);
             assert!(region.excess(&student) <= 1e-12);
             let way = student.minus(start.parameters()).norm();
             assert!(way > 0.0 && way <= nu.norm());
@@ -496,7 +498,7 @@ fn a_student_of_the_teachers_heads_is_the_teacher() {
     // With the same independent heads, f* is the linearised student to rounding.
     let samples = gaussian(20, 16, 8, 3);
     let transport = transport(1);
-    let teacher = Teacher::new(&transport, 64, &Query::Last, Activation::Tanh, 5).unwrap();
+    let teacher = TransportTeacher::new(&transport, 64, &Query::Last, Activation::Tanh, 5).unwrap();
     let heads = Transformer::independent(size(64, 8), Query::Last, Activation::Tanh, 5).unwrap();
     let v = transport.of(&heads);
     let labels = teacher.labels(&samples);
@@ -563,7 +565,7 @@ fn recurrent_slopes_are_bounded_below_gain_one_and_grow_above() {
         // Small inputs: the states stay where tanh is steep.
         let samples = gaussian(20, length, 4, 1);
         let tokens: Vec<f64> = samples.sequences().flatten().map(|x| 1e-3 * x).collect();
-        let samples = Samples::new(tokens, vec![0.0; 20], (length, 4)).unwrap();
+        let samples = Samples::new(tokens, vec![0.0; 20], length, 4).unwrap();
         let model = indrnn(64, 4, gamma, 1);
         let sum: f64 = samples
             .sequences()
@@ -627,7 +629,7 @@ fn what_does_not_fit_is_refused() {
     ));
     let gamma = IndRnn::symmetric(size(4, 3), f64::NAN, tanh, 0);
     assert!(matches!(gamma, Err(ShallowError::Range { .. })));
-    let short = Samples::new(vec![0.0; 5], vec![0.0], (2, 3));
+    let short = Samples::new(vec![0.0; 5], vec![0.0], 2, 3);
     assert!(matches!(
         short,
         Err(ShallowError::Shape {
@@ -636,10 +638,10 @@ fn what_does_not_fit_is_refused() {
             ..
         })
     ));
-    let infinite = Samples::new(vec![f64::INFINITY], vec![0.0], (1, 1));
+    let infinite = Samples::new(vec![f64::INFINITY], vec![0.0], 1, 1);
     assert!(matches!(infinite, Err(ShallowError::Range { .. })));
     assert!(matches!(
-        Samples::gaussian(0, (1, 1), 0),
+        Samples::gaussian(0, 1, 1, 0),
         Err(ShallowError::Empty { .. })
     ));
     let mut model = transformer(4, 3, 0);

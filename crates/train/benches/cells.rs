@@ -9,8 +9,10 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
-use hankelite_train::nn::{Input, Mode, PoolingKind, SequenceModel};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
+use hankelite_train::nn::{Mode, NetworkInput, PoolingKind, SequenceModel};
 use hankelite_train::{AdamW, Gradients, Recipe, keep_freed_memory};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -67,12 +69,12 @@ fn main() -> Result<(), Failure> {
         omega1: None,
         omega2: None,
     };
-    let network = Baseline::random(&architecture, 0, (DType::F32, &Device::Cpu))?;
+    let network = BaselineNetwork::random(&architecture, 0, DType::F32, &Device::Cpu)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps: Vec<f32> = (0..batch * length * inputs)
         .map(|_| random.random::<f32>() - 0.5)
         .collect();
-    let input = Input {
+    let input = NetworkInput {
         steps: Tensor::from_vec(steps, (batch, length, inputs), &Device::Cpu)?,
         lengths: None,
     };

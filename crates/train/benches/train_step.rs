@@ -16,8 +16,8 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 use hankelite::model::Placement;
 use hankelite_train::nn::{
-    Architecture, Input, LayerKind, Mode, Network, Normalisation, OutputKind, Penalty, PoolingKind,
-    SequenceModel, Wanted,
+    Architecture, LayerKind, Mode, NetworkInput, Normalisation, OutputKind, Penalty, PoolingKind,
+    SequenceModel, TrainableNetwork, Wanted,
 };
 use hankelite_train::{AdamW, AdamWSettings, Gradients, keep_freed_memory};
 use rand::{Rng, SeedableRng};
@@ -146,10 +146,10 @@ fn main() -> Result<(), Failure> {
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 16)?, number("len", 2048)?);
     let base = peak_mib();
-    let network = Network::random(&architecture, length, 0, &Device::Cpu)?;
+    let network = TrainableNetwork::random(&architecture, length, 0, &Device::Cpu)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
-    let input = Input {
+    let input = NetworkInput {
         steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &Device::Cpu)?,
         lengths: None,
     };

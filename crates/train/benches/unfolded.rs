@@ -11,8 +11,10 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
-use hankelite_train::nn::{Input, Mode, PoolingKind, SequenceModel};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
+use hankelite_train::nn::{Mode, NetworkInput, PoolingKind, SequenceModel};
 use hankelite_train::{AdamW, Gradients, Recipe, keep_freed_memory};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -49,7 +51,7 @@ fn architecture() -> Result<BaselineArchitecture, Failure> {
     })
 }
 
-/// CPU milliseconds of all threads so far; the wall's where the system does not tell.
+/// CPU milliseconds of all threads so far; the wall's where the system does not report it.
 fn cpu(start: Instant) -> f64 {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let times = threads.flatten().filter_map(|task| {
@@ -72,12 +74,12 @@ fn main() -> Result<(), Failure> {
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 32)?, number("len", 20)?);
     let (signal, count) = (architecture.signal(), number("steps", 10)?);
-    let network = Baseline::random(&architecture, 0, (DType::F32, &Device::Cpu))?;
+    let network = BaselineNetwork::random(&architecture, 0, DType::F32, &Device::Cpu)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps = (0..batch * length * signal).map(|_| random.random::<f32>());
     let shape = (batch, length, signal);
     let steps = Tensor::from_vec(steps.collect::<Vec<_>>(), shape, &Device::Cpu)?;
-    let input = Input {
+    let input = NetworkInput {
         steps: steps.clone(),
         lengths: None,
     };

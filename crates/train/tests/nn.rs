@@ -10,11 +10,12 @@ use candle_nn::Optimizer;
 use hankelite::model::{Block, Norm, Placement, Sequence};
 use hankelite::{Declared, Model, infer};
 use hankelite_research::shallow::{
-    Activation, IndRnn, Parameters, Query, Samples, Size, Transformer, Units,
+    Activation, IndRnn, Parameters, Query, Samples, Transformer, TransformerSize, Units,
 };
 use hankelite_train::nn::{
-    Architecture, Initialisation, Input, LayerKind, Mode, Network, NetworkError, NetworkOptions,
-    Normalisation, OutputKind, Parameterisation, PoolingKind, SequenceModel, random_model,
+    Architecture, Initialisation, LayerKind, Mode, NetworkError, NetworkInput, Normalisation,
+    OutputKind, Parameterisation, PoolingKind, SequenceModel, TrainableNetwork, TrainableOptions,
+    random_model,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -109,26 +110,26 @@ fn tokens() -> Vec<u32> {
     (0..BATCH * LENGTH).map(|i| (i * i % 7) as u32).collect()
 }
 
-fn input(architecture: &Architecture) -> candle_core::Result<Input> {
+fn input(architecture: &Architecture) -> candle_core::Result<NetworkInput> {
     let steps = match architecture.inputs {
         Some(inputs) => Tensor::from_vec(values(), (BATCH, LENGTH, inputs), &Device::Cpu)?,
         None => Tensor::from_vec(tokens(), (BATCH, LENGTH), &Device::Cpu)?,
     };
-    Ok(Input {
+    Ok(NetworkInput {
         steps,
         lengths: None,
     })
 }
 
-fn options(architecture: &Architecture, dtype: DType) -> NetworkOptions {
-    NetworkOptions {
+fn options(architecture: &Architecture, dtype: DType) -> TrainableOptions {
+    TrainableOptions {
         dtype,
         parameterisation: Some(architecture.layer.parameterisation()),
-        ..NetworkOptions::new(LENGTH)
+        ..TrainableOptions::new(LENGTH)
     }
 }
 
-fn outputs(network: &Network, input: &Input) -> candle_core::Result<Vec<f64>> {
+fn outputs(network: &TrainableNetwork, input: &NetworkInput) -> candle_core::Result<Vec<f64>> {
     let out = network.forward(input, Mode::Evaluate)?;
     out.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
 }
@@ -156,7 +157,8 @@ fn outputs_equal_those_of_the_host() -> Outcome {
         });
         let expected: Vec<Vec<f64>> = expected.collect::<Result<_, _>>()?;
         for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 1e-4)] {
-            let network = Network::from_model(&model, &options(architecture, dtype), &Device::Cpu)?;
+            let network =
+                TrainableNetwork::from_model(&model, &options(architecture, dtype), &Device::Cpu)?;
             let found = outputs(&network, &input(architecture)?)?;
             let far = worst(&found, &expected.concat());
             assert!(
@@ -177,15 +179,15 @@ fn a_padded_sequence_gives_the_logits_of_the_short_one() -> Outcome {
         };
         let model = random_model(&architecture, LENGTH, 3)?;
         let options = options(&architecture, DType::F64);
-        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
         let lengths = vec![LENGTH, 1, 20, 33, 52];
-        let padded = Input {
+        let padded = NetworkInput {
             lengths: Some(lengths.clone()),
             ..input(&architecture)?
         };
         let found = outputs(&network, &padded)?;
         for (item, &length) in lengths.iter().enumerate() {
-            let short = Input {
+            let short = NetworkInput {
                 steps: padded.steps.narrow(0, item, 1)?.narrow(1, 0, length)?,
                 lengths: None,
             };
@@ -220,9 +222,9 @@ fn short_sequences_pool_their_own_steps_on_the_host_too() -> Outcome {
             _ => Tensor::from_vec(values, (BATCH, LENGTH, inputs), &Device::Cpu)?,
         };
         let lengths = Some(lengths.clone());
-        let padded = Input { steps, lengths };
+        let padded = NetworkInput { steps, lengths };
         let options = options(architecture, DType::F64);
-        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
         let far = worst(&outputs(&network, &padded)?, &expected);
         assert!(far < 1e-9, "architecture {index}: {far:e}");
     }
@@ -246,12 +248,12 @@ fn check_checkpoint(path: &std::path::Path, length: usize) -> Outcome {
     let expected = halves.map(|sequence| host.logits(Sequence::Values(sequence)));
     let expected = expected.collect::<Result<Vec<_>, _>>()?.concat();
     for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 1e-4)] {
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             dtype,
-            ..NetworkOptions::new(length)
+            ..TrainableOptions::new(length)
         };
-        let network = Network::from_model(model, &options, &Device::Cpu)?;
-        let input = Input {
+        let network = TrainableNetwork::from_model(model, &options, &Device::Cpu)?;
+        let input = NetworkInput {
             steps: Tensor::from_slice(&values, (2, length, inputs), &Device::Cpu)?,
             lengths: None,
         };
@@ -310,8 +312,11 @@ fn same_block(a: &Block, b: &Block, tolerance: f64) -> bool {
 fn a_network_that_was_not_trained_gives_its_model_back() -> Outcome {
     for architecture in architectures() {
         let model = trained_statistics(random_model(&architecture, LENGTH, 5)?);
-        let network =
-            Network::from_model(&model, &options(&architecture, DType::F32), &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(
+            &model,
+            &options(&architecture, DType::F32),
+            &Device::Cpu,
+        )?;
         let back = network.to_model()?;
         for (a, b) in back.blocks().iter().zip(model.blocks()) {
             assert_eq!(
@@ -320,8 +325,11 @@ fn a_network_that_was_not_trained_gives_its_model_back() -> Outcome {
             );
             assert!(same_block(a, b, 1e-6));
         }
-        let network =
-            Network::from_model(&model, &options(&architecture, DType::F64), &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(
+            &model,
+            &options(&architecture, DType::F64),
+            &Device::Cpu,
+        )?;
         assert_eq!(network.to_model()?, model, "in f64 nothing is rounded");
     }
     Ok(())
@@ -332,14 +340,14 @@ fn changed_dynamics_come_back_as_they_are_run() -> Outcome {
     for architecture in architectures() {
         let model = random_model(&architecture, LENGTH, 5)?;
         let options = options(&architecture, DType::F64);
-        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
         for parameter in network.parameters() {
             let moved = parameter.var.affine(1.01, 0.003)?;
             parameter.var.set(&moved)?;
         }
         let input = input(&architecture)?;
         let expected = outputs(&network, &input)?;
-        let again = Network::from_model(&network.to_model()?, &options, &Device::Cpu)?;
+        let again = TrainableNetwork::from_model(&network.to_model()?, &options, &Device::Cpu)?;
         let far = worst(&outputs(&again, &input)?, &expected);
         assert!(far < 1e-9, "{:?}: {far:e}", architecture.layer);
     }
@@ -364,7 +372,7 @@ fn channels_of_different_orders_keep_theirs() -> Outcome {
         });
     });
     let options = options(&architecture, DType::F64);
-    let network = Network::from_model(&model, &options, &Device::Cpu)?;
+    let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
     let loss = network
         .forward(&input(&architecture)?, train(&mut random()))?
         .sqr()?
@@ -381,7 +389,7 @@ fn channels_of_different_orders_keep_theirs() -> Outcome {
     let back = network.to_model()?;
     assert_eq!(back.blocks()[0].systems()[2].order(), 5);
     assert_eq!(back.blocks()[0].systems()[1].order(), 12);
-    let again = Network::from_model(&back, &options, &Device::Cpu)?;
+    let again = TrainableNetwork::from_model(&back, &options, &Device::Cpu)?;
     let input = input(&architecture)?;
     assert!(worst(&outputs(&again, &input)?, &outputs(&network, &input)?) < 1e-10);
     Ok(())
@@ -398,7 +406,7 @@ fn train(random: &mut ChaCha8Rng) -> Mode<'_> {
 #[test]
 fn every_parameter_receives_a_gradient() -> Outcome {
     for architecture in architectures() {
-        let network = Network::random(&architecture, LENGTH, 2, &Device::Cpu)?;
+        let network = TrainableNetwork::random(&architecture, LENGTH, 2, &Device::Cpu)?;
         let out = network.forward(&input(&architecture)?, train(&mut random()))?;
         let weights = Tensor::arange(0f32, out.elem_count() as f32, &Device::Cpu)?;
         let weights = weights.sin()?.reshape(out.shape())?;
@@ -425,7 +433,7 @@ fn gradients_of_parameters_agree_with_differences() -> Outcome {
     for architecture in architectures() {
         let model = random_model(&architecture, LENGTH, 9)?;
         let options = options(&architecture, DType::F64);
-        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
         let input = input(&architecture)?;
         let loss = || {
             let out = network.forward(&input, train(&mut random()))?;
@@ -469,11 +477,11 @@ fn outputs_and_gradients_are_the_same_for_any_number_of_threads() -> Outcome {
     let numbers = |threads: usize| -> Vec<Vec<f32>> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let work = || -> Result<Vec<Vec<f32>>, Box<dyn std::error::Error>> {
-            let network = Network::random(&architecture, LENGTH, 2, &Device::Cpu)?;
+            let network = TrainableNetwork::random(&architecture, LENGTH, 2, &Device::Cpu)?;
             let steps: Vec<f32> = (0..40 * LENGTH * 2)
                 .map(|i| (0.7 * i as f32).sin())
                 .collect();
-            let input = Input {
+            let input = NetworkInput {
                 steps: Tensor::from_vec(steps, (40, LENGTH, 2), &Device::Cpu)?,
                 lengths: None,
             };
@@ -502,7 +510,7 @@ fn dropout_comes_from_the_given_source_and_keeps_the_mean() -> Outcome {
         dropout: 0.4,
         ..architecture(LayerKind::S4d)
     };
-    let network = Network::random(&architecture, LENGTH, 2, &Device::Cpu)?;
+    let network = TrainableNetwork::random(&architecture, LENGTH, 2, &Device::Cpu)?;
     let input = input(&architecture)?;
     let run = |random: &mut ChaCha8Rng| -> candle_core::Result<Vec<f32>> {
         let out = network.forward(&input, Mode::Train(random))?;
@@ -525,7 +533,7 @@ fn batch_norm_learns_the_statistics_of_its_input() -> Outcome {
         layers: 1,
         ..architecture(LayerKind::S4d)
     };
-    let network = Network::random(&architecture, LENGTH, 2, &Device::Cpu)?;
+    let network = TrainableNetwork::random(&architecture, LENGTH, 2, &Device::Cpu)?;
     assert_eq!(network.buffers().len(), 2);
     let input = input(&architecture)?;
     let mut random = random();
@@ -548,14 +556,15 @@ fn batch_norm_learns_the_statistics_of_its_input() -> Outcome {
 fn faults_are_named() -> Outcome {
     let good = architecture(LayerKind::S4d);
     let model = random_model(&good, LENGTH, 1)?;
-    let made = |options: NetworkOptions| Network::from_model(&model, &options, &Device::Cpu);
+    let made =
+        |options: TrainableOptions| TrainableNetwork::from_model(&model, &options, &Device::Cpu);
     let options = options(&good, DType::F32);
-    let too_much = NetworkOptions {
+    let too_much = TrainableOptions {
         dropout: 1.0,
         ..options.clone()
     };
     assert!(matches!(made(too_much), Err(NetworkError::Option { .. })));
-    let half = NetworkOptions {
+    let half = TrainableOptions {
         dtype: DType::F16,
         ..options.clone()
     };
@@ -565,13 +574,13 @@ fn faults_are_named() -> Outcome {
         ..architecture(LayerKind::DssSoftmax)
     };
     let growing = random_model(&growing, LENGTH, 1)?;
-    let refused = Network::from_model(&growing, &options, &Device::Cpu);
+    let refused = TrainableNetwork::from_model(&growing, &options, &Device::Cpu);
     assert!(matches!(refused, Err(NetworkError::Pole { .. })));
-    let guessed = NetworkOptions {
+    let guessed = TrainableOptions {
         parameterisation: None,
         ..options.clone()
     };
-    let taken = Network::from_model(&growing, &guessed, &Device::Cpu)?;
+    let taken = TrainableNetwork::from_model(&growing, &guessed, &Device::Cpu)?;
     assert!(
         taken
             .parameters()
@@ -585,16 +594,16 @@ fn faults_are_named() -> Outcome {
             layer.systems.pop();
         });
     });
-    let refused = Network::from_model(&other, &options, &Device::Cpu);
+    let refused = TrainableNetwork::from_model(&other, &options, &Device::Cpu);
     assert!(matches!(refused, Err(NetworkError::Channels { .. })));
     Ok(())
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_told() -> Outcome {
+fn inputs_that_do_not_fit_are_reported() -> Outcome {
     let good = architecture(LayerKind::S4d);
-    let network = Network::random(&good, LENGTH, 1, &Device::Cpu)?;
-    let wide = Input {
+    let network = TrainableNetwork::random(&good, LENGTH, 1, &Device::Cpu)?;
+    let wide = NetworkInput {
         steps: Tensor::zeros((1, LENGTH, 9), DType::F32, &Device::Cpu)?,
         lengths: None,
     };
@@ -603,7 +612,7 @@ fn inputs_that_do_not_fit_are_told() -> Outcome {
         .unwrap_err()
         .to_string();
     assert!(error.contains("9 numbers, expected 2"), "{error}");
-    let long = Input {
+    let long = NetworkInput {
         lengths: Some(vec![LENGTH + 1; BATCH]),
         ..input(&good)?
     };
@@ -617,7 +626,7 @@ fn inputs_that_do_not_fit_are_told() -> Outcome {
         ..good
     };
     assert!(matches!(
-        Network::random(&none, LENGTH, 1, &Device::Cpu),
+        TrainableNetwork::random(&none, LENGTH, 1, &Device::Cpu),
         Err(NetworkError::Architecture(_))
     ));
     Ok(())
@@ -629,11 +638,11 @@ fn the_parameterisation_does_not_change_the_outputs() -> Outcome {
     let model = random_model(&architecture, LENGTH, 4)?;
     let input = input(&architecture)?;
     let outputs_in = |kind| -> Result<Vec<f64>, Box<dyn std::error::Error>> {
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             parameterisation: Some(kind),
             ..options(&architecture, DType::F64)
         };
-        let network = Network::from_model(&model, &options, &Device::Cpu)?;
+        let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
         Ok(outputs(&network, &input)?)
     };
     let first = outputs_in(Parameterisation::S4d)?;
@@ -646,7 +655,7 @@ fn the_parameterisation_does_not_change_the_outputs() -> Outcome {
 #[test]
 fn an_optimiser_brings_the_loss_down() -> Outcome {
     let architecture = architecture(LayerKind::S4d);
-    let network = Network::random(&architecture, LENGTH, 4, &Device::Cpu)?;
+    let network = TrainableNetwork::random(&architecture, LENGTH, 4, &Device::Cpu)?;
     let input = input(&architecture)?;
     let labels = Tensor::new(&[0u32, 1, 2, 0, 1], &Device::Cpu)?;
     let vars = network.parameters().iter().map(|p| p.var.clone()).collect();
@@ -701,15 +710,15 @@ fn like_torch(
     architecture: &Architecture,
     tensors: &Tensors,
     dtype: DType,
-) -> Result<(Network, Input, Tensor), Box<dyn std::error::Error>> {
+) -> Result<(TrainableNetwork, NetworkInput, Tensor), Box<dyn std::error::Error>> {
     let steps = tensors[&format!("{name}/steps")].clone();
     let length = steps.dim(1)?;
     let model = random_model(architecture, length, 0)?;
-    let options = NetworkOptions {
+    let options = TrainableOptions {
         length,
         ..options(architecture, dtype)
     };
-    let network = Network::from_model(&model, &options, &Device::Cpu)?;
+    let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
     let before = format!("{name}/before/");
     let count = tensors
         .keys()
@@ -720,7 +729,7 @@ fn like_torch(
         let value = &tensors[&format!("{before}{}", parameter.name)];
         parameter.var.set(&value.to_dtype(dtype)?)?;
     }
-    let input = Input {
+    let input = NetworkInput {
         steps,
         lengths: None,
     };
@@ -843,8 +852,8 @@ fn unsettle<M: Units>(model: &mut M) {
 
 #[test]
 fn closed_forms_of_the_shallow_models_are_those_of_autograd() -> Outcome {
-    let size = Size { units: 6, width: 3 };
-    let samples = Samples::gaussian(4, (5, 3), 1)?;
+    let size = TransformerSize { units: 6, width: 3 };
+    let samples = Samples::gaussian(4, 5, 3, 1)?;
     let mut transformer = Transformer::symmetric(size, Query::Last, Activation::Tanh, 2)?;
     let mut indrnn = IndRnn::symmetric(size, 0.9, Activation::Tanh, 2)?;
     unsettle(&mut transformer);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(super) enum Design {
     StateSpace(Architecture),
     #[cfg(feature = "research")]
-    Baseline(BaselineArchitecture),
+    BaselineNetwork(BaselineArchitecture),
 }
 
 impl Design {
@@ -23,7 +23,7 @@ impl Design {
         match self {
             Design::StateSpace(architecture) => architecture.check(),
             #[cfg(feature = "research")]
-            Design::Baseline(architecture) => architecture.check(),
+            Design::BaselineNetwork(architecture) => architecture.check(),
         }
     }
 }
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Design {
         }
         #[cfg(feature = "research")]
         if layer.clone().try_into::<BaselineKind>().is_ok() {
-            return table.try_into().map(Design::Baseline).map_err(shown);
+            return table.try_into().map(Design::BaselineNetwork).map_err(shown);
         }
         Err(D::Error::custom(format!(
             "`layer` is {layer}, expected one of {}",

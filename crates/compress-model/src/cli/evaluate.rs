@@ -18,7 +18,7 @@ use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
 use hankelite_train::Place;
 #[cfg(feature = "research")]
-use hankelite_train::nn::baseline::Baseline;
+use hankelite_train::nn::baseline::BaselineNetwork;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, Word, open, positive, word, words};
@@ -127,7 +127,7 @@ impl Arguments {
     fn is_for_trainer(&self, data: &Dataset) -> anyhow::Result<bool> {
         let alone = self.against.is_none() && self.logits.is_none() && !self.stream && !self.check;
         #[cfg(feature = "research")]
-        if Baseline::is_file(&self.input.checkpoint) {
+        if BaselineNetwork::is_file(&self.input.checkpoint) {
             if !alone {
                 bail!(
                     "{}: a network without state space layers, which is scored alone: expected none \

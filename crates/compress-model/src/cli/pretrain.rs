@@ -8,7 +8,7 @@ use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::{Checkpoint, CheckpointError, write};
 use hankelite::model::Model;
 use hankelite_train::nn::{
-    Architecture, LayerKind, Network, NetworkOptions, SequenceModel, random_model,
+    Architecture, LayerKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
 use hankelite_train::{
     Objective, Place, Recipe, Regularise, Start, Terms, Training, require_suitable,
@@ -16,7 +16,7 @@ use hankelite_train::{
 #[cfg(feature = "research")]
 use hankelite_train::{
     Task,
-    nn::baseline::{Baseline, BaselineArchitecture},
+    nn::baseline::{BaselineArchitecture, BaselineNetwork},
     require_fitting,
 };
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Config {
         let measured = match &self.model {
             Design::StateSpace(architecture) => architecture.measurements.is_some(),
             #[cfg(feature = "research")]
-            Design::Baseline(architecture) => {
+            Design::BaselineNetwork(architecture) => {
                 let layer = architecture.layer.name();
                 if self.regularise.is_some() {
                     bail!("[regularise] is for state space layers, the layers are {layer}");
@@ -130,7 +130,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     match &config.model {
         Design::StateSpace(architecture) => run.state_space(architecture),
         #[cfg(feature = "research")]
-        Design::Baseline(architecture) => run.baseline(architecture),
+        Design::BaselineNetwork(architecture) => run.baseline(architecture),
     }
 }
 
@@ -156,13 +156,14 @@ impl Run<'_> {
             terms::rescaled(&start, &rescaling, &sets.train, recipe, self.printer)?;
         // What cannot be written at the end is better known now.
         checkpoint(architecture, &start, length)?;
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             dtype: recipe.precision.dtype(),
             dropout: architecture.dropout,
             parameterisation: Some(architecture.layer.parameterisation()),
-            ..NetworkOptions::new(length)
+            ..TrainableOptions::new(length)
         };
-        let network = Network::from_model(&start, &options, &self.arguments.device.open()?)?;
+        let network =
+            TrainableNetwork::from_model(&start, &options, &self.arguments.device.open()?)?;
         let network = network.measured(architecture.measurements, recipe.seed)?;
         let mut objective = terms::objective(&network, self.beside, None, recipe)?;
         let rows = architecture.measurements;
@@ -183,8 +184,8 @@ impl Run<'_> {
     fn baseline(&self, architecture: &BaselineArchitecture) -> anyhow::Result<()> {
         let recipe = &self.config.train;
         require_fitting(takes(architecture), architecture.outputs, &self.sets.train)?;
-        let place = (recipe.precision.dtype(), &self.arguments.device.open()?);
-        let network = Baseline::random(architecture, recipe.seed, place)?;
+        let (dtype, device) = (recipe.precision.dtype(), self.arguments.device.open()?);
+        let network = BaselineNetwork::random(architecture, recipe.seed, dtype, &device)?;
         let mut objective = Task {
             label_smoothing: recipe.label_smoothing,
         };

@@ -9,7 +9,7 @@ use hankelite::checkpoint::{Checkpoint, DssVersion, write};
 use hankelite::model::Model;
 use hankelite_archive::check_destination;
 use hankelite_data::Dataset;
-use hankelite_train::nn::{Network, NetworkOptions, Parameterisation};
+use hankelite_train::nn::{Parameterisation, TrainableNetwork, TrainableOptions};
 use hankelite_train::{
     Distil, Place, Recipe, Regularise, Start, Terms, Training, Trust, require_suitable,
 };
@@ -211,9 +211,9 @@ struct Way<'a> {
 
 /// Where a training starts.
 struct Beginning {
-    network: Network,
+    network: TrainableNetwork,
     /// The teacher of a distillation.
-    taught: Option<Network>,
+    taught: Option<TrainableNetwork>,
     rescaled: Vec<Rescaled>,
 }
 
@@ -227,13 +227,13 @@ impl Way<'_> {
     ) -> anyhow::Result<Beginning> {
         let device = self.device.open()?;
         let network = |model: &Model, checkpoint: &Checkpoint| {
-            let options = NetworkOptions {
+            let options = TrainableOptions {
                 dtype: self.file.train.precision.dtype(),
                 dropout: self.file.dropout,
                 parameterisation: parameterisation(checkpoint),
-                ..NetworkOptions::new(data.length())
+                ..TrainableOptions::new(data.length())
             };
-            Network::from_model(model, &options, &device)
+            TrainableNetwork::from_model(model, &options, &device)
         };
         let (model, like) = (&checkpoint.model, full.map(|full| &full.model));
         let rescaling = Rescaling {

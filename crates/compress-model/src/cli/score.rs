@@ -9,7 +9,7 @@ use hankelite::infer::{Agreement, Network, Path, Score};
 use hankelite::model::Model;
 use hankelite_data::{Dataset, Source};
 #[cfg(feature = "train")]
-use hankelite_train::{Place, nn, nn::NetworkOptions, require_suitable};
+use hankelite_train::{Place, nn, nn::TrainableOptions, require_suitable};
 use serde::Serialize;
 
 use crate::cli::common::require_length;
@@ -159,14 +159,14 @@ pub(super) fn trainable(
     checkpoint: &Checkpoint,
     data: &Dataset,
     place: &Place,
-) -> anyhow::Result<nn::Network> {
+) -> anyhow::Result<nn::TrainableNetwork> {
     let device = place.open()?;
     require_suitable(&checkpoint.model, data)?;
-    let options = NetworkOptions {
+    let options = TrainableOptions {
         parameterisation: parameterisation(checkpoint),
-        ..NetworkOptions::new(data.length())
+        ..TrainableOptions::new(data.length())
     };
-    Ok(nn::Network::from_model(
+    Ok(nn::TrainableNetwork::from_model(
         &checkpoint.model,
         &options,
         &device,

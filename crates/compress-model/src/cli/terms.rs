@@ -4,7 +4,7 @@ use anyhow::bail;
 use hankelite::calibrate::{Rescale, Rescaled, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
-use hankelite_train::nn::{Network, SequenceModel};
+use hankelite_train::nn::{SequenceModel, TrainableNetwork};
 use hankelite_train::{Composed, Recipe, RecipeError, Terms};
 
 use crate::cli::common::short;
@@ -56,9 +56,9 @@ pub(super) fn rescaled(
 
 /// The objective of a training that starts with the network as it stands.
 pub(super) fn objective<'a>(
-    network: &Network,
+    network: &TrainableNetwork,
     terms: &Terms,
-    teacher: Option<&'a Network>,
+    teacher: Option<&'a TrainableNetwork>,
     recipe: &Recipe,
 ) -> anyhow::Result<Composed<'a>> {
     let teacher = teacher.map(|teacher| teacher as &dyn SequenceModel);

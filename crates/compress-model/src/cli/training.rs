@@ -138,7 +138,7 @@ pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     let flag = stop.clone();
     ctrlc::set_handler(move || {
-        if flag.ask() {
+        if flag.request() {
             std::process::exit(super::INTERRUPTED.into());
         }
     })?;

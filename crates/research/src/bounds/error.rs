@@ -117,7 +117,7 @@ pub enum Caveat {
         loss_max: f64,
     },
     /// A bound that no double holds.
-    #[error("larger than any double: the bound says nothing")]
+    #[error("larger than any double: the bound is empty")]
     Overflow,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers that say how well a trained layer or network may be expected to generalise.
+//! Bounds on how well a trained network generalises.
 //!
 //! Of recurrent networks bounds on the
 //! Rademacher complexity ([`LayerNorms`], [`Tied`], [`FastRnn`], [`SpectralRnn`]), from numbers or
@@ -13,8 +13,8 @@ mod rademacher;
 pub use error::{BoundError, Caveat};
 pub use finite_time::{FiniteTime, Radii, Smoothness};
 pub use network::{
-    NetworkBound, Training, Weights, frobenius_norm, of_network, row_sum_norm, spectral_norm,
+    NetworkBound, TrainingData, Weights, frobenius_norm, of_network, row_sum_norm, spectral_norm,
 };
 pub use rademacher::{
-    Bound, FastRnn, LayerNorms, Risk, Signals, Sizes, SpectralRnn, Tied, geometric,
+    Bound, FastRnn, LayerNorms, Risk, SequenceSizes, Signals, SpectralRnn, Tied, geometric,
 };

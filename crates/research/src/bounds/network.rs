@@ -2,7 +2,9 @@
 
 use nalgebra::DMatrix;
 
-use crate::bounds::{Bound, BoundError, FastRnn, LayerNorms, Signals, Sizes, SpectralRnn, Tied};
+use crate::bounds::{
+    Bound, BoundError, FastRnn, LayerNorms, SequenceSizes, Signals, SpectralRnn, Tied,
+};
 
 /// ‖M‖_{1,∞}: the largest sum of magnitudes of a row.
 pub fn row_sum_norm(matrix: &DMatrix<f64>) -> f64 {
@@ -77,7 +79,7 @@ pub enum Weights<'a> {
 
 /// What a network was trained on.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Training {
+pub struct TrainingData {
     /// Sequences.
     pub samples: usize,
     /// Steps of each.
@@ -108,7 +110,10 @@ pub struct NetworkBound {
 /// # Errors
 /// [`BoundError::Shape`] for weights that do not fit each other; [`BoundError::Value`] for
 /// weights that are not finite.
-pub fn of_network(weights: &Weights<'_>, training: &Training) -> Result<NetworkBound, BoundError> {
+pub fn of_network(
+    weights: &Weights<'_>,
+    training: &TrainingData,
+) -> Result<NetworkBound, BoundError> {
     match *weights {
         Weights::Unfolded {
             recurrent,
@@ -155,7 +160,7 @@ pub fn of_network(weights: &Weights<'_>, training: &Training) -> Result<NetworkB
     }
 }
 
-impl Training {
+impl TrainingData {
     fn signals(&self) -> Signals {
         Signals {
             input: self.input,
@@ -196,12 +201,12 @@ fn shaped(
 fn sizes(
     recurrent: &DMatrix<f64>,
     input: &DMatrix<f64>,
-    training: &Training,
-) -> Result<Sizes, BoundError> {
+    training: &TrainingData,
+) -> Result<SequenceSizes, BoundError> {
     let hidden = recurrent.nrows();
     shaped("W_1", recurrent, (hidden, hidden))?;
     shaped("U_1", input, (hidden, input.ncols()))?;
-    Ok(Sizes {
+    Ok(SequenceSizes {
         samples: training.samples,
         measurements: input.ncols(),
         hidden,
@@ -213,7 +218,7 @@ fn unfolded(
     recurrent: &[DMatrix<f64>],
     input: &[DMatrix<f64>],
     correlation: Option<&DMatrix<f64>>,
-    training: &Training,
+    training: &TrainingData,
 ) -> Result<NetworkBound, BoundError> {
     let norms = |all: &[DMatrix<f64>]| all.iter().map(row_sum_norm).collect();
     let layers = LayerNorms::new(norms(recurrent), norms(input))?;
@@ -251,7 +256,7 @@ fn fast(
     recurrent: &DMatrix<f64>,
     input: &DMatrix<f64>,
     gates: [f64; 2],
-    training: &Training,
+    training: &TrainingData,
 ) -> Result<NetworkBound, BoundError> {
     let sizes = sizes(recurrent, input, training)?;
     let [gate, keep] = gates;
@@ -271,7 +276,7 @@ fn fast(
 
 fn spectral(
     [recurrent, input, output]: [&DMatrix<f64>; 3],
-    training: &Training,
+    training: &TrainingData,
 ) -> Result<NetworkBound, BoundError> {
     let sizes = sizes(recurrent, input, training)?;
     shaped("Y", output, (output.nrows(), sizes.hidden))?;

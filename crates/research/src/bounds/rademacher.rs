@@ -22,7 +22,7 @@ use crate::bounds::{BoundError, Caveat};
 
 /// What a bound depends on beside the weights.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Sizes {
+pub struct SequenceSizes {
     /// Training sequences n_s.
     pub samples: usize,
     /// Numbers in an input of one step.
@@ -90,7 +90,7 @@ fn probability(name: &'static str, value: f64) -> Result<f64, BoundError> {
     }
 }
 
-impl Sizes {
+impl SequenceSizes {
     fn check(&self) -> Result<(), BoundError> {
         let all = [
             ("samples", self.samples),
@@ -220,7 +220,7 @@ impl LayerNorms {
     ///
     /// # Errors
     /// [`BoundError::Value`].
-    pub fn unrolled(&self, sizes: &Sizes, signals: &Signals) -> Result<Bound, BoundError> {
+    pub fn unrolled(&self, sizes: &SequenceSizes, signals: &Signals) -> Result<Bound, BoundError> {
         sizes.check()?;
         signals.check()?;
         let (steps, gain) = (sizes.length, self.step_gain());
@@ -239,7 +239,7 @@ impl LayerNorms {
     /// [`BoundError::Value`].
     pub fn reweighted(
         &self,
-        sizes: &Sizes,
+        sizes: &SequenceSizes,
         signals: &Signals,
         correlation: Option<f64>,
     ) -> Result<Bound, BoundError> {
@@ -264,7 +264,7 @@ impl LayerNorms {
     ///
     /// # Errors
     /// [`BoundError::Value`]; [`BoundError::Layers`] for more than one layer.
-    pub fn one_layer(&self, sizes: &Sizes, input: f64) -> Result<Bound, BoundError> {
+    pub fn one_layer(&self, sizes: &SequenceSizes, input: f64) -> Result<Bound, BoundError> {
         sizes.check()?;
         checked("input", input)?;
         if self.layers() != 1 {
@@ -324,7 +324,7 @@ impl Tied {
     ///
     /// # Errors
     /// [`BoundError::Value`].
-    pub fn one_step(&self, sizes: &Sizes, signals: &Signals) -> Result<Bound, BoundError> {
+    pub fn one_step(&self, sizes: &SequenceSizes, signals: &Signals) -> Result<Bound, BoundError> {
         sizes.check()?;
         signals.check()?;
         for (name, value) in [("alpha", self.first), ("alpha", self.later)] {
@@ -389,7 +389,7 @@ impl FastRnn {
     ///
     /// # Errors
     /// [`BoundError::Value`].
-    pub fn exponential(&self, sizes: &Sizes, input: f64) -> Result<Bound, BoundError> {
+    pub fn exponential(&self, sizes: &SequenceSizes, input: f64) -> Result<Bound, BoundError> {
         let scale = self.scale(sizes, input)?;
         let (excess, steps) = (self.excess(), sizes.length);
         let mut caveats = self.gates();
@@ -412,7 +412,7 @@ impl FastRnn {
     ///
     /// # Errors
     /// [`BoundError::Value`].
-    pub fn linear(&self, sizes: &Sizes, input: f64) -> Result<Bound, BoundError> {
+    pub fn linear(&self, sizes: &SequenceSizes, input: f64) -> Result<Bound, BoundError> {
         let scale = self.scale(sizes, input)?;
         let (excess, limit) = (self.excess(), 0.5 / sizes.length as f64);
         let mut caveats = self.gates();
@@ -424,7 +424,7 @@ impl FastRnn {
     }
 
     /// α_f B β_F/√n_s.
-    fn scale(&self, sizes: &Sizes, input: f64) -> Result<f64, BoundError> {
+    fn scale(&self, sizes: &SequenceSizes, input: f64) -> Result<f64, BoundError> {
         self.check()?;
         sizes.check()?;
         checked("input", input)?;
@@ -461,7 +461,12 @@ impl SpectralRnn {
     ///
     /// # Errors
     /// [`BoundError::Value`].
-    pub fn order(&self, sizes: &Sizes, input: f64, confidence: f64) -> Result<Bound, BoundError> {
+    pub fn order(
+        &self,
+        sizes: &SequenceSizes,
+        input: f64,
+        confidence: f64,
+    ) -> Result<Bound, BoundError> {
         sizes.check()?;
         checked("input", input)?;
         probability("confidence", confidence)?;
@@ -497,7 +502,7 @@ pub struct Risk {
 
 impl Risk {
     /// (14): 2 𝔑 + 4 η_B √(2 log(4/δ)/n_s) from the complexity 𝔑 of the class. A gap of η_B or more
-    /// says nothing: [`Caveat::Vacuous`].
+    /// is empty: [`Caveat::Vacuous`].
     ///
     /// # Errors
     /// [`BoundError::Value`].

@@ -5,7 +5,7 @@ use hankelite_data::Draw;
 use crate::bounds::Radii;
 use crate::shallow::batch::{loss, loss_gradient};
 use crate::shallow::samples::STEPS;
-use crate::shallow::{Samples, ShallowError, TrustRegion, Units};
+use crate::shallow::{Samples, ShallowError, UnitTrustRegion, Units};
 
 /// What a step sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Descent {
 
 /// What a descent came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Course {
+pub struct DescentRecord {
     /// The loss over all samples before the steps at which it was measured, in order: before every
     /// step of ProjGD.
     pub losses: Vec<f64>,
@@ -97,7 +97,7 @@ pub fn descend<M: Units>(
     samples: &Samples,
     descent: &Descent,
     watch: &mut dyn FnMut(usize, &M),
-) -> Result<Course, ShallowError> {
+) -> Result<DescentRecord, ShallowError> {
     descent.check()?;
     if samples.width() != model.width() {
         return Err(ShallowError::Shape {
@@ -108,7 +108,7 @@ pub fn descend<M: Units>(
     }
     let region = descent
         .radii
-        .map(|radii| TrustRegion::new(model.parameters(), radii));
+        .map(|radii| UnitTrustRegion::new(model.parameters(), radii));
     let mut order = match descent.sampling {
         Sampling::One { seed, .. } => Draw::new(seed, STEPS),
         Sampling::All => Draw::new(0, STEPS),
@@ -141,7 +141,7 @@ pub fn descend<M: Units>(
     average
         .parameters_mut()
         .add_scaled(1.0 / descent.steps as f64, &sum);
-    Ok(Course {
+    Ok(DescentRecord {
         least: losses.iter().copied().fold(f64::INFINITY, f64::min),
         average_iterate: loss(&average, samples),
         losses,

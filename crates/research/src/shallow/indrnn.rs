@@ -6,7 +6,7 @@ use crate::shallow::activation::{LANES, Lane};
 use crate::shallow::parameters::{lanes, put};
 use crate::shallow::transformer::{add_product, combine, fill};
 use crate::shallow::units::{Lookout, look_everywhere};
-use crate::shallow::{Activation, Features, Parameters, ShallowError, Size, Units};
+use crate::shallow::{Activation, Features, Parameters, ShallowError, TransformerSize, Units};
 
 /// f(X; φ) = m^(−1/2) Σ_i c_i h_{i,L}, h_{i,t} = act(U_iᵀ X_t + w_i h_{i,t−1}), h_{i,0} = 0.
 ///
@@ -35,7 +35,7 @@ impl IndRnn {
     /// [`ShallowError::Units`] for an odd number of units; [`ShallowError::Empty`];
     /// [`ShallowError::Range`] for a γ that is not finite.
     pub fn symmetric(
-        size: Size,
+        size: TransformerSize,
         gamma: f64,
         activation: Activation,
         seed: u64,
@@ -99,11 +99,11 @@ impl Lookout for IndRnn {
             }
             h = value;
         }
-        put(&mut features.response, units, (0, at), &h);
+        put(&mut features.response, units, 0, at, &h);
         for (j, row) in by_input.iter().enumerate() {
-            put(&mut features.tangent, units, (j, at), row);
+            put(&mut features.tangent, units, j, at, row);
         }
-        put(&mut features.tangent, units, (d, at), &by_recurrent);
+        put(&mut features.tangent, units, d, at, &by_recurrent);
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn recurrent_weights_are_gamma_with_both_signs() {
-        let size = Size {
+        let size = TransformerSize {
             units: 64,
             width: 3,
         };

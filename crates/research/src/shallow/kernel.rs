@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::shallow::parameters::dot;
 use crate::shallow::{
-    Activation, Features, Query, Samples, ShallowError, Size, Transformer, Units,
+    Activation, Features, Query, Samples, ShallowError, Transformer, TransformerSize, Units,
 };
 
 /// The three parts of the kernel over n inputs, each n × n, symmetric and positive semidefinite.
@@ -99,7 +99,7 @@ pub fn kernel_blocks(
     activation: Activation,
     seed: u64,
 ) -> Result<Kernel, ShallowError> {
-    let size = Size {
+    let size = TransformerSize {
         units: heads,
         width: inputs.width(),
     };

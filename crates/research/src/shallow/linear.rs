@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::bounds::Radii;
 use crate::shallow::samples::DIRECTION;
-use crate::shallow::{Parameters, Samples, TrustRegion, Units};
+use crate::shallow::{Parameters, Samples, UnitTrustRegion, Units};
 
 /// f_lin(X; φ) = ⟨∇f(X; φ⁰), φ − φ⁰⟩, for a start with f(X; φ⁰) = 0.
 #[derive(Debug, Clone)]
@@ -62,9 +62,10 @@ pub fn boundary_point<M: Units>(
     model: &M,
     radii: Radii,
     boundary: Boundary,
-    (samples, seed): (&Samples, u64),
+    samples: &Samples,
+    seed: u64,
 ) -> Parameters {
-    let region = TrustRegion::new(model.parameters(), radii);
+    let region = UnitTrustRegion::new(model.parameters(), radii);
     let mut direction = match boundary {
         Boundary::Independent => random(model.parameters(), seed),
         Boundary::Shared => {

@@ -8,7 +8,7 @@
 //! IndRNN:       h_i = h_{i,L},        h_{i,t} = act(U_iᵀ X_t + w_i h_{i,t−1}),  h_{i,0} = 0
 //! ```
 //!
-//! [`descend`] trains either inside a [`TrustRegion`]. [`kernel_blocks`] and [`empirical_kernel`]
+//! [`descend`] trains either inside a [`UnitTrustRegion`]. [`kernel_blocks`] and [`empirical_kernel`]
 //! are the tangent kernel, [`Linearised`] the network's first-order part at its start, and
 //! [`Transport`] makes labels that the theory can reach. The bounds beside them are
 //! [`crate::bounds::FiniteTime`].
@@ -34,18 +34,16 @@ mod units;
 
 pub use activation::Activation;
 pub use batch::{loss, loss_gradient, mean_gradient, outputs};
-pub use descent::{Course, Descent, Sampling, descend};
+pub use descent::{Descent, DescentRecord, Sampling, descend};
 pub use indrnn::IndRnn;
 pub use kernel::{Kernel, empirical_kernel, kernel_blocks};
 pub use linear::{Boundary, Linearised, boundary_point, largest_difference};
 pub use parameters::Parameters;
-pub use region::TrustRegion;
+pub use region::UnitTrustRegion;
 pub use samples::Samples;
-pub use teacher::{Teacher, Transport};
-pub use transformer::{Query, Size, Transformer};
+pub use teacher::{Transport, TransportTeacher};
+pub use transformer::{Query, Transformer, TransformerSize};
 pub use units::{Features, Units};
-
-pub use crate::bounds::Radii;
 
 /// Why a model, its samples or a descent cannot be formed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -40,12 +40,12 @@ impl Parameters {
         self.groups
     }
 
-    /// All numbers, as the type says.
+    /// All numbers, in the order of the type.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// All numbers, as the type says.
+    /// All numbers, in the order of the type.
     pub fn values_mut(&mut self) -> &mut [f64] {
         &mut self.values
     }
@@ -118,7 +118,7 @@ pub(super) fn lanes(values: &[f64], units: usize, row: usize, at: usize) -> Lane
 
 /// Puts eight units into their row; those behind the last unit are dropped.
 #[inline(always)]
-pub(super) fn put(values: &mut [f64], units: usize, (row, at): (usize, usize), lane: &Lane) {
+pub(super) fn put(values: &mut [f64], units: usize, row: usize, at: usize, lane: &Lane) {
     let row = &mut values[row * units..(row + 1) * units];
     match row[at..].first_chunk_mut::<LANES>() {
         Some(full) => *full = *lane,

@@ -12,12 +12,12 @@ use crate::shallow::Parameters;
 /// # References
 /// Arda, Cayci and Eryilmaz, section 3.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TrustRegion {
+pub struct UnitTrustRegion {
     start: Parameters,
     radii: Radii,
 }
 
-impl TrustRegion {
+impl UnitTrustRegion {
     /// Around a start, with radii ρ (of a unit: ρ/√m).
     pub fn new(start: &Parameters, radii: Radii) -> Self {
         let start = start.clone();

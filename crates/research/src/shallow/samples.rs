@@ -23,7 +23,8 @@ impl Samples {
     pub fn new(
         tokens: Vec<f64>,
         labels: Vec<f64>,
-        (length, width): (usize, usize),
+        length: usize,
+        width: usize,
     ) -> Result<Self, ShallowError> {
         let sizes = [
             ("the number of samples", labels.len()),
@@ -74,7 +75,7 @@ impl Samples {
                 tokens.extend(sequence.iter().copied().map(f64::from));
             }
         }
-        Self::new(tokens, labels, (data.length(), width))
+        Self::new(tokens, labels, data.length(), width)
     }
 
     /// Tokens N(0, I), shortened to norm 1 where they are longer, with labels 0.
@@ -83,7 +84,8 @@ impl Samples {
     /// [`ShallowError::Empty`].
     pub fn gaussian(
         count: usize,
-        (length, width): (usize, usize),
+        length: usize,
+        width: usize,
         seed: u64,
     ) -> Result<Self, ShallowError> {
         let mut draw = Draw::new(seed, TOKENS);
@@ -92,7 +94,7 @@ impl Samples {
             let norm = token.iter().map(|x| x * x).sum::<f64>().sqrt();
             token.iter_mut().for_each(|x| *x /= norm.max(1.0));
         }
-        Self::new(tokens, vec![0.0; count], (length, width))
+        Self::new(tokens, vec![0.0; count], length, width)
     }
 
     /// The same sequences with other labels.
@@ -108,7 +110,7 @@ impl Samples {
                 expected,
             });
         }
-        Self::new(self.tokens, labels, (self.length, self.width))
+        Self::new(self.tokens, labels, self.length, self.width)
     }
 
     /// n_s.

@@ -2,7 +2,8 @@
 
 use crate::bounds::Radii;
 use crate::shallow::{
-    Activation, Linearised, Parameters, Query, Samples, ShallowError, Size, Transformer, Units,
+    Activation, Linearised, Parameters, Query, Samples, ShallowError, Transformer, TransformerSize,
+    Units,
 };
 
 /// v = (v_c, v_u, v_w), a bounded function of a random head (U, W): the mean over R anchors X^(r) of
@@ -80,13 +81,13 @@ impl Transport {
 
 /// f*(X) = E[φ_c v_c + ⟨φ_u, v_u⟩ + ⟨φ_w, v_w⟩] over random heads, as a mean over m̃ of them.
 #[derive(Debug, Clone)]
-pub struct Teacher {
+pub struct TransportTeacher {
     heads: Transformer,
     /// φ̃ of the heads, whose linearisation is f*.
     moved: Parameters,
 }
 
-impl Teacher {
+impl TransportTeacher {
     /// With m̃ = `heads` independent heads.
     ///
     /// # Errors
@@ -98,7 +99,7 @@ impl Teacher {
         activation: Activation,
         seed: u64,
     ) -> Result<Self, ShallowError> {
-        let size = Size {
+        let size = TransformerSize {
             units: heads,
             width: transport.anchors.width(),
         };

@@ -12,14 +12,14 @@ use crate::shallow::{Activation, Features, Parameters, ShallowError, Units};
 
 /// Units and numbers of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct TransformerSize {
     /// m, heads of a transformer or units of an IndRNN.
     pub units: usize,
     /// d, numbers of a token.
     pub width: usize,
 }
 
-impl Size {
+impl TransformerSize {
     /// Sizes for a start in matched pairs.
     pub(super) fn check_pairs(self) -> Result<Self, ShallowError> {
         if self.units == 0 || !self.units.is_multiple_of(2) {
@@ -40,7 +40,7 @@ impl Size {
     }
 }
 
-/// q, which is not trained. The theory asks for ‖q‖ ≤ 1.
+/// q, which is not trained. The theory needs ‖q‖ ≤ 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Query {
     /// The last token of the sequence.
@@ -89,7 +89,7 @@ impl Transformer {
     /// [`ShallowError::Units`] for an odd number of heads; [`ShallowError::Empty`];
     /// [`ShallowError::Shape`] for a query of another width.
     pub fn symmetric(
-        size: Size,
+        size: TransformerSize,
         query: Query,
         activation: Activation,
         seed: u64,
@@ -106,7 +106,7 @@ impl Transformer {
     /// # Errors
     /// [`ShallowError::Empty`]; [`ShallowError::Shape`] for a query of another width.
     pub fn independent(
-        size: Size,
+        size: TransformerSize,
         query: Query,
         activation: Activation,
         seed: u64,
@@ -117,7 +117,11 @@ impl Transformer {
         Ok(model)
     }
 
-    fn empty(size: Size, query: Query, activation: Activation) -> Result<Self, ShallowError> {
+    fn empty(
+        size: TransformerSize,
+        query: Query,
+        activation: Activation,
+    ) -> Result<Self, ShallowError> {
         if let Query::Fixed(q) = &query
             && q.len() != size.width
         {
@@ -196,7 +200,7 @@ impl Transformer {
             for mean in &mean {
                 trace = from_fn(|i| trace[i] - mean[i] * mean[i]);
             }
-            put(&mut traces, units, (0, at), &trace);
+            put(&mut traces, units, 0, at, &trace);
         }
         traces
     }
@@ -256,10 +260,10 @@ impl Lookout for Transformer {
             }
         }
         let (value, slope) = self.activation.value_and_slope(&z);
-        put(&mut features.response, units, (0, at), &value);
-        put(&mut features.tangent, units, (0, at), &slope);
+        put(&mut features.response, units, 0, at, &value);
+        put(&mut features.tangent, units, 0, at, &slope);
         for (j, row) in a.iter().chain(&*covariance).enumerate() {
-            put(&mut features.tangent, units, (1 + j, at), row);
+            put(&mut features.tangent, units, 1 + j, at, row);
         }
     }
 }

@@ -5,7 +5,7 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::shallow::Parameters;
 use crate::shallow::activation::{LANES, Lane};
 
-/// What a unit says of one sequence and how that depends on its parameters, for all units. A buffer
+/// The answer of a unit to one sequence and how that depends on its parameters, for all units. A buffer
 /// that is used again for every sequence.
 #[derive(Debug, Clone)]
 pub struct Features {

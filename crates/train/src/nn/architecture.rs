@@ -30,6 +30,7 @@ impl LayerKind {
 /// Where the poles of a layer from scratch stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Initialisation {
     /// S4D-Lin: λ_n = −½ + iπn.
     Lin,
@@ -42,6 +43,7 @@ pub enum Initialisation {
 /// Over what the normalisation averages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Normalisation {
     /// The channels of each step.
     #[default]
@@ -53,6 +55,7 @@ pub enum Normalisation {
 /// The map after the activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum OutputKind {
     /// H to 2H, half of which gates the other.
     #[default]
@@ -64,6 +67,7 @@ pub enum OutputKind {
 /// How the steps become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum PoolingKind {
     /// Their mean.
     #[default]
@@ -172,6 +176,30 @@ pub enum ArchitectureError {
 }
 
 impl Architecture {
+    /// One layer of one mode and one output, with the defaults of all other settings. The caller
+    /// sets the sizes, and either `inputs` or `vocabulary`.
+    pub fn new(layer: LayerKind) -> Self {
+        Self {
+            layer,
+            initialisation: None,
+            channels: 1,
+            states: 1,
+            layers: 1,
+            norm: Normalisation::default(),
+            placement: pre(),
+            output: OutputKind::default(),
+            pooling: PoolingKind::default(),
+            dropout: 0.0,
+            bidirectional: false,
+            inputs: None,
+            vocabulary: None,
+            outputs: 1,
+            measurements: None,
+            step_min: step_min(),
+            step_max: step_max(),
+        }
+    }
+
     /// The architecture of a model with layers of this kind, with the default steps and without
     /// dropout. `None` for a lone layer.
     pub fn of(model: &Model, layer: LayerKind) -> Option<Self> {
@@ -180,8 +208,6 @@ impl Architecture {
         let (norm, placement) = first.norm()?;
         let linear = matches!(encoder, Encoder::Linear(_));
         Some(Self {
-            layer,
-            initialisation: None,
             channels: first.channels(),
             states: first.order(),
             layers: model.blocks().len(),
@@ -199,14 +225,11 @@ impl Architecture {
                 Some(Pooling::Last) => PoolingKind::Last,
                 None => PoolingKind::None,
             },
-            dropout: 0.0,
             bidirectional: !first.backward().is_empty(),
             inputs: model.inputs().filter(|_| linear),
             vocabulary: model.inputs().filter(|_| !linear),
             outputs: model.classes()?,
-            measurements: None,
-            step_min: step_min(),
-            step_max: step_max(),
+            ..Self::new(layer)
         })
     }
 

@@ -1,6 +1,6 @@
 //! One block with its trainable tensors.
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use nalgebra::DMatrix;
@@ -9,8 +9,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::nn::dynamics::TrainableDynamics;
 use crate::nn::mix::Mixing;
+use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
-use crate::nn::{Buffer, Group, NetworkError, Parameter, Parameterisation, Penalty};
+use crate::nn::tensors::{TensorType, host, parameter, var};
+use crate::nn::{Buffer, Group, NetworkError, Parameter, Penalty};
 
 /// How much of a batch's statistics enters the running ones; torch's default.
 const MOMENTUM: f64 = 0.1;
@@ -22,19 +24,13 @@ pub(super) struct TrainableLinear {
 }
 
 impl TrainableLinear {
-    pub(super) fn new(linear: &Linear, (dtype, device): (DType, &Device)) -> Result<Self> {
+    pub(super) fn new(linear: &Linear, to: TensorType<'_>) -> Result<Self> {
         // Inputs × outputs by columns is outputs × inputs by rows.
         let (inputs, outputs) = linear.weight.shape();
         let bias = linear.bias.as_ref();
         Ok(Self {
-            weight: var(
-                linear.weight.as_slice(),
-                &[outputs, inputs],
-                (dtype, device),
-            )?,
-            bias: bias
-                .map(|bias| var(bias, &[outputs], (dtype, device)))
-                .transpose()?,
+            weight: var(linear.weight.as_slice(), &[outputs, inputs], to)?,
+            bias: bias.map(|bias| var(bias, &[outputs], to)).transpose()?,
         })
     }
 
@@ -48,10 +44,9 @@ impl TrainableLinear {
     /// Weight and bias, or zeros in its place.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         let outputs = self.weight.dim(0)?;
-        let (dtype, device) = (self.weight.dtype(), self.weight.device());
         let bias = match &self.bias {
             Some(bias) => bias.as_tensor().clone(),
-            None => Tensor::zeros(outputs, dtype, device)?,
+            None => Tensor::zeros(outputs, self.weight.dtype(), self.weight.device())?,
         };
         Ok(vec![self.weight.flatten_all()?, bias])
     }
@@ -60,29 +55,8 @@ impl TrainableLinear {
         let (outputs, inputs) = self.weight.dims2()?;
         Ok(Linear {
             weight: DMatrix::from_vec(inputs, outputs, host(&self.weight)?).into(),
-            bias: self.bias.as_ref().map(host).transpose()?,
+            bias: self.bias.as_deref().map(host).transpose()?,
         })
-    }
-}
-
-/// A variable with these numbers.
-pub(super) fn var(
-    values: &[f64],
-    shape: &[usize],
-    (dtype, device): (DType, &Device),
-) -> Result<Var> {
-    Var::from_tensor(&Tensor::from_slice(values, shape, device)?.to_dtype(dtype)?)
-}
-
-pub(super) fn host(var: &Var) -> Result<Vec<f64>> {
-    var.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
-}
-
-pub(super) fn parameter(prefix: &str, name: &str, var: &Var, group: Group) -> Parameter {
-    Parameter {
-        name: format!("{prefix}{name}"),
-        var: var.clone(),
-        group,
     }
 }
 
@@ -96,9 +70,9 @@ struct TrainableNorm {
 }
 
 impl TrainableNorm {
-    fn new(norm: &Norm, placement: Placement, place: (DType, &Device)) -> Result<Self> {
+    fn new(norm: &Norm, placement: Placement, to: TensorType<'_>) -> Result<Self> {
         let (weight, bias, epsilon) = norm.affine();
-        let vector = |values: &[f64]| var(values, &[values.len()], place);
+        let vector = |values: &[f64]| var(values, &[values.len()], to);
         let running = match norm {
             Norm::Layer(_) => None,
             Norm::Batch(norm) => Some((vector(&norm.mean)?, vector(&norm.variance)?)),
@@ -147,22 +121,21 @@ pub(super) struct TrainableBlock {
 impl TrainableBlock {
     pub(super) fn new(
         block: &model::Block,
-        dynamics: (Parameterisation, usize),
-        place: (DType, &Device),
+        form: ModeForm,
+        to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         // Both directions are stored with the same number of modes.
         let order = block.order();
-        let made =
-            |systems| TrainableDynamics::new(block.name(), (systems, order), dynamics, place);
+        let made = |systems| TrainableDynamics::new(block.name(), systems, order, form, to);
         let backward = Some(block.backward()).filter(|systems| !systems.is_empty());
         let systems = block.systems().iter();
         let source: Vec<f64> = systems.map(|system| system.feedthrough()[(0, 0)]).collect();
-        let feedthrough = var(&source, &[source.len()], place)?;
+        let feedthrough = var(&source, &[source.len()], to)?;
         let rounded = host(&feedthrough)?;
         let norm = block.norm();
-        let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, place));
+        let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, to));
         let output = block.output().map(|output| {
-            let linear = TrainableLinear::new(&output.linear, place)?;
+            let linear = TrainableLinear::new(&output.linear, to)?;
             Ok::<_, candle_core::Error>((linear, output.gated))
         });
         Ok(Self {
@@ -232,11 +205,12 @@ impl TrainableBlock {
     }
 
     /// What the block computes on a batch. Without dropout and with running statistics when
-    /// `random` is `None`, that is, in evaluation.
+    /// `dropout` is `None`, that is, in evaluation.
     pub(super) fn plan(
         &self,
-        (size, penalty): (Size, Option<Penalty>),
-        random: Option<(&mut ChaCha8Rng, f64)>,
+        size: Size,
+        penalty: Option<Penalty>,
+        dropout: Option<Dropout<'_>>,
     ) -> Result<BlockPlan> {
         let norm = self.norm.as_ref();
         let kind = |norm: &TrainableNorm| match norm.running {
@@ -261,12 +235,12 @@ impl TrainableBlock {
             running: None,
             penalty,
         };
-        match random {
-            Some((random, rate)) if rate > 0.0 => {
+        match dropout {
+            Some(mut dropout) if dropout.rate > 0.0 => {
                 if self.output.is_some() {
-                    plan.inner_mask = mask(size, random, rate);
+                    plan.inner_mask = dropout.mask(size);
                 }
-                plan.outer_mask = mask(size, random, rate);
+                plan.outer_mask = dropout.mask(size);
             }
             Some(_) => {}
             None => {
@@ -329,16 +303,24 @@ impl TrainableBlock {
     }
 }
 
-/// 0 with probability `rate`, else 1/(1 − rate), for each sequence and channel: the same at all
-/// steps, as the dropout of the S4 code is tied over time.
-fn mask(size: Size, random: &mut ChaCha8Rng, rate: f64) -> Vec<f64> {
-    let kept = 1.0 / (1.0 - rate);
-    let one = |_| {
-        if random.random::<f64>() < rate {
-            0.0
-        } else {
-            kept
-        }
-    };
-    (0..size.batch * size.channels).map(one).collect()
+/// Which share of the channels is silenced in training, and by which random numbers.
+pub(super) struct Dropout<'a> {
+    pub(super) random: &'a mut ChaCha8Rng,
+    pub(super) rate: f64,
+}
+
+impl Dropout<'_> {
+    /// 0 with probability `rate`, else 1/(1 − rate), for each sequence and channel: the same at all
+    /// steps, as the dropout of the S4 code is tied over time.
+    fn mask(&mut self, size: Size) -> Vec<f64> {
+        let kept = 1.0 / (1.0 - self.rate);
+        let one = |_| {
+            if self.random.random::<f64>() < self.rate {
+                0.0
+            } else {
+                kept
+            }
+        };
+        (0..size.batch * size.channels).map(one).collect()
+    }
 }

@@ -46,7 +46,8 @@ impl<T: Real> Convolution<T> {
     pub(super) fn new(
         lanes: Lanes,
         dynamics: &Dynamics<'_, T>,
-        (workspace, keep): (&Workspace<T>, bool),
+        workspace: &Workspace<T>,
+        keep: bool,
     ) -> Self {
         let plan = workspace.plan(2 * lanes.length);
         let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {

@@ -3,38 +3,10 @@
 use candle_core::{Result, bail};
 use rayon::prelude::*;
 
-use crate::nn::plan::Size;
+use crate::nn::plan::{Encoding, Size};
 use crate::nn::pool::{Lease, Workspace};
 use crate::nn::product::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
-
-/// How steps become channels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
-    /// The data are channels.
-    None,
-    /// x = W u + b, with W channels × inputs before b.
-    Linear {
-        /// Numbers of a step.
-        inputs: usize,
-    },
-    /// Row `token` of a vocabulary × channels table.
-    Embedding {
-        /// Rows of the table.
-        vocabulary: usize,
-    },
-}
-
-impl Encoding {
-    /// Numbers of its parameters.
-    pub(super) fn parameters(self, channels: usize) -> usize {
-        match self {
-            Encoding::None => 0,
-            Encoding::Linear { inputs } => channels * (inputs + 1),
-            Encoding::Embedding { vocabulary } => channels * vocabulary,
-        }
-    }
-}
 
 /// Steps of a batch on the host.
 #[derive(Clone, Copy)]
@@ -53,7 +25,8 @@ const SEGMENTS: usize = 16;
 pub(super) fn encode<T: Real>(
     encoding: Encoding,
     steps: Steps<'_, T>,
-    (parameters, size): (&[T], Size),
+    parameters: &[T],
+    size: Size,
     workspace: &Workspace<T>,
 ) -> Result<Lease<T>> {
     let (channels, count) = (size.channels, size.batch * size.length);

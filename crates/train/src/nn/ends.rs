@@ -1,12 +1,13 @@
 //! What stands before and after the blocks: encoder, pooling, head.
 
-use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use candle_core::{Result, Tensor, Var, bail};
 use hankelite::model::{Encoder, Head, Pooling};
 use nalgebra::DMatrix;
 
-use crate::nn::block::{TrainableLinear, host, parameter, var};
-use crate::nn::encode::Encoding;
+use crate::nn::block::TrainableLinear;
+use crate::nn::plan::Encoding;
 use crate::nn::random::Draw;
+use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, Parameter};
 
 /// From data to channels.
@@ -19,12 +20,12 @@ pub(super) enum TrainableEncoder {
 }
 
 impl TrainableEncoder {
-    pub(super) fn new(encoder: &Encoder, place: (DType, &Device)) -> Result<Self> {
+    pub(super) fn new(encoder: &Encoder, to: TensorType<'_>) -> Result<Self> {
         Ok(match encoder {
-            Encoder::Linear(linear) => Self::Linear(TrainableLinear::new(linear, place)?),
+            Encoder::Linear(linear) => Self::Linear(TrainableLinear::new(linear, to)?),
             Encoder::Embedding(table) => {
                 let (channels, vocabulary) = table.shape();
-                Self::Embedding(var(table.as_slice(), &[vocabulary, channels], place)?)
+                Self::Embedding(var(table.as_slice(), &[vocabulary, channels], to)?)
             }
         })
     }
@@ -36,11 +37,11 @@ impl TrainableEncoder {
             bail!("only numbers are measured, expected a linear encoder");
         };
         let (channels, inputs) = linear.weight.dims2()?;
-        let place = (linear.weight.dtype(), linear.weight.device());
+        let to = TensorType::of(&linear.weight);
         let deviation = 1.0 / (rows as f64).sqrt();
         let numbers = (0..rows * inputs).map(|_| deviation * draw.normal());
-        let sensing = var(&numbers.collect::<Vec<_>>(), &[rows, inputs], place)?;
-        let behind = TrainableLinear::new(&draw.linear(rows, channels), place)?;
+        let sensing = var(&numbers.collect::<Vec<_>>(), &[rows, inputs], to)?;
+        let behind = TrainableLinear::new(&draw.linear(rows, channels), to)?;
         Ok(Self::Measured(sensing, behind))
     }
 
@@ -121,10 +122,10 @@ pub(super) struct TrainableHead {
 }
 
 impl TrainableHead {
-    pub(super) fn new(head: &Head, place: (DType, &Device)) -> Result<Self> {
+    pub(super) fn new(head: &Head, to: TensorType<'_>) -> Result<Self> {
         Ok(Self {
             pooling: head.pooling,
-            linear: TrainableLinear::new(&head.linear, place)?,
+            linear: TrainableLinear::new(&head.linear, to)?,
         })
     }
 
@@ -142,10 +143,11 @@ impl TrainableHead {
     /// The share of every step (batch × L) in the pooled vectors, if there is a pooling.
     pub(super) fn pooling(
         &self,
-        size: (usize, usize),
+        batch: usize,
+        length: usize,
         lengths: Option<&[usize]>,
     ) -> Result<Option<Vec<f64>>> {
-        let weights = |pooling| pooling_weights(pooling, size, lengths);
+        let weights = |pooling| pooling_weights(pooling, batch, length, lengths);
         self.pooling.map(weights).transpose()
     }
 
@@ -163,7 +165,8 @@ impl TrainableHead {
 /// The share of every step in the pooled vector. Steps beyond a sequence's length have none.
 pub(super) fn pooling_weights(
     pooling: Pooling,
-    (batch, length): (usize, usize),
+    batch: usize,
+    length: usize,
     lengths: Option<&[usize]>,
 ) -> Result<Vec<f64>> {
     if let Some(lengths) = lengths

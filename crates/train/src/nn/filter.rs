@@ -4,12 +4,14 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use hankelite_control::DiagonalSystem;
 
 use crate::nn::dynamics::{TrainableDynamics, modes_for};
+use crate::nn::parameterisation::ModeForm;
+use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Input, Mode, NetworkError, Parameter, Parameterisation, Penalty, SequenceModel, Traced, Wanted,
-    plain,
+    Mode, NetworkError, NetworkInput, Parameter, Parameterisation, Penalty, SequenceModel, Traced,
+    Wanted, plain,
 };
 
-/// A single channel without encoder, activation, feedthrough and head. Its answer to a sequence
+/// A single channel without encoder, activation, feedthrough and head. Its output for a sequence
 /// u of numbers is the last output,
 ///
 /// ```text
@@ -40,9 +42,12 @@ impl Filter {
         device: &Device,
     ) -> std::result::Result<Self, NetworkError> {
         let systems = std::slice::from_ref(system);
-        let kind = (Parameterisation::S4d, 1);
-        let modes = (systems, system.order());
-        let dynamics = TrainableDynamics::new("filter", modes, kind, (dtype, device))?;
+        let form = ModeForm {
+            kind: Parameterisation::S4d,
+            length: 1,
+        };
+        let to = TensorType { dtype, device };
+        let dynamics = TrainableDynamics::new("filter", systems, system.order(), form, to)?;
         Ok(Self {
             parameters: dynamics.parameters(""),
             dynamics,
@@ -61,11 +66,11 @@ impl Filter {
 }
 
 impl SequenceModel for Filter {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> Result<Tensor> {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> Result<Tensor> {
         Ok(self.traced(input, mode, Wanted::default())?.outputs)
     }
 
-    fn traced(&self, input: &Input, _: Mode<'_>, wanted: Wanted) -> Result<Traced> {
+    fn traced(&self, input: &NetworkInput, _: Mode<'_>, wanted: Wanted) -> Result<Traced> {
         let (batch, length, width) = input.steps.dims3()?;
         if width != 1 || wanted.layers {
             bail!("a filter takes one number for each step, and has no layers to show");
@@ -77,11 +82,11 @@ impl SequenceModel for Filter {
         let kernel = plain::kernel(&modes.collect::<Result<Vec<_>>>()?, length)?;
         let kernel = kernel.to_dtype(self.dtype)?;
         let turned = plain::turned(&kernel)?;
-        let heard = match wanted.penalty {
+        let input = match wanted.penalty {
             Some(Penalty::Measure) => Some(&steps),
             Some(Penalty::FilterNorm) | None => None,
         };
-        let penalty = wanted.penalty.map(|_| plain::mean_square(&kernel, heard));
+        let penalty = wanted.penalty.map(|_| plain::mean_square(&kernel, input));
         Ok(Traced {
             outputs: steps.reshape((batch, length))?.matmul(&turned.t()?)?,
             layers: Vec::new(),

@@ -164,18 +164,13 @@ impl<T: Real> Plan<T> {
             .chunks_exact(first.part)
             .zip(sum.chunks_exact_mut(first.part));
         for ((g, u), (kernel, sum)) in parts.zip(spectra) {
-            self.correlate_part(1, g, u, (kernel, sum));
+            self.correlate_part(1, Adjoint { g, u, kernel, sum });
         }
         self.pass::<true, true>(first, g);
     }
 
-    fn correlate_part(
-        &self,
-        depth: usize,
-        g: &mut [Point<T>],
-        u: &mut [Point<T>],
-        (kernel, sum): (&[Point<T>], &mut [Point<T>]),
-    ) {
+    fn correlate_part(&self, depth: usize, part: Adjoint<'_, T>) {
+        let Adjoint { g, u, kernel, sum } = part;
         if g.len() > BLOCK {
             let level = &self.levels[depth];
             self.pass::<false, false>(level, g);
@@ -187,7 +182,7 @@ impl<T: Real> Plan<T> {
                 .chunks_exact(level.part)
                 .zip(sum.chunks_exact_mut(level.part));
             for ((g, u), (kernel, sum)) in parts.zip(spectra) {
-                self.correlate_part(depth + 1, g, u, (kernel, sum));
+                self.correlate_part(depth + 1, Adjoint { g, u, kernel, sum });
             }
             return self.pass::<true, false>(level, g);
         }
@@ -270,8 +265,9 @@ fn minus_turned<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -
 fn turn<const INVERSE: bool, T: Real, S: Simd>(
     simd: S,
     a: Complex<T, S>,
-    (re, im): (T, T),
+    w: (T, T),
 ) -> Complex<T, S> {
+    let (re, im) = w;
     let im = if INVERSE { T::zero() - im } else { im };
     let (w_re, w_im) = (T::splat(simd, re), T::splat(simd, im));
     let minus_im = T::splat(simd, T::zero() - im);
@@ -456,7 +452,7 @@ impl<T: Real> WithSimd for Multiply<'_, T> {
 /// sum ← sum + g ∘ conj u, then g ← g ∘ conj kernel.
 struct Adjoint<'a, T> {
     g: &'a mut [Point<T>],
-    u: &'a [Point<T>],
+    u: &'a mut [Point<T>],
     kernel: &'a [Point<T>],
     sum: &'a mut [Point<T>],
 }

@@ -45,8 +45,9 @@ pub(super) struct Mix<'a, T> {
     pub(super) outer: Option<&'a [T]>,
 }
 
-/// The gradients of W and b.
+/// The gradients of y, which is set, and of W and b, which are added to.
 pub(super) struct MixGradient<'a, T> {
+    pub(super) y: &'a mut [T],
     pub(super) weight: &'a mut [T],
     pub(super) bias: &'a mut [T],
 }
@@ -103,48 +104,43 @@ impl<T: Real> Mix<'_, T> {
         );
     }
 
-    /// `of_y` ← the gradient of y from that of o; `g` is used up.
+    /// The gradients from that of o; `g` is used up.
     pub(super) fn backward(
         &self,
         y: &[T],
-        (g, of_y): (&mut [T], &mut [T]),
-        gradient: MixGradient<'_, T>,
+        g: &mut [T],
+        mut gradient: MixGradient<'_, T>,
         scratch: &mut MixScratch<T>,
     ) {
-        let (channels, rows) = (self.channels, y.len() / self.channels);
+        let channels = self.channels;
         let active = sized(&mut scratch.active, y.len());
         let slope = sized(&mut scratch.slope, y.len());
         Arch::new().dispatch(ActivateWithSlope { y, active, slope });
         scale(active, self.inner, channels);
         scale(g, self.outer, channels);
         match self.mixing {
-            Mixing::None => of_y.copy_from_slice(g),
-            Mixing::Plain => self.linear_backward(active, (g, of_y), gradient, rows),
+            Mixing::None => gradient.y.copy_from_slice(g),
+            Mixing::Plain => self.linear_backward(active, g, &mut gradient),
             Mixing::Gated => {
                 let mixed = sized(&mut scratch.mixed, 2 * y.len());
-                self.linear(active, mixed, rows);
+                self.linear(active, mixed, y.len() / channels);
                 Arch::new().dispatch(GateBackward { mixed, g, channels });
-                self.linear_backward(active, (mixed, of_y), gradient, rows);
+                self.linear_backward(active, mixed, &mut gradient);
             }
         }
-        scale(of_y, self.inner, channels);
+        scale(gradient.y, self.inner, channels);
         Arch::new().dispatch(Product {
-            out: of_y,
+            out: gradient.y,
             by: slope,
         });
     }
 
-    fn linear_backward(
-        &self,
-        active: &[T],
-        (g, of_active): (&[T], &mut [T]),
-        gradient: MixGradient<'_, T>,
-        rows: usize,
-    ) {
+    fn linear_backward(&self, active: &[T], g: &[T], gradient: &mut MixGradient<'_, T>) {
         let (outputs, channels) = (self.bias.len(), self.channels);
+        let rows = active.len() / channels;
         let weight = RowMajor::new(self.weight, outputs, channels);
         let of_out = RowMajor::new(g, rows, outputs);
-        multiply_rows(of_active, of_out, weight, false);
+        multiply_rows(gradient.y, of_out, weight, false);
         let active = RowMajor::new(active, rows, channels);
         multiply_rows(gradient.weight, of_out.transpose(), active, true);
         Arch::new().dispatch(SumRows {

@@ -4,22 +4,27 @@
 //! trainer sees only the trait [`SequenceModel`].
 
 mod architecture;
+#[cfg(feature = "baselines")]
 pub mod baseline;
 mod block;
 mod convolution;
 mod dynamics;
 mod encode;
 mod ends;
+mod error;
 mod filter;
 mod fourier;
 mod kernel;
 mod lanes;
 mod mix;
 mod modes;
+mod modes_plain;
 mod network;
 mod norm;
 mod op;
+mod operation;
 mod operator;
+mod parameterisation;
 mod penalty;
 mod plain;
 mod plan;
@@ -30,21 +35,25 @@ mod random;
 mod real;
 mod scan;
 mod stack;
+mod tensors;
 
 pub use architecture::{
     Architecture, ArchitectureError, Initialisation, LayerKind, Normalisation, OutputKind,
     PoolingKind,
 };
 use candle_core::{Device, Tensor, Var};
-pub use dynamics::Parameterisation;
+pub use error::NetworkError;
 pub use filter::Filter;
-pub use network::{Network, NetworkError, NetworkOptions};
+pub use network::{TrainableNetwork, TrainableOptions};
+pub use parameterisation::Parameterisation;
 use rand_chacha::ChaCha8Rng;
 pub use random::{random_model, with_fresh_dynamics};
+pub(crate) use tensors::host;
 
 /// Which optimiser settings a parameter takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Group {
     /// Step sizes: the rate of the dynamics, no decay.
     Dynamics,
@@ -78,7 +87,7 @@ pub struct Buffer {
 
 /// A batch on the device.
 #[derive(Debug, Clone)]
-pub struct Input {
+pub struct NetworkInput {
     /// Numbers, batch × L × width (f32 or f64), or tokens, batch × L (u32).
     pub steps: Tensor,
     /// The true length of each sequence where they are padded.
@@ -95,9 +104,10 @@ pub enum Mode<'a> {
 
 /// What is requested of the filters of every layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Penalty {
-    /// The generalisation measure τ, for mean and deviation of what the layer hears in the batch;
-    /// they count as constants ([`hankelite_research::bounds`]).
+    /// The generalisation measure τ, for mean and deviation of the layer inputs of the batch, which
+    /// count as constants ([`hankelite::measure`]).
     Measure,
     /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
     FilterNorm,
@@ -129,16 +139,23 @@ pub trait SequenceModel: Send + Sync {
     ///
     /// # Errors
     /// candle's, with the shapes that do not fit.
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor>;
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> candle_core::Result<Tensor>;
 
     /// The outputs, with what is requested beside them. Networks without layers give no more than the
     /// outputs.
     ///
     /// # Errors
     /// candle's; also for something that this network does not have.
-    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+    fn traced(
+        &self,
+        input: &NetworkInput,
+        mode: Mode<'_>,
+        wanted: Wanted,
+    ) -> candle_core::Result<Traced> {
         if wanted != Wanted::default() {
-            candle_core::bail!("this network tells nothing of its layers");
+            candle_core::bail!(
+                "this network gives neither the outputs of its layers nor numbers for their filters"
+            );
         }
         Ok(Traced {
             outputs: self.forward(input, mode)?,

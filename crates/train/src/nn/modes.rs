@@ -6,19 +6,20 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
+use hankelite_control::DSS_EPSILON;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::nn::dynamics::{EPSILON, Parameterisation};
-use crate::nn::op::{part, shaped_like, with_slices};
+use crate::nn::Parameterisation;
+use crate::nn::operation::{Argument, Operation, apply3};
+use crate::nn::parameterisation::ModeForm;
+use crate::nn::real::Real;
 
 /// What the formulas depend on beside the parameters.
 #[derive(Debug, Clone)]
 pub(super) struct Formulas {
-    pub(super) kind: Parameterisation,
-    /// L of the softmax.
-    pub(super) own: usize,
+    pub(super) form: ModeForm,
     /// Samples of the kernels.
     pub(super) length: usize,
     pub(super) layers: usize,
@@ -27,14 +28,10 @@ pub(super) struct Formulas {
 }
 
 /// Re z, Im z, Re w, Im w of each layer, channels × modes each, flat, from f64 tensors of all layers
-/// on the processor: `log_step`, channels; `poles`, all decays and then all frequencies; `weights`,
-/// channels × modes × 2.
-pub(super) fn modes(
-    formulas: Formulas,
-    (log_step, poles, weights): (&Tensor, &Tensor, &Tensor),
-) -> Result<Tensor> {
-    let log_step = log_step.contiguous()?;
-    log_step.apply_op3(&poles.contiguous()?, &weights.contiguous()?, formulas)
+/// on the processor: log Δ, channels; poles, all decays and then all frequencies; weights, channels
+/// × modes × 2.
+pub(super) fn modes(formulas: Formulas, parameters: [&Tensor; 3]) -> Result<Tensor> {
+    apply3(formulas, parameters)
 }
 
 /// A mode; z = λΔ and w = W · gain(λ, z).
@@ -71,7 +68,7 @@ impl Softmax {
     fn at(lambda: Complex64, z: Complex64, formulas: &Formulas) -> Self {
         let growing = lambda.re > 0.0;
         let sign = if growing { -1.0 } else { 1.0 };
-        let own = formulas.own as f64;
+        let own = formulas.form.length as f64;
         let long = growth(z * (sign * own));
         let x = long * lambda;
         let samples = match growing {
@@ -83,7 +80,7 @@ impl Softmax {
             short: growth(z * sign),
             long,
             x,
-            square: x.norm_sqr() + EPSILON,
+            square: x.norm_sqr() + DSS_EPSILON,
             samples,
             shift: (z * samples).exp(),
         }
@@ -96,7 +93,7 @@ impl Softmax {
 
 impl Formulas {
     fn pole(&self, decay: f64, frequency: f64) -> Complex64 {
-        let re = match self.kind {
+        let re = match self.form.kind {
             Parameterisation::DssSoftmax => decay,
             Parameterisation::S4d | Parameterisation::DssExp => -decay.exp(),
         };
@@ -107,7 +104,8 @@ impl Formulas {
     /// that of x is that of f(x) times conj(f'(x)).
     fn gain_with_slopes(
         &self,
-        (lambda, z): (Complex64, Complex64),
+        lambda: Complex64,
+        z: Complex64,
         slope: Complex64,
     ) -> [Complex64; 3] {
         let quotient = |factor: f64| {
@@ -115,23 +113,19 @@ impl Formulas {
             let slopes = [-gain / lambda, gain + 1.0].map(|by| factor * (by / lambda).conj());
             [factor * gain / lambda, slope * slopes[0], slope * slopes[1]]
         };
-        match self.kind {
+        match self.form.kind {
             Parameterisation::S4d => quotient(2.0),
-            Parameterisation::DssExp if lambda.norm_sqr() > EPSILON => quotient(1.0),
+            Parameterisation::DssExp if lambda.norm_sqr() > DSS_EPSILON => quotient(1.0),
             Parameterisation::DssExp => {
-                let growth = growth(z) / EPSILON;
-                let of_z = slope * ((growth + 1.0 / EPSILON) * lambda.conj()).conj();
+                let growth = growth(z) / DSS_EPSILON;
+                let of_z = slope * ((growth + 1.0 / DSS_EPSILON) * lambda.conj()).conj();
                 [growth * lambda.conj(), slope.conj() * growth, of_z]
             }
-            Parameterisation::DssSoftmax => self.softmax_gain((lambda, z), slope),
+            Parameterisation::DssSoftmax => self.softmax_gain(lambda, z, slope),
         }
     }
 
-    fn softmax_gain(
-        &self,
-        (lambda, z): (Complex64, Complex64),
-        slope: Complex64,
-    ) -> [Complex64; 3] {
+    fn softmax_gain(&self, lambda: Complex64, z: Complex64, slope: Complex64) -> [Complex64; 3] {
         let parts = Softmax::at(lambda, z, self);
         let reciprocal = parts.reciprocal();
         let of_short = slope * (reciprocal * parts.shift).conj();
@@ -142,7 +136,7 @@ impl Formulas {
         let of_x = of_reciprocal.conj() / parts.square - along * parts.x;
         let of_long = of_x * lambda.conj();
         let of_decaying = of_short * (parts.short + 1.0).conj()
-            + of_long * (parts.long + 1.0).conj() * self.own as f64;
+            + of_long * (parts.long + 1.0).conj() * self.form.length as f64;
         let of_z = parts.sign * of_decaying + of_shift * parts.shift.conj() * parts.samples;
         let gain = parts.short * reciprocal * parts.shift;
         [gain, of_x * parts.long.conj(), of_z]
@@ -153,16 +147,26 @@ impl Formulas {
         let z = mode.lambda * mode.step;
         let of_w = of_w * mode.used;
         let of_gain = of_w * mode.weight.conj();
-        let [gain, of_lambda, more] = self.gain_with_slopes((mode.lambda, z), of_gain);
+        let [gain, of_lambda, more] = self.gain_with_slopes(mode.lambda, z, of_gain);
         let of_z = of_z + more;
         let of_lambda = of_lambda + of_z * mode.step;
-        let of_decay = match self.kind {
+        let of_decay = match self.form.kind {
             Parameterisation::DssSoftmax => of_lambda.re,
             Parameterisation::S4d | Parameterisation::DssExp => of_lambda.re * mode.lambda.re,
         };
         let of_log_step = (of_z * z.conj()).re;
         let of_poles = [of_decay, of_lambda.im];
         (of_log_step, of_poles, of_w * gain.conj())
+    }
+
+    fn parameters<'a>(&self, arguments: [Argument<'a>; 3]) -> Result<Parameters<'a>> {
+        let [log_step, poles, weights] = arguments;
+        Ok(Parameters {
+            sizes: self.sizes(arguments.map(Argument::shape))?,
+            log_step: log_step.numbers()?,
+            poles: poles.numbers()?,
+            weights: weights.numbers()?,
+        })
     }
 
     fn sizes(&self, shapes: [&Shape; 3]) -> Result<Sizes> {
@@ -229,8 +233,7 @@ impl Parameters<'_> {
         layers.for_each(|(layer, out)| {
             for (at, mode) in self.layer(formulas, layer).enumerate() {
                 let z = mode.lambda * mode.step;
-                let pole = (mode.lambda, z);
-                let [gain, ..] = formulas.gain_with_slopes(pole, Complex64::ZERO);
+                let [gain, ..] = formulas.gain_with_slopes(mode.lambda, z, Complex64::ZERO);
                 let w = mode.weight * gain * mode.used;
                 for (part, value) in [z.re, z.im, w.re, w.im].into_iter().enumerate() {
                     out[part * count + at] = value;
@@ -273,58 +276,27 @@ impl Parameters<'_> {
     }
 }
 
-impl CustomOp3 for Formulas {
-    fn name(&self) -> &'static str {
-        "poles and weights"
-    }
+impl Operation<3> for Formulas {
+    const NAME: &'static str = "poles and weights";
 
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let parameters = Parameters {
-            sizes: self.sizes([l1.shape(), l2.shape(), l3.shape()])?,
-            log_step: part(s1, l1)?,
-            poles: part(s2, l2)?,
-            weights: part(s3, l3)?,
-        };
-        let out = parameters.forward(self);
+    fn forward<T: Real>(&self, arguments: [Argument<'_>; 3]) -> Result<(CpuStorage, Shape)> {
+        let out = self.parameters(arguments)?.forward(self);
         let shape = Shape::from(out.len());
         Ok((CpuStorage::F64(out), shape))
     }
 
-    fn bwd(
+    fn backward<T: Real>(
         &self,
-        arg1: &Tensor,
-        arg2: &Tensor,
-        arg3: &Tensor,
-        _res: &Tensor,
-        grad_res: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let arguments = [arg1, arg2, arg3];
-        let sizes = self.sizes(arguments.map(Tensor::shape))?;
-        let found = with_slices(
-            [arg1, arg2, arg3, grad_res],
-            |[log_step, poles, weights, slopes]| {
-                let parameters = Parameters {
-                    sizes,
-                    log_step,
-                    poles,
-                    weights,
-                };
-                parameters.backward(self, slopes)
-            },
-        )?;
-        let [steps, poles, weights] = found;
-        Ok((
-            Some(shaped_like(steps, arg1)?),
-            Some(shaped_like(poles, arg2)?),
-            Some(shaped_like(weights, arg3)?),
-        ))
+        arguments: [Argument<'_>; 3],
+        slopes: Argument<'_>,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let found = self.parameters(arguments)?;
+        let [of_steps, of_poles, of_weights] = found.backward(self, slopes.numbers()?);
+        let [log_step, poles, weights] = arguments;
+        Ok([
+            Some(log_step.shaped(of_steps)?),
+            Some(poles.shaped(of_poles)?),
+            Some(weights.shaped(of_weights)?),
+        ])
     }
 }

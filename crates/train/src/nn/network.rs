@@ -1,123 +1,31 @@
 //! A trainable network from a model, and a model from a trained network.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Block, Model, ModelError, ModelParts};
-use hankelite_archive::ArchiveError;
-use hankelite_control::SystemError;
-use num_complex::Complex64;
+use hankelite::model::{Block, Model, ModelParts};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::nn::block::TrainableBlock;
+use crate::nn::block::{Dropout, TrainableBlock};
 use crate::nn::dynamics::modes_for;
-use crate::nn::encode::Encoding;
 use crate::nn::ends::{TrainableEncoder, TrainableHead};
-use crate::nn::plan::{NetworkPlan, Size};
+use crate::nn::parameterisation::ModeForm;
+use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
 use crate::nn::pool::Workspaces;
 use crate::nn::random::{Draw, random_model};
+use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Architecture, ArchitectureError, Buffer, Input, Mode, Parameter, Parameterisation,
+    Architecture, Buffer, Mode, NetworkError, NetworkInput, Parameter, Parameterisation,
     SequenceModel, Traced, Wanted, op,
 };
 
 /// The stream of a seed's random numbers for a measurement, apart from those of the model.
 const SENSING: u64 = 1;
 
-/// Why a model is no trainable network.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetworkError {
-    /// candle refused.
-    #[error(transparent)]
-    Candle(#[from] candle_core::Error),
-    /// The architecture makes no sense.
-    #[error(transparent)]
-    Architecture(#[from] ArchitectureError),
-    /// A mode that the parameterisation cannot hold.
-    #[error("layer `{layer}`, channel {channel}: the mode with lambda = {pole} {why}")]
-    Pole {
-        /// The layer.
-        layer: String,
-        /// Index of the channel.
-        channel: usize,
-        /// λ.
-        pole: Complex64,
-        /// Why it does not fit.
-        why: &'static str,
-    },
-    /// A channel that is no discrete system with one input and one output, or is none any more.
-    #[error("layer `{layer}`, channel {channel}: {source}")]
-    System {
-        /// The layer.
-        layer: String,
-        /// Index of the channel.
-        channel: usize,
-        /// What is wrong with it.
-        source: SystemError,
-    },
-    /// Numbers that are not finite, or parts that do not fit together.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// Parts of a model that do not fit together.
-    #[error("{what} has {found} channels, expected {expected}")]
-    Channels {
-        /// Which part.
-        what: String,
-        /// Channels found.
-        found: usize,
-        /// Channels of the first layer.
-        expected: usize,
-    },
-    /// Kernels backwards in time that start at the sample at hand.
-    #[error(
-        "layer `{layer}`: its kernels backwards in time include the sample at hand, expected them to \
-         start at the next one, as in S4 and DSS"
-    )]
-    Backward {
-        /// The layer.
-        layer: String,
-    },
-    /// A normalisation that no layer has.
-    #[error(
-        "the model has a normalisation between its last layer and its head, which is not trained; \
-         expected normalisations in the layers only"
-    )]
-    FinalNorm,
-    /// A file that cannot be read or written.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// A file that does not hold the network that it says.
-    #[error("{}: {what}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// A number type that networks do not run in.
-    #[error("networks run in f32 or f64, not in {found:?}")]
-    Dtype {
-        /// The type requested.
-        found: DType,
-    },
-    /// Settings outside their range.
-    #[error("{what} is {found}, expected {expected}")]
-    Option {
-        /// Which setting.
-        what: &'static str,
-        /// Its value.
-        found: f64,
-        /// Its range.
-        expected: &'static str,
-    },
-}
-
 /// Settings of a trainable network.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NetworkOptions {
+pub struct TrainableOptions {
     /// Steps of the sequences that will be trained on, at least 1. DSS-softmax depends on it; the
     /// others run at any length.
     pub length: usize,
@@ -131,7 +39,7 @@ pub struct NetworkOptions {
     pub parameterisation: Option<Parameterisation>,
 }
 
-impl NetworkOptions {
+impl TrainableOptions {
     /// The defaults for sequences of `length` steps.
     pub fn new(length: usize) -> Self {
         Self {
@@ -176,7 +84,7 @@ impl NetworkOptions {
 ///
 /// Padding behind a sequence's length does not enter the pooled outputs, but in a bidirectional
 /// layer it does reach the steps before it, as in the public code.
-pub struct Network {
+pub struct TrainableNetwork {
     encoder: Option<TrainableEncoder>,
     blocks: Vec<TrainableBlock>,
     head: Option<TrainableHead>,
@@ -189,7 +97,7 @@ pub struct Network {
     workspaces: Arc<Workspaces>,
 }
 
-impl Network {
+impl TrainableNetwork {
     /// The network of a model.
     ///
     /// # Errors
@@ -197,7 +105,7 @@ impl Network {
     /// together, settings outside their range.
     pub fn from_model(
         model: &Model,
-        options: &NetworkOptions,
+        options: &TrainableOptions,
         device: &Device,
     ) -> Result<Self, NetworkError> {
         options.check()?;
@@ -205,18 +113,22 @@ impl Network {
             return Err(NetworkError::FinalNorm);
         }
         check_channels(model)?;
-        let place = (options.dtype, device);
-        let kind = options.parameterisation.unwrap_or_else(|| fitting(model));
-        let block = |block| TrainableBlock::new(block, (kind, options.length), place);
+        let to = TensorType {
+            dtype: options.dtype,
+            device,
+        };
+        let form = ModeForm {
+            kind: options.parameterisation.unwrap_or_else(|| fitting(model)),
+            length: options.length,
+        };
+        let block = |block| TrainableBlock::new(block, form, to);
         let encoder = model.encoder();
-        let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, place));
+        let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, to));
         let head = model.head();
         let mut network = Self {
             encoder: encoder.transpose()?,
             blocks: model.blocks().iter().map(block).collect::<Result<_, _>>()?,
-            head: head
-                .map(|head| TrainableHead::new(head, place))
-                .transpose()?,
+            head: head.map(|head| TrainableHead::new(head, to)).transpose()?,
             parameters: Vec::new(),
             buffers: Vec::new(),
             channels: model.blocks().first().map_or(0, Block::channels),
@@ -233,7 +145,7 @@ impl Network {
     /// layers, in f32.
     ///
     /// # Errors
-    /// [`NetworkError::Architecture`], and as [`Network::from_model`].
+    /// [`NetworkError::Architecture`], and as [`TrainableNetwork::from_model`].
     pub fn random(
         architecture: &Architecture,
         length: usize,
@@ -241,17 +153,17 @@ impl Network {
         device: &Device,
     ) -> Result<Self, NetworkError> {
         let model = random_model(architecture, length, seed)?;
-        let options = NetworkOptions {
+        let options = TrainableOptions {
             dropout: architecture.dropout,
             parameterisation: Some(architecture.layer.parameterisation()),
-            ..NetworkOptions::new(length)
+            ..TrainableOptions::new(length)
         };
         let network = Self::from_model(&model, &options, device)?;
         network.measured(architecture.measurements, seed)
     }
 
     /// With a random trainable measurement S of so many rows in front of a random encoder, which
-    /// takes the place of the linear one; the same network for `None`. [`Network::to_model`] gives
+    /// takes the place of the linear one; the same network for `None`. [`TrainableNetwork::to_model`] gives
     /// the product of both as its encoder.
     ///
     /// # Errors
@@ -301,7 +213,8 @@ impl Network {
 
     fn plan(
         &self,
-        (input, wanted): (&Input, Wanted),
+        input: &NetworkInput,
+        wanted: Wanted,
         mut random: Option<&mut ChaCha8Rng>,
     ) -> candle_core::Result<(NetworkPlan, Size)> {
         let dims = input.steps.dims();
@@ -316,10 +229,12 @@ impl Network {
         let training = random.is_some();
         let encoder = self.encoder.as_ref();
         let head = self.head.as_ref();
-        let pooling = head.map(|head| head.pooling((batch, length), input.lengths.as_deref()));
+        let pooling = head.map(|head| head.pooling(batch, length, input.lengths.as_deref()));
         let block = |block: &TrainableBlock| {
-            let random = random.as_deref_mut().map(|random| (random, self.dropout));
-            block.plan((size, wanted.penalty), random)
+            let rate = self.dropout;
+            let dropout = random.as_deref_mut();
+            let dropout = dropout.map(|random| Dropout { random, rate });
+            block.plan(size, wanted.penalty, dropout)
         };
         let plan = NetworkPlan {
             channels: self.channels,
@@ -347,18 +262,23 @@ impl Network {
     }
 }
 
-impl SequenceModel for Network {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+impl SequenceModel for TrainableNetwork {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> candle_core::Result<Tensor> {
         Ok(self.traced(input, mode, Wanted::default())?.outputs)
     }
 
-    fn traced(&self, input: &Input, mode: Mode<'_>, wanted: Wanted) -> candle_core::Result<Traced> {
+    fn traced(
+        &self,
+        input: &NetworkInput,
+        mode: Mode<'_>,
+        wanted: Wanted,
+    ) -> candle_core::Result<Traced> {
         let random = match mode {
             Mode::Train(random) => Some(random),
             Mode::Evaluate => None,
         };
         let training = random.is_some();
-        let (plan, size) = self.plan((input, wanted), random)?;
+        let (plan, size) = self.plan(input, wanted, random)?;
         let (mut modes, mut parameters) = self.flat(size.length)?;
         if !training {
             // No graph, and so nothing kept.
@@ -369,22 +289,25 @@ impl SequenceModel for Network {
             _ => input.steps.to_dtype(self.dtype)?,
         };
         let plan = Arc::new(plan);
-        let tensors = (&steps, &modes, &parameters);
-        let answer = op::network(tensors, (&plan, &self.workspaces))?;
+        let tensors = NetworkTensors {
+            steps: &steps,
+            modes: &modes,
+            parameters: &parameters,
+        };
+        let found = op::network(tensors, &plan, &self.workspaces)?;
         if training {
-            for (block, found) in self.blocks.iter().zip(&answer.statistics) {
-                found
-                    .iter()
-                    .try_for_each(|found| block.observe(size, found))?;
+            for (block, statistics) in self.blocks.iter().zip(&found.statistics) {
+                let mut statistics = statistics.iter();
+                statistics.try_for_each(|found| block.observe(size, found))?;
             }
         }
         Ok(Traced {
             outputs: match &self.head {
-                Some(head) => head.forward(&answer.out)?,
-                None => answer.out,
+                Some(head) => head.forward(&found.out)?,
+                None => found.out,
             },
-            layers: answer.layers,
-            penalties: answer.penalties,
+            layers: found.layers,
+            penalties: found.penalties,
         })
     }
 

@@ -89,7 +89,7 @@ impl<T: Real> ChannelStatistics<T> {
     /// ```text
     /// ∂x = w s (g − mean g − x̂ mean(g x̂))
     /// ```
-    pub(super) fn backward(&self, x: &[T], g: &mut [T], weight: &[T], means: (&[T], &[T])) {
+    pub(super) fn backward(&self, x: &[T], g: &mut [T], weight: &[T], means: Means<'_, T>) {
         let statistics = self;
         Arch::new().dispatch(BatchBackward {
             x,
@@ -99,6 +99,13 @@ impl<T: Real> ChannelStatistics<T> {
             means,
         });
     }
+}
+
+/// Means over all rows for each channel: of g x̂, and of g.
+#[derive(Clone, Copy)]
+pub(super) struct Means<'a, T> {
+    pub(super) tilted: &'a [T],
+    pub(super) plain: &'a [T],
 }
 
 struct BatchForward<'a, T> {
@@ -153,7 +160,7 @@ struct BatchBackward<'a, T> {
     g: &'a mut [T],
     statistics: &'a ChannelStatistics<T>,
     weight: &'a [T],
-    means: (&'a [T], &'a [T]),
+    means: Means<'a, T>,
 }
 
 impl<T: Real> WithSimd for BatchBackward<'_, T> {
@@ -164,7 +171,8 @@ impl<T: Real> WithSimd for BatchBackward<'_, T> {
         let ChannelStatistics { mean, scale, .. } = self.statistics;
         let rows = self.x.chunks_exact(mean.len());
         for (x, g) in rows.zip(self.g.chunks_exact_mut(mean.len())) {
-            let means = self.weight.iter().zip(self.means.0).zip(self.means.1);
+            let Means { tilted, plain } = self.means;
+            let means = self.weight.iter().zip(tilted).zip(plain);
             let normal = x.iter().zip(mean).zip(scale).zip(g);
             for ((((x, m), s), g), ((w, tilted), plain)) in normal.zip(means) {
                 let normal = (*x - *m) * *s;

@@ -1,42 +1,31 @@
 //! Encoder, blocks and pooling as one operation of candle.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use candle_core::{
-    CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 
-use crate::nn::encode::{Encoding, Steps, encode};
-use crate::nn::plan::{NetworkPlan, Size};
+use crate::nn::encode::{Steps, encode};
+use crate::nn::operation::{Argument, Carried, Operation, apply3};
+use crate::nn::plan::{Encoding, NetworkOutput, NetworkPlan, NetworkTensors, Size, Statistics};
 use crate::nn::pool::{Lease, Workspace, Workspaces};
 use crate::nn::real::Real;
-use crate::nn::stack::SavedBlock;
-use crate::nn::{encode, plain, pooling, stack};
+use crate::nn::stack::{SavedBlock, Slopes, Stack};
+use crate::nn::{encode, plain, pooling};
 
-/// Mean and population variance of every channel, for each block with a batch norm.
-pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
-
-/// What a network gives on a batch.
-pub(super) struct Answer {
-    /// Batch × H with a pooling, else batch × L × H.
-    pub(super) out: Tensor,
-    /// The outputs of all blocks, where they are requested.
-    pub(super) layers: Vec<Tensor>,
-    /// One number for the filters of each block that is requested one.
-    pub(super) penalties: Option<Tensor>,
-    pub(super) statistics: Statistics,
-}
-
-/// What encoder, blocks and pooling give for the steps of a batch, from the modes of all blocks
-/// (f64, flat) and the parameters of encoder and blocks (flat), in the order of [`NetworkPlan`].
+/// What encoder, blocks and pooling give for the steps of a batch.
 ///
 /// On the processor this is one operation with its own gradient; elsewhere it is put together from
 /// candle's. Steps get a gradient only where there is no encoder.
 pub(super) fn network(
-    (steps, modes, parameters): (&Tensor, &Tensor, &Tensor),
-    (plan, workspaces): (&Arc<NetworkPlan>, &Arc<Workspaces>),
-) -> Result<Answer> {
+    tensors: NetworkTensors<'_>,
+    plan: &Arc<NetworkPlan>,
+    workspaces: &Arc<Workspaces>,
+) -> Result<NetworkOutput> {
+    let NetworkTensors {
+        steps,
+        modes,
+        parameters,
+    } = tensors;
     let (modes_found, parameters_found) = (modes.elem_count(), parameters.elem_count());
     let (expected, expected_parameters) = plan.numbers();
     if (modes_found, parameters_found) != (expected, expected_parameters) {
@@ -46,19 +35,18 @@ pub(super) fn network(
         );
     }
     if !parameters.device().is_cpu() {
-        return plain::network(steps, modes, parameters, plan);
+        return plain::network(tensors, plan);
     }
-    let found = Arc::new(Mutex::new(Vec::new()));
+    let found = Arc::new(Carried::default());
     let op = Whole {
         plan: Arc::clone(plan),
         workspaces: Arc::clone(workspaces),
-        saved: Mutex::new(None),
+        saved: Carried::default(),
         found: Arc::clone(&found),
     };
-    let steps = steps.contiguous()?;
-    let out = steps.apply_op3(&modes.contiguous()?, &parameters.contiguous()?, op)?;
-    let statistics = std::mem::take(&mut *locked(&found));
-    split(&out, steps.dims(), (plan, statistics))
+    let out = apply3(op, [steps, modes, parameters])?;
+    let statistics = found.take().unwrap_or_default();
+    split(&out, steps.dims(), plan, statistics)
 }
 
 /// Takes apart what the operation gives as one flat tensor: the result, then the outputs of all
@@ -66,114 +54,55 @@ pub(super) fn network(
 fn split(
     out: &Tensor,
     steps: &[usize],
-    (plan, statistics): (&NetworkPlan, Statistics),
-) -> Result<Answer> {
-    let (batch, length, channels) = (steps[0], steps[1], plan.channels);
+    plan: &NetworkPlan,
+    statistics: Statistics,
+) -> Result<NetworkOutput> {
+    let size = Size {
+        batch: steps[0],
+        length: steps[1],
+        channels: plan.channels,
+    };
     let penalties = plan.penalties();
     if !plan.layers && penalties == 0 {
-        return Ok(Answer {
+        return Ok(NetworkOutput {
             out: out.clone(),
             layers: Vec::new(),
             penalties: None,
             statistics,
         });
     }
-    let whole = batch * length * channels;
-    let first = match plan.pooling {
-        Some(_) => batch * channels,
-        None => whole,
-    };
-    let result = out.narrow(0, 0, first)?;
+    let (whole, (first, shape)) = (size.numbers(), plan.result(size));
     let layer = |index: usize| {
         let layer = out.narrow(0, first + index * whole, whole)?;
-        layer.reshape((batch, length, channels))
+        layer.reshape((size.batch, size.length, size.channels))
     };
-    let count = if plan.layers { plan.blocks.len() } else { 0 };
-    let end = first + count * whole;
-    Ok(Answer {
-        out: match plan.pooling {
-            Some(_) => result.reshape((batch, channels))?,
-            None => result.reshape((batch, length, channels))?,
-        },
+    let count = plan.layers_given();
+    Ok(NetworkOutput {
+        out: out.narrow(0, 0, first)?.reshape(shape)?,
         layers: (0..count).map(layer).collect::<Result<_>>()?,
         penalties: match penalties {
             0 => None,
-            count => Some(out.narrow(0, end, count)?),
+            numbers => Some(out.narrow(0, first + count * whole, numbers)?),
         },
         statistics,
     })
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Whole {
     plan: Arc<NetworkPlan>,
     workspaces: Arc<Workspaces>,
-    /// The `Vec<SavedBlock<T>>` of the forward pass, until the backward pass takes it.
-    saved: Mutex<Option<Box<dyn Any + Send>>>,
-    found: Arc<Mutex<Statistics>>,
+    /// The `Vec<SavedBlock<T>>` of the forward pass.
+    saved: Carried,
+    /// The [`Statistics`] of the forward pass.
+    found: Arc<Carried>,
 }
 
-pub(super) fn part<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
-    let all = storage.as_slice::<T>()?;
-    match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&all[start..end]),
-        None => bail!("a network takes contiguous tensors"),
-    }
-}
-
-fn steps_of<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<Steps<'a, T>> {
-    match storage {
-        CpuStorage::U32(_) => Ok(Steps::Tokens(part(storage, layout)?)),
-        _ => Ok(Steps::Numbers(part(storage, layout)?)),
-    }
-}
-
-/// Runs `work` on the storage of a contiguous tensor on the host.
-pub(super) fn with_storage<R>(
-    tensor: &Tensor,
-    work: impl FnOnce(&CpuStorage, &Layout) -> Result<R>,
-) -> Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => work(storage, layout),
-        _ => bail!("expected a tensor on the processor"),
-    }
-}
-
-/// Runs `work` on the numbers of tensors on the host.
-pub(super) fn with_slices<T: Real, R, const N: usize>(
-    tensors: [&Tensor; N],
-    work: impl FnOnce([&[T]; N]) -> R,
-) -> Result<R> {
-    let whole: Vec<Tensor> = tensors
-        .iter()
-        .map(|tensor| tensor.contiguous())
-        .collect::<Result<_>>()?;
-    let held: Vec<_> = whole.iter().map(Tensor::storage_and_layout).collect();
-    let mut slices = [&[] as &[T]; N];
-    for (slice, (storage, layout)) in slices.iter_mut().zip(&held) {
-        *slice = match &**storage {
-            Storage::Cpu(storage) => part(storage, layout)?,
-            _ => bail!("expected a tensor on the processor"),
-        };
-    }
-    Ok(work(slices))
-}
-
-/// Numbers as a tensor of the shape of another one, beside it.
-pub(super) fn shaped_like<T: WithDType>(numbers: Vec<T>, like: &Tensor) -> Result<Tensor> {
-    Tensor::from_vec(numbers, like.shape(), like.device())
-}
-
-pub(super) fn values<T: Real>(tensor: &Tensor) -> Result<Vec<T>> {
-    with_storage(
-        tensor,
-        |storage, layout| Ok(part(storage, layout)?.to_vec()),
-    )
+/// The arguments on the host.
+struct Inputs<'a, T> {
+    steps: Steps<'a, T>,
+    modes: &'a [f64],
+    encoder: &'a [T],
+    blocks: &'a [T],
 }
 
 impl Whole {
@@ -208,119 +137,49 @@ impl Whole {
         })
     }
 
-    fn run<T: Real>(
-        &self,
-        (size, keep): (Size, bool),
-        (steps, modes, parameters): (Steps<'_, T>, &[f64], &[T]),
-        workspace: &Workspace<T>,
-    ) -> Result<(Lease<T>, Vec<SavedBlock<T>>)> {
-        let encoding = self.plan.encoding;
-        let (encoder, parameters) = parameters.split_at(encoding.parameters(size.channels));
-        let x = encode(encoding, steps, (encoder, size), workspace)?;
-        let inputs = (x, modes, parameters);
-        let plans = (&self.plan.blocks[..], keep);
-        Ok(stack::forward(plans, size, inputs, workspace))
-    }
-
-    fn forward<T: Real>(
-        &self,
-        size: Size,
-        inputs: (Steps<'_, T>, &[f64], &[T]),
-        workspace: &Workspace<T>,
-    ) -> Result<(CpuStorage, Shape)> {
-        let plan = &self.plan;
-        let further = plan.layers || plan.penalties() > 0;
-        let (out, saved) = self.run((size, plan.training || further), inputs, workspace)?;
-        *locked(&self.found) = statistics(&saved);
-        let (batch, length, channels) = (size.batch, size.length, size.channels);
-        let (mut result, mut shape) = match &plan.pooling {
-            None => (out.to_vec(), Shape::from((batch, length, channels))),
-            Some(weights) => (
-                pooling::pool(&out, weights, size),
-                Shape::from((batch, channels)),
-            ),
-        };
-        if plan.layers {
-            // The output of a block is the input of the next.
-            let later = saved.iter().skip(1);
-            later.for_each(|block| result.extend_from_slice(block.input()));
-            result.extend_from_slice(&out);
-        }
-        let penalties = saved.iter().filter_map(|block| block.penalty.as_ref());
-        result.extend(penalties.map(|penalty| T::of(penalty.value)));
-        if further {
-            shape = Shape::from(result.len());
-        }
-        if plan.training {
-            *locked(&self.saved) = Some(Box::new(saved));
-        }
-        Ok((T::to_cpu_storage_owned(result), shape))
-    }
-
-    fn backward<T: Real>(
-        &self,
-        (steps, modes, parameters): (&Tensor, &Tensor, &Tensor),
-        gradient: &Tensor,
-        workspace: &Workspace<T>,
-    ) -> Result<[Option<Tensor>; 3]> {
-        let (plan, size) = (&self.plan, self.size(steps.shape())?);
-        let all = values::<T>(gradient)?;
-        let whole = size.batch * size.length * size.channels;
-        let first = match plan.pooling {
-            Some(_) => size.batch * size.channels,
-            None => whole,
-        };
-        let (own, rest) = all.split_at(first);
-        let g = self.gradient_of_channels(own, size, workspace);
-        let count = if plan.layers { plan.blocks.len() } else { 0 };
-        let (layers, penalties) = rest.split_at(count * whole);
-        let further = stack::Further {
-            layers: plan.layers.then_some(layers),
-            penalties,
-        };
-        let saved = locked(&self.saved).take();
-        let saved = saved.and_then(|saved| saved.downcast::<Vec<SavedBlock<T>>>().ok());
-        let (mode_values, values) = (values::<f64>(modes)?, values::<T>(parameters)?);
-        with_storage(steps, |storage, layout| {
-            let data = steps_of::<T>(storage, layout)?;
-            let saved = match saved {
-                Some(saved) => *saved,
-                // A second backward pass through the same output forms the parts again.
-                None => {
-                    let inputs = (data, &mode_values[..], &values[..]);
-                    self.run((size, true), inputs, workspace)?.1
-                }
-            };
-            let encoder = plan.encoding.parameters(size.channels);
-            let mut of_parameters = vec![T::zero(); values.len()];
-            let numbers = (
-                &mode_values[..],
-                &values[encoder..],
-                &mut of_parameters[encoder..],
-            );
-            let saved = (saved, g, further);
-            let (g, of_modes) = stack::backward(&plan.blocks, size, numbers, saved, workspace);
-            let of_encoder = encode::backward(plan.encoding, data, &g, size);
-            of_parameters[..encoder].copy_from_slice(&of_encoder);
-            let device = steps.device();
-            let of_steps = match plan.encoding {
-                Encoding::None => Some(Tensor::from_slice(&g, steps.shape(), device)?),
-                Encoding::Linear { .. } | Encoding::Embedding { .. } => None,
-            };
-            Ok([
-                of_steps,
-                Some(Tensor::from_vec(of_modes, modes.shape(), device)?),
-                Some(Tensor::from_vec(of_parameters, parameters.shape(), device)?),
-            ])
+    fn inputs<'a, T: Real>(&self, arguments: [Argument<'a>; 3]) -> Result<Inputs<'a, T>> {
+        let [steps, modes, parameters] = arguments;
+        let encoder = self.plan.encoding.parameters(self.plan.channels);
+        let (encoder, blocks) = parameters.numbers()?.split_at(encoder);
+        Ok(Inputs {
+            steps: match steps.dtype() {
+                DType::U32 => Steps::Tokens(steps.numbers()?),
+                _ => Steps::Numbers(steps.numbers()?),
+            },
+            modes: modes.numbers()?,
+            encoder,
+            blocks,
         })
     }
 
-    fn gradient_of_channels<T: Real>(
-        &self,
-        g: &[T],
+    fn stack<'a, T: Real>(
+        &'a self,
+        inputs: &Inputs<'a, T>,
         size: Size,
-        workspace: &Workspace<T>,
-    ) -> Lease<T> {
+        workspace: &'a Workspace<T>,
+    ) -> Stack<'a, T> {
+        Stack {
+            plans: &self.plan.blocks,
+            size,
+            modes: inputs.modes,
+            parameters: inputs.blocks,
+            workspace,
+        }
+    }
+
+    fn run<T: Real>(
+        &self,
+        inputs: &Inputs<'_, T>,
+        size: Size,
+        keep: bool,
+    ) -> Result<(Lease<T>, Vec<SavedBlock<T>>)> {
+        let (workspace, encoding) = (self.workspaces.of::<T>(), self.plan.encoding);
+        let x = encode(encoding, inputs.steps, inputs.encoder, size, workspace)?;
+        Ok(self.stack(inputs, size, workspace).forward(x, keep))
+    }
+
+    fn gradient_of_channels<T: Real>(&self, g: &[T], size: Size) -> Lease<T> {
+        let workspace = self.workspaces.of::<T>();
         match &self.plan.pooling {
             Some(weights) => pooling::spread(g, weights, size, workspace),
             None => {
@@ -339,49 +198,73 @@ fn statistics<T: Real>(saved: &[SavedBlock<T>]) -> Statistics {
         .collect()
 }
 
-impl CustomOp3 for Whole {
-    fn name(&self) -> &'static str {
-        "network"
-    }
+impl Operation<3> for Whole {
+    const NAME: &'static str = "network";
 
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (size, modes) = (self.size(l1.shape())?, part(s2, l2)?);
-        match s3 {
-            CpuStorage::F32(_) => {
-                let inputs = (steps_of(s1, l1)?, modes, part(s3, l3)?);
-                self.forward(size, inputs, &self.workspaces.single)
-            }
-            CpuStorage::F64(_) => {
-                let inputs = (steps_of(s1, l1)?, modes, part(s3, l3)?);
-                self.forward(size, inputs, &self.workspaces.double)
-            }
-            _ => bail!("a network runs in f32 or f64"),
-        }
-    }
-
-    fn bwd(
-        &self,
-        arg1: &Tensor,
-        arg2: &Tensor,
-        arg3: &Tensor,
-        _res: &Tensor,
-        grad_res: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let arguments = (arg1, arg2, arg3);
-        let [steps, modes, parameters] = if arg3.dtype() == DType::F64 {
-            self.backward(arguments, grad_res, &self.workspaces.double)?
-        } else {
-            self.backward(arguments, grad_res, &self.workspaces.single)?
+    fn forward<T: Real>(&self, arguments: [Argument<'_>; 3]) -> Result<(CpuStorage, Shape)> {
+        let (plan, size) = (&self.plan, self.size(arguments[0].shape())?);
+        let further = plan.layers || plan.penalties() > 0;
+        let inputs = self.inputs::<T>(arguments)?;
+        let (out, saved) = self.run(&inputs, size, plan.training || further)?;
+        self.found.put(statistics(&saved));
+        let (_, mut shape) = plan.result(size);
+        let mut result = match &plan.pooling {
+            None => out.to_vec(),
+            Some(weights) => pooling::pool(&out, weights, size),
         };
-        Ok((steps, modes, parameters))
+        if plan.layers {
+            // The output of a block is the input of the next.
+            let later = saved.iter().skip(1);
+            later.for_each(|block| result.extend_from_slice(block.input()));
+            result.extend_from_slice(&out);
+        }
+        let penalties = saved.iter().filter_map(|block| block.penalty.as_ref());
+        result.extend(penalties.map(|penalty| T::of(penalty.value)));
+        if further {
+            shape = Shape::from(result.len());
+        }
+        if plan.training {
+            self.saved.put(saved);
+        }
+        Ok((T::to_cpu_storage_owned(result), shape))
+    }
+
+    fn backward<T: Real>(
+        &self,
+        arguments: [Argument<'_>; 3],
+        slopes: Argument<'_>,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let [steps, modes, parameters] = arguments;
+        let (plan, size) = (&self.plan, self.size(steps.shape())?);
+        let (own, rest) = slopes.numbers::<T>()?.split_at(plan.result(size).0);
+        let g = self.gradient_of_channels(own, size);
+        let (layers, penalties) = rest.split_at(plan.layers_given() * size.numbers());
+        let inputs = self.inputs::<T>(arguments)?;
+        let saved = match self.saved.take::<Vec<SavedBlock<T>>>() {
+            Some(saved) => saved,
+            // A second backward pass through the same output forms the parts again.
+            None => self.run(&inputs, size, true)?.1,
+        };
+        let slopes = Slopes {
+            g,
+            layers: plan.layers.then_some(layers),
+            penalties,
+        };
+        let stack = self.stack(&inputs, size, self.workspaces.of::<T>());
+        let mut of_parameters = vec![T::zero(); parameters.shape().elem_count()];
+        let (of_encoder, of_blocks) = of_parameters.split_at_mut(inputs.encoder.len());
+        let (g, of_modes) = stack.backward(saved, slopes, of_blocks);
+        let encoder = encode::backward(plan.encoding, inputs.steps, &g, size);
+        of_encoder.copy_from_slice(&encoder);
+        let of_steps = match plan.encoding {
+            Encoding::None => Some(Tensor::from_slice(&g, steps.shape(), &Device::Cpu)?),
+            Encoding::Linear { .. } | Encoding::Embedding { .. } => None,
+        };
+        Ok([
+            of_steps,
+            Some(modes.shaped(of_modes)?),
+            Some(parameters.shaped(of_parameters)?),
+        ])
     }
 }
 

@@ -25,7 +25,8 @@ impl<T: Real> Operator<T> {
     pub(super) fn new(
         lanes: Lanes,
         dynamics: &Dynamics<'_, T>,
-        (workspace, keep): (&Workspace<T>, bool),
+        workspace: &Workspace<T>,
+        keep: bool,
     ) -> Self {
         let few = |modes: &Modes| {
             modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
@@ -33,7 +34,7 @@ impl<T: Real> Operator<T> {
         if dynamics.backward.is_empty() && dynamics.forward.iter().all(few) {
             Operator::Scan(Scan::new(lanes, dynamics))
         } else {
-            Operator::Convolution(Convolution::new(lanes, dynamics, (workspace, keep)))
+            Operator::Convolution(Convolution::new(lanes, dynamics, workspace, keep))
         }
     }
 

@@ -11,7 +11,7 @@ use crate::nn::real::Real;
 const TILE: usize = 1 << 13;
 
 /// Mean and standard deviation of the input of a state space at every step, channels × L.
-pub(super) struct Heard {
+pub(super) struct InputMoments {
     mean: Vec<f64>,
     deviation: Vec<f64>,
 }
@@ -24,15 +24,19 @@ pub(super) struct BlockPenalty<T> {
 
 impl<T: Real> BlockPenalty<T> {
     /// Of kernels with D in their first sample; without statistics for mean 0 and deviation 1.
-    pub(super) fn new(kernels: &[Vec<T>], heard: Option<&Heard>) -> Self {
+    pub(super) fn new(kernels: &[Vec<T>], moments: Option<&InputMoments>) -> Self {
         let channels = kernels.len();
         let channel = |(h, kernel): (usize, &Vec<T>)| {
             let length = kernel.len();
             let kernel: Vec<f64> = kernel.iter().map(|k| k.to_f64()).collect();
-            let (psi, slopes) = match heard {
-                Some(heard) => {
+            let (psi, slopes) = match moments {
+                Some(moments) => {
                     let place = h * length..(h + 1) * length;
-                    psi_gradient(&kernel, &heard.mean[place.clone()], &heard.deviation[place])
+                    psi_gradient(
+                        &kernel,
+                        &moments.mean[place.clone()],
+                        &moments.deviation[place],
+                    )
                 }
                 None => psi_gradient(&kernel, &vec![0.0; length], &vec![1.0; length]),
             };
@@ -62,10 +66,10 @@ impl<T: Real> BlockPenalty<T> {
     }
 }
 
-impl Heard {
-    /// Of what a state space hears, batch × L × H. A tile of a few steps of all sequences is in the
+impl InputMoments {
+    /// Of the input of a state space, batch × L × H. A tile of a few steps of all sequences is in the
     /// cache at a time.
-    pub(super) fn of<T: Real>(heard: &[T], size: Size) -> Self {
+    pub(super) fn of<T: Real>(input: &[T], size: Size) -> Self {
         let Size {
             batch,
             length,
@@ -77,7 +81,7 @@ impl Heard {
             let width = steps.min(length - start) * channels;
             let rows = (0..batch).map(|sequence| {
                 let from = (sequence * length + start) * channels;
-                &heard[from..from + width]
+                &input[from..from + width]
             });
             moments(&rows.collect::<Vec<_>>(), channels)
         };

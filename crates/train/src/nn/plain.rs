@@ -8,19 +8,19 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use hankelite::model::Placement;
 
-use crate::nn::Penalty;
-use crate::nn::encode::Encoding;
 use crate::nn::mix::Mixing;
-use crate::nn::op::Answer;
-use crate::nn::plan::{BlockPlan, NetworkPlan, NormKind, NormPlan};
+use crate::nn::plan::{
+    BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
+};
+use crate::nn::{Penalty, host};
 
 /// As `op::network`.
-pub(super) fn network(
-    steps: &Tensor,
-    modes: &Tensor,
-    parameters: &Tensor,
-    plan: &NetworkPlan,
-) -> Result<Answer> {
+pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result<NetworkOutput> {
+    let NetworkTensors {
+        steps,
+        modes,
+        parameters,
+    } = tensors;
     let (channels, plan_layers) = (plan.channels, plan.layers);
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
     let (mut layers, mut penalties) = (Vec::new(), Vec::new());
@@ -45,7 +45,7 @@ pub(super) fn network(
         let weights = Tensor::from_slice(weights, (batch, 1, length), x.device())?;
         x = weights.to_dtype(x.dtype())?.matmul(&x)?.squeeze(1)?;
     }
-    Ok(Answer {
+    Ok(NetworkOutput {
         out: x,
         layers,
         penalties: match penalties.is_empty() {
@@ -104,18 +104,18 @@ impl Block<'_> {
         let Some(penalty) = self.plan.penalty else {
             return Ok(None);
         };
-        let heard = match &self.plan.norm {
+        let input = match &self.plan.norm {
             Some(norm) if norm.placement == Placement::Pre => self.normalised(norm, x)?.0,
             _ => x.clone(),
         };
         let kernels = kernels(self.plan, self.channels, &self.modes, x)?;
         let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
         let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, x.dim(1)? - 1)?;
-        let heard = match penalty {
+        let input = match penalty {
             Penalty::FilterNorm => None,
-            Penalty::Measure => Some(&heard),
+            Penalty::Measure => Some(&input),
         };
-        Ok(Some(mean_square(&(&kernels[0] + d)?, heard)?))
+        Ok(Some(mean_square(&(&kernels[0] + d)?, input)?))
     }
 
     fn parameter(&self, range: std::ops::Range<usize>) -> Result<Tensor> {
@@ -151,7 +151,6 @@ impl Block<'_> {
         let rows = x.reshape(((), self.channels))?;
         let mean = rows.mean(0)?;
         let variance = rows.broadcast_sub(&mean)?.sqr()?.mean(0)?;
-        let host = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.to_vec1();
         let found = Some((host(&mean)?, host(&variance)?));
         Ok((mean, variance, found))
     }
@@ -179,15 +178,15 @@ impl Block<'_> {
     }
 }
 
-/// The mean over the channels of ψ² for kernels, channels × L, and what they hear, batch × L ×
+/// The mean over the channels of ψ² for kernels, channels × L, and their inputs, batch × L ×
 /// channels, whose mean and deviation count as constants; for mean 0 and deviation 1 without it.
-pub(super) fn mean_square(kernels: &Tensor, heard: Option<&Tensor>) -> Result<Tensor> {
-    let psi = match heard {
+pub(super) fn mean_square(kernels: &Tensor, input: Option<&Tensor>) -> Result<Tensor> {
+    let psi = match input {
         None => kernels.abs()?.sum(1)?,
-        Some(heard) => {
-            let heard = heard.detach();
-            let mean = heard.mean(0)?;
-            let variance = heard.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+        Some(input) => {
+            let input = input.detach();
+            let mean = input.mean(0)?;
+            let variance = input.broadcast_sub(&mean)?.sqr()?.mean(0)?;
             let steps = |steps: Tensor| turned(&steps.t()?.contiguous()?);
             let spread = (kernels.abs()? * steps(variance.sqrt()?)?)?.sum(1)?;
             (spread + (kernels * steps(mean)?)?.sum(1)?.abs()?)?

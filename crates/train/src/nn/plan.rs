@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use candle_core::{Shape, Tensor};
 use hankelite::model::Placement;
 use num_complex::Complex64;
 
 use crate::nn::Penalty;
-use crate::nn::encode::Encoding;
 use crate::nn::kernel::Modes;
 use crate::nn::mix::Mixing;
 
@@ -16,6 +16,41 @@ pub(super) struct Size {
     pub(super) batch: usize,
     pub(super) length: usize,
     pub(super) channels: usize,
+}
+
+impl Size {
+    /// Numbers of a batch.
+    pub(super) fn numbers(self) -> usize {
+        self.batch * self.length * self.channels
+    }
+}
+
+/// How steps become channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// The data are channels.
+    None,
+    /// x = W u + b, with W channels × inputs before b.
+    Linear {
+        /// Numbers of a step.
+        inputs: usize,
+    },
+    /// Row `token` of a vocabulary × channels table.
+    Embedding {
+        /// Rows of the table.
+        vocabulary: usize,
+    },
+}
+
+impl Encoding {
+    /// Numbers of its parameters.
+    pub(super) fn parameters(self, channels: usize) -> usize {
+        match self {
+            Encoding::None => 0,
+            Encoding::Linear { inputs } => channels * (inputs + 1),
+            Encoding::Embedding { vocabulary } => channels * vocabulary,
+        }
+    }
 }
 
 /// Over what a normalisation averages.
@@ -72,6 +107,20 @@ impl NetworkPlan {
         blocks.filter(|plan| plan.penalty.is_some()).count()
     }
 
+    /// Blocks whose outputs are given out too.
+    pub(super) fn layers_given(&self) -> usize {
+        if self.layers { self.blocks.len() } else { 0 }
+    }
+
+    /// Numbers and shape of the result: batch × H with a pooling, else batch × L × H.
+    pub(super) fn result(&self, size: Size) -> (usize, Shape) {
+        let shape = match self.pooling {
+            Some(_) => Shape::from((size.batch, size.channels)),
+            None => Shape::from((size.batch, size.length, size.channels)),
+        };
+        (shape.elem_count(), shape)
+    }
+
     /// Numbers of all modes and of all parameters; those of the encoder stand first.
     pub(super) fn numbers(&self) -> (usize, usize) {
         let modes = self.blocks.iter();
@@ -81,6 +130,31 @@ impl NetworkPlan {
         let encoder = self.encoding.parameters(self.channels);
         (modes.sum(), encoder + parameters.sum::<usize>())
     }
+}
+
+/// Mean and population variance of every channel, for each block with a batch norm.
+pub(super) type Statistics = Vec<Option<(Vec<f64>, Vec<f64>)>>;
+
+/// What a network is applied to.
+#[derive(Clone, Copy)]
+pub(super) struct NetworkTensors<'a> {
+    /// Numbers or tokens of a batch.
+    pub(super) steps: &'a Tensor,
+    /// The modes of all blocks, f64, flat.
+    pub(super) modes: &'a Tensor,
+    /// The parameters of encoder and blocks, flat, in the order of [`NetworkPlan`].
+    pub(super) parameters: &'a Tensor,
+}
+
+/// What a network gives on a batch.
+pub(super) struct NetworkOutput {
+    /// Batch × H with a pooling, else batch × L × H.
+    pub(super) out: Tensor,
+    /// The outputs of all blocks, where they are requested.
+    pub(super) layers: Vec<Tensor>,
+    /// One number for the filters of each block that is requested one.
+    pub(super) penalties: Option<Tensor>,
+    pub(super) statistics: Statistics,
 }
 
 /// Where the parameters of a block stand.

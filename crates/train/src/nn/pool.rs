@@ -3,6 +3,7 @@
 //! A step takes and frees tens of megabytes. The allocator gives such pieces back to the system,
 //! and a third of the time of a step went into pages that were mapped and cleared again.
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -134,8 +135,8 @@ impl<T: Real> Workspace<T> {
 
 /// The pools of a network; one of them stays empty.
 pub(super) struct Workspaces {
-    pub(super) single: Workspace<f32>,
-    pub(super) double: Workspace<f64>,
+    single: Workspace<f32>,
+    double: Workspace<f64>,
 }
 
 impl Workspaces {
@@ -144,6 +145,13 @@ impl Workspaces {
             single: Workspace::new(),
             double: Workspace::new(),
         })
+    }
+
+    /// The pools of T.
+    pub(super) fn of<T: Real>(&self) -> &Workspace<T> {
+        let both: [&dyn Any; 2] = [&self.single, &self.double];
+        let own = both.iter().find_map(|one| one.downcast_ref());
+        own.expect("T is f32 or f64")
     }
 }
 

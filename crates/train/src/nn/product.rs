@@ -4,14 +4,14 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 
 /// The real numbers of [`multiply_rows`]: f32 and f64.
-pub(crate) trait RealNumber: faer::traits::ComplexField + Copy {}
+pub(super) trait RealNumber: faer::traits::ComplexField + Copy {}
 
 impl RealNumber for f32 {}
 impl RealNumber for f64 {}
 
 /// A row-major matrix, or the transpose of one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowMajor<'a, T> {
+pub(super) struct RowMajor<'a, T> {
     data: &'a [T],
     rows: usize,
     columns: usize,
@@ -25,7 +25,7 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     ///
     /// # Panics
     /// Unless `data` holds rows × columns numbers.
-    pub(crate) fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
+    pub(super) fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
         assert_eq!(data.len(), rows * columns, "a matrix has rows x columns");
         Self {
             data,
@@ -36,23 +36,8 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
         }
     }
 
-    /// Some columns of the matrix as it is stored, without moving a number.
-    ///
-    /// # Panics
-    /// When the range ends behind the last column, or the matrix is a transpose or has no row.
-    pub(crate) fn columns(self, range: std::ops::Range<usize>) -> Self {
-        let fits = range.start <= range.end && range.end <= self.columns;
-        assert!(fits && !self.transposed && self.rows > 0, "columns of it");
-        let last = (self.rows - 1) * self.stride + range.end;
-        Self {
-            data: &self.data[range.start..last],
-            columns: range.len(),
-            ..self
-        }
-    }
-
     /// Its transpose, without moving a number.
-    pub(crate) fn transpose(self) -> Self {
+    pub(super) fn transpose(self) -> Self {
         Self {
             transposed: !self.transposed,
             ..self
@@ -71,11 +56,38 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     }
 }
 
+#[cfg(feature = "baselines")]
+impl<T: RealNumber> RowMajor<'_, T> {
+    /// Some columns of the matrix as it is stored, without moving a number.
+    ///
+    /// # Panics
+    /// When the range ends behind the last column, or the matrix is a transpose or has no row.
+    pub(super) fn columns(self, range: std::ops::Range<usize>) -> Self {
+        let fits = range.start <= range.end && range.end <= self.columns;
+        assert!(fits && !self.transposed && self.rows > 0, "columns of it");
+        let last = (self.rows - 1) * self.stride + range.end;
+        Self {
+            data: &self.data[range.start..last],
+            columns: range.len(),
+            ..self
+        }
+    }
+
+    /// Rows and columns, of the transpose if it is one.
+    pub(super) fn shape(&self) -> (usize, usize) {
+        if self.transposed {
+            (self.columns, self.rows)
+        } else {
+            (self.rows, self.columns)
+        }
+    }
+}
+
 /// out ← A B, or out ← out + A B, for a row-major `out`, on the calling thread.
 ///
 /// # Panics
 /// When the shapes do not fit.
-pub(crate) fn multiply_rows<T: RealNumber>(
+pub(super) fn multiply_rows<T: RealNumber>(
     out: &mut [T],
     a: RowMajor<'_, T>,
     b: RowMajor<'_, T>,
@@ -103,6 +115,7 @@ mod tests {
         assert_eq!(out, [2.0 + 0.5, 12.0 + 11.0, 6.5 + 2.0, 24.0 + 26.0]);
     }
 
+    #[cfg(feature = "baselines")]
     #[test]
     fn columns_of_a_matrix_are_a_matrix() {
         let numbers: Vec<f64> = (0..12).map(f64::from).collect();

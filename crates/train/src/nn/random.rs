@@ -12,6 +12,7 @@ use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::nn::parameterisation::ModeForm;
 use crate::nn::{
     Architecture, ArchitectureError, Initialisation, LayerKind, NetworkError, Normalisation,
     OutputKind, PoolingKind,
@@ -22,7 +23,7 @@ const NORM_EPSILON: f64 = 1e-5;
 
 /// A model with random weights; the same for the same seed on every machine.
 ///
-/// Poles as [`Initialisation`] says; log Δ uniform between the logarithms of the smallest and the
+/// Poles by [`Initialisation`]; log Δ uniform between the logarithms of the smallest and the
 /// largest step; C complex normal (S4D: variance ½ of each part, DSS: 1); D normal. Weights and
 /// biases of the linear maps uniform within 1/√inputs and embeddings normal, as torch does.
 /// `length` is the L of DSS-softmax.
@@ -46,9 +47,9 @@ pub fn random_model(
         }
         _ => return Err(ArchitectureError::Encoder.into()),
     };
-    let fixed = fixed_poles(architecture);
+    let start = Start::new(architecture, length);
     let blocks = 0..architecture.layers;
-    let blocks = blocks.map(|index| block(architecture, (index, length), &fixed, &mut draw));
+    let blocks = blocks.map(|index| block(&start, index, &mut draw));
     let blocks = blocks.collect::<Result<_, _>>()?;
     let pooling = match architecture.pooling {
         PoolingKind::Mean => Some(Pooling::Mean),
@@ -78,7 +79,7 @@ pub fn with_fresh_dynamics(
 ) -> Result<Model, NetworkError> {
     architecture.check()?;
     let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
-    let fixed = fixed_poles(architecture);
+    let start = Start::new(architecture, length);
     let mut fresh = Vec::with_capacity(model.blocks().len());
     for block in model.blocks() {
         let mut drawn = Vec::new();
@@ -91,7 +92,7 @@ pub fn with_fresh_dynamics(
                 }),
             };
             let d = system.feedthrough()[(0, 0)];
-            let system = step.and_then(|step| draw.system(architecture, &fixed, length, (step, d)));
+            let system = step.and_then(|step| draw.system(&start, step, d));
             drawn.push(system.map_err(|source| NetworkError::System {
                 layer: block.name().to_string(),
                 channel,
@@ -104,7 +105,24 @@ pub fn with_fresh_dynamics(
     Ok(model.with_blocks(fresh)?)
 }
 
-/// The poles that all channels share at the start; empty for random ones.
+/// What the state spaces of a network are drawn from.
+struct Start<'a> {
+    architecture: &'a Architecture,
+    length: usize,
+    /// The poles of all channels; empty for random ones.
+    poles: Vec<Complex64>,
+}
+
+impl<'a> Start<'a> {
+    fn new(architecture: &'a Architecture, length: usize) -> Self {
+        Self {
+            architecture,
+            length,
+            poles: fixed_poles(architecture),
+        }
+    }
+}
+
 fn fixed_poles(architecture: &Architecture) -> Vec<Complex64> {
     let states = architecture.states;
     match architecture.initialisation() {
@@ -151,12 +169,8 @@ fn skew_hippo(n: usize) -> Vec<f64> {
     positive
 }
 
-fn block(
-    architecture: &Architecture,
-    (index, length): (usize, usize),
-    fixed: &[Complex64],
-    draw: &mut Draw,
-) -> Result<Block, NetworkError> {
+fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, NetworkError> {
+    let architecture = start.architecture;
     let channels = architecture.channels;
     let name = format!("blocks.{index}");
     let systems = |draw: &mut Draw, feedthrough: bool| {
@@ -164,7 +178,7 @@ fn block(
             let d = if feedthrough { draw.normal() } else { 0.0 };
             let (low, high) = (architecture.step_min.ln(), architecture.step_max.ln());
             let step = draw.uniform(low, high).exp();
-            let system = draw.system(architecture, fixed, length, (step, d));
+            let system = draw.system(start, step, d);
             system.map_err(|source| NetworkError::System {
                 layer: name.clone(),
                 channel,
@@ -245,12 +259,12 @@ impl Draw {
 
     fn system(
         &mut self,
-        architecture: &Architecture,
-        fixed: &[Complex64],
-        length: usize,
-        (step, feedthrough): (f64, f64),
+        start: &Start<'_>,
+        step: f64,
+        feedthrough: f64,
     ) -> Result<DiagonalSystem, SystemError> {
-        let poles = match fixed {
+        let architecture = start.architecture;
+        let poles = match &start.poles[..] {
             [] => (0..architecture.states)
                 .map(|_| self.pole(architecture.layer))
                 .collect(),
@@ -260,12 +274,15 @@ impl Draw {
             LayerKind::S4d => std::f64::consts::FRAC_1_SQRT_2,
             LayerKind::DssExp | LayerKind::DssSoftmax => 1.0,
         };
-        let kind = architecture.layer.parameterisation();
+        let form = ModeForm {
+            kind: architecture.layer.parameterisation(),
+            length: start.length,
+        };
         let residues: Vec<Complex64> = poles
             .iter()
             .map(|&lambda| {
                 let weight = Complex64::new(self.normal(), self.normal()) * spread;
-                weight * kind.gain(lambda, step, length)
+                weight * form.gain(lambda, step)
             })
             .collect();
         DiagonalSystem::siso(Time::Discrete { step }, poles, &residues, feedthrough)

@@ -321,10 +321,10 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         let (pairs, rest) = self.group.modes.as_chunks::<2>();
         for c in 0..width {
             for pair in pairs {
-                run::<2, T, S>(simd, pair, c, (self.input, self.output));
+                run::<2, T, S>(simd, pair, c, self.input, self.output);
             }
             for one in rest {
-                run::<1, T, S>(simd, &[*one], c, (self.input, self.output));
+                run::<1, T, S>(simd, &[*one], c, self.input, self.output);
             }
         }
     }
@@ -336,7 +336,8 @@ fn run<const M: usize, T: Real, S: Simd>(
     simd: S,
     modes: &[LaneMode<T>; M],
     c: usize,
-    (input, output): (&[Point<T>], &mut [Point<T>]),
+    input: &[Point<T>],
+    output: &mut [Point<T>],
 ) {
     let poles: [_; M] = std::array::from_fn(|m| Constant::of::<T, S>(simd, &modes[m].pole, c));
     let weights: [_; M] = std::array::from_fn(|m| Constant::of::<T, S>(simd, &modes[m].weight, c));
@@ -384,7 +385,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                     of_y: self.of_y,
                     of_u: &mut *self.of_u,
                 };
-                run_back::<T, S>(simd, (&self.group.modes[m], c), series, sums);
+                run_back::<T, S>(simd, &self.group.modes[m], c, series, sums);
             }
             let zero = T::splat(simd, T::zero());
             let mut total = zero;
@@ -409,10 +410,12 @@ struct Series<'a, T> {
 #[inline(always)]
 fn run_back<T: Real, S: Simd>(
     simd: S,
-    (mode, c): (&LaneMode<T>, usize),
-    Series { input, of_y, of_u }: Series<'_, T>,
+    mode: &LaneMode<T>,
+    c: usize,
+    series: Series<'_, T>,
     sums: &mut [Point<T>],
 ) {
+    let Series { input, of_y, of_u } = series;
     let pole = Constant::of::<T, S>(simd, &mode.pole, c);
     let weight = Constant::of::<T, S>(simd, &mode.weight, c);
     let drift = Constant::of::<T, S>(simd, &mode.drift, c);
@@ -498,7 +501,7 @@ mod tests {
             };
             let (scan, convolution) = (
                 Scan::new(lanes, &dynamics),
-                Convolution::new(lanes, &dynamics, (&Workspace::new(), false)),
+                Convolution::new(lanes, &dynamics, &Workspace::new(), false),
             );
             let count = 11 * length * 2;
             let u: Vec<f64> = (0..count).map(|i| (0.7 * i as f64).sin()).collect();

@@ -17,9 +17,11 @@ use crate::nn::fourier::Point;
 use crate::nn::kernel::Modes;
 use crate::nn::lanes::Lanes;
 use crate::nn::mix::{Mix, MixGradient, MixScratch};
-use crate::nn::norm::{Affine, AffineGradient, ChannelStatistics, layer_norm, layer_norm_backward};
+use crate::nn::norm::{
+    Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward,
+};
 use crate::nn::operator::Operator;
-use crate::nn::penalty::{BlockPenalty, Heard};
+use crate::nn::penalty::{BlockPenalty, InputMoments};
 use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
 use crate::nn::pool::{Lease, Workspace};
 use crate::nn::real::{Real, add};
@@ -45,7 +47,7 @@ pub(super) struct SavedBlock<T> {
 }
 
 impl<T> SavedBlock<T> {
-    /// What the block heard, batch × L × H.
+    /// The block's input, batch × L × H.
     pub(super) fn input(&self) -> &[T] {
         &self.input
     }
@@ -73,6 +75,25 @@ impl<T: Real> Scratch<T> {
     }
 }
 
+/// Some sequences: a slab, or several in a row.
+#[derive(Clone, Copy)]
+struct Slab<'a, T> {
+    /// The place of the first slab among all.
+    index: usize,
+    /// The block's input.
+    x: &'a [T],
+    /// The state space's output.
+    y: &'a [T],
+}
+
+/// Gradients of a slab.
+struct SlabSlopes<'a, T> {
+    /// Of the block's output, then of its input.
+    g: &'a mut [T],
+    /// Of the state space's input or output.
+    z: &'a mut [T],
+}
+
 /// One block with its parameters as slices.
 struct Block<'a, T> {
     plan: &'a BlockPlan,
@@ -86,7 +107,8 @@ struct Block<'a, T> {
 
 impl<'a, T: Real> Block<'a, T> {
     fn new(
-        (plan, size): (&'a BlockPlan, Size),
+        plan: &'a BlockPlan,
+        size: Size,
         parameters: &'a [T],
         workspace: &'a Workspace<T>,
     ) -> Self {
@@ -168,17 +190,11 @@ impl<'a, T: Real> Block<'a, T> {
     }
 
     /// o + x for a slab: what a post-norm normalises.
-    fn mixed(
-        &self,
-        (index, slab): (usize, &[T]),
-        response: &[T],
-        out: &mut [T],
-        scratch: &mut MixScratch<T>,
-    ) {
+    fn mixed(&self, slab: Slab<'_, T>, out: &mut [T], scratch: &mut MixScratch<T>) {
         let row = self.size.length * self.size.channels;
-        let sequences = slab.chunks(row).zip(response.chunks(row));
+        let sequences = slab.x.chunks(row).zip(slab.y.chunks(row));
         for (item, ((x, y), out)) in sequences.zip(out.chunks_mut(row)).enumerate() {
-            let mix = self.mix(self.sequences_before(index) + item);
+            let mix = self.mix(self.sequences_before(slab.index) + item);
             let tiles = x.chunks(self.tile()).zip(y.chunks(self.tile()));
             for ((x, y), out) in tiles.zip(out.chunks_mut(self.tile())) {
                 mix.forward(y, out, scratch);
@@ -193,27 +209,80 @@ impl<'a, T: Real> Block<'a, T> {
     }
 }
 
-/// Outputs of all blocks, and what their backward pass needs if one is to follow.
-pub(super) fn forward<T: Real>(
-    (plans, keep): (&[BlockPlan], bool),
-    size: Size,
-    (mut x, mut modes, mut parameters): (Lease<T>, &[f64], &[T]),
-    workspace: &Workspace<T>,
-) -> (Lease<T>, Vec<SavedBlock<T>>) {
-    let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(plans.len());
-    for plan in plans {
-        let (own, rest) = modes.split_at(plan.mode_numbers(size.channels));
-        modes = rest;
-        let (own_parameters, rest) = parameters.split_at(plan.parameters(size.channels));
-        parameters = rest;
-        let block = Block::new((plan, size), own_parameters, workspace);
-        let (out, record) = block_forward(&block, x, own);
-        if keep {
-            saved.push(record);
+/// All blocks of a network on one batch.
+pub(super) struct Stack<'a, T> {
+    pub(super) plans: &'a [BlockPlan],
+    pub(super) size: Size,
+    /// Of all blocks, flat.
+    pub(super) modes: &'a [f64],
+    /// Of all blocks, flat.
+    pub(super) parameters: &'a [T],
+    pub(super) workspace: &'a Workspace<T>,
+}
+
+/// Gradients of what the blocks give.
+pub(super) struct Slopes<'a, T: 'static + Copy> {
+    /// Of the output of the last block.
+    pub(super) g: Lease<T>,
+    /// Of the outputs of all blocks, one after the other.
+    pub(super) layers: Option<&'a [T]>,
+    /// Of the numbers for the filters.
+    pub(super) penalties: &'a [T],
+}
+
+impl<T: Real> Stack<'_, T> {
+    /// The output of the last block, and what the backward pass needs if one is to follow.
+    pub(super) fn forward(&self, mut x: Lease<T>, keep: bool) -> (Lease<T>, Vec<SavedBlock<T>>) {
+        let (mut modes, mut parameters) = (self.modes, self.parameters);
+        let mut saved: Vec<SavedBlock<T>> = Vec::with_capacity(self.plans.len());
+        for plan in self.plans {
+            let (own, rest) = modes.split_at(plan.mode_numbers(self.size.channels));
+            modes = rest;
+            let (own_parameters, rest) = parameters.split_at(plan.parameters(self.size.channels));
+            parameters = rest;
+            let block = Block::new(plan, self.size, own_parameters, self.workspace);
+            let (out, record) = block_forward(&block, x, own);
+            if keep {
+                saved.push(record);
+            }
+            x = out;
         }
-        x = out;
+        (x, saved)
     }
-    (x, saved)
+
+    /// The gradients of input and modes; those of the parameters are added.
+    pub(super) fn backward(
+        &self,
+        mut saved: Vec<SavedBlock<T>>,
+        slopes: Slopes<'_, T>,
+        of_parameters: &mut [T],
+    ) -> (Lease<T>, Vec<f64>) {
+        let (size, mut g) = (self.size, slopes.g);
+        let mut of_modes = vec![0.0; self.modes.len()];
+        let (mut modes_end, mut parameters_end) = (self.modes.len(), self.parameters.len());
+        let mut of_penalties = slopes.penalties.len();
+        for (index, plan) in self.plans.iter().enumerate().rev() {
+            if let Some(layers) = slopes.layers {
+                let whole = g.len();
+                add(&mut g, &layers[index * whole..(index + 1) * whole]);
+            }
+            of_penalties -= usize::from(plan.penalty.is_some());
+            let modes_start = modes_end - plan.mode_numbers(size.channels);
+            let start = parameters_end - plan.parameters(size.channels);
+            let own = &self.parameters[start..parameters_end];
+            let block = Block::new(plan, size, own, self.workspace);
+            let Some(mut record) = saved.pop() else { break };
+            if let Some(penalty) = &mut record.penalty {
+                penalty.scale(slopes.penalties[of_penalties]);
+            }
+            let own = &self.modes[modes_start..modes_end];
+            let out = &mut of_parameters[start..parameters_end];
+            let gradient = block_backward(&block, own, &record, &mut g, out);
+            of_modes[modes_start..modes_end].copy_from_slice(&gradient);
+            (modes_end, parameters_end) = (modes_start, start);
+        }
+        (g, of_modes)
+    }
 }
 
 fn block_forward<T: Real>(
@@ -225,18 +294,14 @@ fn block_forward<T: Real>(
     let modes = unpack_modes(block.plan, block.size.channels, modes);
     let dynamics = block.dynamics(&modes);
     let requested = block.plan.penalty;
-    let operator = Operator::new(
-        block.lanes,
-        &dynamics,
-        (block.workspace, requested.is_some()),
-    );
+    let operator = Operator::new(block.lanes, &dynamics, block.workspace, requested.is_some());
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
     let slab = block.lanes.slab();
     let mut response = block.workspace.numbers(x.len());
     let mut out = block.workspace.numbers(x.len());
-    // What the state space hears, where it is requested and is not the input itself; else one
+    // The input of the state space, where it is requested and is not that of the block; else one
     // number for each slab, so that all go side by side.
     let keep = requested == Some(Penalty::Measure) && block.is_normalised_first();
     let share = if keep { slab } else { 1 };
@@ -258,13 +323,13 @@ fn block_forward<T: Real>(
         z.copy_from_slice(x);
         block.normalised(z, statistics.as_ref());
         operator.forward(z, y, &mut scratch.points);
-        block.mixed((index, x), y, out, &mut scratch.mix);
+        block.mixed(Slab { index, x, y }, out, &mut scratch.mix);
     });
     let penalty = requested.map(|requested| {
         let all = if keep { &kept[..] } else { x };
-        let heard = (requested == Penalty::Measure).then(|| Heard::of(all, block.size));
+        let moments = (requested == Penalty::Measure).then(|| InputMoments::of(all, block.size));
         let kernels = operator.kernels(&dynamics, block.size.length);
-        BlockPenalty::new(&kernels, heard.as_ref())
+        BlockPenalty::new(&kernels, moments.as_ref())
     });
     drop(kept);
     if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
@@ -321,48 +386,6 @@ fn channel_statistics<T: Real>(
     ChannelStatistics::new(numbers(&mean), numbers(&variance), epsilon)
 }
 
-/// The gradients of input and modes, from that of the output; those of the parameters are added.
-pub(super) fn backward<T: Real>(
-    plans: &[BlockPlan],
-    size: Size,
-    (modes, parameters, of_parameters): (&[f64], &[T], &mut [T]),
-    (mut saved, mut g, further): (Vec<SavedBlock<T>>, Lease<T>, Further<'_, T>),
-    workspace: &Workspace<T>,
-) -> (Lease<T>, Vec<f64>) {
-    let mut of_modes = vec![0.0; modes.len()];
-    let (mut modes_end, mut parameters_end) = (modes.len(), parameters.len());
-    let mut of_penalties = further.penalties.len();
-    for (index, plan) in plans.iter().enumerate().rev() {
-        if let Some(layers) = further.layers {
-            let whole = g.len();
-            add(&mut g, &layers[index * whole..(index + 1) * whole]);
-        }
-        of_penalties -= usize::from(plan.penalty.is_some());
-        let modes_start = modes_end - plan.mode_numbers(size.channels);
-        let start = parameters_end - plan.parameters(size.channels);
-        let own = &parameters[start..parameters_end];
-        let block = Block::new((plan, size), own, workspace);
-        let Some(mut record) = saved.pop() else { break };
-        if let Some(penalty) = &mut record.penalty {
-            penalty.scale(further.penalties[of_penalties]);
-        }
-        let own = &modes[modes_start..modes_end];
-        let out = &mut of_parameters[start..parameters_end];
-        let gradient = block_backward(&block, own, &record, (&mut g, out));
-        of_modes[modes_start..modes_end].copy_from_slice(&gradient);
-        (modes_end, parameters_end) = (modes_start, start);
-    }
-    (g, of_modes)
-}
-
-/// Gradients of what is given out beside the result.
-pub(super) struct Further<'a, T> {
-    /// Of the outputs of all blocks, one after the other.
-    pub(super) layers: Option<&'a [T]>,
-    /// Of the numbers for the filters.
-    pub(super) penalties: &'a [T],
-}
-
 /// Sums of gradients over some slabs.
 struct Sums<T: Real> {
     points: Lease<Point<T>>,
@@ -374,14 +397,15 @@ fn block_backward<T: Real>(
     block: &Block<'_, T>,
     modes: &[f64],
     saved: &SavedBlock<T>,
-    (g, of_parameters): (&mut [T], &mut [T]),
+    g: &mut [T],
+    of_parameters: &mut [T],
 ) -> Vec<f64> {
     let x = &saved.input[..];
     if let (Some(_), Some(statistics)) = (
         block.norm(NormKind::Batch, Placement::Post),
         &saved.statistics,
     ) {
-        batch_post_backward(block, saved, statistics, (g, of_parameters));
+        batch_post_backward(block, saved, statistics, g, of_parameters);
     }
     let segment = block.lanes.slab() * x.len().div_ceil(block.lanes.slab()).div_ceil(SEGMENTS);
     // The gradient of the state space's input; a batch norm needs it for all sequences at once.
@@ -395,8 +419,14 @@ fn block_backward<T: Real>(
     let segments = segments.zip(outputs).enumerate();
     let scratch = || Scratch::new(block, &saved.operator);
     let sums = segments.map_init(scratch, |scratch, (index, ((x, y), (g, z)))| {
-        let first = index * segment / block.lanes.slab();
-        segment_backward(block, saved, (first, x, y), (g, z), scratch)
+        let index = index * segment / block.lanes.slab();
+        segment_backward(
+            block,
+            saved,
+            Slab { index, x, y },
+            SlabSlopes { g, z },
+            scratch,
+        )
     });
     let mut sums = total_of(sums.collect());
     of_parameters
@@ -407,7 +437,7 @@ fn block_backward<T: Real>(
         block.norm(NormKind::Batch, Placement::Pre),
         &saved.statistics,
     ) {
-        batch_norm_backward(block, (x, statistics), &mut of_input, of_parameters);
+        batch_norm_backward(block, x, statistics, &mut of_input, of_parameters);
         g.par_chunks_mut(segment)
             .zip(of_input.par_chunks(segment))
             .for_each(|(g, z)| add(g, z));
@@ -427,8 +457,8 @@ fn block_backward<T: Real>(
 fn segment_backward<T: Real>(
     block: &Block<'_, T>,
     saved: &SavedBlock<T>,
-    (first, x, y): (usize, &[T], &[T]),
-    (g, z): (&mut [T], &mut [T]),
+    segment: Slab<'_, T>,
+    slopes: SlabSlopes<'_, T>,
     scratch: &mut Scratch<T>,
 ) -> Sums<T> {
     let mut sums = Sums {
@@ -436,19 +466,17 @@ fn segment_backward<T: Real>(
         parameters: vec![T::zero(); block.parameters.len()],
     };
     let slab = block.lanes.slab();
-    let slabs = x.chunks(slab).zip(y.chunks(slab));
-    let outputs = g.chunks_mut(slab).zip(z.chunks_mut(slab));
+    let slabs = segment.x.chunks(slab).zip(segment.y.chunks(slab));
+    let outputs = slopes.g.chunks_mut(slab).zip(slopes.z.chunks_mut(slab));
     for (index, ((x, y), (g, z))) in slabs.zip(outputs).enumerate() {
         z.copy_from_slice(x);
         block.normalised(z, saved.statistics.as_ref());
         let mut whole = std::mem::replace(&mut scratch.slab, block.workspace.numbers(0));
         let of_y = &mut whole[..x.len()];
-        mix_backward(
-            block,
-            (first + index, x, y),
-            (g, of_y),
-            (&mut sums, scratch),
-        );
+        let index = segment.index + index;
+        let slopes = SlabSlopes { g, z: of_y };
+        let sums_of = &mut sums.parameters;
+        mix_backward(block, Slab { index, x, y }, slopes, sums_of, scratch);
         saved
             .operator
             .backward(of_y, z, &mut sums.points, &mut scratch.points);
@@ -469,17 +497,18 @@ fn segment_backward<T: Real>(
 /// of_y ← the gradient of the response; g ← that of the block's output before a post-norm.
 fn mix_backward<T: Real>(
     block: &Block<'_, T>,
-    (index, x, y): (usize, &[T], &[T]),
-    (g, of_y): (&mut [T], &mut [T]),
-    (sums, scratch): (&mut Sums<T>, &mut Scratch<T>),
+    slab: Slab<'_, T>,
+    slopes: SlabSlopes<'_, T>,
+    sums: &mut [T],
+    scratch: &mut Scratch<T>,
 ) {
     let (row, tile) = (block.size.length * block.size.channels, block.tile());
     let places = block.plan.places(block.size.channels);
     let post = block.norm(NormKind::Layer, Placement::Post);
-    let sequences = x.chunks(row).zip(y.chunks(row));
-    let outputs = g.chunks_mut(row).zip(of_y.chunks_mut(row));
+    let sequences = slab.x.chunks(row).zip(slab.y.chunks(row));
+    let outputs = slopes.g.chunks_mut(row).zip(slopes.z.chunks_mut(row));
     for (item, ((x, y), (g, of_y))) in sequences.zip(outputs).enumerate() {
-        let mix = block.mix(block.sequences_before(index) + item);
+        let mix = block.mix(block.sequences_before(slab.index) + item);
         let tiles = x.chunks(tile).zip(y.chunks(tile));
         let outputs = g.chunks_mut(tile).zip(of_y.chunks_mut(tile));
         for ((x, y), (g, of_y)) in tiles.zip(outputs) {
@@ -487,16 +516,17 @@ fn mix_backward<T: Real>(
             if let Some(epsilon) = post {
                 mix.forward(y, work, &mut scratch.mix);
                 add(work, x);
-                let gradient = affine_gradient(block, &mut sums.parameters);
+                let gradient = affine_gradient(block, sums);
                 layer_norm_backward(work, g, block.affine(epsilon), gradient);
             }
             work.copy_from_slice(g);
-            let (head, bias) = sums.parameters.split_at_mut(places.bias.start);
+            let (head, bias) = sums.split_at_mut(places.bias.start);
             let gradient = MixGradient {
+                y: of_y,
                 weight: &mut head[places.weight.clone()],
                 bias,
             };
-            mix.backward(y, (work, of_y), gradient, &mut scratch.mix);
+            mix.backward(y, work, gradient, &mut scratch.mix);
         }
     }
 }
@@ -537,7 +567,8 @@ fn total_of<T: Real>(mut parts: Vec<Sums<T>>) -> Sums<T> {
 /// g ← the gradient of the batch norm's input `x`; adds those of weight and bias.
 fn batch_norm_backward<T: Real>(
     block: &Block<'_, T>,
-    (x, statistics): (&[T], &ChannelStatistics<T>),
+    x: &[T],
+    statistics: &ChannelStatistics<T>,
     g: &mut [T],
     of_parameters: &mut [T],
 ) {
@@ -562,9 +593,13 @@ fn batch_norm_backward<T: Real>(
     let share = T::of(channels as f64 / x.len() as f64);
     let mean = |sums: &[T]| -> Vec<T> { sums.iter().map(|sum| *sum * share).collect() };
     let (tilted, plain) = (mean(&weight), mean(&bias));
+    let means = Means {
+        tilted: &tilted,
+        plain: &plain,
+    };
     x.par_chunks(slab)
         .zip(g.par_chunks_mut(slab))
-        .for_each(|(x, g)| statistics.backward(x, g, of_weight, (&tilted, &plain)));
+        .for_each(|(x, g)| statistics.backward(x, g, of_weight, means));
     add(&mut of_parameters[places.norm_weight], &weight);
     add(&mut of_parameters[places.norm_bias], &bias);
 }
@@ -574,14 +609,15 @@ fn batch_post_backward<T: Real>(
     block: &Block<'_, T>,
     saved: &SavedBlock<T>,
     statistics: &ChannelStatistics<T>,
-    (g, of_parameters): (&mut [T], &mut [T]),
+    g: &mut [T],
+    of_parameters: &mut [T],
 ) {
     let (slab, x) = (block.lanes.slab(), &saved.input[..]);
     let mut before = block.workspace.numbers(x.len());
     let slabs = x.par_chunks(slab).zip(saved.response.par_chunks(slab));
     let slabs = slabs.zip(before.par_chunks_mut(slab)).enumerate();
     slabs.for_each_init(MixScratch::default, |scratch, (index, ((x, y), out))| {
-        block.mixed((index, x), y, out, scratch);
+        block.mixed(Slab { index, x, y }, out, scratch);
     });
-    batch_norm_backward(block, (&before, statistics), g, of_parameters);
+    batch_norm_backward(block, &before, statistics, g, of_parameters);
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use hankelite::model::{Encoder, Model};
 use hankelite_data::{Batch, Dataset, Steps};
 
-use crate::nn::{Input, Mode, SequenceModel};
+use crate::nn::{Mode, NetworkInput, SequenceModel};
 use crate::train::TrainError;
 use crate::train::loss::Tally;
 use crate::train::objective::{Examples, Objective, Task};
@@ -13,7 +13,7 @@ use crate::train::objective::{Examples, Objective, Task};
 ///
 /// # Errors
 /// candle's.
-pub fn input(batch: &Batch, dtype: DType, device: &Device) -> candle_core::Result<Input> {
+pub fn input(batch: &Batch, dtype: DType, device: &Device) -> candle_core::Result<NetworkInput> {
     let (count, length) = (batch.count, batch.length);
     let steps = match &batch.steps {
         Steps::Values(values) => {
@@ -22,7 +22,7 @@ pub fn input(batch: &Batch, dtype: DType, device: &Device) -> candle_core::Resul
         }
         Steps::Tokens(tokens) => Tensor::from_slice(tokens, (count, length), device)?,
     };
-    Ok(Input {
+    Ok(NetworkInput {
         steps,
         lengths: batch.lengths.clone(),
     })

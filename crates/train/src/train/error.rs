@@ -5,7 +5,44 @@ use std::path::PathBuf;
 use hankelite_archive::ArchiveError;
 use hankelite_data::DataError;
 
-use crate::train::recipe::RecipeError;
+/// Why settings cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// A value out of its range.
+    #[error("`{key}` is {found}, expected {allowed}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// What stands there.
+        found: String,
+        /// What may stand there.
+        allowed: String,
+    },
+    /// Two keys for one setting.
+    #[error("`epochs` and `steps` are both given, expected one of them")]
+    EpochsAndSteps,
+    /// A warm-up longer than the training.
+    #[error("`warmup` is {warmup} steps, expected at most {total}, all there are")]
+    Warmup {
+        /// Steps of warm-up.
+        warmup: u64,
+        /// All steps.
+        total: u64,
+    },
+    /// A key that needs validation data.
+    #[error("`{key}` needs validation data, and there are none")]
+    NoValidation {
+        /// The key.
+        key: &'static str,
+    },
+    /// A distillation without a teacher.
+    #[error("the table `[distil]` needs a teacher, and there is none, expected the key `teacher`")]
+    NoTeacher,
+    /// A choice by accuracy where the targets are numbers.
+    #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
+    NoAccuracy,
+}
 
 /// Why a training cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +57,7 @@ pub enum TrainError {
     /// A snapshot that cannot be read or written.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// candle's words about shapes, memory or the device.
+    /// candle's message about shapes, memory or the device.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),
     /// A parameter that the loss does not depend on.
@@ -117,7 +154,7 @@ pub enum TrainError {
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A folder with files in it, for a new run.

@@ -31,7 +31,8 @@ impl Folder {
     ///
     /// # Errors
     /// [`TrainError::NotEmpty`]; [`TrainError::Io`].
-    pub fn require_new(path: &Path) -> Result<(), TrainError> {
+    pub fn require_new(path: impl AsRef<Path>) -> Result<(), TrainError> {
+        let path = path.as_ref();
         if !path.exists() {
             return Ok(());
         }
@@ -49,7 +50,8 @@ impl Folder {
     /// # Errors
     /// [`TrainError::NotEmpty`]; [`TrainError::Io`] and [`TrainError::Archive`] when it cannot be
     /// made or written.
-    pub fn create(path: &Path, config: &str) -> Result<Self, TrainError> {
+    pub fn create(path: impl AsRef<Path>, config: &str) -> Result<Self, TrainError> {
+        let path = path.as_ref();
         Self::require_new(path)?;
         std::fs::create_dir_all(path).map_err(io(path))?;
         let path = path.to_path_buf();
@@ -63,7 +65,8 @@ impl Folder {
     ///
     /// # Errors
     /// [`TrainError::NothingToResume`], [`TrainError::OtherSettings`], [`TrainError::Io`].
-    pub fn resume(path: &Path, config: &str) -> Result<Self, TrainError> {
+    pub fn resume(path: impl AsRef<Path>, config: &str) -> Result<Self, TrainError> {
+        let path = path.as_ref();
         let file = path.join("config.toml");
         if !file.is_file() {
             let path = path.to_path_buf();
@@ -130,7 +133,7 @@ impl Folder {
         Ok(file.metadata().map_err(&failed)?.len())
     }
 
-    /// Takes away the metrics behind `bytes`, which no snapshot knows of, and reads the others.
+    /// Takes away the metrics behind `bytes`, which no snapshot covers, and reads the others.
     pub(super) fn rewind(&self, bytes: u64) -> Result<Vec<Entry>, TrainError> {
         let place = self.metrics();
         let failed = io(&place);
@@ -144,7 +147,7 @@ impl Folder {
         if file.metadata().map_err(&failed)?.len() < bytes {
             return Err(TrainError::Snapshot {
                 path: place,
-                what: "shorter than the last snapshot says".to_string(),
+                what: "shorter than at the last snapshot".to_string(),
             });
         }
         file.set_len(bytes).map_err(&failed)?;

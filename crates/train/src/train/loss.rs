@@ -5,7 +5,10 @@
 use candle_core::{D, DType, Tensor};
 use hankelite_data::Targets;
 
-use crate::train::{Term, TrainError};
+use crate::train::TrainError;
+
+/// A named number that is reported as a mean over the epoch.
+pub type Term = (&'static str, f64);
 
 /// The loss of a batch, with what is reported of it.
 #[derive(Debug)]
@@ -340,7 +343,7 @@ mod tests {
     const SMOOTHED: f64 = 3.245004578286124;
 
     #[test]
-    fn outputs_that_do_not_suit_are_told() {
+    fn outputs_that_do_not_suit_are_reported() {
         let at = logits(&[0.0; 4], 2);
         let error = task_loss(at.as_tensor(), &classes(&[0, 1]), 0.0).unwrap_err();
         assert!(matches!(error, TrainError::Outputs { .. }), "{error}");

@@ -2,23 +2,20 @@
 
 use hankelite_data::Targets;
 
-use crate::nn::{Input, Mode, Parameter, SequenceModel};
+use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, task_loss};
+use crate::train::loss::{Loss, Term, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
 pub struct Examples {
-    /// What the network hears.
-    pub input: Input,
+    /// The input of the network.
+    pub input: NetworkInput,
     /// What it is to answer.
     pub targets: Targets,
     /// The number of sequences.
     pub count: usize,
 }
-
-/// A named number that is reported as a mean over the epoch.
-pub type Term = (&'static str, f64);
 
 /// What is minimised. An objective may add terms to the loss of the task (a regulariser, the
 /// distance to a teacher's logits) and change the parameters after each step (a projection onto a

@@ -1,4 +1,4 @@
-//! What a training tells while it runs, and how it is stopped.
+//! What a training reports while it runs, and how it is stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// One finished epoch: a line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Entry {
     /// Counted from 1.
     pub epoch: u64,
@@ -36,6 +37,7 @@ pub struct Entry {
 
 /// One finished step.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Step {
     /// Steps so far.
     pub step: u64,
@@ -51,7 +53,7 @@ pub struct Step {
     pub examples: usize,
 }
 
-/// Someone who is told how the training goes. `()` does not listen.
+/// Receives the progress of a training. `()` drops it.
 pub trait Observer {
     /// The training starts or goes on behind `step` of `total` steps.
     fn start(&mut self, step: u64, total: u64) {
@@ -77,7 +79,7 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Asks for the stop. Returns whether it had been requested before.
-    pub fn ask(&self) -> bool {
+    pub fn request(&self) -> bool {
         self.0.swap(true, Ordering::SeqCst)
     }
 

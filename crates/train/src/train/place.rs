@@ -8,6 +8,7 @@ use crate::train::TrainError;
 
 /// Where a network is trained, written `cpu`, `cuda` or `cuda:N`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Place {
     /// The processor.
     #[default]
@@ -83,7 +84,7 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn a_build_without_cuda_says_so() {
+    fn a_build_without_cuda_reports_it() {
         let error = Place::Cuda(0).open().unwrap_err().to_string();
         assert!(
             error.contains("built without the feature `cuda`"),

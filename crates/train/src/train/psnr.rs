@@ -41,7 +41,7 @@ pub fn psnr(
         let targets = values.chunks_exact(length * width);
         for (index, (output, target)) in outputs.iter().zip(targets).enumerate() {
             let mask = mask.as_ref().map(|mask| &mask[index * length..][..length]);
-            sum -= 10.0 * squared_error(output, target, (width, mask)).log10();
+            sum -= 10.0 * squared_error(output, target, width, mask).log10();
         }
     }
     Ok(Some(sum / data.len() as f64))
@@ -62,7 +62,7 @@ fn gives_back(data: &Dataset, indices: &[usize]) -> bool {
 }
 
 /// The mean over the steps that count.
-fn squared_error(output: &[f64], target: &[f32], (width, mask): (usize, Option<&[bool]>)) -> f64 {
+fn squared_error(output: &[f64], target: &[f32], width: usize, mask: Option<&[bool]>) -> f64 {
     let steps = output
         .chunks_exact(width)
         .zip(target.chunks_exact(width))
@@ -85,8 +85,8 @@ mod tests {
     fn only_steps_that_count_are_compared() {
         let output = [0.5, 0.0, 1.0, 1.0];
         let target = [0.0, 0.5, 0.0, 0.0];
-        assert_eq!(squared_error(&output, &target, (2, None)), 0.625);
+        assert_eq!(squared_error(&output, &target, 2, None), 0.625);
         let mask = [true, false];
-        assert_eq!(squared_error(&output, &target, (2, Some(&mask))), 0.25);
+        assert_eq!(squared_error(&output, &target, 2, Some(&mask)), 0.25);
     }
 }

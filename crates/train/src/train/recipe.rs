@@ -4,17 +4,18 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::train::RecipeError;
 use crate::train::optimiser::AdamWSettings;
 use crate::train::schedule::{Course, Schedule};
 
-/// Epochs when neither `epochs` nor `steps` is said.
+/// Epochs when neither `epochs` nor `steps` is given.
 const EPOCHS: u64 = 10;
 
 /// How a network is trained. Every field is a key of the table `[train]` of a configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Recipe {
-    /// Passes over the training data, 1 to 1,000,000. Default 10, where `steps` is not said.
+    /// Passes over the training data, 1 to 1,000,000. Default 10, where `steps` is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
     /// Steps of the optimiser, 1 to 10⁹, in place of `epochs`.
@@ -67,6 +68,7 @@ pub struct Recipe {
 /// What `best` is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Monitor {
     /// The smaller the better.
     Loss,
@@ -77,6 +79,7 @@ pub enum Monitor {
 /// The number format that a network is trained in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Precision {
     /// Single.
     F32,
@@ -92,45 +95,6 @@ impl Precision {
             Precision::F64 => candle_core::DType::F64,
         }
     }
-}
-
-/// Why settings cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecipeError {
-    /// A value out of its range.
-    #[error("`{key}` is {found}, expected {allowed}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// What stands there.
-        found: String,
-        /// What may stand there.
-        allowed: String,
-    },
-    /// Two keys that say the same thing.
-    #[error("`epochs` and `steps` are both given, expected one of them")]
-    EpochsAndSteps,
-    /// A warm-up longer than the training.
-    #[error("`warmup` is {warmup} steps, expected at most {total}, all there are")]
-    Warmup {
-        /// Steps of warm-up.
-        warmup: u64,
-        /// All steps.
-        total: u64,
-    },
-    /// A key that needs validation data.
-    #[error("`{key}` needs validation data, and there are none")]
-    NoValidation {
-        /// The key.
-        key: &'static str,
-    },
-    /// A distillation without a teacher.
-    #[error("the table `[distil]` needs a teacher, and there is none: say `teacher`")]
-    NoTeacher,
-    /// A choice by accuracy where the targets are numbers.
-    #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
-    NoAccuracy,
 }
 
 impl Default for Recipe {
@@ -328,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_come_from_epochs_or_are_said() {
+    fn steps_come_from_epochs_or_are_given() {
         assert_eq!(Recipe::default().total(7), 70);
         assert_eq!(read("epochs = 2").total(7), 14);
         assert_eq!(read("steps = 5").total(7), 5);

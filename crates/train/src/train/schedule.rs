@@ -3,6 +3,7 @@
 /// The course of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Course {
     /// It stays.
     Constant,

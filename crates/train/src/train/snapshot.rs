@@ -23,6 +23,7 @@ const PROGRESS: &str = "progress";
 /// follows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Progress {
     /// Steps of the optimiser.
     pub step: u64,
@@ -54,18 +55,20 @@ pub struct Progress {
 
 /// The best epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Best {
     /// Counted from 1.
     pub epoch: u64,
     /// Steps done then.
     pub step: u64,
-    /// Its validation loss or accuracy, as the recipe's `monitor` says.
+    /// Its validation loss or accuracy, by the recipe's `monitor`.
     pub value: f64,
 }
 
 /// Why a training is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum End {
     /// All steps are done.
     Finished,

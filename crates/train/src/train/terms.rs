@@ -1,12 +1,12 @@
 //! Further terms of an objective: a penalty on the filters, a trust region, a teacher.
 
-use candle_core::{D, DType, Tensor};
+use candle_core::{D, Tensor};
 use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Wanted};
-use crate::train::loss::{Loss, scalar, task_loss};
-use crate::train::objective::{Examples, Objective, Term};
+use crate::train::loss::{Loss, Term, scalar, task_loss};
+use crate::train::objective::{Examples, Objective};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
 use crate::train::{RecipeError, TrainError};
@@ -29,6 +29,7 @@ fn measure() -> FilterPenalty {
 /// Which number of a layer's filters is kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum FilterPenalty {
     /// The generalisation measure τ for the batch at hand; its mean and deviation are constants.
     Measure,
@@ -179,12 +180,12 @@ impl Objective for Composed<'_> {
         };
         let taught = teacher.traced(&examples.input, Mode::Evaluate, requested)?;
         if distil.logits > 0.0 {
-            let outputs = (&traced.outputs, &taught.outputs.detach());
+            let (own, target) = (&traced.outputs, &taught.outputs.detach());
             let distance = match examples.targets {
                 Targets::Classes { .. } | Targets::StepClasses { .. } => {
-                    divergence(outputs, distil.temperature)?
+                    divergence(own, target, distil.temperature)?
                 }
-                _ => (outputs.0 - outputs.1)?.sqr()?.mean_all()?,
+                _ => (own - target)?.sqr()?.mean_all()?,
             };
             add("logits", distance, distil.logits)?;
         }
@@ -192,7 +193,7 @@ impl Objective for Composed<'_> {
             let taught = taught.detach();
             let size = taught.sqr()?.mean_all()?;
             let apart = (own - taught)?.sqr()?.mean_all()?;
-            // A layer that is silent has nothing to be measured by.
+            // A layer whose outputs are all 0 has no size to measure the distance by.
             let size = size.maximum(f64::MIN_POSITIVE.max(1e-30))?;
             add("layers", (apart / size)?, distil.layers)?;
         }
@@ -208,10 +209,7 @@ impl Objective for Composed<'_> {
 }
 
 /// T² mean over the rows of KL(softmax(teacher/T) ‖ softmax(student/T)).
-fn divergence(
-    (student, teacher): (&Tensor, &Tensor),
-    temperature: f64,
-) -> candle_core::Result<Tensor> {
+fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> candle_core::Result<Tensor> {
     let of = |logits: &Tensor| log_softmax(&(logits / temperature)?);
     let (student, teacher) = (of(student)?, of(teacher)?);
     let each = (teacher.exp()? * (&teacher - student)?)?;
@@ -224,9 +222,4 @@ fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
     let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
     let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
     shifted.broadcast_sub(&log_sum)
-}
-
-/// The numbers of a tensor on the host.
-pub(super) fn host(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
-    tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
 }

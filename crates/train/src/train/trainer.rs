@@ -14,10 +14,10 @@ use crate::train::loss::{scalar, task_loss};
 use crate::train::objective::{Examples, Objective};
 use crate::train::observer::{Entry, Observer, Step, Stop};
 use crate::train::optimiser::{AdamW, Gradients, clip_factor};
-use crate::train::recipe::{Monitor, Recipe, RecipeError};
+use crate::train::recipe::{Monitor, Recipe};
 use crate::train::schedule::{Course, Schedule};
 use crate::train::snapshot::{Best, End, Progress};
-use crate::train::{TrainError, snapshot};
+use crate::train::{RecipeError, TrainError, snapshot};
 
 /// Streams of the generator from here on are for dropout; the data room shuffles from 2⁶³ on.
 const DROPOUT: u64 = 1 << 62;
@@ -37,6 +37,7 @@ pub struct Training<'a> {
 
 /// What a training came to.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Why it is over; `None` when it was requested to stop before.
     pub end: Option<End>,
@@ -80,7 +81,7 @@ impl<'a> Training<'a> {
     /// of the outputs on the first sequence. Nothing is trained.
     ///
     /// # Errors
-    /// A [`TrainError`] that says what does not fit.
+    /// A [`TrainError`] with what does not fit.
     pub fn check(&self) -> Result<(), TrainError> {
         self.recipe.check()?;
         let batches = Batches::new(self.data, self.recipe.batch, self.recipe.seed, 0)?;
@@ -209,7 +210,7 @@ impl<'a> Run<'a> {
             }
             let examples = examples(self.training.network, data, indices)?;
             self.step(objective, &examples)?;
-            observer.step(&self.told(examples.count));
+            observer.step(&self.report(examples.count));
             let every = recipe.snapshot_every;
             if every > 0 && self.progress.step.is_multiple_of(every) {
                 self.write_last()?;
@@ -256,7 +257,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn told(&self, examples: usize) -> Step {
+    fn report(&self, examples: usize) -> Step {
         Step {
             step: self.progress.step,
             total: self.schedule.total,

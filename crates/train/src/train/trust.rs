@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
-use crate::nn::{Parameter, SequenceModel};
+use crate::nn::{Parameter, SequenceModel, host};
 use crate::train::recipe::within;
-use crate::train::terms::host;
 use crate::train::{RecipeError, TrainError};
 
 /// What a radius is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Scale {
     /// The size at the start: the root mean square, over the balls of a tensor, of their centres'
     /// norms.
@@ -257,7 +257,7 @@ impl TrustRegion {
             let Some(balls) = balls else { continue };
             let centres = host(&balls.centres)?;
             let mut values = host(parameter.var.as_tensor())?;
-            let left = project_all(&mut values, &centres, (balls.width, balls.radius));
+            let left = project_all(&mut values, &centres, balls.width, balls.radius);
             all += values.len() / balls.width.max(1);
             active += left;
             if left == 0 {
@@ -283,7 +283,7 @@ impl TrustRegion {
 }
 
 /// Projects all balls of a tensor; gives how many had been left.
-fn project_all(values: &mut [f64], centres: &[f64], (width, radius): (usize, f64)) -> usize {
+fn project_all(values: &mut [f64], centres: &[f64], width: usize, radius: f64) -> usize {
     let mut left = 0;
     let width = width.max(1);
     for (values, centres) in values
@@ -339,7 +339,7 @@ mod tests {
             .collect();
         let projected = |point: &[f64]| {
             let mut point = point.to_vec();
-            let left = project_all(&mut point, &centres, (width, radius));
+            let left = project_all(&mut point, &centres, width, radius);
             (point, left)
         };
         let mut once_inside = false;
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_told_by_their_names() {
+    fn groups_follow_from_their_names() {
         let cases = [
             ("blocks.0.log_step", Part::Step),
             ("blocks.1.backward.decay", Part::Decay),

@@ -1,9 +1,13 @@
 //! The shallow transformer as a trainable network, beside its theory's own code.
 
 use candle_core::{IndexOp, Tensor};
-use hankelite_research::shallow::{Activation, Parameters, Query, Size, Transformer, Units};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
-use hankelite_train::nn::{ArchitectureError, Input, PoolingKind, SequenceModel};
+use hankelite_research::shallow::{
+    Activation, Parameters, Query, Transformer, TransformerSize, Units,
+};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
+use hankelite_train::nn::{ArchitectureError, NetworkInput, PoolingKind, SequenceModel};
 
 use crate::stacked::{check_gradients, double, largest, numbers, small, trained, wave};
 
@@ -20,14 +24,14 @@ fn architecture(pooling: PoolingKind, outputs: usize) -> BaselineArchitecture {
     }
 }
 
-fn values(network: &Baseline, name: &str) -> Vec<f64> {
+fn values(network: &BaselineNetwork, name: &str) -> Vec<f64> {
     let mut all = network.parameters().iter();
     let found = all.find(|parameter| parameter.name == name).unwrap();
     found.var.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Replaces a parameter by a wave, so that twins are no longer equal.
-fn move_away(network: &Baseline, seed: f64) {
+fn move_away(network: &BaselineNetwork, seed: f64) {
     for (index, parameter) in network.parameters().iter().enumerate() {
         let step = wave(parameter.var.dims(), seed + index as f64);
         let moved = (parameter.var.as_tensor() + step).unwrap();
@@ -46,8 +50,8 @@ fn place(name: &str, at: usize) -> usize {
 }
 
 /// The same heads in the code of the theory: each number of all heads after the other.
-fn theory(network: &Baseline) -> Transformer {
-    let size = Size {
+fn theory(network: &BaselineNetwork) -> Transformer {
+    let size = TransformerSize {
         units: HEADS,
         width: WIDTH,
     };
@@ -140,7 +144,7 @@ fn gradients_are_those_of_differences() {
     check_gradients(&network, &numbers(wave(&[2, 4, WIDTH], 0.5)));
     let network = double(&architecture(PoolingKind::Mean, 2));
     move_away(&network, 5.0);
-    let padded = Input {
+    let padded = NetworkInput {
         steps: wave(&[2, 4, WIDTH], 1.5),
         lengths: Some(vec![4, 2]),
     };
@@ -148,7 +152,7 @@ fn gradients_are_those_of_differences() {
 }
 
 #[test]
-fn what_attention_cannot_be_is_said() {
+fn what_attention_cannot_be_is_reported() {
     let good = architecture(PoolingKind::Mean, 2);
     let cases = [
         (

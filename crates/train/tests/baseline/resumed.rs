@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device};
 use hankelite_data::{Dataset, Source, Split};
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
 use hankelite_train::nn::{PoolingKind, SequenceModel};
 use hankelite_train::{Folder, Observer, Recipe, Step, Stop, Task, Training};
 
@@ -12,12 +14,12 @@ struct Until(u64, Stop);
 impl Observer for Until {
     fn step(&mut self, step: &Step) {
         if step.step == self.0 {
-            self.1.ask();
+            self.1.request();
         }
     }
 }
 
-fn network(layer: BaselineKind) -> Baseline {
+fn network(layer: BaselineKind) -> BaselineNetwork {
     let architecture = BaselineArchitecture {
         layer,
         hidden: 6,
@@ -31,7 +33,7 @@ fn network(layer: BaselineKind) -> Baseline {
         omega1: None,
         omega2: None,
     };
-    Baseline::random(&architecture, 3, (DType::F32, &Device::Cpu)).unwrap()
+    BaselineNetwork::random(&architecture, 3, DType::F32, &Device::Cpu).unwrap()
 }
 
 /// The weights of the last step, after a stop behind `stop`, if there is one.
@@ -56,7 +58,7 @@ fn trained(layer: BaselineKind, data: &Dataset, stop: Option<u64>) -> Vec<u32> {
         training.run(&mut task, folder, &mut until, &flag).unwrap();
         network
     };
-    let folder = Folder::create(&folder.path().join("run"), "").unwrap();
+    let folder = Folder::create(folder.path().join("run"), "").unwrap();
     if stop.is_some() {
         run(stop, &folder);
     }

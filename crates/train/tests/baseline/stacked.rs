@@ -2,9 +2,11 @@
 
 use candle_core::{DType, Device, Tensor};
 use hankelite_archive::Archive;
-use hankelite_train::nn::baseline::{Baseline, BaselineArchitecture, BaselineKind, BaselineOutput};
+use hankelite_train::nn::baseline::{
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,
+};
 use hankelite_train::nn::{
-    ArchitectureError, Input, Mode, NetworkError, PoolingKind, SequenceModel,
+    ArchitectureError, Mode, NetworkError, NetworkInput, PoolingKind, SequenceModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -36,12 +38,12 @@ pub(crate) fn small(layer: BaselineKind) -> BaselineArchitecture {
     }
 }
 
-pub(crate) fn double(architecture: &BaselineArchitecture) -> Baseline {
-    Baseline::random(architecture, 1, (DType::F64, &Device::Cpu)).unwrap()
+pub(crate) fn double(architecture: &BaselineArchitecture) -> BaselineNetwork {
+    BaselineNetwork::random(architecture, 1, DType::F64, &Device::Cpu).unwrap()
 }
 
-pub(crate) fn numbers(steps: Tensor) -> Input {
-    Input {
+pub(crate) fn numbers(steps: Tensor) -> NetworkInput {
+    NetworkInput {
         steps,
         lengths: None,
     }
@@ -54,7 +56,7 @@ pub(crate) fn wave(shape: &[usize], seed: f64) -> Tensor {
     Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap()
 }
 
-pub(crate) fn trained(network: &Baseline, input: &Input) -> Tensor {
+pub(crate) fn trained(network: &BaselineNetwork, input: &NetworkInput) -> Tensor {
     let mut random = ChaCha8Rng::seed_from_u64(0);
     network.forward(input, Mode::Train(&mut random)).unwrap()
 }
@@ -124,7 +126,7 @@ fn cells_of_torch_give_its_states_and_gradients() {
 }
 
 /// Central differences of every entry of every parameter.
-pub(crate) fn check_gradients(network: &Baseline, input: &Input) {
+pub(crate) fn check_gradients(network: &BaselineNetwork, input: &NetworkInput) {
     let out = trained(network, input);
     let slopes = wave(out.dims(), 5.0);
     let loss = |out: Tensor| -> f64 {
@@ -184,7 +186,7 @@ fn gradients_of_every_parameter_agree_with_differences() {
             ..small(kind)
         };
         let tokens = Tensor::from_slice(&[0u32, 3, 1, 2, 2, 1, 0, 0], (2, 4), &Device::Cpu);
-        let input = Input {
+        let input = NetworkInput {
             steps: tokens.unwrap(),
             lengths: Some(vec![4, 2]),
         };
@@ -253,8 +255,7 @@ fn parameters_are_counted_as_in_the_paper() {
             omega1: None,
             omega2: None,
         };
-        let place = (DType::F32, &Device::Cpu);
-        let network = Baseline::random(&architecture, 0, place).unwrap();
+        let network = BaselineNetwork::random(&architecture, 0, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(network.numbers(), expected, "{layer:?}");
     }
 }
@@ -269,11 +270,11 @@ fn equal_seeds_give_equal_weights_and_a_file_gives_them_back() {
             measurements: Some(2),
             ..small(kind)
         };
-        let place = (DType::F32, &Device::Cpu);
-        let [one, same, other] =
-            [3, 3, 4].map(|seed| Baseline::random(&architecture, seed, place).unwrap());
+        let [one, same, other] = [3, 3, 4].map(|seed| {
+            BaselineNetwork::random(&architecture, seed, DType::F32, &Device::Cpu).unwrap()
+        });
         let input = numbers(wave(&[2, 4, 3], 0.5));
-        let out = |network: &Baseline| {
+        let out = |network: &BaselineNetwork| {
             let out = network.forward(&input, Mode::Evaluate).unwrap();
             out.to_dtype(DType::F64).unwrap()
         };
@@ -283,21 +284,24 @@ fn equal_seeds_give_equal_weights_and_a_file_gives_them_back() {
         let bytes = std::fs::read(&path).unwrap();
         same.write(&path).unwrap();
         assert_eq!(bytes, std::fs::read(&path).unwrap());
-        assert!(Baseline::is_file(&path));
-        let back = Baseline::read(&path, place).unwrap();
+        assert!(BaselineNetwork::is_file(&path));
+        let back = BaselineNetwork::read(&path, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(back.architecture(), &architecture);
         assert_eq!(apart(&out(&one), &out(&back)), 0.0, "{kind:?}");
     }
-    assert!(!Baseline::is_file(&here("data/s4d_classifier.safetensors")));
+    assert!(!BaselineNetwork::is_file(here(
+        "data/s4d_classifier.safetensors"
+    )));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn settings_that_make_no_sense_are_told() {
-    let refused = |architecture: &BaselineArchitecture| match Baseline::random(
+fn settings_that_make_no_sense_are_reported() {
+    let refused = |architecture: &BaselineArchitecture| match BaselineNetwork::random(
         architecture,
         0,
-        (DType::F32, &Device::Cpu),
+        DType::F32,
+        &Device::Cpu,
     ) {
         Err(NetworkError::Architecture(error)) => error,
         _ => panic!("expected a refusal"),
@@ -335,9 +339,9 @@ fn settings_that_make_no_sense_are_told() {
 }
 
 #[test]
-fn steps_that_do_not_fit_are_told() {
+fn steps_that_do_not_fit_are_reported() {
     let network = double(&small(BaselineKind::Lstm));
-    let refused = |network: &Baseline, steps: Tensor| {
+    let refused = |network: &BaselineNetwork, steps: Tensor| {
         let error = network
             .forward(&numbers(steps), Mode::Evaluate)
             .unwrap_err();

@@ -2,11 +2,11 @@
 
 use candle_core::{DType, Device, Tensor};
 use hankelite_train::nn::baseline::{
-    Baseline, BaselineArchitecture, BaselineKind, BaselineOutput, Iterations, Reweighting,
+    BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput, Iterations, Reweighting,
     SparseError, SparseProblem, SparseSolver, dct_dictionary, prox2, prox2_median, prox2_slopes,
     prox2_table, squared_norm,
 };
-use hankelite_train::nn::{Input, Mode, PoolingKind, SequenceModel};
+use hankelite_train::nn::{Mode, NetworkInput, PoolingKind, SequenceModel};
 use nalgebra::{DMatrix, DVector};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -368,11 +368,11 @@ fn architecture(layer: BaselineKind) -> BaselineArchitecture {
 fn an_untrained_network_is_algorithm_1() {
     for layer in [BaselineKind::Reweighted, BaselineKind::L1L1] {
         let architecture = architecture(layer);
-        let network = Baseline::random(&architecture, 4, (DType::F64, &Device::Cpu)).unwrap();
+        let network = BaselineNetwork::random(&architecture, 4, DType::F64, &Device::Cpu).unwrap();
         let mut draw = ChaCha8Rng::seed_from_u64(15);
         let signals = random(16, 5, &mut draw);
         let steps = Tensor::from_slice(signals.as_slice(), (1, 5, 16), &Device::Cpu).unwrap();
-        let input = Input {
+        let input = NetworkInput {
             steps,
             lengths: None,
         };
@@ -414,11 +414,11 @@ fn unfolded_networks_count_write_and_form() {
     ];
     for (layer, expected) in kinds.into_iter().zip([4_835, 1_667, 899]) {
         let network =
-            Baseline::random(&architecture(layer), 4, (DType::F32, &Device::Cpu)).unwrap();
+            BaselineNetwork::random(&architecture(layer), 4, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(network.numbers(), expected, "{layer:?}");
         let path = folder.path().join(layer.name());
         network.write(&path).unwrap();
-        let again = Baseline::read(&path, (DType::F32, &Device::Cpu)).unwrap();
+        let again = BaselineNetwork::read(&path, DType::F32, &Device::Cpu).unwrap();
         let formed = network.formed().unwrap().unwrap();
         assert_eq!(again.formed().unwrap().unwrap(), formed);
         assert_eq!(formed.layers.len(), 3);

@@ -49,7 +49,7 @@ fn values(data: &Dataset) -> DMatrix<f64> {
 }
 
 #[test]
-fn a_filter_answers_with_its_last_output_and_tells_its_measure() {
+fn a_filter_gives_its_last_output_and_its_measure() {
     let (data, system) = (read(1.0, 0, Split::Train), start(0));
     let filter = Filter::new(&system, DType::F64, &Device::Cpu).unwrap();
     let batch = data.batch(&(0..100).collect::<Vec<_>>());

@@ -96,9 +96,10 @@ fn a_run_that_was_stopped_anywhere_goes_on_bit_for_bit() {
 }
 
 fn without_time(history: &[Entry]) -> Vec<Entry> {
-    let timeless = |entry: &Entry| Entry {
-        seconds: 0.0,
-        ..entry.clone()
+    let timeless = |entry: &Entry| {
+        let mut entry = entry.clone();
+        entry.seconds = 0.0;
+        entry
     };
     history.iter().map(timeless).collect()
 }
@@ -137,7 +138,7 @@ fn metrics_that_no_snapshot_knows_of_are_written_again() {
     let text = std::fs::read_to_string(folder.metrics()).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
     assert_eq!(lines.collect::<Vec<Entry>>(), outcome.history);
-    // A run that is over says so again, and gives the same weights.
+    // A run that is over is reported as over again, and gives the same weights.
     let values = network.values();
     let network = Small::started();
     let again = run_in(
@@ -257,7 +258,7 @@ fn steps_may_end_within_an_epoch() {
 }
 
 #[test]
-fn what_cannot_work_is_told_before_the_first_step() {
+fn what_cannot_work_is_reported_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let data = points(folder.path(), 12);
     let with = |change: &dyn Fn(&mut Recipe)| {
@@ -336,7 +337,7 @@ fn folders_that_do_not_suit_are_refused() {
         if found == "b = 3" && expected == "b = 2");
     assert!(named, "{error}");
     std::fs::write(place.path().join("file"), "").unwrap();
-    let error = Folder::create(&place.path().join("file/run"), "").unwrap_err();
+    let error = Folder::create(place.path().join("file/run"), "").unwrap_err();
     assert!(matches!(error, TrainError::Io { .. }), "{error}");
 }
 
@@ -344,7 +345,7 @@ fn folders_that_do_not_suit_are_refused() {
 fn a_snapshot_of_another_network_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let data = points(place.path(), 20);
-    let folder = Folder::create(&place.path().join("run"), "").unwrap();
+    let folder = Folder::create(place.path().join("run"), "").unwrap();
     let recipe = Recipe {
         epochs: Some(1),
         warmup: 0,

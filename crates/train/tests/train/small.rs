@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use hankelite_data::Dataset;
-use hankelite_train::nn::{Buffer, Group, Input, Mode, Parameter, SequenceModel};
+use hankelite_train::nn::{Buffer, Group, Mode, NetworkInput, Parameter, SequenceModel};
 use hankelite_train::{Folder, Observer, Outcome, Recipe, Step, Stop, Task, TrainError, Training};
 use rand_chacha::rand_core::RngCore;
 
@@ -63,7 +63,7 @@ impl Small {
 }
 
 impl SequenceModel for Small {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> Result<Tensor> {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> Result<Tensor> {
         let var = |index: usize| self.parameters[index].var.as_tensor();
         let (batch, length, width) = input.steps.dims3()?;
         let x = input.steps.reshape((batch * length, width))?;
@@ -116,7 +116,7 @@ pub(crate) fn run(network: &Small, sets: Sets<'_>, recipe: &Recipe) -> Ran {
     run_in(network, sets, recipe, (None, &mut (), &Stop::default()))
 }
 
-/// As [`run`], in a folder, with someone who listens and may stop it.
+/// As [`run`], in a folder, with an observer that may stop it.
 pub(crate) fn run_in(
     network: &Small,
     (data, validation): Sets<'_>,
@@ -142,7 +142,7 @@ pub(crate) struct StopAfter(pub(crate) u64, pub(crate) Stop);
 impl Observer for StopAfter {
     fn step(&mut self, step: &Step) {
         if step.step >= self.0 {
-            self.1.ask();
+            self.1.request();
         }
     }
 }

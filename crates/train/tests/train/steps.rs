@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use hankelite_data::Targets;
-use hankelite_train::nn::{Input, Mode, SequenceModel};
+use hankelite_train::nn::{Mode, NetworkInput, SequenceModel};
 use hankelite_train::{
     AdamW, Course, Gradients, Recipe, Schedule, TrainError, clip_factor, scalar, task_loss,
 };
@@ -37,7 +37,7 @@ fn ten_steps_are_those_of_pytorch() {
 /// Ten steps with groups, clipping, warm-up and cosine: the losses and the norms before each.
 fn ten_steps(network: &Small, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let x = Tensor::from_slice(x, (4, 3, WIDTH), &Device::Cpu).unwrap();
-    let input = Input {
+    let input = NetworkInput {
         steps: x.to_dtype(network.parameters()[0].var.dtype()).unwrap(),
         lengths: None,
     };

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{
-    Architecture, Mode, Network, NetworkOptions, SequenceModel, random_model,
+    Architecture, Mode, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
 use hankelite_train::{
     Composed, Distil, Examples, FilterPenalty, Objective, Recipe, RecipeError, Regularise, Scale,
@@ -20,13 +20,13 @@ fn architecture(states: usize, norm: &str) -> Architecture {
     toml::from_str(&text).unwrap()
 }
 
-fn network(states: usize, norm: &str, seed: u64) -> Network {
+fn network(states: usize, norm: &str, seed: u64) -> TrainableNetwork {
     let model = random_model(&architecture(states, norm), 4, seed).unwrap();
-    let options = NetworkOptions {
+    let options = TrainableOptions {
         dtype: DType::F64,
-        ..NetworkOptions::new(4)
+        ..TrainableOptions::new(4)
     };
-    Network::from_model(&model, &options, &Device::Cpu).unwrap()
+    TrainableNetwork::from_model(&model, &options, &Device::Cpu).unwrap()
 }
 
 fn examples(data: &Dataset) -> Examples {
@@ -128,7 +128,7 @@ fn recipe() -> Recipe {
 }
 
 /// A training with a trust region; gives the network and the share of balls that were left.
-fn trained(trust: Option<Trust>, norm: &str) -> (Network, Start, Option<f64>) {
+fn trained(trust: Option<Trust>, norm: &str) -> (TrainableNetwork, Start, Option<f64>) {
     let folder = tempfile::tempdir().unwrap();
     let data = points(folder.path(), 48);
     let network = network(2, norm, 3);
@@ -153,7 +153,7 @@ fn trained(trust: Option<Trust>, norm: &str) -> (Network, Start, Option<f64>) {
     (network, start, active)
 }
 
-fn values(network: &Network) -> Vec<Vec<f64>> {
+fn values(network: &TrainableNetwork) -> Vec<Vec<f64>> {
     let parameters = network.parameters().iter().map(|p| &p.var);
     let all = parameters.chain(network.buffers().iter().map(|b| &b.var));
     all.map(|var| var.flatten_all().unwrap().to_vec1().unwrap())

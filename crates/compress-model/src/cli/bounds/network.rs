@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use hankelite::model::Sequence;
 use hankelite_data::{Dataset, Source, Split};
-use hankelite_research::bounds::{Bound, NetworkBound, Risk, Training, Weights, of_network};
-use hankelite_train::nn::baseline::{Baseline, BaselineKind, Formed, SingleLayer};
+use hankelite_research::bounds::{Bound, NetworkBound, Risk, TrainingData, Weights, of_network};
+use hankelite_train::nn::baseline::{BaselineKind, BaselineNetwork, Formed, SingleLayer};
 use hankelite_train::{Place, Precision};
 use nalgebra::{DMatrix, DVector};
 use serde::Serialize;
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
 struct Document {
     network: String,
     layer: &'static str,
-    training: Training,
+    training: TrainingData,
     #[serde(flatten)]
     found: NetworkBound,
     /// (14), where a largest loss is given.
@@ -53,14 +53,14 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.network;
-    if !Baseline::is_file(path) {
+    if !BaselineNetwork::is_file(path) {
         bail!(
             "{}: not a network of `pretrain` without state space layers (`bounds model` takes state \
              space checkpoints)",
             path.display()
         );
     }
-    let network = Baseline::read(path, (Precision::F64.dtype(), &Place::Cpu.open()?))?;
+    let network = BaselineNetwork::read(path, Precision::F64.dtype(), &Place::Cpu.open()?)?;
     let kind = network.architecture().layer;
     let form = form(&network, path)?;
     let training = training(&network, &form, &arguments.data, arguments.confidence)?;
@@ -101,7 +101,7 @@ enum Form {
     },
 }
 
-fn form(network: &Baseline, path: &Path) -> anyhow::Result<Form> {
+fn form(network: &BaselineNetwork, path: &Path) -> anyhow::Result<Form> {
     if let Some(formed) = network.formed()? {
         return Ok(Form::Unfolded(formed));
     }
@@ -122,11 +122,11 @@ fn form(network: &Baseline, path: &Path) -> anyhow::Result<Form> {
 
 /// The sizes of the training part and of the body's inputs in it.
 fn training(
-    network: &Baseline,
+    network: &BaselineNetwork,
     form: &Form,
     source: &Source,
     confidence: f64,
-) -> anyhow::Result<Training> {
+) -> anyhow::Result<TrainingData> {
     let data = Dataset::read(source, Some(Split::Train))?;
     let expected = network.architecture().inputs;
     match (data.width(), expected) {
@@ -152,7 +152,7 @@ fn training(
             _ => (inputs.mean_square.sqrt(), 0.0),
         },
     };
-    Ok(Training {
+    Ok(TrainingData {
         samples: data.len(),
         length: data.length(),
         input,
@@ -196,7 +196,11 @@ impl Magnitudes {
     }
 }
 
-fn bounds(kind: BaselineKind, form: &Form, training: &Training) -> anyhow::Result<NetworkBound> {
+fn bounds(
+    kind: BaselineKind,
+    form: &Form,
+    training: &TrainingData,
+) -> anyhow::Result<NetworkBound> {
     match form {
         Form::Unfolded(formed) => of_unfolded(kind, formed, training),
         Form::Single { layer, output } => of_single(kind, layer, output, training),
@@ -207,7 +211,7 @@ fn of_single(
     kind: BaselineKind,
     layer: &SingleLayer,
     output: &DMatrix<f64>,
-    training: &Training,
+    training: &TrainingData,
 ) -> anyhow::Result<NetworkBound> {
     let SingleLayer {
         recurrent, input, ..
@@ -246,7 +250,7 @@ fn of_single(
 fn of_unfolded(
     kind: BaselineKind,
     formed: &Formed,
-    training: &Training,
+    training: &TrainingData,
 ) -> anyhow::Result<NetworkBound> {
     let recurrent: Vec<_> = formed.layers.iter().map(|l| l.recurrent.clone()).collect();
     let input: Vec<_> = formed.layers.iter().map(|l| l.input.clone()).collect();

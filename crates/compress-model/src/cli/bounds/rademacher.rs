@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use hankelite_research::bounds::{
-    Bound, FastRnn, LayerNorms, Risk, Signals, Sizes, SpectralRnn, Tied,
+    Bound, FastRnn, LayerNorms, Risk, SequenceSizes, Signals, SpectralRnn, Tied,
 };
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ enum Kind {
 #[derive(Serialize)]
 struct Document {
     kind: Kind,
-    sizes: Sizes,
+    sizes: SequenceSizes,
     quantities: Vec<Quantity>,
     bounds: Vec<Bound>,
 }
@@ -192,8 +192,8 @@ impl Arguments {
         Ok(())
     }
 
-    fn sizes(&self) -> Sizes {
-        Sizes {
+    fn sizes(&self) -> SequenceSizes {
+        SequenceSizes {
             samples: self.samples,
             measurements: self.measurements,
             hidden: self.hidden,
@@ -208,7 +208,11 @@ impl Arguments {
         }
     }
 
-    fn stack(&self, sizes: &Sizes, shown: &mut Vec<Quantity>) -> anyhow::Result<Vec<Bound>> {
+    fn stack(
+        &self,
+        sizes: &SequenceSizes,
+        shown: &mut Vec<Quantity>,
+    ) -> anyhow::Result<Vec<Bound>> {
         let given = self.alpha.len().max(self.beta.len());
         let layers = self.layers.unwrap_or(given);
         let norms = LayerNorms::new(
@@ -248,7 +252,7 @@ impl Arguments {
         })
     }
 
-    fn fast(&self, sizes: &Sizes, shown: &mut Vec<Quantity>) -> anyhow::Result<Vec<Bound>> {
+    fn fast(&self, sizes: &SequenceSizes, shown: &mut Vec<Quantity>) -> anyhow::Result<Vec<Bound>> {
         counted("--alpha", &self.alpha, 1)?;
         counted("--beta", &self.beta, 1)?;
         let gate = self.gate.unwrap_or_default();
@@ -269,7 +273,7 @@ impl Arguments {
         ])
     }
 
-    fn of_spectral(&self, sizes: &Sizes) -> anyhow::Result<Vec<Bound>> {
+    fn of_spectral(&self, sizes: &SequenceSizes) -> anyhow::Result<Vec<Bound>> {
         if self.loss_max.is_some() {
             bail!(
                 "--loss-max with --kind spectral: (55) is an order, which (14) cannot start from"

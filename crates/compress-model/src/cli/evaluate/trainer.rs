@@ -8,7 +8,7 @@ use hankelite_data::{Dataset, Targets};
 use hankelite_train::Place;
 use hankelite_train::nn::SequenceModel;
 #[cfg(feature = "research")]
-use hankelite_train::{Precision, nn::baseline::Baseline, require_fitting};
+use hankelite_train::{Precision, nn::baseline::BaselineNetwork, require_fitting};
 use serde::Serialize;
 
 use crate::cli::common::{grouped, open, require_length};
@@ -67,9 +67,8 @@ pub(super) fn run(
         })
     };
     #[cfg(feature = "research")]
-    if Baseline::is_file(path) {
-        let place = (Precision::F32.dtype(), &place.open()?);
-        let network = Baseline::read(path, place)?;
+    if BaselineNetwork::is_file(path) {
+        let network = BaselineNetwork::read(path, Precision::F32.dtype(), &place.open()?)?;
         let architecture = network.architecture();
         require_fitting(takes(architecture), architecture.outputs, &data)?;
         let layer = Some(architecture.layer.name());

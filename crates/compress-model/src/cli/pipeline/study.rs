@@ -12,7 +12,7 @@ use hankelite::compress::{LayerRecord, Plan, Rule, reduce};
 use hankelite::model::{Block, BlockParts, Model, ModelError, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{
-    Architecture, Initialisation, LayerKind, Network, NetworkOptions, Parameterisation,
+    Architecture, Initialisation, LayerKind, Parameterisation, TrainableNetwork, TrainableOptions,
     random_model, with_fresh_dynamics,
 };
 use hankelite_train::{
@@ -378,19 +378,19 @@ impl<'a> Prepared<'a> {
         Ok(record.row)
     }
 
-    fn network(&self, model: &Model) -> anyhow::Result<Network> {
-        let options = NetworkOptions {
+    fn network(&self, model: &Model) -> anyhow::Result<TrainableNetwork> {
+        let options = TrainableOptions {
             dtype: self.config.train.precision.dtype(),
             dropout: self.config.dropout,
             parameterisation: Some(self.kind.parameterisation()),
-            ..NetworkOptions::new(self.sets.train.length())
+            ..TrainableOptions::new(self.sets.train.length())
         };
         let device = self.tools.device.open()?;
-        Ok(Network::from_model(model, &options, &device)?)
+        Ok(TrainableNetwork::from_model(model, &options, &device)?)
     }
 
     /// The part that nothing was chosen on, where there is one.
-    fn test(&self, network: &Network, recipe: &Recipe) -> anyhow::Result<Measured> {
+    fn test(&self, network: &TrainableNetwork, recipe: &Recipe) -> anyhow::Result<Measured> {
         let part: Option<&Dataset> = self.sets.test.as_ref().or(self.sets.validation.as_ref());
         let found = measured(network, part, recipe.batch)?;
         found.context("no part to measure on")

@@ -5,6 +5,7 @@ use crate::nn::{ArchitectureError, PoolingKind};
 /// The layers of a baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum BaselineKind {
     /// h = tanh(W x + b + W' h⁻ + b').
     Rnn,
@@ -74,6 +75,7 @@ impl BaselineKind {
 /// The map from codes to outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum BaselineOutput {
     /// A matrix and a bias.
     #[default]
@@ -126,15 +128,15 @@ impl BaselineArchitecture {
         self.inputs.or(self.vocabulary).unwrap_or(0)
     }
 
-    /// Numbers of each step that the first layer hears.
-    pub fn heard(&self) -> usize {
+    /// Numbers of each step in the input of the first layer.
+    pub fn body_inputs(&self) -> usize {
         self.measurements.unwrap_or(self.signal())
     }
 
     /// A lower bound of the trainable numbers.
     pub(super) fn least_numbers(&self) -> usize {
         let each = match self.layer {
-            BaselineKind::Transformer => self.heard().saturating_mul(self.heard()),
+            BaselineKind::Transformer => self.body_inputs().saturating_mul(self.body_inputs()),
             _ => self.layers,
         };
         self.hidden.saturating_mul(each)
@@ -180,7 +182,7 @@ impl BaselineArchitecture {
         if self.layer == BaselineKind::Transformer {
             self.check_attention()?;
         }
-        let widest = self.hidden.max(self.signal()).max(self.heard());
+        let widest = self.hidden.max(self.signal()).max(self.body_inputs());
         let square = (widest.max(self.outputs) as u128).saturating_pow(2);
         if square.saturating_mul(4 * self.layers as u128) > MOST {
             return Err(ArchitectureError::Range {
@@ -203,7 +205,7 @@ impl BaselineArchitecture {
 impl BaselineArchitecture {
     /// The start of a transformer needs pairs of heads, and there is only one layer of them.
     fn check_attention(&self) -> Result<(), ArchitectureError> {
-        let keys = (self.heard() as u128).saturating_pow(2);
+        let keys = (self.body_inputs() as u128).saturating_pow(2);
         let faults = [
             (
                 "layers",

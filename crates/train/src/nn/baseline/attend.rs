@@ -3,11 +3,11 @@
 //! Heads stand side by side, so that a loop over them is vector code. Scores are formed again on the
 //! way back: what a sequence needs is L rows of scores, not L².
 
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::nn::op::{part, shaped_like, with_slices};
+use crate::nn::operation::{Argument, Operation, apply3};
 use crate::nn::real::Real;
 
 /// z_i(t) = Σ_{s ≤ t} softmax_s(x_sᵀ k_i(t)) v_i(s), batch × L × m, from
@@ -18,8 +18,7 @@ use crate::nn::real::Real;
 ///
 /// O(batch · L² · d · m) operations, the same bits for any number of threads.
 pub(super) fn attend(x: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
-    let x = x.contiguous()?;
-    x.apply_op3(&keys.contiguous()?, &values.contiguous()?, Attend)
+    apply3(Attend, [x, keys, values])
 }
 
 struct Attend;
@@ -273,62 +272,33 @@ fn backward<T: Real>([x, keys, values]: [&[T]; 3], slopes: &[T], size: Size) -> 
     [to_x, to_keys, to_values]
 }
 
-fn gradients<T: Real>(arguments: [&Tensor; 3], slopes: &Tensor) -> Result<[Tensor; 3]> {
-    let size = Size::of(arguments.map(Tensor::shape))?;
-    let [x, keys, values] = arguments;
-    let [of_x, of_keys, of_values] =
-        with_slices([x, keys, values, slopes], |[x, keys, values, slopes]| {
-            backward::<T>([x, keys, values], slopes, size)
-        })?;
-    Ok([
-        shaped_like(of_x, x)?,
-        shaped_like(of_keys, keys)?,
-        shaped_like(of_values, values)?,
-    ])
+impl Operation<3> for Attend {
+    const NAME: &'static str = "causal attention";
+
+    fn forward<T: Real>(&self, arguments: [Argument<'_>; 3]) -> Result<(CpuStorage, Shape)> {
+        let size = Size::of(arguments.map(Argument::shape))?;
+        let out = forward::<T>(operands(arguments)?, size);
+        Ok((T::to_cpu_storage_owned(out), arguments[2].shape().clone()))
+    }
+
+    fn backward<T: Real>(
+        &self,
+        arguments: [Argument<'_>; 3],
+        slopes: Argument<'_>,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let size = Size::of(arguments.map(Argument::shape))?;
+        let [of_x, of_keys, of_values] =
+            backward::<T>(operands(arguments)?, slopes.numbers()?, size);
+        let [x, keys, values] = arguments;
+        Ok([
+            Some(x.shaped(of_x)?),
+            Some(keys.shaped(of_keys)?),
+            Some(values.shaped(of_values)?),
+        ])
+    }
 }
 
-impl CustomOp3 for Attend {
-    fn name(&self) -> &'static str {
-        "causal attention"
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let size = Size::of([l1.shape(), l2.shape(), l3.shape()])?;
-        let out = match s1 {
-            CpuStorage::F32(_) => {
-                let operands = [part(s1, l1)?, part(s2, l2)?, part(s3, l3)?];
-                CpuStorage::F32(forward(operands, size))
-            }
-            CpuStorage::F64(_) => {
-                let operands = [part(s1, l1)?, part(s2, l2)?, part(s3, l3)?];
-                CpuStorage::F64(forward(operands, size))
-            }
-            _ => bail!("a network runs in f32 or f64"),
-        };
-        Ok((out, l3.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        arg1: &Tensor,
-        arg2: &Tensor,
-        arg3: &Tensor,
-        _res: &Tensor,
-        grad_res: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let arguments = [arg1, arg2, arg3];
-        let [x, keys, values] = match arg1.dtype() {
-            DType::F64 => gradients::<f64>(arguments, grad_res)?,
-            _ => gradients::<f32>(arguments, grad_res)?,
-        };
-        Ok((Some(x), Some(keys), Some(values)))
-    }
+fn operands<'a, T: Real>(arguments: [Argument<'a>; 3]) -> Result<[&'a [T]; 3]> {
+    let [x, keys, values] = arguments.map(Argument::numbers);
+    Ok([x?, keys?, values?])
 }

@@ -1,12 +1,12 @@
 //! One layer of causal attention with one neuron for each head: the shallow transformer.
 
-use candle_core::{D, DType, Device, Result, Tensor, Var, bail};
+use candle_core::{D, Result, Tensor, Var, bail};
 
 use crate::nn::baseline::attend::attend;
 use crate::nn::baseline::body::{Body, Frame};
 use crate::nn::baseline::product::rows_times;
-use crate::nn::block::{parameter, var};
 use crate::nn::random::Draw;
+use crate::nn::tensors::{TensorType, parameter, var};
 use crate::nn::{Group, Mode, Parameter};
 
 /// The most scores of one batch, 4 GiB in single precision.
@@ -14,8 +14,8 @@ const MOST: u128 = 1 << 30;
 
 /// h_i(t) = m^(−1/2) tanh(U_iᵀ a_i(t)),  a_i(t) = Σ_{s ≤ t} softmax_s(x_sᵀ W_i x_t) x_s.
 ///
-/// Each step asks about itself and what came before, so the last code is the feature of the
-/// [`Transformer`](hankelite_research::shallow::Transformer) with the last token as its query.
+/// Each step attends to itself and what came before, so the last code is the feature of the
+/// shallow transformer with the last token as its query.
 ///
 /// # References
 /// Arda, Cayci and Eryilmaz, (2) to (4).
@@ -33,15 +33,15 @@ impl Attention {
         heads: usize,
         width: usize,
         draw: &mut Draw,
-        place: (DType, &Device),
+        to: TensorType<'_>,
     ) -> Result<Self> {
         let half = heads / 2;
         let mut drawn = |count: usize| -> Vec<f64> { (0..count).map(|_| draw.normal()).collect() };
         let firsts = drawn(width * half * width);
         let rows = firsts.chunks(half * width);
         let keys: Vec<f64> = rows.flat_map(|rows| rows.repeat(2)).collect();
-        let keys = var(&keys, &[width * heads, width], place)?;
-        let neurons = var(&drawn(half * width).repeat(2), &[heads, width], place)?;
+        let keys = var(&keys, &[width * heads, width], to)?;
+        let neurons = var(&drawn(half * width).repeat(2), &[heads, width], to)?;
         let parameters = vec![
             parameter("attention.", "keys", &keys, Group::Plain),
             parameter("attention.", "neurons", &neurons, Group::Plain),
@@ -87,20 +87,20 @@ fn step_by_step(x: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
     let keys = keys.contiguous()?.reshape((batch, length * heads, width))?;
     let scores = keys.matmul(&x.transpose(1, 2)?.contiguous()?)?;
     let scores = scores.reshape((batch, length, heads, length))?;
-    let scores = scores.broadcast_add(&causal(length, (x.dtype(), x.device()))?)?;
+    let scores = scores.broadcast_add(&causal(length, TensorType::of(x))?)?;
     let values = values.transpose(1, 2)?.unsqueeze(1)?;
     softmax(&scores)?.broadcast_mul(&values)?.sum(D::Minus1)
 }
 
 /// 1 × L × 1 × L: 0 where step s ≤ t may be looked at, −∞ behind t.
-fn causal(length: usize, (dtype, device): (DType, &Device)) -> Result<Tensor> {
+fn causal(length: usize, to: TensorType<'_>) -> Result<Tensor> {
     let step = |index: usize| match index % length <= index / length {
         true => 0.0,
         false => f32::NEG_INFINITY,
     };
     let numbers: Vec<f32> = (0..length * length).map(step).collect();
-    let mask = Tensor::from_vec(numbers, (1, length, 1, length), device)?;
-    mask.to_dtype(dtype)
+    let mask = Tensor::from_vec(numbers, (1, length, 1, length), to.device)?;
+    mask.to_dtype(to.dtype)
 }
 
 /// Over the last dimension. The largest score, which cancels, carries no gradient.
@@ -112,33 +112,24 @@ fn softmax(scores: &Tensor) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{DType, Device};
+
     use super::*;
-
-    fn wave(shape: &[usize], seed: f64) -> Var {
-        let count: usize = shape.iter().product();
-        let numbers = (0..count).map(|i| 2.0 * ((i * i) as f64 * 0.37 + seed).sin());
-        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
-        Var::from_tensor(&tensor.unwrap()).unwrap()
-    }
-
-    fn worst(a: &Tensor, b: &Tensor) -> f64 {
-        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
-        apart.max(0).unwrap().to_scalar().unwrap()
-    }
+    use crate::nn::tensors::waves::{wave, worst};
 
     #[test]
     fn the_operation_is_that_of_single_steps() {
         for heads in [1, 7, 40] {
             let vars = [
-                wave(&[3, 5, 4], 0.1),
-                wave(&[3, 5, 4 * heads], 1.0),
-                wave(&[3, 5, heads], 2.0),
+                wave(&[3, 5, 4], [0.0, 2.0, 0.1]),
+                wave(&[3, 5, 4 * heads], [0.0, 2.0, 1.0]),
+                wave(&[3, 5, heads], [0.0, 2.0, 2.0]),
             ];
             let [x, keys, values] = [0, 1, 2].map(|index| vars[index].as_tensor());
             let fast = attend(x, keys, values).unwrap();
             let slow = step_by_step(x, keys, values).unwrap();
             assert!(worst(&fast, &slow) < 1e-14);
-            let weights = wave(&[3, 5, heads], 3.0);
+            let weights = wave(&[3, 5, heads], [0.0, 2.0, 3.0]);
             let gradients = |out: &Tensor| {
                 let sum = (out * weights.as_tensor()).unwrap().sum_all().unwrap();
                 sum.backward().unwrap()

@@ -7,9 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays_with};
 use serde::{Deserialize, Serialize};
 
-use crate::nn::baseline::{Baseline, BaselineArchitecture};
-use crate::nn::block::host;
-use crate::nn::{NetworkError, SequenceModel};
+use crate::nn::baseline::{BaselineArchitecture, BaselineNetwork};
+use crate::nn::{NetworkError, SequenceModel, host};
 
 /// The text beside the tensors.
 #[derive(Serialize, Deserialize)]
@@ -18,12 +17,12 @@ struct Metadata {
     baseline: BaselineArchitecture,
 }
 
-impl Baseline {
+impl BaselineNetwork {
     /// Writes parameters, in single precision, and architecture, whole or not at all.
     ///
     /// # Errors
     /// [`NetworkError::Archive`].
-    pub fn write(&self, path: &Path) -> Result<(), NetworkError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), NetworkError> {
         let mut arrays = Vec::new();
         for parameter in self.parameters() {
             let (shape, numbers) = (parameter.var.dims().to_vec(), host(&parameter.var)?);
@@ -35,17 +34,17 @@ impl Baseline {
             baseline: self.architecture.clone(),
         };
         let text = serde_json::to_string(&metadata).expect("plain fields serialise");
-        Ok(write_arrays_with(path, &arrays, Some(&text))?)
+        Ok(write_arrays_with(path.as_ref(), &arrays, Some(&text))?)
     }
 
-    /// Whether a file says that it holds a baseline; `false` too for one that cannot be read.
-    pub fn is_file(path: &Path) -> bool {
+    /// Whether the metadata of a file describe a baseline; `false` too for one that cannot be read.
+    pub fn is_file(path: impl AsRef<Path>) -> bool {
         #[derive(Deserialize)]
         struct Mark {
             #[serde(rename = "baseline")]
             _baseline: serde_json::Value,
         }
-        let archive = Archive::open(path).ok();
+        let archive = Archive::open(path.as_ref()).ok();
         let text = archive.as_ref().and_then(Archive::metadata);
         text.is_some_and(|text| serde_json::from_str::<Mark>(text).is_ok())
     }
@@ -55,7 +54,12 @@ impl Baseline {
     /// # Errors
     /// [`NetworkError::Archive`]; [`NetworkError::File`] where metadata or tensors are not those of
     /// a baseline; [`NetworkError::Architecture`].
-    pub fn read(path: &Path, place: (DType, &Device)) -> Result<Self, NetworkError> {
+    pub fn read(
+        path: impl AsRef<Path>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self, NetworkError> {
+        let path = path.as_ref();
         let archive = Archive::open(path)?;
         let fault = |what: String| NetworkError::File {
             path: path.to_path_buf(),
@@ -78,7 +82,7 @@ impl Baseline {
                 "{stored} numbers are too few for its layers"
             )));
         }
-        let network = Self::random(&architecture, 0, place)?;
+        let network = Self::random(&architecture, 0, dtype, device)?;
         network.require_names(&archive).map_err(fault)?;
         for parameter in network.parameters() {
             let array = archive.tensor(&parameter.name)?;
@@ -91,8 +95,8 @@ impl Baseline {
                 )));
             }
             let numbers = array.to_f64(&parameter.name)?;
-            let tensor = Tensor::from_vec(numbers, array.shape, place.1)?;
-            parameter.var.set(&tensor.to_dtype(place.0)?)?;
+            let tensor = Tensor::from_vec(numbers, array.shape, device)?;
+            parameter.var.set(&tensor.to_dtype(dtype)?)?;
         }
         Ok(network)
     }

@@ -1,5 +1,6 @@
 //! One step of a recurrent cell, unit by unit, and its gradient.
 
+use candle_core::Tensor;
 use pulp::{Simd, WithSimd};
 
 use crate::nn::real::Real;
@@ -39,6 +40,18 @@ impl Cell {
             Cell::Mixed | Cell::Independent => 2,
         }
     }
+}
+
+/// What a cell runs on.
+#[derive(Clone, Copy)]
+pub(super) struct CellTensors<'a> {
+    /// The shares of the inputs in all gates, batch × L × (gates · H).
+    pub(super) inputs: &'a Tensor,
+    /// gates · H × H, or the H weights of [`Cell::Independent`].
+    pub(super) weights: &'a Tensor,
+    /// The biases of the inputs, then those of the state, gates · H each; α and β of
+    /// [`Cell::Mixed`]; the bias of [`Cell::Independent`], H.
+    pub(super) vector: &'a Tensor,
 }
 
 /// What stays the same over all steps.
@@ -108,10 +121,10 @@ impl<T: Real> WithSimd for Forward<'_, T> {
             .zip(self.kept.chunks_exact_mut(cell.kept() * units))
             .zip(self.out.chunks_exact_mut(units));
         for (((((p, q), before), memory), kept), out) in rows {
-            let sources = (p, q, before);
+            let sources = Sources { p, q, before };
             match cell {
                 Cell::Tanh => tanh_forward(sources, kept, out),
-                Cell::Lstm => lstm_forward(units, sources, (memory, kept), out),
+                Cell::Lstm => lstm_forward(units, sources, memory, kept, out),
                 Cell::Gru => gru_forward(units, sources, kept, out),
                 Cell::Mixed => mixed_forward(&self.constants, sources, kept, out),
                 Cell::Independent => independent_forward(&self.constants, sources, kept, out),
@@ -121,21 +134,27 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 }
 
 /// p, q and h⁻ of a sequence.
-type Sources<'a, T> = (&'a [T], &'a [T], &'a [T]);
+struct Sources<'a, T> {
+    p: &'a [T],
+    q: &'a [T],
+    before: &'a [T],
+}
 
 #[inline(always)]
-fn tanh_forward<T: Real>((p, q, _): Sources<'_, T>, kept: &mut [T], out: &mut [T]) {
-    set(kept, [p, q], |[p, q]| (p + q).tangent());
+fn tanh_forward<T: Real>(sources: Sources<'_, T>, kept: &mut [T], out: &mut [T]) {
+    set(kept, [sources.p, sources.q], |[p, q]| (p + q).tangent());
     out.copy_from_slice(kept);
 }
 
 #[inline(always)]
 fn lstm_forward<T: Real>(
     units: usize,
-    (p, q, _): Sources<'_, T>,
-    (memory, kept): (&mut [T], &mut [T]),
+    sources: Sources<'_, T>,
+    memory: &mut [T],
+    kept: &mut [T],
     out: &mut [T],
 ) {
+    let Sources { p, q, .. } = sources;
     let (p, q) = (parts::<4, T>(p, units), parts::<4, T>(q, units));
     let [i, f, g, o, c, bent] = parts_mut(kept, units);
     set(i, [p[0], q[0]], |[p, q]| (p + q).sigmoid());
@@ -149,12 +168,8 @@ fn lstm_forward<T: Real>(
 }
 
 #[inline(always)]
-fn gru_forward<T: Real>(
-    units: usize,
-    (p, q, before): Sources<'_, T>,
-    kept: &mut [T],
-    out: &mut [T],
-) {
+fn gru_forward<T: Real>(units: usize, sources: Sources<'_, T>, kept: &mut [T], out: &mut [T]) {
+    let Sources { p, q, before } = sources;
     let (p, q) = (parts::<3, T>(p, units), parts::<3, T>(q, units));
     let [r, z, n, share, old] = parts_mut(kept, units);
     set(r, [p[0], q[0]], |[p, q]| (p + q).sigmoid());
@@ -168,10 +183,11 @@ fn gru_forward<T: Real>(
 #[inline(always)]
 fn mixed_forward<T: Real>(
     constants: &Constants<'_, T>,
-    (p, q, before): Sources<'_, T>,
+    sources: Sources<'_, T>,
     kept: &mut [T],
     out: &mut [T],
 ) {
+    let Sources { p, q, before } = sources;
     let [alpha, beta] = constants.shares;
     let [a, old] = parts_mut(kept, constants.units);
     old.copy_from_slice(before);
@@ -182,10 +198,11 @@ fn mixed_forward<T: Real>(
 #[inline(always)]
 fn independent_forward<T: Real>(
     constants: &Constants<'_, T>,
-    (p, _, before): Sources<'_, T>,
+    sources: Sources<'_, T>,
     kept: &mut [T],
     out: &mut [T],
 ) {
+    let Sources { p, before, .. } = sources;
     let [h, old] = parts_mut(kept, constants.units);
     old.copy_from_slice(before);
     set(h, [p, constants.weights, old], |[p, w, old]| {
@@ -230,37 +247,45 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             .zip(self.recurrent.chunks_exact_mut(gates))
             .zip(self.before.chunks_exact_mut(units));
         for (((((slope, memory), kept), p), q), before) in rows {
+            let known = Known { slope, kept };
+            let outs = Outs { p, q, before };
             match cell {
-                Cell::Tanh => tanh_backward((slope, kept), p, before),
-                Cell::Lstm => lstm_backward(units, (slope, kept), (memory, p), before),
-                Cell::Gru => gru_backward(units, (slope, kept), (p, q), before),
-                Cell::Mixed => {
-                    let outs = (p, before);
-                    mixed_backward(&self.constants, (slope, kept), outs, self.sums);
-                }
-                Cell::Independent => {
-                    let outs = (p, before);
-                    independent_backward(&self.constants, (slope, kept), outs, self.sums);
-                }
+                Cell::Tanh => tanh_backward(known, outs),
+                Cell::Lstm => lstm_backward(units, known, memory, outs),
+                Cell::Gru => gru_backward(units, known, outs),
+                Cell::Mixed => mixed_backward(&self.constants, known, outs, self.sums),
+                Cell::Independent => independent_backward(&self.constants, known, outs, self.sums),
             }
         }
     }
 }
 
+/// The gradient of h of a sequence, and what was kept of the step.
+struct Known<'a, T> {
+    slope: &'a [T],
+    kept: &'a [T],
+}
+
+/// The gradients of p, q and h⁻ of a sequence.
+struct Outs<'a, T> {
+    p: &'a mut [T],
+    q: &'a mut [T],
+    before: &'a mut [T],
+}
+
 #[inline(always)]
-fn tanh_backward<T: Real>((slope, h): (&[T], &[T]), p: &mut [T], before: &mut [T]) {
+fn tanh_backward<T: Real>(known: Known<'_, T>, outs: Outs<'_, T>) {
+    let Known { slope, kept: h } = known;
+    let Outs { p, before, .. } = outs;
     let one = T::of(1.0);
     set(p, [slope, h], |[slope, h]| slope * (one - h * h));
     before.fill(T::zero());
 }
 
 #[inline(always)]
-fn lstm_backward<T: Real>(
-    units: usize,
-    (slope, kept): (&[T], &[T]),
-    (memory, p): (&mut [T], &mut [T]),
-    before: &mut [T],
-) {
+fn lstm_backward<T: Real>(units: usize, known: Known<'_, T>, memory: &mut [T], outs: Outs<'_, T>) {
+    let Known { slope, kept } = known;
+    let Outs { p, before, .. } = outs;
     let one = T::of(1.0);
     let [i, f, g, o, c, bent] = parts(kept, units);
     let p = parts_mut::<4, T>(p, units);
@@ -281,12 +306,9 @@ fn lstm_backward<T: Real>(
 }
 
 #[inline(always)]
-fn gru_backward<T: Real>(
-    units: usize,
-    (slope, kept): (&[T], &[T]),
-    (p, q): (&mut [T], &mut [T]),
-    before: &mut [T],
-) {
+fn gru_backward<T: Real>(units: usize, known: Known<'_, T>, outs: Outs<'_, T>) {
+    let Known { slope, kept } = known;
+    let Outs { p, q, before } = outs;
     let one = T::of(1.0);
     let [r, z, n, share, old] = parts(kept, units);
     let ([p0, p1, p2], [q0, q1, q2]) = (parts_mut(p, units), parts_mut(q, units));
@@ -306,10 +328,12 @@ fn gru_backward<T: Real>(
 #[inline(always)]
 fn mixed_backward<T: Real>(
     constants: &Constants<'_, T>,
-    (slope, kept): (&[T], &[T]),
-    (p, before): (&mut [T], &mut [T]),
+    known: Known<'_, T>,
+    outs: Outs<'_, T>,
     sums: &mut [T],
 ) {
+    let Known { slope, kept } = known;
+    let Outs { p, before, .. } = outs;
     let one = T::of(1.0);
     let [alpha, beta] = constants.shares;
     let [a, old] = parts(kept, constants.units);
@@ -329,10 +353,12 @@ fn mixed_backward<T: Real>(
 #[inline(always)]
 fn independent_backward<T: Real>(
     constants: &Constants<'_, T>,
-    (slope, kept): (&[T], &[T]),
-    (p, before): (&mut [T], &mut [T]),
+    known: Known<'_, T>,
+    outs: Outs<'_, T>,
     sums: &mut [T],
 ) {
+    let Known { slope, kept } = known;
+    let Outs { p, before, .. } = outs;
     let [h, old] = parts(kept, constants.units);
     set(
         p,

@@ -1,7 +1,7 @@
 //! Other sequence models, trained on the same tasks by the same trainer, so that a reduced state
 //! space model can be judged beside them.
 //!
-//! A [`Baseline`] is a body between maps: an optional trainable measurement S before it, and after
+//! A [`BaselineNetwork`] is a body between maps: an optional trainable measurement S before it, and after
 //! it the dictionary Q_D of a reconstruction or a head. Bodies of this file's neighbours are
 //! stacked recurrent cells, where layer l feeds layer l + 1 at the same step, networks unfolded
 //! from sparse solvers, and one layer of attention.
@@ -34,11 +34,10 @@ mod unroll_op;
 mod unroll_plain;
 
 pub use architecture::{BaselineArchitecture, BaselineKind, BaselineOutput};
-pub use body::SingleLayer;
+pub use body::{Formed, FormedLayer, SingleLayer};
 pub use dictionary::{dct_dictionary, squared_norm};
-pub use network::Baseline;
+pub use network::BaselineNetwork;
 pub use prox::{Prox2Slopes, prox2, prox2_median, prox2_slopes, prox2_table};
 pub use sparse::{
     Iterations, Reweighting, SparseError, SparseProblem, SparseSequence, SparseSolver,
 };
-pub use unfolded::{Formed, FormedLayer};

@@ -7,17 +7,18 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::nn::baseline::attention::Attention;
-use crate::nn::baseline::body::{Body, Frame};
+use crate::nn::baseline::body::{Body, Formed, Frame, matrix};
 use crate::nn::baseline::dictionary::dct_dictionary;
 use crate::nn::baseline::gates::Cell;
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::stacked::{Kind, Stack, Stacked};
-use crate::nn::baseline::unfolded::{Formed, Solver, Start, Unfolded, host};
+use crate::nn::baseline::unfolded::{Solver, Start, Unfolded};
 use crate::nn::baseline::{BaselineArchitecture, BaselineKind, BaselineOutput, SingleLayer};
-use crate::nn::block::{TrainableLinear, parameter, var};
+use crate::nn::block::TrainableLinear;
 use crate::nn::ends::{affine, pooling_weights};
 use crate::nn::random::Draw;
-use crate::nn::{Group, Input, Mode, NetworkError, Parameter, PoolingKind, SequenceModel};
+use crate::nn::tensors::{TensorType, parameter, var};
+use crate::nn::{Group, Mode, NetworkError, NetworkInput, Parameter, PoolingKind, SequenceModel};
 
 /// Where ω1 and ω2 start.
 const OMEGA: f64 = 0.1;
@@ -31,7 +32,7 @@ const OMEGA: f64 = 0.1;
 /// On the processor a recurrent cell is one operation over all steps with its own gradient, the same
 /// bits for any number of threads; on other devices it is put together from candle's. Padding behind
 /// a sequence's length does not enter the pooled outputs.
-pub struct Baseline {
+pub struct BaselineNetwork {
     pub(super) architecture: BaselineArchitecture,
     sensing: Option<Var>,
     body: Box<dyn Body>,
@@ -42,11 +43,11 @@ pub struct Baseline {
     device: Device,
 }
 
-impl Baseline {
+impl BaselineNetwork {
     /// A baseline with random weights in f32 or f64, the same for the same seed on every machine.
     ///
-    /// S is normal with variance 1/measurements; cells and attention as their papers say (docs/training.md); the
-    /// dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
+    /// S is normal with variance 1/measurements; cells and attention as in their papers
+    /// (docs/training.md); the dictionary of stacked cells and the head uniform within 1/√hidden. Unfolded networks start as
     /// their solver with Q_D a DCT dictionary, Z = I, g = 1, G_c = I, h_0 = 0 and
     /// c_s = ‖S Q_D‖₂²; Sista with F = I/‖Q_D‖₂² and c_s = ‖S Q_D‖₂² + ω2 ‖Q_D‖₂².
     ///
@@ -55,27 +56,28 @@ impl Baseline {
     pub fn random(
         architecture: &BaselineArchitecture,
         seed: u64,
-        (dtype, device): (DType, &Device),
+        dtype: DType,
+        device: &Device,
     ) -> Result<Self, NetworkError> {
         architecture.check()?;
         if !matches!(dtype, DType::F32 | DType::F64) {
             return Err(NetworkError::Dtype { found: dtype });
         }
-        let place = (dtype, device);
+        let to = TensorType { dtype, device };
         let mut draw = Draw(ChaCha8Rng::seed_from_u64(seed));
         let sensing = architecture.measurements.map(|rows| {
             let deviation = 1.0 / (rows as f64).sqrt();
             let count = rows * architecture.signal();
             let numbers: Vec<f64> = (0..count).map(|_| deviation * draw.normal()).collect();
-            var(&numbers, &[rows, architecture.signal()], place)
+            var(&numbers, &[rows, architecture.signal()], to)
         });
         let sensing = sensing.transpose()?;
-        let dictionary = dictionary(architecture, &mut draw, place)?;
+        let dictionary = dictionary(architecture, &mut draw, to)?;
         let frame = Frame {
             sensing: sensing.as_deref(),
             dictionary: dictionary.as_deref(),
         };
-        let body = body(architecture, &frame, &mut draw, place)?;
+        let body = body(architecture, &frame, &mut draw, to)?;
         let head = match architecture.output {
             BaselineOutput::Dictionary => None,
             BaselineOutput::Linear => {
@@ -83,7 +85,7 @@ impl Baseline {
                     BaselineKind::Transformer => signs(architecture, &mut draw),
                     _ => draw.linear(architecture.hidden, architecture.outputs),
                 };
-                Some(TrainableLinear::new(&linear, place)?)
+                Some(TrainableLinear::new(&linear, to)?)
             }
         };
         let mut network = Self {
@@ -111,11 +113,7 @@ impl Baseline {
     /// # Errors
     /// [`NetworkError::Candle`].
     pub fn formed(&self) -> Result<Option<Formed>, NetworkError> {
-        let frame = Frame {
-            sensing: self.sensing.as_deref(),
-            dictionary: self.dictionary.as_deref(),
-        };
-        Ok(self.body.formed(&frame)?)
+        Ok(self.body.formed(&self.frame())?)
     }
 
     /// The matrices of a network of one recurrent layer without gates (RNN, IndRNN, FastRNN,
@@ -134,16 +132,23 @@ impl Baseline {
     pub fn output(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
         let head = self.head.as_ref().map(|head| &head.weight);
         let map = head.or(self.dictionary.as_ref());
-        Ok(map.map(|map| host(map.as_tensor())).transpose()?)
+        Ok(map.map(|map| matrix(map.as_tensor())).transpose()?)
     }
 
-    /// S, measurements × signal; `None` where the layers hear the signal itself.
+    /// S, measurements × signal; `None` where the input of the layers is the signal itself.
     ///
     /// # Errors
     /// [`NetworkError::Candle`].
     pub fn sensing(&self) -> Result<Option<DMatrix<f64>>, NetworkError> {
         let sensing = self.sensing.as_ref();
-        Ok(sensing.map(|map| host(map.as_tensor())).transpose()?)
+        Ok(sensing.map(|map| matrix(map.as_tensor())).transpose()?)
+    }
+
+    fn frame(&self) -> Frame<'_> {
+        Frame {
+            sensing: self.sensing.as_deref(),
+            dictionary: self.dictionary.as_deref(),
+        }
     }
 
     /// Trainable numbers.
@@ -194,23 +199,19 @@ impl Baseline {
             PoolingKind::Last => Pooling::Last,
         };
         let (batch, length, _) = codes.dims3()?;
-        let weights = pooling_weights(pooling, (batch, length), lengths)?;
+        let weights = pooling_weights(pooling, batch, length, lengths)?;
         let weights = Tensor::from_vec(weights, (batch, 1, length), &self.device)?;
         weights.to_dtype(self.dtype)?.matmul(&codes)?.squeeze(1)
     }
 }
 
-impl SequenceModel for Baseline {
-    fn forward(&self, input: &Input, mode: Mode<'_>) -> candle_core::Result<Tensor> {
+impl SequenceModel for BaselineNetwork {
+    fn forward(&self, input: &NetworkInput, mode: Mode<'_>) -> candle_core::Result<Tensor> {
         let mut x = self.signal(&input.steps)?;
         if let Some(sensing) = &self.sensing {
             x = rows_times(&x, sensing.as_tensor())?;
         }
-        let frame = Frame {
-            sensing: self.sensing.as_deref(),
-            dictionary: self.dictionary.as_deref(),
-        };
-        let codes = self.body.codes(&x, &frame, mode)?;
+        let codes = self.body.codes(&x, &self.frame(), mode)?;
         match (&self.head, &self.dictionary) {
             (Some(head), _) => {
                 let pooled = self.pooled(codes, input.lengths.as_deref())?;
@@ -238,24 +239,24 @@ impl SequenceModel for Baseline {
 fn dictionary(
     architecture: &BaselineArchitecture,
     draw: &mut Draw,
-    place: (DType, &Device),
+    to: TensorType<'_>,
 ) -> Result<Option<Var>, NetworkError> {
     let (signal, hidden) = (architecture.signal(), architecture.hidden);
     if architecture.layer.is_unfolded() {
         let start = dct_dictionary(signal, hidden).transpose();
-        return Ok(Some(var(start.as_slice(), &[signal, hidden], place)?));
+        return Ok(Some(var(start.as_slice(), &[signal, hidden], to)?));
     }
     if architecture.output != BaselineOutput::Dictionary {
         return Ok(None);
     }
     if architecture.layer == BaselineKind::Transformer {
         let start = signs(architecture, draw).weight;
-        return Ok(Some(var(start.as_slice(), &[signal, hidden], place)?));
+        return Ok(Some(var(start.as_slice(), &[signal, hidden], to)?));
     }
     let bound = 1.0 / (hidden as f64).sqrt();
     let numbers = (0..signal * hidden).map(|_| draw.uniform(-bound, bound));
     let numbers: Vec<f64> = numbers.collect();
-    Ok(Some(var(&numbers, &[signal, hidden], place)?))
+    Ok(Some(var(&numbers, &[signal, hidden], to)?))
 }
 
 /// The head of a transformer, hidden × outputs: ±1 for the first half of the heads, the opposite for
@@ -277,7 +278,7 @@ fn body(
     architecture: &BaselineArchitecture,
     frame: &Frame<'_>,
     draw: &mut Draw,
-    place: (DType, &Device),
+    to: TensorType<'_>,
 ) -> Result<Box<dyn Body>, NetworkError> {
     let kind = match architecture.layer {
         BaselineKind::Rnn => Kind::Torch(Cell::Tanh),
@@ -287,8 +288,8 @@ fn body(
         BaselineKind::FastRnn => Kind::FastRnn,
         BaselineKind::SpectralRnn => Kind::SpectralRnn,
         BaselineKind::Transformer => {
-            let (heads, width) = (architecture.hidden, architecture.heard());
-            return Ok(Box::new(Attention::new(heads, width, draw, place)?));
+            let (heads, width) = (architecture.hidden, architecture.body_inputs());
+            return Ok(Box::new(Attention::new(heads, width, draw, to)?));
         }
         BaselineKind::Sista => return unfolded(Solver::Sista, architecture, frame),
         BaselineKind::L1L1 => return unfolded(Solver::L1L1, architecture, frame),
@@ -297,9 +298,9 @@ fn body(
     let stack = Stack {
         hidden: architecture.hidden,
         layers: architecture.layers,
-        inputs: architecture.heard(),
+        inputs: architecture.body_inputs(),
     };
-    Ok(Box::new(Stacked::new(kind, stack, draw, place)?))
+    Ok(Box::new(Stacked::new(kind, stack, draw, to)?))
 }
 
 fn unfolded(

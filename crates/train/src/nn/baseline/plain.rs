@@ -3,13 +3,15 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::nn::baseline::gates::Cell;
+use crate::nn::baseline::gates::{Cell, CellTensors};
 
 /// As [`recurrence`](super::recurrence::recurrence).
-pub(super) fn recurrence(
-    cell: Cell,
-    (inputs, weights, vector): (&Tensor, &Tensor, &Tensor),
-) -> Result<Tensor> {
+pub(super) fn recurrence(cell: Cell, tensors: CellTensors<'_>) -> Result<Tensor> {
+    let CellTensors {
+        inputs,
+        weights,
+        vector,
+    } = tensors;
     let (batch, length, gates) = inputs.dims3()?;
     let units = gates / cell.gates();
     let zeros = Tensor::zeros((batch, units), inputs.dtype(), inputs.device())?;
@@ -19,11 +21,11 @@ pub(super) fn recurrence(
         let p = inputs.narrow(1, t, 1)?.squeeze(1)?;
         h = match cell {
             Cell::Tanh => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 (p + q)?.tanh()?
             }
             Cell::Lstm => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 let sum = (p + q)?;
                 let gate = |index: usize| sum.narrow(1, index * units, units);
                 let (i, f, o) = (
@@ -35,7 +37,7 @@ pub(super) fn recurrence(
                 (o * c.tanh()?)?
             }
             Cell::Gru => {
-                let (p, q) = shares(&p, &h, (weights, vector))?;
+                let (p, q) = shares(&p, &h, weights, vector)?;
                 let gate = |of: &Tensor, index: usize| of.narrow(1, index * units, units);
                 let r = sigmoid(&(gate(&p, 0)? + gate(&q, 0)?)?)?;
                 let z = sigmoid(&(gate(&p, 1)? + gate(&q, 1)?)?)?;
@@ -58,11 +60,7 @@ pub(super) fn recurrence(
 }
 
 /// p and q with their biases.
-fn shares(
-    p: &Tensor,
-    h: &Tensor,
-    (weights, vector): (&Tensor, &Tensor),
-) -> Result<(Tensor, Tensor)> {
+fn shares(p: &Tensor, h: &Tensor, weights: &Tensor, vector: &Tensor) -> Result<(Tensor, Tensor)> {
     let gates = p.dim(1)?;
     let p = p.broadcast_add(&vector.narrow(0, 0, gates)?)?;
     let q = h.matmul(&weights.t()?)?;
@@ -75,11 +73,12 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Var;
 
     use super::*;
     use crate::nn::baseline::recurrence;
     use crate::nn::pool::Workspaces;
+    use crate::nn::tensors::waves::{wave, worst};
 
     const CELLS: [Cell; 5] = [
         Cell::Tanh,
@@ -89,13 +88,6 @@ mod tests {
         Cell::Independent,
     ];
 
-    fn wave(shape: &[usize], seed: f64) -> Var {
-        let count: usize = shape.iter().product();
-        let numbers = (0..count).map(|i| 0.3 * ((i * i) as f64 * 0.37 + seed).sin());
-        let tensor = Tensor::from_vec(numbers.collect::<Vec<_>>(), shape, &Device::Cpu);
-        Var::from_tensor(&tensor.unwrap()).unwrap()
-    }
-
     fn operands(cell: Cell, batch: usize, units: usize) -> [Var; 3] {
         let gates = cell.gates() * units;
         let (weights, vector) = match cell {
@@ -104,15 +96,10 @@ mod tests {
             _ => (vec![gates, units], 2 * gates),
         };
         [
-            wave(&[batch, 4, gates], 0.1),
-            wave(&weights, 1.0),
-            wave(&[vector], 2.0),
+            wave(&[batch, 4, gates], [0.0, 0.3, 0.1]),
+            wave(&weights, [0.0, 0.3, 1.0]),
+            wave(&[vector], [0.0, 0.3, 2.0]),
         ]
-    }
-
-    fn worst(a: &Tensor, b: &Tensor) -> f64 {
-        let apart = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
-        apart.max(0).unwrap().to_scalar().unwrap()
     }
 
     /// Values and gradients, with one slice of units and with several.
@@ -121,15 +108,15 @@ mod tests {
         for cell in CELLS {
             for units in [3, 300] {
                 let vars = operands(cell, 2, units);
-                let parts = (
-                    vars[0].as_tensor(),
-                    vars[1].as_tensor(),
-                    vars[2].as_tensor(),
-                );
+                let parts = CellTensors {
+                    inputs: &vars[0],
+                    weights: &vars[1],
+                    vector: &vars[2],
+                };
                 let fast = recurrence::recurrence(cell, parts, &Workspaces::new(), true).unwrap();
                 let slow = recurrence(cell, parts).unwrap();
                 assert!(worst(&fast, &slow) < 1e-13, "{cell:?} {units}");
-                let weights = wave(&[2, 4, units], 3.0);
+                let weights = wave(&[2, 4, units], [0.0, 0.3, 3.0]);
                 let gradients = |out: &Tensor| {
                     let sum = (out * weights.as_tensor()).unwrap().sum_all().unwrap();
                     sum.backward().unwrap()

@@ -1,9 +1,9 @@
 //! X Wᵀ for rows X, with gradients that are products too.
 
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::nn::op::{part, shaped_like, with_slices};
+use crate::nn::operation::{Argument, Operation, apply2};
 use crate::nn::product::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
 
@@ -20,8 +20,7 @@ pub(super) fn rows_times(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     if inputs != expected {
         bail!("rows of {inputs} numbers for a map that takes {expected}");
     }
-    let x = x.reshape(((), inputs))?.contiguous()?;
-    let out = x.apply_op2(&weight.contiguous()?, RowsTimes)?;
+    let out = apply2(RowsTimes, [&x.reshape(((), inputs))?, weight])?;
     shape.push(outputs);
     out.reshape(shape)
 }
@@ -33,87 +32,81 @@ fn piece(rows: usize) -> usize {
     rows.div_ceil(4).max(128)
 }
 
-fn forward<T: Real>((x, weight): (&[T], &[T]), [rows, inputs, outputs]: [usize; 3]) -> Vec<T> {
-    let mut out = vec![T::zero(); rows * outputs];
-    let weight = RowMajor::new(weight, outputs, inputs).transpose();
-    let pieces = out.par_chunks_mut(piece(rows) * outputs);
-    let pieces = pieces.zip(x.par_chunks(piece(rows) * inputs));
+/// X is rows × inputs, W outputs × inputs.
+#[derive(Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Sizes {
+    fn of(x: &Shape, weight: &Shape) -> Result<Self> {
+        let ((rows, inputs), (outputs, _)) = (x.dims2()?, weight.dims2()?);
+        Ok(Self {
+            rows,
+            inputs,
+            outputs,
+        })
+    }
+}
+
+fn forward<T: Real>(x: &[T], weight: &[T], sizes: Sizes) -> Vec<T> {
+    let mut out = vec![T::zero(); sizes.rows * sizes.outputs];
+    let weight = RowMajor::new(weight, sizes.outputs, sizes.inputs).transpose();
+    let pieces = out.par_chunks_mut(piece(sizes.rows) * sizes.outputs);
+    let pieces = pieces.zip(x.par_chunks(piece(sizes.rows) * sizes.inputs));
     pieces.for_each(|(out, x)| {
-        let x = RowMajor::new(x, x.len() / inputs, inputs);
+        let x = RowMajor::new(x, x.len() / sizes.inputs, sizes.inputs);
         multiply_rows(out, x, weight, false);
     });
     out
 }
 
-/// The gradients of X and W.
-fn backward<T: Real>(
-    (x, weight, slopes): (&[T], &[T], &[T]),
-    [rows, inputs, outputs]: [usize; 3],
-) -> [Vec<T>; 2] {
-    let mut of_x = vec![T::zero(); rows * inputs];
-    let weight = RowMajor::new(weight, outputs, inputs);
-    let pieces = of_x.par_chunks_mut(piece(rows) * inputs);
-    let pieces = pieces.zip(slopes.par_chunks(piece(rows) * outputs));
+fn gradient_of_rows<T: Real>(weight: &[T], slopes: &[T], sizes: Sizes) -> Vec<T> {
+    let mut of_x = vec![T::zero(); sizes.rows * sizes.inputs];
+    let weight = RowMajor::new(weight, sizes.outputs, sizes.inputs);
+    let pieces = of_x.par_chunks_mut(piece(sizes.rows) * sizes.inputs);
+    let pieces = pieces.zip(slopes.par_chunks(piece(sizes.rows) * sizes.outputs));
     pieces.for_each(|(out, slopes)| {
-        let slopes = RowMajor::new(slopes, slopes.len() / outputs, outputs);
+        let slopes = RowMajor::new(slopes, slopes.len() / sizes.outputs, sizes.outputs);
         multiply_rows(out, slopes, weight, false);
     });
-    let mut of_weight = vec![T::zero(); outputs * inputs];
-    let (x, slopes) = (
-        RowMajor::new(x, rows, inputs),
-        RowMajor::new(slopes, rows, outputs),
-    );
-    let pieces = of_weight.par_chunks_mut(piece(outputs) * inputs);
+    of_x
+}
+
+fn gradient_of_weight<T: Real>(x: &[T], slopes: &[T], sizes: Sizes) -> Vec<T> {
+    let mut of_weight = vec![T::zero(); sizes.outputs * sizes.inputs];
+    let x = RowMajor::new(x, sizes.rows, sizes.inputs);
+    let slopes = RowMajor::new(slopes, sizes.rows, sizes.outputs);
+    let pieces = of_weight.par_chunks_mut(piece(sizes.outputs) * sizes.inputs);
     pieces.enumerate().for_each(|(index, out)| {
-        let first = index * piece(outputs);
-        let own = slopes.columns(first..first + out.len() / inputs);
+        let first = index * piece(sizes.outputs);
+        let own = slopes.columns(first..first + out.len() / sizes.inputs);
         multiply_rows(out, own.transpose(), x, false);
     });
-    [of_x, of_weight]
+    of_weight
 }
 
-impl CustomOp2 for RowsTimes {
-    fn name(&self) -> &'static str {
-        "rows times a matrix"
+impl Operation<2> for RowsTimes {
+    const NAME: &'static str = "rows times a matrix";
+
+    fn forward<T: Real>(&self, [x, weight]: [Argument<'_>; 2]) -> Result<(CpuStorage, Shape)> {
+        let sizes = Sizes::of(x.shape(), weight.shape())?;
+        let out = forward::<T>(x.numbers()?, weight.numbers()?, sizes);
+        let shape = Shape::from((sizes.rows, sizes.outputs));
+        Ok((T::to_cpu_storage_owned(out), shape))
     }
 
-    fn cpu_fwd(
+    fn backward<T: Real>(
         &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let ((rows, inputs), (outputs, _)) = (l1.shape().dims2()?, l2.shape().dims2()?);
-        let sizes = [rows, inputs, outputs];
-        let out = match s1 {
-            CpuStorage::F32(_) => CpuStorage::F32(forward((part(s1, l1)?, part(s2, l2)?), sizes)),
-            CpuStorage::F64(_) => CpuStorage::F64(forward((part(s1, l1)?, part(s2, l2)?), sizes)),
-            _ => bail!("a network runs in f32 or f64"),
-        };
-        Ok((out, Shape::from((rows, outputs))))
+        [x, weight]: [Argument<'_>; 2],
+        slopes: Argument<'_>,
+    ) -> Result<[Option<Tensor>; 2]> {
+        let sizes = Sizes::of(x.shape(), weight.shape())?;
+        let slopes = slopes.numbers::<T>()?;
+        let of_x = gradient_of_rows(weight.numbers()?, slopes, sizes);
+        let of_weight = gradient_of_weight(x.numbers()?, slopes, sizes);
+        Ok([Some(x.shaped(of_x)?), Some(weight.shaped(of_weight)?)])
     }
-
-    fn bwd(
-        &self,
-        arg1: &Tensor,
-        arg2: &Tensor,
-        _res: &Tensor,
-        grad_res: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [of_x, of_weight] = match arg1.dtype() {
-            DType::F64 => gradients::<f64>(arg1, arg2, grad_res)?,
-            _ => gradients::<f32>(arg1, arg2, grad_res)?,
-        };
-        Ok((Some(of_x), Some(of_weight)))
-    }
-}
-
-fn gradients<T: Real>(x: &Tensor, weight: &Tensor, slopes: &Tensor) -> Result<[Tensor; 2]> {
-    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
-    let sizes = [rows, inputs, outputs];
-    let [of_x, of_weight] = with_slices([x, weight, slopes], |[x, weight, slopes]| {
-        backward::<T>((x, weight, slopes), sizes)
-    })?;
-    Ok([shaped_like(of_x, x)?, shaped_like(of_weight, weight)?])
 }

@@ -33,7 +33,7 @@ use crate::nn::real::Real;
 /// ```
 #[must_use]
 pub fn prox2(u: f64, a: f64, b: f64, side: f64) -> f64 {
-    value(u, (a, b), side)
+    value(u, a, b, side)
 }
 
 /// prox2 by the cases of (7) and (8), the last line of (8) corrected.
@@ -69,28 +69,22 @@ pub fn prox2_median(u: f64, a: f64, b: f64, side: f64) -> f64 {
 
 /// The derivatives of [`prox2`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Prox2Slopes {
+pub struct Prox2Slopes<T = f64> {
     /// By u: 1 on the slopes, 0 on the flats.
-    pub u: f64,
+    pub u: T,
     /// By a: −sgn(v) on the slopes, 0 on the flats.
-    pub a: f64,
+    pub a: T,
     /// By b: −sgn(v − ħ) on the slopes, 0 on the flats.
-    pub b: f64,
+    pub b: T,
     /// By ħ: 1 on the flat at ħ, else 0.
-    pub side: f64,
+    pub side: T,
 }
 
 /// The derivatives of prox2 at u; at a knot, those of the flat. For ħ = 0, where both flats lie at
 /// 0, those of (7) from the right: u ≥ a − b belongs to the flat at ħ.
 #[must_use]
 pub fn prox2_slopes(u: f64, a: f64, b: f64, side: f64) -> Prox2Slopes {
-    let (of_u, of_side, of_a, of_b) = slopes(u, (a, b), side);
-    Prox2Slopes {
-        u: of_u,
-        a: of_a,
-        b: of_b,
-        side: of_side,
-    }
+    slopes(u, a, b, side)
 }
 
 #[inline(always)]
@@ -104,7 +98,7 @@ fn most<T: Real>(x: T, y: T) -> T {
 }
 
 #[inline(always)]
-fn value<T: Real>(u: T, (a, b): (T, T), side: T) -> T {
+fn value<T: Real>(u: T, a: T, b: T, side: T) -> T {
     let zero = T::zero();
     let (lo, hi) = (least(zero, side), most(zero, side));
     let shift = if side >= zero { a - b } else { b - a };
@@ -112,9 +106,8 @@ fn value<T: Real>(u: T, (a, b): (T, T), side: T) -> T {
     middle + least(u + (a + b) - lo, zero) + most(u - (a + b) - hi, zero)
 }
 
-/// By u, ħ, a, b.
 #[inline(always)]
-fn slopes<T: Real>(u: T, (a, b): (T, T), side: T) -> (T, T, T, T) {
+fn slopes<T: Real>(u: T, a: T, b: T, side: T) -> Prox2Slopes<T> {
     let (zero, one) = (T::zero(), T::one());
     let (lo, hi) = (least(zero, side), most(zero, side));
     let positive = side >= zero;
@@ -134,37 +127,21 @@ fn slopes<T: Real>(u: T, (a, b): (T, T), side: T) -> (T, T, T, T) {
         shifted <= lo
     });
     let outer = bottom - top;
-    (
-        slope,
-        (one - slope) * beyond,
-        outer - sign * middle,
-        outer + sign * middle,
-    )
+    Prox2Slopes {
+        u: slope,
+        a: outer - sign * middle,
+        b: outer + sign * middle,
+        side: (one - slope) * beyond,
+    }
 }
 
 /// out ← prox2 of every entry; rows × batch, with thresholds for each row.
-pub(super) fn forward<T: Real>(
-    (u, side): (&[T], &[T]),
-    (a, b): (&[T], &[T]),
-    batch: usize,
-    out: &mut [T],
-) {
-    Arch::new().dispatch(Forward {
-        u,
-        side,
-        a,
-        b,
-        batch,
-        out,
-    });
+pub(super) fn forward<T: Real>(known: Known<'_, T>, out: &mut [T]) {
+    Arch::new().dispatch(Forward { known, out });
 }
 
 struct Forward<'a, T> {
-    u: &'a [T],
-    side: &'a [T],
-    a: &'a [T],
-    b: &'a [T],
-    batch: usize,
+    known: Known<'a, T>,
     out: &'a mut [T],
 }
 
@@ -173,19 +150,25 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let rows = self.out.chunks_exact_mut(self.batch);
-        let known = self.u.chunks_exact(self.batch);
-        let known = known.zip(self.side.chunks_exact(self.batch));
+        let Known {
+            u,
+            side,
+            a,
+            b,
+            batch,
+        } = self.known;
+        let rows = self.out.chunks_exact_mut(batch);
+        let known = u.chunks_exact(batch).zip(side.chunks_exact(batch));
         for (index, (out, (u, side))) in rows.zip(known).enumerate() {
-            let thresholds = (self.a[index], self.b[index]);
+            let (a, b) = (a[index], b[index]);
             for (out, (u, side)) in out.iter_mut().zip(u.iter().zip(side)) {
-                *out = value(*u, thresholds, *side);
+                *out = value(*u, a, b, *side);
             }
         }
     }
 }
 
-/// What a layer knows of its prox2, rows × batch, and its thresholds by row.
+/// The arguments of a layer's prox2, rows × batch, and its thresholds by row.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a, T> {
     pub(super) u: &'a [T],
@@ -233,14 +216,14 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         let rows = self.g.chunks_exact_mut(batch).zip(of_side);
         let known = u.chunks_exact(batch).zip(side.chunks_exact(batch));
         for (index, ((g, of_side), (u, side))) in rows.zip(known).enumerate() {
-            let thresholds = (a[index], b[index]);
+            let (a, b) = (a[index], b[index]);
             let (mut of_a, mut of_b) = (T::zero(), T::zero());
             for at in 0..batch {
-                let by = slopes(u[at], thresholds, side[at]);
-                of_side[at] += g[at] * by.1;
-                of_a += g[at] * by.2;
-                of_b += g[at] * by.3;
-                g[at] *= by.0;
+                let by = slopes(u[at], a, b, side[at]);
+                of_side[at] += g[at] * by.side;
+                of_a += g[at] * by.a;
+                of_b += g[at] * by.b;
+                g[at] *= by.u;
             }
             self.gradients.a[index] += of_a;
             self.gradients.b[index] += of_b;

@@ -91,6 +91,7 @@ pub struct SparseProblem {
 /// What was found for a sequence.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
+#[non_exhaustive]
 pub struct SparseSequence {
     /// h_t in column t, codes × L.
     pub codes: DMatrix<f64>,
@@ -130,7 +131,8 @@ pub struct SparseSolver {
 fn shape(
     what: &'static str,
     found: &DMatrix<f64>,
-    (rows, columns): (usize, usize),
+    rows: usize,
+    columns: usize,
     why: &'static str,
 ) -> Result<(), SparseError> {
     if found.shape() != (rows, columns) {
@@ -186,12 +188,13 @@ impl SparseProblem {
         shape(
             "the sensing matrix",
             &self.sensing,
-            (measurements, signal),
+            measurements,
+            signal,
             "a column for each row of the dictionary",
         )?;
         finite("the dictionary", self.dictionary.as_slice())?;
         let why = "square, in the codes of the dictionary";
-        shape("the correlation", &self.correlation, (codes, codes), why)?;
+        shape("the correlation", &self.correlation, codes, codes, why)?;
         positive("omega1", self.omega1, true)?;
         positive("omega2", self.omega2, true)
     }
@@ -222,7 +225,7 @@ impl SparseSolver {
             Iterations::Reweighted(layers) => {
                 for layer in layers {
                     let why = "square, in the codes of the dictionary";
-                    shape("a reweighting matrix", &layer.matrix, (codes, codes), why)?;
+                    shape("a reweighting matrix", &layer.matrix, codes, codes, why)?;
                     length("a vector of weights", &layer.weights, codes)?;
                     for &weight in &layer.weights {
                         positive("a weight", weight, false)?;
@@ -257,7 +260,7 @@ impl SparseSolver {
         let steps = measurements.ncols();
         let why = "a row for each row of the sensing matrix";
         let rows = self.problem.sensing.nrows();
-        shape("the measurements", measurements, (rows, steps), why)?;
+        shape("the measurements", measurements, rows, steps, why)?;
         length("the initial code", initial_code, self.map.ncols())?;
         let mut codes = DMatrix::zeros(self.map.ncols(), steps);
         let mut code = initial_code.clone();

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use nalgebra::DMatrix;
 
-use crate::nn::baseline::body::{Body, Frame, SingleLayer};
-use crate::nn::baseline::gates::Cell;
+use crate::nn::baseline::body::{Body, Frame, SingleLayer, matrix};
+use crate::nn::baseline::gates::{Cell, CellTensors};
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::recurrence::recurrence;
-use crate::nn::baseline::unfolded::host;
 use crate::nn::baseline::{orthogonal, plain};
-use crate::nn::block::{parameter, var};
 use crate::nn::pool::Workspaces;
 use crate::nn::random::Draw;
+use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, Mode, Parameter};
 
 /// α and β of a FastRNN start at σ(∓3), as in its authors' program: close to the state before.
@@ -29,7 +28,7 @@ pub(super) enum Kind {
     SpectralRnn,
 }
 
-/// Units of each layer, number of layers, and numbers of each step that the first one hears.
+/// Units of each layer, number of layers, and numbers of each step of the first one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stack {
     pub(super) hidden: usize,
@@ -77,7 +76,7 @@ impl Stacked {
         kind: Kind,
         stack: Stack,
         draw: &mut Draw,
-        place: (DType, &Device),
+        to: TensorType<'_>,
     ) -> Result<Self> {
         let layer = |index| {
             let inputs = if index == 0 {
@@ -85,7 +84,7 @@ impl Stacked {
             } else {
                 stack.hidden
             };
-            layer(kind, (inputs, stack.hidden), draw, place)
+            layer(kind, inputs, stack.hidden, draw, to)
         };
         let layers: Vec<Layer> = (0..stack.layers).map(layer).collect::<Result<_>>()?;
         let each = layers.iter().enumerate();
@@ -100,9 +99,10 @@ impl Stacked {
 
 fn layer(
     kind: Kind,
-    (inputs, hidden): (usize, usize),
+    inputs: usize,
+    hidden: usize,
     draw: &mut Draw,
-    place: (DType, &Device),
+    to: TensorType<'_>,
 ) -> Result<Layer> {
     let cell = match kind {
         Kind::Torch(cell) => cell,
@@ -117,7 +117,7 @@ fn layer(
     let mut drawn = |shape: &[usize], low: f64, high: f64| {
         let count: usize = shape.iter().product();
         let numbers: Vec<f64> = (0..count).map(|_| draw.uniform(low, high)).collect();
-        var(&numbers, shape, place)
+        var(&numbers, shape, to)
     };
     let input = drawn(&[gates, inputs], -bound, bound)?;
     let state = match kind {
@@ -127,22 +127,22 @@ fn layer(
             let count = hidden.min(orthogonal::REFLECTIONS);
             let mut factor = || {
                 let normal: Vec<f64> = (0..hidden * count).map(|_| draw.normal()).collect();
-                var(&normal, &[hidden, count], place)
+                var(&normal, &[hidden, count], to)
             };
             let (left, right) = (factor()?, factor()?);
-            State::Factors([left, var(&vec![0.0; hidden], &[hidden], place)?, right])
+            State::Factors([left, var(&vec![0.0; hidden], &[hidden], to)?, right])
         }
     };
     let beside = match kind {
         Kind::Torch(_) => {
             let mut bias = || {
                 let numbers: Vec<f64> = (0..gates).map(|_| draw.uniform(-bound, bound)).collect();
-                var(&numbers, &[gates], place)
+                var(&numbers, &[gates], to)
             };
             Beside::Biases([bias()?, bias()?])
         }
-        Kind::IndRnn => Beside::Bias(var(&vec![0.0; hidden], &[hidden], place)?),
-        Kind::FastRnn => Beside::Shares(var(&SHARES, &[2], place)?),
+        Kind::IndRnn => Beside::Bias(var(&vec![0.0; hidden], &[hidden], to)?),
+        Kind::FastRnn => Beside::Shares(var(&SHARES, &[2], to)?),
         Kind::SpectralRnn => Beside::None,
     };
     Ok(Layer {
@@ -191,28 +191,25 @@ impl Layer {
         if self.cell.gates() > 1 {
             return Ok(None);
         }
-        let numbers = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.to_vec1::<f64>();
         let recurrent = match &self.state {
-            State::Diagonal(weights) => {
-                DMatrix::from_diagonal(&numbers(weights.as_tensor())?.into())
-            }
-            State::Matrix(_) | State::Factors(_) => host(&self.weights()?)?,
+            State::Diagonal(weights) => DMatrix::from_diagonal(&host(weights.as_tensor())?.into()),
+            State::Matrix(_) | State::Factors(_) => matrix(&self.weights()?)?,
         };
         let (mut bias, mut shares) = (None, None);
         match &self.beside {
             Beside::Biases([first, second]) => {
-                bias = Some(numbers(&(first.as_tensor() + second.as_tensor())?)?)
+                bias = Some(host(&(first.as_tensor() + second.as_tensor())?)?)
             }
-            Beside::Bias(one) => bias = Some(numbers(one.as_tensor())?),
+            Beside::Bias(one) => bias = Some(host(one.as_tensor())?),
             Beside::Shares(_) => {
-                let both = numbers(&self.vector()?)?;
+                let both = host(&self.vector()?)?;
                 shares = Some([both[0], both[1]]);
             }
             Beside::None => {}
         }
         Ok(Some(SingleLayer {
             recurrent,
-            input: host(self.input.as_tensor())?,
+            input: matrix(self.input.as_tensor())?,
             bias,
             shares,
         }))
@@ -240,7 +237,11 @@ impl Body for Stacked {
         for layer in &self.layers {
             let inputs = rows_times(&x, layer.input.as_tensor())?;
             let (weights, vector) = (layer.weights()?, layer.vector()?);
-            let operands = (&inputs, &weights, &vector);
+            let operands = CellTensors {
+                inputs: &inputs,
+                weights: &weights,
+                vector: &vector,
+            };
             x = match x.device().is_cpu() {
                 true => recurrence(layer.cell, operands, &self.workspaces, keep)?,
                 false => plain::recurrence(layer.cell, operands)?,

@@ -150,9 +150,9 @@ impl<'a, T: Real> Whole<'a, T> {
         for t in 0..length {
             let place = if keep { t } else { 0 };
             let each = slices.par_iter_mut();
-            each.for_each(|slice| slice.forward(self, (t, place), &state));
+            each.for_each(|slice| slice.forward(self, t, place, &state));
             for slice in &slices {
-                scatter(&slice.out, &slice.units, (&mut state, channels));
+                scatter(&slice.out, &slice.units, &mut state, channels);
             }
             let rows = states.chunks_exact_mut(length * channels);
             for (to, from) in rows.zip(state.chunks_exact(channels)) {
@@ -182,7 +182,7 @@ fn turned<T: Real>(from: &[T], rows: impl Iterator<Item = usize>, width: usize) 
 }
 
 /// Columns of a matrix of rows `width` wide, from rows of their own.
-fn scatter<T: Copy>(from: &[T], columns: &Range<usize>, (to, width): (&mut [T], usize)) {
+fn scatter<T: Copy>(from: &[T], columns: &Range<usize>, to: &mut [T], width: usize) {
     let rows = to.chunks_exact_mut(width);
     for (to, from) in rows.zip(from.chunks_exact(columns.len())) {
         to[columns.clone()].copy_from_slice(from);
@@ -191,7 +191,7 @@ fn scatter<T: Copy>(from: &[T], columns: &Range<usize>, (to, width): (&mut [T], 
 
 impl<T: Real> Slice<T> {
     /// Step t, kept at `place`, from the whole state before it.
-    fn forward(&mut self, whole: &Whole<'_, T>, (t, place): (usize, usize), state: &[T]) {
+    fn forward(&mut self, whole: &Whole<'_, T>, t: usize, place: usize, state: &[T]) {
         let Size {
             length, channels, ..
         } = whole.size;
@@ -287,7 +287,7 @@ impl<T: Real> Whole<'_, T> {
         let mut step = vec![T::zero(); batch * gates];
         for t in (0..length).rev() {
             slices.par_iter_mut().for_each(|slice| {
-                slice.add_slopes((slopes, self.size), t);
+                slice.add_slopes(slopes, self.size, t);
                 slice.backward(self, t);
             });
             self.gathered(&slices, |slice| &slice.inputs, &mut step);
@@ -399,7 +399,7 @@ fn column_sums<T: Real>(rows: &[T], width: usize) -> Vec<T> {
 
 impl<T: Real> Slice<T> {
     /// `out` ← the gradient of the states of step t, with what the later step gave.
-    fn add_slopes(&mut self, (slopes, size): (&[T], Size), t: usize) {
+    fn add_slopes(&mut self, slopes: &[T], size: Size, t: usize) {
         let Size {
             length, channels, ..
         } = size;

@@ -23,13 +23,12 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use nalgebra::DMatrix;
 
-use crate::nn::baseline::body::{Body, Frame};
+use crate::nn::baseline::body::{Body, Formed, FormedLayer, Frame, matrix};
 use crate::nn::baseline::dictionary::squared_norm;
-use crate::nn::baseline::unroll::{Form, Sizes};
+use crate::nn::baseline::unroll::{Form, Sizes, Tensors};
 use crate::nn::baseline::unroll_op;
-use crate::nn::baseline::unroll_op::Tensors;
-use crate::nn::block::parameter;
 use crate::nn::pool::Workspaces;
+use crate::nn::tensors::parameter;
 use crate::nn::{Group, Mode, Parameter};
 
 /// The solver that a network is unfolded from.
@@ -66,39 +65,6 @@ pub(super) struct Unfolded {
     workspaces: Arc<Workspaces>,
 }
 
-/// The matrices of one layer: u = W h + U x, where h is the code of the layer before, and for the
-/// first layer that of the step before.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FormedLayer {
-    /// W_l, codes × codes.
-    pub recurrent: DMatrix<f64>,
-    /// U_l, codes × inputs.
-    pub input: DMatrix<f64>,
-}
-
-/// The matrices that an unfolded network never forms, for what looks at a trained one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Formed {
-    /// One for each layer.
-    pub layers: Vec<FormedLayer>,
-    /// G_c, or P = Q_Dᵀ F Q_D of Sista; codes × codes.
-    pub transition: DMatrix<f64>,
-    /// U_2 = ω2 P/c_s of Sista, which brings h_{t−1} to the layers behind the first.
-    pub from_last: Option<DMatrix<f64>>,
-    /// ω1 g_l/c_s for each code, layer by layer.
-    pub thresholds1: Vec<Vec<f64>>,
-    /// ω2 g_l/c_s, likewise; zeros for Sista.
-    pub thresholds2: Vec<Vec<f64>>,
-    /// h_0.
-    pub initial: Vec<f64>,
-}
-
-pub(super) fn host(tensor: &Tensor) -> Result<DMatrix<f64>> {
-    let (rows, columns) = tensor.dims2()?;
-    let values = tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
-    Ok(DMatrix::from_row_slice(rows, columns, &values))
-}
-
 /// J = S Q_D, with Q_D.
 fn maps<'a>(frame: &Frame<'a>) -> Result<(Tensor, &'a Tensor)> {
     let Some(dictionary) = frame.dictionary else {
@@ -122,9 +88,9 @@ impl Unfolded {
     pub(super) fn new(solver: Solver, start: Start, frame: &Frame<'_>) -> Result<Self> {
         let (map, dictionary) = maps(frame)?;
         let (signal, codes) = dictionary.dims2()?;
-        let (mut step, mut carried) = (squared_norm(&host(&map)?), 1.0);
+        let (mut step, mut carried) = (squared_norm(&matrix(&map)?), 1.0);
         if solver == Solver::Sista {
-            let spread = squared_norm(&host(dictionary)?);
+            let spread = squared_norm(&matrix(dictionary)?);
             step += start.omega2 * spread;
             carried = 1.0 / spread;
         }
@@ -328,7 +294,7 @@ impl Body for Unfolded {
     /// Le, Luong and Deligiannis, equations (9) to (12) and (36).
     fn formed(&self, frame: &Frame<'_>) -> Result<Option<Formed>> {
         let (map, dictionary) = maps(frame)?;
-        let (map, dictionary) = (host(&map)?, host(dictionary)?);
+        let (map, dictionary) = (matrix(&map)?, matrix(dictionary)?);
         let [inverse, rate1, rate2] = self.rates()?;
         let scalar = |rate: &Tensor| rate.to_dtype(DType::F64)?.squeeze(0)?.to_scalar::<f64>();
         let (inverse, omega) = (scalar(&inverse)?, scalar(&rate2)?);
@@ -337,7 +303,7 @@ impl Body for Unfolded {
                 .to_dtype(DType::F64)?
                 .to_vec2::<f64>()
         };
-        let correlation = host(self.correlation.as_tensor())?;
+        let correlation = matrix(self.correlation.as_tensor())?;
         let input = map.transpose() * inverse;
         let codes = map.ncols();
         let mut descent = DMatrix::identity(codes, codes) - &input * &map;
@@ -357,9 +323,9 @@ impl Body for Unfolded {
             let mut recurrent = descent.clone();
             let mut input = input.clone();
             if let Some((matrices, _)) = &self.reweighting {
-                let matrix = host(&matrices.get(layer)?)?;
-                recurrent = &matrix * recurrent;
-                input = matrix * input;
+                let reweighting = matrix(&matrices.get(layer)?)?;
+                recurrent = &reweighting * recurrent;
+                input = reweighting * input;
             }
             if layer == 0 {
                 recurrent *= &transition;

@@ -21,6 +21,7 @@
 //! # References
 //! Le, Luong and Deligiannis, Algorithm 1 and equations (9) to (12).
 
+use candle_core::Tensor;
 use rayon::prelude::*;
 
 use crate::nn::baseline::prox;
@@ -118,7 +119,8 @@ impl Sizes {
         self.codes * self.batch
     }
 
-    pub(super) fn heard(&self) -> usize {
+    /// Numbers in y of a step.
+    pub(super) fn targets(&self) -> usize {
         self.rows() * self.batch
     }
 
@@ -162,6 +164,27 @@ pub(super) struct Numbers<'a, T> {
     pub(super) pull: &'a [T],
 }
 
+/// The tensors of a recurrence, as [`Numbers`] has them.
+pub(super) struct Tensors {
+    /// Z, layers × codes × codes, or W_2.
+    pub(super) weights: Option<Tensor>,
+    /// G_c or P, codes × codes, or F Q_D, signal × codes.
+    pub(super) transition: Tensor,
+    /// batch × L × inputs.
+    pub(super) x: Tensor,
+    /// M, rows × codes.
+    pub(super) map: Tensor,
+    /// w, one for each row.
+    pub(super) scale: Tensor,
+    /// layers × codes.
+    pub(super) a: Tensor,
+    pub(super) b: Tensor,
+    /// h_0.
+    pub(super) initial: Tensor,
+    /// ε, one number.
+    pub(super) pull: Tensor,
+}
+
 /// What the backward pass needs of the forward pass.
 pub(super) struct Saved<T> {
     /// h⁽⁰⁾ to h⁽ⁿ⁾ of every step.
@@ -171,19 +194,14 @@ pub(super) struct Saved<T> {
     /// M h − y of every step and layer.
     pub(super) residuals: Lease<T>,
     /// y of every step.
-    pub(super) heard: Lease<T>,
+    pub(super) targets: Lease<T>,
     /// What each square matrix is multiplied with, codes × columns.
     pub(super) descended: Lease<T>,
 }
 
 /// out ← left · right, or out + left · right, in pieces of rows.
-pub(super) fn multiply<T: Real>(
-    left: &[T],
-    right: RowMajor<'_, T>,
-    (inner, columns): (usize, usize),
-    out: &mut [T],
-    add: bool,
-) {
+pub(super) fn multiply<T: Real>(left: &[T], right: RowMajor<'_, T>, out: &mut [T], add: bool) {
+    let (inner, columns) = right.shape();
     let rows = (PIECE / (inner * columns).max(1)).max(PIECE_ROWS);
     let piece = |(out, left): (&mut [T], &[T])| {
         let left = RowMajor::new(left, out.len() / columns, inner);
@@ -222,12 +240,8 @@ pub(super) fn place<T: Copy>(state: &[T], wide: &mut [T], step: usize, batch: us
 }
 
 /// Entry (b, t, i) of batch × L × width to (i, b) of `state`.
-pub(super) fn gather<T: Copy>(
-    all: &[T],
-    state: &mut [T],
-    step: usize,
-    (length, batch): (usize, usize),
-) {
+pub(super) fn gather<T: Copy>(all: &[T], state: &mut [T], step: usize, sizes: Sizes) {
+    let Sizes { length, batch, .. } = sizes;
     let width = all.len() / (length * batch);
     for (item, row) in all[step * width..].chunks(length * width).enumerate() {
         for (index, value) in row[..width].iter().enumerate() {
@@ -237,12 +251,8 @@ pub(super) fn gather<T: Copy>(
 }
 
 /// The reverse of [`gather`].
-pub(super) fn scatter<T: Copy>(
-    state: &[T],
-    all: &mut [T],
-    step: usize,
-    (length, batch): (usize, usize),
-) {
+pub(super) fn scatter<T: Copy>(state: &[T], all: &mut [T], step: usize, sizes: Sizes) {
+    let Sizes { length, batch, .. } = sizes;
     let width = all.len() / (length * batch);
     for (item, row) in all[step * width..].chunks_mut(length * width).enumerate() {
         for (index, value) in row[..width].iter_mut().enumerate() {
@@ -257,8 +267,8 @@ impl<T: Real> Saved<T> {
         Self {
             states: workspace.numbers(length * (layers + 1) * sizes.state()),
             arguments: workspace.numbers(length * layers * sizes.state()),
-            residuals: workspace.numbers(length * layers * sizes.heard()),
-            heard: workspace.numbers(length * sizes.heard()),
+            residuals: workspace.numbers(length * layers * sizes.targets()),
+            targets: workspace.numbers(length * sizes.targets()),
             descended: workspace.numbers(sizes.squares() * sizes.wide()),
         }
     }
@@ -310,7 +320,7 @@ pub(super) fn forward<T: Real>(
         run.step(step, &last, &mut saved);
         let end = (step + 1) * (layers + 1) * sizes.state();
         last.copy_from_slice(&saved.states[end - sizes.state()..end]);
-        scatter(&last, &mut out, step, (length, batch));
+        scatter(&last, &mut out, step, sizes);
     }
     (out, saved)
 }
@@ -338,22 +348,22 @@ pub(super) fn scale_rows<T: Real>(rows: &[T], scale: &[T], out: &mut [T]) {
 impl<T: Real> Forward<'_, T> {
     fn step(&self, step: usize, last: &[T], saved: &mut Saved<T>) {
         let (sizes, numbers) = (self.sizes, self.numbers);
-        let (state, heard) = (sizes.state(), sizes.heard());
+        let (state, targets) = (sizes.state(), sizes.targets());
         let (codes, batch) = (sizes.codes, sizes.batch);
-        let y = &mut saved.heard[step * heard..][..heard];
+        let y = &mut saved.targets[step * targets..][..targets];
         let (x, z) = y.split_at_mut(sizes.inputs * batch);
-        gather(numbers.x, x, step, (sizes.length, batch));
+        gather(numbers.x, x, step, sizes);
         let count = (sizes.layers + 1) * state;
         let states = &mut saved.states[step * count..][..count];
         let last = RowMajor::new(last, codes, batch);
         if let Form::Factored { signal } = sizes.form {
-            multiply(numbers.transition, last, (codes, batch), z, false);
+            multiply(numbers.transition, last, z, false);
             let z = RowMajor::new(z, signal, batch);
             let first = &mut states[..state];
-            multiply(&self.dictionary, z, (signal, batch), first, false);
+            multiply(&self.dictionary, z, first, false);
         } else {
             let first = &mut states[..state];
-            multiply(numbers.transition, last, (codes, batch), first, false);
+            multiply(numbers.transition, last, first, false);
         }
         let drive = self.drive(y, &states[..state]);
         for layer in 0..sizes.layers {
@@ -362,11 +372,11 @@ impl<T: Real> Forward<'_, T> {
             let u = &mut saved.arguments[at * state..][..state];
             u.copy_from_slice(&known[layer * state..]);
             if sizes.form != Form::Formed {
-                let residual = &mut saved.residuals[at * heard..][..heard];
+                let residual = &mut saved.residuals[at * targets..][..targets];
                 self.descend(y, residual, u);
             }
             if sizes.squares() > 0 {
-                self.turn((step, layer), u, &mut saved.descended);
+                self.turn(step, layer, u, &mut saved.descended);
             }
             add(u, &drive);
             let side = match sizes.soft() {
@@ -374,8 +384,14 @@ impl<T: Real> Forward<'_, T> {
                 true => &self.zeros,
             };
             let own = layer * codes..(layer + 1) * codes;
-            let thresholds = (&numbers.a[own.clone()], &numbers.b[own]);
-            prox::forward((u, side), thresholds, batch, &mut after[..state]);
+            let known = prox::Known {
+                u,
+                side,
+                a: &numbers.a[own.clone()],
+                b: &numbers.b[own],
+                batch,
+            };
+            prox::forward(known, &mut after[..state]);
         }
     }
 
@@ -389,9 +405,8 @@ impl<T: Real> Forward<'_, T> {
         scale_rows(x, numbers.scale, &mut negative);
         negative.iter_mut().for_each(|s| *s = T::zero() - *s);
         let mut drive: Vec<T> = first.iter().map(|p| numbers.pull[0] * *p).collect();
-        let shape = (sizes.rows(), sizes.batch);
-        let scaled = RowMajor::new(&negative, shape.0, shape.1);
-        multiply(&self.map_transposed, scaled, shape, &mut drive, true);
+        let scaled = RowMajor::new(&negative, sizes.rows(), sizes.batch);
+        multiply(&self.map_transposed, scaled, &mut drive, true);
         drive
     }
 
@@ -400,16 +415,16 @@ impl<T: Real> Forward<'_, T> {
         let (sizes, numbers) = (self.sizes, self.numbers);
         let (rows, codes, batch) = (sizes.rows(), sizes.codes, sizes.batch);
         let before = RowMajor::new(h, codes, batch);
-        multiply(numbers.map, before, (codes, batch), residual, false);
+        multiply(numbers.map, before, residual, false);
         residual.iter_mut().zip(y).for_each(|(r, y)| *r -= *y);
         let mut scaled = vec![T::zero(); residual.len()];
         scale_rows(residual, numbers.scale, &mut scaled);
         let scaled = RowMajor::new(&scaled, rows, batch);
-        multiply(&self.map_transposed, scaled, (rows, batch), h, true);
+        multiply(&self.map_transposed, scaled, h, true);
     }
 
     /// v ← Z v, or W_2 v.
-    fn turn(&self, (step, layer): (usize, usize), v: &mut [T], wide: &mut [T]) {
+    fn turn(&self, step: usize, layer: usize, v: &mut [T], wide: &mut [T]) {
         let sizes = self.sizes;
         let (codes, batch) = (sizes.codes, sizes.batch);
         let (matrix, at) = sizes.square(step, layer);
@@ -422,6 +437,6 @@ impl<T: Real> Forward<'_, T> {
         let matrix = &self.numbers.weights[matrix * codes * codes..][..codes * codes];
         let before = v.to_vec();
         let before = RowMajor::new(&before, codes, batch);
-        multiply(matrix, before, (codes, batch), v, false);
+        multiply(matrix, before, v, false);
     }
 }

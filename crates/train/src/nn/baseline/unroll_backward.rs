@@ -21,7 +21,8 @@ pub(super) fn backward<T: Real>(
     g: &[T],
     numbers: Numbers<'_, T>,
     saved: &Saved<T>,
-    (sizes, workspace): (Sizes, &Workspace<T>),
+    sizes: Sizes,
+    workspace: &Workspace<T>,
 ) -> Gradients<T> {
     let Sizes { batch, length, .. } = sizes;
     let (codes, wide) = (sizes.codes, length * sizes.state());
@@ -50,7 +51,7 @@ pub(super) fn backward<T: Real>(
     let mut carry = vec![T::zero(); sizes.state()];
     let mut own = vec![T::zero(); sizes.state()];
     for step in (0..length).rev() {
-        gather(g, &mut own, step, (length, batch));
+        gather(g, &mut own, step, sizes);
         add(&mut carry, &own);
         run.step(step, &mut carry, saved.before(step, sizes, &initial));
     }
@@ -91,55 +92,54 @@ impl<T: Real> Backward<'_, T> {
         let sizes = self.sizes;
         let (state, codes, batch) = (sizes.state(), sizes.codes, sizes.batch);
         let mut of_first = vec![T::zero(); state];
-        let mut of_heard = vec![T::zero(); sizes.heard()];
+        let mut of_targets = vec![T::zero(); sizes.targets()];
         let mut of_drive = vec![T::zero(); state];
         for layer in (0..sizes.layers).rev() {
-            self.threshold((step, layer), g, &mut of_first);
+            self.threshold(step, layer, g, &mut of_first);
             if sizes.form == Form::Formed {
                 add(&mut of_drive, g);
             }
             if sizes.squares() > 0 {
-                self.turn((step, layer), g);
+                self.turn(step, layer, g);
             }
             if sizes.form != Form::Formed {
-                self.descend((step, layer), g, &mut of_heard);
+                self.descend(step, layer, g, &mut of_targets);
             }
         }
         add(&mut of_first, g);
         if sizes.form == Form::Formed {
-            self.drive(step, &of_drive, (&mut of_first, &mut of_heard));
+            self.drive(step, &of_drive, &mut of_first, &mut of_targets);
         }
-        let (of_x, of_z) = of_heard.split_at_mut(sizes.inputs * batch);
+        let (of_x, of_z) = of_targets.split_at_mut(sizes.inputs * batch);
         let [all_x, ..] = split(&mut self.found.parts, sizes.parts());
-        scatter(of_x, all_x, step, (sizes.length, batch));
+        scatter(of_x, all_x, step, sizes);
         if let Form::Factored { signal } = sizes.form {
-            self.foretold(step, &of_first, (of_z, last));
+            self.predicted(step, &of_first, of_z, last);
             let of_z = RowMajor::new(of_z, signal, batch);
-            multiply(&self.transition, of_z, (signal, batch), g, false);
+            multiply(&self.transition, of_z, g, false);
         } else {
             place(&of_first, &mut self.of_first, step, batch);
             let of_first = RowMajor::new(&of_first, codes, batch);
-            multiply(&self.transition, of_first, (codes, batch), g, false);
+            multiply(&self.transition, of_first, g, false);
         }
     }
 
     /// The gradients of Q_D and F Q_D in h⁽⁰⁾ = Q_Dᵀ z, z = F Q_D h_{t−1}; adds that of z.
-    fn foretold(&mut self, step: usize, of_first: &[T], (of_z, last): (&mut [T], &[T])) {
+    fn predicted(&mut self, step: usize, of_first: &[T], of_z: &mut [T], last: &[T]) {
         let sizes = self.sizes;
-        let (codes, batch, heard) = (sizes.codes, sizes.batch, sizes.heard());
+        let (codes, batch, targets) = (sizes.codes, sizes.batch, sizes.targets());
         let [_, map, ..] = split(&mut self.found.parts, sizes.parts());
-        let z = &self.saved.heard[step * heard..][sizes.inputs * batch..heard];
+        let z = &self.saved.targets[step * targets..][sizes.inputs * batch..targets];
         let own = sizes.inputs * codes..;
         let first = RowMajor::new(of_first, codes, batch);
-        let shape = (batch, codes);
-        multiply(z, first.transpose(), shape, &mut map[own.clone()], true);
-        multiply(&self.numbers.map[own], first, (codes, batch), of_z, true);
+        multiply(z, first.transpose(), &mut map[own.clone()], true);
+        multiply(&self.numbers.map[own], first, of_z, true);
         let last = RowMajor::new(last, codes, batch).transpose();
-        multiply(of_z, last, shape, &mut self.found.transition, true);
+        multiply(of_z, last, &mut self.found.transition, true);
     }
 
     /// Turns the gradient of Z v or W_2 v into that of v.
-    fn turn(&mut self, (step, layer): (usize, usize), g: &mut [T]) {
+    fn turn(&mut self, step: usize, layer: usize, g: &mut [T]) {
         let sizes = self.sizes;
         let (codes, batch) = (sizes.codes, sizes.batch);
         let (matrix, at) = sizes.square(step, layer);
@@ -147,14 +147,14 @@ impl<T: Real> Backward<'_, T> {
         place(g, wide, at, batch);
         let of_u = g.to_vec();
         let of_u = RowMajor::new(&of_u, codes, batch);
-        multiply(&self.weights[matrix], of_u, (codes, batch), g, false);
+        multiply(&self.weights[matrix], of_u, g, false);
     }
 
     /// The gradients in d = Mᵀ(w ∘ x) + ε h⁽⁰⁾; adds those of h⁽⁰⁾ and x.
-    fn drive(&mut self, step: usize, g: &[T], (of_first, of_x): (&mut [T], &mut [T])) {
+    fn drive(&mut self, step: usize, g: &[T], of_first: &mut [T], of_x: &mut [T]) {
         let (sizes, numbers) = (self.sizes, self.numbers);
-        let (codes, batch, heard) = (sizes.codes, sizes.batch, sizes.heard());
-        let x = &self.saved.heard[step * heard..][..heard];
+        let (codes, batch, targets) = (sizes.codes, sizes.batch, sizes.targets());
+        let x = &self.saved.targets[step * targets..][..targets];
         let first = step * (sizes.layers + 1) * sizes.state();
         let first = &self.saved.states[first..first + sizes.state()];
         let [_, map, of_scale, .., of_pull] = split(&mut self.found.parts, sizes.parts());
@@ -163,8 +163,8 @@ impl<T: Real> Backward<'_, T> {
             of_pull[0] += first[at] * g;
         }
         let of_drive = RowMajor::new(g, codes, batch);
-        let mut of_scaled = vec![T::zero(); heard];
-        multiply(numbers.map, of_drive, (codes, batch), &mut of_scaled, false);
+        let mut of_scaled = vec![T::zero(); targets];
+        multiply(numbers.map, of_drive, &mut of_scaled, false);
         let mut scaled = x.to_vec();
         for (row, &scale) in numbers.scale.iter().enumerate() {
             for at in row * batch..(row + 1) * batch {
@@ -173,11 +173,11 @@ impl<T: Real> Backward<'_, T> {
                 of_x[at] += of_scaled[at] * scale;
             }
         }
-        multiply(&scaled, of_drive.transpose(), (batch, codes), map, true);
+        multiply(&scaled, of_drive.transpose(), map, true);
     }
 
     /// Turns the gradient of h⁽ˡ⁾ into that of u.
-    fn threshold(&mut self, (step, layer): (usize, usize), g: &mut [T], of_first: &mut [T]) {
+    fn threshold(&mut self, step: usize, layer: usize, g: &mut [T], of_first: &mut [T]) {
         let (sizes, numbers) = (self.sizes, self.numbers);
         let (state, codes) = (sizes.state(), sizes.codes);
         let [_, _, _, of_a, of_b, ..] = split(&mut self.found.parts, sizes.parts());
@@ -211,19 +211,19 @@ impl<T: Real> Backward<'_, T> {
     }
 
     /// Turns the gradient of v into that of h⁽ˡ⁻¹⁾, and adds that of y.
-    fn descend(&mut self, (step, layer): (usize, usize), g: &mut [T], of_heard: &mut [T]) {
+    fn descend(&mut self, step: usize, layer: usize, g: &mut [T], of_targets: &mut [T]) {
         let (sizes, numbers) = (self.sizes, self.numbers);
         let (rows, codes, batch) = (sizes.rows(), sizes.codes, sizes.batch);
-        let (state, heard) = (sizes.state(), sizes.heard());
+        let (state, targets) = (sizes.state(), sizes.targets());
         let at = step * sizes.layers + layer;
-        let residual = &self.saved.residuals[at * heard..][..heard];
+        let residual = &self.saved.residuals[at * targets..][..targets];
         let [_, map, of_scale, ..] = split(&mut self.found.parts, sizes.parts());
-        let mut scaled = vec![T::zero(); heard];
+        let mut scaled = vec![T::zero(); targets];
         scale_rows(residual, numbers.scale, &mut scaled);
         let of_v = RowMajor::new(g, codes, batch);
-        multiply(&scaled, of_v.transpose(), (batch, codes), map, true);
-        let mut of_scaled = vec![T::zero(); heard];
-        multiply(numbers.map, of_v, (codes, batch), &mut of_scaled, false);
+        multiply(&scaled, of_v.transpose(), map, true);
+        let mut of_scaled = vec![T::zero(); targets];
+        multiply(numbers.map, of_v, &mut of_scaled, false);
         let rows_of = of_scaled
             .chunks_exact(batch)
             .zip(residual.chunks_exact(batch));
@@ -231,12 +231,15 @@ impl<T: Real> Backward<'_, T> {
             g.iter().zip(r).for_each(|(g, r)| *sum -= *g * *r);
         }
         scale_rows(&of_scaled, numbers.scale, &mut scaled);
-        of_heard.iter_mut().zip(&scaled).for_each(|(y, r)| *y -= *r);
+        of_targets
+            .iter_mut()
+            .zip(&scaled)
+            .for_each(|(y, r)| *y -= *r);
         let before = (step * (sizes.layers + 1) + layer) * state;
         let before = RowMajor::new(&self.saved.states[before..before + state], codes, batch);
-        multiply(&scaled, before.transpose(), (batch, codes), map, true);
+        multiply(&scaled, before.transpose(), map, true);
         let of_residual = RowMajor::new(&scaled, rows, batch);
-        multiply(&self.map_transposed, of_residual, (rows, batch), g, true);
+        multiply(&self.map_transposed, of_residual, g, true);
     }
 
     /// The gradients of the square matrices, over all steps at once.
@@ -250,7 +253,7 @@ impl<T: Real> Backward<'_, T> {
             let v = self.saved.descended.chunks_exact(sizes.wide());
             for (out, (of_u, v)) in squares.zip(of_u.zip(v)) {
                 let v = RowMajor::new(v, codes, wide).transpose();
-                multiply(of_u, v, (wide, codes), out, false);
+                multiply(of_u, v, out, false);
             }
         }
         if sizes.signal() == 0 {
@@ -260,14 +263,7 @@ impl<T: Real> Backward<'_, T> {
                 place(before, &mut last, step, batch);
             }
             let last = RowMajor::new(&last, codes, columns).transpose();
-            let shape = (columns, codes);
-            multiply(
-                &self.of_first,
-                last,
-                shape,
-                &mut self.found.transition,
-                false,
-            );
+            multiply(&self.of_first, last, &mut self.found.transition, false);
         }
     }
 }

@@ -1,36 +1,14 @@
 //! The recurrence of an unfolded network as an operation of candle.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
 
-use crate::nn::baseline::unroll::{Numbers, Saved, Sizes};
+use crate::nn::baseline::unroll::{Numbers, Saved, Sizes, Tensors};
 use crate::nn::baseline::{unroll, unroll_backward, unroll_plain};
-use crate::nn::op::{part, shaped_like, with_slices};
-use crate::nn::pool::{Workspace, Workspaces};
+use crate::nn::operation::{Argument, Carried, Operation, apply3};
+use crate::nn::pool::Workspaces;
 use crate::nn::real::Real;
-
-/// The tensors of a recurrence, as [`Numbers`] has them.
-pub(super) struct Tensors {
-    /// Z, layers × codes × codes, or W_2.
-    pub(super) weights: Option<Tensor>,
-    /// G_c or P, codes × codes, or F Q_D, signal × codes.
-    pub(super) transition: Tensor,
-    /// batch × L × inputs.
-    pub(super) x: Tensor,
-    /// M, rows × codes.
-    pub(super) map: Tensor,
-    /// w, one for each row.
-    pub(super) scale: Tensor,
-    /// layers × codes.
-    pub(super) a: Tensor,
-    pub(super) b: Tensor,
-    /// h_0.
-    pub(super) initial: Tensor,
-    /// ε, one number.
-    pub(super) pull: Tensor,
-}
 
 /// The codes, batch × L × codes. On the processor this is one operation with its own gradient;
 /// elsewhere it is put together from candle's.
@@ -70,40 +48,36 @@ pub(super) fn codes(
     let flat = parts.map(Tensor::flatten_all);
     let flat = Tensor::cat(&flat.into_iter().collect::<Result<Vec<_>>>()?, 0)?;
     let weights = match &tensors.weights {
-        Some(weights) => weights.contiguous()?,
+        Some(weights) => weights.clone(),
         None => Tensor::zeros(1, flat.dtype(), flat.device())?,
     };
     let op = Unrolled {
         sizes,
         workspaces: Arc::clone(workspaces),
-        saved: Mutex::new(None),
+        saved: Carried::default(),
     };
-    weights.apply_op3(&tensors.transition.contiguous()?, &flat, op)
+    apply3(op, [&weights, &tensors.transition, &flat])
 }
 
 struct Unrolled {
     sizes: Sizes,
     workspaces: Arc<Workspaces>,
     /// The `Saved<T>` of the forward pass.
-    saved: Mutex<Option<Box<dyn Any + Send>>>,
+    saved: Carried,
 }
 
 impl Unrolled {
-    fn numbers<'a, T: Real>(
-        &self,
-        weights: &'a [T],
-        transition: &'a [T],
-        parts: &'a [T],
-    ) -> Numbers<'a, T> {
-        let mut rest = parts;
+    fn numbers<'a, T: Real>(&self, arguments: [Argument<'a>; 3]) -> Result<Numbers<'a, T>> {
+        let [weights, transition, parts] = arguments;
+        let mut rest = parts.numbers()?;
         let [x, map, scale, a, b, initial, pull] = self.sizes.parts().map(|size| {
             let (own, behind) = rest.split_at(size);
             rest = behind;
             own
         });
-        Numbers {
-            weights,
-            transition,
+        Ok(Numbers {
+            weights: weights.numbers()?,
+            transition: transition.numbers()?,
             x,
             map,
             scale,
@@ -111,95 +85,41 @@ impl Unrolled {
             b,
             initial,
             pull,
-        }
+        })
     }
+}
 
-    fn forward<T: Real>(&self, numbers: Numbers<'_, T>, workspace: &Workspace<T>) -> Vec<T> {
-        let (out, saved) = unroll::forward(numbers, self.sizes, workspace);
-        let mut place = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        *place = Some(Box::new(saved));
-        out
+impl Operation<3> for Unrolled {
+    const NAME: &'static str = "unfolded recurrence";
+
+    fn forward<T: Real>(&self, arguments: [Argument<'_>; 3]) -> Result<(CpuStorage, Shape)> {
+        let (sizes, workspace) = (self.sizes, self.workspaces.of());
+        let (out, saved) = unroll::forward(self.numbers::<T>(arguments)?, sizes, workspace);
+        self.saved.put(saved);
+        let shape = Shape::from((sizes.batch, sizes.length, sizes.codes));
+        Ok((T::to_cpu_storage_owned(out), shape))
     }
 
     fn backward<T: Real>(
         &self,
-        arguments: [&Tensor; 3],
-        g: &Tensor,
-        workspace: &Workspace<T>,
+        arguments: [Argument<'_>; 3],
+        slopes: Argument<'_>,
     ) -> Result<[Option<Tensor>; 3]> {
+        let (sizes, workspace) = (self.sizes, self.workspaces.of());
+        let numbers = self.numbers::<T>(arguments)?;
+        let saved = self.saved.take::<Saved<T>>();
+        // A second backward pass through the same output forms the steps again.
+        let saved = saved.unwrap_or_else(|| unroll::forward(numbers, sizes, workspace).1);
+        let found = unroll_backward::backward(slopes.numbers()?, numbers, &saved, sizes, workspace);
         let [weights, transition, parts] = arguments;
-        let mut place = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let saved = place
-            .take()
-            .and_then(|saved| saved.downcast::<Saved<T>>().ok());
-        drop(place);
-        let slices = [weights, transition, parts, g];
-        let found = with_slices(slices, |[weights, transition, parts, g]| {
-            let numbers = self.numbers(weights, transition, parts);
-            let saved = match saved {
-                Some(saved) => *saved,
-                // A second backward pass through the same output.
-                None => unroll::forward(numbers, self.sizes, workspace).1,
-            };
-            unroll_backward::backward(g, numbers, &saved, (self.sizes, workspace))
-        })?;
-        let of_weights = match self.sizes.squares() {
+        let of_weights = match sizes.squares() {
             0 => None,
-            _ => Some(shaped_like(found.weights, weights)?),
+            _ => Some(weights.shaped(found.weights)?),
         };
-        let of_transition = shaped_like(found.transition, transition)?;
-        let of_parts = shaped_like(found.parts, parts)?;
-        Ok([of_weights, Some(of_transition), Some(of_parts)])
-    }
-}
-
-impl CustomOp3 for Unrolled {
-    fn name(&self) -> &'static str {
-        "unfolded recurrence"
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let out = match s3 {
-            CpuStorage::F32(_) => {
-                let numbers = self.numbers(part(s1, l1)?, part(s2, l2)?, part(s3, l3)?);
-                CpuStorage::F32(self.forward(numbers, &self.workspaces.single))
-            }
-            CpuStorage::F64(_) => {
-                let numbers = self.numbers(part(s1, l1)?, part(s2, l2)?, part(s3, l3)?);
-                CpuStorage::F64(self.forward(numbers, &self.workspaces.double))
-            }
-            _ => bail!("an unfolded network runs in f32 or f64"),
-        };
-        let Sizes {
-            batch,
-            length,
-            codes,
-            ..
-        } = self.sizes;
-        Ok((out, Shape::from((batch, length, codes))))
-    }
-
-    fn bwd(
-        &self,
-        arg1: &Tensor,
-        arg2: &Tensor,
-        arg3: &Tensor,
-        _res: &Tensor,
-        grad_res: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let arguments = [arg1, arg2, arg3];
-        let [weights, transition, parts] = match arg3.dtype() {
-            DType::F64 => self.backward(arguments, grad_res, &self.workspaces.double)?,
-            _ => self.backward(arguments, grad_res, &self.workspaces.single)?,
-        };
-        Ok((weights, transition, parts))
+        Ok([
+            of_weights,
+            Some(transition.shaped(found.transition)?),
+            Some(parts.shaped(found.parts)?),
+        ])
     }
 }

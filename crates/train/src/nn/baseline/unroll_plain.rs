@@ -3,8 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::nn::baseline::unroll::Sizes;
-use crate::nn::baseline::unroll_op::Tensors;
+use crate::nn::baseline::unroll::{Sizes, Tensors};
 
 /// As `unroll_op::codes`, for all forms but the formed one.
 pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
@@ -14,14 +13,14 @@ pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
     let mut all = Vec::with_capacity(sizes.length);
     for step in 0..sizes.length {
         let x = tensors.x.narrow(1, step, 1)?.squeeze(1)?;
-        let heard = last.matmul(&tensors.transition.t()?)?;
+        let carried = last.matmul(&tensors.transition.t()?)?;
         let (mut h, y, side) = match sizes.signal() {
-            0 => (heard.clone(), x, heard),
+            0 => (carried.clone(), x, carried),
             signal => {
                 let dictionary = tensors.map.narrow(0, sizes.inputs, signal)?;
-                let first = heard.matmul(&dictionary)?;
+                let first = carried.matmul(&dictionary)?;
                 let zeros = first.zeros_like()?;
-                (first, Tensor::cat(&[x, heard], 1)?, zeros)
+                (first, Tensor::cat(&[x, carried], 1)?, zeros)
             }
         };
         for layer in 0..sizes.layers {
@@ -31,8 +30,7 @@ pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
             if let Some(weights) = &tensors.weights {
                 u = u.matmul(&weights.get(layer)?.t()?)?;
             }
-            let thresholds = (&tensors.a.get(layer)?, &tensors.b.get(layer)?);
-            h = prox2(&u, thresholds, &side)?;
+            h = prox2(&u, &tensors.a.get(layer)?, &tensors.b.get(layer)?, &side)?;
         }
         all.push(h.clone());
         last = h;
@@ -42,7 +40,7 @@ pub(super) fn codes(tensors: &Tensors, sizes: Sizes) -> Result<Tensor> {
 
 /// prox2 of rows of codes, with thresholds for each code. The cases are masks, so that the gradient
 /// is that of `prox::backward` at the knots too.
-pub(super) fn prox2(u: &Tensor, (a, b): (&Tensor, &Tensor), side: &Tensor) -> Result<Tensor> {
+pub(super) fn prox2(u: &Tensor, a: &Tensor, b: &Tensor, side: &Tensor) -> Result<Tensor> {
     let dtype = u.dtype();
     let mask = |holds: Tensor| holds.to_dtype(dtype);
     let sum = (a + b)?;

@@ -1,6 +1,6 @@
 //! Both forms of a network against each other and against differences.
 
-use candle_core::{Device, Var};
+use candle_core::Var;
 use hankelite::model::Placement;
 
 use super::*;
@@ -63,6 +63,16 @@ struct Inputs {
     parameters: Var,
 }
 
+impl Inputs {
+    fn tensors(&self) -> NetworkTensors<'_> {
+        NetworkTensors {
+            steps: &self.x,
+            modes: &self.modes,
+            parameters: &self.parameters,
+        }
+    }
+}
+
 fn inputs(plans: &[BlockPlan], channels: usize, growing: bool) -> Result<Inputs> {
     let var = |values: Vec<f64>, shape: &[usize]| {
         Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu)?)
@@ -122,27 +132,25 @@ fn whole(blocks: Vec<BlockPlan>, channels: usize) -> Arc<NetworkPlan> {
 }
 
 /// Everything that a network gives, flat.
-fn flat_answer(answer: &Answer) -> Result<Tensor> {
-    let mut parts = vec![answer.out.flatten_all()?];
-    for layer in &answer.layers {
+fn flat(found: &NetworkOutput) -> Result<Tensor> {
+    let mut parts = vec![found.out.flatten_all()?];
+    for layer in &found.layers {
         parts.push(layer.flatten_all()?);
     }
-    parts.extend(answer.penalties.clone());
+    parts.extend(found.penalties.clone());
     Tensor::cat(&parts, 0)
 }
 
 fn fast(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
-    let tensors: (&Tensor, &Tensor, &Tensor) = (&inputs.x, &inputs.modes, &inputs.parameters);
-    flat_answer(&network(tensors, (plan, &Workspaces::new()))?)
+    flat(&network(inputs.tensors(), plan, &Workspaces::new())?)
 }
 
 fn slow(inputs: &Inputs, plan: &Arc<NetworkPlan>) -> Result<Tensor> {
-    let (x, modes) = (&inputs.x, &inputs.modes);
-    flat_answer(&plain::network(x, modes, &inputs.parameters, plan)?)
+    flat(&plain::network(inputs.tensors(), plan)?)
 }
 
 /// Plans that give out the outputs of all blocks, a number for the filters, or both.
-fn asking(cases: Vec<Vec<BlockPlan>>, channels: usize) -> Vec<Arc<NetworkPlan>> {
+fn with_extras(cases: Vec<Vec<BlockPlan>>, channels: usize) -> Vec<Arc<NetworkPlan>> {
     let requested = |(index, blocks): (usize, Vec<BlockPlan>)| {
         let mut plan = NetworkPlan {
             layers: index % 3 != 1,
@@ -222,10 +230,10 @@ fn gradients_agree_with_differences() -> Result<()> {
     let channels = 5;
     let plain = cases(channels).into_iter();
     let plain = plain.map(|plans| whole(plans, channels));
-    // What a layer hears counts as a constant in the measure, so differences do not see it.
-    let asking = asking(cases(channels), channels).into_iter();
-    let asking = asking.filter(|plan| plan.blocks[0].penalty != Some(Penalty::Measure));
-    for (index, plan) in plain.chain(asking.take(6)).enumerate() {
+    // The input of a layer counts as a constant in the measure, so differences do not see it.
+    let extras = with_extras(cases(channels), channels).into_iter();
+    let extras = extras.filter(|plan| plan.blocks[0].penalty != Some(Penalty::Measure));
+    for (index, plan) in plain.chain(extras.take(6)).enumerate() {
         let inputs = inputs(&plan.blocks, channels, index % 2 == 0)?;
         let gradient = gradients(fast, &inputs, &plan)?;
         let mut start = 0;
@@ -260,7 +268,7 @@ fn gradients_agree_with_differences() -> Result<()> {
     Ok(())
 }
 
-/// In a single block the dynamics do not change what is heard.
+/// In a single block the dynamics do not change its input.
 #[test]
 fn the_gradient_of_the_measure_agrees_with_differences() -> Result<()> {
     let channels = 3;
@@ -271,9 +279,8 @@ fn the_gradient_of_the_measure_agrees_with_differences() -> Result<()> {
         let plan = whole(vec![block], channels);
         let inputs = inputs(&plan.blocks, channels, modes == 11)?;
         let tau = || -> Result<Tensor> {
-            let tensors = (&*inputs.x, &*inputs.modes, &*inputs.parameters);
-            let answer = network(tensors, (&plan, &Workspaces::new()))?;
-            answer.penalties.expect("it was requested").sum_all()
+            let found = network(inputs.tensors(), &plan, &Workspaces::new())?;
+            found.penalties.expect("it was requested").sum_all()
         };
         let store = tau()?.backward()?;
         for (var, count) in [(&inputs.modes, usize::MAX), (&inputs.parameters, channels)] {
@@ -302,9 +309,12 @@ fn the_gradient_of_the_measure_agrees_with_differences() -> Result<()> {
 }
 
 #[test]
-fn both_forms_agree_in_what_is_asked_beside_the_outputs() -> Result<()> {
+fn both_forms_agree_in_what_is_given_beside_the_outputs() -> Result<()> {
     for channels in [3, 21] {
-        for (index, plan) in asking(cases(channels), channels).into_iter().enumerate() {
+        for (index, plan) in with_extras(cases(channels), channels)
+            .into_iter()
+            .enumerate()
+        {
             let inputs = inputs(&plan.blocks, channels, index % 2 == 0)?;
             let (a, b) = (fast(&inputs, &plan)?, slow(&inputs, &plan)?);
             let far = worst(&a.to_vec1::<f64>()?, &b.to_vec1::<f64>()?);
@@ -354,8 +364,13 @@ fn both_forms_of_the_encoders_agree() -> Result<()> {
         let parameters = Tensor::from_iter(parameters, &Device::Cpu)?;
         let parameters = Var::from_tensor(&parameters)?;
         let workspaces = Workspaces::new();
-        let fast = network((&steps, &modes, &parameters), (&plan, &workspaces))?.out;
-        let slow = plain::network(&steps, &modes, &parameters, &plan)?.out;
+        let tensors = NetworkTensors {
+            steps: &steps,
+            modes: &modes,
+            parameters: &parameters,
+        };
+        let fast = network(tensors, &plan, &workspaces)?.out;
+        let slow = plain::network(tensors, &plan)?.out;
         let gradient = |out: &Tensor| {
             let store = (out * out)?.sum_all()?.backward()?;
             let gradient = store.get(&parameters).expect("a gradient");

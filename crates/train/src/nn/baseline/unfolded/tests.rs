@@ -228,9 +228,9 @@ fn network_algorithm_and_formed_matrices_agree() {
         let codes = case.codes();
         let value = |index: usize| case.body.constants[index].to_vec1::<f64>().unwrap()[0].exp();
         let problem = SparseProblem {
-            sensing: host(&case.sensing).unwrap(),
-            dictionary: host(&case.dictionary).unwrap(),
-            correlation: host(&case.body.correlation).unwrap(),
+            sensing: matrix(&case.sensing).unwrap(),
+            dictionary: matrix(&case.dictionary).unwrap(),
+            correlation: matrix(&case.body.correlation).unwrap(),
             omega1: value(1),
             omega2: value(2),
         };
@@ -238,7 +238,7 @@ fn network_algorithm_and_formed_matrices_agree() {
             None => Iterations::Plain(3),
             Some((matrices, logs)) => {
                 let one = |layer: usize| Reweighting {
-                    matrix: host(&matrices.get(layer).unwrap()).unwrap(),
+                    matrix: matrix(&matrices.get(layer).unwrap()).unwrap(),
                     weights: DVector::from_vec(numbers(&logs.get(layer).unwrap())).map(f64::exp),
                 };
                 Iterations::Reweighted((0..3).map(one).collect())
@@ -247,11 +247,11 @@ fn network_algorithm_and_formed_matrices_agree() {
         let algorithm = SparseSolver::new(problem, value(0), iterations).unwrap();
         let initial = DVector::from_vec(numbers(&case.body.initial));
         for item in 0..3 {
-            let measured = host(&case.measured().get(item).unwrap())
+            let measured = matrix(&case.measured().get(item).unwrap())
                 .unwrap()
                 .transpose();
             let expected = algorithm.reconstruct(&measured, &initial).unwrap().codes;
-            let found = host(&codes.get(item).unwrap()).unwrap().transpose();
+            let found = matrix(&codes.get(item).unwrap()).unwrap().transpose();
             assert!((found - expected).amax() < 1e-10, "{solver:?}");
         }
     }
@@ -261,10 +261,10 @@ fn network_algorithm_and_formed_matrices_agree() {
         for form in case.forms() {
             let codes = case.codes_by(form);
             for item in 0..2 {
-                let measured = host(&case.measured().get(item).unwrap())
+                let measured = matrix(&case.measured().get(item).unwrap())
                     .unwrap()
                     .transpose();
-                let found = host(&codes.get(item).unwrap()).unwrap().transpose();
+                let found = matrix(&codes.get(item).unwrap()).unwrap().transpose();
                 let expected = run(&formed, &measured);
                 assert!((found - expected).amax() < 1e-10, "{form:?}");
             }
