@@ -53,8 +53,8 @@ impl fmt::Display for Stage {
 
 /// Takes the progress of long work and can end it. Calls come from any thread.
 ///
-/// Work is a row of stages: each begins once and ends where the next one begins, and nothing says
-/// how many there are. A stage may end before all its units are done.
+/// Work is a row of stages: each begins once and ends where the next one begins, and their
+/// number is not known before. A stage may end before all its units are done.
 pub trait ProgressSink: Sync {
     /// A stage begins, of so many units.
     fn begin(&self, stage: Stage, total: usize) {

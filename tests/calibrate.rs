@@ -1,4 +1,4 @@
-//! Reduction for what the layers of a network hear, through the whole network.
+//! Reduction for the inputs of the layers of a network, through the whole network.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -10,7 +10,7 @@ mod common;
 mod models;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use common::shared;
 use hankelite::calibrate::{
@@ -18,12 +18,13 @@ use hankelite::calibrate::{
     WeightChoice, input_statistics, layer_inputs,
 };
 use hankelite::checkpoint::{Declared, read};
-use hankelite::compress::Allocation;
+use hankelite::compress::{Allocation, Method};
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
 use hankelite::model::{
     Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
     Placement, Pooling, Sequence,
 };
+use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays_with};
 use hankelite_control::{DiagonalSystem, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
@@ -155,7 +156,7 @@ fn on_threads<T: Send>(threads: usize, job: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn statistics_are_sums_over_what_is_heard() {
+fn statistics_are_sums_over_the_layer_inputs() {
     let data = data(45);
     let sequences = views(&data);
     for model in every_model() {
@@ -182,7 +183,7 @@ fn statistics_are_sums_over_what_is_heard() {
 }
 
 #[test]
-fn padding_is_silence() {
+fn padding_counts_as_zero() {
     let (model, data) = (usual(), data(9));
     let steps = LENGTH - 7;
     let short: Vec<_> = data
@@ -235,7 +236,7 @@ fn slopes_are_differences_of_the_logits() {
     let data = data(1);
     let combination = [0.7, -0.3, 0.1, -0.5];
     let whole = every_model().into_iter().map(|model| (model, LENGTH));
-    // Of a shorter sequence no step of the padding is felt.
+    // Of a shorter sequence no step of the padding has a gradient.
     for (model, steps) in whole.chain([(usual(), LENGTH - 7)]) {
         let sequence = Sequence::Values(&data[0][..2 * steps]);
         let value = |model: &Model| {
@@ -245,13 +246,13 @@ fn slopes_are_differences_of_the_logits() {
             parts.map(|(z, c)| z * c).sum::<f64>()
         };
         let network = Network::new(&model, LENGTH, Run::Fft).unwrap();
-        let felt = network.output_gradients(sequence, &combination).unwrap();
-        for (layer, felt) in felt.iter().enumerate() {
+        let gradients = network.output_gradients(sequence, &combination).unwrap();
+        for (layer, gradients) in gradients.iter().enumerate() {
             let inputs = layer_inputs(&network, &[sequence], layer).unwrap();
             for (h, input) in inputs.iter().enumerate() {
-                let (u, j) = (felt.input.column(h), felt.gradient.column(h));
+                let (u, j) = (gradients.input.column(h), gradients.gradient.column(h));
                 assert_eq!(u.transpose(), input.row(0));
-                // Σ_t J_t u_{t−l}: how the logits feel lag l of the kernel.
+                // Σ_t J_t u_{t−l}: the gradient of the logits by lag l of the kernel.
                 let lag = |l: usize| (l..LENGTH).map(|t| j[t] * u[t - l]).sum::<f64>();
                 let lags: Vec<f64> = (0..LENGTH).map(lag).collect();
                 let system = &model.blocks()[layer].systems()[h];
@@ -285,9 +286,9 @@ fn importance_is_the_mean_square_slope_of_the_centred_logits() {
     for class in 0..CLASSES {
         let mut centred = [-1.0 / CLASSES as f64; CLASSES];
         centred[class] += 1.0;
-        let felt = network.output_gradients(copies[0], &centred).unwrap();
-        for (expected, felt) in expected.iter_mut().zip(&felt) {
-            for (expected, slope) in expected.iter_mut().zip(felt.gradient.column_iter()) {
+        let gradients = network.output_gradients(copies[0], &centred).unwrap();
+        for (expected, gradients) in expected.iter_mut().zip(&gradients) {
+            for (expected, slope) in expected.iter_mut().zip(gradients.gradient.column_iter()) {
                 *expected += slope.norm_squared() / LENGTH as f64;
             }
         }
@@ -323,11 +324,11 @@ fn data_that_do_not_fit_are_named() {
         panic!("{empty}");
     };
     assert!(matches!(source, StatisticsError::Empty { length: 0, .. }));
-    let loud = changed(&model, |parts| {
+    let large = changed(&model, |parts| {
         let linear = linear_encoder(parts);
         linear.weight = Arc::new(linear.weight.as_ref() * 1e200);
     });
-    let error = gather(&loud, LENGTH, &views(&data));
+    let error = gather(&large, LENGTH, &views(&data));
     let CalibrateError::Infer(InferError::Statistics { layer: 0, source }) = &error else {
         panic!("{error}");
     };
@@ -606,9 +607,9 @@ fn check(model: &Model, found: &Calibrated, settings: &Settings) {
         for (channel, system) in found.records[layer].channels.iter().zip(block.systems()) {
             assert_eq!(channel.order, system.order(), "{place}");
             assert!(system.is_stable());
-            let heard = channel.weighted.as_ref().unwrap();
-            sums.0 += heard.last().powi(2);
-            sums.1 += heard.norm.powi(2);
+            let weighted = channel.weighted.as_ref().unwrap();
+            sums.0 += weighted.last().powi(2);
+            sums.1 += weighted.norm.powi(2);
         }
     }
     let relative = f64::sqrt(sums.0 / sums.1);
@@ -853,4 +854,127 @@ fn a_fit_to_the_logits_holds_on_other_sequences() {
     let (before, after) = (change(&plain.model), change(&fitted.model));
     assert!(fitted.choice.fit.unwrap().steps > 0);
     assert!(after < 0.95 * before, "{before} {after}");
+}
+
+/// Keeps the stages with their totals and units done; cancels after so many units in all.
+#[derive(Default)]
+struct Recorder {
+    stages: Mutex<Vec<(Stage, usize, usize)>>,
+    limit: Option<usize>,
+}
+
+impl Recorder {
+    fn units(&self) -> usize {
+        let stages = self.stages.lock().unwrap();
+        stages.iter().map(|(.., done)| done).sum()
+    }
+}
+
+impl ProgressSink for Recorder {
+    fn begin(&self, stage: Stage, total: usize) {
+        self.stages.lock().unwrap().push((stage, total, 0));
+    }
+
+    fn advance(&self, units: usize) {
+        let mut stages = self.stages.lock().unwrap();
+        stages.last_mut().expect("a stage has begun").2 += units;
+    }
+
+    fn cancelled(&self) -> bool {
+        self.limit.is_some_and(|limit| self.units() >= limit)
+    }
+}
+
+#[test]
+fn every_stage_is_reported_and_can_be_cancelled() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let reducer = Reducer::new(&model).calibrated(&sequences).budget(0.5);
+    let recorder = Recorder::default();
+    let _ = reducer.clone().observer(&recorder).run().unwrap();
+    let stages = recorder.stages.lock().unwrap().clone();
+    let begun: Vec<_> = stages.iter().map(|(stage, ..)| *stage).collect();
+    let expected = [
+        Stage::LayerInputs,
+        Stage::Importance,
+        Stage::Balancing,
+        Stage::Logits,
+        Stage::ErrorCurves,
+        Stage::Allocation,
+        Stage::LogitFit,
+    ];
+    assert_eq!(begun, expected);
+    for (stage, total, done) in &stages {
+        let early = [Stage::Allocation, Stage::LogitFit].contains(stage);
+        assert!(done == total || early && done < total, "{stage:?}");
+    }
+    for limit in (0..recorder.units()).step_by(3) {
+        let recorder = Recorder {
+            limit: Some(limit),
+            ..Recorder::default()
+        };
+        let error = reducer.clone().observer(&recorder).run().unwrap_err();
+        assert!(matches!(error, CalibrateError::Cancelled(_)), "{error}");
+    }
+    let cancelled = Recorder {
+        limit: Some(1),
+        ..Recorder::default()
+    };
+    let plain = Reducer::new(&model).order(2).observer(&cancelled).run();
+    assert!(matches!(plain, Err(CalibrateError::Cancelled(_))));
+    assert_eq!(cancelled.units(), 1);
+}
+
+#[test]
+fn a_reducer_does_what_its_parts_do() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let reducer = Reducer::new(&model);
+    let plan = Plan::new(Rule::Energy(0.9)).unwrap();
+    let plan = plan.with_method(Method::H2Optimal).unwrap();
+    let expected = reduce(&model, &plan).unwrap();
+    let found = reducer.clone().method(Method::H2Optimal).energy(0.9).run();
+    let found = found.unwrap();
+    assert!(found.model == expected.model && found.choice.is_none());
+    let calibration = gathered(&model, &data);
+    let auto = WeightChoice::Auto;
+    for known in [&sequences[..], &[]] {
+        let balanced = CalibratedReduction::new(&model, &calibration, known, auto).unwrap();
+        let expected = balanced
+            .reduce(&Settings::new(TargetSize::Order(2)))
+            .unwrap();
+        let found = reducer.clone().calibrated(known).statistics(&calibration);
+        assert!(found.order(2).run().unwrap().model == expected.model);
+        if !known.is_empty() {
+            // The length is that of the sequences.
+            let found = reducer.clone().calibrated(known).order(2).run().unwrap();
+            assert!(found.model == expected.model);
+            assert_eq!(found.choice.unwrap().length, LENGTH);
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_reducer_that_do_not_go_together_are_named() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let white = Reducer::new(&model);
+    let calibrated = white.clone().calibrated(&sequences);
+    let wrong = [
+        (white.clone(), "no size"),
+        (white.clone().budget(0.5), "a budget"),
+        (white.max_error(0.1), "a budget or a largest error"),
+        (
+            calibrated.clone().tolerance(0.1),
+            "an energy or a tolerance",
+        ),
+        (calibrated.method(Method::ModalH2).order(2), "a method"),
+    ];
+    for (reducer, expected) in wrong {
+        let error = reducer.run().unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("the reducer has {expected}")),
+            "{error}"
+        );
+    }
 }

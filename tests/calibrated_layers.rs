@@ -116,10 +116,10 @@ fn inputs(length: usize) -> Vec<(&'static str, DMatrix<f64>)> {
 }
 
 /// Both metrics of sequences, and white noise.
-fn weights(heard: &DMatrix<f64>) -> Vec<(&'static str, InputWeight)> {
-    let moments = InputWeight::moments(heard).map(|weight| ("moments", weight));
-    let spectrum = InputWeight::of_sequences(heard).map(|weight| ("spectrum", weight));
-    let white = ("white", InputWeight::white(heard.ncols()));
+fn weights(signal: &DMatrix<f64>) -> Vec<(&'static str, InputWeight)> {
+    let moments = InputWeight::moments(signal).map(|weight| ("moments", weight));
+    let spectrum = InputWeight::of_sequences(signal).map(|weight| ("spectrum", weight));
+    let white = ("white", InputWeight::white(signal.ncols()));
     moments.into_iter().chain(spectrum).chain([white]).collect()
 }
 
@@ -156,8 +156,8 @@ fn assert_inside(system: &DiagonalSystem, place: &str) {
 #[test]
 fn every_reduced_pole_is_inside_the_unit_circle_at_every_order() {
     for length in [1, 2, 5, 60] {
-        for (input, heard) in inputs(length) {
-            for (metric, weight) in weights(&heard) {
+        for (input, signal) in inputs(length) {
+            for (metric, weight) in weights(&signal) {
                 for (name, full) in hard_systems() {
                     let place = format!("{name}, {input}, {metric}, {length} steps");
                     let mut block = block(&full);
@@ -171,9 +171,9 @@ fn every_reduced_pole_is_inside_the_unit_circle_at_every_order() {
                             assert_inside(small, &place);
                             assert!(small.order() <= order, "{place}");
                             assert_eq!(record.channels[0].order, small.order(), "{place}");
-                            let heard = record.channels[0].weighted.as_ref().unwrap();
-                            assert!(heard.error <= heard.refitted, "{place}");
-                            assert!(heard.refitted <= heard.truncated, "{place}");
+                            let signal = record.channels[0].weighted.as_ref().unwrap();
+                            assert!(signal.error <= signal.refitted, "{place}");
+                            assert!(signal.refitted <= signal.truncated, "{place}");
                         }
                     }
                 }
@@ -184,10 +184,10 @@ fn every_reduced_pole_is_inside_the_unit_circle_at_every_order() {
 
 #[test]
 fn every_cut_of_a_weighted_balancing_is_stable() {
-    let (name, heard) = inputs(80).swap_remove(1);
+    let (name, signal) = inputs(80).swap_remove(1);
     for seed in 0..12 {
         let full = random_system(8, seed);
-        for (metric, weight) in weights(&heard) {
+        for (metric, weight) in weights(&signal) {
             let balanced = balance_weighted(full.stable().unwrap(), &weight).unwrap();
             for states in 0..=16 {
                 let cut = balanced.truncate(states).unwrap();
@@ -243,27 +243,27 @@ fn run(system: &DiagonalSystem, input: &[f64]) -> Vec<f64> {
 }
 
 /// The mean square difference of two outputs over the steps of the sequences.
-fn played(full: &DiagonalSystem, small: &DiagonalSystem, heard: &DMatrix<f64>) -> f64 {
+fn played(full: &DiagonalSystem, small: &DiagonalSystem, signal: &DMatrix<f64>) -> f64 {
     let mut sum = 0.0;
-    for row in heard.row_iter() {
+    for row in signal.row_iter() {
         let input: Vec<f64> = row.iter().copied().collect();
         let outputs = run(full, &input).into_iter().zip(run(small, &input));
         sum += outputs.map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
     }
-    sum / heard.len() as f64
+    sum / signal.len() as f64
 }
 
 #[test]
 fn the_error_by_moments_is_the_mean_square_error_of_the_outputs() {
     let mut worst = 0.0_f64;
-    for (input, heard) in inputs(120).into_iter().take(6) {
-        let weight = InputWeight::moments(&heard).unwrap();
+    for (input, signal) in inputs(120).into_iter().take(6) {
+        let weight = InputWeight::moments(&signal).unwrap();
         for seed in 0..4 {
             let full = random_system(7, seed);
             for refinement in REFINEMENTS {
                 for order in [1, 2, 4] {
                     let (small, record) = reduced(&full, Some(&weight), order, refinement);
-                    let direct = played(&full, &small, &heard);
+                    let direct = played(&full, &small, &signal);
                     let found = weighted_error(&full, &small, &weight).unwrap().powi(2);
                     let norm = weighted_norm(&full, &weight).unwrap().powi(2);
                     // An error of nothing but rounding has no digits of its own.
@@ -286,10 +286,10 @@ fn the_error_by_moments_is_the_mean_square_error_of_the_outputs() {
 }
 
 /// R(m) by its definition.
-fn lags(heard: &DMatrix<f64>) -> Vec<f64> {
-    let (sequences, length) = heard.shape();
+fn lags(signal: &DMatrix<f64>) -> Vec<f64> {
+    let (sequences, length) = signal.shape();
     let lag = |m: usize| {
-        let rows = heard.row_iter();
+        let rows = signal.row_iter();
         let sums = rows.map(|u| (0..length - m).map(|t| u[t] * u[t + m]).sum::<f64>());
         sums.sum::<f64>() / (sequences * length) as f64
     };
@@ -298,9 +298,9 @@ fn lags(heard: &DMatrix<f64>) -> Vec<f64> {
 
 #[test]
 fn the_error_by_spectrum_is_the_toeplitz_form_of_the_autocorrelation() {
-    for (input, heard) in inputs(90).into_iter().take(6) {
-        let mut lags = lags(&heard);
-        let weight = InputWeight::of_sequences(&heard).unwrap();
+    for (input, signal) in inputs(90).into_iter().take(6) {
+        let mut lags = lags(&signal);
+        let weight = InputWeight::of_sequences(&signal).unwrap();
         // The floor is part of the metric.
         lags[0] *= 1.0 + 1e-6;
         let full = random_system(5, 2);
@@ -325,14 +325,14 @@ fn the_error_by_spectrum_is_the_toeplitz_form_of_the_autocorrelation() {
 
 #[test]
 fn statistics_and_sequences_give_the_same_spectrum() {
-    for (input, heard) in inputs(64).into_iter().take(6) {
-        let r = lags(&heard);
-        let mean = heard.mean();
+    for (input, signal) in inputs(64).into_iter().take(6) {
+        let r = lags(&signal);
+        let mean = signal.mean();
         let statistics =
-            InputStatistics::new(vec![mean], DMatrix::from_vec(64, 1, r), heard.nrows()).unwrap();
+            InputStatistics::new(vec![mean], DMatrix::from_vec(64, 1, r), signal.nrows()).unwrap();
         let (first, second) = (
             statistics.weight(0).unwrap(),
-            InputWeight::of_sequences(&heard).unwrap(),
+            InputWeight::of_sequences(&signal).unwrap(),
         );
         let full = random_system(4, 9);
         let (a, b) = (
@@ -357,8 +357,8 @@ fn statistics_and_sequences_give_the_same_spectrum() {
 
 #[test]
 fn a_steeper_curve_never_rises_and_ends_at_nothing() {
-    for (input, heard) in inputs(70) {
-        for (metric, weight) in weights(&heard) {
+    for (input, signal) in inputs(70) {
+        for (metric, weight) in weights(&signal) {
             for (name, full) in hard_systems() {
                 let channel = CalibratedChannel::new(&full, Some(weight.clone())).unwrap();
                 let curve = channel.curve(Refinement::Full).unwrap();
@@ -369,7 +369,7 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
                 assert!(curve.errors.is_sorted_by(|a, b| a >= b), "{place}");
                 assert_eq!(curve.errors.last(), Some(&0.0), "{place}");
                 // The fit sees moments with a little white noise, a share of 1e-10.
-                let power = heard.norm_squared() / heard.len() as f64;
+                let power = signal.norm_squared() / signal.len() as f64;
                 let kernel: f64 = full.kernel(70).unwrap().iter().map(|k| k * k).sum();
                 let most = channel.norm().powi(2) + 1e-9 * power * kernel;
                 assert!(curve.errors[0] <= most, "{place}: no better than silence");
@@ -380,8 +380,8 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
 
 #[test]
 fn the_full_order_is_the_identity_to_the_bit() {
-    let (_, heard) = inputs(50).swap_remove(1);
-    for (metric, weight) in weights(&heard) {
+    let (_, signal) = inputs(50).swap_remove(1);
+    for (metric, weight) in weights(&signal) {
         for (name, full) in hard_systems() {
             for refinement in REFINEMENTS {
                 for more in [0, 3] {
@@ -410,8 +410,8 @@ fn a_white_weight_is_plain_balanced_truncation() {
         let full = random_system(6, seed);
         let plain = balance(full.stable().unwrap(), Realisation::Real).unwrap();
         let weight = InputWeight::white(40);
-        let heard = balance_weighted(full.stable().unwrap(), &weight).unwrap();
-        let (plain_values, values) = (plain.hankel().values(), heard.hankel().values());
+        let signal = balance_weighted(full.stable().unwrap(), &weight).unwrap();
+        let (plain_values, values) = (plain.hankel().values(), signal.hankel().values());
         for (found, expected) in values.iter().zip(plain_values) {
             let error = (found - expected).abs();
             // The formed Gramian has no digits below the root of rounding.
@@ -420,7 +420,7 @@ fn a_white_weight_is_plain_balanced_truncation() {
         for states in [2, 4, 6, 8] {
             let (a, b) = (
                 plain.truncate(states).unwrap().system,
-                heard.truncate(states).unwrap().system,
+                signal.truncate(states).unwrap().system,
             );
             let gap = kernel_gap(&a, &b, 400);
             assert!(gap < 1e-7, "{seed} {states}: {gap:e}");
@@ -445,8 +445,8 @@ fn long_noise_nears_a_white_weight() {
         let root = 3f64.sqrt();
         let noise = DMatrix::from_fn(sequences, 256, |_, _| random.random_range(-root..root));
         let weight = InputWeight::moments(&noise).unwrap();
-        let heard = balance_weighted(full.stable().unwrap(), &weight).unwrap();
-        gaps.push(kernel_gap(&plain, &heard.truncate(4).unwrap().system, 256));
+        let signal = balance_weighted(full.stable().unwrap(), &weight).unwrap();
+        gaps.push(kernel_gap(&plain, &signal.truncate(4).unwrap().system, 256));
     }
     assert!(gaps[1] < 0.02 && gaps[1] < 0.5 * gaps[0], "{gaps:?}");
 }
@@ -462,9 +462,9 @@ fn nearly_two() -> DiagonalSystem {
 
 #[test]
 fn a_system_of_few_modes_is_recovered() {
-    let (_, heard) = inputs(200).swap_remove(1);
+    let (_, signal) = inputs(200).swap_remove(1);
     let full = nearly_two();
-    for (metric, weight) in weights(&heard) {
+    for (metric, weight) in weights(&signal) {
         // A start that is near, but not there.
         let start = [(-0.7, 1.8, 1.0, 0.0), (-0.25, 5.3, 1.0, 0.0)];
         let start = system(0.1, &start, 0.0);
@@ -490,9 +490,9 @@ fn a_system_of_few_modes_is_recovered() {
 
 #[test]
 fn the_feedthrough_is_fitted_again() {
-    let (_, heard) = inputs(100).swap_remove(0);
+    let (_, signal) = inputs(100).swap_remove(0);
     let full = system(0.1, &[(-0.5, 2.0, 1.0, 0.3), (-600.0, 0.0, 0.8, 0.0)], 0.25);
-    let weight = InputWeight::moments(&heard).unwrap();
+    let weight = InputWeight::moments(&signal).unwrap();
     // The fast mode is a feedthrough of 0.8 but for e^{-60}.
     let start = system(0.1, &[(-0.5, 2.0, 1.0, 0.3)], 0.25);
     let start = start.stable().unwrap();
@@ -528,9 +528,9 @@ fn gradient(full: &DiagonalSystem, small: &DiagonalSystem, weight: &InputWeight)
 #[test]
 fn refinement_ends_where_the_error_is_flat() {
     // Long enough for every kernel to die: what comes behind has a say in where steps end.
-    let (_, heard) = inputs(600).swap_remove(1);
+    let (_, signal) = inputs(600).swap_remove(1);
     let mut shares = Vec::new();
-    for (metric, weight) in weights(&heard) {
+    for (metric, weight) in weights(&signal) {
         for seed in 0..5 {
             let full = random_system(6, seed);
             let (start, _) = reduced(&full, Some(&weight), 2, Refinement::Residues);
@@ -554,8 +554,8 @@ fn refinement_ends_where_the_error_is_flat() {
 #[test]
 fn refinement_is_never_worse_than_its_start() {
     let mut random = ChaCha8Rng::seed_from_u64(21);
-    let (_, heard) = inputs(60).swap_remove(1);
-    for (metric, weight) in weights(&heard) {
+    let (_, signal) = inputs(60).swap_remove(1);
+    for (metric, weight) in weights(&signal) {
         for seed in 0..20 {
             let full = random_system(5, seed);
             // A start that has nothing to do with the system.

@@ -199,7 +199,7 @@ fn energy_and_tolerance_choose_an_order_for_each_channel_and_keep_their_promise(
 }
 
 #[test]
-fn channels_of_different_order_are_padded_with_silent_modes() {
+fn channels_of_different_order_are_padded_with_modes_of_zero_residue() {
     let checkpoint = s4d();
     let compressed = reduce(&checkpoint.model, &Plan::new(Rule::Energy(0.9)).unwrap()).unwrap();
     let orders: Vec<usize> = compressed.model.blocks()[0]

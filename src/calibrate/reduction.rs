@@ -288,10 +288,10 @@ impl<'a> CalibratedReduction<'a> {
             Importance::Root => &[Importance::Root],
             Importance::Gradient => &[Importance::Gradient],
         };
-        let rounds = if compare { ROUNDS } else { 0 };
         if shared || !matches!(settings.size, TargetSize::Order(_)) {
             self.curves(settings.refinement)?;
         }
+        let rounds = if compare { ROUNDS } else { 0 };
         let factors = rounds * self.layers.len() * FACTORS.len();
         self.observer
             .begin(Stage::Allocation, kinds.len() + factors);
@@ -304,29 +304,38 @@ impl<'a> CalibratedReduction<'a> {
             }
         }
         let (mut best, kind) = best.expect("every setting names an importance");
-        if !compare {
-            return Ok(best);
+        if compare {
+            best.factors = ones;
         }
-        best.factors = ones;
         for _ in 0..rounds {
-            let before = best.change;
-            for layer in 0..self.layers.len() {
-                for factor in FACTORS {
-                    let mut factors = best.factors.clone();
-                    factors[layer] *= factor;
-                    let trial = self.attempt(settings, budget, kind, &factors)?;
-                    if better(&trial, &best) {
-                        best = trial;
-                        best.factors = factors;
-                        break;
-                    }
-                }
-            }
-            if best.change == before {
+            if !self.try_factors(settings, budget, kind, &mut best)? {
                 break;
             }
         }
         Ok(best)
+    }
+
+    /// Tries factors on the importance of single layers; whether one was better.
+    fn try_factors(
+        &self,
+        settings: &Settings,
+        budget: usize,
+        kind: Importance,
+        best: &mut Trial,
+    ) -> Result<bool, CalibrateError> {
+        let before = best.change;
+        for layer in 0..self.layers.len() {
+            for factor in FACTORS {
+                let mut factors = best.factors.clone();
+                factors[layer] *= factor;
+                let trial = self.attempt(settings, budget, kind, &factors)?;
+                if better(&trial, best) {
+                    *best = Trial { factors, ..trial };
+                    break;
+                }
+            }
+        }
+        Ok(best.change != before)
     }
 
     fn attempt(

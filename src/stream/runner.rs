@@ -1,6 +1,6 @@
 //! A model and its state.
 
-use hankelite_edge::{Fault, Header, Input, Layer, Plan, Real};
+use hankelite_edge::{Fault, Header, ImagePlan, Input, Layer, Real};
 
 use crate::model::Model;
 use crate::stream::aligned::Aligned;
@@ -15,7 +15,7 @@ use crate::stream::{Entries, Image, StreamError};
 #[derive(Debug, Clone)]
 pub struct Runner<T: Number = f32> {
     image: Image,
-    plan: Plan,
+    plan: ImagePlan,
     header: Header,
     layers: Vec<Layer>,
     streams: usize,

@@ -171,13 +171,13 @@ record! {
 #[derive(Debug, Clone, Copy)]
 pub struct Image<'a, T> {
     bytes: &'a [u8],
-    plan: Plan,
+    plan: ImagePlan,
     number: PhantomData<T>,
 }
 
 /// What checking an image found out: kept, it saves the next check.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Plan {
+pub struct ImagePlan {
     header: Header,
     /// Numbers of a stream's state.
     state: usize,
@@ -194,7 +194,7 @@ impl<'a, T: Real> Image<'a, T> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, Fault> {
         let mut image = Self {
             bytes,
-            plan: Plan::default(),
+            plan: ImagePlan::default(),
             number: PhantomData,
         };
         image.plan.header = image.read_header()?;
@@ -219,7 +219,7 @@ impl<'a, T: Real> Image<'a, T> {
     }
 
     /// Bytes that were checked before, with what was found out then.
-    pub fn checked(bytes: &'a [u8], plan: Plan) -> Self {
+    pub fn checked(bytes: &'a [u8], plan: ImagePlan) -> Self {
         let number = PhantomData;
         Self {
             bytes,
@@ -229,7 +229,7 @@ impl<'a, T: Real> Image<'a, T> {
     }
 
     /// What checking found out.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> ImagePlan {
         self.plan
     }
 

@@ -36,7 +36,7 @@ mod step;
 mod unit;
 
 pub use fault::Fault;
-pub use image::{Header, Image, Layer, MAGIC, Matrix, Plan, VERSION, code};
+pub use image::{Header, Image, ImagePlan, Layer, MAGIC, Matrix, VERSION, code};
 pub use real::{Real, erf, exp};
 pub use step::{Input, step, step_layers};
 pub use unit::{LANES, Plain, Unit};
