@@ -75,99 +75,48 @@ enum Contender {
     },
 }
 
+/// Of the real system in discrete time.
+const fn plain(method: Method) -> Contender {
+    Contender::Plain(method, TimeBase::Discrete, RealisationChoice::Real)
+}
+
+const EZOE_SATO: Contender = Contender::Plain(
+    Method::Balanced,
+    TimeBase::Continuous,
+    RealisationChoice::Complex,
+);
+
+/// With the same order everywhere.
+const fn calibrated(refinement: Refinement) -> Contender {
+    Contender::Calibrated {
+        refinement,
+        allocation: Allocation::Uniform,
+        fit_logits: false,
+    }
+}
+
+const fn refined(allocation: Allocation, fit_logits: bool) -> Contender {
+    Contender::Calibrated {
+        refinement: Refinement::Full,
+        allocation,
+        fit_logits,
+    }
+}
+
+#[rustfmt::skip]
 const CONTENDERS: [(&str, Contender); 12] = [
-    (
-        "modal, H-infinity score (LAST, AIRE-Prune)",
-        Contender::Plain(
-            Method::ModalHinf,
-            TimeBase::Discrete,
-            RealisationChoice::Real,
-        ),
-    ),
-    (
-        "modal, H2 score",
-        Contender::Plain(Method::ModalH2, TimeBase::Discrete, RealisationChoice::Real),
-    ),
-    (
-        "balanced, continuous, complex (Ezoe and Sato)",
-        Contender::Plain(
-            Method::Balanced,
-            TimeBase::Continuous,
-            RealisationChoice::Complex,
-        ),
-    ),
-    (
-        "balanced, discrete, real, white input",
-        Contender::Plain(
-            Method::Balanced,
-            TimeBase::Discrete,
-            RealisationChoice::Real,
-        ),
-    ),
-    (
-        "residualised, discrete, real, white input",
-        Contender::Plain(
-            Method::Residualised,
-            TimeBase::Discrete,
-            RealisationChoice::Real,
-        ),
-    ),
-    (
-        "H2-optimal, white input",
-        Contender::Plain(
-            Method::H2Optimal,
-            TimeBase::Discrete,
-            RealisationChoice::Real,
-        ),
-    ),
-    (
-        "calibrated truncation",
-        Contender::Calibrated {
-            refinement: Refinement::None,
-            allocation: Allocation::Uniform,
-            fit_logits: false,
-        },
-    ),
-    (
-        "calibrated, residues refined",
-        Contender::Calibrated {
-            refinement: Refinement::Residues,
-            allocation: Allocation::Uniform,
-            fit_logits: false,
-        },
-    ),
-    (
-        "calibrated, refined",
-        Contender::Calibrated {
-            refinement: Refinement::Full,
-            allocation: Allocation::Uniform,
-            fit_logits: false,
-        },
-    ),
-    (
-        "calibrated, refined, fitted to the logits",
-        Contender::Calibrated {
-            refinement: Refinement::Full,
-            allocation: Allocation::Uniform,
-            fit_logits: true,
-        },
-    ),
-    (
-        "calibrated, refined, shared among channels",
-        Contender::Calibrated {
-            refinement: Refinement::Full,
-            allocation: Allocation::Channel,
-            fit_logits: false,
-        },
-    ),
-    (
-        "calibrated, refined, shared, fitted to the logits",
-        Contender::Calibrated {
-            refinement: Refinement::Full,
-            allocation: Allocation::Channel,
-            fit_logits: true,
-        },
-    ),
+    ("modal, H-infinity score (LAST, AIRE-Prune)", plain(Method::ModalHinf)),
+    ("modal, H2 score", plain(Method::ModalH2)),
+    ("balanced, continuous, complex (Ezoe and Sato)", EZOE_SATO),
+    ("balanced, discrete, real, white input", plain(Method::Balanced)),
+    ("residualised, discrete, real, white input", plain(Method::Residualised)),
+    ("H2-optimal, white input", plain(Method::H2Optimal)),
+    ("calibrated truncation", calibrated(Refinement::None)),
+    ("calibrated, residues refined", calibrated(Refinement::Residues)),
+    ("calibrated, refined", calibrated(Refinement::Full)),
+    ("calibrated, refined, fitted to the logits", refined(Allocation::Uniform, true)),
+    ("calibrated, refined, shared among channels", refined(Allocation::Channel, false)),
+    ("calibrated, refined, shared, fitted to the logits", refined(Allocation::Channel, true)),
 ];
 
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use hankelite::calibrate::Rescale;
-use hankelite::checkpoint::{Checkpoint, CheckpointError, write};
+use hankelite::checkpoint::{Checkpoint, write};
 use hankelite::model::Model;
 use hankelite_train::nn::{
     Architecture, LayerKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
@@ -26,7 +26,7 @@ use crate::cli::design::Design;
 use crate::cli::design::takes;
 use crate::cli::printer::Printer;
 use crate::cli::terms::Rescaling;
-use crate::cli::training::{Data, Document, Sets, measured};
+use crate::cli::training::{Data, Sets, TrainingReport, measured};
 use crate::cli::{terms, training};
 
 const EXAMPLES: &str = "\
@@ -168,10 +168,10 @@ impl Run<'_> {
         let mut objective = terms::objective(&network, self.beside, None, recipe)?;
         let rows = architecture.measurements;
         let notes = rows.map(|rows| folded(rows, architecture.inputs.unwrap_or(0)));
-        let beginning = Document {
+        let beginning = TrainingReport {
             rescaled,
             notes: notes.into_iter().collect(),
-            ..Document::default()
+            ..TrainingReport::default()
         };
         self.trained(&network, &mut objective, beginning, |output| {
             let checkpoint = checkpoint(architecture, &network.to_model()?, length)?;
@@ -189,10 +189,15 @@ impl Run<'_> {
         let mut objective = Task {
             label_smoothing: recipe.label_smoothing,
         };
-        self.trained(&network, &mut objective, Document::default(), |output| {
-            network.write(output)?;
-            Ok(network.numbers())
-        })
+        self.trained(
+            &network,
+            &mut objective,
+            TrainingReport::default(),
+            |output| {
+                network.write(output)?;
+                Ok(network.numbers())
+            },
+        )
     }
 
     /// Trains, writes by `write`, which gives the numbers written, and reports.
@@ -200,7 +205,7 @@ impl Run<'_> {
         &self,
         network: &dyn SequenceModel,
         objective: &mut dyn Objective,
-        beginning: Document,
+        beginning: TrainingReport,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
     ) -> anyhow::Result<()> {
         let (sets, recipe) = (self.sets, &self.config.train);
@@ -222,7 +227,7 @@ impl Run<'_> {
             self.printer.note("note", note);
         }
         let measured = |data| measured(network, data, recipe.batch);
-        let document = Document {
+        let document = TrainingReport {
             output: output.display().to_string(),
             folder: folder.path().display().to_string(),
             device: self.arguments.device.to_string(),
@@ -233,7 +238,7 @@ impl Run<'_> {
             moved: start.moved(network)?,
             rescaled: beginning.rescaled,
             notes: beginning.notes,
-            ..Document::of(outcome, recipe)
+            ..TrainingReport::of(outcome, recipe)
         };
         training::finish(&document, &folder, self.printer)
     }
@@ -245,9 +250,9 @@ pub(super) fn checkpoint(
     architecture: &Architecture,
     model: &Model,
     length: usize,
-) -> Result<Checkpoint, CheckpointError> {
-    match architecture.layer {
-        LayerKind::DssSoftmax => Checkpoint::new_dss_softmax(model, length),
-        LayerKind::S4d | LayerKind::DssExp => Checkpoint::new_s4d(model),
-    }
+) -> anyhow::Result<Checkpoint> {
+    Ok(match architecture.layer {
+        LayerKind::DssSoftmax => Checkpoint::new_dss_softmax(model, length)?,
+        LayerKind::S4d | LayerKind::DssExp => Checkpoint::new_s4d(model)?,
+    })
 }

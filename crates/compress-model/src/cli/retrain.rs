@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::common::{Declarations, Input, open, require_length};
 use crate::cli::printer::Printer;
 use crate::cli::terms::Rescaling;
-use crate::cli::training::{Data, Document, measured};
+use crate::cli::training::{Data, TrainingReport, measured};
 use crate::cli::{terms, training};
 
 const EXAMPLES: &str = "\
@@ -173,7 +173,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let outcome = training::train(&training, &mut objective, &folder, &stop, printer)?;
     let trained = checkpoint.with_model(network.to_model()?);
     write(&trained, &arguments.output)?;
-    let document = Document {
+    let document = TrainingReport {
         output: arguments.output.display().to_string(),
         folder: folder.path().display().to_string(),
         device: arguments.device.to_string(),
@@ -184,7 +184,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         test: measured(sets.test.as_ref())?,
         rescaled: start.rescaled,
         moved: moved.moved(network)?,
-        ..Document::of(outcome, recipe)
+        ..TrainingReport::of(outcome, recipe)
     };
     training::finish(&document, &folder, printer)
 }

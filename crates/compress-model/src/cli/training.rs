@@ -269,7 +269,7 @@ impl std::fmt::Display for Measured {
 
 /// What a training came to: the JSON document, and `record.json` in the folder of the run.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Document {
+pub(super) struct TrainingReport {
     /// The checkpoint that was written.
     pub(super) output: String,
     /// The folder of the run.
@@ -300,7 +300,7 @@ pub(super) struct Document {
     pub(super) history: Vec<Entry>,
 }
 
-impl Document {
+impl TrainingReport {
     /// What is known of a run from its outcome alone.
     pub(super) fn of(outcome: Outcome, recipe: &Recipe) -> Self {
         Self {
@@ -330,7 +330,7 @@ pub(super) fn measured(
 
 /// Keeps the record and prints it.
 pub(super) fn finish(
-    document: &Document,
+    document: &TrainingReport,
     folder: &Folder,
     printer: &Printer,
 ) -> anyhow::Result<()> {

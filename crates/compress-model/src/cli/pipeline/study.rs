@@ -307,38 +307,46 @@ impl<'a> Prepared<'a> {
         stage: &Stage<'_>,
         start: impl FnOnce() -> anyhow::Result<Checkpoint>,
     ) -> anyhow::Result<Row> {
-        let Stage {
-            order,
-            arm,
-            recipe,
-            place,
-            full,
-        } = *stage;
-        let rescale = match arm.is_some_and(Arm::is_pretrained) {
-            true => self.config.rescale,
-            false => self.config.rescale_fresh,
-        };
-        let beside = arm.map_or(Terms::default(), |arm| self.config.terms(arm));
-        let job = Job {
-            seed: self.seed,
-            order,
-            arm,
-            dropout: self.config.dropout,
-            rescale,
-            data: &self.config.data,
-            train: recipe,
-            terms: beside,
-        };
-        let begun = place.join("config.toml").is_file();
-        let folder = training::folder(place, &toml::to_string(&job)?, begun)?;
-        if let Some(record) = finished_record(place)? {
+        let job = self.job(stage);
+        let begun = stage.place.join("config.toml").is_file();
+        let folder = training::folder(stage.place, &toml::to_string(&job)?, begun)?;
+        if let Some(record) = finished_record(stage.place)? {
             return Ok(record.row);
         }
-        let start = start()?;
-        let like = full.map(|full| &full.model);
-        let printer = self.tools.printer;
+        let record = self.trained(stage, &job, &folder, &start()?)?;
+        folder.write(Folder::RECORD, &serde_json::to_vec_pretty(&record)?)?;
+        Ok(record.row)
+    }
+
+    fn job<'b>(&'b self, stage: &Stage<'b>) -> Job<'b> {
+        let arm = stage.arm;
+        Job {
+            seed: self.seed,
+            order: stage.order,
+            arm,
+            dropout: self.config.dropout,
+            rescale: match arm.is_some_and(Arm::is_pretrained) {
+                true => self.config.rescale,
+                false => self.config.rescale_fresh,
+            },
+            data: &self.config.data,
+            train: stage.recipe,
+            terms: arm.map_or(Terms::default(), |arm| self.config.terms(arm)),
+        }
+    }
+
+    /// Trains to the end and writes the model.
+    fn trained(
+        &self,
+        stage: &Stage<'_>,
+        job: &Job<'_>,
+        folder: &Folder,
+        start: &Checkpoint,
+    ) -> anyhow::Result<Record> {
+        let (recipe, printer, stop) = (stage.recipe, self.tools.printer, &self.tools.stop);
+        let like = stage.full.map(|full| &full.model);
         let rescaling = Rescaling {
-            mode: rescale,
+            mode: job.rescale,
             like,
         };
         let (model, rescaled) =
@@ -351,19 +359,18 @@ impl<'a> Prepared<'a> {
             validation: self.sets.validation.as_ref(),
             recipe,
         };
-        let taught = like.filter(|_| beside.distil.is_some());
+        let taught = like.filter(|_| job.terms.distil.is_some());
         let taught = taught.map(|model| self.network(model)).transpose()?;
-        let mut objective = terms::objective(&network, &beside, taught.as_ref(), recipe)?;
+        let mut objective = terms::objective(&network, &job.terms, taught.as_ref(), recipe)?;
         let moved = Start::of(&network)?;
-        let stop = &self.tools.stop;
-        let outcome = training::train(&training, &mut objective, &folder, stop, printer)?;
+        let outcome = training::train(&training, &mut objective, folder, stop, printer)?;
         let trained = start.with_model(network.to_model()?);
-        write(&trained, &place.join("model.safetensors"))?;
-        let record = Record {
+        write(&trained, &stage.place.join("model.safetensors"))?;
+        Ok(Record {
             row: Row {
                 seed: self.seed,
-                order,
-                arm,
+                order: stage.order,
+                arm: stage.arm,
                 before,
                 after: self.test(&network, recipe)?,
                 steps: outcome.steps,
@@ -373,9 +380,7 @@ impl<'a> Prepared<'a> {
             },
             rescaled,
             history: outcome.history,
-        };
-        folder.write(Folder::RECORD, &serde_json::to_vec_pretty(&record)?)?;
-        Ok(record.row)
+        })
     }
 
     fn network(&self, model: &Model) -> anyhow::Result<TrainableNetwork> {
