@@ -27,7 +27,7 @@ pub use convert::Family;
 use declared::Metadata;
 pub use declared::{Declared, Discretisation, DssVersion};
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Container, Dtype, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, TensorError};
 use hankelite_control::DiagonalSystem;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
@@ -178,8 +178,8 @@ pub fn write(checkpoint: &Checkpoint, path: &Path) -> Result<Written, Checkpoint
         }
         Ok::<(), CheckpointError>(())
     };
-    let archive = &encoding.archive;
-    archive.write_accepted(path, container, (&changed, &metadata), accept)?;
+    let archive = encoding.archive.with(changed)?;
+    archive.write_checked(path, container, &metadata, accept)?;
     Ok(Written { layers })
 }
 
@@ -272,7 +272,7 @@ impl Checkpoint {
         let archive = &self.encoding.archive;
         let changed = self.changed_tensors()?;
         let sizes = archive.names().map(|name| {
-            let changed = changed.get(name).map(|tensor| tensor.shape.as_slice());
+            let changed = changed.get(name).map(RawTensor::shape);
             let shape = changed.or(archive.shape(name)).unwrap_or(&[]);
             shape.iter().product::<usize>()
         });
@@ -362,7 +362,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     } in encoded
     {
         let shape = shape.unwrap_or(vec![data.len()]);
-        let tensor = RawTensor::from_f64(Dtype::F32, shape, &data);
+        let tensor = floating(&name, Dtype::F32, shape, &data)?;
         require_finite(&name, &tensor, &data)?;
         tensors.insert(name, tensor);
     }
@@ -399,7 +399,7 @@ fn changed_weights(
         }
         let full = tensors.full(&name);
         let dtype = archive.dtype(&full).unwrap_or(Dtype::F32);
-        let tensor = RawTensor::from_f64(dtype, stored.shape, &data);
+        let tensor = floating(&full, dtype, stored.shape, &data)?;
         require_finite(&full, &tensor, &data)?;
         changed.insert(full, tensor);
     }
@@ -414,15 +414,16 @@ fn raw_tensor(
     values: &[f64],
 ) -> Result<RawTensor, Fault> {
     if dtype != Dtype::C64 {
-        let tensor = RawTensor::from_f64(dtype, shape, values);
+        let tensor = floating(name, dtype, shape, values)?;
         require_finite(name, &tensor, values)?;
         return Ok(tensor);
     }
     shape.pop();
     let pairs = values.chunks_exact(2);
     let pairs: Vec<_> = pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect();
-    let tensor = RawTensor::from_c64(shape, &pairs);
-    let rounded = tensor.to_c64(name)?;
+    let named = |error: TensorError| error.of(name);
+    let tensor = RawTensor::from_c64(shape, &pairs).map_err(named)?;
+    let rounded = tensor.to_c64().map_err(named)?;
     match rounded.iter().position(|value| !value.is_finite()) {
         None => Ok(tensor),
         Some(index) => Err(Fault::Overflow {
@@ -433,15 +434,24 @@ fn raw_tensor(
     }
 }
 
+fn floating(
+    name: &str,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    values: &[f64],
+) -> Result<RawTensor, ArchiveError> {
+    RawTensor::from_f64(dtype, shape, values).map_err(|error| error.of(name))
+}
+
 /// Rounding to the file's number format must not overflow.
 fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
-    let rounded = tensor.to_f64(name)?;
+    let rounded = tensor.to_f64().map_err(|error| error.of(name))?;
     match rounded.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(index) => Err(Fault::Overflow {
             tensor: name.to_string(),
             value: values[index],
-            dtype: tensor.dtype,
+            dtype: tensor.dtype(),
         }),
     }
 }

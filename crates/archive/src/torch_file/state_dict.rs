@@ -6,7 +6,7 @@ mod tensors;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use crate::archive_error::ArchiveError;
+use crate::error::ArchiveError;
 use crate::pickle::{Budget, Call, Dict, Id, PickleError, Plain, Value, Values};
 use crate::torch_file::settings::Settings;
 use crate::torch_file::{Document, Item, STORAGES, Setting, StoredTensor, UNTYPED};

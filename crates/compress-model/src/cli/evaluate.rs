@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use hankelite::checkpoint::{Checkpoint, read};
 use hankelite::infer::{Agreement, Network, Path, Score};
 use hankelite::model::{Model, Sequence};
-use hankelite_archive::{check_destination, write_array};
+use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
 use hankelite_train::Place;
@@ -254,7 +254,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         .with_context(|| here(&arguments.input.checkpoint))?;
     if let Some(file) = &arguments.logits {
         let flat = first.logits.concat();
-        write_array(file, "logits", &[count, flat.len() / count.max(1)], &flat)?;
+        let shape = vec![count, flat.len() / count.max(1)];
+        let logits = RawTensor::from_f64(Dtype::F64, shape, &flat)?;
+        write_arrays(file, [("logits", logits)], "")?;
     }
     let report = first.report(&data)?;
     let against = match &arguments.against {

@@ -9,7 +9,7 @@ use hankelite::calibrate::{Prepared, Settings, Size};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::infer::Path as InferPath;
-use hankelite_archive::write_text;
+use hankelite_archive::write_whole;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
@@ -142,7 +142,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         picture: None,
     };
     if let Some(picture) = &arguments.picture {
-        write_text(picture, &drawn(&document))?;
+        write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if printer.is_json() {
