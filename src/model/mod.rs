@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub use block::{BatchNorm, Block, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use nalgebra::DMatrix;
-pub use sequence::Sequence;
+pub use sequence::{InputError, InputKind, Sequence};
 
 /// A sequence model: encoder, blocks, pooling and head. A file that holds one layer alone gives a
 /// model with one block and neither encoder nor head.
@@ -55,12 +55,26 @@ pub enum Pooling {
     Last,
 }
 
+impl Encoder {
+    /// What it takes at each step.
+    pub fn takes(&self) -> InputKind {
+        match self {
+            Encoder::Linear(linear) => InputKind::Numbers {
+                width: linear.weight.nrows(),
+            },
+            Encoder::Embedding(table) => InputKind::Tokens {
+                vocabulary: table.ncols(),
+            },
+        }
+    }
+}
+
 impl Model {
     /// The number of inputs of each step; for an embedding, the size of the vocabulary.
     pub fn inputs(&self) -> Option<usize> {
-        self.encoder.as_ref().map(|encoder| match encoder {
-            Encoder::Linear(linear) => linear.weight.nrows(),
-            Encoder::Embedding(table) => table.ncols(),
+        self.encoder.as_ref().map(|encoder| match encoder.takes() {
+            InputKind::Numbers { width } => width,
+            InputKind::Tokens { vocabulary } => vocabulary,
         })
     }
 

@@ -108,7 +108,7 @@ pub enum ArchiveError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// The data are longer or shorter than the header says.
+    /// The data are longer or shorter than the header declares.
     #[error(
         "{}: the file has {found} bytes of data, its safetensors header announces {expected}",
         path.display()

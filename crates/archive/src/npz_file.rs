@@ -25,7 +25,7 @@ use crate::zip_records::{
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 /// What follows the name of an array in that of its record.
 const ENDING: &str = ".npy";
-/// NumPy itself reads no longer header without being told to.
+/// NumPy itself reads no longer header by default.
 const HEADER_LIMIT: usize = 10_000;
 /// NumPy leaves room in the header for the first axis to grow to so many digits.
 const AXIS_DIGITS: usize = 21;

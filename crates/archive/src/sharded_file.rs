@@ -17,11 +17,10 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::{fmt, io};
 
+pub use error::ShardError;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-
-pub use error::ShardError;
 
 use crate::container::is_index;
 use crate::contents::{METADATA_KEY, Read as TensorRead, TensorFile, borrowed};

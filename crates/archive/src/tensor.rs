@@ -75,7 +75,7 @@ impl RawTensor {
     /// for a scalar.
     ///
     /// # Errors
-    /// [`TensorError::Bytes`], unless the bytes are as many as shape and element type ask for.
+    /// [`TensorError::Bytes`], unless the bytes are those of so many elements.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<RawTensor, TensorError> {
         if byte_length(dtype, &shape) != Some(bytes.len()) {
             let found = bytes.len();

@@ -1,5 +1,5 @@
-//! Checkpoints written by `torch.save`: a zip file with one pickle, which says
-//! what there is, and one record of raw bytes per storage.
+//! Checkpoints written by `torch.save`: a zip file with one pickle, which
+//! lists what there is, and one record of raw bytes per storage.
 //!
 //! The pickle is read by a machine that runs nothing. What it yields is cut
 //! into a [`Document`]: the tensors of the model under flat names, and beside

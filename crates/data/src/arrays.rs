@@ -141,7 +141,7 @@ impl Arrays<'_> {
         Ok(Some(lengths))
     }
 
-    /// The number of classes or tokens: the largest index + 1, or what the file says, which may
+    /// The number of classes or tokens: the largest index + 1, or what the file declares, which may
     /// be more.
     fn size(&self, name: &str, largest: usize) -> Result<usize, DataError> {
         if self.shape(name).is_none() {

@@ -22,7 +22,7 @@ const OPTIMISER: &str = "opt";
 /// What the number of steps is called there.
 const COUNTER: &str = "step";
 
-/// What a value's first bytes say.
+/// What a value's first bytes declare.
 enum Head {
     /// Nil, a truth value or a number: as many bytes follow.
     Number(u64),
@@ -224,7 +224,7 @@ impl<'a> Parser<'a> {
             });
         };
         if byte_length(*dtype, &shape).map(|bytes| bytes as u64) != Some(elements.length) {
-            return Err(wrong("as many bytes as its shape asks for"));
+            return Err(wrong("as many bytes as its shape takes"));
         }
         self.skip(elements.length)?;
         // The counter of a training state is no tensor of the model.

@@ -36,7 +36,7 @@ pub enum NpyError {
         /// NumPy's code.
         found: String,
     },
-    /// The record is longer or shorter than the header says.
+    /// The record is longer or shorter than the header declares.
     #[error("it has {found} bytes of elements, expected {} for shape {shape:?}", show(.expected))]
     Length {
         /// Bytes behind the header.

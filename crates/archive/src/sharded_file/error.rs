@@ -39,7 +39,7 @@ pub enum ShardError {
         /// The file named.
         shard: String,
     },
-    /// A tensor is not where the index says.
+    /// A tensor is not in the file that the index names.
     #[error("the index has tensor `{tensor}` in the file `{shard}`, where it is not")]
     Lacking {
         /// The tensor.
@@ -47,7 +47,7 @@ pub enum ShardError {
         /// The file named.
         shard: String,
     },
-    /// A tensor is where the index does not say.
+    /// A tensor is in a file that the index does not name for it.
     #[error("the file `{shard}` has tensor `{tensor}`, which the index has {elsewhere}")]
     Unlisted {
         /// The tensor.

@@ -2,7 +2,7 @@
 //!
 //! PyTorch Lightning keeps them as `hyper_parameters` and `datamodule_hyper_parameters`: plain
 //! dictionaries, namespaces, or the nodes of omegaconf, each of which is an object whose attributes
-//! hold the value. They are read as the pickle tells them; no class is ever loaded.
+//! hold the value. They are read as they stand in the pickle; no class is ever loaded.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -159,7 +159,7 @@ fn is_type_name(name: &str) -> bool {
     name.ends_with("Storage") || known.any(|known| known == name)
 }
 
-/// What the pickle says about the model and what stands beside it.
+/// The model in a pickle, and what stands beside it.
 #[derive(Debug)]
 pub(super) struct StateDict {
     pub(super) document: Document,

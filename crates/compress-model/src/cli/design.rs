@@ -1,6 +1,6 @@
 //! The table `[model]`: state space layers, or those of another sequence model.
 
-use hankelite_train::Takes;
+use hankelite::model::InputKind;
 use hankelite_train::nn::baseline::{BaselineArchitecture, BaselineKind};
 use hankelite_train::nn::{Architecture, ArchitectureError, LayerKind};
 use serde::de::Error;
@@ -58,9 +58,11 @@ fn kinds() -> String {
 }
 
 /// What a baseline takes at each step.
-pub(super) fn takes(architecture: &BaselineArchitecture) -> Takes {
+pub(super) fn takes(architecture: &BaselineArchitecture) -> InputKind {
     match architecture.vocabulary {
-        Some(vocabulary) => Takes::Tokens(vocabulary),
-        None => Takes::Numbers(architecture.signal()),
+        Some(vocabulary) => InputKind::Tokens { vocabulary },
+        None => InputKind::Numbers {
+            width: architecture.signal(),
+        },
     }
 }
