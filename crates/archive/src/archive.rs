@@ -68,12 +68,13 @@ impl Archive {
                 true => Source::Npz(NpzFile::open(&path, zip)?),
                 false => Source::Torch(TorchFile::open(&path, zip)?),
             }
+        } else if msgpack_file::is_msgpack(&start) && !safetensors_file::is_plausible(&start) {
+            // The ninth byte of such a file may be the brace of a safetensors header.
+            Source::Msgpack(MsgpackFile::open(&path, file)?)
         } else if safetensors_file::is_safetensors(&start) {
             Source::Safetensors(SafetensorsFile::open(&path, file)?)
         } else if sharded_file::is_json(&start) && is_index(&path) {
             Source::Sharded(ShardedFile::open(&path, file)?)
-        } else if msgpack_file::is_msgpack(&start) {
-            Source::Msgpack(MsgpackFile::open(&path, file)?)
         } else {
             return Err(foreign_format(&path, &start));
         };

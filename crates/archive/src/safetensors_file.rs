@@ -43,6 +43,12 @@ pub(super) fn is_safetensors(start: &[u8]) -> bool {
     start.get(8) == Some(&b'{')
 }
 
+/// Whether, besides, the length is one that a header can have.
+pub(super) fn is_plausible(start: &[u8]) -> bool {
+    let length = start.first_chunk().copied().map(u64::from_le_bytes);
+    is_safetensors(start) && length.is_some_and(|length| length <= HEADER_LIMIT)
+}
+
 impl SafetensorsFile {
     /// Reads and checks the header.
     pub(super) fn open(path: &Path, mut file: File) -> Result<SafetensorsFile, ArchiveError> {

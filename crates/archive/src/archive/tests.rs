@@ -76,6 +76,20 @@ fn files_of_other_formats_are_distinguished() {
 }
 
 #[test]
+fn a_brace_at_the_ninth_byte_makes_no_safetensors_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("x.msgpack");
+    // After the map, the key and the head of the extension comes its length of 123.
+    let tensor = RawTensor::new(Dtype::U8, vec![112], vec![7; 112]).unwrap();
+    let archive = Archive::in_memory("x", BTreeMap::from([("abcde".to_owned(), tensor)]));
+    archive.write(&path, Container::Msgpack, "").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[8], b'{');
+    let again = Archive::open(&path).unwrap();
+    assert_eq!(again.container(), Container::Msgpack);
+    assert_eq!(again.tensor("abcde").unwrap().bytes(), [7; 112]);
+}
+
+#[test]
 fn a_folder_and_a_missing_file_are_distinguished() {
     let folder = TempDir::new().unwrap();
     let error = Archive::open(folder.path()).unwrap_err();
