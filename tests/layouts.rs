@@ -154,7 +154,7 @@ fn reduced(name: &str, full: &Model) -> Model {
 
 #[test]
 fn kernels_are_those_of_the_original_formula() {
-    let truth = Archive::open(&folder().join("kernels.safetensors")).unwrap();
+    let truth = Archive::open(folder().join("kernels.safetensors")).unwrap();
     for name in settings().keys() {
         assert_truth(name, &open(name).model, &truth);
     }
@@ -162,7 +162,7 @@ fn kernels_are_those_of_the_original_formula() {
 
 #[test]
 fn kernels_of_written_reduced_files_are_those_of_the_original_formula() {
-    let truth = Archive::open(&folder().join("kernels.safetensors")).unwrap();
+    let truth = Archive::open(folder().join("kernels.safetensors")).unwrap();
     for (name, declared) in settings() {
         let small = reduced(&name, &open(&name).model);
         let declared = match is_dplr(&name) {
@@ -232,8 +232,8 @@ fn unchanged_files_come_back_bit_for_bit() {
 #[test]
 fn a_reduced_file_keeps_every_name_and_all_that_is_not_dynamics() {
     for name in settings().keys().filter(|name| !is_dplr(name)) {
-        let full = Archive::open(&file(name)).unwrap();
-        let small = Archive::open(&file(&format!("{name}.reduced"))).unwrap();
+        let full = Archive::open(file(name)).unwrap();
+        let small = Archive::open(file(&format!("{name}.reduced"))).unwrap();
         assert_eq!(
             full.names().collect::<Vec<_>>(),
             small.names().collect::<Vec<_>>(),
@@ -393,7 +393,7 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
         let shared = reduce(&full.model, &plan).unwrap();
         write(&full.with_model(shared.model.clone()), &path).unwrap();
         let (before, after) = (
-            Archive::open(&file(name)).unwrap(),
+            Archive::open(file(name)).unwrap(),
             Archive::open(&path).unwrap(),
         );
         for tensor in before.names() {

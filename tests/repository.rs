@@ -28,7 +28,7 @@ fn open(name: &str) -> Checkpoint {
 }
 
 fn truth(key: &str) -> Vec<f64> {
-    let truth = Archive::open(&here("data/repository/truth.safetensors")).unwrap();
+    let truth = Archive::open(here("data/repository/truth.safetensors")).unwrap();
     truth.tensor(key).unwrap().to_f64().unwrap()
 }
 

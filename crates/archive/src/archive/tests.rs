@@ -94,7 +94,7 @@ fn a_folder_and_a_missing_file_are_distinguished() {
     let folder = TempDir::new().unwrap();
     let error = Archive::open(folder.path()).unwrap_err();
     assert!(matches!(error, ArchiveError::Folder { .. }));
-    let error = Archive::open(&folder.path().join("no.pth")).unwrap_err();
+    let error = Archive::open(folder.path().join("no.pth")).unwrap_err();
     let missing = matches!(&error, ArchiveError::Read { source, .. }
         if source.kind() == io::ErrorKind::NotFound);
     assert!(missing, "{error}");

@@ -55,7 +55,7 @@ fn what_cannot_be_read_of_an_npz_file_is_named() {
         ("big_endian.npz", "`>f4`, expected little endian"),
     ];
     for (name, expected) in cases {
-        let text = chain(&Archive::open(&fixture(name)).unwrap_err());
+        let text = chain(&Archive::open(fixture(name)).unwrap_err());
         assert!(text.contains(expected), "{name}: {text}");
     }
 }

@@ -209,7 +209,7 @@ fn a_failed_write_leaves_nothing_and_no_input_is_overwritten() {
         assert!(files(outer.path()).is_empty());
     }
     assert_eq!(files(folder.path()), before);
-    let error = archive.write(&outer.path().join("no/x.index.json"), container, "");
+    let error = archive.write(outer.path().join("no/x.index.json"), container, "");
     assert!(matches!(error, Err(ArchiveError::MissingFolder { .. })));
     let file = outer.path().join("file");
     fs::write(&file, "x").unwrap();
