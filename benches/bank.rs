@@ -73,7 +73,7 @@ fn read(path: &Path) -> Vec<DiagonalSystem> {
     let complex = |name: &str| -> Vec<Complex64> {
         let part = |part: &str| {
             let name = format!("{name}_{part}");
-            archive.tensor(&name).unwrap().to_f64(&name).unwrap()
+            archive.tensor(&name).unwrap().to_f64().unwrap()
         };
         let pairs = part("re").into_iter().zip(part("im"));
         pairs.map(|(re, im)| Complex64::new(re, im)).collect()

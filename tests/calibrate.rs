@@ -25,7 +25,7 @@ use hankelite::model::{
     Placement, Pooling, Sequence,
 };
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
-use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays_with};
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
 use models::{change_layer, changed, linear_encoder, with_systems};
@@ -428,17 +428,20 @@ fn damaged(path: &Path, name: &str, change: Option<Change<'_>>) -> CalibrateErro
         if tensor != name {
             arrays.push((tensor, raw));
         } else if let Some(change) = change {
-            let mut values = raw.to_f64(tensor).unwrap();
+            let mut values = raw.to_f64().unwrap();
             change(&mut values);
-            let shape = match values.len() == raw.shape.iter().product::<usize>() {
-                true => raw.shape,
+            let shape = match values.len() == raw.shape().iter().product::<usize>() {
+                true => raw.shape().to_vec(),
                 false => vec![values.len()],
             };
-            arrays.push((tensor, RawTensor::from_f64(Dtype::F64, shape, &values)));
+            arrays.push((
+                tensor,
+                RawTensor::from_f64(Dtype::F64, shape, &values).unwrap(),
+            ));
         }
     }
     let out = path.with_extension("damaged");
-    write_arrays_with(&out, &arrays, archive.metadata()).unwrap();
+    write_arrays(&out, arrays, archive.metadata().unwrap_or_default()).unwrap();
     Calibration::read(&out).unwrap_err()
 }
 

@@ -30,8 +30,8 @@ fn open(name: &str) -> Checkpoint {
 }
 
 fn truth(key: &str) -> Vec<f64> {
-    let truth = Archive::open(&here("data/repository/truth.safetensors")).unwrap();
-    truth.tensor(key).unwrap().to_f64(key).unwrap()
+    let truth = Archive::open(here("data/repository/truth.safetensors")).unwrap();
+    truth.tensor(key).unwrap().to_f64().unwrap()
 }
 
 /// The inputs of a fixture: tokens, or two numbers at each step.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use hankelite::infer::{Network, Path};
 use hankelite::model::{
-    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm,
-    OutputLinear, Placement, Pooling, Sequence,
+    BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
+    Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::stream::{Arithmetic, Entries, Fault, Image, Runner, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
@@ -233,9 +233,9 @@ impl Signal {
 fn streamed(runner: &mut Runner, signal: &Signal) -> Vec<f32> {
     let mut all = Vec::new();
     for (step, &token) in signal.tokens.iter().enumerate() {
-        let outputs = match runner.takes_tokens() {
-            true => runner.step_tokens(&[token]),
-            false => runner.step(&signal.values[2 * step..2 * step + 2]),
+        let outputs = match runner.takes() {
+            InputKind::Tokens { .. } => runner.step_tokens(&[token]),
+            InputKind::Numbers { .. } => runner.step(&signal.values[2 * step..2 * step + 2]),
         };
         all.extend(outputs.unwrap());
     }
@@ -247,9 +247,9 @@ fn streamed_double(runner: &mut Runner<f64>, signal: &Signal) -> Vec<f64> {
     for (step, &token) in signal.tokens.iter().enumerate() {
         let values = signal.values[2 * step..2 * step + 2].iter();
         let values: Vec<f64> = values.map(|&value| value.into()).collect();
-        let outputs = match runner.takes_tokens() {
-            true => runner.step_tokens(&[token]),
-            false => runner.step(&values),
+        let outputs = match runner.takes() {
+            InputKind::Tokens { .. } => runner.step_tokens(&[token]),
+            InputKind::Numbers { .. } => runner.step(&values),
         };
         all.extend(outputs.unwrap());
     }

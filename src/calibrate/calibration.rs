@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays_with};
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputStatistics, StatisticsError};
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
@@ -142,12 +142,14 @@ impl Calibration {
             // Column-major L × H is row-major H × L.
             let lags = statistics.autocorrelation().as_slice();
             let array = |name: &str, shape: Vec<usize>, values: &[f64]| {
+                let name = format!("{index}.{name}");
                 let tensor = RawTensor::from_f64(Dtype::F64, shape, values);
-                (format!("{index}.{name}"), tensor)
+                let tensor = tensor.map_err(|error| error.of(&name))?;
+                Ok::<_, ArchiveError>((name, tensor))
             };
-            arrays.push(array("autocorrelation", vec![channels, length], lags));
-            arrays.push(array("mean", vec![channels], statistics.mean()));
-            arrays.push(array("importance", vec![channels], &layer.importance));
+            arrays.push(array("autocorrelation", vec![channels, length], lags)?);
+            arrays.push(array("mean", vec![channels], statistics.mean())?);
+            arrays.push(array("importance", vec![channels], &layer.importance)?);
         }
         let header = Header {
             format: FORMAT.to_string(),
@@ -157,11 +159,7 @@ impl Calibration {
             layers: self.layers.iter().map(|layer| layer.name.clone()).collect(),
         };
         let header = serde_json::to_string(&header).expect("plain data become JSON");
-        let arrays: Vec<(&str, RawTensor)> = arrays
-            .iter()
-            .map(|(name, tensor)| (name.as_str(), tensor.clone()))
-            .collect();
-        write_arrays_with(path, &arrays, Some(&header))
+        write_arrays(path, arrays, &header)
     }
 
     /// Whether a file declares that it holds statistics.
@@ -205,8 +203,8 @@ fn layer(
     let numbers = |part: &str| {
         let tensor = format!("{index}.{part}");
         let raw = archive.tensor(&tensor)?;
-        let values = raw.to_f64(&tensor)?;
-        Ok::<_, ArchiveError>((raw.shape, values))
+        let values = raw.to_f64().map_err(|error| error.of(&tensor))?;
+        Ok::<_, ArchiveError>((raw.shape().to_vec(), values))
     };
     let statistics = |source| CalibrateError::Statistics {
         layer: name.to_string(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hankelite_archive::{Archive, Dtype, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor};
 use hankelite_control::{DiagonalSystem, side_by_side};
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
@@ -142,7 +142,7 @@ impl Checkpoint {
                 tensors.insert(name, tensor);
             }
         }
-        shape_outputs(structure, family, &mut tensors);
+        shape_outputs(structure, family, &mut tensors)?;
         let archive = Archive::in_memory(&archive.path().to_string_lossy(), tensors);
         let names: Vec<String> = archive.names().map(str::to_string).collect();
         let names = || names.iter().map(String::as_str);
@@ -222,9 +222,13 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
 
 /// The standalone S4D mixes channels by a convolution of width one, the others by a linear map: the
 /// same numbers, with or without a last axis of one.
-fn shape_outputs(structure: &Structure, family: Family, tensors: &mut BTreeMap<String, RawTensor>) {
+fn shape_outputs(
+    structure: &Structure,
+    family: Family,
+    tensors: &mut BTreeMap<String, RawTensor>,
+) -> Result<(), ArchiveError> {
     if structure.tree != Tree::Classifier {
-        return;
+        return Ok(());
     }
     let convolution = family == Family::S4d;
     for index in 0..structure.layers.len() {
@@ -232,12 +236,17 @@ fn shape_outputs(structure: &Structure, family: Family, tensors: &mut BTreeMap<S
             "{}s4_layers.{index}.output_linear.0.weight",
             structure.prefix
         );
-        if let Some(tensor) = tensors.get_mut(&name) {
-            match (convolution, tensor.shape.len()) {
-                (true, 2) => tensor.shape.push(1),
-                (false, 3) => tensor.shape.truncate(2),
-                _ => {}
-            }
-        }
+        let Some(tensor) = tensors.get(&name) else {
+            continue;
+        };
+        let shape = match (convolution, tensor.shape()) {
+            (true, &[outputs, inputs]) => vec![outputs, inputs, 1],
+            (false, &[outputs, inputs, _]) => vec![outputs, inputs],
+            _ => continue,
+        };
+        let tensor = tensor.clone().reshaped(shape);
+        let tensor = tensor.map_err(|error| error.of(&name))?;
+        tensors.insert(name, tensor);
     }
+    Ok(())
 }

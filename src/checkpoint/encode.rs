@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hankelite_archive::{Archive, Container, Dtype, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, TensorError};
 use hankelite_control::DiagonalSystem;
 use num_complex::Complex64;
 
@@ -17,7 +17,8 @@ use crate::model::Block;
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
     encoding: &'a Encoding,
-    changed: BTreeMap<String, RawTensor>,
+    /// The file with its changed tensors in their places.
+    archive: Archive,
 }
 
 /// What was written.
@@ -54,9 +55,10 @@ impl Checkpoint {
     pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
         let encoding = self.encoding.as_ref();
         let changed = self.changed_tensors();
+        let archive = changed.and_then(|changed| Ok(encoding.archive.with(changed)?));
         Ok(EncodedCheckpoint {
             encoding,
-            changed: changed.map_err(|fault| fault.at(encoding.archive.path()))?,
+            archive: archive.map_err(|fault| fault.at(encoding.archive.path()))?,
         })
     }
 
@@ -88,13 +90,9 @@ impl Checkpoint {
 impl EncodedCheckpoint<'_> {
     /// Real numbers in all tensors.
     pub fn parameters(&self) -> usize {
-        let archive = &self.encoding.archive;
-        let sizes = archive.names().map(|name| {
-            let changed = self.changed.get(name).map(|tensor| tensor.shape.as_slice());
-            let shape = changed.or(archive.shape(name)).unwrap_or(&[]);
-            shape.iter().product::<usize>()
-        });
-        sizes.sum()
+        let names = self.archive.names();
+        let shapes = names.filter_map(|name| self.archive.shape(name));
+        shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
 
     /// Writes the file: see [`write()`].
@@ -103,10 +101,8 @@ impl EncodedCheckpoint<'_> {
     /// As [`write()`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
         let path = path.as_ref();
-        let Encoding {
-            archive, structure, ..
-        } = self.encoding;
-        let container = Container::of_path(path).unwrap_or(archive.container());
+        let structure = &self.encoding.structure;
+        let container = Container::of_path(path).unwrap_or(self.archive.container());
         let metadata = Metadata::render(structure.settled, structure.own());
         let mut layers = Vec::new();
         // The systems are what encoding can spoil; all other numbers are only rounded.
@@ -121,7 +117,8 @@ impl EncodedCheckpoint<'_> {
             }
             Ok::<(), CheckpointError>(())
         };
-        archive.write_accepted(path, container, (&self.changed, &metadata), accept)?;
+        self.archive
+            .write_checked(path, container, &metadata, accept)?;
         Ok(Written { layers })
     }
 }
@@ -185,7 +182,7 @@ fn changed_weights(
         }
         let full = tensors.full(&name);
         let dtype = archive.dtype(&full).unwrap_or(Dtype::F32);
-        let tensor = RawTensor::from_f64(dtype, stored.shape, &data);
+        let tensor = floating(&full, dtype, stored.shape, &data)?;
         require_finite(&full, &tensor, &data)?;
         changed.insert(full, tensor);
     }
@@ -200,15 +197,16 @@ pub(super) fn raw_tensor(
     values: &[f64],
 ) -> Result<RawTensor, Fault> {
     if dtype != Dtype::C64 {
-        let tensor = RawTensor::from_f64(dtype, shape, values);
+        let tensor = floating(name, dtype, shape, values)?;
         require_finite(name, &tensor, values)?;
         return Ok(tensor);
     }
     shape.pop();
     let pairs = values.chunks_exact(2);
     let pairs: Vec<_> = pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect();
-    let tensor = RawTensor::from_c64(shape, &pairs);
-    let rounded = tensor.to_c64(name)?;
+    let named = |error: TensorError| error.of(name);
+    let tensor = RawTensor::from_c64(shape, &pairs).map_err(named)?;
+    let rounded = tensor.to_c64().map_err(named)?;
     match rounded.iter().position(|value| !value.is_finite()) {
         None => Ok(tensor),
         Some(index) => Err(Fault::Overflow {
@@ -219,15 +217,24 @@ pub(super) fn raw_tensor(
     }
 }
 
+pub(super) fn floating(
+    name: &str,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    values: &[f64],
+) -> Result<RawTensor, ArchiveError> {
+    RawTensor::from_f64(dtype, shape, values).map_err(|error| error.of(name))
+}
+
 /// Rounding to the file's number format must not overflow.
 pub(super) fn require_finite(name: &str, tensor: &RawTensor, values: &[f64]) -> Result<(), Fault> {
-    let rounded = tensor.to_f64(name)?;
+    let rounded = tensor.to_f64().map_err(|error| error.of(name))?;
     match rounded.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(index) => Err(Fault::Overflow {
             tensor: name.to_string(),
             value: values[index],
-            dtype: tensor.dtype,
+            dtype: tensor.dtype(),
         }),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hankelite_archive::{Archive, Container, RawTensor, Replaced, Spill};
+use hankelite_archive::{Archive, Changes, ChangesOnDisk, Container, RawTensor};
 use hankelite_control::DiagonalSystem;
 
 use crate::checkpoint::declared::Metadata;
@@ -68,8 +68,8 @@ impl Layerwise {
     /// No temporary file can be made beside `output`.
     pub fn rewrite(&self, output: Option<&Path>) -> Result<Rewrite<'_>, CheckpointError> {
         let spill = match output {
-            Some(output) => Spill::beside(output)?,
-            None => Spill::of_headers(),
+            Some(output) => ChangesOnDisk::beside(output)?,
+            None => ChangesOnDisk::headers_only(),
         };
         Ok(Rewrite {
             source: self,
@@ -81,7 +81,7 @@ impl Layerwise {
 /// Changed layers on their way into a file. They wait in a temporary file without a name.
 pub struct Rewrite<'a> {
     source: &'a Layerwise,
-    spill: Spill,
+    spill: ChangesOnDisk,
 }
 
 impl Rewrite<'_> {
@@ -103,7 +103,7 @@ impl Rewrite<'_> {
         let encoded = self.encode(index, stored, block);
         let (systems, changed) = encoded.map_err(|fault| fault.at(archive.path()))?;
         for (name, tensor) in changed {
-            self.spill.add(name, tensor)?;
+            self.spill.add(name, &tensor)?;
         }
         Ok(systems)
     }
@@ -111,21 +111,21 @@ impl Rewrite<'_> {
     fn encode(&self, index: usize, stored: &Block, block: &Block) -> Result<Encoded, Fault> {
         let encoding = self.source.0.encoding.as_ref();
         let changed = encoding.changed_layer(index, stored, block)?;
-        let archive = encoding.archive.with(Replaced::Memory(changed))?;
+        let archive = encoding.archive.with(changed)?;
         let dynamics = self.source.decode(index, &archive)?;
         let systems = [dynamics.systems, dynamics.backward].concat();
         let expected = block.systems().len() + block.backward().len();
         require_equal("channels", systems.len(), expected)?;
-        match archive.into_replaced() {
-            Replaced::Memory(changed) => Ok((systems, changed)),
-            Replaced::Spilled(_) => unreachable!("it was made of tensors in memory"),
+        match archive.into_changes() {
+            Changes::InMemory(changed) => Ok((systems, changed)),
+            _ => unreachable!("it was made of tensors in memory"),
         }
     }
 
     /// Real numbers in all tensors, as they would be written.
     pub fn parameters(&self) -> usize {
         let archive = &self.source.0.encoding.archive;
-        let changed: usize = self.spill.tensors().map(|(.., shape)| size(shape)).sum();
+        let changed: usize = self.spill.headers().map(|header| size(header.shape)).sum();
         let names = archive.names().filter(|name| !self.spill.contains(name));
         changed
             + names
@@ -148,7 +148,7 @@ impl Rewrite<'_> {
         } = self.source.0.encoding.as_ref();
         let container = Container::of_path(path).unwrap_or(archive.container());
         let metadata = Metadata::render(structure.settled, structure.own());
-        let changed = archive.with(Replaced::Spilled(self.spill))?;
+        let changed = archive.with(self.spill)?;
         let accept = |written: &Path| {
             let archive =
                 Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
@@ -158,8 +158,7 @@ impl Rewrite<'_> {
             }
             Ok::<(), CheckpointError>(())
         };
-        let none = BTreeMap::new();
-        changed.write_accepted(path, container, (&none, &metadata), accept)
+        changed.write_checked(path, container, &metadata, accept)
     }
 }
 

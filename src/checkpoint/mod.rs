@@ -27,10 +27,10 @@ use std::sync::Arc;
 pub use convert::Family;
 use declared::Metadata;
 pub use declared::{Declared, Discretisation, DssVersion};
-use encode::require_finite;
 pub use encode::{EncodedCheckpoint, Written, write};
+use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Dtype, RawTensor};
+use hankelite_archive::{Archive, Dtype};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
 use layout::{Dynamics, Encoded};
@@ -259,7 +259,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     } in encoded
     {
         let shape = shape.unwrap_or(vec![data.len()]);
-        let tensor = RawTensor::from_f64(Dtype::F32, shape, &data);
+        let tensor = floating(&name, Dtype::F32, shape, &data)?;
         require_finite(&name, &tensor, &data)?;
         tensors.insert(name, tensor);
     }

@@ -50,7 +50,7 @@ impl<'a> Tensors<'a> {
             });
         }
         let raw = self.archive.tensor(&full)?;
-        let data = raw.to_f64(&full)?;
+        let data = raw.to_f64().map_err(|error| error.of(&full))?;
         if let Some(index) = data.iter().position(|value| !value.is_finite()) {
             return Err(Fault::NotFinite {
                 tensor: full,
@@ -60,7 +60,7 @@ impl<'a> Tensors<'a> {
         }
         self.used.borrow_mut().insert(full);
         Ok(Values {
-            shape: raw.shape,
+            shape: raw.shape().to_vec(),
             data,
         })
     }
@@ -103,7 +103,7 @@ impl<'a> Tensors<'a> {
         let (shape, values) = match self.archive.dtype(&full) {
             Some(Dtype::C64) => {
                 let raw = self.archive.tensor(&full)?;
-                let values = raw.to_c64(&full)?;
+                let values = raw.to_c64().map_err(|error| error.of(&full))?;
                 if let Some(index) = values.iter().position(|value| !value.is_finite()) {
                     let value = values[index].re + values[index].im;
                     let tensor = full;
@@ -114,7 +114,7 @@ impl<'a> Tensors<'a> {
                     });
                 }
                 self.used.borrow_mut().insert(full);
-                (raw.shape, values)
+                (raw.shape().to_vec(), values)
             }
             _ => {
                 let found = self.values(name, &expected)?;
@@ -134,11 +134,14 @@ impl<'a> Tensors<'a> {
     pub(super) fn count(&self, name: &str) -> Result<usize, Fault> {
         let full = self.full(name);
         let raw = self.archive.tensor(&full)?;
-        let values = raw.to_i64(&full)?;
+        let values = raw.to_i64().map_err(|error| error.of(&full))?;
         self.used.borrow_mut().insert(full);
         match values.as_slice() {
             &[value] if value >= 0 => Ok(value as usize),
-            _ => Err(self.wrong_shape(name, raw.shape, "one whole number that is not negative")),
+            _ => {
+                let shape = raw.shape().to_vec();
+                Err(self.wrong_shape(name, shape, "one whole number that is not negative"))
+            }
         }
     }
 

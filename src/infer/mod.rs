@@ -17,7 +17,7 @@ use rayon::prelude::*;
 pub use score::{Agreement, Score};
 
 use crate::measure::MeasureError;
-use crate::model::{Encoder, Model, Pooling, Sequence};
+use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
 use crate::progress::{Cancelled, ProgressSink, Stage};
 
 /// How the state space layers are evaluated. Both give the same numbers to rounding.
@@ -48,42 +48,9 @@ pub enum InferError {
         /// `encoder` or `head`.
         missing: &'static str,
     },
-    /// The data have the wrong width or length.
-    #[error("a sequence holds {found} values, expected {steps} steps of {inputs}, or fewer")]
-    Values {
-        /// Numbers found.
-        found: usize,
-        /// Steps planned for.
-        steps: usize,
-        /// Inputs of the encoder.
-        inputs: usize,
-    },
-    /// Tokens for a model with a linear encoder, or numbers for one with an embedding.
-    #[error("the data are {found}, expected {expected} (the model's encoder is {encoder})")]
-    Kind {
-        /// `numbers` or `tokens`.
-        found: &'static str,
-        /// The other one.
-        expected: &'static str,
-        /// `linear` or `an embedding`.
-        encoder: &'static str,
-    },
-    /// A token outside the vocabulary.
-    #[error("token {token} at step {step} is outside the vocabulary of {vocabulary}")]
-    Token {
-        /// The token.
-        token: u32,
-        /// Where it stands.
-        step: usize,
-        /// Rows of the embedding.
-        vocabulary: usize,
-    },
-    /// A number in the data that is not finite.
-    #[error("value {index} of a sequence is not finite")]
-    NotFinite {
-        /// Its place in the sequence.
-        index: usize,
-    },
+    /// The data are not what the encoder takes.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// Statistics of nothing.
     #[error("no sequences to gather statistics from")]
     NoSequences,
@@ -243,60 +210,27 @@ impl<'a> Network<'a> {
 
     fn encode(&self, sequence: Sequence<'_>) -> Result<Signal, InferError> {
         let encoder = self.model.encoder().expect("new() requested an encoder");
-        match (encoder, sequence) {
+        let steps = encoder.takes().steps_of(sequence, self.length)?;
+        let x = match (encoder, sequence) {
             (Encoder::Linear(linear), Sequence::Values(values)) => {
                 let inputs = linear.weight.nrows();
-                let steps = self.steps(values.len(), inputs)?;
-                if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-                    return Err(InferError::NotFinite { index });
-                }
                 let padding = std::iter::repeat(0.0);
                 let padded = values.iter().map(|&value| f64::from(value)).chain(padding);
                 let u = DMatrix::from_row_iterator(self.length, inputs, padded);
-                let x = apply_linear(linear, &u);
-                Ok(Signal { x, steps })
+                apply_linear(linear, &u)
             }
             (Encoder::Embedding(table), Sequence::Tokens(tokens)) => self.embed(table, tokens),
-            (Encoder::Linear(_), Sequence::Tokens(_)) => Err(InferError::Kind {
-                found: "tokens",
-                expected: "numbers",
-                encoder: "linear",
-            }),
-            (Encoder::Embedding(_), Sequence::Values(_)) => Err(InferError::Kind {
-                found: "numbers",
-                expected: "tokens",
-                encoder: "an embedding",
-            }),
-        }
+            _ => unreachable!("the kind was checked"),
+        };
+        Ok(Signal { x, steps })
     }
 
-    /// Whole steps in so many values, 1 to L.
-    fn steps(&self, found: usize, inputs: usize) -> Result<usize, InferError> {
-        let steps = found / inputs.max(1);
-        if steps * inputs != found || steps == 0 || steps > self.length {
-            return Err(InferError::Values {
-                found,
-                steps: self.length,
-                inputs,
-            });
-        }
-        Ok(steps)
-    }
-
-    fn embed(&self, table: &DMatrix<f64>, tokens: &[u32]) -> Result<Signal, InferError> {
-        let steps = self.steps(tokens.len(), 1)?;
+    fn embed(&self, table: &DMatrix<f64>, tokens: &[u32]) -> DMatrix<f64> {
         let mut x = DMatrix::zeros(self.length, table.nrows());
         let padded = tokens.iter().chain(std::iter::repeat(&0));
         for (step, &token) in padded.take(self.length).enumerate() {
-            if token as usize >= table.ncols() {
-                return Err(InferError::Token {
-                    token,
-                    step,
-                    vocabulary: table.ncols(),
-                });
-            }
             x.set_row(step, &table.column(token as usize).transpose());
         }
-        Ok(Signal { x, steps })
+        x
     }
 }

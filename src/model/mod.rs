@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub use block::{BatchNorm, Block, BlockParts, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use nalgebra::DMatrix;
-pub use sequence::Sequence;
+pub use sequence::{InputError, InputKind, Sequence};
 
 /// What a [`Model`] is made of, unchecked.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,6 +117,18 @@ impl Encoder {
             Encoder::Embedding(table) => table.nrows(),
         }
     }
+
+    /// What it takes at each step.
+    pub fn takes(&self) -> InputKind {
+        match self {
+            Encoder::Linear(linear) => InputKind::Numbers {
+                width: linear.weight.nrows(),
+            },
+            Encoder::Embedding(table) => InputKind::Tokens {
+                vocabulary: table.ncols(),
+            },
+        }
+    }
 }
 
 impl Model {
@@ -180,9 +192,9 @@ impl Model {
 
     /// The number of inputs of each step; for an embedding, the size of the vocabulary.
     pub fn inputs(&self) -> Option<usize> {
-        self.encoder().map(|encoder| match encoder {
-            Encoder::Linear(linear) => linear.weight.nrows(),
-            Encoder::Embedding(table) => table.ncols(),
+        self.encoder().map(|encoder| match encoder.takes() {
+            InputKind::Numbers { width } => width,
+            InputKind::Tokens { vocabulary } => vocabulary,
         })
     }
 

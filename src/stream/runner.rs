@@ -2,7 +2,7 @@
 
 use hankelite_edge::{Fault, Header, ImagePlan, Input, Layer, Real};
 
-use crate::model::Model;
+use crate::model::{InputKind, Model};
 use crate::stream::aligned::Aligned;
 use crate::stream::unit::{Arithmetic, Number, Step};
 use crate::stream::{Entries, Image, StreamError};
@@ -157,9 +157,13 @@ impl<T: Number> Runner<T> {
         self.header.inputs as usize
     }
 
-    /// Whether a step takes tokens.
-    pub fn takes_tokens(&self) -> bool {
-        self.header.encoder == hankelite_edge::code::EMBEDDING
+    /// What a step takes for each stream.
+    pub fn takes(&self) -> InputKind {
+        let size = self.inputs();
+        match self.header.encoder == hankelite_edge::code::EMBEDDING {
+            true => InputKind::Tokens { vocabulary: size },
+            false => InputKind::Numbers { width: size },
+        }
     }
 
     /// Whether the outputs are those of all steps so far, or of the last one of many. Else every

@@ -29,12 +29,8 @@ pub(crate) fn points(folder: &Path, count: usize) -> Dataset {
         (0..4).for_each(|_| inputs.extend([x + noise(), y + noise()]));
     }
     let path = folder.join("points.safetensors");
-    let inputs = RawTensor::from_f64(Dtype::F32, vec![count, 4, WIDTH], &inputs);
-    let labels = RawTensor {
-        dtype: Dtype::I64,
-        shape: vec![count],
-        bytes: labels,
-    };
-    write_arrays(&path, &[("inputs", inputs), ("labels", labels)]).unwrap();
+    let inputs = RawTensor::from_f64(Dtype::F32, vec![count, 4, WIDTH], &inputs).unwrap();
+    let labels = RawTensor::new(Dtype::I64, vec![count], labels).unwrap();
+    write_arrays(&path, [("inputs", inputs), ("labels", labels)], "").unwrap();
     Dataset::read(&Source::Arrays(path), None).unwrap()
 }

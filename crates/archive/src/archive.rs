@@ -1,75 +1,41 @@
-//! A checkpoint as a set of named tensors, whatever its container.
+//! A file of named tensors, whatever its container.
 //!
-//! [`Archive::open`] reads what the file says about its tensors and leaves
-//! their bytes where they are; [`Archive::tensor`] fetches one. So memory is
-//! bounded by the largest tensor requested. [`Archive::write`] copies the file
-//! with some tensors replaced, into any container.
+//! [`Archive::open`] reads the names, types and shapes of the tensors and leaves their bytes where
+//! they are; [`Archive::tensor`] fetches one. So memory is bounded by the largest tensor
+//! requested. [`Archive::write`] copies the file, with changed tensors, into any container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::archive_error::ArchiveError;
+use crate::changes::Changes;
+use crate::container::{Container, is_index};
+use crate::contents::{Contents, Shapes, TensorFile, borrowed};
 use crate::destination::Destination;
+use crate::error::ArchiveError;
 use crate::msgpack_file::MsgpackFile;
 use crate::npz_file::NpzFile;
 use crate::safetensors_file::SafetensorsFile;
 use crate::sharded_file::ShardedFile;
-use crate::spill::Spill;
-use crate::tensor::{Dtype, RawTensor};
-use crate::torch_file::{Document, Setting, TorchFile};
+use crate::sharded_file::writer::Scheme;
+use crate::tensor::{Dtype, Header, RawTensor};
+use crate::torch_file::{Setting, TorchFile};
 use crate::zip_records::{is_zip, open_zip};
 use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 
-/// Key under which our own text lies in a safetensors header.
-pub(super) const METADATA_KEY: &str = "hankelite";
-
-/// A file format for named tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Container {
-    /// The safetensors format.
-    Safetensors,
-    /// Several safetensors files beside an index that says which tensor is in which.
-    Sharded,
-    /// The zip format of `torch.save`.
-    Torch,
-    /// The zip format of `numpy.savez`.
-    Npz,
-    /// The MessagePack format of `flax.serialization`.
-    Msgpack,
-}
-
-impl Container {
-    /// The container that a file's ending stands for, in upper or lower case: `.safetensors`;
-    /// `.index.json`; `.pt`, `.pth`, `.ckpt`, `.bin`; `.npz`; `.msgpack`, `.flax`. `None` for
-    /// others.
-    #[must_use]
-    pub fn of_path(path: &Path) -> Option<Container> {
-        let extension = path.extension().and_then(OsStr::to_str)?;
-        match extension.to_ascii_lowercase().as_str() {
-            "safetensors" => Some(Container::Safetensors),
-            "json" if sharded_file::is_index(path) => Some(Container::Sharded),
-            "pt" | "pth" | "ckpt" | "bin" => Some(Container::Torch),
-            "npz" => Some(Container::Npz),
-            "msgpack" | "flax" => Some(Container::Msgpack),
-            _ => None,
-        }
-    }
-}
-
-/// The named tensors of one checkpoint.
+/// The named tensors of one file, or of several with an index.
+///
+/// Cost: the names and shapes of all tensors in memory; their bytes stay in the file.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
     source: Arc<Source>,
-    /// Element type and shape of every tensor, replaced ones as they are now.
-    tensors: BTreeMap<String, (Dtype, Vec<usize>)>,
-    replaced: Replaced,
+    shapes: Shapes,
+    changes: Changes,
 }
 
 #[derive(Debug)]
@@ -83,25 +49,18 @@ enum Source {
     Memory(BTreeMap<String, RawTensor>),
 }
 
-/// Tensors that stand in the place of those of the file.
-#[derive(Debug)]
-pub enum Replaced {
-    Memory(BTreeMap<String, RawTensor>),
-    Spilled(Spill),
-}
-
 impl Archive {
-    /// Opens a checkpoint. Its first bytes decide the container, not its name. A folder stands
-    /// for the one index of safetensors files in it.
+    /// Opens a file. Its first bytes decide the container, not its name. A folder stands for the
+    /// one index of safetensors files in it.
     ///
-    /// What the file says about its tensors is read and checked against the
-    /// file's length; nothing in the file is ever run.
+    /// The description of the tensors is read and checked against the file's length; nothing in
+    /// the file is ever run.
     ///
     /// # Errors
     /// [`ArchiveError`], with the file's path, for anything but a well-formed file in one of the
     /// formats of [`Container`] with one state dict in it.
-    pub fn open(path: &Path) -> Result<Archive, ArchiveError> {
-        let path = sharded_file::index_in(path)?;
+    pub fn open(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
+        let path = sharded_file::index_in(path.as_ref())?;
         let (file, start) = open_file(&path)?;
         let source = if is_zip(&start) {
             let zip = open_zip(&path, file)?;
@@ -109,119 +68,107 @@ impl Archive {
                 true => Source::Npz(NpzFile::open(&path, zip)?),
                 false => Source::Torch(TorchFile::open(&path, zip)?),
             }
+        } else if msgpack_file::is_msgpack(&start) && !safetensors_file::is_plausible(&start) {
+            // The ninth byte of such a file may be the brace of a safetensors header.
+            Source::Msgpack(MsgpackFile::open(&path, file)?)
         } else if safetensors_file::is_safetensors(&start) {
             Source::Safetensors(SafetensorsFile::open(&path, file)?)
-        } else if sharded_file::is_json(&start) && sharded_file::is_index(&path) {
+        } else if sharded_file::is_json(&start) && is_index(&path) {
             Source::Sharded(ShardedFile::open(&path, file)?)
-        } else if msgpack_file::is_msgpack(&start) {
-            Source::Msgpack(MsgpackFile::open(&path, file)?)
         } else {
             return Err(foreign_format(&path, &start));
         };
-        Ok(Archive {
-            path,
-            tensors: source.tensors(),
-            source: Arc::new(source),
-            replaced: Replaced::none(),
-        })
+        Ok(Archive::of(path, source))
     }
 
     /// Tensors that are in no file yet; `name` stands for one in messages.
+    #[must_use]
     pub fn in_memory(name: &str, tensors: BTreeMap<String, RawTensor>) -> Archive {
-        let source = Source::Memory(tensors);
+        Archive::of(name.into(), Source::Memory(tensors))
+    }
+
+    fn of(path: PathBuf, source: Source) -> Archive {
         Archive {
-            path: name.into(),
-            tensors: source.tensors(),
+            path,
+            shapes: source.shapes(),
             source: Arc::new(source),
-            replaced: Replaced::none(),
+            changes: Changes::default(),
         }
     }
 
-    /// The same file with some tensors replaced; those that are replaced already in this archive
-    /// are those of the file again.
+    /// The same file with some tensors changed; element types and shapes may differ from those in
+    /// the file. Tensors that are changed already in this archive are those of the file again.
+    /// The file is not read.
     ///
     /// # Errors
-    /// A tensor that is not in the file, or whose bytes do not fill its shape.
-    pub fn with(&self, replaced: Replaced) -> Result<Archive, ArchiveError> {
-        let mut tensors = self.source.tensors();
-        for (name, dtype, shape) in replaced.headers() {
-            let Some(header) = tensors.get_mut(name) else {
-                return Err(self.no_such_tensor(name));
+    /// [`ArchiveError::NoSuchTensor`] for a tensor that is not in the file.
+    pub fn with(&self, changes: impl Into<Changes>) -> Result<Archive, ArchiveError> {
+        let changes = changes.into();
+        let mut shapes = self.source.shapes();
+        for Header { name, dtype, shape } in changes.headers() {
+            let Some(known) = shapes.get_mut(name) else {
+                return Err(ArchiveError::NoSuchTensor {
+                    path: self.path.clone(),
+                    tensor: name.to_owned(),
+                });
             };
-            *header = (dtype, shape.to_vec());
-        }
-        if let Replaced::Memory(replaced) = &replaced {
-            for (name, tensor) in replaced {
-                tensor.check(name)?;
-            }
+            *known = (dtype, shape.to_vec());
         }
         Ok(Archive {
             path: self.path.clone(),
             source: Arc::clone(&self.source),
-            tensors,
-            replaced,
+            shapes,
+            changes,
         })
     }
 
-    /// What was given to [`Archive::with`].
-    pub fn into_replaced(self) -> Replaced {
-        self.replaced
+    /// What was given to [`Archive::with`], without a copy.
+    #[must_use]
+    pub fn into_changes(self) -> Changes {
+        self.changes
     }
 
-    /// The names of all tensors, sorted. A tensor of nested dictionaries is
-    /// named by its keys, joined by dots.
+    /// Every tensor's name, element type and shape, sorted by name.
+    pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
+        self.contents("").headers()
+    }
+
+    /// The names of all tensors, sorted. A tensor of nested dictionaries is named by its keys,
+    /// joined by dots (in MessagePack files by slashes).
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.shapes.keys().map(String::as_str)
     }
 
     /// Whether there is a tensor of that name.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.shapes.contains_key(name)
     }
 
     /// The shape of a tensor, empty for a scalar.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(|(_, shape)| shape.as_slice())
+        self.shapes.get(name).map(|(_, shape)| shape.as_slice())
     }
 
     /// The element type of a tensor.
     #[must_use]
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
-        self.tensors.get(name).map(|(dtype, _)| *dtype)
+        self.shapes.get(name).map(|(dtype, _)| *dtype)
     }
 
-    /// Reads one tensor from the file.
+    /// Reads one tensor from the file, or from the changes.
     ///
     /// # Errors
-    /// No tensor of that name, or the file can no longer be read.
+    /// [`ArchiveError::NoSuchTensor`], or the file can no longer be read.
     pub fn tensor(&self, name: &str) -> Result<RawTensor, ArchiveError> {
-        let replaced = match &self.replaced {
-            Replaced::Memory(tensors) => tensors.get(name).cloned().map(Ok),
-            Replaced::Spilled(spill) => spill.tensor(name),
-        };
-        let tensor = replaced.or_else(|| match self.source.as_ref() {
-            Source::Safetensors(file) => file.tensor(name),
-            Source::Sharded(file) => file.tensor(name),
-            Source::Torch(file) => file.tensor(name),
-            Source::Npz(file) => file.tensor(name),
-            Source::Msgpack(file) => file.tensor(name),
-            Source::Memory(tensors) => tensors.get(name).cloned().map(Ok),
-        });
-        tensor.unwrap_or_else(|| Err(self.no_such_tensor(name)))
+        self.contents("").tensor(name).map(Cow::into_owned)
     }
 
     /// The text that [`Archive::write`] stored beside the tensors, if any.
     #[must_use]
     pub fn metadata(&self) -> Option<&str> {
-        match self.source.as_ref() {
-            Source::Safetensors(file) => file.texts().get(METADATA_KEY).map(String::as_str),
-            Source::Sharded(file) => file.metadata(),
-            Source::Torch(file) => file.metadata(),
-            Source::Npz(file) => file.metadata(),
-            Source::Msgpack(_) | Source::Memory(_) => None,
-        }
+        self.source.file().metadata()
     }
 
     /// The settings of the training run, as PyTorch Lightning keeps them in `hyper_parameters`
@@ -236,7 +183,7 @@ impl Archive {
         }
     }
 
-    /// The container the file is in.
+    /// The container the file is in; safetensors for tensors in memory.
     #[must_use]
     pub fn container(&self) -> Container {
         match self.source.as_ref() {
@@ -248,8 +195,8 @@ impl Archive {
         }
     }
 
-    /// The keys that lead from the top object to the state dict, joined by
-    /// dots, such as `model`; `None` when the tensors stand at the top.
+    /// The keys that lead from the top object to the state dict, joined by dots, such as `model`;
+    /// `None` when the tensors stand at the top.
     #[must_use]
     pub fn wrapper(&self) -> Option<&str> {
         match self.source.as_ref() {
@@ -264,90 +211,92 @@ impl Archive {
         &self.path
     }
 
-    /// What the file holds that will be left out when it is written again, one
-    /// sentence each, such as the state of an optimiser.
+    /// What the file holds that will be left out when it is written again, one sentence each,
+    /// such as the state of an optimiser.
     #[must_use]
     pub fn notes(&self) -> &[String] {
-        match self.source.as_ref() {
-            Source::Torch(file) => file.notes(),
-            Source::Npz(file) => file.notes(),
-            Source::Msgpack(file) => file.notes(),
-            Source::Safetensors(_) | Source::Sharded(_) | Source::Memory(_) => &[],
-        }
+        self.source.file().notes()
     }
 
-    /// Writes the checkpoint to `path` with the tensors in `changed` replaced;
-    /// element type and shape may differ from those in the file.
+    /// Writes all tensors to `path`, changed ones as they are now.
     ///
-    /// All other tensors keep their bytes. A Torch file made from a Torch file
-    /// keeps its wrapper, the order and `_metadata` of its state dict, and the
-    /// plain data beside it; a safetensors file made from a safetensors file
-    /// keeps the texts in its header; a sharded checkpoint made from a sharded
-    /// one keeps which tensor is in which file; a MessagePack file made from a
-    /// MessagePack file keeps its tree. Across containers only the tensors go.
-    /// `metadata` takes the place of the text that [`Archive::metadata`] gave;
-    /// when empty, none is stored. MessagePack has no place for it.
+    /// All other tensors keep their bytes. A Torch file made from a Torch file keeps its wrapper,
+    /// the order and `_metadata` of its state dict, and the plain data beside it; a safetensors
+    /// file made from a safetensors file keeps the texts in its header; a sharded checkpoint made
+    /// from a sharded one keeps which tensor is in which file; a MessagePack file made from a
+    /// MessagePack file keeps its tree. Across containers only the tensors go. `metadata` takes
+    /// the place of the text that [`Archive::metadata`] gave; when empty, none is stored.
+    /// MessagePack has no place for it.
     ///
-    /// For [`Container::Sharded`], `path` is that of an index, or of a folder,
-    /// which is made if there is none; a checkpoint that was not sharded goes
-    /// into files of at most 5 GB.
+    /// For [`Container::Sharded`], `path` is that of an index, or of a folder, which is made if
+    /// there is none; a checkpoint that was not sharded goes into files of at most 5 GB.
     ///
-    /// The file appears whole or not at all: it is written beside its place and
-    /// then renamed, replacing a file that was there. Equal contents and file
-    /// name give equal bytes.
+    /// The file appears whole or not at all: it is written beside its place and then renamed,
+    /// replacing a file that was there. Equal contents and file name give equal bytes. One tensor
+    /// at a time is in memory.
     ///
     /// # Errors
-    /// The path is that of the file being read, of a folder or in a missing
-    /// folder; a changed tensor is not in the file, or its bytes do not fill its
-    /// shape; the container cannot hold an element type or a name; reading or
-    /// writing fails.
+    /// The path is that of the file being read, of a folder or in a missing folder; the container
+    /// cannot hold an element type or a name; reading or writing fails.
     pub fn write(
         &self,
-        path: &Path,
+        path: impl AsRef<Path>,
         container: Container,
-        changed: &BTreeMap<String, RawTensor>,
         metadata: &str,
     ) -> Result<(), ArchiveError> {
-        self.write_accepted(path, container, (changed, metadata), |_| Ok(()))
+        self.write_checked(path, container, metadata, |_| Ok(()))
     }
 
-    /// As [`Archive::write`]; the finished file is shown to `accept`, under its temporary name,
-    /// before it takes its place.
-    pub fn write_accepted<E: From<ArchiveError>>(
+    /// As [`Archive::write`]; `check` may read the finished file, under its temporary name, and
+    /// only where it gives no error does the file take its place. Of a sharded checkpoint it gets
+    /// the index.
+    ///
+    /// # Errors
+    /// As [`Archive::write`], and those of `check`.
+    pub fn write_checked<E: From<ArchiveError>>(
         &self,
-        path: &Path,
+        path: impl AsRef<Path>,
         container: Container,
-        (changed, metadata): (&BTreeMap<String, RawTensor>, &str),
-        accept: impl FnOnce(&Path) -> Result<(), E>,
+        metadata: &str,
+        check: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        for (name, tensor) in changed {
-            if !self.contains(name) {
-                return Err(self.no_such_tensor(name).into());
-            }
-            tensor.check(name)?;
-        }
-        let contents = Contents {
-            archive: self,
-            changed,
-            metadata,
-        };
+        let (path, contents) = (path.as_ref(), self.contents(metadata));
         if container == Container::Sharded {
-            return sharded_file::writer::write(path, &contents, accept);
+            let scheme = Scheme {
+                source: self.source.sharded(),
+                texts: self.source.texts(),
+                inputs: self.files(),
+            };
+            return sharded_file::writer::write(path, &contents, &scheme, check);
         }
         Destination::new(path, &self.files())?.write(
             |out| {
                 let written = match container {
-                    Container::Torch => torch_file::writer::write(out, path, &contents),
+                    Container::Torch => {
+                        torch_file::writer::write(out, path, &contents, self.source.torch())
+                    }
                     Container::Npz => npz_file::write(out, path, &contents),
-                    Container::Msgpack => msgpack_file::writer::write(out, path, &contents),
+                    Container::Msgpack => {
+                        msgpack_file::writer::write(out, path, &contents, self.source.msgpack())
+                    }
                     Container::Safetensors | Container::Sharded => {
-                        safetensors_file::write(out, path, &contents)
+                        safetensors_file::write(out, path, &contents, self.source.texts())
                     }
                 };
                 Ok(written?)
             },
-            accept,
+            check,
         )
+    }
+
+    fn contents<'a>(&'a self, metadata: &'a str) -> Contents<'a> {
+        Contents {
+            path: &self.path,
+            file: self.source.file(),
+            changes: &self.changes,
+            shapes: &self.shapes,
+            metadata,
+        }
     }
 
     /// The files that are being read.
@@ -358,149 +307,63 @@ impl Archive {
         }
         files
     }
-
-    fn no_such_tensor(&self, name: &str) -> ArchiveError {
-        ArchiveError::NoSuchTensor {
-            path: self.path.clone(),
-            tensor: name.to_owned(),
-        }
-    }
 }
 
 impl Source {
-    /// Element type and shape of every tensor.
-    fn tensors(&self) -> BTreeMap<String, (Dtype, Vec<usize>)> {
-        let owned = |(name, dtype, shape): (&str, Dtype, &[usize])| {
-            (name.to_owned(), (dtype, shape.to_vec()))
+    fn file(&self) -> &dyn TensorFile {
+        match self {
+            Source::Safetensors(file) => file,
+            Source::Sharded(file) => file,
+            Source::Torch(file) => file,
+            Source::Npz(file) => file,
+            Source::Msgpack(file) => file,
+            Source::Memory(tensors) => tensors,
+        }
+    }
+
+    fn shapes(&self) -> Shapes {
+        let headers = self.file().headers();
+        let owned = |header: Header<'_>| {
+            let shape = (header.dtype, header.shape.to_vec());
+            (header.name.to_owned(), shape)
         };
+        headers.map(owned).collect()
+    }
+
+    fn torch(&self) -> Option<&TorchFile> {
         match self {
-            Source::Safetensors(file) => file.tensors().map(owned).collect(),
-            Source::Sharded(file) => file.tensors().map(owned).collect(),
-            Source::Torch(file) => file.tensors().map(owned).collect(),
-            Source::Npz(file) => file.tensors().map(owned).collect(),
-            Source::Msgpack(file) => file.tensors().map(owned).collect(),
-            Source::Memory(tensors) => headers(tensors).map(owned).collect(),
-        }
-    }
-}
-
-impl Replaced {
-    fn none() -> Replaced {
-        Replaced::Memory(BTreeMap::new())
-    }
-
-    fn headers(&self) -> Box<dyn Iterator<Item = (&str, Dtype, &[usize])> + '_> {
-        match self {
-            Replaced::Memory(tensors) => Box::new(headers(tensors)),
-            Replaced::Spilled(spill) => Box::new(spill.tensors()),
-        }
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        match self {
-            Replaced::Memory(tensors) => tensors.contains_key(name),
-            Replaced::Spilled(spill) => spill.contains(name),
-        }
-    }
-}
-
-fn headers(tensors: &BTreeMap<String, RawTensor>) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-    tensors
-        .iter()
-        .map(|(name, tensor)| (name.as_str(), tensor.dtype, tensor.shape.as_slice()))
-}
-
-/// What is to be written: an archive with some tensors replaced.
-pub(super) struct Contents<'a> {
-    archive: &'a Archive,
-    changed: &'a BTreeMap<String, RawTensor>,
-    metadata: &'a str,
-}
-
-impl<'a> Contents<'a> {
-    /// Names, element types and shapes, sorted by name.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&'a str, Dtype, &'a [usize])> {
-        let changed = self.changed;
-        self.archive
-            .tensors
-            .iter()
-            .map(move |(name, (dtype, shape))| match changed.get(name) {
-                Some(tensor) => (name.as_str(), tensor.dtype, tensor.shape.as_slice()),
-                None => (name.as_str(), *dtype, shape.as_slice()),
-            })
-    }
-
-    /// One tensor, from the changes or from the file.
-    pub(super) fn tensor(&self, name: &str) -> Result<Cow<'a, RawTensor>, ArchiveError> {
-        match self.changed.get(name) {
-            Some(tensor) => Ok(Cow::Borrowed(tensor)),
-            None => self.archive.tensor(name).map(Cow::Owned),
-        }
-    }
-
-    /// Whether a tensor is other than in the file.
-    pub(super) fn is_changed(&self, name: &str) -> bool {
-        self.changed.contains_key(name) || self.archive.replaced.contains(name)
-    }
-
-    /// What surrounded the tensors in a Torch file.
-    pub(super) fn document(&self) -> Option<&'a Document> {
-        match self.archive.source.as_ref() {
-            Source::Torch(file) => Some(file.document()),
+            Source::Torch(file) => Some(file),
             _ => None,
         }
     }
 
-    /// The MessagePack file whose tree is to be kept.
-    pub(super) fn msgpack(&self) -> Option<&'a MsgpackFile> {
-        match self.archive.source.as_ref() {
+    fn msgpack(&self) -> Option<&MsgpackFile> {
+        match self {
             Source::Msgpack(file) => Some(file),
             _ => None,
         }
     }
 
-    /// The sharded checkpoint whose scheme is to be kept.
-    pub(super) fn sharded(&self) -> Option<&'a ShardedFile> {
-        match self.archive.source.as_ref() {
+    fn sharded(&self) -> Option<&ShardedFile> {
+        match self {
             Source::Sharded(file) => Some(file),
             _ => None,
         }
     }
 
     /// The texts in the header of a safetensors file.
-    pub(super) fn texts(&self) -> BTreeMap<&'a str, &'a str> {
-        match self.archive.source.as_ref() {
+    fn texts(&self) -> BTreeMap<&str, &str> {
+        match self {
             Source::Safetensors(file) => borrowed(file.texts()),
             Source::Sharded(file) => file.texts(),
             _ => BTreeMap::new(),
         }
     }
-
-    /// The files that are being read.
-    pub(super) fn inputs(&self) -> Vec<&'a Path> {
-        self.archive.files()
-    }
-
-    /// Our own text, empty when none is to be stored.
-    pub(super) fn metadata(&self) -> &'a str {
-        self.metadata
-    }
 }
 
-/// A map of texts without its ownership.
-pub(super) fn borrowed(texts: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
-    let texts = texts.iter();
-    texts
-        .map(|(key, text)| (key.as_str(), text.as_str()))
-        .collect()
-}
-
-/// Opens a file and reads the bytes that tell its format.
+/// Opens a file and reads the bytes that show its format.
 fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
-    let read = |source| ArchiveError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let read = ArchiveError::read(path);
     // On some systems a folder can be opened, and only fails when it is read.
     if path.is_dir() {
         return Err(ArchiveError::Folder {
@@ -508,9 +371,9 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
         });
     }
     // Opening a pipe without a writer would wait for ever.
-    if std::fs::metadata(path).map_err(read)?.is_file() {
-        let mut file = File::open(path).map_err(read)?;
-        let start = first_bytes(&mut file).map_err(read)?;
+    if std::fs::metadata(path).map_err(&read)?.is_file() {
+        let mut file = File::open(path).map_err(&read)?;
+        let start = first_bytes(&mut file).map_err(&read)?;
         return match start.is_empty() {
             true => Err(ArchiveError::Empty {
                 path: path.to_owned(),
@@ -523,7 +386,7 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
     })
 }
 
-/// Enough of a file to tell its format by.
+/// Enough of a file to know its format.
 fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
     /// Up to the magic of a tar file.
     const START: u64 = 263;

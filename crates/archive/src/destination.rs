@@ -7,38 +7,19 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::archive::Container;
-use crate::archive_error::ArchiveError;
-use crate::sharded_file::writer::check_place;
-
-/// Whether a file could be written to `path`, which must be none of `inputs`: for a check before
-/// long work. A path of an index, or one without a known ending where an input is a sharded
-/// checkpoint, stands for such a checkpoint, and may be a folder.
-///
-/// # Errors
-/// [`ArchiveError`] when the path is one of the inputs, a folder, a device, or in a missing
-/// folder.
-pub fn check_destination(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveError> {
-    let sharded = match Container::of_path(path) {
-        Some(container) => container == Container::Sharded,
-        None => inputs
-            .iter()
-            .any(|input| input.is_dir() || Container::of_path(input) == Some(Container::Sharded)),
-    };
-    if sharded {
-        return check_place(path, inputs);
-    }
-    Destination::new(path, inputs).map(drop)
-}
+use crate::error::ArchiveError;
 
 /// Writes a small file whole or not at all, replacing one that was there.
 ///
 /// # Errors
-/// As [`check_destination`]; [`ArchiveError::Write`].
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
-    let destination = Destination::new(path, &[])?;
+/// The path is that of a folder, a device or in a missing folder; [`ArchiveError::Write`].
+pub fn write_whole(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(), ArchiveError> {
+    let destination = Destination::new(path.as_ref(), &[])?;
     let failed = |error| destination.failed(error);
-    destination.write(|out| out.write_all(bytes).map_err(failed), |_| Ok(()))
+    destination.write(
+        |out| out.write_all(bytes.as_ref()).map_err(failed),
+        |_| Ok(()),
+    )
 }
 
 /// A checked place for a file.
@@ -75,7 +56,7 @@ impl Destination {
         Ok(Self { shown, place })
     }
 
-    /// Writes the file whole or not at all: `fill` writes it beside its place, `accept` looks at
+    /// Writes the file whole or not at all: `fill` writes it beside its place, `check` looks at
     /// it there, and only then is it renamed.
     pub(super) fn write<E: From<ArchiveError>>(
         &self,
@@ -110,16 +91,17 @@ impl Destination {
         builder.tempfile_in(folder_of(&self.place))
     }
 
-    /// The system's word about this file, without the name of the temporary one.
-    pub(super) fn failed(&self, source: io::Error) -> ArchiveError {
-        let source = match source.raw_os_error() {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => source,
-        };
-        ArchiveError::Write {
-            path: self.shown.clone(),
-            source,
-        }
+    /// What the system reported about this file, without the name of the temporary one.
+    fn failed(&self, source: io::Error) -> ArchiveError {
+        ArchiveError::write(&self.shown)(unnamed(source))
+    }
+}
+
+/// An error of the system without the name of the temporary file that it met.
+pub(crate) fn unnamed(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error,
     }
 }
 

@@ -1,25 +1,33 @@
-//! Named tensors in files, whatever the container: safetensors (also sharded), `torch.save`, npz and
-//! flax msgpack, read and written without Python.
+#![doc = include_str!("../README.md")]
 
 mod archive;
-mod archive_error;
 mod array_files;
+mod changes;
+mod container;
+mod contents;
 mod destination;
+mod error;
 mod msgpack_file;
 mod npz_file;
 mod pickle;
+mod place;
 mod safetensors_file;
 mod sharded_file;
-mod spill;
 mod strides;
 mod tensor;
 mod torch_file;
 mod zip_records;
 
-pub use archive::{Archive, Container, Replaced};
-pub use archive_error::ArchiveError;
-pub use array_files::{write_array, write_arrays, write_arrays_with, write_text};
-pub use destination::{check_destination, write_whole};
-pub use spill::Spill;
-pub use tensor::{Dtype, RawTensor};
+pub use archive::Archive;
+pub use array_files::write_arrays;
+pub use changes::{Changes, ChangesOnDisk};
+pub use container::Container;
+pub use destination::write_whole;
+pub use error::ArchiveError;
+pub use msgpack_file::MsgpackError;
+pub use npz_file::NpyError;
+pub use pickle::PickleError;
+pub use place::check_destination;
+pub use sharded_file::ShardError;
+pub use tensor::{Dtype, Header, RawTensor, TensorError};
 pub use torch_file::Setting;

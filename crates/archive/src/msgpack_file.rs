@@ -5,9 +5,11 @@
 //! walked once when it is opened and remembered as pieces: ranges of bytes that are copied as they
 //! are, and arrays. So a file that is written back unchanged is the same to the byte.
 
+mod error;
 mod parser;
-pub(super) mod writer;
+pub(crate) mod writer;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -15,9 +17,12 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::archive_error::ArchiveError;
+pub use error::MsgpackError;
+
+use crate::contents::{Read as TensorRead, TensorFile};
+use crate::error::ArchiveError;
 use crate::msgpack_file::parser::Parser;
-use crate::tensor::{Dtype, RawTensor};
+use crate::tensor::{Dtype, Header, RawTensor};
 
 /// What joins the keys that lead to a tensor.
 const SEPARATOR: char = '/';
@@ -41,99 +46,6 @@ const TYPES: [(&str, Dtype); 16] = [
     ("float8_e4m3fn", Dtype::F8_E4M3),
     ("float8_e5m2", Dtype::F8_E5M2),
 ];
-
-/// Why a MessagePack file cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MsgpackError {
-    /// The file ends within a value.
-    #[error("the file ends at byte {offset}, expected {wanted} more bytes")]
-    Truncated {
-        /// Where it ends.
-        offset: u64,
-        /// How many bytes are missing.
-        wanted: u64,
-    },
-    /// Bytes behind the value.
-    #[error("the value ends at byte {offset}, expected the end of the file there")]
-    Trailing {
-        /// Where the value ends.
-        offset: u64,
-    },
-    /// A byte that starts no value.
-    #[error("byte 0x{found:02x} at {offset} starts no value")]
-    Head {
-        /// Where it stands.
-        offset: u64,
-        /// The byte.
-        found: u8,
-    },
-    /// The file's value is no map.
-    #[error("the file holds a value that is no map, expected a map of names")]
-    NotAMap,
-    /// No array in the file.
-    #[error("the file holds no array")]
-    NoTensors,
-    /// A key that is neither text nor a whole number.
-    #[error("a key at byte {offset} is neither text nor a small whole number")]
-    Key {
-        /// Where it stands.
-        offset: u64,
-    },
-    /// A longer name than any model has.
-    #[error("a name at byte {offset} is longer than {limit} bytes")]
-    NameLength {
-        /// Where it stands.
-        offset: u64,
-        /// The limit.
-        limit: usize,
-    },
-    /// Deeper nesting than any model has.
-    #[error("values at byte {offset} are nested deeper than {limit} levels")]
-    TooDeep {
-        /// Where they stand.
-        offset: u64,
-        /// The limit.
-        limit: usize,
-    },
-    /// An extension of type 1 or 3 is no array of flax.
-    #[error("array `{tensor}` is malformed: it lacks {expected}")]
-    Array {
-        /// The array.
-        tensor: String,
-        /// What is missing.
-        expected: &'static str,
-    },
-    /// Elements of a type that is not supported.
-    #[error(
-        "array `{tensor}` is of type `{found}`, expected real elements, integers, booleans or \
-         complex64"
-    )]
-    ElementType {
-        /// The array.
-        tensor: String,
-        /// NumPy's name of the type.
-        found: String,
-    },
-    /// An array in several pieces.
-    #[error(
-        "array `{tensor}` is cut into chunks, as flax does above 1 GiB, expected it whole; write \
-         it to a safetensors file instead"
-    )]
-    Chunked {
-        /// The array.
-        tensor: String,
-    },
-    /// Two arrays have the same name.
-    #[error("two arrays are called `{tensor}`")]
-    Twice {
-        /// The name.
-        tensor: String,
-    },
-    /// The file cannot be read.
-    #[error("a part of the file cannot be read")]
-    Io(#[from] io::Error),
-}
 
 /// Where an array lies.
 #[derive(Debug)]
@@ -165,7 +77,7 @@ enum Piece {
 
 /// An open MessagePack file.
 #[derive(Debug)]
-pub(super) struct MsgpackFile {
+pub(crate) struct MsgpackFile {
     path: PathBuf,
     file: Mutex<File>,
     arrays: BTreeMap<String, Array>,
@@ -174,7 +86,7 @@ pub(super) struct MsgpackFile {
 }
 
 /// Whether a file that starts with these bytes can be a map with text as its first key.
-pub(super) fn is_msgpack(start: &[u8]) -> bool {
+pub(crate) fn is_msgpack(start: &[u8]) -> bool {
     let text = |at: usize| matches!(start.get(at), Some(0xa0..=0xbf | 0xd9..=0xdb));
     match start.first() {
         Some(0x81..=0x8f) => text(1),
@@ -186,7 +98,7 @@ pub(super) fn is_msgpack(start: &[u8]) -> bool {
 
 impl MsgpackFile {
     /// Walks through the file.
-    pub(super) fn open(path: &Path, file: File) -> Result<MsgpackFile, ArchiveError> {
+    pub(crate) fn open(path: &Path, file: File) -> Result<MsgpackFile, ArchiveError> {
         let parsed = Parser::new(&file).and_then(Parser::run);
         let parsed = parsed.map_err(|source| ArchiveError::Msgpack {
             path: path.to_owned(),
@@ -201,31 +113,6 @@ impl MsgpackFile {
         })
     }
 
-    /// Every array's header.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-        let arrays = self.arrays.iter();
-        arrays.map(|(name, array)| (name.as_str(), array.dtype, array.shape.as_slice()))
-    }
-
-    /// What will be left out when the file is written.
-    pub(super) fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Reads one array; `None` when there is none of that name.
-    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
-        let array = self.arrays.get(name)?;
-        let tensor = self.bytes(array.elements).map(|bytes| RawTensor {
-            dtype: array.dtype,
-            shape: array.shape.clone(),
-            bytes,
-        });
-        Some(tensor.map_err(|source| ArchiveError::Read {
-            path: self.path.clone(),
-            source,
-        }))
-    }
-
     fn bytes(&self, range: Range) -> io::Result<Vec<u8>> {
         // The parser compared the ranges with the length of the file.
         let mut bytes = vec![0; range.length as usize];
@@ -233,5 +120,29 @@ impl MsgpackFile {
         file.seek(SeekFrom::Start(range.start))?;
         file.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+impl TensorFile for MsgpackFile {
+    fn headers(&self) -> Box<dyn Iterator<Item = Header<'_>> + '_> {
+        Box::new(self.arrays.iter().map(|(name, array)| Header {
+            name,
+            dtype: array.dtype,
+            shape: &array.shape,
+        }))
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
+        let array = self.arrays.get(name)?;
+        let bytes = self.bytes(array.elements);
+        let bytes = bytes.map_err(ArchiveError::read(&self.path));
+        Some(bytes.and_then(|bytes| {
+            let tensor = RawTensor::new(array.dtype, array.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
+        }))
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 }

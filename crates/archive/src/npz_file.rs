@@ -4,24 +4,28 @@
 //! Proposal 1, and `numpy/lib/format.py`). Only the header is read when the file is opened.
 //! Our own text is the comment of the zip file, which NumPy does not look at.
 
+mod error;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::archive::Contents;
-use crate::archive_error::ArchiveError;
+pub use error::NpyError;
+
+use crate::contents::{Contents, Read, TensorFile};
+use crate::error::ArchiveError;
 use crate::strides::gather;
-use crate::tensor::{Dtype, RawTensor, byte_length};
-use crate::torch_file::writer::RecordWriter;
+use crate::tensor::{Dtype, Header as TensorHeader, RawTensor, byte_length};
 use crate::zip_records::{
-    Record, Zip, check_stored, list_records, read_range, read_record, record_error,
+    Record, RecordWriter, Zip, check_stored, list_records, read_range, read_record, record_error,
 };
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 /// What follows the name of an array in that of its record.
 const ENDING: &str = ".npy";
-/// NumPy itself reads no longer header without being told to.
+/// NumPy itself reads no longer header by default.
 const HEADER_LIMIT: usize = 10_000;
 /// NumPy leaves room in the header for the first axis to grow to so many digits.
 const AXIS_DIGITS: usize = 21;
@@ -43,61 +47,9 @@ const CODES: [(&str, Dtype); 13] = [
     ("|b1", Dtype::BOOL),
 ];
 
-/// Why an array of a `.npz` file cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NpyError {
-    /// The record does not start as a `.npy` file does.
-    #[error("it does not start as a .npy file of version 1 to 3 does")]
-    Magic,
-    /// The header is longer than the record or than any.
-    #[error("its header has {found} bytes, expected at most {limit}")]
-    HeaderLength {
-        /// The length declared.
-        found: usize,
-        /// What the record or NumPy leaves room for.
-        limit: usize,
-    },
-    /// The header is malformed.
-    #[error("its header lacks {expected}")]
-    Header {
-        /// What is missing.
-        expected: &'static str,
-    },
-    /// The numbers are big endian.
-    #[error("its elements are of type `{found}`, expected little endian")]
-    ByteOrder {
-        /// NumPy's code.
-        found: String,
-    },
-    /// Elements of a type that is not supported.
-    #[error(
-        "its elements are of type `{found}`, expected real numbers of 16 to 64 bits, integers, \
-         booleans or complex64"
-    )]
-    ElementType {
-        /// NumPy's code.
-        found: String,
-    },
-    /// The record is longer or shorter than the header says.
-    #[error("it has {found} bytes of elements, expected {} for shape {shape:?}", show(.expected))]
-    Length {
-        /// Bytes behind the header.
-        found: u64,
-        /// Bytes that type and shape ask for; `None` beyond any memory.
-        expected: Option<usize>,
-        /// The shape.
-        shape: Vec<usize>,
-    },
-}
-
-fn show(expected: &Option<usize>) -> String {
-    expected.map_or("more than any memory".to_owned(), |bytes| bytes.to_string())
-}
-
 /// An open `.npz` file.
 #[derive(Debug)]
-pub(super) struct NpzFile {
+pub(crate) struct NpzFile {
     path: PathBuf,
     zip: Mutex<Zip>,
     arrays: BTreeMap<String, Array>,
@@ -122,7 +74,7 @@ struct Header {
 }
 
 /// Whether a zip file is one of NumPy and none of PyTorch.
-pub(super) fn is_npz(zip: &Zip) -> bool {
+pub(crate) fn is_npz(zip: &Zip) -> bool {
     let mut names = zip.file_names().filter_map(Result::ok);
     let mut all = zip.file_names().filter_map(Result::ok);
     let pickles = all.any(|name| is_pickle(&name));
@@ -135,7 +87,7 @@ fn is_pickle(name: &str) -> bool {
 
 impl NpzFile {
     /// Reads the header of every array.
-    pub(super) fn open(path: &Path, mut zip: Zip) -> Result<NpzFile, ArchiveError> {
+    pub(crate) fn open(path: &Path, mut zip: Zip) -> Result<NpzFile, ArchiveError> {
         let mut arrays = BTreeMap::new();
         let mut notes = Vec::new();
         for (name, record) in list_records(path, &mut zip)? {
@@ -165,28 +117,18 @@ impl NpzFile {
             notes,
         })
     }
+}
 
-    /// Every array's header.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-        let arrays = self.arrays.iter();
-        arrays.map(|(name, array)| {
-            let header = &array.header;
-            (name.as_str(), header.dtype, header.shape.as_slice())
-        })
+impl TensorFile for NpzFile {
+    fn headers(&self) -> Box<dyn Iterator<Item = TensorHeader<'_>> + '_> {
+        Box::new(self.arrays.iter().map(|(name, array)| TensorHeader {
+            name,
+            dtype: array.header.dtype,
+            shape: &array.header.shape,
+        }))
     }
 
-    /// Our own text.
-    pub(super) fn metadata(&self) -> Option<&str> {
-        self.metadata.as_deref()
-    }
-
-    /// What will be left out when the file is written.
-    pub(super) fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Reads one array; `None` when there is none of that name.
-    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
+    fn tensor(&self, name: &str) -> Option<Read<'_>> {
         let Array {
             header,
             record,
@@ -194,14 +136,20 @@ impl NpzFile {
         } = self.arrays.get(name)?;
         let mut zip = self.zip.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = read_record(&self.path, &mut zip, record);
-        Some(bytes.map(|mut bytes| {
+        Some(bytes.and_then(|mut bytes| {
             bytes.drain(..start);
-            RawTensor {
-                dtype: header.dtype,
-                shape: header.shape.clone(),
-                bytes: header.row_major(bytes),
-            }
+            let bytes = header.row_major(bytes);
+            let tensor = RawTensor::new(header.dtype, header.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
         }))
+    }
+
+    fn metadata(&self) -> Option<&str> {
+        self.metadata.as_deref()
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 }
 
@@ -326,14 +274,14 @@ fn read_header(zip: &mut Zip, record: &Record) -> Result<Array, Wrong> {
 }
 
 /// Writes the contents as `numpy.savez` does, array by array.
-pub(super) fn write(
+pub(crate) fn write(
     out: impl Write + Seek,
     path: &Path,
     contents: &Contents<'_>,
 ) -> Result<(), ArchiveError> {
     let mut records = RecordWriter::new(path, out, String::new());
     let written = write_arrays(&mut records, path, contents);
-    let written = written.and_then(|()| records.comment(contents.metadata()));
+    let written = written.and_then(|()| records.comment(contents.metadata));
     records.finish(written)
 }
 
@@ -342,7 +290,7 @@ fn write_arrays<W: Write + Seek>(
     path: &Path,
     contents: &Contents<'_>,
 ) -> Result<(), ArchiveError> {
-    for (name, dtype, shape) in contents.tensors() {
+    for TensorHeader { name, dtype, shape } in contents.headers() {
         let Some((code, _)) = CODES.iter().find(|(_, known)| *known == dtype) else {
             return Err(ArchiveError::NoDtype {
                 path: path.to_owned(),
@@ -353,7 +301,7 @@ fn write_arrays<W: Write + Seek>(
         };
         let tensor = contents.tensor(name)?;
         let header = header_bytes(code, shape);
-        records.write(&format!("{name}{ENDING}"), &[&header, &tensor.bytes])?;
+        records.write(&format!("{name}{ENDING}"), &[&header, tensor.bytes()])?;
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ pub enum PickleError {
         /// The entry requested.
         index: usize,
     },
-    /// Text that is not UTF-8, or not of the form the instruction asks for.
+    /// Text that is not UTF-8, or not of the form the instruction takes.
     #[error("the pickle has malformed text before byte {offset}, expected {expected}")]
     Text {
         /// Where the text ends.
@@ -91,8 +91,8 @@ pub enum PickleError {
         /// The kinds that would do.
         expected: &'static str,
     },
-    /// The pickle asks for a Python object that is not in the caller's list.
-    #[error("the pickle asks for `{name}` at byte {offset}")]
+    /// The pickle names a Python object that is not in the caller's list.
+    #[error("the pickle names `{name}` at byte {offset}")]
     Global {
         /// Where the request stands.
         offset: usize,
@@ -130,7 +130,7 @@ pub(super) enum Value {
     /// A name, not what it stands for.
     Global(String),
     Call(Call),
-    /// What PyTorch says about a storage that lies outside the pickle.
+    /// How PyTorch describes a storage that lies outside the pickle.
     Persistent(Id),
 }
 
@@ -187,7 +187,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Runs the machine over a pickle. `allowed` says which names
+    /// Runs the machine over a pickle. `allowed` decides which names
     /// (`module.name`) may stand in it.
     pub(super) fn read(bytes: &[u8], allowed: fn(&str) -> bool) -> Result<Values, PickleError> {
         Values::read_at_most(VALUE_LIMIT, bytes, allowed)

@@ -5,6 +5,7 @@
 //! not by the `safetensors` crate: the crate keeps `__metadata__` in a hash map,
 //! so two runs would give two different files, and it wants all tensors at once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,9 +16,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::archive::{Contents, METADATA_KEY};
-use crate::archive_error::ArchiveError;
-use crate::tensor::{Dtype, RawTensor, byte_length};
+use crate::contents::{Contents, METADATA_KEY, Read as TensorRead, TensorFile};
+use crate::error::ArchiveError;
+use crate::tensor::{Header, RawTensor, byte_length};
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -25,9 +26,6 @@ const LENGTH_BYTES: u64 = 8;
 const HEADER_LIMIT: u64 = 100_000_000;
 /// The header's key for free text, which therefore names no tensor.
 const TEXT_KEY: &str = "__metadata__";
-
-/// Name, element type and shape of a tensor.
-pub(super) type Header<'a> = (&'a str, Dtype, &'a [usize]);
 
 /// An open safetensors file.
 #[derive(Debug)]
@@ -45,20 +43,23 @@ pub(super) fn is_safetensors(start: &[u8]) -> bool {
     start.get(8) == Some(&b'{')
 }
 
+/// Whether, besides, the length is one that a header can have.
+pub(super) fn is_plausible(start: &[u8]) -> bool {
+    let length = start.first_chunk().copied().map(u64::from_le_bytes);
+    is_safetensors(start) && length.is_some_and(|length| length <= HEADER_LIMIT)
+}
+
 impl SafetensorsFile {
     /// Reads and checks the header.
     pub(super) fn open(path: &Path, mut file: File) -> Result<SafetensorsFile, ArchiveError> {
-        let read = |source| ArchiveError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let file_length = file.seek(SeekFrom::End(0)).map_err(read)?;
-        file.rewind().map_err(read)?;
+        let read = ArchiveError::read(path);
+        let file_length = file.seek(SeekFrom::End(0)).map_err(&read)?;
+        file.rewind().map_err(&read)?;
         let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(read)?;
+        file.read_exact(&mut length).map_err(&read)?;
         let length = header_length(path, u64::from_le_bytes(length), file_length)?;
         let mut header = vec![0; length];
-        file.read_exact(&mut header).map_err(read)?;
+        file.read_exact(&mut header).map_err(&read)?;
         let metadata = parse_header(path, &header)?;
         let data_start = LENGTH_BYTES + length as u64;
         let data_length = file_length - data_start;
@@ -80,12 +81,6 @@ impl SafetensorsFile {
         })
     }
 
-    /// Every tensor's header.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-        let tensors = self.tensors.iter();
-        tensors.map(|(name, info)| (name.as_str(), info.dtype, info.shape.as_slice()))
-    }
-
     /// Where it lies.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -101,20 +96,6 @@ impl SafetensorsFile {
         &self.texts
     }
 
-    /// Reads one tensor; `None` when there is none of that name.
-    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
-        let info = self.tensors.get(name)?;
-        let tensor = self.bytes(info).map(|bytes| RawTensor {
-            dtype: info.dtype,
-            shape: info.shape.clone(),
-            bytes,
-        });
-        Some(tensor.map_err(|source| ArchiveError::Read {
-            path: self.path.clone(),
-            source,
-        }))
-    }
-
     fn bytes(&self, info: &TensorInfo) -> std::io::Result<Vec<u8>> {
         // `open` compared the offsets with the length of the file.
         let (start, end) = info.data_offsets;
@@ -123,6 +104,29 @@ impl SafetensorsFile {
         file.seek(SeekFrom::Start(self.data_start + start as u64))?;
         file.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+impl TensorFile for SafetensorsFile {
+    fn headers(&self) -> Box<dyn Iterator<Item = Header<'_>> + '_> {
+        Box::new(self.tensors.iter().map(|(name, info)| Header {
+            name,
+            dtype: info.dtype,
+            shape: &info.shape,
+        }))
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
+        let info = self.tensors.get(name)?;
+        let bytes = self.bytes(info).map_err(ArchiveError::read(&self.path));
+        Some(bytes.and_then(|bytes| {
+            let tensor = RawTensor::new(info.dtype, info.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
+        }))
+    }
+
+    fn metadata(&self) -> Option<&str> {
+        self.texts.get(METADATA_KEY).map(String::as_str)
     }
 }
 
@@ -140,7 +144,7 @@ fn header_length(path: &Path, found: u64, file_length: u64) -> Result<usize, Arc
 }
 
 /// The crate checks that the tensors follow each other without gap or overlap
-/// and that each takes the bytes its type and shape ask for.
+/// and that each takes the bytes of its type and shape.
 fn parse_header(path: &Path, header: &[u8]) -> Result<Metadata, ArchiveError> {
     serde_json::from_slice(header).map_err(|source| ArchiveError::SafetensorsHeader {
         path: path.to_owned(),
@@ -148,19 +152,25 @@ fn parse_header(path: &Path, header: &[u8]) -> Result<Metadata, ArchiveError> {
     })
 }
 
-/// Writes the contents tensor by tensor.
-pub(super) fn write(
+/// Writes the contents tensor by tensor, with these texts beside our own.
+pub(super) fn write<'a>(
     out: &mut impl Write,
     path: &Path,
-    contents: &Contents<'_>,
+    contents: &Contents<'a>,
+    mut texts: BTreeMap<&'a str, &'a str>,
 ) -> Result<(), ArchiveError> {
-    let mut texts = contents.texts();
     texts.remove(METADATA_KEY);
-    if !contents.metadata().is_empty() {
-        texts.insert(METADATA_KEY, contents.metadata());
+    if !contents.metadata.is_empty() {
+        texts.insert(METADATA_KEY, contents.metadata);
     }
-    let tensors = contents.tensors().collect();
-    write_part(out, path, contents, (tensors, texts))
+    let tensors = contents.headers().collect();
+    write_part(out, path, contents, Part { tensors, texts })
+}
+
+/// What goes into one file.
+pub(super) struct Part<'a> {
+    pub(super) tensors: Vec<Header<'a>>,
+    pub(super) texts: BTreeMap<&'a str, &'a str>,
 }
 
 /// Writes some of the tensors, and the texts beside them.
@@ -171,38 +181,30 @@ pub(super) fn write_part<'a>(
     out: &mut impl Write,
     path: &Path,
     contents: &Contents<'a>,
-    (mut order, texts): (Vec<Header<'a>>, BTreeMap<&'a str, &'a str>),
+    mut part: Part<'a>,
 ) -> Result<(), ArchiveError> {
-    order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-    let header = header_bytes(path, &order, texts)?;
-    let failed = |source| ArchiveError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let order = &mut part.tensors;
+    order.sort_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
+    let header = header_bytes(path, &part)?;
+    let failed = ArchiveError::write(path);
     let length = header.len() as u64;
-    out.write_all(&length.to_le_bytes()).map_err(failed)?;
-    out.write_all(&header).map_err(failed)?;
-    for (name, ..) in order {
-        let tensor = contents.tensor(name)?;
-        out.write_all(&tensor.bytes).map_err(failed)?;
+    out.write_all(&length.to_le_bytes()).map_err(&failed)?;
+    out.write_all(&header).map_err(&failed)?;
+    for header in &part.tensors {
+        let tensor = contents.tensor(header.name)?;
+        out.write_all(tensor.bytes()).map_err(&failed)?;
     }
     Ok(())
 }
 
-fn header_bytes(
-    path: &Path,
-    order: &[(&str, Dtype, &[usize])],
-    texts: BTreeMap<&str, &str>,
-) -> Result<Vec<u8>, ArchiveError> {
+fn header_bytes(path: &Path, part: &Part<'_>) -> Result<Vec<u8>, ArchiveError> {
     let header = FileHeader {
-        texts,
-        tensors: offsets(path, order)?,
+        texts: &part.texts,
+        tensors: offsets(path, &part.tensors)?,
     };
-    let mut bytes = serde_json::to_vec(&header).map_err(|source| ArchiveError::Write {
-        path: path.to_owned(),
-        source: source.into(),
-    })?;
-    // The format asks that the data start at a multiple of eight.
+    let bytes = serde_json::to_vec(&header);
+    let mut bytes = bytes.map_err(|error| ArchiveError::write(path)(error.into()))?;
+    // The format wants the data to start at a multiple of eight.
     bytes.resize(bytes.len().next_multiple_of(8), b' ');
     if bytes.len() as u64 > HEADER_LIMIT {
         return Err(ArchiveError::SafetensorsHeaderLength {
@@ -216,11 +218,11 @@ fn header_bytes(
 
 fn offsets<'a>(
     path: &Path,
-    order: &[(&'a str, Dtype, &[usize])],
+    order: &[Header<'a>],
 ) -> Result<Vec<(&'a str, TensorInfo)>, ArchiveError> {
     let mut start = 0;
     let mut infos = Vec::with_capacity(order.len());
-    for &(name, dtype, shape) in order {
+    for &Header { name, dtype, shape } in order {
         if name == TEXT_KEY {
             return Err(ArchiveError::ReservedName {
                 path: path.to_owned(),
@@ -228,14 +230,12 @@ fn offsets<'a>(
             });
         }
         let length = byte_length(dtype, shape).expect("lengths were checked on reading");
-        infos.push((
-            name,
-            TensorInfo {
-                dtype,
-                shape: shape.to_vec(),
-                data_offsets: (start, start + length),
-            },
-        ));
+        let info = TensorInfo {
+            dtype,
+            shape: shape.to_vec(),
+            data_offsets: (start, start + length),
+        };
+        infos.push((name, info));
         start += length;
     }
     Ok(infos)
@@ -243,7 +243,7 @@ fn offsets<'a>(
 
 /// The header, written in the order given.
 struct FileHeader<'a> {
-    texts: BTreeMap<&'a str, &'a str>,
+    texts: &'a BTreeMap<&'a str, &'a str>,
     tensors: Vec<(&'a str, TensorInfo)>,
 }
 
@@ -251,7 +251,7 @@ impl Serialize for FileHeader<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         if !self.texts.is_empty() {
-            map.serialize_entry(TEXT_KEY, &self.texts)?;
+            map.serialize_entry(TEXT_KEY, self.texts)?;
         }
         for (name, info) in &self.tensors {
             map.serialize_entry(name, info)?;
@@ -261,168 +261,4 @@ impl Serialize for FileHeader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use tempfile::TempDir;
-
-    use super::*;
-    use crate::archive::{Archive, Container};
-
-    /// A file of the given header and data.
-    fn bytes_of(header: &str, data: &[u8]) -> Vec<u8> {
-        let length = header.len() as u64;
-        [&length.to_le_bytes(), header.as_bytes(), data].concat()
-    }
-
-    fn open(folder: &TempDir, bytes: &[u8]) -> Result<Archive, ArchiveError> {
-        let path = folder.path().join("model.safetensors");
-        std::fs::write(&path, bytes).unwrap();
-        Archive::open(&path)
-    }
-
-    fn small() -> Vec<u8> {
-        let header = r#"{"__metadata__":{"hankelite":"{}","b":"c"},"y":{"dtype":"I64","shape":[],"data_offsets":[0,8]},"x":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]}}"#;
-        bytes_of(header, &[7; 16])
-    }
-
-    #[test]
-    fn tensors_and_texts_are_read() {
-        let folder = TempDir::new().unwrap();
-        let archive = open(&folder, &small()).unwrap();
-        assert_eq!(archive.container(), Container::Safetensors);
-        assert_eq!(archive.names().collect::<Vec<_>>(), ["x", "y"]);
-        assert_eq!(archive.shape("x"), Some([2, 1].as_slice()));
-        assert_eq!(archive.dtype("y"), Some(Dtype::I64));
-        assert_eq!(archive.tensor("y").unwrap().bytes, [7; 8]);
-        assert_eq!(archive.metadata(), Some("{}"));
-        assert_eq!((archive.wrapper(), archive.notes().len()), (None, 0));
-    }
-
-    #[test]
-    fn contradictions_in_the_header_are_refused() {
-        let entry = |shape: &str, offsets: &str| {
-            format!(r#"{{"x":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#)
-        };
-        let overlap = r#"{"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"y":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}"#;
-        let cases = [
-            entry("[2]", "[0,4]"),
-            entry("[1]", "[4,8]"),
-            entry("[1]", "[4,0]"),
-            entry("[18446744073709551615,2]", "[0,8]"),
-            entry("[-1]", "[0,8]"),
-            overlap.to_owned(),
-            "{".to_owned(),
-            "{\"x\":1}".to_owned(),
-        ];
-        let folder = TempDir::new().unwrap();
-        for header in cases {
-            let error = open(&folder, &bytes_of(&header, &[0; 8])).unwrap_err();
-            let expected = matches!(error, ArchiveError::SafetensorsHeader { .. });
-            assert!(expected, "{header}: {error}");
-        }
-    }
-
-    #[test]
-    fn data_of_another_length_than_announced_are_refused() {
-        let folder = TempDir::new().unwrap();
-        let mut bytes = small();
-        bytes.push(0);
-        let error = open(&folder, &bytes).unwrap_err();
-        let expected = matches!(
-            error,
-            ArchiveError::SafetensorsData {
-                found: 17,
-                expected: 16,
-                ..
-            }
-        );
-        assert!(expected, "{error}");
-    }
-
-    #[test]
-    fn a_header_longer_than_the_file_is_refused_before_it_is_read() {
-        let folder = TempDir::new().unwrap();
-        let mut bytes = small();
-        bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-        let error = open(&folder, &bytes).unwrap_err();
-        assert!(matches!(
-            error,
-            ArchiveError::SafetensorsHeaderLength { .. }
-        ));
-    }
-
-    #[test]
-    fn a_file_cut_short_anywhere_is_refused() {
-        let folder = TempDir::new().unwrap();
-        let bytes = small();
-        for length in 0..bytes.len() {
-            let error = open(&folder, &bytes[..length]).unwrap_err();
-            let expected = matches!(
-                error,
-                ArchiveError::Empty { .. }
-                    | ArchiveError::UnknownFormat { .. }
-                    | ArchiveError::SafetensorsHeaderLength { .. }
-                    | ArchiveError::SafetensorsData { .. }
-            );
-            assert!(expected, "{length}: {error}");
-        }
-    }
-
-    #[test]
-    fn no_damaged_byte_can_upset_the_reader() {
-        let folder = TempDir::new().unwrap();
-        let bytes = small();
-        for at in 0..bytes.len() {
-            for change in [0x01, 0x80, 0xff] {
-                let mut damaged = bytes.clone();
-                damaged[at] ^= change;
-                if let Ok(archive) = open(&folder, &damaged) {
-                    for name in archive.names() {
-                        archive.tensor(name).unwrap();
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_crate_writes_the_same_bytes() {
-        let folder = TempDir::new().unwrap();
-        let archive = open(&folder, &small()).unwrap();
-        let path = folder.path().join("out.safetensors");
-        let plain = folder.path().join("plain.safetensors");
-        let none = BTreeMap::new();
-        // One text only: the crate's order of several is not reproducible.
-        archive.write(&plain, Container::Torch, &none, "").unwrap();
-        let archive = Archive::open(&plain).unwrap();
-        archive
-            .write(&path, Container::Safetensors, &none, "{}")
-            .unwrap();
-        let names = ["x", "y"];
-        let tensors = names.map(|name| archive.tensor(name).unwrap());
-        let views = tensors.iter().map(|tensor| {
-            let shape = tensor.shape.clone();
-            safetensors::tensor::TensorView::new(tensor.dtype, shape, &tensor.bytes).unwrap()
-        });
-        let views: Vec<_> = views.collect();
-        let texts = HashMap::from([("hankelite".to_owned(), "{}".to_owned())]);
-        let expected = safetensors::serialize(names.iter().zip(&views), Some(texts)).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), expected);
-    }
-
-    #[test]
-    fn other_texts_are_kept_and_sorted() {
-        let folder = TempDir::new().unwrap();
-        let archive = open(&folder, &small()).unwrap();
-        let path = folder.path().join("out.safetensors");
-        let none = BTreeMap::new();
-        let container = Container::Safetensors;
-        archive.write(&path, container, &none, "new").unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let start = br#"{"__metadata__":{"b":"c","hankelite":"new"},"y":"#;
-        assert_eq!(&bytes[8..8 + start.len()], start);
-        archive.write(&path, container, &none, "").unwrap();
-        assert_eq!(Archive::open(&path).unwrap().metadata(), None);
-    }
-}
+mod tests;

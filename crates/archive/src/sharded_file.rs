@@ -7,6 +7,7 @@
 //! The headers of all files are read and checked when the index is opened; the bytes of a tensor
 //! are read when they are requested.
 
+mod error;
 pub(super) mod writer;
 
 use std::collections::BTreeMap;
@@ -16,77 +17,21 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::{fmt, io};
 
+pub use error::ShardError;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::archive::{METADATA_KEY, borrowed};
-use crate::archive_error::ArchiveError;
+use crate::container::is_index;
+use crate::contents::{METADATA_KEY, Read as TensorRead, TensorFile, borrowed};
+use crate::error::ArchiveError;
 use crate::safetensors_file;
 use crate::safetensors_file::SafetensorsFile;
-use crate::tensor::{Dtype, RawTensor};
+use crate::sharded_file::error::INDEX_LIMIT;
+use crate::tensor::Header;
 
 /// What an index is called.
 const INDEX_NAME: &str = "model.safetensors.index.json";
-const INDEX_ENDING: &str = ".index.json";
-/// The longest index that is read: as for the header of a safetensors file.
-const INDEX_LIMIT: u64 = 100_000_000;
-
-/// Why the files of a sharded checkpoint do not make one.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ShardError {
-    /// The index is longer than any.
-    #[error("the index has {found} bytes, expected at most {INDEX_LIMIT}")]
-    IndexLength {
-        /// Its length.
-        found: u64,
-    },
-    /// The index is no JSON, or not of the form expected.
-    #[error(
-        "the index is malformed, expected {{\"metadata\": {{…}}, \"weight_map\": {{tensor: file}}}}"
-    )]
-    Index(#[from] serde_json::Error),
-    /// The index names no tensor.
-    #[error("the index names no tensor")]
-    NoTensors,
-    /// A file is to lie elsewhere than beside the index.
-    #[error("the index names the file `{shard}`, expected the name of a file beside the index")]
-    Outside {
-        /// The file named.
-        shard: String,
-    },
-    /// A file is not there.
-    #[error("the file `{shard}` of the index is missing")]
-    Missing {
-        /// The file named.
-        shard: String,
-    },
-    /// A file is in another format.
-    #[error("the file `{shard}` is no safetensors file")]
-    Foreign {
-        /// The file named.
-        shard: String,
-    },
-    /// A tensor is not where the index says.
-    #[error("the index has tensor `{tensor}` in the file `{shard}`, where it is not")]
-    Lacking {
-        /// The tensor.
-        tensor: String,
-        /// The file named.
-        shard: String,
-    },
-    /// A tensor is where the index does not say.
-    #[error("the file `{shard}` has tensor `{tensor}`, which the index has {elsewhere}")]
-    Unlisted {
-        /// The tensor.
-        tensor: String,
-        /// The file it is in.
-        shard: String,
-        /// Where the index has it.
-        elsewhere: String,
-    },
-}
 
 /// An open sharded checkpoint.
 #[derive(Debug)]
@@ -99,12 +44,6 @@ pub(super) struct ShardedFile {
     metadata: Map<String, Value>,
 }
 
-/// Whether a path is that of an index, by its ending.
-pub(super) fn is_index(path: &Path) -> bool {
-    let name = path.file_name().and_then(OsStr::to_str);
-    name.is_some_and(|name| name.to_ascii_lowercase().ends_with(INDEX_ENDING))
-}
-
 /// Whether a file that starts with these bytes can be a JSON object.
 pub(super) fn is_json(start: &[u8]) -> bool {
     start.trim_ascii_start().first() == Some(&b'{')
@@ -115,17 +54,14 @@ pub(super) fn index_in(path: &Path) -> Result<PathBuf, ArchiveError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
-    let read = |source| ArchiveError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let read = ArchiveError::read(path);
     let usual = path.join(INDEX_NAME);
     if usual.is_file() {
         return Ok(usual);
     }
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let entry = entry.map_err(read)?.path();
+    for entry in std::fs::read_dir(path).map_err(&read)? {
+        let entry = entry.map_err(&read)?.path();
         if is_index(&entry) {
             found.push(entry);
         }
@@ -184,7 +120,7 @@ impl ShardedFile {
             }
         }
         for (shard, file) in &self.shards {
-            for (tensor, ..) in file.tensors() {
+            for Header { name: tensor, .. } in file.headers() {
                 let elsewhere = match self.weight_map.get(tensor) {
                     Some(listed) if listed == shard => continue,
                     Some(listed) => format!("in the file `{listed}`"),
@@ -198,21 +134,6 @@ impl ShardedFile {
             }
         }
         Ok(())
-    }
-
-    /// Every tensor's header.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-        self.shards.values().flat_map(SafetensorsFile::tensors)
-    }
-
-    /// Reads one tensor; `None` when there is none of that name.
-    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
-        self.shards[self.weight_map.get(name)?].tensor(name)
-    }
-
-    /// Our own text.
-    pub(super) fn metadata(&self) -> Option<&str> {
-        self.metadata.get(METADATA_KEY).and_then(Value::as_str)
     }
 
     /// The texts in the headers of all files; of a key that stands in several, the first.
@@ -230,19 +151,30 @@ impl ShardedFile {
     }
 }
 
+impl TensorFile for ShardedFile {
+    fn headers(&self) -> Box<dyn Iterator<Item = Header<'_>> + '_> {
+        Box::new(self.shards.values().flat_map(TensorFile::headers))
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
+        self.shards[self.weight_map.get(name)?].tensor(name)
+    }
+
+    fn metadata(&self) -> Option<&str> {
+        self.metadata.get(METADATA_KEY).and_then(Value::as_str)
+    }
+}
+
 fn read_index(path: &Path, file: File) -> Result<Index, ArchiveError> {
-    let read = |source| ArchiveError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let found = file.metadata().map_err(read)?.len();
+    let read = ArchiveError::read(path);
+    let found = file.metadata().map_err(&read)?.len();
     if found > INDEX_LIMIT {
         return Err(wrong(path, ShardError::IndexLength { found }));
     }
     let mut text = Vec::new();
     file.take(INDEX_LIMIT)
         .read_to_end(&mut text)
-        .map_err(read)?;
+        .map_err(&read)?;
     serde_json::from_slice(&text).map_err(|error| wrong(path, error.into()))
 }
 
@@ -275,12 +207,12 @@ fn open_shard(folder: &Path, shard: &str) -> Result<SafetensorsFile, OpenError> 
             source,
         }),
     };
-    if !std::fs::metadata(&path).map_err(read)?.is_file() {
+    if !std::fs::metadata(&path).map_err(&read)?.is_file() {
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
     }
     let mut start = Vec::new();
-    let file = File::open(&path).map_err(read)?;
-    (&file).take(9).read_to_end(&mut start).map_err(read)?;
+    let file = File::open(&path).map_err(&read)?;
+    (&file).take(9).read_to_end(&mut start).map_err(&read)?;
     if !safetensors_file::is_safetensors(&start) {
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
     }

@@ -32,3 +32,15 @@ pub(super) fn gather(bytes: &[u8], size: usize, shape: &[usize], strides: &[usiz
     }
     gathered
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_of_empty_axes_count_as_one() {
+        assert_eq!(row_major(&[2, 3, 4]), [12, 4, 1]);
+        assert_eq!(row_major(&[2, 0, 4]), [4, 4, 1]);
+        assert_eq!(row_major(&[]), [0usize; 0]);
+    }
+}

@@ -1,58 +1,160 @@
-//! One tensor as it lies in a checkpoint: element type, shape, bytes.
+//! One tensor as it lies in a file: element type, shape, bytes.
 //!
-//! Nothing here computes with the numbers. A tensor that is only carried from
-//! one file to another keeps its bytes; the conversions to `f64` and back are
-//! for the few tensors that a reduction reads or replaces.
+//! Nothing here computes with the numbers. A tensor that is only carried from one file to another
+//! keeps its bytes; the conversions to `f64` and back are for the few tensors that are read or
+//! replaced.
 
 use half::{bf16, f16};
 use num_complex::Complex;
 pub use safetensors::Dtype;
 
-use crate::archive_error::ArchiveError;
+const FLOATING: &str = "a floating-point dtype (F16, BF16, F32 or F64)";
 
-/// A tensor in row-major order, little endian.
+/// Why a tensor cannot be built, or its elements not be read.
 ///
-/// The fields are open, so they may disagree; every function that reads the
-/// numbers first checks that the bytes are as many as shape and element type
-/// ask for.
+/// A tensor does not know its name; [`TensorError::of`] adds it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// The bytes do not fill the shape.
+    #[error("{found} bytes, which do not fill shape {shape:?} of {dtype}")]
+    Bytes {
+        /// The element type.
+        dtype: Dtype,
+        /// The shape.
+        shape: Vec<usize>,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// The values do not fill the shape.
+    #[error("{found} values, which do not fill shape {shape:?}")]
+    Values {
+        /// The shape.
+        shape: Vec<usize>,
+        /// Values there are.
+        found: usize,
+    },
+    /// Another element type is needed.
+    #[error("dtype {found}, expected {expected}")]
+    Dtype {
+        /// The element type.
+        found: Dtype,
+        /// The types that would do.
+        expected: &'static str,
+    },
+    /// An integer beyond the signed 64 bits.
+    #[error("element {found}, expected at most {}", i64::MAX)]
+    IntegerRange {
+        /// The element.
+        found: u64,
+    },
+}
+
+/// A tensor in row-major order, little endian. Its bytes fill its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawTensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+/// What is known of a tensor without its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Header<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
     /// Type of each element.
     pub dtype: Dtype,
     /// Extent along each axis; empty for a scalar.
-    pub shape: Vec<usize>,
-    /// The elements, last axis fastest.
-    pub bytes: Vec<u8>,
+    pub shape: &'a [usize],
 }
 
 impl RawTensor {
-    /// The elements of a floating-point tensor.
-    ///
-    /// F16, BF16, F32 and F64 are widened exactly.
+    /// A tensor of these bytes: the elements, little endian, last axis fastest. `shape` is empty
+    /// for a scalar.
     ///
     /// # Errors
-    /// Any other element type, or bytes that do not fill the shape. `name` is
-    /// the tensor's name, for the message only.
-    pub fn to_f64(&self, name: &str) -> Result<Vec<f64>, ArchiveError> {
-        self.check(name)?;
+    /// [`TensorError::Bytes`], unless the bytes are those of so many elements.
+    pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<RawTensor, TensorError> {
+        if byte_length(dtype, &shape) != Some(bytes.len()) {
+            let found = bytes.len();
+            return Err(TensorError::Bytes {
+                dtype,
+                shape,
+                found,
+            });
+        }
+        Ok(RawTensor {
+            dtype,
+            shape,
+            bytes,
+        })
+    }
+
+    /// Type of each element.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Extent along each axis; empty for a scalar.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, little endian, last axis fastest.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`RawTensor::bytes`], without a copy.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// [`TensorError::Bytes`], unless they fill it.
+    pub fn reshaped(self, shape: Vec<usize>) -> Result<RawTensor, TensorError> {
+        RawTensor::new(self.dtype, shape, self.bytes)
+    }
+
+    /// Element type and shape, under a name.
+    pub(crate) fn header<'a>(&'a self, name: &'a str) -> Header<'a> {
+        Header {
+            name,
+            dtype: self.dtype,
+            shape: &self.shape,
+        }
+    }
+
+    /// The elements of a floating-point tensor. F16, BF16, F32 and F64 are widened exactly.
+    ///
+    /// # Errors
+    /// [`TensorError::Dtype`] for any other element type.
+    pub fn to_f64(&self) -> Result<Vec<f64>, TensorError> {
         let bytes = &self.bytes;
         match self.dtype {
             Dtype::F16 => Ok(elements(bytes, |b| f16::from_le_bytes(b).to_f64())),
             Dtype::BF16 => Ok(elements(bytes, |b| bf16::from_le_bytes(b).to_f64())),
             Dtype::F32 => Ok(elements(bytes, |b| f64::from(f32::from_le_bytes(b)))),
             Dtype::F64 => Ok(elements(bytes, f64::from_le_bytes)),
-            _ => Err(self.wrong_dtype(name, "a floating-point dtype (F16, BF16, F32 or F64)")),
+            _ => Err(self.wrong_dtype(FLOATING)),
         }
     }
 
     /// The elements of a complex tensor (C64: two `f32` each), widened exactly.
     ///
     /// # Errors
-    /// Any other element type, or bytes that do not fill the shape.
-    pub fn to_c64(&self, name: &str) -> Result<Vec<Complex<f64>>, ArchiveError> {
-        self.check(name)?;
+    /// [`TensorError::Dtype`] for any other element type.
+    pub fn to_c64(&self) -> Result<Vec<Complex<f64>>, TensorError> {
         if self.dtype != Dtype::C64 {
-            return Err(self.wrong_dtype(name, "a complex dtype (C64)"));
+            return Err(self.wrong_dtype("a complex dtype (C64)"));
         }
         let parts = elements(&self.bytes, |b| f64::from(f32::from_le_bytes(b)));
         let pairs = parts.chunks_exact(2);
@@ -62,10 +164,9 @@ impl RawTensor {
     /// The elements of an integer tensor, signed or unsigned, 8 to 64 bits.
     ///
     /// # Errors
-    /// Any other element type (Bool too), bytes that do not fill the shape, or
-    /// a U64 element above `i64::MAX`.
-    pub fn to_i64(&self, name: &str) -> Result<Vec<i64>, ArchiveError> {
-        self.check(name)?;
+    /// [`TensorError::Dtype`] for any other element type (Bool too);
+    /// [`TensorError::IntegerRange`] for a U64 element above `i64::MAX`.
+    pub fn to_i64(&self) -> Result<Vec<i64>, TensorError> {
         let bytes = &self.bytes;
         match self.dtype {
             Dtype::I8 => Ok(elements(bytes, |b| i64::from(i8::from_le_bytes(b)))),
@@ -77,85 +178,72 @@ impl RawTensor {
             Dtype::I64 => Ok(elements(bytes, i64::from_le_bytes)),
             Dtype::U64 => elements(bytes, u64::from_le_bytes)
                 .into_iter()
-                .map(|value| i64::try_from(value).map_err(|_| integer_range(name, value)))
+                .map(|found| i64::try_from(found).map_err(|_| TensorError::IntegerRange { found }))
                 .collect(),
-            _ => Err(self.wrong_dtype(name, "an integer dtype (I8 to I64 or U8 to U64)")),
+            _ => Err(self.wrong_dtype("an integer dtype (I8 to I64 or U8 to U64)")),
         }
     }
 
     /// A floating-point tensor of the given values, each rounded to the nearest
     /// number of `dtype` (ties to even).
     ///
-    /// # Panics
-    /// If `dtype` is not F16, BF16, F32 or F64, or if the values do not fill
-    /// the shape: both are errors of the caller, not of a file.
-    #[must_use]
-    pub fn from_f64(dtype: Dtype, shape: Vec<usize>, values: &[f64]) -> RawTensor {
-        assert_eq!(
-            shape.iter().product::<usize>(),
-            values.len(),
-            "the values fill the shape"
-        );
+    /// # Errors
+    /// [`TensorError::Dtype`] if `dtype` is not F16, BF16, F32 or F64; [`TensorError::Values`] if
+    /// the values do not fill the shape.
+    pub fn from_f64(
+        dtype: Dtype,
+        shape: Vec<usize>,
+        values: &[f64],
+    ) -> Result<RawTensor, TensorError> {
+        require_filled(&shape, values.len())?;
         let bytes = match dtype {
             Dtype::F16 => encode(values, |x| f16::from_f32(round_to_odd(x)).to_le_bytes()),
             Dtype::BF16 => encode(values, |x| bf16::from_f32(round_to_odd(x)).to_le_bytes()),
             // The cast rounds to nearest, ties to even.
             Dtype::F32 => encode(values, |x| (x as f32).to_le_bytes()),
             Dtype::F64 => encode(values, f64::to_le_bytes),
-            other => panic!("{other} is not a floating-point dtype"),
+            found => {
+                let expected = FLOATING;
+                return Err(TensorError::Dtype { found, expected });
+            }
         };
-        RawTensor {
-            dtype,
-            shape,
-            bytes,
-        }
+        RawTensor::new(dtype, shape, bytes)
     }
 
     /// A complex tensor (C64) of the given values, each part rounded to the
     /// nearest `f32`.
     ///
-    /// # Panics
-    /// If the values do not fill the shape.
-    #[must_use]
-    pub fn from_c64(shape: Vec<usize>, values: &[Complex<f64>]) -> RawTensor {
-        assert_eq!(
-            shape.iter().product::<usize>(),
-            values.len(),
-            "the values fill the shape"
-        );
+    /// # Errors
+    /// [`TensorError::Values`] if the values do not fill the shape.
+    pub fn from_c64(shape: Vec<usize>, values: &[Complex<f64>]) -> Result<RawTensor, TensorError> {
+        require_filled(&shape, values.len())?;
         let parts: Vec<f64> = values.iter().flat_map(|z| [z.re, z.im]).collect();
-        RawTensor {
-            dtype: Dtype::C64,
-            shape,
-            bytes: encode(&parts, |x| (x as f32).to_le_bytes()),
-        }
+        let bytes = encode(&parts, |x| (x as f32).to_le_bytes());
+        RawTensor::new(Dtype::C64, shape, bytes)
     }
 
-    /// Checks that the bytes are as many as shape and element type ask for.
-    pub fn check(&self, name: &str) -> Result<(), ArchiveError> {
-        if byte_length(self.dtype, &self.shape) == Some(self.bytes.len()) {
-            return Ok(());
-        }
-        Err(ArchiveError::TensorBytes {
-            tensor: name.to_owned(),
-            dtype: self.dtype,
-            shape: self.shape.clone(),
-            found: self.bytes.len(),
-        })
-    }
-
-    fn wrong_dtype(&self, name: &str, expected: &'static str) -> ArchiveError {
-        ArchiveError::TensorDtype {
-            tensor: name.to_owned(),
+    fn wrong_dtype(&self, expected: &'static str) -> TensorError {
+        TensorError::Dtype {
             found: self.dtype,
             expected,
         }
     }
 }
 
+fn require_filled(shape: &[usize], found: usize) -> Result<(), TensorError> {
+    let expected = shape.iter().copied().try_fold(1, usize::checked_mul);
+    match expected == Some(found) {
+        true => Ok(()),
+        false => Err(TensorError::Values {
+            shape: shape.to_vec(),
+            found,
+        }),
+    }
+}
+
 /// Bytes that a tensor of this type and shape takes; `None` when the count
 /// overflows or ends within a byte.
-pub(super) fn byte_length(dtype: Dtype, shape: &[usize]) -> Option<usize> {
+pub(crate) fn byte_length(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let count = shape.iter().copied().try_fold(1, usize::checked_mul)?;
     let bits = count.checked_mul(dtype.bitsize())?;
     bits.is_multiple_of(8).then_some(bits / 8)
@@ -186,13 +274,6 @@ fn round_to_odd(x: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-fn integer_range(name: &str, value: u64) -> ArchiveError {
-    ArchiveError::IntegerRange {
-        tensor: name.to_owned(),
-        found: value,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,8 +284,8 @@ mod tests {
     fn values_that_every_float_type_holds_survive_a_round_trip() {
         let values = [0.0, -0.0, 1.5, -2.0, f64::INFINITY, 0.0078125];
         for dtype in FLOATS {
-            let tensor = RawTensor::from_f64(dtype, vec![2, 3], &values);
-            assert_eq!(tensor.to_f64("x").unwrap(), values, "{dtype}");
+            let tensor = RawTensor::from_f64(dtype, vec![2, 3], &values).unwrap();
+            assert_eq!(tensor.to_f64().unwrap(), values, "{dtype}");
         }
     }
 
@@ -213,11 +294,11 @@ mod tests {
         // Slightly above the midpoint of 1 and 1 + 2^-10: rounding to f32 first
         // would land on the midpoint and then go down to even.
         let value = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
-        let tensor = RawTensor::from_f64(Dtype::F16, vec![1], &[value]);
-        assert_eq!(tensor.to_f64("x").unwrap(), [1.0 + 2f64.powi(-10)]);
+        let tensor = RawTensor::from_f64(Dtype::F16, vec![1], &[value]).unwrap();
+        assert_eq!(tensor.to_f64().unwrap(), [1.0 + 2f64.powi(-10)]);
         let value = 1.0 + 2f64.powi(-8) + 2f64.powi(-40);
-        let tensor = RawTensor::from_f64(Dtype::BF16, vec![1], &[value]);
-        assert_eq!(tensor.to_f64("x").unwrap(), [1.0 + 2f64.powi(-7)]);
+        let tensor = RawTensor::from_f64(Dtype::BF16, vec![1], &[value]).unwrap();
+        assert_eq!(tensor.to_f64().unwrap(), [1.0 + 2f64.powi(-7)]);
         // Beyond the largest number, and below the smallest.
         let values = [
             1e300,
@@ -226,7 +307,7 @@ mod tests {
             2f64.powi(-25) * 1.000_000_001,
             -1e-300,
         ];
-        let tensor = RawTensor::from_f64(Dtype::F16, vec![5], &values);
+        let tensor = RawTensor::from_f64(Dtype::F16, vec![5], &values).unwrap();
         let expected = [
             f64::INFINITY,
             f64::NEG_INFINITY,
@@ -234,17 +315,17 @@ mod tests {
             2f64.powi(-24),
             -0.0,
         ];
-        assert_eq!(tensor.to_f64("x").unwrap(), expected);
-        let tensor = RawTensor::from_f64(Dtype::F32, vec![], &[0.1]);
+        assert_eq!(tensor.to_f64().unwrap(), expected);
+        let tensor = RawTensor::from_f64(Dtype::F32, vec![], &[0.1]).unwrap();
         assert_eq!(tensor.bytes, 0.1f32.to_le_bytes());
     }
 
     #[test]
     fn complex_values_survive_a_round_trip() {
         let values = [Complex::new(1.0, -2.0), Complex::new(0.5, 0.25)];
-        let tensor = RawTensor::from_c64(vec![2], &values);
+        let tensor = RawTensor::from_c64(vec![2], &values).unwrap();
         assert_eq!(tensor.bytes.len(), 16);
-        assert_eq!(tensor.to_c64("x").unwrap(), values);
+        assert_eq!(tensor.to_c64().unwrap(), values);
     }
 
     #[test]
@@ -259,53 +340,38 @@ mod tests {
         ];
         for (dtype, bytes, expected) in cases {
             let shape = vec![1];
-            let tensor = RawTensor {
-                dtype,
-                shape,
-                bytes,
-            };
-            assert_eq!(tensor.to_i64("n").unwrap(), [expected], "{dtype}");
+            let tensor = RawTensor::new(dtype, shape, bytes).unwrap();
+            assert_eq!(tensor.to_i64().unwrap(), [expected], "{dtype}");
         }
     }
 
     #[test]
     fn an_integer_above_the_signed_range_is_refused() {
-        let tensor = RawTensor {
-            dtype: Dtype::U64,
-            shape: vec![],
-            bytes: vec![0xff; 8],
-        };
-        let error = tensor.to_i64("n").unwrap_err();
-        assert!(matches!(error, ArchiveError::IntegerRange { .. }));
+        let tensor = RawTensor::new(Dtype::U64, vec![], vec![0xff; 8]).unwrap();
+        let error = tensor.to_i64().unwrap_err();
+        assert!(matches!(error, TensorError::IntegerRange { .. }));
     }
 
     #[test]
     fn a_wrong_element_type_is_named() {
-        let tensor = RawTensor {
-            dtype: Dtype::I64,
-            shape: vec![1],
-            bytes: vec![0; 8],
-        };
-        let error = tensor.to_f64("layers.0.D").unwrap_err();
-        assert!(matches!(error, ArchiveError::TensorDtype { .. }));
+        let tensor = RawTensor::new(Dtype::I64, vec![1], vec![0; 8]).unwrap();
+        let error = tensor.to_f64().unwrap_err();
+        assert!(matches!(error, TensorError::Dtype { .. }));
         assert_eq!(
-            error.to_string(),
+            error.of("layers.0.D").to_string(),
             "tensor `layers.0.D` has dtype I64, expected a floating-point dtype (F16, BF16, F32 or F64)"
         );
-        let error = tensor.to_c64("x").unwrap_err();
-        assert!(matches!(error, ArchiveError::TensorDtype { .. }));
+        let error = tensor.to_c64().unwrap_err();
+        assert!(matches!(error, TensorError::Dtype { .. }));
     }
 
     #[test]
     fn bytes_that_do_not_fill_the_shape_are_refused() {
         for shape in [vec![3], vec![usize::MAX, 2]] {
-            let tensor = RawTensor {
-                dtype: Dtype::F32,
-                shape,
-                bytes: vec![0; 8],
-            };
-            let error = tensor.to_f64("x").unwrap_err();
-            assert!(matches!(error, ArchiveError::TensorBytes { .. }));
+            let error = RawTensor::new(Dtype::F32, shape.clone(), vec![0; 8]).unwrap_err();
+            assert!(matches!(error, TensorError::Bytes { found: 8, .. }));
+            let error = RawTensor::from_f64(Dtype::F64, shape, &[0.0; 2]).unwrap_err();
+            assert!(matches!(error, TensorError::Values { found: 2, .. }));
         }
     }
 }

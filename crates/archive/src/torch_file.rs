@@ -1,5 +1,5 @@
-//! Checkpoints written by `torch.save`: a zip file with one pickle, which says
-//! what there is, and one record of raw bytes per storage.
+//! Checkpoints written by `torch.save`: a zip file with one pickle, which
+//! lists what there is, and one record of raw bytes per storage.
 //!
 //! The pickle is read by a machine that runs nothing. What it yields is cut
 //! into a [`Document`]: the tensors of the model under flat names, and beside
@@ -8,18 +8,20 @@
 
 mod settings;
 mod state_dict;
-pub(super) mod writer;
+pub(crate) mod writer;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 pub use settings::Setting;
 
-use crate::archive_error::ArchiveError;
+use crate::contents::{Read, TensorFile};
+use crate::error::ArchiveError;
 use crate::pickle::Plain;
 use crate::strides::{gather, row_major};
-use crate::tensor::{Dtype, RawTensor};
+use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::state_dict::StateDict;
 use crate::zip_records::{
     Record, Zip, list_records, read_range, read_record, read_text, record_error,
@@ -60,7 +62,7 @@ const UNTYPED: [(&str, Dtype); 8] = [
 
 /// What the top object of a checkpoint holds, in its own order.
 #[derive(Debug, Default)]
-pub(super) struct Document {
+struct Document {
     ordered: bool,
     items: Vec<(Plain, Item)>,
     /// Attributes of the dictionary, such as the `_metadata` of a state dict.
@@ -105,7 +107,7 @@ struct StoredTensor {
 
 /// An open file of `torch.save`.
 #[derive(Debug)]
-pub(super) struct TorchFile {
+pub(crate) struct TorchFile {
     path: PathBuf,
     zip: Mutex<Zip>,
     state_dict: StateDict,
@@ -114,7 +116,7 @@ pub(super) struct TorchFile {
 
 impl TorchFile {
     /// Reads the pickle and checks every tensor of the model against its record.
-    pub(super) fn open(path: &Path, mut zip: Zip) -> Result<TorchFile, ArchiveError> {
+    pub(crate) fn open(path: &Path, mut zip: Zip) -> Result<TorchFile, ArchiveError> {
         let records = list_records(path, &mut zip)?;
         let (prefix, pickle) = find_pickle(path, &records)?;
         check_byte_order(path, &mut zip, records.get(&format!("{prefix}byteorder")))?;
@@ -139,46 +141,14 @@ impl TorchFile {
         })
     }
 
-    /// Every tensor's header.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
-        let tensors = self.state_dict.tensors.iter();
-        tensors.map(|(name, stored)| (name.as_str(), stored.dtype, stored.shape.as_slice()))
-    }
-
     /// Keys from the top object to the state dict, joined by dots.
-    pub(super) fn wrapper(&self) -> Option<&str> {
+    pub(crate) fn wrapper(&self) -> Option<&str> {
         self.state_dict.wrapper.as_deref()
     }
 
-    /// What will be left out when the file is written.
-    pub(super) fn notes(&self) -> &[String] {
-        &self.state_dict.notes
-    }
-
     /// The settings of the training run.
-    pub(super) fn settings(&self) -> &BTreeMap<String, Setting> {
+    pub(crate) fn settings(&self) -> &BTreeMap<String, Setting> {
         &self.state_dict.settings
-    }
-
-    /// Our own record.
-    pub(super) fn metadata(&self) -> Option<&str> {
-        self.metadata.as_deref()
-    }
-
-    /// What the file holds besides the bytes of tensors.
-    pub(super) fn document(&self) -> &Document {
-        &self.state_dict.document
-    }
-
-    /// Reads one tensor; `None` when there is none of that name.
-    pub(super) fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
-        let stored = self.state_dict.tensors.get(name)?;
-        let tensor = self.stored_bytes(stored).map(|bytes| RawTensor {
-            dtype: stored.dtype,
-            shape: stored.shape.clone(),
-            bytes: stored.unfold(bytes),
-        });
-        Some(tensor)
     }
 
     /// The bytes from a tensor's first to its last element.
@@ -194,6 +164,34 @@ impl TorchFile {
         let read = read_range(&mut zip, stored.record.index, start as u64, &mut bytes);
         read.map_err(|source| record_error(&self.path, &stored.record, source))?;
         Ok(bytes)
+    }
+}
+
+impl TensorFile for TorchFile {
+    fn headers(&self) -> Box<dyn Iterator<Item = Header<'_>> + '_> {
+        let tensors = self.state_dict.tensors.iter();
+        Box::new(tensors.map(|(name, stored)| Header {
+            name,
+            dtype: stored.dtype,
+            shape: &stored.shape,
+        }))
+    }
+
+    fn tensor(&self, name: &str) -> Option<Read<'_>> {
+        let stored = self.state_dict.tensors.get(name)?;
+        Some(self.stored_bytes(stored).and_then(|bytes| {
+            let bytes = stored.unfold(bytes);
+            let tensor = RawTensor::new(stored.dtype, stored.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
+        }))
+    }
+
+    fn metadata(&self) -> Option<&str> {
+        self.metadata.as_deref()
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.state_dict.notes
     }
 }
 
@@ -288,274 +286,4 @@ fn check_byte_order(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Cursor, Write};
-
-    use tempfile::TempDir;
-    use zip::write::SimpleFileOptions;
-    use zip::{CompressionMethod, ZipWriter};
-
-    use super::*;
-    use crate::archive::{Archive, Container};
-    use crate::pickle::writer::PickleWriter;
-    use crate::torch_file::state_dict::tests::Sample;
-
-    /// A zip file of the given records.
-    fn zip_of(records: &[(&str, &[u8])]) -> Vec<u8> {
-        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
-        for (name, bytes) in records {
-            zip.start_file(*name, options).unwrap();
-            zip.write_all(bytes).unwrap();
-        }
-        zip.finish().unwrap().into_inner()
-    }
-
-    /// The pickle of a flat state dict with one tensor, `w`.
-    fn pickle_of(sample: &Sample) -> Vec<u8> {
-        let mut pickle = PickleWriter::new();
-        pickle.empty_dict(true);
-        pickle.text("w");
-        sample.write(&mut pickle);
-        pickle.instruction(b's');
-        pickle.finish()
-    }
-
-    fn open(folder: &TempDir, bytes: &[u8]) -> Result<Archive, ArchiveError> {
-        let path = folder.path().join("model.pth");
-        std::fs::write(&path, bytes).unwrap();
-        Archive::open(&path)
-    }
-
-    /// The bytes of tensor `w` that a sample makes of the record.
-    fn bytes_of(sample: &Sample, record: &[u8]) -> Vec<u8> {
-        let folder = TempDir::new().unwrap();
-        let pickle = pickle_of(sample);
-        let zip = zip_of(&[("x/data.pkl", &pickle), ("x/data/0", record)]);
-        let archive = open(&folder, &zip).unwrap();
-        assert_eq!(archive.container(), Container::Torch);
-        archive.tensor("w").unwrap().bytes
-    }
-
-    fn floats(values: &[f32]) -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect()
-    }
-
-    fn small() -> Vec<u8> {
-        zip_of(&[
-            ("x/data.pkl", &pickle_of(&Sample::new())),
-            ("x/byteorder", b"little"),
-            ("x/data/0", &[7; 12]),
-            ("x/hankelite.json", b"{}"),
-        ])
-    }
-
-    #[test]
-    fn a_small_file_is_read() {
-        let folder = TempDir::new().unwrap();
-        let archive = open(&folder, &small()).unwrap();
-        assert_eq!(archive.names().collect::<Vec<_>>(), ["w"]);
-        assert_eq!(archive.dtype("w"), Some(Dtype::F32));
-        assert_eq!(archive.tensor("w").unwrap().bytes, [7; 12]);
-        assert_eq!(archive.metadata(), Some("{}"));
-    }
-
-    #[test]
-    fn views_of_any_stride_become_row_major() {
-        let record = floats(&[0., 1., 2., 3., 4., 5.]);
-        type View = (usize, Vec<usize>, Vec<usize>, &'static [f32]);
-        let cases: [View; 7] = [
-            (0, vec![2, 3], vec![3, 1], &[0., 1., 2., 3., 4., 5.]),
-            (0, vec![3, 2], vec![1, 3], &[0., 3., 1., 4., 2., 5.]),
-            (1, vec![2, 2], vec![3, 1], &[1., 2., 4., 5.]),
-            (1, vec![2, 2], vec![0, 2], &[1., 3., 1., 3.]),
-            (5, vec![], vec![], &[5.]),
-            (0, vec![2, 0], vec![1, 1], &[]),
-            (4, vec![1, 2], vec![usize::MAX >> 1, 1], &[4., 5.]),
-        ];
-        for (offset, shape, strides, expected) in cases {
-            let sample = Sample {
-                offset,
-                shape,
-                strides,
-                ..Sample::new()
-            };
-            assert_eq!(bytes_of(&sample, &record), floats(expected));
-        }
-    }
-
-    #[test]
-    fn conjugate_and_negative_views_are_carried_out() {
-        let record = floats(&[1., 2., 3., -4.]);
-        let complex = |flag| Sample {
-            class: "ComplexFloatStorage",
-            shape: vec![2],
-            flag: Some(flag),
-            ..Sample::new()
-        };
-        let conjugate = floats(&[1., -2., 3., 4.]);
-        assert_eq!(bytes_of(&complex("conj"), &record), conjugate);
-        let negative = floats(&[-1., -2., -3., 4.]);
-        assert_eq!(bytes_of(&complex("neg"), &record), negative);
-        let real = Sample {
-            flag: Some("neg"),
-            ..Sample::new()
-        };
-        assert_eq!(bytes_of(&real, &record), floats(&[-1., -2., -3.]));
-    }
-
-    #[test]
-    fn zip_files_of_other_kinds_are_named() {
-        let folder = TempDir::new().unwrap();
-        let error = open(&folder, &zip_of(&[("a.txt", b"")])).unwrap_err();
-        let expected = "a zip file whose first record is `a.txt`";
-        assert!(matches!(&error, ArchiveError::UnknownFormat { found, .. } if found == expected));
-        let error = open(&folder, &zip_of(&[])).unwrap_err();
-        assert!(matches!(error, ArchiveError::UnknownFormat { .. }));
-        let script = zip_of(&[("x/data.pkl", b""), ("x/constants.pkl", b"")]);
-        let error = open(&folder, &script).unwrap_err();
-        assert!(matches!(error, ArchiveError::TorchScript { .. }));
-        let two = zip_of(&[("x/data.pkl", b""), ("y/data.pkl", b"")]);
-        let error = open(&folder, &two).unwrap_err();
-        assert!(matches!(
-            error,
-            ArchiveError::SeveralPickles { found: 2, .. }
-        ));
-    }
-
-    #[test]
-    fn numbers_in_big_endian_order_are_refused() {
-        let folder = TempDir::new().unwrap();
-        let zip = zip_of(&[("x/data.pkl", b""), ("x/byteorder", b"big")]);
-        let error = open(&folder, &zip).unwrap_err();
-        assert!(matches!(error, ArchiveError::ByteOrder { found, .. } if found == "big"));
-    }
-
-    #[test]
-    fn a_compressed_record_is_refused() {
-        let folder = TempDir::new().unwrap();
-        let mut zip = zip_of(&[("x/data.pkl", b"N.")]);
-        // The method stands at byte 8 of the record's own header and at byte 10
-        // of its entry in the directory.
-        let directory = zip
-            .windows(4)
-            .position(|four| four == b"PK\x01\x02")
-            .unwrap();
-        zip[8] = 8;
-        zip[directory + 10] = 8;
-        let error = open(&folder, &zip).unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::CompressedRecord { .. }),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_record_longer_than_the_file_is_refused_before_it_is_read() {
-        let folder = TempDir::new().unwrap();
-        let zip = zip_of(&[("x/data.pkl", b"N.")]);
-        let directory = zip.windows(4).position(|four| four == b"PK\x01\x02");
-        let lengths = directory.unwrap() + 20;
-        let with_length = |length: u32| {
-            let mut zip = zip.clone();
-            zip[lengths..lengths + 4].copy_from_slice(&length.to_le_bytes());
-            zip[lengths + 4..lengths + 8].copy_from_slice(&length.to_le_bytes());
-            open(&folder, &zip).unwrap_err()
-        };
-        let error = with_length(1 << 20);
-        assert!(
-            matches!(error, ArchiveError::RecordLength { .. }),
-            "{error}"
-        );
-        let error = with_length(1 << 30);
-        assert!(
-            matches!(error, ArchiveError::PickleLength { .. }),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn two_records_of_one_name_are_refused() {
-        let folder = TempDir::new().unwrap();
-        let mut zip = zip_of(&[("x/data.pkl", b"N."), ("x/data.pkm", b"N.")]);
-        while let Some(at) = zip.windows(3).position(|three| three == b"pkm") {
-            zip[at + 2] = b'l';
-        }
-        let error = open(&folder, &zip).unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::DuplicateRecord { .. }),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_damaged_tensor_fails_its_checksum() {
-        let folder = TempDir::new().unwrap();
-        let mut zip = small();
-        let data = zip.windows(12).position(|bytes| bytes == [7; 12]).unwrap();
-        zip[data] = 8;
-        let archive = open(&folder, &zip).unwrap();
-        let error = archive.tensor("w").unwrap_err();
-        assert!(matches!(error, ArchiveError::Record { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_name_that_safetensors_reserves_stays_in_torch_files() {
-        let folder = TempDir::new().unwrap();
-        let mut pickle = PickleWriter::new();
-        pickle.empty_dict(true);
-        pickle.text("__metadata__");
-        Sample::new().write(&mut pickle);
-        pickle.instruction(b's');
-        let zip = zip_of(&[("x/data.pkl", &pickle.finish()), ("x/data/0", &[0; 12])]);
-        let archive = open(&folder, &zip).unwrap();
-        let path = folder.path().join("out");
-        let none = BTreeMap::new();
-        archive.write(&path, Container::Torch, &none, "").unwrap();
-        let error = archive.write(&path, Container::Safetensors, &none, "");
-        assert!(matches!(error, Err(ArchiveError::ReservedName { .. })));
-    }
-
-    #[test]
-    fn a_malformed_pickle_is_refused() {
-        let folder = TempDir::new().unwrap();
-        let error = open(&folder, &zip_of(&[("x/data.pkl", b"N")])).unwrap_err();
-        assert!(matches!(error, ArchiveError::Pickle { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_file_cut_short_anywhere_is_refused() {
-        let folder = TempDir::new().unwrap();
-        let bytes = small();
-        for length in 0..bytes.len() {
-            let error = open(&folder, &bytes[..length]).unwrap_err();
-            let expected = matches!(
-                error,
-                ArchiveError::Empty { .. }
-                    | ArchiveError::UnknownFormat { .. }
-                    | ArchiveError::Zip { .. }
-            );
-            assert!(expected, "{length}: {error}");
-        }
-    }
-
-    #[test]
-    fn no_damaged_byte_can_upset_the_reader() {
-        let folder = TempDir::new().unwrap();
-        let bytes = small();
-        for at in 0..bytes.len() {
-            for change in [0x01, 0x80, 0xff] {
-                let mut damaged = bytes.clone();
-                damaged[at] ^= change;
-                if let Ok(archive) = open(&folder, &damaged) {
-                    for name in archive.names() {
-                        let _either_way = archive.tensor(name);
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -1,48 +1,52 @@
 //! The records of a zip file that stores them plain, as `torch.save` and `numpy.savez` do.
 
+mod writer;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+pub(crate) use writer::RecordWriter;
+use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::archive_error::ArchiveError;
+use crate::error::ArchiveError;
 
 /// A record of a zip file.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
-    pub(super) name: String,
-    pub(super) index: usize,
-    pub(super) length: u64,
+pub(crate) struct Record {
+    pub(crate) name: String,
+    pub(crate) index: usize,
+    pub(crate) length: u64,
 }
 
 /// An open zip file.
-pub(super) type Zip = ZipArchive<BufReader<File>>;
+pub(crate) type Zip = ZipArchive<BufReader<File>>;
 
 /// Whether a file that starts with these bytes can be a zip file.
-pub(super) fn is_zip(start: &[u8]) -> bool {
+pub(crate) fn is_zip(start: &[u8]) -> bool {
     start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06")
 }
 
 /// Reads the directory of a zip file.
-pub(super) fn open_zip(path: &Path, file: File) -> Result<Zip, ArchiveError> {
-    Zip::new(BufReader::new(file)).map_err(|source| ArchiveError::Zip {
+pub(crate) fn open_zip(path: &Path, file: File) -> Result<Zip, ArchiveError> {
+    Zip::new(BufReader::new(file)).map_err(zip_error(path))
+}
+
+fn zip_error(path: &Path) -> impl Fn(ZipError) -> ArchiveError + '_ {
+    |source| ArchiveError::Zip {
         path: path.to_owned(),
-        source,
-    })
+        source: source.into(),
+    }
 }
 
 /// Every record by its name; no two may share one.
-pub(super) fn list_records(
+pub(crate) fn list_records(
     path: &Path,
     zip: &mut Zip,
 ) -> Result<BTreeMap<String, Record>, ArchiveError> {
-    let zip_error = |source| ArchiveError::Zip {
-        path: path.to_owned(),
-        source,
-    };
     if zip.has_duplicate_names() {
         return Err(ArchiveError::DuplicateRecord {
             path: path.to_owned(),
@@ -50,8 +54,8 @@ pub(super) fn list_records(
     }
     let mut records = BTreeMap::new();
     for index in 0..zip.len() {
-        let entry = zip.by_index_data(index).map_err(zip_error)?;
-        let name = entry.name().map_err(zip_error)?.into_owned();
+        let entry = zip.by_index_data(index).map_err(zip_error(path))?;
+        let name = entry.name().map_err(zip_error(path))?.into_owned();
         let record = Record {
             name: name.clone(),
             index,
@@ -63,7 +67,7 @@ pub(super) fn list_records(
 }
 
 /// A record that is text.
-pub(super) fn read_text(
+pub(crate) fn read_text(
     path: &Path,
     zip: &mut Zip,
     record: &Record,
@@ -79,7 +83,7 @@ pub(super) fn read_text(
 }
 
 /// Reads a whole record; the zip crate then compares its checksum.
-pub(super) fn read_record(
+pub(crate) fn read_record(
     path: &Path,
     zip: &mut Zip,
     record: &Record,
@@ -99,16 +103,12 @@ fn read_all(zip: &mut Zip, record: &Record) -> io::Result<Vec<u8>> {
 }
 
 /// A record that is compressed, encrypted or longer than the file cannot be read.
-pub(super) fn check_stored(
+pub(crate) fn check_stored(
     path: &Path,
     zip: &mut Zip,
     record: &Record,
 ) -> Result<(), ArchiveError> {
-    let zip_error = |source| ArchiveError::Zip {
-        path: path.to_owned(),
-        source,
-    };
-    let entry = zip.by_index_data(record.index).map_err(zip_error)?;
+    let entry = zip.by_index_data(record.index).map_err(zip_error(path))?;
     if entry.compression() != CompressionMethod::Stored || entry.encrypted() {
         return Err(ArchiveError::CompressedRecord {
             path: path.to_owned(),
@@ -129,7 +129,7 @@ pub(super) fn check_stored(
 }
 
 /// Reads a part of a record, which [`check_stored`] has seen.
-pub(super) fn read_range(
+pub(crate) fn read_range(
     zip: &mut Zip,
     index: usize,
     start: u64,
@@ -140,8 +140,8 @@ pub(super) fn read_range(
     entry.read_exact(bytes)
 }
 
-/// What the system said about a record.
-pub(super) fn record_error(path: &Path, record: &Record, source: io::Error) -> ArchiveError {
+/// What the system reported about a record.
+pub(crate) fn record_error(path: &Path, record: &Record, source: io::Error) -> ArchiveError {
     ArchiveError::Record {
         path: path.to_owned(),
         record: record.name.clone(),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use hankelite_archive::{Dtype, RawTensor, write_arrays, write_text};
+use hankelite_archive::{Dtype, RawTensor, TensorError, write_arrays, write_whole};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -35,25 +35,23 @@ fn main() -> anyhow::Result<()> {
     let mut weight_map = BTreeMap::new();
     for layer in 0..layers {
         let shard = format!("model-{:05}-of-{layers:05}.safetensors", layer + 1);
-        let mut arrays = layer_of(layer, modes, &mut random);
+        let mut arrays = layer_of(layer, modes, &mut random)?;
         if layer == 0 {
-            arrays.extend(ends(&mut random));
+            arrays.extend(ends(&mut random)?);
         }
-        let borrowed: Vec<_> = arrays
-            .iter()
-            .map(|(name, array)| (name.as_str(), array.clone()))
-            .collect();
-        write_arrays(&folder.join(&shard), &borrowed)?;
-        weight_map.extend(arrays.into_iter().map(|(name, _)| (name, shard.clone())));
+        weight_map.extend(arrays.iter().map(|(name, _)| (name.clone(), shard.clone())));
+        write_arrays(folder.join(&shard), arrays, "")?;
     }
     let index = serde_json::json!({"metadata": {}, "weight_map": weight_map});
     let path = folder.join("model.safetensors.index.json");
-    write_text(&path, &format!("{index:#}\n"))?;
+    write_whole(&path, format!("{index:#}\n"))?;
     Ok(())
 }
 
+type Arrays = Result<Vec<(String, RawTensor)>, TensorError>;
+
 /// Usual initial values, scattered: Re λ = −1/2, Im λ_n = πn, Δ from 0.001 to 0.1.
-fn layer_of(layer: usize, modes: usize, random: &mut ChaCha8Rng) -> Vec<(String, RawTensor)> {
+fn layer_of(layer: usize, modes: usize, random: &mut ChaCha8Rng) -> Arrays {
     let (h, n) = (CHANNELS, modes);
     let kernel = |name: &str| format!("s4_layers.{layer}.kernel.{name}");
     let own = |name: &str| format!("s4_layers.{layer}.{name}");
@@ -63,36 +61,34 @@ fn layer_of(layer: usize, modes: usize, random: &mut ChaCha8Rng) -> Vec<(String,
         let values: Vec<f64> = (0..count).map(|_| random.random_range(from..to)).collect();
         RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values)
     };
-    let mut frequencies = uniform(&[h, n], -0.5, 0.5)
-        .to_f64("A_imag")
-        .unwrap_or_default();
+    let mut frequencies = uniform(&[h, n], -0.5, 0.5)?.to_f64()?;
     for (index, frequency) in frequencies.iter_mut().enumerate() {
         *frequency += std::f64::consts::PI * (index % n) as f64;
     }
     let scale = 1.0 / (h as f64).sqrt();
-    vec![
-        (kernel("log_dt"), uniform(&[h], -6.9, -2.3)),
-        (kernel("log_A_real"), uniform(&[h, n], -1.0, -0.4)),
+    Ok(vec![
+        (kernel("log_dt"), uniform(&[h], -6.9, -2.3)?),
+        (kernel("log_A_real"), uniform(&[h, n], -1.0, -0.4)?),
         (
             kernel("A_imag"),
-            RawTensor::from_f64(Dtype::F32, vec![h, n], &frequencies),
+            RawTensor::from_f64(Dtype::F32, vec![h, n], &frequencies)?,
         ),
-        (kernel("C"), uniform(&[h, n, 2], -1.0, 1.0)),
-        (own("D"), uniform(&[h], -1.0, 1.0)),
+        (kernel("C"), uniform(&[h, n, 2], -1.0, 1.0)?),
+        (own("D"), uniform(&[h], -1.0, 1.0)?),
         (
             own("output_linear.0.weight"),
-            uniform(&[2 * h, h, 1], -scale, scale),
+            uniform(&[2 * h, h, 1], -scale, scale)?,
         ),
         (
             own("output_linear.0.bias"),
-            uniform(&[2 * h], -scale, scale),
+            uniform(&[2 * h], -scale, scale)?,
         ),
-        (norm("weight"), uniform(&[h], 0.9, 1.1)),
-        (norm("bias"), uniform(&[h], -0.1, 0.1)),
-    ]
+        (norm("weight"), uniform(&[h], 0.9, 1.1)?),
+        (norm("bias"), uniform(&[h], -0.1, 0.1)?),
+    ])
 }
 
-fn ends(random: &mut ChaCha8Rng) -> Vec<(String, RawTensor)> {
+fn ends(random: &mut ChaCha8Rng) -> Arrays {
     let shapes: [(&str, &[usize]); 4] = [
         ("encoder.weight", &[CHANNELS, 1]),
         ("encoder.bias", &[CHANNELS]),
@@ -102,8 +98,8 @@ fn ends(random: &mut ChaCha8Rng) -> Vec<(String, RawTensor)> {
     let array = |(name, shape): (&str, &[usize])| {
         let count: usize = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|_| random.random_range(-0.1..0.1)).collect();
-        let array = RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values);
-        (name.to_owned(), array)
+        let array = RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values)?;
+        Ok((name.to_owned(), array))
     };
-    shapes.map(array).into()
+    shapes.into_iter().map(array).collect()
 }

@@ -285,7 +285,7 @@ fn the_training_engine_gives_the_same(folder: &Folder, source: &str, test: &str,
     assert!((shown["accuracy"].as_f64().unwrap() - 0.9675).abs() < 0.006);
     let read = |file: &str| {
         let archive = hankelite_archive::Archive::open(Path::new(file)).unwrap();
-        archive.tensor("logits").unwrap().to_f64("logits").unwrap()
+        archive.tensor("logits").unwrap().to_f64().unwrap()
     };
     for (a, b) in read(logits).iter().zip(read(&engine)) {
         assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "{a} {b}");

@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
-use crate::generate::{Baseline, LENGTH_MAX, SQUARED_ERROR, Sizes};
+use crate::generate::{LENGTH_MAX, SQUARED_ERROR, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// The adding problem: the sum of the two marked numbers.
@@ -53,8 +53,8 @@ impl Adding {
         Ok(Dataset::from_values(rows.concat(), 2, length).with_targets(targets))
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: SQUARED_ERROR,
             loss: 1.0 / 6.0,
             answer: "always 1: 1/6",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, TensorError, write_arrays};
 
 use crate::error::content;
 use crate::{DataError, Dataset, Steps, Targets};
@@ -141,7 +141,7 @@ impl Arrays<'_> {
         Ok(Some(lengths))
     }
 
-    /// The number of classes or tokens: the largest index + 1, or what the file says, which may
+    /// The number of classes or tokens: the largest index + 1, or what the file declares, which may
     /// be more.
     fn size(&self, name: &str, largest: usize) -> Result<usize, DataError> {
         if self.shape(name).is_none() {
@@ -162,16 +162,15 @@ impl Arrays<'_> {
 
     /// Whether a tensor holds whole numbers.
     fn whole(&self, name: &str) -> Result<bool, DataError> {
-        Ok(self.archive.tensor(name)?.to_i64(name).is_ok())
+        Ok(self.archive.tensor(name)?.to_i64().is_ok())
     }
 
     /// Whole numbers of at least 0, below 2³².
     fn counts(&self, name: &str) -> Result<Vec<usize>, DataError> {
         let raw = self.archive.tensor(name)?;
-        let numbers = raw.to_i64(name).map_err(|source| DataError::Tensor {
-            path: self.path.to_path_buf(),
-            source,
-        })?;
+        let numbers = raw
+            .to_i64()
+            .map_err(|error| self.wrong_tensor(name, error))?;
         let converted = numbers
             .into_iter()
             .map(|number| match u32::try_from(number) {
@@ -191,13 +190,14 @@ impl Arrays<'_> {
     /// Finite numbers of any type, rounded to f32.
     fn numbers(&self, name: &str) -> Result<Vec<f32>, DataError> {
         let raw = self.archive.tensor(name)?;
-        let whole = raw.to_i64(name);
-        let numbers = match whole {
+        let whole = raw.to_i64();
+        let numbers: Vec<f32> = match whole {
             Ok(whole) => whole.into_iter().map(|x| x as f32).collect(),
-            Err(_) => floats(&raw, name).map_err(|source| DataError::Tensor {
-                path: self.path.to_path_buf(),
-                source,
-            })?,
+            Err(_) => {
+                let numbers = raw.to_f64();
+                let numbers = numbers.map_err(|error| self.wrong_tensor(name, error))?;
+                numbers.into_iter().map(|x| x as f32).collect()
+            }
         };
         match numbers.iter().position(|x: &f32| !x.is_finite()) {
             None => Ok(numbers),
@@ -212,15 +212,17 @@ impl Arrays<'_> {
         }
     }
 
+    fn wrong_tensor(&self, name: &str, error: TensorError) -> DataError {
+        DataError::Tensor {
+            path: self.path.to_path_buf(),
+            source: error.of(name),
+        }
+    }
+
     fn wrong_shape(&self, name: &str, expected: &str) -> DataError {
         let shape = self.archive.shape(name).unwrap_or_default();
         content(self.path, format!("`{name}` of shape {shape:?}"), expected)
     }
-}
-
-fn floats(raw: &RawTensor, name: &str) -> Result<Vec<f32>, hankelite_archive::ArchiveError> {
-    let numbers = raw.to_f64(name)?;
-    Ok(numbers.into_iter().map(|x| x as f32).collect())
 }
 
 pub(super) fn write(data: &Dataset, path: &Path) -> Result<(), DataError> {
@@ -236,7 +238,10 @@ pub(super) fn write(data: &Dataset, path: &Path) -> Result<(), DataError> {
                 .iter()
                 .flat_map(|token| token.to_le_bytes())
                 .collect();
-            ("inputs", raw(Dtype::I32, vec![count, length], tokens))
+            (
+                "inputs",
+                RawTensor::new(Dtype::I32, vec![count, length], tokens),
+            )
         }
     }];
     if let Some(vocabulary) = data.vocabulary() {
@@ -249,14 +254,25 @@ pub(super) fn write(data: &Dataset, path: &Path) -> Result<(), DataError> {
         tensors.push(("lengths", whole(vec![count], lengths.iter().copied())));
     }
     tensors.extend(target_tensors(data));
-    Ok(write_arrays(path, &tensors)?)
+    let tensors = tensors.into_iter().map(|(name, tensor)| match tensor {
+        Ok(tensor) => Ok((name, tensor)),
+        Err(error) => Err(error.of(name)),
+    });
+    let tensors: Vec<_> = tensors.collect::<Result<_, ArchiveError>>()?;
+    Ok(write_arrays(path, tensors, "")?)
 }
 
-fn target_tensors(data: &Dataset) -> Vec<(&'static str, RawTensor)> {
+/// A tensor, where its numbers fill its shape.
+type Built = Result<RawTensor, TensorError>;
+
+fn target_tensors(data: &Dataset) -> Vec<(&'static str, Built)> {
     let (count, length) = (data.len(), data.length());
     let masked = |mask: &Option<Vec<bool>>| {
         let bytes = mask.as_ref()?.iter().map(|&one| u8::from(one)).collect();
-        Some(("mask", raw(Dtype::U8, vec![count, length], bytes)))
+        Some((
+            "mask",
+            RawTensor::new(Dtype::U8, vec![count, length], bytes),
+        ))
     };
     match data.targets() {
         Targets::None => Vec::new(),
@@ -288,23 +304,15 @@ fn target_tensors(data: &Dataset) -> Vec<(&'static str, RawTensor)> {
     }
 }
 
-fn floating(shape: Vec<usize>, values: &[f32]) -> RawTensor {
+fn floating(shape: Vec<usize>, values: &[f32]) -> Built {
     let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-    raw(Dtype::F32, shape, bytes.collect())
+    RawTensor::new(Dtype::F32, shape, bytes.collect())
 }
 
 /// 64 bits, as PyTorch wants its labels.
-fn whole(shape: Vec<usize>, numbers: impl IntoIterator<Item = usize>) -> RawTensor {
+fn whole(shape: Vec<usize>, numbers: impl IntoIterator<Item = usize>) -> Built {
     let bytes = numbers
         .into_iter()
         .flat_map(|number| (number as i64).to_le_bytes());
-    raw(Dtype::I64, shape, bytes.collect())
-}
-
-fn raw(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> RawTensor {
-    RawTensor {
-        dtype,
-        shape,
-        bytes,
-    }
+    RawTensor::new(Dtype::I64, shape, bytes.collect())
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
 use crate::draw::Draw;
-use crate::generate::{Baseline, LENGTH_MAX, SQUARED_ERROR, Sizes};
+use crate::generate::{LENGTH_MAX, SQUARED_ERROR, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// AR(lag): the next value of X_t = a X_{t−lag} + ε_t from a window of the process.
@@ -95,8 +95,8 @@ impl Autoregression {
         self.variance / (1.0 - self.coefficient.powi(2))
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: SQUARED_ERROR,
             loss: self.stationary_variance(),
             answer: "always 0: v/(1 - a^2)",

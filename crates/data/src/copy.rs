@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
-use crate::generate::{Baseline, CROSS_ENTROPY, LENGTH_MAX, Sizes};
+use crate::generate::{CROSS_ENTROPY, LENGTH_MAX, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Symbols that can stand in the message.
@@ -14,7 +14,7 @@ const GO: u32 = 9;
 /// Length of the message.
 const MESSAGE: usize = 10;
 
-/// The copy problem: say the first ten symbols again, `lag` steps after the last of them.
+/// The copy problem: give the first ten symbols again, `lag` steps after the last of them.
 ///
 /// ```text
 /// x_0 … x_9              uniform over 0 … 7            the message
@@ -72,7 +72,7 @@ impl Copying {
         Ok(Dataset::from_tokens(tokens, SYMBOLS + 2, length).with_targets(targets))
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
         let each = (SYMBOLS as f64).ln();
         let steps = (self.lag + 2 * MESSAGE) as f64;
         let (loss, answer) = match self.answer_only {
@@ -82,7 +82,7 @@ impl Copying {
                 "blank, then the eight symbols alike: 10 ln 8/(lag + 20)",
             ),
         };
-        Baseline {
+        TrivialAnswer {
             measure: CROSS_ENTROPY,
             loss,
             answer,

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use hankelite::model::Sequence;
+use hankelite::model::{InputKind, Sequence};
 
+use crate::batch::{Batch, Steps};
 use crate::draw::Draw;
-use crate::{Batch, DataError, Steps};
+use crate::error::DataError;
+use crate::targets::{ConstantAnswer, Targets, rows};
 
 /// Sequences of one stored length. Shorter ones are padded on the right, with zeros or token 0.
 #[derive(Debug, Clone)]
@@ -35,57 +37,8 @@ struct Packed {
     tokens: Vec<u16>,
     starts: Vec<usize>,
     vocabulary: usize,
-    /// count × length, filled when [`Dataset::sequence`] first asks for it.
+    /// count × length, filled when [`Dataset::sequence`] first needs it.
     dense: OnceLock<Vec<u32>>,
-}
-
-/// What a model is to answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Targets {
-    /// Nothing is known.
-    None,
-    /// One class for each sequence.
-    Classes {
-        /// count labels, each below `classes`.
-        labels: Vec<usize>,
-        /// The number of classes.
-        classes: usize,
-    },
-    /// Numbers for each sequence.
-    Values {
-        /// count × width.
-        values: Vec<f32>,
-        /// Numbers for each sequence.
-        width: usize,
-    },
-    /// One class for each step.
-    StepClasses {
-        /// count × length labels, each below `classes`.
-        labels: Vec<u32>,
-        /// The number of classes.
-        classes: usize,
-        /// count × length; only steps that are `true` count. `None`: all steps count.
-        mask: Option<Vec<bool>>,
-    },
-    /// Numbers for each step.
-    StepValues {
-        /// count × length × width.
-        values: Vec<f32>,
-        /// Numbers for each step.
-        width: usize,
-        /// As for `StepClasses`.
-        mask: Option<Vec<bool>>,
-    },
-}
-
-/// The best constant answer to a data set, and its loss.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct ConstantAnswer {
-    /// Mean cross-entropy in nats of always answering the class frequencies, or mean squared
-    /// error of always answering the mean.
-    pub loss: f64,
-    /// The share of the most frequent class; `None` where the targets are numbers.
-    pub accuracy: Option<f64>,
 }
 
 impl Dataset {
@@ -185,20 +138,31 @@ impl Dataset {
         self.lengths.as_deref()
     }
 
+    /// What each step holds.
+    pub fn kind(&self) -> InputKind {
+        match &self.inputs {
+            Inputs::Values { width, .. } => InputKind::Numbers { width: *width },
+            Inputs::Tokens { vocabulary, .. } | Inputs::Packed(Packed { vocabulary, .. }) => {
+                InputKind::Tokens {
+                    vocabulary: *vocabulary,
+                }
+            }
+        }
+    }
+
     /// Numbers at each step; `None` for tokens.
     pub fn width(&self) -> Option<usize> {
-        match &self.inputs {
-            Inputs::Values { width, .. } => Some(*width),
-            _ => None,
+        match self.kind() {
+            InputKind::Numbers { width } => Some(width),
+            InputKind::Tokens { .. } => None,
         }
     }
 
     /// The number of different tokens, padding included; `None` for numbers.
     pub fn vocabulary(&self) -> Option<usize> {
-        match &self.inputs {
-            Inputs::Values { .. } => None,
-            Inputs::Tokens { vocabulary, .. } => Some(*vocabulary),
-            Inputs::Packed(packed) => Some(packed.vocabulary),
+        match self.kind() {
+            InputKind::Numbers { .. } => None,
+            InputKind::Tokens { vocabulary } => Some(vocabulary),
         }
     }
 
@@ -233,7 +197,7 @@ impl Dataset {
     /// Sequence `index` with its padding.
     ///
     /// Texts are kept packed; the first call unpacks all of them, at 4 bytes a step.
-    /// [`Dataset::batch`] unpacks only what it is requested.
+    /// [`Dataset::batch`] unpacks only the sequences requested.
     ///
     /// # Panics
     /// If `index` is not below [`Dataset::len`].
@@ -353,63 +317,9 @@ impl Dataset {
         Ok(())
     }
 
-    /// The loss of the best answer that does not look at the input: what a model must beat.
-    /// `None` without targets. Steps outside the mask do not count.
+    /// [`Targets::constant_answer`] of the targets: what a model must beat.
     pub fn constant_answer(&self) -> Option<ConstantAnswer> {
-        match &self.targets {
-            Targets::None => None,
-            Targets::Classes { labels, classes } => Some(entropy(labels.iter().copied(), *classes)),
-            Targets::StepClasses {
-                labels,
-                classes,
-                mask,
-            } => {
-                let counted = labels.iter().enumerate();
-                let counted = counted.filter(|(step, _)| mask.as_ref().is_none_or(|m| m[*step]));
-                Some(entropy(counted.map(|(_, label)| *label as usize), *classes))
-            }
-            Targets::Values { values, width } => Some(variance(values, *width, None)),
-            Targets::StepValues {
-                values,
-                width,
-                mask,
-            } => Some(variance(values, *width, mask.as_deref())),
-        }
-    }
-}
-
-impl Targets {
-    fn select(&self, indices: &[usize], length: usize) -> Self {
-        let masked = |mask: &Option<Vec<bool>>| mask.as_ref().map(|m| rows(m, length, indices));
-        match self {
-            Self::None => Self::None,
-            Self::Classes { labels, classes } => Self::Classes {
-                labels: rows(labels, 1, indices),
-                classes: *classes,
-            },
-            Self::Values { values, width } => Self::Values {
-                values: rows(values, *width, indices),
-                width: *width,
-            },
-            Self::StepClasses {
-                labels,
-                classes,
-                mask,
-            } => Self::StepClasses {
-                labels: rows(labels, length, indices),
-                classes: *classes,
-                mask: masked(mask),
-            },
-            Self::StepValues {
-                values,
-                width,
-                mask,
-            } => Self::StepValues {
-                values: rows(values, length * width, indices),
-                width: *width,
-                mask: masked(mask),
-            },
-        }
+        self.targets.constant_answer()
     }
 }
 
@@ -451,53 +361,8 @@ impl Packed {
     }
 }
 
-/// The rows at `indices` of an array whose rows hold `size` elements.
-fn rows<T: Copy>(all: &[T], size: usize, indices: &[usize]) -> Vec<T> {
-    let mut out = Vec::with_capacity(size * indices.len());
-    for &index in indices {
-        out.extend_from_slice(&all[index * size..(index + 1) * size]);
-    }
-    out
-}
-
 /// `count` of the numbers 0..of. Stream 2⁶⁴ − 1 is used for nothing else.
 fn chosen(of: usize, count: usize, seed: u64) -> BTreeSet<usize> {
     let order = Draw::new(seed, u64::MAX).order(of);
     order.into_iter().take(count).collect()
-}
-
-fn entropy(labels: impl Iterator<Item = usize>, classes: usize) -> ConstantAnswer {
-    let mut counts = vec![0usize; classes];
-    labels.for_each(|label| counts[label] += 1);
-    let total: usize = counts.iter().sum();
-    let shares = counts.iter().filter(|count| **count > 0);
-    let shares = shares.map(|&count| count as f64 / total as f64);
-    ConstantAnswer {
-        loss: shares.clone().map(|p| -p * p.ln()).sum(),
-        accuracy: Some(shares.fold(0.0, f64::max)),
-    }
-}
-
-/// The mean of the variances of all columns, in two passes over the rows that count.
-fn variance(values: &[f32], width: usize, mask: Option<&[bool]>) -> ConstantAnswer {
-    let rows = || {
-        let rows = values.chunks_exact(width).enumerate();
-        let rows = rows.filter(|(row, _)| mask.is_none_or(|mask| mask[*row]));
-        rows.map(|(_, row)| row)
-    };
-    let n = rows().count().max(1) as f64;
-    let (mut mean, mut squares) = (vec![0.0; width], vec![0.0; width]);
-    for row in rows() {
-        let pairs = mean.iter_mut().zip(row);
-        pairs.for_each(|(sum, &x)| *sum += f64::from(x));
-    }
-    mean.iter_mut().for_each(|sum| *sum /= n);
-    for row in rows() {
-        let pairs = squares.iter_mut().zip(&mean).zip(row);
-        pairs.for_each(|((sum, mean), &x)| *sum += (f64::from(x) - mean).powi(2));
-    }
-    ConstantAnswer {
-        loss: squares.iter().map(|sum| sum / n).sum::<f64>() / width as f64,
-        accuracy: None,
-    }
 }

@@ -18,7 +18,7 @@ pub enum DataError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// What the system reported.
         source: std::io::Error,
     },
     /// A folder without the files that were requested.
@@ -29,7 +29,7 @@ pub enum DataError {
         /// The name looked for.
         expected: &'static str,
     },
-    /// A file whose content is not what its name says.
+    /// A file whose content is not what its name promises.
     #[error("{}: {found}, expected {expected}", path.display())]
     Content {
         /// The file.
@@ -52,7 +52,7 @@ pub enum DataError {
     Sound {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// What the decoder reported.
         source: hound::Error,
     },
     /// A split requested of data that have none.
@@ -127,7 +127,7 @@ impl DataError {
                 part: Split::Validation,
                 ..
             } => Some("hold a validation part out of `train`"),
-            Self::TooFew { .. } => Some("widen min_length to max_length, or ask for fewer"),
+            Self::TooFew { .. } => Some("widen min_length to max_length, or request fewer"),
             Self::NoFile { .. } => Some("docs/data.md shows what a folder of each data set holds"),
             Self::Archive(ArchiveError::Read { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound =>
@@ -151,7 +151,7 @@ pub(super) fn content(
     }
 }
 
-/// Says which file the system's error is about.
+/// Names the file that the system's error is about.
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> DataError + '_ {
     |source| DataError::Io {
         path: path.to_path_buf(),

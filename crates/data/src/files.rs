@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::DataError;
 use crate::error::{content, io};
 
-/// Memory that an xz file may ask for: more than its strongest preset takes.
+/// Memory that an xz file may take: more than its strongest preset takes.
 const XZ_MEMORY_KIB: u32 = 256 << 10;
 
 /// A file of a data set.
@@ -99,7 +99,7 @@ fn of_archive(place: &Path, wanted: &[Wanted<'_>]) -> Result<Vec<Vec<Entry>>, Da
     Ok(groups)
 }
 
-/// Opens a file and takes off its compression, which its name tells: .gz, .tgz or .xz.
+/// Opens a file and takes off its compression, which its ending names: .gz, .tgz or .xz.
 pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
     let file = BufReader::new(File::open(path).map_err(io(path))?);
     let kind = path.extension().unwrap_or_default().to_string_lossy();

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use crate::dataset::Targets;
 use crate::error::content;
 use crate::files::{Entry, Wanted, entries};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// More than 100 times the longest recording.

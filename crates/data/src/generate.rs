@@ -8,9 +8,9 @@ use crate::draw::Draw;
 use crate::options::{Options, SourceError};
 use crate::{DataError, Split};
 
-/// The longest sequence that a source may ask for.
+/// The longest sequence that a source may have.
 pub(super) const LENGTH_MAX: usize = 1 << 24;
-/// The most sequences that a source may ask for.
+/// The most sequences that a source may have.
 pub(super) const COUNT_MAX: usize = 1 << 24;
 /// The most numbers or tokens in one part of a data set: 8 GiB of f32.
 const VALUES_MAX: u128 = 1 << 31;
@@ -90,7 +90,7 @@ impl Display for Sizes {
 
 /// What an answer without skill costs on a generated task, by its definition.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Baseline {
+pub struct TrivialAnswer {
     /// `cross-entropy` (nats) or `mean squared error`.
     pub measure: &'static str,
     /// The expected loss of the trivial answer.

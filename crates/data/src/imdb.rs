@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::dataset::Targets;
 use crate::error::content;
 use crate::files::{Entry, Wanted, entries};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Padding and 256 bytes.
@@ -44,7 +44,7 @@ impl Reviews {
         let wanted = folders.each_ref().map(|within| Wanted {
             within,
             ending: ".txt",
-            // One byte more tells whether the text is cut.
+            // One byte more shows whether the text is cut.
             most: self.length + 1,
         });
         let groups = entries(place, &wanted)?;

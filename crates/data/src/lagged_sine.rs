@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
 use crate::draw::Draw;
-use crate::generate::{Baseline, LENGTH_MAX, SQUARED_ERROR, Sizes};
+use crate::generate::{LENGTH_MAX, SQUARED_ERROR, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Correlations below this share change no double: h(t) is taken as 0 there.
@@ -28,7 +28,7 @@ const FACTOR_MAX: u128 = 1 << 27;
 /// L = 1000, b in {1, 0.1, 0.01}, 100 training and 1000 test sequences. Values come from the
 /// Cholesky factor of the covariance, a band matrix as h falls below 10⁻²⁰ h(0) behind 6.8 b
 /// steps. For b above 3 the matrix is singular to rounding: 10⁻¹⁰ h(0) is added to its diagonal,
-/// and the data set says so.
+/// and a note of the data set states it.
 ///
 /// Keys: `length` L (1000), `width` b (1; 10⁻⁶ to 100), `count` (100), `held_out` (1000), `seed`
 /// (0). With σ² = h(0), trivial answer: the best constant E sin x = e^{−σ²/2} sin 1, mean squared
@@ -115,12 +115,12 @@ impl LaggedSine {
         Ok(BandFactor { rows })
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
         let variance = self.covariance(0);
         let mean = (-variance / 2.0).exp() * 1f64.sin();
         let square = (1.0 - (-2.0 * variance).exp() * 2f64.cos()) / 2.0;
         let loss = square - mean * mean;
-        Baseline {
+        TrivialAnswer {
             measure: SQUARED_ERROR,
             loss,
             answer: "the best constant, E sin x",

@@ -5,10 +5,10 @@ use std::fmt::Display;
 
 use rayon::prelude::*;
 
-use crate::dataset::Targets;
 use crate::draw::Draw;
-use crate::generate::{Baseline, CROSS_ENTROPY, Sizes};
+use crate::generate::{CROSS_ENTROPY, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Every token but the padding, which is 0: token k + 1 is `TOKENS[k]`.
@@ -100,7 +100,7 @@ impl ListOps {
         Ok(Dataset::from_rows(&rows, VOCABULARY, self.max_length).with_targets(targets))
     }
 
-    /// As many different trees as the part asks for, in the order of their streams.
+    /// As many different trees as the part has, in the order of their streams.
     fn distinct(&self, split: Split) -> Result<Vec<Vec<u16>>, DataError> {
         let requested = self.sizes.of(split);
         let (mut rows, mut seen) = (Vec::new(), HashSet::new());
@@ -118,7 +118,7 @@ impl ListOps {
                     rows.push(tree);
                 }
             }
-            // A block that brings next to nothing new says that the rules leave too few trees.
+            // A block that brings next to nothing new means that the rules leave too few trees.
             if rows.len() < requested && (rows.len() - before) * 100 < block {
                 let (data, found) = (self.to_string(), rows.len());
                 return Err(DataError::TooFew {
@@ -163,8 +163,8 @@ impl ListOps {
         tree.push(END);
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: CROSS_ENTROPY,
             loss: (CLASSES as f64).ln(),
             answer: "all classes alike: ln 10",
@@ -202,7 +202,7 @@ fn part_of(tree: &[u16]) -> Split {
     }
 }
 
-/// The value of a tree in flat form; the error says what is wrong with it.
+/// The value of a tree in flat form; the error names what is wrong with it.
 pub(super) fn value(tokens: &[u16]) -> Result<u8, &'static str> {
     // Open operators with the values of their arguments so far.
     let mut open: Vec<(u16, Vec<u8>)> = Vec::new();

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use crate::dataset::Targets;
 use crate::error::{content, io};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split, files, listops};
 
 /// More than 20 times the training file of Long Range Arena.

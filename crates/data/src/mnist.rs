@@ -40,7 +40,7 @@ impl Images {
 /// The pictures of a part.
 pub(super) fn images(folder: &Path, split: Split) -> Result<Images, DataError> {
     let (stem, pattern) = match split {
-        // The data set has no validation part; the caller asks for none.
+        // The data set has no validation part; the caller requests none.
         Split::Test | Split::Validation => ("t10k", "t10k*images-idx3-ubyte[.gz]"),
         Split::Train => ("train", "train*images-idx3-ubyte[.gz]"),
     };
@@ -175,7 +175,7 @@ fn read_idx(path: &Path, magic: u32, axes: usize) -> Result<(Vec<usize>, Vec<u8>
         return Err(content(
             path,
             found,
-            format!("{expected} as its header says"),
+            format!("{expected} as its header declares"),
         ));
     }
     Ok((sizes, data))

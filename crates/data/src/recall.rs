@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
-use crate::generate::{Baseline, CROSS_ENTROPY, LENGTH_MAX, Sizes};
+use crate::generate::{CROSS_ENTROPY, LENGTH_MAX, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Delayed recall: name the symbol that was shown first.
@@ -57,8 +57,8 @@ impl Recall {
         Ok(Dataset::from_tokens(rows.concat(), vocabulary, length).with_targets(targets))
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: CROSS_ENTROPY,
             loss: (self.classes as f64).ln(),
             answer: "all classes alike: ln K",

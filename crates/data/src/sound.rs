@@ -25,7 +25,8 @@ impl Sound {
     ///
     /// # Errors
     /// [`DataError::Sound`] when it is not a WAV file or cannot be read.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
+        let path = path.as_ref();
         let reader = hound::WavReader::open(path).map_err(|source| failed(path, source))?;
         let spec = reader.spec();
         let samples = match spec.sample_format {

@@ -9,17 +9,17 @@ use crate::adding::Adding;
 use crate::autoregression::Autoregression;
 use crate::copy::Copying;
 use crate::fsdd::SpokenDigits;
-use crate::generate::{Baseline, COUNT_MAX};
+use crate::generate::{COUNT_MAX, TrivialAnswer};
 use crate::imdb::Reviews;
 use crate::lagged_sine::LaggedSine;
 use crate::listops::{ListOps, TOKENS};
 use crate::listops_file::ListOpsFiles;
 use crate::moving_digits::MovingDigits;
 use crate::options::{Options, SourceError};
+use crate::random_transformer::RandomTransformer;
 use crate::recall::Recall;
 use crate::sparse::Sparse;
 use crate::sprites::Sprites;
-use crate::teacher::Teacher;
 use crate::text::Text;
 use crate::waves::Waves;
 
@@ -53,13 +53,11 @@ const NAMES: [&str; 16] = [
 /// chosen by the seed, in their stored order.
 ///
 /// ```
-/// use hankelite_data::{Dataset, Source, Split};
+/// use hankelite_data::Source;
 ///
 /// let source: Source = "adding:length=50,count=20".parse()?;
-/// let data = Dataset::read(&source, Some(Split::Train))?;
-/// assert_eq!((data.len(), data.length(), data.width()), (20, 50, Some(2)));
-/// assert_eq!(source.baseline().map(|trivial| trivial.loss), Some(1.0 / 6.0));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(source.to_string(), "adding:length=50,count=20,held_out=1000,seed=0");
+/// # Ok::<(), hankelite_data::SourceError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -101,7 +99,7 @@ pub enum Source {
     /// `sparse`: signals with slowly varying sparse codes.
     Sparse(Sparse),
     /// `teacher`: the answers of a random transformer.
-    Teacher(Teacher),
+    RandomTransformer(RandomTransformer),
     /// Some sequences of another source, chosen by a seed.
     Sample {
         /// The whole.
@@ -145,7 +143,7 @@ impl FromStr for Source {
             ("moving-digits", _) => Source::MovingDigits(MovingDigits::parse(&mut options)?),
             ("sprites", _) => Source::Sprites(Sprites::parse(&mut options)?),
             ("sparse", _) => Source::Sparse(Sparse::parse(&mut options)?),
-            ("teacher", _) => Source::Teacher(Teacher::parse(&mut options)?),
+            ("teacher", _) => Source::RandomTransformer(RandomTransformer::parse(&mut options)?),
             ("ar", _) => Source::Autoregression(Autoregression::parse(&mut options)?),
             _ => of_files(name, &mut options)?,
         };
@@ -222,19 +220,19 @@ impl Source {
         }
     }
 
-    /// What an answer without skill costs, for a generated task where its definition tells; `None`
+    /// What an answer without skill costs, for a generated task where its definition gives it; `None`
     /// for files, films and the teacher, of which
-    /// [`Dataset::constant_answer`](crate::Dataset::constant_answer) tells it.
-    pub fn baseline(&self) -> Option<Baseline> {
+    /// [`Dataset::constant_answer`](crate::Dataset::constant_answer) gives it.
+    pub fn trivial_answer(&self) -> Option<TrivialAnswer> {
         match self {
-            Source::ListOps(task) => Some(task.baseline()),
-            Source::Recall(task) => Some(task.baseline()),
-            Source::Adding(task) => Some(task.baseline()),
-            Source::Copying(task) => Some(task.baseline()),
-            Source::LaggedSine(task) => Some(task.baseline()),
-            Source::Autoregression(task) => Some(task.baseline()),
-            Source::Waves(task) => Some(task.baseline()),
-            Source::Sparse(task) => Some(task.baseline()),
+            Source::ListOps(task) => Some(task.trivial_answer()),
+            Source::Recall(task) => Some(task.trivial_answer()),
+            Source::Adding(task) => Some(task.trivial_answer()),
+            Source::Copying(task) => Some(task.trivial_answer()),
+            Source::LaggedSine(task) => Some(task.trivial_answer()),
+            Source::Autoregression(task) => Some(task.trivial_answer()),
+            Source::Waves(task) => Some(task.trivial_answer()),
+            Source::Sparse(task) => Some(task.trivial_answer()),
             _ => None,
         }
     }
@@ -299,7 +297,7 @@ impl Display for Source {
             Source::MovingDigits(task) => task.fmt(f),
             Source::Sprites(task) => task.fmt(f),
             Source::Sparse(task) => task.fmt(f),
-            Source::Teacher(task) => task.fmt(f),
+            Source::RandomTransformer(task) => task.fmt(f),
             Source::Sample {
                 source,
                 count,

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 use std::fmt::Display;
 
 use crate::draw::Draw;
-use crate::generate::{Baseline, LENGTH_MAX, SQUARED_ERROR, Sizes};
+use crate::generate::{LENGTH_MAX, SQUARED_ERROR, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
 use crate::{DataError, Dataset, Split};
 
@@ -105,8 +105,8 @@ impl Sparse {
         out
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: SQUARED_ERROR,
             loss: self.active as f64 / (self.edge * self.edge) as f64,
             answer: "always 0: active/size",

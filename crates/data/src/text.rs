@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use crate::dataset::Targets;
 use crate::error::content;
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split, files};
 
 const BYTES_MAX: u64 = 1 << 29;

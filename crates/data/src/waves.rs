@@ -3,10 +3,10 @@
 use std::f64::consts::{SQRT_2, TAU};
 use std::fmt::Display;
 
-use crate::dataset::Targets;
 use crate::draw::Draw;
-use crate::generate::{Baseline, CROSS_ENTROPY, LENGTH_MAX, Sizes};
+use crate::generate::{CROSS_ENTROPY, LENGTH_MAX, Sizes, TrivialAnswer};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Waveforms.
@@ -59,8 +59,8 @@ impl Waves {
         Ok(Dataset::from_values(rows.concat(), 1, self.length).with_targets(targets))
     }
 
-    pub(super) fn baseline(&self) -> Baseline {
-        Baseline {
+    pub(super) fn trivial_answer(&self) -> TrivialAnswer {
+        TrivialAnswer {
             measure: CROSS_ENTROPY,
             loss: (2.0 * SHAPES as f64).ln(),
             answer: "all ten classes alike: ln 10",

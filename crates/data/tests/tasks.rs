@@ -157,8 +157,8 @@ fn the_sine_process_has_its_mean_and_covariance() {
 
 #[test]
 fn trivial_answers_cost_what_the_specification_says() {
-    let loss = |text: &str| source(text).baseline().unwrap().loss;
-    let floor = |text: &str| source(text).baseline().unwrap().floor.unwrap();
+    let loss = |text: &str| source(text).trivial_answer().unwrap().loss;
+    let floor = |text: &str| source(text).trivial_answer().unwrap().floor.unwrap();
     // Figures of the specifications, to their digits.
     for (width, constant, linear) in [
         (1.0, 0.1646, 0.0709),
@@ -189,7 +189,7 @@ fn trivial_answers_cost_what_the_specification_says() {
     }
 }
 
-/// The level tells nothing of the class, and the spectrum does: a pulse train is not a sine.
+/// The level does not show the class, and the spectrum does: a pulse train is not a sine.
 #[test]
 fn waves_are_told_by_their_form_not_by_their_level() {
     let data = train("waves:count=4000");
@@ -587,7 +587,7 @@ fn sparse_signals_are_slowly_varying_atoms() {
         let text = format!("sparse:size=16,active=3,change={change},count=4000,frames=3");
         let last = signals(&text);
         let power = last.iter().map(|film| dot(&film[2], &film[2])).sum::<f64>() / 4000.0;
-        let expected = 16.0 * source(&text).baseline().unwrap().loss;
+        let expected = 16.0 * source(&text).trivial_answer().unwrap().loss;
         assert!(
             (power - expected).abs() < 5.0 * (14.0f64 / 4000.0).sqrt(),
             "{change}: {power}"
@@ -595,7 +595,7 @@ fn sparse_signals_are_slowly_varying_atoms() {
     }
 }
 
-/// With one number for a token many are clipped to ±1, so what the teacher says there can be seen.
+/// With one number for a token many are clipped to ±1, so its answer there can be seen.
 #[test]
 fn the_teacher_is_one_function_for_all_parts_and_seeds() {
     let answer = |text: &str, split: Split, tokens: &[f32]| -> f32 {

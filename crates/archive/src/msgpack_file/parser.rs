@@ -22,7 +22,7 @@ const OPTIMISER: &str = "opt";
 /// What the number of steps is called there.
 const COUNTER: &str = "step";
 
-/// What a value's first bytes say.
+/// What a value's first bytes declare.
 enum Head {
     /// Nil, a truth value or a number: as many bytes follow.
     Number(u64),
@@ -33,6 +33,16 @@ enum Head {
     Extension(i8, u64),
     List(u64),
     Map(u64),
+}
+
+/// The head of an extension.
+#[derive(Clone, Copy)]
+struct Extension {
+    /// Where the head starts.
+    start: u64,
+    code: i8,
+    /// Bytes behind the head.
+    length: u64,
 }
 
 /// What is known of a file.
@@ -136,7 +146,12 @@ impl<'a> Parser<'a> {
             Head::Whole(_) => Ok(()),
             Head::Number(length) | Head::Text(length) | Head::Bytes(length) => self.skip(length),
             Head::Extension(code @ (1 | 3), length) => {
-                self.array(name, (start, code, length), depth)
+                let extension = Extension {
+                    start,
+                    code,
+                    length,
+                };
+                self.array(name, extension, depth)
             }
             Head::Extension(_, length) => self.skip(length),
             Head::List(count) => {
@@ -188,61 +203,18 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An array: `code` and `length` of its extension, which starts at `start`.
-    fn array(
-        &mut self,
-        name: &str,
-        (start, code, length): (u64, i8, u64),
-        depth: usize,
-    ) -> Outcome<()> {
+    fn array(&mut self, name: &str, extension: Extension, depth: usize) -> Outcome<()> {
         if !self.keep {
             self.set_aside += 1;
-            return self.skip(length);
+            return self.skip(extension.length);
         }
-        let wrong = |expected| MsgpackError::Array {
-            tensor: name.to_owned(),
-            expected,
-        };
-        self.room(length)?;
-        let end = self.at + length;
-        let (shape, type_name) = self.array_head(name)?;
-        let elements = match self.head()? {
-            Head::Bytes(length) => Range {
-                start: self.at,
-                length,
-            },
-            _ => return Err(wrong("its bytes")),
-        };
-        if elements.start + elements.length != end {
-            return Err(wrong("bytes up to the end of its extension"));
-        }
-        let dtype = TYPES.iter().find(|(known, _)| *known == type_name);
-        let Some((_, dtype)) = dtype else {
-            return Err(MsgpackError::ElementType {
-                tensor: name.to_owned(),
-                found: type_name,
-            });
-        };
-        if byte_length(*dtype, &shape).map(|bytes| bytes as u64) != Some(elements.length) {
-            return Err(wrong("as many bytes as its shape asks for"));
-        }
-        self.skip(elements.length)?;
+        let array = self.array_of_extension(name, extension)?;
         // The counter of a training state is no tensor of the model.
-        if depth == 1 && name == COUNTER && shape.is_empty() {
+        if depth == 1 && name == COUNTER && array.shape.is_empty() {
             return Ok(());
         }
-        let array = Array {
-            dtype: *dtype,
-            shape,
-            code,
-            whole: Range {
-                start,
-                length: end - start,
-            },
-            elements,
-        };
-        self.copy_to(start);
-        self.copied = end;
+        self.copy_to(extension.start);
+        self.copied = self.at;
         self.parsed.pieces.push(Piece::Array(name.to_owned()));
         match self.parsed.arrays.insert(name.to_owned(), array) {
             None => Ok(()),
@@ -250,6 +222,44 @@ impl<'a> Parser<'a> {
                 tensor: name.to_owned(),
             }),
         }
+    }
+
+    fn array_of_extension(&mut self, name: &str, extension: Extension) -> Outcome<Array> {
+        let wrong = |expected| MsgpackError::Array {
+            tensor: name.to_owned(),
+            expected,
+        };
+        self.room(extension.length)?;
+        let end = self.at + extension.length;
+        let (shape, type_name) = self.array_head(name)?;
+        let Head::Bytes(length) = self.head()? else {
+            return Err(wrong("its bytes"));
+        };
+        let start = self.at;
+        if start + length != end {
+            return Err(wrong("bytes up to the end of its extension"));
+        }
+        let dtype = TYPES.iter().find(|(known, _)| *known == type_name);
+        let Some(&(_, dtype)) = dtype else {
+            return Err(MsgpackError::ElementType {
+                tensor: name.to_owned(),
+                found: type_name,
+            });
+        };
+        if byte_length(dtype, &shape).map(|bytes| bytes as u64) != Some(length) {
+            return Err(wrong("as many bytes as its shape takes"));
+        }
+        self.skip(length)?;
+        Ok(Array {
+            dtype,
+            shape,
+            code: extension.code,
+            whole: Range {
+                start: extension.start,
+                length: end - extension.start,
+            },
+            elements: Range { start, length },
+        })
     }
 
     /// Shape and name of the element type.

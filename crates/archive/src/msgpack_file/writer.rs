@@ -1,13 +1,12 @@
 //! Writing the tree of a MessagePack file again, or a new one.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::PoisonError;
 
-use crate::archive::Contents;
-use crate::archive_error::ArchiveError;
+use crate::contents::Contents;
+use crate::error::ArchiveError;
 use crate::msgpack_file::{MsgpackFile, Piece, Range, SEPARATOR, TYPES};
 use crate::tensor::RawTensor;
 
@@ -16,21 +15,22 @@ const ARRAY: i8 = 1;
 /// Bytes copied at once.
 const BLOCK: u64 = 1 << 20;
 
-/// Writes the contents array by array.
+/// Writes the contents array by array, into the tree of `source` if there is one.
 pub(crate) fn write(
     out: &mut impl Write,
     path: &Path,
     contents: &Contents<'_>,
+    source: Option<&MsgpackFile>,
 ) -> Result<(), ArchiveError> {
     let mut writing = Writing {
         out,
         path,
         contents,
     };
-    match contents.msgpack() {
+    match source {
         Some(source) => writing.again(source),
         None => {
-            let names: Vec<&str> = contents.tensors().map(|(name, ..)| name).collect();
+            let names: Vec<&str> = contents.headers().map(|header| header.name).collect();
             let tree = Node::tree(&names);
             writing.node(&tree)
         }
@@ -50,7 +50,7 @@ impl<W: Write> Writing<'_, W> {
             match piece {
                 Piece::New(bytes) => self.put(bytes)?,
                 Piece::Copied(range) => self.copy(source, *range)?,
-                Piece::Array(name) if self.contents.is_changed(name) => {
+                Piece::Array(name) if self.contents.changes.contains(name) => {
                     self.array(name, source.arrays[name].code)?;
                 }
                 Piece::Array(name) => self.copy(source, source.arrays[name].whole)?,
@@ -60,17 +60,14 @@ impl<W: Write> Writing<'_, W> {
     }
 
     fn copy(&mut self, source: &MsgpackFile, range: Range) -> Result<(), ArchiveError> {
-        let read = |error| ArchiveError::Read {
-            path: source.path.clone(),
-            source: error,
-        };
+        let read = ArchiveError::read(&source.path);
         let mut file = source.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(range.start)).map_err(read)?;
+        file.seek(SeekFrom::Start(range.start)).map_err(&read)?;
         let mut left = range.length;
         let mut block = Vec::new();
         while left > 0 {
             block.resize(left.min(BLOCK) as usize, 0);
-            file.read_exact(&mut block).map_err(read)?;
+            file.read_exact(&mut block).map_err(&read)?;
             self.put(&block)?;
             left -= block.len() as u64;
         }
@@ -95,33 +92,29 @@ impl<W: Write> Writing<'_, W> {
         let tensor = self.contents.tensor(name)?;
         let head = array_head(&tensor, code).ok_or_else(|| self.no_place(name, &tensor))?;
         self.put(&head)?;
-        self.put(&tensor.bytes)
+        self.put(tensor.bytes())
     }
 
     fn no_place(&self, name: &str, tensor: &RawTensor) -> ArchiveError {
         let (path, tensor_name) = (self.path.to_owned(), name.to_owned());
-        if TYPES.iter().any(|(_, known)| *known == tensor.dtype) {
+        if TYPES.iter().any(|(_, known)| *known == tensor.dtype()) {
             return ArchiveError::TensorTooLong {
                 path,
                 tensor: tensor_name,
-                found: tensor.bytes.len(),
+                found: tensor.bytes().len(),
             };
         }
         ArchiveError::NoDtype {
             path,
             tensor: tensor_name,
-            found: tensor.dtype,
+            found: tensor.dtype(),
             container: "MessagePack",
         }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
-        self.out
-            .write_all(bytes)
-            .map_err(|source: io::Error| ArchiveError::Write {
-                path: self.path.to_owned(),
-                source,
-            })
+        let written = self.out.write_all(bytes);
+        written.map_err(ArchiveError::write(self.path))
     }
 }
 
@@ -162,17 +155,17 @@ impl<'a> Node<'a> {
 /// All of an array but its elements, as Python's `msgpack.packb` writes it. `None` where there is
 /// no name for the type, or the length has more than 32 bits.
 fn array_head(tensor: &RawTensor, code: i8) -> Option<Vec<u8>> {
-    let (name, _) = TYPES.iter().find(|(_, known)| *known == tensor.dtype)?;
+    let (name, _) = TYPES.iter().find(|(_, known)| *known == tensor.dtype())?;
     let mut inner = vec![0x93];
-    inner.extend(match tensor.shape.len() {
+    inner.extend(match tensor.shape().len() {
         axes @ 0..16 => vec![0x90 | axes as u8],
         axes => [&[0xdc][..], &u16::try_from(axes).ok()?.to_be_bytes()].concat(),
     });
-    for extent in &tensor.shape {
+    for extent in tensor.shape() {
         inner.extend(whole(*extent as u64));
     }
     inner.extend(text(name));
-    let length = u32::try_from(tensor.bytes.len()).ok()?;
+    let length = u32::try_from(tensor.bytes().len()).ok()?;
     inner.extend(sized(0xc4, length));
     let length = length.checked_add(inner.len() as u32)?;
     let mut head = match length {

@@ -169,7 +169,7 @@ impl Machine<'_> {
         match instruction {
             0x80 => self.protocol()?,
             0x95 => {
-                // Frames only tell a stream how much to fetch.
+                // Frames only show a stream how much to fetch.
                 self.length8()?;
             }
             b'(' => self.marks.push(self.stack.len()),

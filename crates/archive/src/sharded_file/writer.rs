@@ -9,17 +9,28 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use crate::archive::{Contents, METADATA_KEY, borrowed};
-use crate::archive_error::ArchiveError;
-use crate::destination::folder_of;
+use crate::container::is_index;
+use crate::contents::{Contents, METADATA_KEY, borrowed};
+use crate::destination::{folder_of, unnamed};
+use crate::error::ArchiveError;
 use crate::safetensors_file;
-use crate::safetensors_file::Header;
-use crate::sharded_file::{INDEX_NAME, index_in, is_index};
-use crate::tensor::byte_length;
+use crate::safetensors_file::Part;
+use crate::sharded_file::{INDEX_NAME, ShardedFile};
+use crate::tensor::{Header, byte_length};
 
 /// Bytes of tensors in one file of a checkpoint that was not sharded before, as in the
 /// `transformers` library.
 const SHARD_BYTES: usize = 5_000_000_000;
+
+/// What the new files take from the archive they are made of.
+pub(crate) struct Scheme<'a> {
+    /// The sharded checkpoint whose distribution of tensors is kept, if it is one.
+    pub(crate) source: Option<&'a ShardedFile>,
+    /// The texts in the header of a safetensors file.
+    pub(crate) texts: BTreeMap<&'a str, &'a str>,
+    /// The files that are being read.
+    pub(crate) inputs: Vec<&'a Path>,
+}
 
 /// One file to be written.
 struct Shard<'a> {
@@ -28,61 +39,51 @@ struct Shard<'a> {
     texts: BTreeMap<&'a str, &'a str>,
 }
 
-/// Writes all files under temporary names, shows the index to `accept`, and then puts them in
+/// Writes all files under temporary names, shows the index to `check`, and then puts them in
 /// their places, the index last.
-pub(crate) fn write<E: From<ArchiveError>>(
+pub(crate) fn write<'a, E: From<ArchiveError>>(
     path: &Path,
-    contents: &Contents<'_>,
-    accept: impl FnOnce(&Path) -> Result<(), E>,
+    contents: &Contents<'a>,
+    scheme: &Scheme<'a>,
+    check: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
-    let shards = match contents.sharded() {
-        Some(_) => as_before(contents),
-        None => by_size(contents, SHARD_BYTES),
+    let shards = match scheme.source {
+        Some(source) => as_before(contents, source),
+        None => by_size(contents, &scheme.texts),
     };
-    let place = Place::new(path, contents)?;
-    place.check(&shards, contents)?;
-    let temporary = place.temporary().map_err(|error| place.failed(error))?;
+    let place = Place::new(path, scheme.source)?;
+    place.check(&shards, &scheme.inputs)?;
+    let failed = |error| place.failed(error);
+    let temporary = place.temporary().map_err(failed)?;
     for shard in &shards {
         let written = write_shard(&temporary.path().join(&shard.name), shard, contents);
         written.map_err(|error| place.renamed(error))?;
     }
     let index = temporary.path().join(&place.index);
-    let written = write_file(&index, index_text(&shards, contents).as_bytes());
-    written.map_err(|error| place.failed(error))?;
-    accept(&index)?;
-    let moved = place.move_in(temporary, &shards);
-    Ok(moved.map_err(|error| place.failed(error))?)
+    let text = index_text(&shards, scheme.source, contents.metadata);
+    write_file(&index, text.as_bytes()).map_err(failed)?;
+    check(&index)?;
+    Ok(place.move_in(temporary, &shards).map_err(failed)?)
 }
 
 /// The files of the source with their own tensors.
-fn as_before<'a>(contents: &Contents<'a>) -> Vec<Shard<'a>> {
-    let Some(source) = contents.sharded() else {
-        return Vec::new();
-    };
-    let mut shards: BTreeMap<&str, Shard<'a>> = BTreeMap::new();
-    for (name, file) in &source.shards {
-        let shard = Shard {
+fn as_before<'a>(contents: &Contents<'a>, source: &'a ShardedFile) -> Vec<Shard<'a>> {
+    let shards = source.shards.iter().map(|(name, file)| {
+        let held = |header: &Header<'_>| source.weight_map.get(header.name) == Some(name);
+        Shard {
             name: name.clone(),
-            tensors: Vec::new(),
+            tensors: contents.headers().filter(held).collect(),
             texts: borrowed(file.texts()),
-        };
-        shards.insert(name, shard);
-    }
-    for header in contents.tensors() {
-        let shard = shards.get_mut(source.weight_map[header.0].as_str());
-        shard
-            .expect("every tensor is in a file")
-            .tensors
-            .push(header);
-    }
-    shards.into_values().collect()
+        }
+    });
+    shards.collect()
 }
 
 /// New files, in the order of the names.
-fn by_size<'a>(contents: &Contents<'a>, limit: usize) -> Vec<Shard<'a>> {
-    let groups = groups(contents.tensors(), limit);
+fn by_size<'a>(contents: &Contents<'a>, texts: &BTreeMap<&'a str, &'a str>) -> Vec<Shard<'a>> {
+    let groups = groups(contents.headers(), SHARD_BYTES);
     let count = groups.len();
-    let mut texts = contents.texts();
+    let mut texts = texts.clone();
     texts.remove(METADATA_KEY);
     let groups = groups.into_iter().enumerate();
     let shards = groups.map(|(index, tensors)| Shard {
@@ -98,7 +99,8 @@ fn groups<'a>(tensors: impl Iterator<Item = Header<'a>>, limit: usize) -> Vec<Ve
     let mut groups: Vec<Vec<Header<'a>>> = vec![Vec::new()];
     let mut filled = 0;
     for header in tensors {
-        let length = byte_length(header.1, header.2).expect("lengths were checked on reading");
+        let length =
+            byte_length(header.dtype, header.shape).expect("lengths were checked on reading");
         let last = groups.last_mut().expect("there is a first group");
         if filled + length > limit && !last.is_empty() {
             groups.push(vec![header]);
@@ -116,12 +118,12 @@ fn write_shard(
     shard: &Shard<'_>,
     contents: &Contents<'_>,
 ) -> Result<(), ArchiveError> {
-    let failed = |source| ArchiveError::Write {
-        path: path.to_owned(),
-        source,
+    let failed = ArchiveError::write(path);
+    let mut out = BufWriter::new(File::create_new(path).map_err(&failed)?);
+    let part = Part {
+        tensors: shard.tensors.clone(),
+        texts: shard.texts.clone(),
     };
-    let mut out = BufWriter::new(File::create_new(path).map_err(failed)?);
-    let part = (shard.tensors.clone(), shard.texts.clone());
     safetensors_file::write_part(&mut out, path, contents, part)?;
     let file = out.into_inner().map_err(|error| failed(error.into()))?;
     file.sync_all().map_err(failed)
@@ -134,25 +136,23 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// As Python's `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
-fn index_text(shards: &[Shard<'_>], contents: &Contents<'_>) -> String {
-    let mut metadata = contents
-        .sharded()
-        .map_or_else(Map::new, |source| source.metadata.clone());
+fn index_text(shards: &[Shard<'_>], source: Option<&ShardedFile>, text: &str) -> String {
+    let mut metadata = source.map_or_else(Map::new, |source| source.metadata.clone());
     let all = || shards.iter().flat_map(|shard| &shard.tensors);
-    let bytes = all().filter_map(|(_, dtype, shape)| byte_length(*dtype, shape));
+    let bytes = all().filter_map(|header| byte_length(header.dtype, header.shape));
     metadata.insert("total_size".into(), json!(bytes.sum::<usize>()));
     if metadata.contains_key("total_parameters") {
-        let numbers = all().map(|(.., shape)| shape.iter().product::<usize>());
+        let numbers = all().map(|header| header.shape.iter().product::<usize>());
         metadata.insert("total_parameters".into(), json!(numbers.sum::<usize>()));
     }
     metadata.remove(METADATA_KEY);
-    if !contents.metadata().is_empty() {
-        metadata.insert(METADATA_KEY.into(), json!(contents.metadata()));
+    if !text.is_empty() {
+        metadata.insert(METADATA_KEY.into(), json!(text));
     }
     let mut weight_map = Map::new();
     for shard in shards {
-        for (name, ..) in &shard.tensors {
-            weight_map.insert((*name).into(), json!(shard.name));
+        for header in &shard.tensors {
+            weight_map.insert(header.name.into(), json!(shard.name));
         }
     }
     let index = json!({"metadata": Value::Object(metadata), "weight_map": weight_map});
@@ -171,17 +171,14 @@ struct Place {
 }
 
 impl Place {
-    fn new(path: &Path, contents: &Contents<'_>) -> Result<Place, ArchiveError> {
+    fn new(path: &Path, source: Option<&ShardedFile>) -> Result<Place, ArchiveError> {
         let shown = path.to_owned();
         let file_name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
         let (folder, index) = match is_index(path) {
             true => (folder_of(path).to_owned(), file_name(path)),
             false => {
-                let source = contents.sharded();
-                (
-                    path.to_owned(),
-                    source.and_then(|source| file_name(&source.index)),
-                )
+                let index = source.and_then(|source| file_name(&source.index));
+                (path.to_owned(), index)
             }
         };
         let index = index.unwrap_or_else(|| INDEX_NAME.to_owned());
@@ -215,8 +212,7 @@ impl Place {
     }
 
     /// None of the files may be one that is being read, nor a folder.
-    fn check(&self, shards: &[Shard<'_>], contents: &Contents<'_>) -> Result<(), ArchiveError> {
-        let inputs = contents.inputs();
+    fn check(&self, shards: &[Shard<'_>], inputs: &[&Path]) -> Result<(), ArchiveError> {
         let inputs: Vec<PathBuf> = inputs
             .iter()
             .filter_map(|input| input.canonicalize().ok())
@@ -282,16 +278,9 @@ impl Place {
         std::fs::rename(temporary.path().join(&self.index), &index)
     }
 
-    /// The system's word about this place, without the names of temporary files.
+    /// What the system reported about this place, without the names of temporary files.
     fn failed(&self, source: io::Error) -> ArchiveError {
-        let source = match source.raw_os_error() {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => source,
-        };
-        ArchiveError::Write {
-            path: self.shown.clone(),
-            source,
-        }
+        ArchiveError::write(&self.shown)(unnamed(source))
     }
 
     fn renamed(&self, error: ArchiveError) -> ArchiveError {
@@ -302,45 +291,6 @@ impl Place {
     }
 }
 
-/// Whether a sharded checkpoint could be written to a path: the folder of an index, or a folder
-/// that is there or can be made.
-pub(crate) fn check_place(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveError> {
-    let folder = if is_index(path) {
-        folder_of(path)
-    } else {
-        path
-    };
-    let outer = match is_index(path) {
-        true => folder,
-        false => folder_of(path),
-    };
-    if !outer.is_dir() {
-        return Err(ArchiveError::MissingFolder {
-            path: path.to_owned(),
-            folder: outer.to_owned(),
-        });
-    }
-    if folder.exists() && !folder.is_dir() {
-        return Err(ArchiveError::NotAFolder {
-            path: path.to_owned(),
-        });
-    }
-    let Ok(place) = path.canonicalize() else {
-        return Ok(());
-    };
-    for input in inputs {
-        let index = index_in(input).unwrap_or(input.to_path_buf());
-        let taken = [index.as_path(), folder_of(&index)];
-        let same = |taken: &Path| taken.canonicalize().is_ok_and(|taken| taken == place);
-        if taken.into_iter().any(same) {
-            return Err(ArchiveError::SameFile {
-                path: path.to_owned(),
-            });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,8 +299,12 @@ mod tests {
     #[test]
     fn tensors_are_grouped_up_to_the_limit() {
         let shapes: [&[usize]; 6] = [&[3], &[5], &[1], &[20], &[4], &[6]];
-        let tensors = shapes.iter().map(|shape| ("x", Dtype::U8, *shape));
-        let sizes = |group: Vec<Header<'_>>| group.iter().map(|header| header.2[0]).collect();
+        let tensors = shapes.iter().map(|shape| Header {
+            name: "x",
+            dtype: Dtype::U8,
+            shape,
+        });
+        let sizes = |group: Vec<Header<'_>>| group.iter().map(|header| header.shape[0]).collect();
         let found: Vec<Vec<usize>> = groups(tensors, 9).into_iter().map(sizes).collect();
         assert_eq!(found, [vec![3, 5, 1], vec![20], vec![4], vec![6]]);
     }

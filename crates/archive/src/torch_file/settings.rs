@@ -2,7 +2,7 @@
 //!
 //! PyTorch Lightning keeps them as `hyper_parameters` and `datamodule_hyper_parameters`: plain
 //! dictionaries, namespaces, or the nodes of omegaconf, each of which is an object whose attributes
-//! hold the value. They are read as the pickle tells them; no class is ever loaded.
+//! hold the value. They are read as they stand in the pickle; no class is ever loaded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -112,19 +112,21 @@ pub(super) struct Settings {
 impl Settings {
     /// Looks through the top object of a pickle.
     pub(super) fn read(values: &Values, budget: &mut Budget) -> Result<Settings, PickleError> {
-        let mut settings = Settings::default();
-        let Value::Dict(top) = values.get(values.root()) else {
-            return Ok(settings);
+        let mut reading = Reading {
+            values,
+            budget,
+            settings: Settings::default(),
         };
-        for place in PLACES {
-            let mut entries = top.entries.iter();
-            let entry = entries.find(|(key, _)| values.text(*key) == Some(place));
-            if let Some((_, value)) = entry {
-                let name = Vec::new();
-                settings.add(values, (*value, name), budget)?;
+        if let Value::Dict(top) = values.get(values.root()) {
+            for place in PLACES {
+                let mut entries = top.entries.iter();
+                let entry = entries.find(|(key, _)| values.text(*key) == Some(place));
+                if let Some((_, value)) = entry {
+                    reading.add(*value, &[])?;
+                }
             }
         }
-        Ok(settings)
+        Ok(reading.settings)
     }
 
     /// A sentence about what was not read, if anything.
@@ -140,90 +142,6 @@ impl Settings {
         let list = shown.join(", ");
         (!list.is_empty())
             .then(|| format!("settings of unknown classes were not read: {list}{more}"))
-    }
-
-    fn add(
-        &mut self,
-        values: &Values,
-        (id, name): (Id, Vec<&str>),
-        budget: &mut Budget,
-    ) -> Result<(), PickleError> {
-        budget.enter()?;
-        match values.get(id) {
-            Value::Bool(value) => self.set(&name, Setting::Bool(*value)),
-            Value::Int(value) => self.set(&name, Setting::Whole(*value)),
-            Value::Float(value) => self.set(&name, Setting::Number(*value)),
-            Value::Text(text) if text != MISSING && text.len() <= LENGTH_LIMIT => {
-                self.set(&name, Setting::Text(text.clone()));
-            }
-            Value::Dict(dict) => self.add_entries(values, (&dict.entries, &name), budget)?,
-            Value::List(items) | Value::Tuple(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    let index = index.to_string();
-                    let mut name = name.clone();
-                    name.push(&index);
-                    // An item's own name lives as long as this turn of the loop.
-                    self.add(values, (*item, name), budget)?;
-                }
-            }
-            Value::Call(call) => self.add_object(values, (call, &name), budget)?,
-            Value::Global(class) => self.leave(&name, class),
-            _ => {}
-        }
-        budget.leave();
-        Ok(())
-    }
-
-    fn add_entries(
-        &mut self,
-        values: &Values,
-        (entries, name): (&[(Id, Id)], &[&str]),
-        budget: &mut Budget,
-    ) -> Result<(), PickleError> {
-        for (key, value) in entries {
-            let number;
-            let key = match values.get(*key) {
-                Value::Text(text) => text,
-                Value::Int(value) => {
-                    number = value.to_string();
-                    &number
-                }
-                _ => continue,
-            };
-            self.add(values, (*value, [name, &[key]].concat()), budget)?;
-        }
-        Ok(())
-    }
-
-    fn add_object(
-        &mut self,
-        values: &Values,
-        (call, name): (&Call, &[&str]),
-        budget: &mut Budget,
-    ) -> Result<(), PickleError> {
-        let class = values.class(call);
-        let attributes = call.state.map(|state| values.get(state));
-        let attributes = match attributes {
-            Some(Value::Dict(attributes)) => attributes.entries.as_slice(),
-            _ => &[],
-        };
-        if class.starts_with("omegaconf.") {
-            let held =
-                |(key, _): &&(Id, Id)| values.text(*key).is_some_and(|key| HELD.contains(&key));
-            return match attributes.iter().find(held) {
-                Some((_, value)) => self.add(values, (*value, name.to_vec()), budget),
-                None => Ok(()),
-            };
-        }
-        if NAMESPACES.contains(&class) {
-            return self.add_entries(values, (attributes, name), budget);
-        }
-        // A subclass of `dict`, such as Lightning's AttributeDict.
-        if !call.entries.is_empty() || class.ends_with(".AttributeDict") {
-            return self.add_entries(values, (&call.entries, name), budget);
-        }
-        self.leave(name, class);
-        Ok(())
     }
 
     fn set(&mut self, name: &[&str], setting: Setting) {
@@ -243,5 +161,81 @@ impl Settings {
         if room && name.len() <= LENGTH_LIMIT && class.len() <= LENGTH_LIMIT {
             self.unread.push((name, class.to_owned()));
         }
+    }
+}
+
+/// One look through a pickle. A name is the keys that lead to a value.
+struct Reading<'a> {
+    values: &'a Values,
+    budget: &'a mut Budget,
+    settings: Settings,
+}
+
+impl<'a> Reading<'a> {
+    fn add(&mut self, id: Id, name: &[&str]) -> Result<(), PickleError> {
+        self.budget.enter()?;
+        match self.values.get(id) {
+            Value::Bool(value) => self.settings.set(name, Setting::Bool(*value)),
+            Value::Int(value) => self.settings.set(name, Setting::Whole(*value)),
+            Value::Float(value) => self.settings.set(name, Setting::Number(*value)),
+            Value::Text(text) if text != MISSING && text.len() <= LENGTH_LIMIT => {
+                self.settings.set(name, Setting::Text(text.clone()));
+            }
+            Value::Dict(dict) => self.add_entries(&dict.entries, name)?,
+            Value::List(items) | Value::Tuple(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.add(*item, &[name, &[&index.to_string()]].concat())?;
+                }
+            }
+            Value::Call(call) => self.add_object(call, name)?,
+            Value::Global(class) => self.settings.leave(name, class),
+            _ => {}
+        }
+        self.budget.leave();
+        Ok(())
+    }
+
+    fn add_entries(&mut self, entries: &[(Id, Id)], name: &[&str]) -> Result<(), PickleError> {
+        for (key, value) in entries {
+            let number;
+            let key = match self.values.get(*key) {
+                Value::Text(text) => text,
+                Value::Int(value) => {
+                    number = value.to_string();
+                    &number
+                }
+                _ => continue,
+            };
+            self.add(*value, &[name, &[key]].concat())?;
+        }
+        Ok(())
+    }
+
+    fn add_object(&mut self, call: &'a Call, name: &[&str]) -> Result<(), PickleError> {
+        let class = self.values.class(call);
+        let attributes = call.state.map(|state| self.values.get(state));
+        let attributes = match attributes {
+            Some(Value::Dict(attributes)) => attributes.entries.as_slice(),
+            _ => &[],
+        };
+        if class.starts_with("omegaconf.") {
+            let held = |(key, _): &&(Id, Id)| {
+                let key = self.values.text(*key);
+                key.is_some_and(|key| HELD.contains(&key))
+            };
+            return match attributes.iter().find(held) {
+                Some((_, value)) => self.add(*value, name),
+                None => Ok(()),
+            };
+        }
+        if NAMESPACES.contains(&class) {
+            return self.add_entries(attributes, name);
+        }
+        // A subclass of `dict`, such as Lightning's AttributeDict.
+        if !call.entries.is_empty() || class.ends_with(".AttributeDict") {
+            return self.add_entries(&call.entries, name);
+        }
+        self.settings.leave(name, class);
+        Ok(())
     }
 }

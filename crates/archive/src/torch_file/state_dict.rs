@@ -6,7 +6,7 @@ mod tensors;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use crate::archive_error::ArchiveError;
+use crate::error::ArchiveError;
 use crate::pickle::{Budget, Call, Dict, Id, PickleError, Plain, Value, Values};
 use crate::torch_file::settings::Settings;
 use crate::torch_file::{Document, Item, STORAGES, Setting, StoredTensor, UNTYPED};
@@ -159,7 +159,7 @@ fn is_type_name(name: &str) -> bool {
     name.ends_with("Storage") || known.any(|known| known == name)
 }
 
-/// What the pickle says about the model and what stands beside it.
+/// The model in a pickle, and what stands beside it.
 #[derive(Debug)]
 pub(super) struct StateDict {
     pub(super) document: Document,

@@ -40,7 +40,3 @@ fn all(archive: &Archive) -> BTreeMap<String, RawTensor> {
     let tensor = |name: &str| (name.to_owned(), archive.tensor(name).unwrap());
     archive.names().map(tensor).collect()
 }
-
-fn unchanged() -> BTreeMap<String, RawTensor> {
-    BTreeMap::new()
-}

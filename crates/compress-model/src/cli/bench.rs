@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
+use hankelite::model::InputKind;
 use hankelite::stream::{Entries, Runner, read_nanoseconds};
 use serde::Serialize;
 
@@ -107,10 +108,13 @@ impl Timed {
         self.times.clear();
         for _ in 0..steps {
             let start = Instant::now();
-            if self.runner.takes_tokens() {
-                black_box(self.runner.step_tokens(black_box(&[0]))?);
-            } else {
-                black_box(self.runner.step(black_box(&inputs))?);
+            match self.runner.takes() {
+                InputKind::Tokens { .. } => {
+                    black_box(self.runner.step_tokens(black_box(&[0]))?);
+                }
+                InputKind::Numbers { .. } => {
+                    black_box(self.runner.step(black_box(&inputs))?);
+                }
             }
             self.times.push(start.elapsed().as_secs_f64() * 1e6);
         }

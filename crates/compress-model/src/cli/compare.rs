@@ -11,7 +11,7 @@ use hankelite::compress::{
     Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
 use hankelite::model::Model;
-use hankelite_archive::write_text;
+use hankelite_archive::write_whole;
 use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
@@ -194,7 +194,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         picture: None,
     };
     if let Some(picture) = &arguments.picture {
-        write_text(picture, &drawn(&document))?;
+        write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if printer.is_json() {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use hankelite_archive::check_destination;
-use hankelite_data::{Baseline, Batch, ConstantAnswer, Dataset, Source, Split, Steps, Targets};
+use hankelite_data::{
+    Batch, ConstantAnswer, Dataset, Source, Split, Steps, Targets, TrivialAnswer,
+};
 use serde::Serialize;
 
 use crate::cli::common::{SPLITS, grouped, short, words};
@@ -74,7 +76,7 @@ pub(super) struct Arguments {
 #[derive(Serialize)]
 struct Document {
     data: String,
-    baseline: Option<Baseline>,
+    baseline: Option<TrivialAnswer>,
     parts: Vec<Description>,
 }
 
@@ -150,7 +152,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let document = Document {
         data: source.to_string(),
-        baseline: source.baseline(),
+        baseline: source.trivial_answer(),
         parts,
     };
     if printer.is_json() {

@@ -1,11 +1,10 @@
 //! The table `[model]`: state space layers, or those of another sequence model.
 
-use hankelite_train::nn::{Architecture, ArchitectureError, LayerKind};
 #[cfg(feature = "research")]
-use hankelite_train::{
-    Takes,
-    nn::baseline::{BaselineArchitecture, BaselineKind},
-};
+use hankelite::model::InputKind;
+#[cfg(feature = "research")]
+use hankelite_train::nn::baseline::{BaselineArchitecture, BaselineKind};
+use hankelite_train::nn::{Architecture, ArchitectureError, LayerKind};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -63,9 +62,11 @@ fn kinds() -> String {
 
 /// What a baseline takes at each step.
 #[cfg(feature = "research")]
-pub(super) fn takes(architecture: &BaselineArchitecture) -> Takes {
+pub(super) fn takes(architecture: &BaselineArchitecture) -> InputKind {
     match architecture.vocabulary {
-        Some(vocabulary) => Takes::Tokens(vocabulary),
-        None => Takes::Numbers(architecture.signal()),
+        Some(vocabulary) => InputKind::Tokens { vocabulary },
+        None => InputKind::Numbers {
+            width: architecture.signal(),
+        },
     }
 }

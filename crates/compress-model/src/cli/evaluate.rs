@@ -13,7 +13,7 @@ use clap::Args;
 use hankelite::checkpoint::{Checkpoint, read};
 use hankelite::infer::Path;
 use hankelite::stream::Entries;
-use hankelite_archive::{check_destination, write_array};
+use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
 use hankelite_train::Place;
@@ -203,7 +203,9 @@ fn evaluated(
     let own = of(checkpoint, &arguments.input.checkpoint)?;
     if let Some(file) = &arguments.logits {
         let flat = own.logits.concat();
-        write_array(file, "logits", &[count, flat.len() / count.max(1)], &flat)?;
+        let shape = vec![count, flat.len() / count.max(1)];
+        let logits = RawTensor::from_f64(Dtype::F64, shape, &flat)?;
+        write_arrays(file, [("logits", logits)], "")?;
     }
     let scores = own.scores(data)?;
     let against = match &arguments.against {

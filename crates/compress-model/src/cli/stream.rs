@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use hankelite::model::InputKind;
 use hankelite::stream::{Entries, Runner};
 use hankelite_data::Sound;
 
@@ -120,24 +121,14 @@ fn open_samples(arguments: &Arguments, runner: &Runner) -> anyhow::Result<Box<dy
 
 fn open_sound(path: &Path, runner: &Runner) -> anyhow::Result<Box<dyn Samples>> {
     let sound = Sound::open(path)?;
-    if runner.takes_tokens() || sound.channels() != runner.inputs() {
-        bail!(
-            "{} has {} channels, but the model takes {} {}",
-            path.display(),
-            sound.channels(),
-            if runner.takes_tokens() {
-                1
-            } else {
-                runner.inputs()
-            },
-            if runner.takes_tokens() {
-                "token"
-            } else {
-                "numbers"
-            },
-        );
-    }
-    Ok(Box::new(sound))
+    let width = sound.channels();
+    let taken = match runner.takes() {
+        InputKind::Numbers { width: expected } if expected == width => return Ok(Box::new(sound)),
+        InputKind::Numbers { width } => format!("{width} numbers"),
+        InputKind::Tokens { .. } => "1 token".to_string(),
+    };
+    let path = path.display();
+    bail!("{path} has {width} channels, but the model takes {taken}")
 }
 
 /// Steps until the input ends.
@@ -148,12 +139,10 @@ fn pump(
     out: &mut dyn Write,
     shape: Shape,
 ) -> anyhow::Result<()> {
-    let width = if runner.takes_tokens() {
-        1
-    } else {
-        runner.inputs()
+    let mut inputs = match runner.takes() {
+        InputKind::Tokens { .. } => None,
+        InputKind::Numbers { width } => Some(vec![0.0; width]),
     };
-    let mut inputs = vec![0.0; width];
     let mut outputs = vec![0.0; runner.outputs()];
     let mut steps = 0u64;
     loop {
@@ -161,15 +150,15 @@ fn pump(
         if samples.would_wait() {
             out.flush()?;
         }
-        if runner.takes_tokens() {
+        if let Some(inputs) = &mut inputs {
+            if !fill(inputs, samples)? {
+                break;
+            }
+            outputs.copy_from_slice(runner.step(inputs)?);
+        } else {
             let Some(token) = samples.token()? else { break };
             let stepped = runner.step_tokens(&[token]);
             outputs.copy_from_slice(stepped.with_context(|| samples.place())?);
-        } else {
-            if !fill(&mut inputs, samples)? {
-                break;
-            }
-            outputs.copy_from_slice(runner.step(&inputs)?);
         }
         steps += 1;
         if !arguments.last && steps.is_multiple_of(arguments.every as u64) {

@@ -8,7 +8,7 @@ use clap::Args;
 use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
-use hankelite_archive::write_text;
+use hankelite_archive::write_whole;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
@@ -144,7 +144,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         picture: None,
     };
     if let Some(picture) = &arguments.picture {
-        write_text(picture, &drawn(&document))?;
+        write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if printer.is_json() {

@@ -30,10 +30,10 @@ fn norm(document: &Value, name: &str) -> f64 {
 }
 
 fn matrix(work: &Work, name: &str) -> DMatrix<f64> {
-    let archive = Archive::open(work.path(MODEL).as_ref()).unwrap();
+    let archive = Archive::open(work.path(MODEL)).unwrap();
     let tensor = archive.tensor(name).unwrap();
-    let numbers = tensor.to_f64(name).unwrap();
-    let rows = tensor.shape[0];
+    let numbers = tensor.to_f64().unwrap();
+    let rows = tensor.shape()[0];
     DMatrix::from_row_slice(rows, numbers.len() / rows, &numbers)
 }
 

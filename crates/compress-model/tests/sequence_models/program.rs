@@ -186,10 +186,10 @@ fn images(work: &Work) {
     let (count, length, width) = (30, 5, 4);
     let pixels = (0..count * length * width).map(|i| 0.5 + 0.5 * ((i * i) as f64 * 0.37).sin());
     let shape = vec![count, length, width];
-    let images = RawTensor::from_f64(Dtype::F32, shape, &pixels.collect::<Vec<_>>());
+    let images = RawTensor::from_f64(Dtype::F32, shape, &pixels.collect::<Vec<_>>()).unwrap();
     let path = work.path("images.safetensors");
     let arrays = [("inputs", images.clone()), ("targets", images)];
-    write_arrays(path.as_ref(), &arrays).unwrap();
+    write_arrays(&path, arrays, "").unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Batches of the host on the device, and the evaluation of whole data sets.
 
 use candle_core::{DType, Device, Tensor};
-use hankelite::model::{Encoder, Model};
+use hankelite::model::{InputKind, Model};
 use hankelite_data::{Batch, Dataset, Steps};
 
 use crate::nn::{Mode, NetworkInput, SequenceModel};
@@ -84,50 +84,20 @@ pub fn logits(
 /// logit for every class.
 ///
 /// # Errors
-/// [`TrainError::NotAClassifier`], [`TrainError::Kind`], [`TrainError::Width`],
-/// [`TrainError::Vocabulary`], [`TrainError::Classes`].
+/// [`TrainError::NotAClassifier`], [`TrainError::Input`], [`TrainError::Classes`].
 pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError> {
     let missing = |missing| TrainError::NotAClassifier { missing };
     let encoder = model.encoder().ok_or(missing("encoder"))?;
-    let takes = match encoder {
-        Encoder::Linear(linear) => Takes::Numbers(linear.weight.nrows()),
-        Encoder::Embedding(table) => Takes::Tokens(table.ncols()),
-    };
-    require_fitting(takes, model.classes().ok_or(missing("head"))?, data)
-}
-
-/// What a network takes at each step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// So many numbers.
-    Numbers(usize),
-    /// One of so many tokens.
-    Tokens(usize),
+    let outputs = model.classes().ok_or(missing("head"))?;
+    require_fitting(encoder.takes(), outputs, data)
 }
 
 /// Whether a network that takes such steps, and gives so many outputs, can be trained on data.
 ///
 /// # Errors
-/// [`TrainError::Kind`], [`TrainError::Width`], [`TrainError::Vocabulary`],
-/// [`TrainError::Classes`].
-pub fn require_fitting(takes: Takes, outputs: usize, data: &Dataset) -> Result<(), TrainError> {
-    match (takes, data.width(), data.vocabulary()) {
-        (Takes::Numbers(expected), Some(found), _) if found != expected => {
-            return Err(TrainError::Width { found, expected });
-        }
-        (Takes::Tokens(expected), _, Some(found)) if found > expected => {
-            return Err(TrainError::Vocabulary { found, expected });
-        }
-        (Takes::Numbers(_), Some(_), _) | (Takes::Tokens(_), _, Some(_)) => {}
-        (Takes::Numbers(_), ..) => {
-            let (found, expected) = ("tokens", "numbers");
-            return Err(TrainError::Kind { found, expected });
-        }
-        (Takes::Tokens(_), ..) => {
-            let (found, expected) = ("numbers", "tokens");
-            return Err(TrainError::Kind { found, expected });
-        }
-    }
+/// [`TrainError::Input`], [`TrainError::Classes`].
+pub fn require_fitting(takes: InputKind, outputs: usize, data: &Dataset) -> Result<(), TrainError> {
+    takes.require(data.kind())?;
     match data.classes() {
         Some(found) if found > outputs => Err(TrainError::Classes {
             found,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hankelite::model::InputError;
 use hankelite_archive::ArchiveError;
 use hankelite_data::DataError;
 
@@ -87,30 +88,9 @@ pub enum TrainError {
         /// Whether there is an answer for each step.
         per_step: bool,
     },
-    /// Data of another width than the encoder takes.
-    #[error("the data have {found} numbers at each step, the model takes {expected}")]
-    Width {
-        /// Of the data.
-        found: usize,
-        /// Of the model.
-        expected: usize,
-    },
-    /// Tokens that the embedding does not have.
-    #[error("the data have {found} different tokens, the model's embedding has {expected}")]
-    Vocabulary {
-        /// Of the data.
-        found: usize,
-        /// Of the model.
-        expected: usize,
-    },
-    /// Tokens for a linear encoder, or numbers for an embedding.
-    #[error("the data are {found}, but the model takes {expected}")]
-    Kind {
-        /// `numbers` or `tokens`.
-        found: &'static str,
-        /// The other one.
-        expected: &'static str,
-    },
+    /// The data are not what the network takes.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// More classes than the head has logits.
     #[error("the data have labels up to {}, the model has {expected} classes", found - 1)]
     Classes {

@@ -113,7 +113,7 @@ impl Folder {
     /// # Errors
     /// [`TrainError::Archive`].
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
-        Ok(write_whole(&self.path.join(name), bytes)?)
+        Ok(write_whole(self.path.join(name), bytes)?)
     }
 
     /// Appends a line to the metrics; returns their length in bytes.

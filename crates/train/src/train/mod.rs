@@ -17,7 +17,7 @@ mod trainer;
 mod trust;
 
 pub use allocator::keep_freed_memory;
-pub use batch::{Takes, evaluate, input, logits, require_fitting, require_suitable};
+pub use batch::{evaluate, input, logits, require_fitting, require_suitable};
 pub use error::{RecipeError, TrainError};
 pub use folder::Folder;
 pub use loss::{Loss, Tally, Term, scalar, task_loss};

@@ -85,20 +85,14 @@ pub(super) fn write(
 ) -> Result<(), TrainError> {
     let mut arrays = Vec::new();
     for (name, tensor) in tensors(network, optimiser) {
-        arrays.push((name, raw(&tensor)?));
+        let array = raw(&name, &tensor)?;
+        arrays.push((name, array));
     }
     let text = serde_json::to_vec(progress).expect("plain fields serialise");
-    let progress = RawTensor {
-        dtype: Dtype::U8,
-        shape: vec![text.len()],
-        bytes: text,
-    };
+    let progress = RawTensor::new(Dtype::U8, vec![text.len()], text);
+    let progress = progress.map_err(|error| error.of(PROGRESS))?;
     arrays.push((PROGRESS.to_string(), progress));
-    let named: Vec<(&str, RawTensor)> = arrays
-        .iter()
-        .map(|(name, array)| (name.as_str(), array.clone()))
-        .collect();
-    Ok(write_arrays(path, &named)?)
+    Ok(write_arrays(path, arrays, "")?)
 }
 
 /// Reads a snapshot into a network and its optimiser. Nothing is changed where it does not fit.
@@ -114,8 +108,8 @@ pub(super) fn read(
     };
     let current = tensors(network, optimiser);
     require_names(&archive, &current).map_err(fault)?;
-    let text = archive.tensor(PROGRESS)?.bytes;
-    let progress: Progress = serde_json::from_slice(&text)
+    let text = archive.tensor(PROGRESS)?;
+    let progress: Progress = serde_json::from_slice(text.bytes())
         .map_err(|error| fault(format!("`{PROGRESS}` cannot be read: {error}")))?;
     let mut stored = BTreeMap::new();
     for (name, tensor) in &current {
@@ -184,7 +178,7 @@ fn require_names(archive: &Archive, expected: &[(String, Tensor)]) -> Result<(),
     }
 }
 
-fn raw(tensor: &Tensor) -> Result<RawTensor, TrainError> {
+fn raw(name: &str, tensor: &Tensor) -> Result<RawTensor, TrainError> {
     let flat = tensor.flatten_all()?;
     let (dtype, bytes) = match tensor.dtype() {
         DType::F64 => {
@@ -202,25 +196,22 @@ fn raw(tensor: &Tensor) -> Result<RawTensor, TrainError> {
             )
         }
     };
-    Ok(RawTensor {
-        dtype,
-        shape: tensor.dims().to_vec(),
-        bytes,
-    })
+    let raw = RawTensor::new(dtype, tensor.dims().to_vec(), bytes);
+    Ok(raw.map_err(|error| error.of(name))?)
 }
 
 fn from_raw(array: &RawTensor, dtype: DType, device: &Device) -> Result<Tensor, String> {
-    let own = match array.dtype {
+    let own = match array.dtype() {
         Dtype::F64 => DType::F64,
         Dtype::F32 => DType::F32,
         other => return Err(format!("a tensor of {other}, expected F32 or F64")),
     };
     if own != dtype {
-        let found = array.dtype;
+        let found = array.dtype();
         return Err(format!(
             "a tensor of {found}, expected {dtype:?}, the precision of the run"
         ));
     }
-    Tensor::from_raw_buffer(&array.bytes, own, &array.shape, device)
+    Tensor::from_raw_buffer(array.bytes(), own, array.shape(), device)
         .map_err(|error| error.to_string())
 }

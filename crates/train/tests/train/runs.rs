@@ -166,13 +166,9 @@ fn contrary(folder: &Path) -> (Dataset, Dataset) {
     good.write(&path).unwrap();
     let archive = hankelite_archive::Archive::open(&path).unwrap();
     let inputs = archive.tensor("inputs").unwrap();
-    let labels = RawTensor {
-        dtype: Dtype::I64,
-        shape: vec![48],
-        bytes: turned,
-    };
+    let labels = RawTensor::new(Dtype::I64, vec![48], turned).unwrap();
     let path = folder.join("turned.safetensors");
-    write_arrays(&path, &[("inputs", inputs), ("labels", labels)]).unwrap();
+    write_arrays(&path, [("inputs", inputs), ("labels", labels)], "").unwrap();
     let bad = Dataset::read(&Source::Arrays(path), None).unwrap();
     (good, bad)
 }

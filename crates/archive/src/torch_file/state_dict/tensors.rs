@@ -1,6 +1,6 @@
 //! Single tensors of a state dict: what describes them in the pickle, and where their elements lie.
 
-use crate::archive_error::ArchiveError;
+use crate::error::ArchiveError;
 use crate::pickle::{Id, Value};
 use crate::tensor::{Dtype, byte_length};
 use crate::torch_file::state_dict::{PARAMETER_CALLS, Reading};

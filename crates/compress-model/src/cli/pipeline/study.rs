@@ -223,7 +223,7 @@ impl<'a> Study<'a> {
         if !file.is_file() {
             let (model, records) = self.cut(order)?;
             let text = serde_json::to_vec_pretty(&records)?;
-            hankelite_archive::write_whole(&folder.join("reduction.json"), &text)?;
+            hankelite_archive::write_whole(folder.join("reduction.json"), &text)?;
             write(&self.full.with_model(model), &file)?;
         }
         Ok(read(&file, &self.full.declared())?)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays_with};
+use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use serde::{Deserialize, Serialize};
 
 use crate::nn::baseline::{BaselineArchitecture, BaselineNetwork};
@@ -27,6 +27,7 @@ impl BaselineNetwork {
         for parameter in self.parameters() {
             let (shape, numbers) = (parameter.var.dims().to_vec(), host(&parameter.var)?);
             let array = RawTensor::from_f64(Dtype::F32, shape, &numbers);
+            let array = array.map_err(|error| error.of(&parameter.name))?;
             arrays.push((parameter.name.as_str(), array));
         }
         let metadata = Metadata {
@@ -34,7 +35,7 @@ impl BaselineNetwork {
             baseline: self.architecture.clone(),
         };
         let text = serde_json::to_string(&metadata).expect("plain fields serialise");
-        Ok(write_arrays_with(path.as_ref(), &arrays, Some(&text))?)
+        Ok(write_arrays(path, arrays, &text)?)
     }
 
     /// Whether the metadata of a file describe a baseline; `false` too for one that cannot be read.
@@ -86,16 +87,16 @@ impl BaselineNetwork {
         network.require_names(&archive).map_err(fault)?;
         for parameter in network.parameters() {
             let array = archive.tensor(&parameter.name)?;
-            if array.shape != parameter.var.dims() {
+            if array.shape() != parameter.var.dims() {
                 return Err(fault(format!(
                     "tensor `{}` has shape {:?}, expected {:?}",
                     parameter.name,
-                    array.shape,
+                    array.shape(),
                     parameter.var.dims()
                 )));
             }
-            let numbers = array.to_f64(&parameter.name)?;
-            let tensor = Tensor::from_vec(numbers, array.shape, device)?;
+            let numbers = array.to_f64().map_err(|error| error.of(&parameter.name))?;
+            let tensor = Tensor::from_vec(numbers, array.shape(), device)?;
             parameter.var.set(&tensor.to_dtype(dtype)?)?;
         }
         Ok(network)

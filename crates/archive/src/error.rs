@@ -1,13 +1,13 @@
 //! What can be wrong with a container of tensors, or with the place for a new one.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::msgpack_file::MsgpackError;
 use crate::npz_file::NpyError;
 use crate::pickle::PickleError;
 use crate::sharded_file::ShardError;
-use crate::tensor::Dtype;
+use crate::tensor::{Dtype, TensorError};
 
 /// What is understood, for messages.
 const UNDERSTOOD: &str = "a safetensors file, the index of several, a zip file of torch.save \
@@ -108,7 +108,7 @@ pub enum ArchiveError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// The data are longer or shorter than the header says.
+    /// The data are longer or shorter than the header declares.
     #[error(
         "{}: the file has {found} bytes of data, its safetensors header announces {expected}",
         path.display()
@@ -163,7 +163,7 @@ pub enum ArchiveError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: zip::result::ZipError,
+        source: io::Error,
     },
     /// A record of the zip file cannot be read, or fails its checksum.
     #[error("{}: record `{record}` cannot be read", path.display())]
@@ -372,45 +372,13 @@ pub enum ArchiveError {
         /// The name requested.
         tensor: String,
     },
-    /// The bytes of a tensor do not fill its shape.
-    #[error("tensor `{tensor}` has {found} bytes, which do not fill shape {shape:?} of {dtype}")]
-    TensorBytes {
+    /// A tensor whose bytes do not fill its shape, or with other elements than are needed.
+    #[error("tensor `{tensor}` has {fault}")]
+    Tensor {
         /// The tensor.
         tensor: String,
-        /// Its element type.
-        dtype: Dtype,
-        /// Its shape.
-        shape: Vec<usize>,
-        /// Bytes there are.
-        found: usize,
-    },
-    /// A tensor has another element type than is needed.
-    #[error("tensor `{tensor}` has dtype {found}, expected {expected}")]
-    TensorDtype {
-        /// The tensor.
-        tensor: String,
-        /// Its element type.
-        found: Dtype,
-        /// The types that would do.
-        expected: &'static str,
-    },
-    /// An integer beyond the signed 64 bits.
-    #[error("tensor `{tensor}` has element {found}, expected at most {}", i64::MAX)]
-    IntegerRange {
-        /// The tensor.
-        tensor: String,
-        /// The element.
-        found: u64,
-    },
-    /// PyTorch has no such element type.
-    #[error("{}: tensor `{tensor}` has dtype {found}, which PyTorch files lack", path.display())]
-    NoTorchDtype {
-        /// The file to be written.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Its element type.
-        found: Dtype,
+        /// What is wrong with it.
+        fault: TensorError,
     },
     /// The container has no such element type.
     #[error("{}: tensor `{tensor}` has dtype {found}, which {container} files lack", path.display())]
@@ -470,11 +438,32 @@ pub enum ArchiveError {
 impl ArchiveError {
     /// Whether the message names the file. A tensor in memory does not know where it came from.
     pub fn names_file(&self) -> bool {
-        !matches!(
-            self,
-            ArchiveError::TensorBytes { .. }
-                | ArchiveError::TensorDtype { .. }
-                | ArchiveError::IntegerRange { .. }
-        )
+        !matches!(self, ArchiveError::Tensor { .. })
+    }
+
+    /// The system could not read a file, or a part of it.
+    pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> ArchiveError + '_ {
+        |source| ArchiveError::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The system could not write a file.
+    pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> ArchiveError + '_ {
+        |source| ArchiveError::Write {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+impl TensorError {
+    /// The error with the name of the tensor.
+    pub fn of(self, tensor: &str) -> ArchiveError {
+        ArchiveError::Tensor {
+            tensor: tensor.to_owned(),
+            fault: self,
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use crate::dataset::Targets;
 use crate::draw::Draw;
 use crate::generate::{LENGTH_MAX, Sizes};
 use crate::options::{Options, SourceError};
+use crate::targets::Targets;
 use crate::{DataError, Dataset, Split};
 
 /// Windows of random tokens, and what a fixed random shallow transformer answers to them.
@@ -23,7 +23,7 @@ use crate::{DataError, Dataset, Split};
 /// Keys: `length` L (16), `width` d (8), `heads` m (64), `teacher` (0, its seed), `count` (5000),
 /// `held_out` (1000), `seed` (0).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Teacher {
+pub struct RandomTransformer {
     length: usize,
     width: usize,
     heads: usize,
@@ -38,7 +38,7 @@ struct Head {
     output: f64,
 }
 
-impl Teacher {
+impl RandomTransformer {
     pub(super) fn parse(options: &mut Options) -> Result<Self, SourceError> {
         Ok(Self {
             length: options.number("length", 16, 1..=LENGTH_MAX)?,
@@ -102,8 +102,8 @@ impl Head {
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| libm::exp(s - largest)).collect();
         let pairs = weights.iter().zip(tokens.chunks_exact(width));
-        let heard: f64 = pairs.map(|(weight, x)| weight * dot(&self.neuron, x)).sum();
-        self.output * libm::tanh(heard / weights.iter().sum::<f64>())
+        let sum: f64 = pairs.map(|(weight, x)| weight * dot(&self.neuron, x)).sum();
+        self.output * libm::tanh(sum / weights.iter().sum::<f64>())
     }
 }
 
@@ -111,7 +111,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-impl Display for Teacher {
+impl Display for RandomTransformer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "teacher:length={},width={},", self.length, self.width)?;
         let (heads, teacher) = (self.heads, self.teacher);
