@@ -17,8 +17,6 @@ pub use control::{
     weighted_refine, with_moved_residues,
 };
 pub use linalg::{Convolver, LinalgError, gram_matrix};
-#[doc(hidden)]
-pub use linalg::{expm1, quotient};
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{

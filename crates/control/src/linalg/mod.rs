@@ -91,18 +91,12 @@ pub enum LinalgError {
 ///
 /// The error is a few ulp of |e^z − 1|; the imaginary part alone is accurate to a few ulp of
 /// itself, which matters for poles that are almost real.
-pub fn expm1(z: Complex64) -> Complex64 {
+pub(crate) fn expm1(z: Complex64) -> Complex64 {
     let half = (0.5 * z.im).sin();
     Complex64::new(
         z.re.exp_m1() * z.im.cos() - 2.0 * half * half,
         z.re.exp() * z.im.sin(),
     )
-}
-
-/// a/b, also where |b|² is too small or too large for a double.
-pub fn quotient(a: Complex64, b: Complex64) -> Complex64 {
-    let size = b.re.abs().max(b.im.abs());
-    (a / size) / (b / size)
 }
 
 /// ln(1 + z) on the principal branch without cancellation for small z.
@@ -120,15 +114,6 @@ pub(crate) fn ln_1p(z: Complex64) -> Complex64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quotients_of_small_and_large_numbers() {
-        let (a, b) = (Complex64::new(3.0, -1.0), Complex64::new(0.5, 2.0));
-        for size in [1e-290, 1e-160, 1.0, 1e160, 1e290] {
-            let found = quotient(a * size, b * size);
-            assert!((found - a / b).norm() < 1e-15, "{size:e}");
-        }
-    }
 
     #[test]
     fn expm1_and_ln_1p_keep_small_arguments() {
