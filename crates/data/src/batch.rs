@@ -15,6 +15,7 @@ pub enum Steps {
 
 /// Some sequences as host arrays, row-major, padding included.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Batch {
     /// The inputs.
     pub steps: Steps,

@@ -90,6 +90,7 @@ impl Display for Sizes {
 
 /// What an answer without skill costs on a generated task, by its definition.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct TrivialAnswer {
     /// `cross-entropy` (nats) or `mean squared error`.
     pub measure: &'static str,

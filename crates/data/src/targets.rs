@@ -41,6 +41,7 @@ pub enum Targets {
 
 /// The best constant answer to a data set, and its loss.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct ConstantAnswer {
     /// Mean cross-entropy in nats of always answering the class frequencies, or mean squared
     /// error of always answering the mean.
