@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::infer::mimo::Mimo;
 use crate::infer::{InferError, Path};
-use crate::model::{Block, Linear, Norm, OutputLinear, Placement};
+use crate::model::{Block, Linear, Norm, Placement};
 
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {
