@@ -5,14 +5,13 @@
 //! the layout it came from. The program `compress-model` does the same from the command line.
 //!
 //! ```
-//! use std::path::Path;
 //! use hankelite::model::Sequence;
 //! use hankelite::{Declared, Reducer, read, write};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let smaller = folder.path().join("smaller.safetensors");
 //! # std::env::set_current_dir(env!("CARGO_MANIFEST_DIR"))?;
-//! let full = read(Path::new("models/waves/model.safetensors"), &Declared::default())?;
+//! let full = read("models/waves/model.safetensors", &Declared::default())?;
 //!
 //! // A few sequences as the model gets them, without labels. Here they are tones.
 //! let tone = |n: usize| (0..256).map(|t| (0.01 * (n * t) as f32).sin()).collect();
@@ -25,7 +24,7 @@
 //!     println!("{}: relative H2 error {:.3}", record.name, record.relative_h2_error);
 //! }
 //! write(&full.with_model(small.model), &smaller)?;
-//! # assert_eq!(read(&smaller, &Declared::default())?.model.blocks[0].order(), 8);
+//! # assert_eq!(read(&smaller, &Declared::default())?.model.blocks()[0].order(), 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -718,7 +718,7 @@ fn sizes_and_weights_out_of_range_are_named() {
 }
 
 #[test]
-fn a_channel_that_hears_nothing_does_not_stop_the_others() {
+fn a_channel_without_input_does_not_stop_the_others() {
     let model = changed(&usual(), |parts| {
         let linear = linear_encoder(parts);
         let mut weight = linear.weight.as_ref().clone();

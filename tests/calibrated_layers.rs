@@ -578,7 +578,7 @@ fn refinement_is_never_worse_than_its_start() {
 }
 
 #[test]
-fn a_channel_that_hears_nothing_is_balanced_for_white_noise() {
+fn a_channel_without_input_is_balanced_for_white_noise() {
     let full = random_system(6, 4);
     let (small, record) = reduced(&full, None, 2, Refinement::Full);
     let plain = balance(full.stable().unwrap(), Realisation::Real).unwrap();

@@ -42,7 +42,8 @@ const SLOPES_MAX: usize = 1 << 27;
 
 /// How all channels together were fitted to the logits.
 ///
-/// Refinement takes every channel alone, without what the network makes of its error. Here the residues and feedthroughs θ of all channels take Gauss–Newton steps on
+/// Refinement takes every channel alone, without what the network makes of its error. Here the
+/// residues and feedthroughs θ of all channels take Gauss–Newton steps on
 ///
 /// ```text
 /// Σ_s ‖z_s − z_s(θ + δ)‖² + ρ Σ_h I_h L n δ_hᵀ G_h δ_h

@@ -71,9 +71,9 @@ pub fn reduce_observed(
 }
 
 /// Reduces the channels of one layer in place: the step of [`reduce`], for callers that hold one
-/// layer at a time. Where both directions of a bidirectional layer have the same poles, they are reduced
-/// together, as one system with the outputs of both, so that they have the same poles afterwards;
-/// else those that run backwards in time follow the others in the record.
+/// layer at a time. Where both directions of a bidirectional layer have the same poles, they are
+/// reduced together, as one system with the outputs of both, so that they have the same poles
+/// afterwards; else those that run backwards in time follow the others in the record.
 ///
 /// # Errors
 /// [`CompressError::Channel`]; the block is then unchanged.
@@ -85,7 +85,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
     let joint = !block.backward().is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
         true => stacked(block)?,
-        false => [&block.systems()[..], block.backward()].concat(),
+        false => [block.systems(), block.backward()].concat(),
     };
     let channels = whole.par_iter().enumerate();
     let reduced: Vec<_> = channels
@@ -142,8 +142,8 @@ fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
 /// The systems of a layer, and those backwards in time.
 type Directions = (Vec<DiagonalSystem>, Vec<DiagonalSystem>);
 
-/// The two directions apart again; each keeps the poles of both. A feedthrough that moved backwards
-/// in time has no place, so methods that move it are refused.
+/// The two directions apart again; each keeps the poles of both. A feedthrough that changed
+/// backwards in time has no place, so methods that change it are refused.
 fn unstack(block: &Block, systems: &[DiagonalSystem]) -> Result<Directions, CompressError> {
     let mut split = (Vec::new(), Vec::new());
     for (channel, whole) in systems.iter().enumerate() {
