@@ -1,33 +1,9 @@
 //! One layer of the network with what stands around it.
 
-use std::sync::Arc;
-
 use hankelite_control::DiagonalSystem;
 
-use crate::model::ModelError;
-use crate::model::check;
-use nalgebra::DMatrix;
-
-/// What a [`Block`] is made of, unchecked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BlockParts {
-    /// The layer's name in the file, e.g. `s4_layers.0`.
-    pub name: String,
-    /// Discrete systems whose inputs, side by side, are the channels: one with one input and one
-    /// output for each channel, or one for all. Output c of system h is column c·H + h of what the
-    /// output map takes.
-    pub systems: Vec<DiagonalSystem>,
-    /// The systems that run backwards in time, as many as forwards and of the same shape; empty for
-    /// a causal layer. Their feedthrough is zero.
-    pub backward: Vec<DiagonalSystem>,
-    /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
-    /// current sample, which is then an input of both directions (S5, MEGA).
-    pub backward_from: usize,
-    /// The map that mixes channels. `None` when the file holds bare kernels.
-    pub output: Option<OutputLinear>,
-    /// The normalisation and its place. `None` for a lone layer, which has no residual either.
-    pub norm: Option<(Norm, Placement)>,
-}
+use crate::model::parts::{BlockParts, Norm, OutputLinear, Placement};
+use crate::model::{ModelError, check};
 
 /// One residual layer, checked: shapes fit and all numbers are finite.
 ///
@@ -68,7 +44,7 @@ impl Block {
             ..self.0.clone()
         };
         check::systems(&parts)?;
-        check::same_shapes(self, &parts)?;
+        check::same_shapes(&self.0, &parts)?;
         Ok(Self(parts))
     }
 
@@ -137,101 +113,4 @@ impl Block {
         let orders = self.all_systems().map(DiagonalSystem::order);
         orders.max().unwrap_or(0)
     }
-}
-
-impl BlockParts {
-    /// The number of channels.
-    pub fn channels(&self) -> usize {
-        let inputs = self.systems.iter().map(|system| system.input().ncols());
-        inputs.sum()
-    }
-
-    /// The outputs of all systems.
-    pub fn outputs(&self) -> usize {
-        let outputs = self.systems.iter().map(|system| system.output().nrows());
-        outputs.sum()
-    }
-
-    /// Channels behind the layer.
-    pub(super) fn width(&self) -> usize {
-        match &self.output {
-            Some(OutputLinear { linear, gated }) if *gated => linear.weight.ncols() / 2,
-            Some(OutputLinear { linear, .. }) => linear.weight.ncols(),
-            None => self.outputs(),
-        }
-    }
-}
-
-/// Where the normalisation of a block stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Placement {
-    /// Before the layer, inside the residual branch.
-    Pre,
-    /// After the residual addition.
-    Post,
-}
-
-/// y = Wᵀ x + b.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Linear {
-    /// W, inputs × outputs: the memory of a row-major (outputs, inputs) tensor, taken as it is.
-    /// Shared, so that a copy of a model copies its dynamics only.
-    pub weight: Arc<DMatrix<f64>>,
-    /// b, one per output.
-    pub bias: Option<Vec<f64>>,
-}
-
-/// The linear map after the activation, with or without a gate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OutputLinear {
-    /// From H channels to H, or to 2H when gated.
-    pub linear: Linear,
-    /// Whether the second half of the rows gates the first: a ∘ sigmoid(g).
-    pub gated: bool,
-}
-
-/// The normalisation of a block.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Norm {
-    /// Over the channels of each step.
-    Layer(LayerNorm),
-    /// Of each channel, by mean and variance found in training.
-    Batch(BatchNorm),
-}
-
-impl Norm {
-    /// Factors, offsets, and what is added to the variance.
-    pub fn affine(&self) -> (&[f64], &[f64], f64) {
-        match self {
-            Norm::Layer(norm) => (&norm.weight, &norm.bias, norm.epsilon),
-            Norm::Batch(norm) => (&norm.weight, &norm.bias, norm.epsilon),
-        }
-    }
-}
-
-/// Normalisation of each channel by fixed mean and variance, with weight and bias.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BatchNorm {
-    /// One factor per channel.
-    pub weight: Vec<f64>,
-    /// One offset per channel.
-    pub bias: Vec<f64>,
-    /// The mean of each channel over the training data.
-    pub mean: Vec<f64>,
-    /// The variance of each channel over the training data.
-    pub variance: Vec<f64>,
-    /// What is added to the variance.
-    pub epsilon: f64,
-}
-
-/// Normalisation over the channels of each step, with weight and bias.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LayerNorm {
-    /// One factor per channel.
-    pub weight: Vec<f64>,
-    /// One offset per channel.
-    pub bias: Vec<f64>,
-    /// What is added to the variance.
-    pub epsilon: f64,
 }

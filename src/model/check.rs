@@ -2,8 +2,8 @@
 
 use hankelite_control::{DiagonalSystem, Time};
 
-use crate::model::block::BlockParts;
-use crate::model::{Block, Encoder, Linear, ModelError, ModelParts, Norm, OutputLinear};
+use crate::model::ModelError;
+use crate::model::parts::{BlockParts, Linear, Norm, OutputLinear};
 
 /// Whether the systems of a layer are discrete, of one shape, and the same in both directions.
 pub(super) fn systems(parts: &BlockParts) -> Result<(), ModelError> {
@@ -56,18 +56,18 @@ fn shape(system: &DiagonalSystem) -> (usize, usize) {
 }
 
 /// Whether other systems take the place of those of a layer.
-pub(super) fn same_shapes(block: &Block, parts: &BlockParts) -> Result<(), ModelError> {
-    let place = block.name();
-    size(place, "systems", parts.systems.len(), block.systems().len())?;
-    let backward = block.backward().len();
+pub(super) fn same_shapes(stored: &BlockParts, parts: &BlockParts) -> Result<(), ModelError> {
+    let place = &parts.name;
+    size(place, "systems", parts.systems.len(), stored.systems.len())?;
+    let backward = stored.backward.len();
     size(
         place,
         "systems backwards in time",
         parts.backward.len(),
         backward,
     )?;
-    size(place, "channels", parts.channels(), block.channels())?;
-    size(place, "outputs", parts.outputs(), block.outputs())
+    size(place, "channels", parts.channels(), stored.channels())?;
+    size(place, "outputs", parts.outputs(), stored.outputs())
 }
 
 /// Whether the output map and the normalisation of a layer fit its systems.
@@ -97,40 +97,7 @@ pub(super) fn around(parts: &BlockParts) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Whether encoder, layers, normalisation and head follow one another.
-pub(super) fn network(parts: &ModelParts) -> Result<(), ModelError> {
-    if let Some(encoder) = &parts.encoder {
-        self::encoder(encoder)?;
-    }
-    let last = parts.blocks.last().map(|block| block.width());
-    let width = last.or(parts.encoder.as_ref().map(Encoder::width));
-    if let (Some(norm), Some(width)) = (&parts.final_norm, width) {
-        self::norm("the last normalisation", norm, width)?;
-    }
-    if let (Some(head), Some(width)) = (&parts.head, width) {
-        linear("the head", &head.linear, width)?;
-    }
-    // Layers out of a network that is not known need not follow one another.
-    let Some(encoder) = &parts.encoder else {
-        return Ok(());
-    };
-    let mut width = encoder.width();
-    for block in &parts.blocks {
-        size(block.name(), "channels", block.channels(), width)?;
-        width = block.width();
-    }
-    Ok(())
-}
-
-fn encoder(encoder: &Encoder) -> Result<(), ModelError> {
-    let place = "the encoder";
-    match encoder {
-        Encoder::Linear(map) => linear(place, map, map.weight.nrows()),
-        Encoder::Embedding(table) => finite(place, "table", table.as_slice()),
-    }
-}
-
-fn linear(place: &str, linear: &Linear, inputs: usize) -> Result<(), ModelError> {
+pub(super) fn linear(place: &str, linear: &Linear, inputs: usize) -> Result<(), ModelError> {
     size(
         place,
         "inputs of the linear map",
@@ -150,7 +117,7 @@ fn linear(place: &str, linear: &Linear, inputs: usize) -> Result<(), ModelError>
     finite(place, "bias", bias)
 }
 
-fn norm(place: &str, norm: &Norm, channels: usize) -> Result<(), ModelError> {
+pub(super) fn norm(place: &str, norm: &Norm, channels: usize) -> Result<(), ModelError> {
     let (weight, bias, epsilon) = norm.affine();
     let mut rows = vec![("norm weight", weight), ("norm bias", bias)];
     if let Norm::Batch(batch) = norm {
@@ -166,7 +133,12 @@ fn norm(place: &str, norm: &Norm, channels: usize) -> Result<(), ModelError> {
     finite(place, "norm epsilon", &[epsilon])
 }
 
-fn size(place: &str, what: &'static str, found: usize, expected: usize) -> Result<(), ModelError> {
+pub(super) fn size(
+    place: &str,
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), ModelError> {
     if found == expected {
         return Ok(());
     }
@@ -178,7 +150,7 @@ fn size(place: &str, what: &'static str, found: usize, expected: usize) -> Resul
     })
 }
 
-fn finite(place: &str, what: &'static str, numbers: &[f64]) -> Result<(), ModelError> {
+pub(super) fn finite(place: &str, what: &'static str, numbers: &[f64]) -> Result<(), ModelError> {
     match numbers.iter().position(|x| !x.is_finite()) {
         None => Ok(()),
         Some(index) => Err(ModelError::NotFinite {

@@ -5,12 +5,14 @@
 
 mod block;
 mod check;
+mod parts;
 mod sequence;
 
 use std::sync::Arc;
 
-pub use block::{BatchNorm, Block, BlockParts, LayerNorm, Linear, Norm, OutputLinear, Placement};
+pub use block::Block;
 use nalgebra::DMatrix;
+pub use parts::{BatchNorm, BlockParts, LayerNorm, Linear, Norm, OutputLinear, Placement};
 pub use sequence::{InputError, InputKind, Sequence};
 
 /// What a [`Model`] is made of, unchecked.
@@ -137,7 +139,7 @@ impl Model {
     /// # Errors
     /// [`ModelError`]: parts that do not follow one another, a number that is not finite.
     pub fn new(parts: ModelParts) -> Result<Self, ModelError> {
-        check::network(&parts)?;
+        check_network(&parts)?;
         Ok(Self(parts))
     }
 
@@ -201,5 +203,38 @@ impl Model {
     /// The number of classes.
     pub fn classes(&self) -> Option<usize> {
         self.head().map(|head| head.linear.weight.ncols())
+    }
+}
+
+/// Whether encoder, layers, normalisation and head follow one another.
+fn check_network(parts: &ModelParts) -> Result<(), ModelError> {
+    if let Some(encoder) = &parts.encoder {
+        check_encoder(encoder)?;
+    }
+    let last = parts.blocks.last().map(|block| block.width());
+    let width = last.or(parts.encoder.as_ref().map(Encoder::width));
+    if let (Some(norm), Some(width)) = (&parts.final_norm, width) {
+        check::norm("the last normalisation", norm, width)?;
+    }
+    if let (Some(head), Some(width)) = (&parts.head, width) {
+        check::linear("the head", &head.linear, width)?;
+    }
+    // Layers out of a network that is not known need not follow one another.
+    let Some(encoder) = &parts.encoder else {
+        return Ok(());
+    };
+    let mut width = encoder.width();
+    for block in &parts.blocks {
+        check::size(block.name(), "channels", block.channels(), width)?;
+        width = block.width();
+    }
+    Ok(())
+}
+
+fn check_encoder(encoder: &Encoder) -> Result<(), ModelError> {
+    let place = "the encoder";
+    match encoder {
+        Encoder::Linear(map) => check::linear(place, map, map.weight.nrows()),
+        Encoder::Embedding(table) => check::finite(place, "table", table.as_slice()),
     }
 }

@@ -248,7 +248,7 @@ impl Packer {
         layer.feedthrough_at = self.feedthrough(&d)?;
         if let Some(places) = places {
             let mut words: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-            // The lanes that pad the last group hear and say what pads the channels.
+            // The lanes that pad the last group read and write the padding of the channels.
             words.extend(self.channels as u32..padded(self.channels) as u32);
             layer.places_at = self.words(&words)?;
         }
