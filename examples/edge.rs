@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use hankelite::stream::{Entries, Image};
-use hankelite_edge::{Fault, Input, Plain, step};
+use hankelite_edge::{Input, Plain, StepFault, step};
 
 /// Numbers that the model needs, known when the firmware is built: 2 layers × 16 channels × 8 states
 /// × 2 parts, the sums of the mean and the count of steps.
@@ -17,8 +17,8 @@ const STATE: usize = 560;
 const WORK: usize = 112;
 
 /// What the firmware does with every sample; nothing in it needs the standard library.
-fn classify(image: &[u8], samples: impl Iterator<Item = f32>) -> Result<usize, Fault> {
-    let image = hankelite_edge::Image::<f32>::new(image)?;
+fn classify(image: &[u8], samples: impl Iterator<Item = f32>) -> Result<usize, StepFault> {
+    let image = hankelite_edge::ImageView::<f32>::new(image)?;
     let mut state = [0.0; STATE];
     let mut work = [0.0; WORK];
     let mut class = 0;

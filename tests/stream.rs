@@ -14,7 +14,7 @@ use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
-use hankelite::stream::{Arithmetic, Entries, Fault, Image, Runner, StreamError};
+use hankelite::stream::{Arithmetic, Entries, Image, Runner, StepFault, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
 use models::{change_layer, changed};
 use nalgebra::DMatrix;
@@ -630,35 +630,35 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
 #[test]
 fn inputs_of_another_shape_are_refused() {
     let mut runner = Runner::new(&model(&PLAIN, 14)).unwrap();
-    let length = Fault::Length {
+    let length = StepFault::Length {
         what: "input",
         found: 3,
         expected: 2,
     };
     assert_eq!(
         runner.step(&[0.0; 3]).unwrap_err(),
-        StreamError::Fault(length)
+        StreamError::Step(length)
     );
-    let kind = Fault::Kind {
+    let kind = StepFault::Kind {
         expected: "numbers",
     };
     assert_eq!(
         runner.step_tokens(&[0]).unwrap_err(),
-        StreamError::Fault(kind)
+        StreamError::Step(kind)
     );
     let mut tokens = Runner::new(&model(&DRAWS[4], 14)).unwrap();
-    let outside = Fault::Token {
+    let outside = StepFault::Token {
         token: 7,
         vocabulary: 7,
     };
     assert_eq!(
         tokens.step_tokens(&[7]).unwrap_err(),
-        StreamError::Fault(outside)
+        StreamError::Step(outside)
     );
     let other = Runner::new(&model(&DRAWS[1], 14)).unwrap().snapshot();
     assert!(matches!(
         runner.restore(&other),
-        Err(StreamError::Fault(Fault::Length { what: "state", .. }))
+        Err(StreamError::Step(StepFault::Length { what: "state", .. }))
     ));
     assert!(matches!(
         runner.with_streams(0),

@@ -37,7 +37,7 @@ mod unit;
 
 pub use floor::read_nanoseconds;
 use hankelite_control::SystemError;
-pub use hankelite_edge::Fault;
+pub use hankelite_edge::StepFault;
 pub use pack::{Entries, Image};
 pub use runner::{Runner, Snapshot};
 pub use unit::Arithmetic;
@@ -94,5 +94,5 @@ pub enum StreamError {
     System(#[from] SystemError),
     /// An image or an input that does not do.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Step(#[from] StepFault),
 }

@@ -1,6 +1,6 @@
 //! A model and its state.
 
-use hankelite_edge::{Fault, Header, ImagePlan, Input, Layer, Real};
+use hankelite_edge::{Header, ImagePlan, Input, Layer, Real, StepFault};
 
 use crate::model::{InputKind, Model};
 use crate::stream::aligned::Aligned;
@@ -54,11 +54,12 @@ impl<T: Number> Runner<T> {
     /// Prepares an image, its state at zero.
     ///
     /// # Errors
-    /// [`StreamError::Fault`] where the bytes are no image for this number type.
+    /// [`StreamError::Step`] where the bytes are no image for this number type.
     pub fn from_image(image: Image) -> Result<Self, StreamError> {
-        let view = hankelite_edge::Image::<T>::new(image.as_bytes())?;
+        let view = hankelite_edge::ImageView::<T>::new(image.as_bytes())?;
         let header = *view.header();
-        let layers: Result<Vec<Layer>, Fault> = (0..header.layers).map(|i| view.layer(i)).collect();
+        let layers: Result<Vec<Layer>, StepFault> =
+            (0..header.layers).map(|i| view.layer(i)).collect();
         let (state, work) = (view.state_len(), view.work_len(1));
         Ok(Self {
             plan: view.plan(),
@@ -80,7 +81,7 @@ impl<T: Number> Runner<T> {
         if streams == 0 || streams > usize::from(u16::MAX) {
             return Err(StreamError::Streams { streams });
         }
-        let view = hankelite_edge::Image::<T>::checked(self.image.as_bytes(), self.plan);
+        let view = hankelite_edge::ImageView::<T>::checked(self.image.as_bytes(), self.plan);
         let (state, work) = (streams * view.state_len(), view.work_len(streams));
         self.state = Aligned::zero(state);
         self.work = Aligned::zero(work);
@@ -99,7 +100,7 @@ impl<T: Number> Runner<T> {
     /// step, or with mean pooling those of the mean of all steps so far. Cost O(H N) + O(H²).
     ///
     /// # Errors
-    /// [`Fault::Length`], [`Fault::Kind`]; the state is then as it was.
+    /// [`StepFault::Length`], [`StepFault::Kind`]; the state is then as it was.
     pub fn step(&mut self, inputs: &[T]) -> Result<&[T], StreamError> {
         self.advance(Input::Values(inputs))
     }
@@ -107,14 +108,14 @@ impl<T: Number> Runner<T> {
     /// As [`Runner::step`] for a model whose encoder is an embedding: one token for each stream.
     ///
     /// # Errors
-    /// [`Fault::Length`], [`Fault::Kind`], [`Fault::Token`]; the state is then as it was.
+    /// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
     pub fn step_tokens(&mut self, tokens: &[u32]) -> Result<&[T], StreamError> {
         self.advance(Input::Tokens(tokens))
     }
 
     fn advance(&mut self, input: Input<'_, T>) -> Result<&[T], StreamError> {
         let step = Step {
-            image: hankelite_edge::Image::checked(self.image.as_bytes(), self.plan),
+            image: hankelite_edge::ImageView::checked(self.image.as_bytes(), self.plan),
             layers: &self.layers,
             state: self.state.as_mut_slice(),
             work: self.work.as_mut_slice(),
@@ -138,11 +139,11 @@ impl<T: Number> Runner<T> {
     /// Goes back to a state that a runner of the same model had. Allocates nothing.
     ///
     /// # Errors
-    /// [`Fault::Length`] for a state of another size.
+    /// [`StepFault::Length`] for a state of another size.
     pub fn restore(&mut self, snapshot: &Snapshot<T>) -> Result<(), StreamError> {
         let (found, expected) = (snapshot.state.len(), self.state.as_slice().len());
         if found != expected {
-            return Err(StreamError::Fault(Fault::Length {
+            return Err(StreamError::Step(StepFault::Length {
                 what: "state",
                 found,
                 expected,

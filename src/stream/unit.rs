@@ -1,6 +1,6 @@
 //! The step with the vector unit of this machine.
 
-use hankelite_edge::{Fault, Image, Input, LANES, Layer, Plain, Real, Unit, step_layers};
+use hankelite_edge::{ImageView, Input, LANES, Layer, Plain, Real, StepFault, Unit, step_layers};
 use pulp::{Arch, Simd, WithSimd};
 
 /// Which arithmetic a step uses.
@@ -19,7 +19,7 @@ pub enum Arithmetic {
 
 /// What a step works on.
 pub(super) struct Step<'s, 'w, T> {
-    pub(super) image: Image<'s, T>,
+    pub(super) image: ImageView<'s, T>,
     pub(super) layers: &'s [Layer],
     pub(super) state: &'s mut [T],
     pub(super) work: &'w mut [T],
@@ -27,7 +27,7 @@ pub(super) struct Step<'s, 'w, T> {
 }
 
 impl<'w, T: Number> Step<'_, 'w, T> {
-    pub(super) fn run(self, arithmetic: Arithmetic) -> Result<&'w [T], Fault> {
+    pub(super) fn run(self, arithmetic: Arithmetic) -> Result<&'w [T], StepFault> {
         match arithmetic {
             Arithmetic::Vector => T::dispatch(self),
             Arithmetic::Plain => self.with(Plain),
@@ -36,9 +36,9 @@ impl<'w, T: Number> Step<'_, 'w, T> {
     }
 
     #[inline(always)]
-    fn with<U: Unit<T>>(self, unit: U) -> Result<&'w [T], Fault> {
+    fn with<U: Unit<T>>(self, unit: U) -> Result<&'w [T], StepFault> {
         let layers = self.layers;
-        let outside = Fault::Outside {
+        let outside = StepFault::Outside {
             what: "layer record",
             at: self.image.header().layers_at,
         };
@@ -52,10 +52,10 @@ impl<'w, T: Number> Step<'_, 'w, T> {
 pub trait Number: Real {
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "nobody else runs a step")]
-    fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault>;
+    fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault>;
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "nobody else runs a step")]
-    fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault>;
+    fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault>;
 }
 
 /// The vectors of pulp.
@@ -99,7 +99,7 @@ macro_rules! vectors_of {
         }
 
         impl<'w> WithSimd for Step<'_, 'w, $t> {
-            type Output = Result<&'w [$t], Fault>;
+            type Output = Result<&'w [$t], StepFault>;
 
             #[inline(always)]
             fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
@@ -114,11 +114,11 @@ macro_rules! vectors_of {
 
         impl Number for $t {
             #[expect(private_interfaces, reason = "nobody else runs a step")]
-            fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault> {
+            fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault> {
                 Arch::new().dispatch(step)
             }
             #[expect(private_interfaces, reason = "nobody else runs a step")]
-            fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], Fault> {
+            fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault> {
                 #[cfg(target_arch = "x86_64")]
                 if let Some(units) = pulp::x86::V3::try_new() {
                     return Simd::vectorize(units, step);

@@ -10,7 +10,7 @@
 
 use core::slice;
 
-use hankelite_edge::{Fault, Image, Input, Plain, code};
+use hankelite_edge::{ImageView, Input, Plain, StepFault, code};
 
 const OK: i32 = 0;
 const NULL: i32 = 1;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn hankelite_measure(
     let (Some(bytes), Some([sizes])) = (bytes, sizes) else {
         return NULL;
     };
-    match Image::<f32>::new(bytes) {
+    match ImageView::<f32>::new(bytes) {
         Err(fault) => code_of(fault),
         Ok(image) => {
             let header = image.header();
@@ -143,14 +143,14 @@ fn stepped(
     (state, work): (&mut [f32], &mut [f32]),
     input: Input<'_, f32>,
     outputs: &mut [f32],
-) -> Result<(), Fault> {
-    let image = Image::<f32>::new(bytes)?;
+) -> Result<(), StepFault> {
+    let image = ImageView::<f32>::new(bytes)?;
     for (what, found, expected) in [
         ("state", state.len(), image.state_len()),
         ("output", outputs.len(), image.header().outputs as usize),
     ] {
         if found != expected {
-            return Err(Fault::Length {
+            return Err(StepFault::Length {
                 what,
                 found,
                 expected,
@@ -161,11 +161,11 @@ fn stepped(
     Ok(())
 }
 
-fn code_of(fault: Fault) -> i32 {
+fn code_of(fault: StepFault) -> i32 {
     match fault {
-        Fault::Length { .. } => LENGTH,
-        Fault::Kind { .. } => KIND,
-        Fault::Token { .. } => TOKEN,
+        StepFault::Length { .. } => LENGTH,
+        StepFault::Kind { .. } => KIND,
+        StepFault::Token { .. } => TOKEN,
         _ => IMAGE,
     }
 }

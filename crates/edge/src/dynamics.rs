@@ -4,7 +4,7 @@
 //! steps; rounding d instead of a moves it that much less.
 
 use crate::matrix::Streams;
-use crate::{Fault, Image, LANES, Layer, Real, Unit, matrix};
+use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, matrix};
 
 /// Vectors of several streams, one after the other, each padded to whole groups of sixteen.
 pub(crate) struct Vectors<'a, T> {
@@ -22,11 +22,11 @@ pub(crate) struct Vectors<'a, T> {
 #[inline(always)]
 pub(crate) fn channels<T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     layer: &Layer,
     first: &mut usize,
     vectors: Vectors<'_, T>,
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     let width = image.width();
     let modes = image.group_modes(layer)?;
     let places = image.places(layer)?;
@@ -114,11 +114,11 @@ fn recur<T: Real, U: Unit<T>>(
 #[inline(always)]
 pub(crate) fn shared<T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     layer: &Layer,
     first: &mut usize,
     (vectors, scratch): (Vectors<'_, T>, &mut [T]),
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     let width = image.width();
     let parts = 2 * LANES * layer.groups as usize;
     let poles = image.lanes(layer.systems_at, parts, "poles")?;

@@ -5,7 +5,7 @@ use core::fmt;
 /// Why bytes, buffers or inputs do not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum StepFault {
     /// The bytes are not an image of this version for this number type.
     NotAnImage {
         /// What does not fit.
@@ -52,10 +52,10 @@ pub enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StepFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Fault::NotAnImage {
+            StepFault::NotAnImage {
                 what,
                 found,
                 expected,
@@ -63,24 +63,24 @@ impl fmt::Display for Fault {
                 f,
                 "not an image of this version: {what} is {found:#x}, expected {expected:#x}"
             ),
-            Fault::Outside { what, at } => {
+            StepFault::Outside { what, at } => {
                 write!(
                     f,
                     "the {what} at byte {at} lies outside the image or is not aligned"
                 )
             }
-            Fault::Record { what, found } => write!(f, "the image's {what} is {found}"),
-            Fault::Length {
+            StepFault::Record { what, found } => write!(f, "the image's {what} is {found}"),
+            StepFault::Length {
                 what,
                 found,
                 expected,
             } => write!(f, "the {what} holds {found} numbers, expected {expected}"),
-            Fault::Kind { expected } => write!(f, "the model's encoder takes {expected}"),
-            Fault::Token { token, vocabulary } => {
+            StepFault::Kind { expected } => write!(f, "the model's encoder takes {expected}"),
+            StepFault::Token { token, vocabulary } => {
                 write!(f, "token {token} is outside the vocabulary of {vocabulary}")
             }
         }
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for StepFault {}

@@ -8,7 +8,7 @@
 
 use core::marker::PhantomData;
 
-use crate::{Fault, LANES, Real, padded};
+use crate::{LANES, Real, StepFault, padded};
 
 /// The first word of an image: `HKLE`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HKLE");
@@ -169,7 +169,7 @@ record! {
 
 /// An image whose header and records were checked.
 #[derive(Debug, Clone, Copy)]
-pub struct Image<'a, T> {
+pub struct ImageView<'a, T> {
     bytes: &'a [u8],
     plan: ImagePlan,
     number: PhantomData<T>,
@@ -185,13 +185,13 @@ pub struct ImagePlan {
     shared_modes: usize,
 }
 
-impl<'a, T: Real> Image<'a, T> {
+impl<'a, T: Real> ImageView<'a, T> {
     /// Checks an image: every record and every place. The bytes must be aligned for `T`; 64 is
     /// fastest. Cost O(layers + H), without reading the weights.
     ///
     /// # Errors
-    /// [`Fault::NotAnImage`], [`Fault::Outside`], [`Fault::Record`].
-    pub fn new(bytes: &'a [u8]) -> Result<Self, Fault> {
+    /// [`StepFault::NotAnImage`], [`StepFault::Outside`], [`StepFault::Record`].
+    pub fn new(bytes: &'a [u8]) -> Result<Self, StepFault> {
         let mut image = Self {
             bytes,
             plan: ImagePlan::default(),
@@ -233,10 +233,10 @@ impl<'a, T: Real> Image<'a, T> {
         self.plan
     }
 
-    fn read_header(&self) -> Result<Header, Fault> {
+    fn read_header(&self) -> Result<Header, StepFault> {
         let what = "header";
         let words = self.words(0, Header::WORDS, what)?;
-        let header = Header::read(words).ok_or(Fault::Outside { what, at: 0 })?;
+        let header = Header::read(words).ok_or(StepFault::Outside { what, at: 0 })?;
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         for (what, found, expected) in [
             ("the first word", header.magic, MAGIC),
@@ -245,7 +245,7 @@ impl<'a, T: Real> Image<'a, T> {
             ("the number of bytes", header.bytes, length),
         ] {
             if found != expected {
-                return Err(Fault::NotAnImage {
+                return Err(StepFault::NotAnImage {
                     what,
                     found,
                     expected,
@@ -258,13 +258,13 @@ impl<'a, T: Real> Image<'a, T> {
             ("number of outputs", header.outputs),
         ] {
             if found == 0 || found > 1 << 24 {
-                return Err(Fault::Record { what, found });
+                return Err(StepFault::Record { what, found });
             }
         }
         Ok(header)
     }
 
-    fn check_ends(&self) -> Result<(), Fault> {
+    fn check_ends(&self) -> Result<(), StepFault> {
         let header = &self.plan.header;
         match header.encoder {
             code::NONE if header.inputs == header.channels => {}
@@ -274,7 +274,7 @@ impl<'a, T: Real> Image<'a, T> {
             }
             code::EMBEDDING => {
                 let entries = (header.inputs as usize).checked_mul(self.width());
-                let entries = entries.ok_or(Fault::Record {
+                let entries = entries.ok_or(StepFault::Record {
                     what: "vocabulary",
                     found: header.inputs,
                 })?;
@@ -282,7 +282,7 @@ impl<'a, T: Real> Image<'a, T> {
             }
             found => {
                 let what = "kind of encoder";
-                return Err(Fault::Record { what, found });
+                return Err(StepFault::Record { what, found });
             }
         }
         check_code("kind of pooling", header.pooling, code::LAST)?;
@@ -294,7 +294,7 @@ impl<'a, T: Real> Image<'a, T> {
         self.check_matrix(&matrix, outputs, header.channels as usize)
     }
 
-    fn check_layer(&self, layer: &Layer) -> Result<(), Fault> {
+    fn check_layer(&self, layer: &Layer) -> Result<(), StepFault> {
         check_code("kind of dynamics", layer.dynamics, code::SHARED)?;
         check_code("kind of norm", layer.norm, code::AFFINE)?;
         check_code("kind of mixing", layer.mixing, code::GATED)?;
@@ -318,7 +318,7 @@ impl<'a, T: Real> Image<'a, T> {
         Ok(())
     }
 
-    fn check_channels(&self, layer: &Layer) -> Result<(), Fault> {
+    fn check_channels(&self, layer: &Layer) -> Result<(), StepFault> {
         expect(
             "number of groups",
             layer.groups,
@@ -330,7 +330,7 @@ impl<'a, T: Real> Image<'a, T> {
             return Ok(());
         };
         match places.iter().find(|&&place| place as usize >= self.width()) {
-            Some(&found) => Err(Fault::Record {
+            Some(&found) => Err(StepFault::Record {
                 what: "place of a channel",
                 found,
             }),
@@ -338,9 +338,9 @@ impl<'a, T: Real> Image<'a, T> {
         }
     }
 
-    fn check_shared(&self, layer: &Layer) -> Result<(), Fault> {
+    fn check_shared(&self, layer: &Layer) -> Result<(), StepFault> {
         if layer.groups > 1 << 16 {
-            return Err(Fault::Record {
+            return Err(StepFault::Record {
                 what: "number of groups",
                 found: layer.groups,
             });
@@ -355,11 +355,16 @@ impl<'a, T: Real> Image<'a, T> {
         self.check_matrix(&output, width, columns)
     }
 
-    fn check_matrix(&self, matrix: &Matrix, outputs: usize, inputs: usize) -> Result<(), Fault> {
+    fn check_matrix(
+        &self,
+        matrix: &Matrix,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<(), StepFault> {
         expect("number of rows", matrix.outputs, outputs as u32)?;
         expect("number of columns", matrix.inputs, inputs as u32)?;
         check_code("kind of entries", matrix.entries, code::INT8)?;
-        let entries = outputs.checked_mul(inputs).ok_or(Fault::Record {
+        let entries = outputs.checked_mul(inputs).ok_or(StepFault::Record {
             what: "number of columns",
             found: matrix.inputs,
         })?;
@@ -378,7 +383,7 @@ impl<'a, T: Real> Image<'a, T> {
         Ok(())
     }
 
-    fn layer_state(&self, layer: &Layer) -> Result<usize, Fault> {
+    fn layer_state(&self, layer: &Layer) -> Result<usize, StepFault> {
         if layer.dynamics == code::SHARED {
             return Ok(2 * LANES * layer.groups as usize);
         }
@@ -387,12 +392,12 @@ impl<'a, T: Real> Image<'a, T> {
 
     /// Numbers of the state of a layer with one system for each channel. Twice as many fit the
     /// address space, since the image holds them.
-    fn channels_state(&self, layer: &Layer) -> Result<usize, Fault> {
+    fn channels_state(&self, layer: &Layer) -> Result<usize, StepFault> {
         let most = self.bytes.len() / (4 * LANES);
         let mut total = 0;
         for &modes in self.group_modes(layer)? {
             if modes as usize > most - total {
-                return Err(Fault::Record {
+                return Err(StepFault::Record {
                     what: "number of modes",
                     found: modes,
                 });
@@ -434,34 +439,34 @@ impl<'a, T: Real> Image<'a, T> {
     /// The record of layer `index`.
     ///
     /// # Errors
-    /// [`Fault::Outside`].
+    /// [`StepFault::Outside`].
     #[inline(always)]
-    pub fn layer(&self, index: u32) -> Result<Layer, Fault> {
+    pub fn layer(&self, index: u32) -> Result<Layer, StepFault> {
         let (what, bytes) = ("layer record", 4 * Layer::WORDS as u32);
         let at = index.checked_mul(bytes);
         let at = at.and_then(|offset| offset.checked_add(self.plan.header.layers_at));
         let at = at.unwrap_or(u32::MAX);
         let words = self.words(at, Layer::WORDS, what)?;
-        Layer::read(words).ok_or(Fault::Outside { what, at })
+        Layer::read(words).ok_or(StepFault::Outside { what, at })
     }
 
     /// The matrix record at `at`.
     #[inline(always)]
-    pub(crate) fn matrix(&self, at: u32) -> Result<Matrix, Fault> {
+    pub(crate) fn matrix(&self, at: u32) -> Result<Matrix, StepFault> {
         let what = "matrix record";
         let words = self.words(at, Matrix::WORDS, what)?;
-        Matrix::read(words).ok_or(Fault::Outside { what, at })
+        Matrix::read(words).ok_or(StepFault::Outside { what, at })
     }
 
     /// Modes of each group of channels, as the image has them.
     #[inline(always)]
-    pub(crate) fn group_modes(&self, layer: &Layer) -> Result<&'a [u32], Fault> {
+    pub(crate) fn group_modes(&self, layer: &Layer) -> Result<&'a [u32], StepFault> {
         self.words(layer.modes_at, layer.groups as usize, "numbers of modes")
     }
 
     /// The channel in each lane, where that is not the lane itself.
     #[inline(always)]
-    pub(crate) fn places(&self, layer: &Layer) -> Result<Option<&'a [u32]>, Fault> {
+    pub(crate) fn places(&self, layer: &Layer) -> Result<Option<&'a [u32]>, StepFault> {
         if layer.places_at == 0 {
             return Ok(None);
         }
@@ -470,7 +475,7 @@ impl<'a, T: Real> Image<'a, T> {
     }
 
     #[inline(always)]
-    fn words(&self, at: u32, count: usize, what: &'static str) -> Result<&'a [u32], Fault> {
+    fn words(&self, at: u32, count: usize, what: &'static str) -> Result<&'a [u32], StepFault> {
         self.slice(at, count, what)
     }
 
@@ -481,7 +486,7 @@ impl<'a, T: Real> Image<'a, T> {
         at: u32,
         count: usize,
         what: &'static str,
-    ) -> Result<&'a [T], Fault> {
+    ) -> Result<&'a [T], StepFault> {
         self.slice(at, count, what)
     }
 
@@ -492,7 +497,7 @@ impl<'a, T: Real> Image<'a, T> {
         at: u32,
         count: usize,
         what: &'static str,
-    ) -> Result<&'a [[T; LANES]], Fault> {
+    ) -> Result<&'a [[T; LANES]], StepFault> {
         Ok(self.numbers(at, count, what)?.as_chunks().0)
     }
 
@@ -502,8 +507,8 @@ impl<'a, T: Real> Image<'a, T> {
         at: u32,
         count: usize,
         what: &'static str,
-    ) -> Result<&'a [P], Fault> {
-        let outside = Fault::Outside { what, at };
+    ) -> Result<&'a [P], StepFault> {
+        let outside = StepFault::Outside { what, at };
         let length = count.checked_mul(size_of::<P>()).ok_or(outside)?;
         let end = (at as usize).checked_add(length).ok_or(outside)?;
         let bytes = self.bytes.get(at as usize..end).ok_or(outside)?;
@@ -511,18 +516,18 @@ impl<'a, T: Real> Image<'a, T> {
     }
 }
 
-fn check_code(what: &'static str, found: u32, last: u32) -> Result<(), Fault> {
+fn check_code(what: &'static str, found: u32, last: u32) -> Result<(), StepFault> {
     if found <= last {
         Ok(())
     } else {
-        Err(Fault::Record { what, found })
+        Err(StepFault::Record { what, found })
     }
 }
 
-fn expect(what: &'static str, found: u32, expected: u32) -> Result<(), Fault> {
+fn expect(what: &'static str, found: u32, expected: u32) -> Result<(), StepFault> {
     if found == expected {
         Ok(())
     } else {
-        Err(Fault::Record { what, found })
+        Err(StepFault::Record { what, found })
     }
 }

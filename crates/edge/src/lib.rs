@@ -1,14 +1,14 @@
 //! One sample in, one output out: diagonal state space models on small devices.
 //!
 //! No operating system, no allocation, no dependency on how a model was made. A model is an
-//! [`Image`], a block of bytes that is read where it lies, for instance in flash. The caller hands
+//! [`ImageView`], a block of bytes that is read where it lies, for instance in flash. The caller hands
 //! in two buffers of numbers, and [`step`] takes one sample to one output:
 //!
 //! ```
-//! # fn run(bytes: &[u8]) -> Result<(), hankelite_edge::Fault> {
-//! use hankelite_edge::{Image, Plain, step};
+//! # fn run(bytes: &[u8]) -> Result<(), hankelite_edge::StepFault> {
+//! use hankelite_edge::{ImageView, Plain, step};
 //!
-//! let image = Image::<f32>::new(bytes)?;
+//! let image = ImageView::<f32>::new(bytes)?;
 //! let mut state = [0.0; 4096];
 //! let mut work = [0.0; 1024];
 //! let state = &mut state[..image.state_len()];
@@ -35,8 +35,8 @@ mod real;
 mod step;
 mod unit;
 
-pub use fault::Fault;
-pub use image::{Header, Image, ImagePlan, Layer, MAGIC, Matrix, VERSION, code};
+pub use fault::StepFault;
+pub use image::{Header, ImagePlan, ImageView, Layer, MAGIC, Matrix, VERSION, code};
 pub use real::{Real, erf, exp};
 pub use step::{Input, step, step_layers};
 pub use unit::{LANES, Plain, Unit};

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::{Fault, Image, LANES, Matrix, Real, Unit, code};
+use crate::{ImageView, LANES, Matrix, Real, StepFault, Unit, code};
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 4;
@@ -34,10 +34,10 @@ impl<'a, T> Streams<'a, T> {
 #[inline(always)]
 pub(crate) fn apply<T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     matrix: &Matrix,
     mut streams: Streams<'_, T>,
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     match matrix.entries {
         code::FULL => products::<T, U, Full>(unit, image, matrix, &mut streams)?,
         code::BF16 => products::<T, U, Bf16>(unit, image, matrix, &mut streams)?,
@@ -66,10 +66,10 @@ pub(crate) fn apply<T: Real, U: Unit<T>>(
 #[inline(always)]
 fn products<T: Real, U: Unit<T>, E: Entries<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     matrix: &Matrix,
     streams: &mut Streams<'_, T>,
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
     let weights = image.slice::<E::Entry>(matrix.weights_at, outputs * inputs, "matrix")?;
     let weights = weights.as_chunks::<LANES>().0;

@@ -1,14 +1,14 @@
 //! Normalisation over the channels of one step.
 
-use crate::{Fault, Image, LANES, Layer, Real, code};
+use crate::{ImageView, LANES, Layer, Real, StepFault, code};
 
 /// x ← norm(x), for every stream.
 #[inline(always)]
 pub(crate) fn apply<T: Real>(
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     layer: &Layer,
     x: &mut [T],
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     let width = image.width();
     let numbers = image.numbers(layer.norm_at, 2 * width + LANES, "norm")?;
     let (factors, rest) = numbers.split_at(width);

@@ -3,7 +3,7 @@
 use crate::dynamics::Vectors;
 use crate::image::COUNT;
 use crate::matrix::Streams;
-use crate::{Fault, Image, Layer, Real, Unit, code, dynamics, matrix, norm, padded};
+use crate::{ImageView, Layer, Real, StepFault, Unit, code, dynamics, matrix, norm, padded};
 
 /// What goes into one step: for several streams, one after the other.
 #[derive(Debug, Clone, Copy)]
@@ -17,20 +17,20 @@ pub enum Input<'a, T> {
 /// One step of one or several streams: takes their inputs, moves their states on, and gives their
 /// outputs, one after the other.
 ///
-/// `state` holds [`Image::state_len`] numbers for each stream, all zero at the start, and `work`
-/// [`Image::work_len`] numbers of any value. How many streams there are follows from the length of
+/// `state` holds [`ImageView::state_len`] numbers for each stream, all zero at the start, and `work`
+/// [`ImageView::work_len`] numbers of any value. How many streams there are follows from the length of
 /// `state`. With mean pooling the outputs are those of the mean of all steps so far.
 ///
 /// # Errors
-/// [`Fault::Length`], [`Fault::Kind`], [`Fault::Token`]; the state is then as it was.
+/// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
 #[inline(always)]
 pub fn step<'w, T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     state: &mut [T],
     work: &'w mut [T],
     input: Input<'_, T>,
-) -> Result<&'w [T], Fault> {
+) -> Result<&'w [T], StepFault> {
     step_layers(
         unit,
         image,
@@ -48,11 +48,11 @@ pub fn step<'w, T: Real, U: Unit<T>>(
 #[inline(always)]
 pub fn step_layers<'w, T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
-    layer: impl Fn(u32) -> Result<Layer, Fault>,
+    image: &ImageView<'_, T>,
+    layer: impl Fn(u32) -> Result<Layer, StepFault>,
     (state, work): (&mut [T], &'w mut [T]),
     input: Input<'_, T>,
-) -> Result<&'w [T], Fault> {
+) -> Result<&'w [T], StepFault> {
     let streams = check(image, state, work, &input)?;
     let state_len = image.state_len();
     let (x, rest) = work.split_at_mut(streams * image.width());
@@ -113,23 +113,23 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
 /// The number of streams.
 #[inline(always)]
 fn check<T: Real>(
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     state: &[T],
     work: &[T],
     input: &Input<'_, T>,
-) -> Result<usize, Fault> {
+) -> Result<usize, StepFault> {
     let header = image.header();
     let streams = state.len() / image.state_len();
     let (found, expected) = match (input, header.encoder) {
         (Input::Tokens(tokens), code::EMBEDDING) => (tokens.len(), streams),
         (Input::Values(_), code::EMBEDDING) => {
             let expected = "tokens";
-            return Err(Fault::Kind { expected });
+            return Err(StepFault::Kind { expected });
         }
         (Input::Values(values), _) => (values.len(), streams * header.inputs as usize),
         (Input::Tokens(_), _) => {
             let expected = "numbers";
-            return Err(Fault::Kind { expected });
+            return Err(StepFault::Kind { expected });
         }
     };
     for (what, found, expected) in [
@@ -138,7 +138,7 @@ fn check<T: Real>(
         ("work", work.len(), image.work_len(streams)),
     ] {
         if found != expected {
-            return Err(Fault::Length {
+            return Err(StepFault::Length {
                 what,
                 found,
                 expected,
@@ -148,7 +148,7 @@ fn check<T: Real>(
     if let Input::Tokens(tokens) = input {
         let vocabulary = header.inputs;
         if let Some(&token) = tokens.iter().find(|&&token| token >= vocabulary) {
-            return Err(Fault::Token { token, vocabulary });
+            return Err(StepFault::Token { token, vocabulary });
         }
     }
     Ok(streams)
@@ -157,10 +157,10 @@ fn check<T: Real>(
 #[inline(always)]
 fn encode<T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     input: Input<'_, T>,
     x: &mut [T],
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     let (header, width) = (image.header(), image.width());
     match input {
         Input::Tokens(tokens) => {
@@ -196,11 +196,11 @@ fn encode<T: Real, U: Unit<T>>(
 #[inline(always)]
 fn mix<'b, T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     layer: &Layer,
     said: &'b [T],
     mixed: &'b mut [T],
-) -> Result<&'b [T], Fault> {
+) -> Result<&'b [T], StepFault> {
     if layer.mixing == code::NONE {
         return Ok(said);
     }
@@ -230,7 +230,7 @@ fn mix<'b, T: Real, U: Unit<T>>(
 /// x ← the mean of all steps so far. Sums are kept with what rounding took from them, so that the
 /// mean of a long signal loses nothing.
 #[inline(always)]
-fn mean<T: Real>(image: &Image<'_, T>, state: &mut [T], x: &mut [T]) {
+fn mean<T: Real>(image: &ImageView<'_, T>, state: &mut [T], x: &mut [T]) {
     let width = image.width();
     for (state, x) in state
         .chunks_exact_mut(image.state_len())
@@ -267,10 +267,10 @@ fn counted<T: Real>(count: &mut [T]) -> f64 {
 #[inline(always)]
 fn decode<T: Real, U: Unit<T>>(
     unit: U,
-    image: &Image<'_, T>,
+    image: &ImageView<'_, T>,
     x: &[T],
     outputs: &mut [T],
-) -> Result<(), Fault> {
+) -> Result<(), StepFault> {
     if image.header().head_at == 0 {
         outputs.copy_from_slice(x);
         return Ok(());
