@@ -1,7 +1,7 @@
 //! Hankel values and balanced truncation of a bank of systems on one thread, as one JSON line.
 //!
 //! ```text
-//! cargo bench --bench bank -- INPUT.safetensors [ORDER] [SYSTEMS] [real|complex]
+//! cargo bench -p hankelite --bench bank -- INPUT.safetensors [ORDER] [SYSTEMS] [real|complex]
 //! ```
 //!
 //! INPUT holds float64 arrays (S, N): `lambda_re`, `lambda_im`, and the same for `b` and `c`, of

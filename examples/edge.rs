@@ -1,7 +1,7 @@
 //! A model on a device: the image in flash, two arrays in memory, no operating system.
 //!
 //! ```text
-//! cargo run --release --example edge
+//! cargo run --release -p hankelite --example edge
 //! ```
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -1,6 +1,6 @@
 //! A checkpoint in a layout that hankelite does not know, described in Rust, reduced and written.
 //!
-//! `cargo run --release --example own_layout`
+//! `cargo run --release -p hankelite --example own_layout`
 //!
 //! The same description in a file `NAME.layout.toml` beside the checkpoint does without any code:
 //! docs/formats.md.

@@ -213,7 +213,7 @@ impl<'a> Reducer<'a> {
             Sequence::Tokens(tokens) => tokens.len(),
         });
         let length = self.length.or(steps.max()).unwrap_or(0);
-        let network = Network::new(self.model, length, Path::Fft)?.observed(self.observer);
+        let network = Network::new(self.model, length, Path::Auto)?.observed(self.observer);
         let origin = format!("{} sequences of the caller", sequences.len());
         Calibration::gather(&network, sequences, &origin)
     }

@@ -155,7 +155,8 @@ fn work_layer_by_layer_holds_one_layer_at_a_time() {
         let mut rewrite = source.rewrite(Some(&out)).unwrap();
         for layer in 0..LAYERS {
             let block = source.layer(layer).unwrap();
-            rewrite.set(layer, &block, &halved(&block)).unwrap();
+            let half = halved(&block);
+            rewrite.set(layer, block, &half).unwrap();
         }
         rewrite.write(&out).unwrap();
     });

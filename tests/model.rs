@@ -7,6 +7,7 @@ mod models;
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
+use hankelite::infer::{InferError, Network, Path};
 use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelError, ModelParts,
     Norm, OutputLinear, Placement,
@@ -239,4 +240,33 @@ fn layers_out_of_an_unknown_network_need_not_follow_one_another() {
         head: None,
     };
     assert_eq!(Model::new(parts).unwrap().blocks()[1].width(), 5);
+}
+
+#[test]
+fn a_convolution_requested_of_a_system_with_several_inputs_is_refused() {
+    let ones = |rows, columns| DMatrix::from_element(rows, columns, Complex64::ONE);
+    let (time, pole) = (Time::Discrete { step: 0.1 }, Complex64::new(-0.5, 1.0));
+    let through = DMatrix::zeros(CHANNELS, CHANNELS);
+    let (input, output) = (ones(1, CHANNELS), ones(CHANNELS, 1));
+    let system = DiagonalSystem::new(time, vec![pole], input, output, through).unwrap();
+    let parts = BlockParts {
+        systems: vec![system],
+        backward: Vec::new(),
+        ..layer()
+    };
+    let model = Model::new(ModelParts {
+        blocks: vec![Block::new(parts).unwrap()],
+        ..network()
+    });
+    let model = model.unwrap();
+    assert!(matches!(
+        Network::new(&model, 8, Path::Fft),
+        Err(InferError::NoConvolution)
+    ));
+    let outputs = |path| {
+        let network = Network::new(&model, 8, path).unwrap();
+        let values = hankelite::model::Sequence::Values(&[0.5; 16]);
+        network.logits(values).unwrap()
+    };
+    assert_eq!(outputs(Path::Auto), outputs(Path::Recurrence));
 }

@@ -273,7 +273,7 @@ fn streaming_equals_the_convolution_over_16k_steps() {
     let signal = Signal::new(length);
     for (index, draw) in DRAWS.iter().enumerate() {
         let model = model(draw, 1 + index as u64);
-        let network = Network::new(&model, length, Path::Fft).unwrap();
+        let network = Network::new(&model, length, Path::Auto).unwrap();
         let expected = network.logits(signal.sequence(draw)).unwrap();
         let single = streamed(&mut Runner::new(&model).unwrap(), &signal);
         let difference = apart(like(&single, &expected), &expected);

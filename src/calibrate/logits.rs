@@ -232,7 +232,7 @@ impl Fitting<'_> {
 
     /// The relative change of the logits over the held-out sequences.
     fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
-        let network = Network::new(model, self.length, InferPath::Fft)?.observed(self.observer);
+        let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
         let check = &self.parts.check;
         let sequences: Vec<_> = check.iter().map(|example| example.sequence).collect();
         let full: Vec<_> = check.iter().map(|example| example.logits).collect();
@@ -310,7 +310,7 @@ impl Problem {
             combinations,
             ..
         } = fitting;
-        let network = Network::new(model, fitting.length, InferPath::Fft)?;
+        let network = Network::new(model, fitting.length, InferPath::Auto)?;
         let examples = fitting.parts.fit.par_iter();
         let rows = examples.map(|example| {
             fitting.observer.check()?;

@@ -139,7 +139,9 @@ impl<'a> CalibratedReduction<'a> {
         let within = Within(observer);
         let network = match sequences {
             [] => None,
-            _ => Some(Network::new(model, calibration.length(), InferPath::Fft)?.observed(&within)),
+            _ => {
+                Some(Network::new(model, calibration.length(), InferPath::Auto)?.observed(&within))
+            }
         };
         observer.begin(Stage::Balancing, model.blocks().len());
         for (block, layer) in model.blocks().iter().zip(calibration.layers()) {
@@ -451,7 +453,7 @@ impl<'a> CalibratedReduction<'a> {
             return Ok(None);
         }
         let within = Within(self.observer);
-        let network = Network::new(model, self.calibration.length(), InferPath::Fft)?;
+        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
         let reduced = network.observed(&within).logits_of_all(self.sequences)?;
         Ok(Some(relative_change(&self.logits, &reduced)))
     }
@@ -473,7 +475,7 @@ impl<'a> CalibratedReduction<'a> {
         for (index, orders) in trial.orders.iter().enumerate() {
             self.observer.step()?;
             let full = &self.model.blocks()[index];
-            let network = Network::new(&model, self.calibration.length(), InferPath::Fft)?;
+            let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
             let layer = self.balanced(&network.observed(&Within(self.observer)), index)?;
             let systems = layer.systems(full, orders, settings.refinement)?;
             model = model.with_block(index, full.with_systems(systems, Vec::new())?)?;

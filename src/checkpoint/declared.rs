@@ -1,4 +1,4 @@
-//! What the tensors of a file cannot tell, and where it is looked up.
+//! What the tensors of a file do not record, and where it is looked up.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{OwnLayout, Transform};
 use crate::model::{Placement, Pooling};
 
-/// Things a person declares because no tensor tells them. Each may stand on the command line, in
+/// Things a person declares because no tensor records them. Each may stand on the command line, in
 /// the file's own `hankelite` metadata, or in a sidecar `NAME.hankelite.toml`; the first of these
 /// that speaks is believed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ pub(super) struct Metadata {
     pub(super) layout: Option<OwnLayout>,
 }
 
-/// What a network without state space layers says of itself.
+/// What a file of a network without state space layers records.
 #[derive(Deserialize)]
 struct BaselineMark {
     baseline: BaselineLayer,

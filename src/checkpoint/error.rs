@@ -118,8 +118,8 @@ pub enum Fault {
         /// Its family.
         other_family: &'static str,
     },
-    /// The file cannot tell, and nobody said.
-    #[error("the file does not say {what}, which {needed_for} needs")]
+    /// The file does not record it, and nobody declared it.
+    #[error("the file does not record {what}, which {needed_for} needs")]
     Undeclared {
         /// What is missing.
         what: &'static str,
@@ -129,7 +129,7 @@ pub enum Fault {
         hint: &'static str,
     },
     /// A declaration that contradicts the tensors.
-    #[error("{declared} is declared, but tensor `{tensor}` says otherwise")]
+    #[error("{declared} is declared, but tensor `{tensor}` contradicts it")]
     Contradiction {
         /// The declaration.
         declared: String,

@@ -96,7 +96,7 @@ impl Rewrite<'_> {
     pub fn set(
         &mut self,
         index: usize,
-        stored: &Block,
+        stored: Block,
         block: &Block,
     ) -> Result<Vec<DiagonalSystem>, CheckpointError> {
         let archive = &self.source.0.encoding.archive;
@@ -108,9 +108,11 @@ impl Rewrite<'_> {
         Ok(systems)
     }
 
-    fn encode(&self, index: usize, stored: &Block, block: &Block) -> Result<Encoded, Fault> {
+    fn encode(&self, index: usize, stored: Block, block: &Block) -> Result<Encoded, Fault> {
         let encoding = self.source.0.encoding.as_ref();
-        let changed = encoding.changed_layer(index, stored, block)?;
+        let changed = encoding.changed_layer(index, &stored, block)?;
+        // What follows needs the memory.
+        drop(stored);
         let archive = encoding.archive.with(changed)?;
         let dynamics = self.source.decode(index, &archive)?;
         let systems = [dynamics.systems, dynamics.backward].concat();

@@ -62,7 +62,7 @@ struct Encoding {
 
 /// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
 ///
-/// `declared` says what no tensor tells; the file's own metadata and the sidecar fill its gaps,
+/// `declared` states what no tensor records; the file's own metadata and the sidecar fill its gaps,
 /// and where a public script has a default, that is taken and listed in
 /// [`Checkpoint::assumptions`]. Tensors of any floating type are raised to f64 once.
 ///
@@ -208,7 +208,7 @@ impl Checkpoint {
         self.encoding.structure.settled
     }
 
-    /// What was assumed because neither the file nor a person said it.
+    /// What was assumed because neither the file nor a person declared it.
     pub fn assumptions(&self) -> &[String] {
         &self.encoding.structure.assumptions
     }

@@ -1,4 +1,4 @@
-//! Models that are known and not taken, told apart by their tensor names.
+//! Models that are known and not taken, recognised by their tensor names.
 
 use crate::checkpoint::error::Fault;
 

@@ -1,5 +1,5 @@
 //! Settling what the names of the tensors leave open: what was declared, else the default of a public
-//! script, which is then told, else a question.
+//! script, which is then reported, else a question.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ impl<'a> Settling<'a> {
         Some(value)
     }
 
-    /// Where the normalisation stands, as the file's own settings say.
+    /// Where the normalisation stands, as the file's own settings state.
     pub(super) fn placement(&mut self) {
         if self.declared.norm.is_none() {
             let before: Option<bool> = self.setting(&["prenorm"]);
@@ -87,7 +87,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// The pooling, as the file's own settings say.
+    /// The pooling, as the file's own settings state.
     fn decoder_pooling(&mut self) {
         if self.declared.pooling.is_some() || self.declared.per_step {
             return;
@@ -226,7 +226,7 @@ impl<'a> Settling<'a> {
                 if possible.len() > 1 {
                     let names: Vec<&str> = possible.iter().map(|version| version.name()).collect();
                     self.assume(format!(
-                        "DSS version `{}` (the file fits {}; --dss-version says otherwise)",
+                        "DSS version `{}` (the file fits {}; --dss-version overrides it)",
                         default.name(),
                         names.join(", "),
                     ));
@@ -248,7 +248,7 @@ impl<'a> Settling<'a> {
             };
             if version != Version::V2 {
                 self.assume(format!(
-                    "discretisation `{}` (the default of the layer; --discretisation says otherwise)",
+                    "discretisation `{}` (the default of the layer; --discretisation overrides it)",
                     default.name()
                 ));
             }
@@ -264,7 +264,8 @@ impl<'a> Settling<'a> {
             self.declared.dt_transform = self.setting(&["dt_transform"]);
         }
         if version != Version::V2 && self.declared.real_transform.is_none() {
-            let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
+            let text =
+                "decays stored as `exp` (the default of the layer; --real-transform overrides it)";
             self.assume(text.to_string());
             self.declared.real_transform = Some(Transform::Exp);
         }
@@ -283,7 +284,8 @@ impl<'a> Settling<'a> {
             return Err(undeclared_steps());
         }
         if self.declared.real_transform.is_none() {
-            let text = "decays stored as `exp` (the default of the layer; --real-transform says otherwise)";
+            let text =
+                "decays stored as `exp` (the default of the layer; --real-transform overrides it)";
             self.assume(text.to_string());
             self.declared.real_transform = Some(Transform::Exp);
         }
@@ -298,24 +300,24 @@ impl<'a> Settling<'a> {
         self.declared.conj_sym = declared.conj_sym.or_else(|| self.setting(&["conj_sym"]));
         self.declared.clip_eigs = declared.clip_eigs.or_else(|| self.setting(&["clip_eigs"]));
         if self.declared.discretisation.is_none() {
-            let text = "discretisation `zoh` (the default of S5; --discretisation says otherwise)";
+            let text = "discretisation `zoh` (the default of S5; --discretisation overrides it)";
             self.assume(text.to_string());
             self.declared.discretisation = Some(Discretisation::Zoh);
         }
         if self.declared.conj_sym.is_none() {
             self.assume(match torch {
                 true => {
-                    "all modes are stored (as in s5-pytorch; --conj-sym true says otherwise)".into()
+                    "all modes are stored (as in s5-pytorch; --conj-sym true overrides it)".into()
                 }
                 false => "one of each conjugate pair is stored (conj_sym, the default of S5; \
-                          --conj-sym false says otherwise)"
+                          --conj-sym false overrides it)"
                     .into(),
             });
             self.declared.conj_sym = Some(!torch);
         }
         if self.declared.clip_eigs.is_none() {
             if !torch {
-                let text = "clip_eigs is off (the default of S5; --clip-eigs true says otherwise)";
+                let text = "clip_eigs is off (the default of S5; --clip-eigs true overrides it)";
                 self.assume(text.to_string());
             }
             self.declared.clip_eigs = Some(false);

@@ -70,7 +70,7 @@ impl<'a> Tensors<'a> {
         self.used.borrow_mut().insert(self.full(name));
     }
 
-    /// A tensor of one of the given shapes; `expected` says which in words.
+    /// A tensor of one of the given shapes; `expected` names them.
     pub(super) fn shaped(
         &self,
         name: &str,

@@ -124,7 +124,7 @@ fn find<'a>(
     if !found.is_empty() {
         return Ok((Tree::Layers, String::new(), found));
     }
-    // A kernel with some of the tensors is read and told what it lacks.
+    // A kernel with some of the tensors is read, and what it lacks is named.
     if let Some((name, at)) = marked("log_dt") {
         let head = &name[..at];
         let prefix = head.strip_suffix("kernel.").unwrap_or(head);
@@ -270,21 +270,21 @@ impl Structure {
         Ok(structure)
     }
 
-    /// `example.py` says post-norm and mean pooling unless told otherwise; nothing in the file
-    /// shows which was used. The full repository pools where it is told to.
+    /// `example.py` has post-norm and mean pooling by default; nothing in the file
+    /// shows which was used. The full repository pools where its settings ask for it.
     fn settle_around(&mut self) {
         if self.settled.norm.is_none() {
             self.settled.norm = Some(Placement::Post);
-            let text = "post-norm (the default of example.py; --norm pre says otherwise)";
+            let text = "post-norm (the default of example.py; --norm pre overrides it)";
             self.assumptions.push(text.to_string());
         }
         if self.settled.pooling.is_none() && !self.settled.per_step {
             self.settled.pooling = Some(Pooling::Mean);
             self.assumptions.push(match self.tree {
                 Tree::Repository => {
-                    "mean pooling (decoder mode `pool`; --pooling last says otherwise)".to_string()
+                    "mean pooling (decoder mode `pool`; --pooling last overrides it)".to_string()
                 }
-                _ => "mean pooling (the default of example.py; --pooling last says otherwise)"
+                _ => "mean pooling (the default of example.py; --pooling last overrides it)"
                     .to_string(),
             });
         }

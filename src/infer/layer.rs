@@ -59,7 +59,9 @@ impl Channel {
         convolver: &Convolver,
     ) -> Result<Self, InferError> {
         let operator = match path {
-            Path::Fft => Operator::Spectrum(convolver.spectrum(&system.kernel(length)?)),
+            Path::Auto | Path::Fft => {
+                Operator::Spectrum(convolver.spectrum(&system.kernel(length)?))
+            }
             Path::Recurrence => {
                 let modes = system.poles().into_iter().zip(system.as_siso()?.residues());
                 Operator::Modes(modes.collect())
@@ -91,6 +93,9 @@ impl Systems {
         convolver: &Convolver,
     ) -> Result<Self, InferError> {
         if systems.iter().any(|system| system.as_siso().is_err()) {
+            if path == Path::Fft {
+                return Err(InferError::NoConvolution);
+            }
             let both = systems.iter();
             let both = both.map(|system| (Mimo::new(system), Mimo::transposed(system)));
             return Ok(Systems::Mimo(both.collect()));

@@ -20,11 +20,15 @@ use crate::measure::MeasureError;
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
 use crate::progress::{Cancelled, ProgressSink, Stage};
 
-/// How the state space layers are evaluated. Both give the same numbers to rounding.
+/// How the state space layers are evaluated. All give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Path {
-    /// Convolution with the kernel by FFT: O(L log L) per channel.
+    /// By FFT where every system of a layer has one input and one output, else by the recurrence.
+    Auto,
+    /// Convolution with the kernel by FFT: O(L log L) per channel. For layers whose systems have
+    /// one input and one output each.
     Fft,
     /// The recurrence, mode by mode: O(L N) per channel, the form that a device streams.
     Recurrence,
@@ -78,6 +82,12 @@ pub enum InferError {
         /// What is wrong.
         source: MeasureError,
     },
+    /// A convolution requested of a layer that has none.
+    #[error(
+        "a layer has systems with several inputs or outputs, which run by their recurrence; \
+         expected the path `auto` or `recurrence`"
+    )]
+    NoConvolution,
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -143,7 +153,7 @@ impl<'a> Network<'a> {
     /// The class logits of one sequence; for a model without pooling, the outputs step by step.
     ///
     /// # Errors
-    /// An [`InferError`] that says how the sequence does not fit the model.
+    /// An [`InferError`] that states how the sequence does not fit the model.
     pub fn logits(&self, sequence: Sequence<'_>) -> Result<Vec<f64>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         for layer in &self.layers {

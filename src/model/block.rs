@@ -1,11 +1,13 @@
 //! One layer of the network with what stands around it.
 
+use std::sync::Arc;
+
 use hankelite_control::DiagonalSystem;
 
 use crate::model::parts::{BlockParts, Norm, OutputLinear, Placement};
 use crate::model::{ModelError, check};
 
-/// One residual layer, checked: shapes fit and all numbers are finite.
+/// One residual layer, checked: shapes fit and all numbers are finite. A clone shares its memory.
 ///
 /// ```text
 /// post: x ← norm(x + f(x))        pre: x ← x + f(norm(x))
@@ -15,7 +17,7 @@ use crate::model::{ModelError, check};
 /// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
 /// being `backward_from`. In a layer of S5 or LRU one system takes all channels and gives all.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Block(BlockParts);
+pub struct Block(Arc<BlockParts>);
 
 impl Block {
     /// Checks the parts of a layer.
@@ -26,7 +28,7 @@ impl Block {
     pub fn new(parts: BlockParts) -> Result<Self, ModelError> {
         check::systems(&parts)?;
         check::around(&parts)?;
-        Ok(Self(parts))
+        Ok(Self(Arc::new(parts)))
     }
 
     /// The same layer with other systems, e.g. reduced ones, as many and of the same shapes.
@@ -38,19 +40,23 @@ impl Block {
         systems: Vec<DiagonalSystem>,
         backward: Vec<DiagonalSystem>,
     ) -> Result<Self, ModelError> {
+        let stored = &self.0;
         let parts = BlockParts {
+            name: stored.name.clone(),
             systems,
             backward,
-            ..self.0.clone()
+            backward_from: stored.backward_from,
+            output: stored.output.clone(),
+            norm: stored.norm.clone(),
         };
         check::systems(&parts)?;
-        check::same_shapes(&self.0, &parts)?;
-        Ok(Self(parts))
+        check::same_shapes(stored, &parts)?;
+        Ok(Self(Arc::new(parts)))
     }
 
     /// The parts, to be changed and checked again.
     pub fn into_parts(self) -> BlockParts {
-        self.0
+        Arc::unwrap_or_clone(self.0)
     }
 
     /// The layer's name in the file.

@@ -148,9 +148,12 @@ impl Model {
     /// # Errors
     /// As [`Model::new`].
     pub fn with_blocks(&self, blocks: Vec<Block>) -> Result<Self, ModelError> {
+        let stored = &self.0;
         Self::new(ModelParts {
+            encoder: stored.encoder.clone(),
             blocks,
-            ..self.0.clone()
+            final_norm: stored.final_norm.clone(),
+            head: stored.head.clone(),
         })
     }
 

@@ -15,7 +15,7 @@ impl<T: Copy + Default> Aligned<T> {
     pub(super) fn zero(length: usize) -> Self {
         let numbers = vec![T::default(); length + LINE / size_of::<T>()];
         let start = numbers.as_ptr().align_offset(LINE);
-        // Where the offset cannot be told, the numbers lie as they lie: slower, not wrong.
+        // Where the offset is unknown, the numbers lie as they lie: slower, not wrong.
         let start = start.min(numbers.len() - length);
         Self {
             numbers,

@@ -36,7 +36,7 @@ impl Image {
     /// Lays a model out in single precision.
     ///
     /// # Errors
-    /// A [`StreamError`] that says why the model cannot be streamed.
+    /// A [`StreamError`] that states why the model cannot be streamed.
     pub fn new(model: &Model, entries: Entries) -> Result<Self, StreamError> {
         pack(model, entries, f32::BYTES)
     }

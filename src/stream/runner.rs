@@ -34,7 +34,7 @@ impl Runner {
     /// Prepares a model, its state at zero. Cost O(weights).
     ///
     /// # Errors
-    /// [`StreamError::Bidirectional`] and others that say why the model cannot be streamed.
+    /// [`StreamError::Bidirectional`] and others that state why the model cannot be streamed.
     pub fn new(model: &Model) -> Result<Self, StreamError> {
         Self::from_image(Image::new(model, Entries::Full)?)
     }

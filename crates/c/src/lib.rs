@@ -1,10 +1,10 @@
-//! The runtime for C. `hankelite.h` says what every function does; this file turns pointers into
+//! The runtime for C. `hankelite.h` documents every function; this file turns pointers into
 //! slices and faults into codes, and is the only place with unsafe code of what runs on a device.
 //!
 //! # What the caller promises
 //! Every pointer that is not null stands for as many readable (state, work, outputs, sizes: also
-//! writable) elements as the length beside it says, for the time of the call, and what is written
-//! overlaps nothing else. Null, wrong alignment and wrong lengths are told by a code.
+//! writable) elements as the length beside it states, for the time of the call, and what is written
+//! overlaps nothing else. Null, wrong alignment and wrong lengths are reported by a code.
 
 #![no_std]
 
@@ -190,7 +190,7 @@ unsafe fn exclusive<'a, T>(pointer: *mut T, length: usize) -> Option<&'a mut [T]
     Some(unsafe { slice::from_raw_parts_mut(pointer, length) })
 }
 
-/// A device has nowhere to tell a fault of ours; it stops.
+/// A device has nowhere to report a fault of ours; it stops.
 #[panic_handler]
 fn stop(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {

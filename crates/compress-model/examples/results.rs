@@ -110,7 +110,7 @@ fn percent(score: &Score) -> String {
 
 fn score(model: &Model, data: &Dataset) -> Result<Score, Failure> {
     let labels = data.labels().ok_or("the data have no labels")?;
-    let network = Network::new(model, data.length(), Run::Fft)?;
+    let network = Network::new(model, data.length(), Run::Auto)?;
     let sequences: Vec<_> = (0..data.len()).map(|index| data.unpadded(index)).collect();
     let mut score = Score::default();
     for (logits, &label) in network.logits_of_all(&sequences)?.iter().zip(labels) {

@@ -8,10 +8,10 @@ use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, matrix};
 
 /// Vectors of several streams, one after the other, each padded to whole groups of sixteen.
 pub(crate) struct Vectors<'a, T> {
-    /// What the channels hear.
-    pub(crate) heard: &'a [T],
-    /// What they say.
-    pub(crate) said: &'a mut [T],
+    /// What the channels take.
+    pub(crate) channel_inputs: &'a [T],
+    /// What they give.
+    pub(crate) channel_outputs: &'a mut [T],
     /// The states of all streams, one stream after the other.
     pub(crate) state: &'a mut [T],
     /// Numbers of one stream's state.
@@ -41,16 +41,18 @@ pub(crate) fn channels<T: Real, U: Unit<T>>(
         at += (modes * 4 * LANES) as u32 * T::BYTES;
         let d = feedthrough.and_then(|d| d.get(group));
         let lanes = group * LANES..(group + 1) * LANES;
-        let heard = vectors.heard.chunks_exact(width);
-        let said = vectors.said.chunks_exact_mut(width);
+        let channel_inputs = vectors.channel_inputs.chunks_exact(width);
+        let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
         let states = vectors.state.chunks_exact_mut(vectors.state_len);
-        for ((heard, said), state) in heard.zip(said).zip(states) {
+        for ((channel_inputs, channel_outputs), state) in
+            channel_inputs.zip(channel_outputs).zip(states)
+        {
             let mut u = [T::default(); LANES];
             match places {
-                None => u.copy_from_slice(&heard[lanes.clone()]),
+                None => u.copy_from_slice(&channel_inputs[lanes.clone()]),
                 Some(places) => {
                     for (u, &place) in u.iter_mut().zip(&places[lanes.clone()]) {
-                        *u = heard[place as usize];
+                        *u = channel_inputs[place as usize];
                     }
                 }
             }
@@ -63,10 +65,10 @@ pub(crate) fn channels<T: Real, U: Unit<T>>(
             }
             y.iter_mut().for_each(|y| *y = y.gelu());
             match places {
-                None => said[lanes.clone()].copy_from_slice(&y),
+                None => channel_outputs[lanes.clone()].copy_from_slice(&y),
                 Some(places) => {
                     for (y, &place) in y.iter().zip(&places[lanes.clone()]) {
-                        said[place as usize] = *y;
+                        channel_outputs[place as usize] = *y;
                     }
                 }
             }
@@ -126,30 +128,32 @@ pub(crate) fn shared<T: Real, U: Unit<T>>(
         image.matrix(layer.input_at)?,
         image.matrix(layer.output_at)?,
     );
-    let heard = vectors.heard.chunks_exact(width);
-    let said = vectors.said.chunks_exact_mut(width);
+    let channel_inputs = vectors.channel_inputs.chunks_exact(width);
+    let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
     let states = vectors.state.chunks_exact_mut(vectors.state_len);
-    for ((heard, said), state) in heard.zip(said).zip(states) {
+    for ((channel_inputs, channel_outputs), state) in
+        channel_inputs.zip(channel_outputs).zip(states)
+    {
         let (drive, beside) = scratch[..parts + width].split_at_mut(parts);
         if parts > 0 {
-            matrix::apply(unit, image, &input, Streams::one(heard, drive))?;
+            matrix::apply(unit, image, &input, Streams::one(channel_inputs, drive))?;
         }
         let state = &mut state[*first..*first + parts];
         advance(poles, drive, state.as_chunks_mut().0);
         drive.copy_from_slice(state);
-        beside.copy_from_slice(heard);
+        beside.copy_from_slice(channel_inputs);
         matrix::apply(
             unit,
             image,
             &output,
-            Streams::one(&scratch[..parts + width], said),
+            Streams::one(&scratch[..parts + width], channel_outputs),
         )?;
         if layer.feedthrough_at != 0 {
             let d = image.numbers(layer.feedthrough_at, width, "feedthrough")?;
-            let each = said.iter_mut().zip(heard).zip(d);
+            let each = channel_outputs.iter_mut().zip(channel_inputs).zip(d);
             each.for_each(|((y, u), d)| *y += *d * *u);
         }
-        said.iter_mut().for_each(|y| *y = y.gelu());
+        channel_outputs.iter_mut().for_each(|y| *y = y.gelu());
     }
     *first += parts;
     Ok(())

@@ -1,4 +1,4 @@
-//! What can be wrong, told without memory of its own.
+//! What can be wrong, reported without memory of its own.
 
 use core::fmt;
 

@@ -1,7 +1,7 @@
 //! A model as a block of bytes that is used where it lies.
 //!
-//! All numbers are little-endian. An image starts with a [`Header`] of 32-bit words. It says where
-//! the encoder, the [`Layer`] records and the head lie; layers and ends say where their matrices
+//! All numbers are little-endian. An image starts with a [`Header`] of 32-bit words. It records where
+//! the encoder, the [`Layer`] records and the head lie; layers and ends record where their matrices
 //! and vectors lie. Every place is a count of bytes from the start of the image and a multiple of
 //! 64; 0 stands for what is absent. Vectors over channels are padded with zeros to whole groups of
 //! [`LANES`].

@@ -15,7 +15,7 @@ pub trait Real:
     + Div<Output = Self>
     + AddAssign
 {
-    /// What is added to all that a recurrence hears, so that no state decays into subnormal
+    /// What is added to every input of a recurrence, so that no state decays into subnormal
     /// numbers, which many processors are slow at. Far below what the outputs can show.
     const TINY: Self;
     /// Bytes of one number: 4 or 8.

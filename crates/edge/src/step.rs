@@ -56,8 +56,8 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
     let streams = check(image, state, work, &input)?;
     let state_len = image.state_len();
     let (x, rest) = work.split_at_mut(streams * image.width());
-    let (heard, rest) = rest.split_at_mut(streams * image.width());
-    let (said, rest) = rest.split_at_mut(streams * image.width());
+    let (channel_inputs, rest) = rest.split_at_mut(streams * image.width());
+    let (channel_outputs, rest) = rest.split_at_mut(streams * image.width());
     let (mixed, rest) = rest.split_at_mut(2 * streams * image.width());
     let outputs = streams * padded(image.header().outputs as usize);
     let (outputs, scratch) = rest.split_at_mut(outputs);
@@ -66,16 +66,16 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
     for index in 0..image.header().layers {
         let layer = layer(index)?;
         let before = layer.norm != code::NONE && layer.before != 0;
-        let heard: &[T] = if before {
-            heard.copy_from_slice(x);
-            norm::apply(image, &layer, heard)?;
-            heard
+        let channel_inputs: &[T] = if before {
+            channel_inputs.copy_from_slice(x);
+            norm::apply(image, &layer, channel_inputs)?;
+            channel_inputs
         } else {
             x
         };
         let vectors = Vectors {
-            heard,
-            said,
+            channel_inputs,
+            channel_outputs,
             state,
             state_len,
         };
@@ -84,7 +84,7 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
         } else {
             dynamics::shared(unit, image, &layer, &mut first, (vectors, scratch))?;
         }
-        let branch = mix(unit, image, &layer, said, mixed)?;
+        let branch = mix(unit, image, &layer, channel_outputs, mixed)?;
         if layer.norm == code::NONE {
             x.copy_from_slice(branch);
             continue;
@@ -198,19 +198,19 @@ fn mix<'b, T: Real, U: Unit<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
-    said: &'b [T],
+    channel_outputs: &'b [T],
     mixed: &'b mut [T],
 ) -> Result<&'b [T], StepFault> {
     if layer.mixing == code::NONE {
-        return Ok(said);
+        return Ok(channel_outputs);
     }
     let width = image.width();
     let matrix = image.matrix(layer.mixing_at)?;
-    let streams = said.len() / width;
+    let streams = channel_outputs.len() / width;
     let rows = matrix.outputs as usize;
     let outputs = &mut mixed[..streams * rows];
     let inputs = Streams {
-        inputs: said,
+        inputs: channel_outputs,
         input_step: width,
         outputs,
     };

@@ -1,6 +1,6 @@
 //! One training step of stacked recurrent cells: forward, squared error, backward, AdamW.
 //!
-//! `cargo bench --bench cells -- [--cell lstm] [--inputs I] [--hidden H] [--layers K] [--len L]
+//! `cargo bench -p hankelite-train --bench cells -- [--cell lstm] [--inputs I] [--hidden H] [--layers K] [--len L]
 //! [--batch B] [--steps S]` prints one line of JSON: wall milliseconds of a step (least and median)
 //! and of its parts (least), and CPU milliseconds of all threads (mean over the steps). `RAYON_NUM_THREADS` sets the threads. `benches/cells_torch.py` takes the
 //! same options and does the same in PyTorch.

@@ -1,6 +1,6 @@
 //! One training step: forward, cross entropy, backward, AdamW.
 //!
-//! `cargo bench --bench train_step -- [--family F] [--h H] [--n N] [--layers K] [--len L]
+//! `cargo bench -p hankelite-train --bench train_step -- [--family F] [--h H] [--n N] [--layers K] [--len L]
 //! [--batch B] [--steps S] [--warmup W] [--classes C] [--glu] [--postnorm] [--penalty]` prints one line
 //! of JSON: wall seconds per step, CPU seconds of all threads and of the calling thread alone (median,
 //! least, largest), and the peak of resident memory. With `--penalty` every second step has the sum of

@@ -1,7 +1,7 @@
 //! One training step of an unfolded network that reconstructs signals from measurements: forward,
 //! squared error, backward, AdamW.
 //!
-//! `cargo bench --bench unfolded -- [--net reweighted|l1-l1|sista] [--signal N] [--measurements M]
+//! `cargo bench -p hankelite-train --bench unfolded -- [--net reweighted|l1-l1|sista] [--signal N] [--measurements M]
 //! [--hidden H] [--layers K] [--len L] [--batch B] [--steps S]` prints one line of JSON: CPU
 //! milliseconds of a step, of all threads together (least and median), wall milliseconds (median),
 //! and the least CPU milliseconds of the forward and the backward pass. `RAYON_NUM_THREADS` sets the

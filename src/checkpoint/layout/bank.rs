@@ -65,7 +65,7 @@ fn system(
 }
 
 /// The modes of every channel, all filled up to the largest order (one at least, since no public
-/// module takes none) with idle ones.
+/// module takes none) with modes of residue zero.
 pub(super) fn modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, Fault> {
     let orders = dynamics.systems.iter().map(DiagonalSystem::order);
     let order = orders.max().unwrap_or(0).max(1);

@@ -24,7 +24,7 @@ use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank};
 use crate::checkpoint::tensors::Tensors;
 
-/// Steps over which the kernel error is told where the file names no length.
+/// Steps over which the kernel error is reported where the file names no length.
 const HORIZON: usize = 1024;
 
 /// One layer.

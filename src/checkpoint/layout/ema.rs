@@ -76,10 +76,10 @@ impl Ema {
             let parameter = Transform::Sigmoid.invert(share).unwrap_or(f64::INFINITY);
             modes.push([parameter, parameter, residue.re * root / share, 1.0]);
         }
-        let idle = Transform::Sigmoid
+        let unused = Transform::Sigmoid
             .invert((1.0 - IDLE_POLE).sqrt())
             .unwrap_or(0.0);
-        modes.resize(order, [idle, idle, 0.0, 0.0]);
+        modes.resize(order, [unused, unused, 0.0, 0.0]);
         Ok(modes)
     }
 }

@@ -13,7 +13,7 @@ use crate::checkpoint::layout::s4_repo::{S4Repo, Version};
 use crate::checkpoint::layout::s5::S5;
 use crate::checkpoint::layout::{Dss, Layout, S4d};
 
-/// A family, as far as names tell.
+/// A family, as far as names show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::checkpoint) enum Kind {
     S4d,
@@ -163,7 +163,7 @@ impl Found {
         self.feedthrough.as_deref() == Some(name) || place_of(name) == self.place
     }
 
-    /// The layout of the layer, once it is settled what its names do not tell.
+    /// The layout of the layer, once it is settled what its names leave open.
     pub(in crate::checkpoint) fn layout(&self, settled: Declared) -> Arc<dyn Layout> {
         let (layer, place) = (self.layer(), self.place.clone());
         let feedthrough = self.feedthrough.clone();

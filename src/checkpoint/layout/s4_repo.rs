@@ -392,8 +392,8 @@ impl S4Repo {
         let (mut decay, mut frequency) = (Vec::new(), Vec::new());
         for (i, &lambda) in lambdas.iter().enumerate() {
             let (h, n) = (i / order, i % order);
-            let idle = bank[h].residues.iter().all(|r| r[n] == Complex64::ZERO);
-            if self.masked(lambda, bank[h].step) && !idle {
+            let unused = bank[h].residues.iter().all(|r| r[n] == Complex64::ZERO);
+            if self.masked(lambda, bank[h].step) && !unused {
                 let why = "it lies above the declared limit on frequencies";
                 return Err(self.refuse((h, lambda), why));
             }

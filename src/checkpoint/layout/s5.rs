@@ -50,7 +50,7 @@ impl S5 {
         format!("{}{tensor}", self.place)
     }
 
-    /// Flax stores one of each conjugate pair unless told otherwise, torch all.
+    /// Flax stores one of each conjugate pair unless set otherwise, torch all.
     fn factor(&self) -> f64 {
         let half = self.settled.conj_sym.unwrap_or(!self.torch);
         if half { 2.0 } else { 1.0 }

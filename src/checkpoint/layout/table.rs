@@ -128,7 +128,7 @@ const EMA: Row = Row {
 };
 
 /// The layouts as a Markdown table, one row for each family in the order in which they are looked
-/// for: the tensors that give it away, all its tensors, what no tensor tells (in bold without a
+/// for: the tensors that give it away, all its tensors, what no tensor records (in bold without a
 /// default, else with it), and what changes with the order in a reduced file.
 pub fn layout_table() -> String {
     let header = [

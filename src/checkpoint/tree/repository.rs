@@ -1,5 +1,5 @@
 //! The sequence model of the full state-spaces/s4 repository (`SequenceModel` between encoder and
-//! `SequenceDecoder`), told by its names and by the settings of the run.
+//! `SequenceDecoder`), known by its names and by the settings of the run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -142,8 +142,8 @@ fn unlike_pooling(settings: &Settings, declared: Declared) -> Option<String> {
     let (key, mode) = decoder_mode(settings)?;
     (!matches!(mode, "last" | "pool")).then(|| {
         format!(
-            "{key} = \"{mode}\" (the file's own settings), expected pool or last (--pooling says \
-             otherwise)"
+            "{key} = \"{mode}\" (the file's own settings), expected pool or last (--pooling overrides \
+             it)"
         )
     })
 }

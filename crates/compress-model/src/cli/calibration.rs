@@ -228,7 +228,7 @@ impl CalibrationData {
         let length = data.length();
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
         let bars = Bars::new(printer);
-        let network = Network::new(&checkpoint.model, length, InferPath::Fft)?.observed(&bars);
+        let network = Network::new(&checkpoint.model, length, InferPath::Auto)?.observed(&bars);
         let statistics = Calibration::gather(&network, &listed, &origin)?;
         bars.clear();
         remark_on_length(&checkpoint.model, length, printer);

@@ -89,8 +89,8 @@ pub(super) struct Arguments {
     /// Compare logits with those of another checkpoint on the same data.
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
-    /// How the layers are run: both give the same numbers to rounding.
-    #[arg(long, default_value = "fft", value_parser = words::<Path>(PATHS))]
+    /// How the layers are run: all give the same numbers to rounding.
+    #[arg(long, default_value = "auto", value_parser = words::<Path>(PATHS))]
     path: Path,
     /// Run on the training engine, in single precision, on cpu, cuda or cuda:N, and pool true
     /// lengths only; without it, in double precision on the host.
@@ -115,8 +115,15 @@ pub(super) struct Arguments {
     declarations: Declarations,
 }
 
-const PATHS: [Word; 2] = [
-    word("fft", "Convolution by FFT"),
+const PATHS: [Word; 3] = [
+    word(
+        "auto",
+        "Convolution by FFT where a layer has one, else the recurrence",
+    ),
+    word(
+        "fft",
+        "Convolution by FFT; refused for systems with several inputs or outputs",
+    ),
     word("recurrence", "The recurrence, as a device runs it"),
 ];
 

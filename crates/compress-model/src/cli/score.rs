@@ -94,7 +94,7 @@ pub(super) fn score(
     sequences: First<'_>,
     printer: &Printer,
 ) -> anyhow::Result<Scores> {
-    let engine = Engine::Host(Path::Fft);
+    let engine = Engine::Host(Path::Auto);
     logits(checkpoint, sequences, &engine, printer)?.scores(sequences.data)
 }
 

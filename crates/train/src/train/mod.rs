@@ -1,4 +1,4 @@
-//! The trainer; the crate tells of it.
+//! The trainer; its documentation is that of the crate.
 mod allocator;
 mod batch;
 mod error;

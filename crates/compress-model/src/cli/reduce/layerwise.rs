@@ -61,7 +61,7 @@ fn reduce(
         let stored = source.layer(index)?;
         let mut block = stored.clone();
         records.push(reduce_layer(&mut block, plan)?);
-        let rounded = rewrite.set(index, &stored, &block)?;
+        let rounded = rewrite.set(index, stored, &block)?;
         let change = layer_difference(&block, &rounded, plan.kernel_length())?;
         worst = worst.max(change);
         bars.advance(1);
