@@ -2,7 +2,7 @@
 //! recurrent networks and the finite-time analysis of shallow transformers ([`bounds`]), and those
 //! shallow networks themselves with their descent and tangent kernel ([`shallow`]).
 //!
-//! The crate serves the program and the tests of the trainer; it is not published.
+//! The crate serves the program and the tests of the trainer.
 //!
 //! ```
 //! use hankelite_research::bounds::Radii;
