@@ -34,7 +34,7 @@ fn classify(image: &[u8], samples: impl Iterator<Item = f32>) -> Result<usize, S
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // On the host: cut the states to 8 for each channel and lay the model out with 8-bit maps.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/waves");
-    let full = hankelite::read(&folder.join("model.safetensors"), &Default::default())?;
+    let full = hankelite::read(folder.join("model.safetensors"), &Default::default())?;
     let plan = hankelite::Plan::new(hankelite::Rule::Order(8))?;
     let small = hankelite::reduce(&full.model, &plan)?.model;
     let image = Image::new(&small, Entries::Int8)?;

@@ -31,7 +31,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn open(name: &str, declared: Declared) -> Checkpoint {
-    read(&data(name), &declared).unwrap_or_else(|error| panic!("{name}: {error}"))
+    read(data(name), &declared).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn golden(name: &str, tensor: &str) -> (Vec<usize>, Vec<f64>) {
@@ -284,7 +284,7 @@ fn assert_dynamics_alone_suffice(files: Vec<(PathBuf, Declared)>) {
         "bad/missing.safetensors",
     ] {
         assert!(matches!(
-            read_dynamics(&data(file), &Declared::default()),
+            read_dynamics(data(file), &Declared::default()),
             Err(CheckpointError::Content { .. })
         ));
     }
@@ -350,7 +350,7 @@ fn a_sidecar_declares_and_a_bad_one_is_an_error() {
 }
 
 fn fault(name: &str, declared: Declared) -> Fault {
-    match read(&data(name), &declared).err() {
+    match read(data(name), &declared).err() {
         Some(CheckpointError::Content { fault, .. }) => fault,
         Some(other) => panic!("{name}: {other}"),
         None => panic!("{name} was read"),
@@ -437,7 +437,7 @@ fn containers_that_are_no_checkpoint_are_refused_each_with_its_own_words() {
         ("bad/torchscript.pt", "TorchScript"),
         ("bad/lfs_pointer.pth", "Git LFS"),
     ] {
-        let error = read(&data(file), &Declared::default()).err().unwrap();
+        let error = read(data(file), &Declared::default()).err().unwrap();
         assert!(
             matches!(error, CheckpointError::Archive(_)),
             "{file}: {error}"
@@ -533,7 +533,7 @@ fn the_source_is_never_overwritten_and_a_missing_folder_is_named() {
         ),
         "{error}"
     );
-    let error = write(&checkpoint, &folder.path().join("no/out.pth")).unwrap_err();
+    let error = write(&checkpoint, folder.path().join("no/out.pth")).unwrap_err();
     assert!(
         matches!(
             error,

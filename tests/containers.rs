@@ -45,7 +45,7 @@ fn the_same_model_comes_out_of_every_container() {
 fn a_file_of_lightning_keeps_its_plain_data() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.ckpt");
-    let model = read(&fixture("omegaconf.ckpt"), &Declared::default()).unwrap();
+    let model = read(fixture("omegaconf.ckpt"), &Declared::default()).unwrap();
     write(&model, &out).unwrap();
     let again = Archive::open(&out).unwrap();
     assert_eq!(again.wrapper(), Some("state_dict"));

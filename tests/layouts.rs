@@ -133,7 +133,7 @@ fn assert_truth(name: &str, model: &Model, truth: &Archive) {
 }
 
 fn open(name: &str) -> Checkpoint {
-    read(&file(name), &settings()[name]).unwrap_or_else(|error| panic!("{name}: {error}"))
+    read(file(name), &settings()[name]).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Read as diagonal, and written as that.
@@ -169,7 +169,7 @@ fn kernels_of_written_reduced_files_are_those_of_the_original_formula() {
             true => Declared::default(),
             false => declared,
         };
-        let kept = read(&file(&format!("{name}.reduced")), &declared).unwrap();
+        let kept = read(file(&format!("{name}.reduced")), &declared).unwrap();
         assert_truth(&format!("{name}.reduced"), &kept.model, &truth);
         // The reduction of today, to the rounding of the file.
         assert_truth(&format!("{name}.reduced"), &small, &truth);
@@ -187,7 +187,7 @@ fn write_reduced_fixtures() {
     for name in settings().keys() {
         let full = open(name);
         let small = full.with_model(reduced(name, &full.model));
-        write(&small, &file(&format!("{name}.reduced"))).unwrap();
+        write(&small, file(&format!("{name}.reduced"))).unwrap();
     }
 }
 
@@ -221,7 +221,7 @@ fn unchanged_files_come_back_bit_for_bit() {
         // What was declared is in the file.
         let again = read(&path, &Declared::default()).unwrap();
         assert_eq!(again.model, full.model, "{name}");
-        let dynamics = read_dynamics(&file(&name), &declared).unwrap();
+        let dynamics = read_dynamics(file(&name), &declared).unwrap();
         assert_eq!(
             dynamics.model.blocks()[0].systems(),
             full.model.blocks()[0].systems(),
@@ -251,7 +251,7 @@ fn a_reduced_file_keeps_every_name_and_all_that_is_not_dynamics() {
 }
 
 fn fault(name: &str, declared: &Declared) -> Fault {
-    match read(&file(name), declared).map(|_| ()).unwrap_err() {
+    match read(file(name), declared).map(|_| ()).unwrap_err() {
         CheckpointError::Content { fault, .. } => fault,
         other => panic!("{other}"),
     }
@@ -290,7 +290,7 @@ fn what_cannot_be_told_is_asked_for_and_what_contradicts_is_refused() {
 
 #[test]
 fn settings_of_the_training_run_are_believed() {
-    let saved = read(&folder().join("lightning.ckpt"), &Declared::default()).unwrap();
+    let saved = read(folder().join("lightning.ckpt"), &Declared::default()).unwrap();
     let plain = open("s4_v4_softplus_bidirectional");
     assert_eq!(saved.model, plain.model);
     let told = saved.assumptions().join("\n");
@@ -303,7 +303,7 @@ fn settings_of_the_training_run_are_believed() {
         dt_transform: Some(Transform::Exp),
         ..Declared::default()
     };
-    let other = read(&folder().join("lightning.ckpt"), &declared).unwrap();
+    let other = read(folder().join("lightning.ckpt"), &declared).unwrap();
     assert_ne!(other.model, plain.model);
 }
 
@@ -351,7 +351,7 @@ fn a_conversion_keeps_the_systems_or_says_why_not() {
             length: Some(64),
             ..settings()["s4d_flat"]
         };
-        let full = read(&file("s4d_flat"), &declared).unwrap();
+        let full = read(file("s4d_flat"), &declared).unwrap();
         write(&full.converted(family).unwrap(), &path).unwrap();
         let back = read(&path, &Declared::default()).unwrap();
         assert_eq!(back.carried(), full.carried(), "{family:?}");

@@ -67,82 +67,84 @@ fn network() -> ModelParts {
 
 type Change<P> = fn(&mut P);
 
+/// What makes a layer wrong, and words of the refusal.
+const WRONG_LAYERS: [(Change<BlockParts>, &str); 16] = [
+    (|l| l.systems.clear(), "no systems"),
+    (
+        |l| l.backward.truncate(1),
+        "1 systems backwards in time, expected 3",
+    ),
+    (
+        |l| l.systems[1] = system(Time::Continuous, 0.0),
+        "a continuous system",
+    ),
+    (
+        |l| l.backward[2] = system(Time::Discrete { step: 0.1 }, 0.5),
+        "feedthrough backwards",
+    ),
+    (|l| l.backward_from = 2, "lag"),
+    (|l| l.systems.push(discrete()), "systems backwards in time"),
+    (
+        |l| l.output.as_mut().unwrap().linear = linear(2, 6),
+        "2 inputs of the linear map",
+    ),
+    (
+        |l| l.output.as_mut().unwrap().linear = linear(3, 5),
+        "5 outputs of a gated map",
+    ),
+    (
+        |l| l.output.as_mut().unwrap().linear = linear(3, 8),
+        "4 channels behind the layer",
+    ),
+    (
+        |l| l.output.as_mut().unwrap().linear.bias = Some(vec![0.0]),
+        "1 numbers in the bias",
+    ),
+    (
+        |l| l.output.as_mut().unwrap().linear.bias.as_mut().unwrap()[5] = f64::NAN,
+        "number 5 of the bias is not finite",
+    ),
+    (
+        |l| {
+            l.output.as_mut().unwrap().linear.weight =
+                DMatrix::from_element(3, 6, f64::INFINITY).into()
+        },
+        "number 0 of the weight",
+    ),
+    (
+        |l| l.norm = Some((layer_norm(2), Placement::Pre)),
+        "2 norm weight",
+    ),
+    (
+        |l| {
+            let rows = || vec![1.0; CHANNELS];
+            let norm = Norm::Batch(BatchNorm {
+                weight: rows(),
+                bias: rows(),
+                mean: rows(),
+                variance: vec![1.0],
+                epsilon: 1e-5,
+            });
+            l.norm = Some((norm, Placement::Pre));
+        },
+        "1 norm variance",
+    ),
+    (
+        |l| {
+            let Some((Norm::Layer(norm), _)) = &mut l.norm else {
+                unreachable!()
+            };
+            norm.epsilon = f64::NAN;
+        },
+        "norm epsilon",
+    ),
+    (|l| l.systems.truncate(2), "expected 2"),
+];
+
 #[test]
 fn a_layer_whose_parts_do_not_fit_is_refused_with_its_name() {
-    let changes: [(Change<BlockParts>, &str); 16] = [
-        (|l| l.systems.clear(), "no systems"),
-        (
-            |l| l.backward.truncate(1),
-            "1 systems backwards in time, expected 3",
-        ),
-        (
-            |l| l.systems[1] = system(Time::Continuous, 0.0),
-            "a continuous system",
-        ),
-        (
-            |l| l.backward[2] = system(Time::Discrete { step: 0.1 }, 0.5),
-            "feedthrough backwards",
-        ),
-        (|l| l.backward_from = 2, "lag"),
-        (|l| l.systems.push(discrete()), "systems backwards in time"),
-        (
-            |l| l.output.as_mut().unwrap().linear = linear(2, 6),
-            "2 inputs of the linear map",
-        ),
-        (
-            |l| l.output.as_mut().unwrap().linear = linear(3, 5),
-            "5 outputs of a gated map",
-        ),
-        (
-            |l| l.output.as_mut().unwrap().linear = linear(3, 8),
-            "4 channels behind the layer",
-        ),
-        (
-            |l| l.output.as_mut().unwrap().linear.bias = Some(vec![0.0]),
-            "1 numbers in the bias",
-        ),
-        (
-            |l| l.output.as_mut().unwrap().linear.bias.as_mut().unwrap()[5] = f64::NAN,
-            "number 5 of the bias is not finite",
-        ),
-        (
-            |l| {
-                l.output.as_mut().unwrap().linear.weight =
-                    DMatrix::from_element(3, 6, f64::INFINITY).into()
-            },
-            "number 0 of the weight",
-        ),
-        (
-            |l| l.norm = Some((layer_norm(2), Placement::Pre)),
-            "2 norm weight",
-        ),
-        (
-            |l| {
-                let rows = || vec![1.0; CHANNELS];
-                let norm = Norm::Batch(BatchNorm {
-                    weight: rows(),
-                    bias: rows(),
-                    mean: rows(),
-                    variance: vec![1.0],
-                    epsilon: 1e-5,
-                });
-                l.norm = Some((norm, Placement::Pre));
-            },
-            "1 norm variance",
-        ),
-        (
-            |l| {
-                let Some((Norm::Layer(norm), _)) = &mut l.norm else {
-                    unreachable!()
-                };
-                norm.epsilon = f64::NAN;
-            },
-            "norm epsilon",
-        ),
-        (|l| l.systems.truncate(2), "expected 2"),
-    ];
     assert!(Block::new(layer()).is_ok());
-    for (change, words) in changes {
+    for (change, words) in WRONG_LAYERS {
         let mut parts = layer();
         change(&mut parts);
         let error = Block::new(parts).unwrap_err().to_string();

@@ -20,7 +20,7 @@ use hankelite_control::{ControlError, Realisation, SystemError, balance, h2_erro
 use hankelite_data::{Dataset, Source, Split};
 
 fn s4d() -> Checkpoint {
-    read(&here("data/s4d_classifier.pth"), &Declared::default()).unwrap()
+    read(here("data/s4d_classifier.pth"), &Declared::default()).unwrap()
 }
 
 fn dss(version: DssVersion, file: &str) -> Checkpoint {
@@ -29,7 +29,7 @@ fn dss(version: DssVersion, file: &str) -> Checkpoint {
         length: Some(48),
         ..Declared::default()
     };
-    read(&here("data").join(file), &declared).unwrap()
+    read(here("data").join(file), &declared).unwrap()
 }
 
 fn fixtures() -> Vec<(&'static str, Checkpoint)> {

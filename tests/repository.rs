@@ -26,7 +26,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Checkpoint {
-    read(&file(name), &Declared::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    read(file(name), &Declared::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn truth(key: &str) -> Vec<f64> {
@@ -82,7 +82,7 @@ fn logits_are_those_of_the_original_code() {
             },
             ..Declared::default()
         };
-        let checkpoint = read(&file(name), &declared).unwrap();
+        let checkpoint = read(file(name), &declared).unwrap();
         let expected = truth(&format!("{name}/{pooling}"));
         for run in [Run::Auto, Run::Recurrence] {
             assert_close(&logits(name, &checkpoint.model, run), &expected, 1e-8);
@@ -126,7 +126,7 @@ fn a_declared_placement_that_the_tensors_deny_is_an_error() {
             norm,
             ..Declared::default()
         };
-        let error = read(&file(name), &declared).map(|_| ()).unwrap_err();
+        let error = read(file(name), &declared).map(|_| ()).unwrap_err();
         let error = error.to_string();
         assert!(error.contains(tensor), "{error}");
     }
@@ -279,6 +279,6 @@ fn other_networks_are_read_as_layers() {
         pooling: Some(Pooling::Last),
         ..Declared::default()
     };
-    let model = read(&file("sum"), &declared).unwrap().model;
+    let model = read(file("sum"), &declared).unwrap().model;
     assert_close(&logits("pre", &model, Run::Auto), &truth("pre/last"), 1e-8);
 }

@@ -65,7 +65,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
                 Placement::Pre,
             )),
         })
-        .unwrap()
+        .expect("the parts fit")
     };
     Model::new(ModelParts {
         encoder: Some(Encoder::Linear(linear(1, channels))),
@@ -76,7 +76,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
             linear: linear(channels, 10),
         }),
     })
-    .unwrap()
+    .expect("the parts fit")
 }
 
 /// Microseconds of a step: median and 99th percentile of single steps, and the mean without a clock

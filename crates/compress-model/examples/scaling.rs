@@ -92,8 +92,7 @@ fn over_channels() -> Result<Panel, Failure> {
                 backward_from: 1,
                 output: None,
                 norm: None,
-            })
-            .unwrap();
+            })?;
             let plan = Plan::new(Rule::Order(8))?;
             let time = milliseconds(|| {
                 let mut block = block.clone();

@@ -97,7 +97,7 @@ fn trained_statistics(model: Model) -> Model {
                 .for_each(|(h, v)| *v = 0.5 + 0.1 * h as f64);
         });
     }
-    Model::new(parts).unwrap()
+    Model::new(parts).expect("parts of a model fit it")
 }
 
 fn values() -> Vec<f32> {

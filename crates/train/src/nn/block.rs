@@ -141,7 +141,7 @@ impl TrainableBlock {
         Ok(Self {
             name: block.name().to_string(),
             forward: made(block.systems())?,
-            backward: backward.map(|systems| made(systems)).transpose()?,
+            backward: backward.map(made).transpose()?,
             feedthrough,
             source_feedthrough: (source, rounded),
             norm: norm.transpose()?,

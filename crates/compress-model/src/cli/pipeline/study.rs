@@ -277,7 +277,7 @@ impl<'a> Prepared<'a> {
                 let row = self.train(&stage, start)?;
                 let declared = self.start.declared();
                 (
-                    read(&folder.join("model.safetensors"), &declared)?,
+                    read(folder.join("model.safetensors"), &declared)?,
                     Some(row),
                 )
             }
@@ -365,7 +365,7 @@ impl<'a> Prepared<'a> {
         let moved = Start::of(&network)?;
         let outcome = training::train(&training, &mut objective, folder, stop, printer)?;
         let trained = start.with_model(network.to_model()?);
-        write(&trained, &stage.place.join("model.safetensors"))?;
+        write(&trained, stage.place.join("model.safetensors"))?;
         Ok(Record {
             row: Row {
                 seed: self.seed,
