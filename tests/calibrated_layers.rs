@@ -1,4 +1,4 @@
-//! Channels reduced for what they hear: stability, exact errors, order of the errors, the white
+//! Channels reduced for their inputs: stability, exact errors, order of the errors, the white
 //! limit, refinement.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

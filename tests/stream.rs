@@ -533,9 +533,9 @@ fn a_shared_system_streams_as_its_recurrence() {
                 .map(|h| ((step * (h + 1)) as f32).sin())
                 .collect();
             let wide: Vec<f64> = u.iter().map(|&u| u.into()).collect();
-            let heard = nalgebra::DVector::from_vec(wide.clone());
-            state = state.component_mul(&poles) + system.input() * heard.map(Complex64::from);
-            let y = (system.output() * &state).map(|y| y.re) + system.feedthrough() * heard;
+            let input = nalgebra::DVector::from_vec(wide.clone());
+            state = state.component_mul(&poles) + system.input() * input.map(Complex64::from);
+            let y = (system.output() * &state).map(|y| y.re) + system.feedthrough() * input;
             let gelu = |a: f64| 0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2));
             let expected: Vec<f64> = y.iter().map(|&y| gelu(y)).collect();
             assert!(

@@ -341,7 +341,7 @@ impl Structure {
             block.norm = Some((norm, placement)).filter(|_| keep);
         }
         let place = self.tree.layer(index);
-        let output = weights::output_linear(tensors, &place, (inputs, outputs))?;
+        let output = weights::output_linear(tensors, &place, inputs, outputs)?;
         block.output = output.filter(|_| keep);
         Ok(())
     }

@@ -76,7 +76,7 @@ impl Network<'_> {
 
     /// The derivative of a combination of the logits by the last layer's output x.
     fn head_slope(&self, x: &DMatrix<f64>, steps: usize, combination: &[f64]) -> DMatrix<f64> {
-        let slope = self.pooled_slope(x.shape(), steps, combination);
+        let slope = self.pooled_slope(x.nrows(), x.ncols(), steps, combination);
         match self.model.final_norm() {
             Some(norm) => normalised_backward(norm, x, &slope),
             None => slope,
@@ -86,7 +86,8 @@ impl Network<'_> {
     /// The derivative of a combination of the logits by what is pooled.
     fn pooled_slope(
         &self,
-        (length, channels): (usize, usize),
+        length: usize,
+        channels: usize,
         steps: usize,
         combination: &[f64],
     ) -> DMatrix<f64> {

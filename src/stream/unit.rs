@@ -1,6 +1,8 @@
 //! The step with the vector unit of this machine.
 
-use hankelite_edge::{ImageView, Input, LANES, Layer, Plain, Real, StepFault, Unit, step_layers};
+use hankelite_edge::{
+    Buffers, ImageView, Input, LANES, Layer, Plain, Real, StepFault, Unit, step_layers,
+};
 use pulp::{Arch, Simd, WithSimd};
 
 /// Which arithmetic a step uses.
@@ -43,7 +45,10 @@ impl<'w, T: Number> Step<'_, 'w, T> {
             at: self.image.header().layers_at,
         };
         let layer = |index: u32| layers.get(index as usize).copied().ok_or(outside);
-        let buffers = (self.state, self.work);
+        let buffers = Buffers {
+            state: self.state,
+            work: self.work,
+        };
         step_layers(unit, &self.image, layer, buffers, self.input)
     }
 }

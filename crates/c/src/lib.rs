@@ -132,7 +132,7 @@ unsafe fn step(
     let (Some(bytes), Some(state), Some(work), Some(outputs)) = buffers else {
         return NULL;
     };
-    match stepped(bytes, (state, work), input, outputs) {
+    match stepped(bytes, state, work, input, outputs) {
         Ok(()) => OK,
         Err(fault) => code_of(fault),
     }
@@ -140,7 +140,8 @@ unsafe fn step(
 
 fn stepped(
     bytes: &[u8],
-    (state, work): (&mut [f32], &mut [f32]),
+    state: &mut [f32],
+    work: &mut [f32],
     input: Input<'_, f32>,
     outputs: &mut [f32],
 ) -> Result<(), StepFault> {

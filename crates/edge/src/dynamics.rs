@@ -16,6 +16,8 @@ pub(crate) struct Vectors<'a, T> {
     pub(crate) state: &'a mut [T],
     /// Numbers of one stream's state.
     pub(crate) state_len: usize,
+    /// Numbers of any value, to work in.
+    pub(crate) scratch: &'a mut [T],
 }
 
 /// GELU(y) of one system for each channel. The residues hold B, so that a mode costs six numbers.
@@ -119,7 +121,7 @@ pub(crate) fn shared<T: Real, U: Unit<T>>(
     image: &ImageView<'_, T>,
     layer: &Layer,
     first: &mut usize,
-    (vectors, scratch): (Vectors<'_, T>, &mut [T]),
+    vectors: Vectors<'_, T>,
 ) -> Result<(), StepFault> {
     let width = image.width();
     let parts = 2 * LANES * layer.groups as usize;
@@ -131,6 +133,7 @@ pub(crate) fn shared<T: Real, U: Unit<T>>(
     let channel_inputs = vectors.channel_inputs.chunks_exact(width);
     let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
     let states = vectors.state.chunks_exact_mut(vectors.state_len);
+    let scratch = vectors.scratch;
     for ((channel_inputs, channel_outputs), state) in
         channel_inputs.zip(channel_outputs).zip(states)
     {

@@ -38,7 +38,7 @@ mod unit;
 pub use fault::StepFault;
 pub use image::{Header, ImagePlan, ImageView, Layer, MAGIC, Matrix, VERSION, code};
 pub use real::{Real, erf, exp};
-pub use step::{Input, step, step_layers};
+pub use step::{Buffers, Input, step, step_layers};
 pub use unit::{LANES, Plain, Unit};
 
 /// `count` rounded up to whole groups of [`LANES`].

@@ -14,6 +14,14 @@ pub enum Input<'a, T> {
     Tokens(&'a [u32]),
 }
 
+/// The memory of a step: see [`step`].
+pub struct Buffers<'s, 'w, T> {
+    /// The states of all streams.
+    pub state: &'s mut [T],
+    /// Room to work in.
+    pub work: &'w mut [T],
+}
+
 /// One step of one or several streams: takes their inputs, moves their states on, and gives their
 /// outputs, one after the other.
 ///
@@ -35,7 +43,7 @@ pub fn step<'w, T: Real, U: Unit<T>>(
         unit,
         image,
         |index| image.layer(index),
-        (state, work),
+        Buffers { state, work },
         input,
     )
 }
@@ -50,9 +58,10 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: impl Fn(u32) -> Result<Layer, StepFault>,
-    (state, work): (&mut [T], &'w mut [T]),
+    buffers: Buffers<'_, 'w, T>,
     input: Input<'_, T>,
 ) -> Result<&'w [T], StepFault> {
+    let Buffers { state, work } = buffers;
     let streams = check(image, state, work, &input)?;
     let state_len = image.state_len();
     let (x, rest) = work.split_at_mut(streams * image.width());
@@ -78,11 +87,12 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
             channel_outputs,
             state,
             state_len,
+            scratch,
         };
         if layer.dynamics == code::CHANNELS {
             dynamics::channels(unit, image, &layer, &mut first, vectors)?;
         } else {
-            dynamics::shared(unit, image, &layer, &mut first, (vectors, scratch))?;
+            dynamics::shared(unit, image, &layer, &mut first, vectors)?;
         }
         let branch = mix(unit, image, &layer, channel_outputs, mixed)?;
         if layer.norm == code::NONE {

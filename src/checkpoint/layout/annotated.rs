@@ -131,7 +131,8 @@ impl Layout for Annotated {
                     return Err(not_representable(
                         "annotated-s4",
                         &self.layer,
-                        (h, lambda),
+                        h,
+                        lambda,
                         why,
                     ));
                 }

@@ -118,7 +118,8 @@ impl Dplr {
         &self,
         systems: &[DiagonalSystem],
         errors: &[(f64, f64)],
-        (modes, horizon): (usize, usize),
+        modes: usize,
+        horizon: usize,
     ) -> String {
         let sum = errors
             .iter()
@@ -179,7 +180,7 @@ impl Layout for Dplr {
         let systems = (0..channels).into_par_iter().map(|h| {
             let p: Vec<_> = (0..low_rank.rows).map(|r| low_rank.of(r, h)).collect();
             let c: Vec<_> = (0..output.rows).map(|k| output.of(k, h)).collect();
-            let dense = discretised(steps[h], (lambdas.of(0, h), &p), input.of(0, h), &c)
+            let dense = discretised(steps[h], lambdas.of(0, h), &p, input.of(0, h), &c)
                 .and_then(|dense| with_output_behind(&dense, length));
             let system = dense.map_err(ControlError::from).and_then(|dense| {
                 let system = diagonal(&dense, order)?;
@@ -195,7 +196,7 @@ impl Layout for Dplr {
         let systems = systems.collect::<Result<Vec<_>, _>>()?;
         let (systems, errors): (Vec<_>, Vec<_>) = systems.into_iter().unzip();
         Ok(Dynamics {
-            note: Some(self.note(&systems, &errors, (modes, horizon))),
+            note: Some(self.note(&systems, &errors, modes, horizon)),
             ..split(&self.layer, &systems, &through)?
         })
     }
@@ -210,7 +211,8 @@ impl Layout for Dplr {
 /// The dense system of one channel, bilinear.
 fn discretised(
     step: f64,
-    (lambdas, low_rank): (&[Complex64], &[&[Complex64]]),
+    lambdas: &[Complex64],
+    low_rank: &[&[Complex64]],
     input: &[Complex64],
     outputs: &[&[Complex64]],
 ) -> Result<DenseSystem, SystemError> {

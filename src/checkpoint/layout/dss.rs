@@ -290,7 +290,7 @@ impl Dss {
             _ if pole.re < 0.0 => return Ok(()),
             _ => "the layout stores the logarithm of −Re Λ, which must be positive",
         };
-        Err(not_representable("DSS", &self.layer, (channel, pole), why))
+        Err(not_representable("DSS", &self.layer, channel, pole, why))
     }
 
     fn encode_poles(&self, poles: &[Complex64], grid: Vec<usize>) -> Vec<Encoded> {

@@ -129,7 +129,7 @@ impl Layout for Lru {
         let order = system.order();
         let (mut decay, mut angle, mut gain) = (vec![], vec![], vec![]);
         for (n, exponent) in system.scaled_exponents().into_iter().enumerate() {
-            let refuse = |why| not_representable("LRU", &self.layer, (0, exponent), why);
+            let refuse = |why| not_representable("LRU", &self.layer, 0, exponent, why);
             if exponent.re >= 0.0 {
                 return Err(refuse(
                     "the layout stores ln(−ln |a|), so |a| must be below 1",

@@ -82,7 +82,8 @@ pub(super) trait Layout: Debug + Send + Sync {
 fn not_representable(
     layout: &'static str,
     layer: &str,
-    (channel, pole): (usize, num_complex::Complex64),
+    channel: usize,
+    pole: num_complex::Complex64,
     why: &'static str,
 ) -> Fault {
     let layer = layer.to_string();

@@ -167,7 +167,7 @@ impl OwnLayer {
     }
 
     /// The place of a channel's mode in a tensor.
-    fn at(&self, (h, n): (usize, usize), (channels, modes): (usize, usize)) -> usize {
+    fn at(&self, h: usize, n: usize, channels: usize, modes: usize) -> usize {
         match self.layout.axes {
             Axes::ChannelMode => h * modes + n,
             Axes::ModeChannel => n * channels + h,
@@ -240,7 +240,7 @@ impl Layout for OwnLayer {
         let bank = (0..channels).map(|h| {
             let step = steps[h];
             let mode = |n: usize| {
-                let at = self.at((h, n), (channels, modes));
+                let at = self.at(h, n, channels, modes);
                 let decay = own.decay.transform.apply(decay.data[at]);
                 let lambda = Complex64::new(-decay, own.frequency.sign * frequency.data[at]);
                 let (exponent, gain) = self.discretised(lambda, step);
@@ -261,7 +261,7 @@ impl Layout for OwnLayer {
         let bank = bank::single_modes_of(&self.layer, dynamics)?;
         let (channels, modes) = (bank.len(), bank[0].exponents.len());
         let refuse = |h, pole: Complex64, why| {
-            not_representable("the layout described", &self.layer, (h, pole), why)
+            not_representable("the layout described", &self.layer, h, pole, why)
         };
         let (mut decay, mut frequency) = (vec![0.0; channels * modes], vec![0.0; channels * modes]);
         let mut weights = vec![Complex64::ZERO; channels * modes];
@@ -270,7 +270,7 @@ impl Layout for OwnLayer {
             let step = channel.step;
             for n in 0..modes {
                 let lambda = self.continuous(channel.exponents[n], step);
-                let at = self.at((h, n), (channels, modes));
+                let at = self.at(h, n, channels, modes);
                 let stored = own.decay.transform.invert(-lambda.re);
                 decay[at] = stored.map_err(|why| refuse(h, lambda, why))?;
                 frequency[at] = own.frequency.sign * lambda.im;

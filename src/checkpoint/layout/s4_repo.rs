@@ -200,7 +200,8 @@ impl S4Repo {
     fn output(
         &self,
         tensors: &Tensors<'_>,
-        (channels, modes): (usize, usize),
+        channels: usize,
+        modes: usize,
     ) -> Result<(usize, Vec<Complex64>), Fault> {
         let (shape, c) = self.weights(tensors, "C")?;
         match shape.as_slice() {
@@ -300,7 +301,7 @@ impl Layout for S4Repo {
             tensors.set_aside(&self.name("A"));
         }
         let input = self.input(tensors, &poles)?;
-        let (kernels, c) = self.output(tensors, (channels, poles.modes))?;
+        let (kernels, c) = self.output(tensors, channels, poles.modes)?;
         let name = self.feedthrough.as_deref();
         let through = tensors.feedthrough(name, channels, kernels)?;
         let bank = (0..channels).map(|h| {
@@ -319,8 +320,8 @@ impl Layout for S4Repo {
         let mut encoded = vec![self.encode_steps(&bank, tensors)?];
         let lambdas = self.lambdas(&bank);
         let copies = self.copies(&lambdas, bank.len(), tensors);
-        encoded.extend(self.encode_poles(&bank, (&lambdas, copies), tensors)?);
-        encoded.extend(self.encode_weights(&bank, (&lambdas, copies), tensors));
+        encoded.extend(self.encode_poles(&bank, &lambdas, copies, tensors)?);
+        encoded.extend(self.encode_weights(&bank, &lambdas, copies, tensors));
         if let Some(name) = &self.feedthrough {
             let through = bank::feedthrough_of(dynamics);
             let shape = vec![through.len() / bank.len(), bank.len()];
@@ -367,7 +368,7 @@ impl S4Repo {
         let mut steps = Vec::new();
         for (h, modes) in bank.iter().enumerate() {
             let stored = self.step_transform().invert(modes.step);
-            let stored = stored.map_err(|why| self.refuse((h, modes.step.into()), why))?;
+            let stored = stored.map_err(|why| self.refuse(h, modes.step.into(), why))?;
             steps.extend(vec![stored; per_mode]);
         }
         let shape = match self.version {
@@ -384,7 +385,8 @@ impl S4Repo {
     fn encode_poles(
         &self,
         bank: &[Modes],
-        (lambdas, copies): (&[Complex64], usize),
+        lambdas: &[Complex64],
+        copies: usize,
         tensors: &Tensors<'_>,
     ) -> Result<Vec<Encoded>, Fault> {
         let order = bank[0].exponents.len();
@@ -395,14 +397,14 @@ impl S4Repo {
             let unused = bank[h].residues.iter().all(|r| r[n] == Complex64::ZERO);
             if self.masked(lambda, bank[h].step) && !unused {
                 let why = "it lies above the declared limit on frequencies";
-                return Err(self.refuse((h, lambda), why));
+                return Err(self.refuse(h, lambda, why));
             }
             if is_real && lambda.im != 0.0 {
                 let why = "the layer stores real poles only (is_real)";
-                return Err(self.refuse((h, lambda), why));
+                return Err(self.refuse(h, lambda, why));
             }
             let stored = self.real_transform().invert(-lambda.re - self.floor());
-            decay.push(stored.map_err(|why| self.refuse((h, lambda), why))?);
+            decay.push(stored.map_err(|why| self.refuse(h, lambda, why))?);
             frequency.push(self.sign() * lambda.im);
         }
         decay.truncate(copies * order);
@@ -420,7 +422,8 @@ impl S4Repo {
     fn encode_weights(
         &self,
         bank: &[Modes],
-        (lambdas, copies): (&[Complex64], usize),
+        lambdas: &[Complex64],
+        copies: usize,
         tensors: &Tensors<'_>,
     ) -> Vec<Encoded> {
         let (channels, order) = (bank.len(), bank[0].exponents.len());
@@ -457,7 +460,7 @@ impl S4Repo {
         encoded
     }
 
-    fn refuse(&self, at: (usize, Complex64), why: &'static str) -> Fault {
-        not_representable("state-spaces/s4", &self.layer, at, why)
+    fn refuse(&self, channel: usize, pole: Complex64, why: &'static str) -> Fault {
+        not_representable("state-spaces/s4", &self.layer, channel, pole, why)
     }
 }

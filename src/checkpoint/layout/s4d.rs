@@ -83,7 +83,7 @@ impl Layout for S4d {
         for (h, modes) in bank.iter().enumerate() {
             for (&lambda, residue) in modes.exponents.iter().zip(&modes.residues[0]) {
                 let stored = Transform::Exp.invert(-lambda.re);
-                let refuse = |why| not_representable("S4D", &self.layer, (h, lambda), why);
+                let refuse = |why| not_representable("S4D", &self.layer, h, lambda, why);
                 decay.push(stored.map_err(refuse)?);
                 frequency.push(lambda.im);
                 c.push(0.5 * residue / zoh_gain(lambda, modes.step));

@@ -214,7 +214,7 @@ impl Layout for S5 {
             };
             if self.settled.clip_eigs == Some(true) && lambda.re > CLIP {
                 let why = "its real part is above −1e-4, where clip_eigs cuts";
-                return Err(not_representable("S5", &self.layer, (0, lambda), why));
+                return Err(not_representable("S5", &self.layer, 0, lambda, why));
             }
             let gain = self.discretised(lambda, step).1;
             b.row_mut(n).iter_mut().for_each(|b| *b /= gain);

@@ -96,7 +96,8 @@ pub(super) fn norm(tensors: &Tensors<'_>, head: &str, channels: usize) -> Result
 pub(super) fn output_linear(
     tensors: &Tensors<'_>,
     place: &str,
-    (channels, inputs): (usize, usize),
+    channels: usize,
+    inputs: usize,
 ) -> Result<Option<OutputLinear>, Fault> {
     let names = ["output_linear.0.", "output_linear."].map(|head| format!("{place}{head}"));
     let Some(head) = names
