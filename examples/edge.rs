@@ -7,7 +7,8 @@
 
 use std::path::Path;
 
-use hankelite::stream::{Entries, Image};
+use hankelite::rounding::Entries;
+use hankelite::stream::Image;
 use hankelite_edge::{Input, Plain, StepFault, step};
 
 /// Numbers that the model needs, known when the firmware is built: 2 layers × 16 channels × 8 states

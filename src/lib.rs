@@ -46,6 +46,7 @@
 //! | [`control`] | diagonal systems, Gramians, Hankel values, truncation, norms, a crate of its own |
 //! | [`progress`] | progress and cancellation of long work |
 //! | [`model`] | a whole network as plain data |
+//! | [`rounding`] | numbers of few bits, and how every tensor is stored |
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
 //! | [`measure`] | the generalisation measure of a layer |
@@ -65,6 +66,7 @@ pub mod measure;
 pub mod model;
 pub mod progress;
 mod reducer;
+pub mod rounding;
 pub mod stream;
 
 pub use checkpoint::{Checkpoint, Declared, read, write};

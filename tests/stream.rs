@@ -14,7 +14,8 @@ use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
-use hankelite::stream::{Arithmetic, Entries, Image, Runner, StepFault, StreamError};
+use hankelite::rounding::Entries;
+use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
 use models::{change_layer, changed};
 use nalgebra::DMatrix;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use hankelite_archive::ArchiveError;
 use hankelite_control::SystemError;
+use num_complex::Complex64;
 
 use crate::model::ModelError;
-use num_complex::Complex64;
 
 /// Why a file was not read or not written.
 #[derive(Debug, thiserror::Error)]

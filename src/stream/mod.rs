@@ -38,7 +38,7 @@ mod unit;
 pub use floor::read_nanoseconds;
 use hankelite_control::SystemError;
 pub use hankelite_edge::StepFault;
-pub use pack::{Entries, Image};
+pub use pack::Image;
 pub use runner::{Runner, Snapshot};
 pub use unit::Arithmetic;
 

@@ -6,22 +6,9 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::model::{Block, Encoder, Linear, Model, Norm, Placement, Pooling};
+use crate::rounding::Entries;
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::{StreamError, layout};
-
-/// How the entries of the maps between channels are stored. Poles, residues, states, encoder and
-/// head keep the precision of the runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Entries {
-    /// As all other numbers.
-    #[default]
-    Full,
-    /// The upper half of an f32: 8 bits of precision.
-    Bf16,
-    /// −127 to 127, times a scale for each row (symmetric).
-    Int8,
-}
 
 /// A model as the block of bytes that [`Runner`](crate::stream::Runner) and `hankelite-edge` run.
 ///
@@ -371,7 +358,8 @@ impl Packer {
                 record.entries = code::BF16;
                 record.weights_at = self.place_bytes(halves.flatten())?;
             }
-            Entries::Int8 => {
+            // Entries of fewer bits come with version 2 of the format.
+            Entries::Int8 | Entries::Int4 | Entries::Int3 => {
                 self.check_finite(what, &tiles)?;
                 let rows = tiles.chunks(LANES * inputs.max(1)).map(layout::int8);
                 let (rows, scales): (Vec<Vec<i8>>, Vec<[f64; LANES]>) = rows.unzip();

@@ -3,9 +3,10 @@
 use hankelite_edge::{Header, ImagePlan, Input, Layer, Real, StepFault};
 
 use crate::model::{InputKind, Model};
+use crate::rounding::Entries;
 use crate::stream::aligned::Aligned;
 use crate::stream::unit::{Arithmetic, Number, Step};
-use crate::stream::{Entries, Image, StreamError};
+use crate::stream::{Image, StreamError};
 
 /// Runs a model one sample at a time, in single precision (`f64` is there to check it by).
 ///

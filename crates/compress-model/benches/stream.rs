@@ -15,7 +15,8 @@ use hankelite::model::{
     Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
     Placement,
 };
-use hankelite::stream::{Entries, Image, Runner, read_nanoseconds};
+use hankelite::rounding::Entries;
+use hankelite::stream::{Image, Runner, read_nanoseconds};
 use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;

@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use hankelite::model::InputKind;
-use hankelite::stream::{Entries, Runner, read_nanoseconds};
+use hankelite::rounding::Entries;
+use hankelite::stream::{Runner, read_nanoseconds};
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, grouped, positive, short, words};

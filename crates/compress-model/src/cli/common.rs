@@ -10,7 +10,6 @@ use hankelite::checkpoint::{
     read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::checkpoint::{Checkpoint, read};
 use hankelite::infer::Path;
-use hankelite::stream::Entries;
+use hankelite::rounding::Entries;
 use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use hankelite::model::Model;
-use hankelite::stream::{Entries, Image};
+use hankelite::rounding::Entries;
+use hankelite::stream::Image;
 
 use crate::cli::common::{Declarations, Word, open, word};
 use crate::cli::printer::Printer;

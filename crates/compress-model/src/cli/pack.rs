@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use hankelite::stream::{Entries, Runner};
+use hankelite::rounding::Entries;
+use hankelite::stream::Runner;
 use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 

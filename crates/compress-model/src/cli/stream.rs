@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use hankelite::model::InputKind;
-use hankelite::stream::{Entries, Runner};
+use hankelite::rounding::Entries;
+use hankelite::stream::Runner;
 use hankelite_data::Sound;
 
 use crate::cli::common::{Declarations, Input, positive, words};

@@ -1,0 +1,224 @@
+//! A matrix of small integers and scales.
+
+use nalgebra::DMatrix;
+
+use crate::rounding::RoundingError;
+
+/// Multiples of the scale at which the largest entry takes the lowest level that are tried. Below 1
+/// the largest entries are cut off, so that the others are rounded finer.
+const SHARES: [f64; 12] = [
+    1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.64, 0.6, 1.05,
+];
+
+/// A matrix W (inputs × outputs) of b-bit integers, with a scale for each output and group of
+/// consecutive inputs: w = s q, −2^{b−1} ≤ q < 2^{b−1}.
+///
+/// Scales are bfloat16 numbers of either sign: that of the group's largest entry, so that it can
+/// take the level −2^{b−1}, which has no opposite. Offsets beside the scales were tried and left
+/// out: on trained maps they bring no more than smaller groups of the same bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoundedMatrix {
+    bits: u32,
+    group: usize,
+    levels: DMatrix<i8>,
+    scales: DMatrix<f32>,
+}
+
+impl RoundedMatrix {
+    /// The nearest levels, with the scales that leave the least sum of squared errors.
+    ///
+    /// # Errors
+    /// [`RoundingError::Bits`], [`RoundingError::Group`], [`RoundingError::NotFinite`].
+    pub fn nearest(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<Self, RoundingError> {
+        let scales = Self::best_scales(weight, bits, group)?;
+        let levels = DMatrix::from_fn(weight.nrows(), weight.ncols(), |input, output| {
+            level(
+                weight[(input, output)],
+                scales[(input / group, output)],
+                bits,
+            )
+        });
+        Ok(Self {
+            bits,
+            group,
+            levels,
+            scales,
+        })
+    }
+
+    /// Levels and scales that were found elsewhere, as [`RoundedMatrix::best_scales`] lays them out.
+    pub(super) fn from_parts(
+        bits: u32,
+        group: usize,
+        levels: DMatrix<i8>,
+        scales: DMatrix<f32>,
+    ) -> Self {
+        Self {
+            bits,
+            group,
+            levels,
+            scales,
+        }
+    }
+
+    /// A scale for each group of inputs (rows) and output (columns).
+    pub(super) fn best_scales(
+        weight: &DMatrix<f64>,
+        bits: u32,
+        group: usize,
+    ) -> Result<DMatrix<f32>, RoundingError> {
+        if ![3, 4, 8].contains(&bits) {
+            return Err(RoundingError::Bits { found: bits });
+        }
+        if group == 0 || !group.is_multiple_of(16) {
+            return Err(RoundingError::Group { found: group });
+        }
+        let (inputs, outputs) = weight.shape();
+        for (at, &value) in weight.iter().enumerate() {
+            if !(value as f32).is_finite() {
+                return Err(RoundingError::NotFinite {
+                    input: at % inputs,
+                    output: at / inputs,
+                    value,
+                });
+            }
+        }
+        Ok(DMatrix::from_fn(
+            inputs.div_ceil(group),
+            outputs,
+            |of, output| {
+                let first = of * group;
+                let count = group.min(inputs - first);
+                let column = &weight.as_slice()[output * inputs..];
+                best_scale(&column[first..first + count], bits)
+            },
+        ))
+    }
+
+    /// Bits of an entry.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// Inputs that share a scale; the last group may have fewer.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// The integers, inputs × outputs.
+    pub fn levels(&self) -> &DMatrix<i8> {
+        &self.levels
+    }
+
+    /// The scales, groups × outputs: bfloat16 numbers.
+    pub fn scales(&self) -> &DMatrix<f32> {
+        &self.scales
+    }
+
+    /// The matrix that the integers stand for, inputs × outputs.
+    pub fn weight(&self) -> DMatrix<f64> {
+        let (inputs, outputs) = self.levels.shape();
+        DMatrix::from_fn(inputs, outputs, |input, output| {
+            let scale = self.scales[(input / self.group, output)];
+            f64::from(scale) * f64::from(self.levels[(input, output)])
+        })
+    }
+}
+
+/// The level nearest to a weight.
+pub(super) fn level(weight: f64, scale: f32, bits: u32) -> i8 {
+    if scale == 0.0 {
+        return 0;
+    }
+    let most = f64::from(1u32 << (bits - 1));
+    let level = (weight / f64::from(scale)).round();
+    level.clamp(-most, most - 1.0) as i8
+}
+
+/// The scale of one group.
+fn best_scale(entries: &[f64], bits: u32) -> f32 {
+    let largest = entries.iter().copied().fold(
+        0.0,
+        |most: f64, w| {
+            if w.abs() > most.abs() { w } else { most }
+        },
+    );
+    let lowest = -f64::from(1u32 << (bits - 1));
+    let error = |scale: f32| {
+        let each = entries.iter().map(|&w| {
+            let rounded = f64::from(scale) * f64::from(level(w, scale, bits));
+            (w - rounded).powi(2)
+        });
+        each.sum::<f64>()
+    };
+    let scales = SHARES.map(|share| half::bf16::from_f64(share * largest / lowest).to_f32());
+    let mut best = (f64::INFINITY, 0.0);
+    for scale in scales {
+        let error = error(scale);
+        if error < best.0 {
+            best = (error, scale);
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waves(inputs: usize, outputs: usize) -> DMatrix<f64> {
+        DMatrix::from_fn(inputs, outputs, |i, o| {
+            (0.7 * i as f64 + 1.3 * o as f64).sin()
+        })
+    }
+
+    #[test]
+    fn levels_are_within_half_a_scale_or_cut_off() {
+        let weight = waves(48, 5);
+        for bits in [3, 4, 8] {
+            let rounded = RoundedMatrix::nearest(&weight, bits, 32).unwrap();
+            assert_eq!(rounded.scales().shape(), (2, 5));
+            let most = 1 << (bits - 1);
+            for ((w, back), (at, level)) in weight
+                .iter()
+                .zip(&rounded.weight())
+                .zip(rounded.levels().iter().enumerate())
+            {
+                let scale = rounded.scales()[(at % 48 / 32, at / 48)];
+                let end = [-most, most - 1].contains(&i32::from(*level));
+                assert!((w - back).abs() <= 0.5 * f64::from(scale.abs()) + 1e-9 || end);
+                assert_eq!(half::bf16::from_f32(scale).to_f32(), scale);
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_on_the_levels_stays() {
+        let weight = DMatrix::from_fn(16, 2, |i, o| 0.25 * ((i + o) % 16) as f64 - 2.0);
+        let rounded = RoundedMatrix::nearest(&weight, 4, 16).unwrap();
+        assert_eq!(rounded.weight(), weight);
+    }
+
+    #[test]
+    fn more_bits_round_finer() {
+        let weight = waves(64, 8);
+        let error = |bits| {
+            let rounded = RoundedMatrix::nearest(&weight, bits, 64).unwrap();
+            (rounded.weight() - &weight).norm() / weight.norm()
+        };
+        let [three, four, eight] = [3, 4, 8].map(error);
+        assert!(three < 0.2 && four < 0.6 * three && eight < 0.1 * four);
+    }
+
+    #[test]
+    fn what_cannot_be_rounded_is_refused() {
+        let weight = waves(16, 1);
+        let bits = RoundedMatrix::nearest(&weight, 5, 16).unwrap_err();
+        assert_eq!(bits, RoundingError::Bits { found: 5 });
+        let group = RoundedMatrix::nearest(&weight, 4, 12).unwrap_err();
+        assert_eq!(group, RoundingError::Group { found: 12 });
+        let infinite = DMatrix::from_element(16, 1, f64::INFINITY);
+        let error = RoundedMatrix::nearest(&infinite, 4, 16).unwrap_err();
+        assert!(matches!(error, RoundingError::NotFinite { .. }));
+    }
+}

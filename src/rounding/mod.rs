@@ -1,0 +1,127 @@
+//! Numbers of few bits: how the tensors of a model are stored where every byte counts.
+//!
+//! A [`Storage`] says for each tensor how it is kept. [`Storage::applied`] gives the model that its
+//! numbers stand for, so that what is scored, written to a checkpoint and laid out in an image is
+//! one and the same.
+
+mod half;
+mod matrix;
+mod storage;
+
+pub use matrix::RoundedMatrix;
+pub use storage::{LayerStorage, MapStorage, Storage};
+
+use crate::model::ModelError;
+
+/// How the entries of a map are stored.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Entries {
+    /// As all other numbers.
+    #[default]
+    Full,
+    /// The upper half of an f32: 8 bits of precision.
+    Bf16,
+    /// 8-bit integers, times a scale for each row and group of inputs.
+    Int8,
+    /// 4-bit integers, two to a byte.
+    Int4,
+    /// 3-bit integers.
+    Int3,
+}
+
+impl Entries {
+    /// Bits of an integer entry; `None` for floating point.
+    pub fn bits(self) -> Option<u32> {
+        match self {
+            Self::Full | Self::Bf16 => None,
+            Self::Int8 => Some(8),
+            Self::Int4 => Some(4),
+            Self::Int3 => Some(3),
+        }
+    }
+}
+
+/// How the numbers that are no entries of a map are stored: poles, residues, feedthroughs, norms
+/// and biases.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Numbers {
+    /// Single precision.
+    #[default]
+    F32,
+    /// IEEE half precision, 11 bits. Poles as d = a − 1, times a power of two for each layer.
+    F16,
+}
+
+/// Why a matrix is not rounded.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoundingError {
+    /// Bits that no entry has.
+    #[error("entries of {found} bits, expected 3, 4 or 8")]
+    Bits {
+        /// The bits found.
+        found: u32,
+    },
+    /// Inputs of a group.
+    #[error("groups of {found} inputs, expected a multiple of 16")]
+    Group {
+        /// The inputs found.
+        found: usize,
+    },
+    /// A number that is not finite.
+    #[error("entry ({input}, {output}) is {value}, expected a finite number")]
+    NotFinite {
+        /// Row of the matrix.
+        input: usize,
+        /// Column of the matrix.
+        output: usize,
+        /// The number.
+        value: f64,
+    },
+    /// Second moments of other inputs.
+    #[error("second moments of {found} inputs, expected {expected}")]
+    Moments {
+        /// Inputs of the moments.
+        found: usize,
+        /// Inputs of the matrix.
+        expected: usize,
+    },
+    /// A storage of another model.
+    #[error("a storage of {found} layers, expected {expected}")]
+    Layers {
+        /// Layers of the storage.
+        found: usize,
+        /// Layers of the model.
+        expected: usize,
+    },
+    /// A rounded model that is none.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A rounded system that is none.
+    #[error(transparent)]
+    System(#[from] hankelite_control::SystemError),
+}

@@ -1,0 +1,170 @@
+//! How every tensor of a model is stored.
+
+use std::sync::Arc;
+
+use crate::model::{
+    Block, BlockParts, Encoder, Head, Linear, Model, ModelParts, Norm, OutputLinear,
+};
+use crate::rounding::{Entries, Numbers, RoundedMatrix, RoundingError, half};
+
+/// How a map is stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum MapStorage {
+    /// As all other numbers.
+    #[default]
+    Full,
+    /// The upper halves of single precision.
+    Bf16,
+    /// These integers and scales, for W as the model has it (inputs × outputs).
+    Integers(RoundedMatrix),
+}
+
+impl MapStorage {
+    /// The nearest entries of a kind; `group` inputs share a scale.
+    ///
+    /// # Errors
+    /// As [`RoundedMatrix::nearest`].
+    pub fn nearest(linear: &Linear, entries: Entries, group: usize) -> Result<Self, RoundingError> {
+        Ok(match (entries, entries.bits()) {
+            (_, Some(bits)) => Self::Integers(RoundedMatrix::nearest(&linear.weight, bits, group)?),
+            (Entries::Bf16, None) => Self::Bf16,
+            _ => Self::Full,
+        })
+    }
+
+    /// The map that is stored.
+    fn applied(&self, linear: &Linear, numbers: Numbers) -> Linear {
+        let weight = match self {
+            Self::Full => Arc::clone(&linear.weight),
+            Self::Bf16 => Arc::new(linear.weight.map(|w| ::half::bf16::from_f64(w).to_f64())),
+            Self::Integers(rounded) => Arc::new(rounded.weight()),
+        };
+        let bias = linear.bias.as_ref();
+        let bias = bias.map(|bias| vector(bias, numbers));
+        Linear { weight, bias }
+    }
+}
+
+/// How a layer is stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LayerStorage {
+    /// The map between the channels.
+    pub map: MapStorage,
+    /// Poles, residues, feedthroughs, the norm, and the bias of the map. Systems with several
+    /// inputs or outputs stay in single precision.
+    pub numbers: Numbers,
+}
+
+/// How a model is stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Storage {
+    /// The encoder; embeddings are never stored as integers.
+    pub encoder: MapStorage,
+    /// The layers, first to last.
+    pub layers: Vec<LayerStorage>,
+    /// The head.
+    pub head: MapStorage,
+    /// Biases of encoder and head, and the last norm.
+    pub numbers: Numbers,
+}
+
+impl Storage {
+    /// Everything in single precision but the maps between channels, whose entries are rounded to
+    /// the nearest; `group` inputs share a scale.
+    ///
+    /// # Errors
+    /// As [`RoundedMatrix::nearest`].
+    pub fn nearest(model: &Model, entries: Entries, group: usize) -> Result<Self, RoundingError> {
+        let layers = model.blocks().iter().map(|block| {
+            let map = match block.output() {
+                Some(output) => MapStorage::nearest(&output.linear, entries, group)?,
+                None => MapStorage::Full,
+            };
+            Ok(LayerStorage {
+                map,
+                numbers: Numbers::F32,
+            })
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_, RoundingError>>()?,
+            ..Self::default()
+        })
+    }
+
+    /// The same with all numbers beside the maps as given.
+    #[must_use]
+    pub fn with_numbers(mut self, numbers: Numbers) -> Self {
+        self.numbers = numbers;
+        for layer in &mut self.layers {
+            layer.numbers = numbers;
+        }
+        self
+    }
+
+    /// The model whose numbers are those that are stored. Single precision is not rounded to: that
+    /// is for whoever writes.
+    ///
+    /// # Errors
+    /// [`RoundingError::Layers`] for a storage of another model.
+    pub fn applied(&self, model: &Model) -> Result<Model, RoundingError> {
+        let (found, expected) = (self.layers.len(), model.blocks().len());
+        if found != expected {
+            return Err(RoundingError::Layers { found, expected });
+        }
+        let encoder = model.encoder().map(|encoder| match encoder {
+            Encoder::Linear(linear) => Encoder::Linear(self.encoder.applied(linear, self.numbers)),
+            table @ Encoder::Embedding(_) => table.clone(),
+        });
+        let blocks = model.blocks().iter().zip(&self.layers);
+        let blocks = blocks.map(|(block, layer)| layer.applied(block));
+        let head = model.head().map(|head| Head {
+            linear: self.head.applied(&head.linear, self.numbers),
+            ..head.clone()
+        });
+        Ok(Model::new(ModelParts {
+            encoder,
+            blocks: blocks.collect::<Result<_, _>>()?,
+            final_norm: model.final_norm().map(|n| norm(n, self.numbers)),
+            head,
+        })?)
+    }
+}
+
+impl LayerStorage {
+    fn applied(&self, block: &Block) -> Result<Block, RoundingError> {
+        let systems = match self.numbers {
+            Numbers::F16 if block.is_siso() => half::systems(block.systems())?,
+            _ => block.systems().to_vec(),
+        };
+        Ok(Block::new(BlockParts {
+            systems,
+            output: block.output().map(|output| OutputLinear {
+                linear: self.map.applied(&output.linear, self.numbers),
+                gated: output.gated,
+            }),
+            norm: block
+                .norm()
+                .map(|(n, placement)| (norm(n, self.numbers), *placement)),
+            ..block.clone().into_parts()
+        })?)
+    }
+}
+
+fn vector(values: &[f64], numbers: Numbers) -> Vec<f64> {
+    match numbers {
+        Numbers::F32 => values.to_vec(),
+        Numbers::F16 => values.iter().map(|&value| half::rounded(value)).collect(),
+    }
+}
+
+/// Weights and biases; statistics that training fixed keep their precision.
+fn norm(norm: &Norm, numbers: Numbers) -> Norm {
+    let mut norm = norm.clone();
+    let (weight, bias) = match &mut norm {
+        Norm::Layer(layer) => (&mut layer.weight, &mut layer.bias),
+        Norm::Batch(batch) => (&mut batch.weight, &mut batch.bias),
+    };
+    *weight = vector(weight, numbers);
+    *bias = vector(bias, numbers);
+    norm
+}
