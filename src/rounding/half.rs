@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use half::f16;
-use hankelite_control::{DiagonalSystem, Time};
+use hankelite_control::{DiagonalSystem, SystemError, Time};
 use num_complex::Complex64;
 
 use crate::rounding::RoundingError;
@@ -17,12 +17,38 @@ pub(super) fn rounded(value: f64) -> f64 {
     f16::from_f64(value).to_f64()
 }
 
+/// The exponents k of the factors 2^k that d = a − 1 and the residues of a layer are multiplied by
+/// before they are rounded to halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HalfExponents {
+    pub(crate) poles: i32,
+    pub(crate) residues: i32,
+}
+
+impl HalfExponents {
+    /// Those of systems of one input and output each.
+    pub(crate) fn of(systems: &[DiagonalSystem]) -> Result<Self, SystemError> {
+        let parts = |z: Complex64| [z.re, z.im];
+        let poles = systems.iter().flat_map(DiagonalSystem::poles);
+        let poles = exponent(poles.flat_map(|a| parts(a - 1.0)));
+        let mut residues = Vec::new();
+        for system in systems {
+            residues.extend(system.as_siso()?.residues());
+        }
+        let residues = exponent(residues.into_iter().flat_map(parts));
+        Ok(Self { poles, residues })
+    }
+}
+
+/// Exponents that an image has room for.
+const EXPONENTS: std::ops::RangeInclusive<i32> = -100..=100;
+
 /// The exponent k of the factor 2^k that brings the largest of some numbers to
 /// [2^14, 2^15).
-pub(super) fn exponent(numbers: impl Iterator<Item = f64>) -> i32 {
+fn exponent(numbers: impl Iterator<Item = f64>) -> i32 {
     let largest = numbers.fold(0.0, |most: f64, x| most.max(x.abs()));
     match largest > 0.0 {
-        true => TOP - largest.log2().floor() as i32,
+        true => (TOP - largest.log2().floor() as i32).clamp(*EXPONENTS.start(), *EXPONENTS.end()),
         false => 0,
     }
 }
@@ -35,28 +61,25 @@ fn scaled(value: f64, k: i32) -> f64 {
 /// Systems of one input and output each whose d = a − 1 and residues are halves times a power of
 /// two, which all systems share. Poles stay inside the unit circle.
 pub(super) fn systems(systems: &[DiagonalSystem]) -> Result<Vec<DiagonalSystem>, RoundingError> {
-    let parts = |z: Complex64| [z.re, z.im];
-    let poles = systems.iter().flat_map(DiagonalSystem::poles);
-    let pole_exponent = exponent(poles.flat_map(|a| parts(a - 1.0)));
+    let exponents = HalfExponents::of(systems)?;
     let mut residues = Vec::with_capacity(systems.len());
     for system in systems {
         residues.push(system.as_siso()?.residues().collect::<Vec<_>>());
     }
-    let residue_exponent = exponent(residues.iter().flatten().flat_map(|&r| parts(r)));
     let each = systems.iter().zip(residues);
     let each = each.map(|(system, residues)| {
         let residues = residues.into_iter().map(|r| {
             Complex64::new(
-                scaled(r.re, residue_exponent),
-                scaled(r.im, residue_exponent),
+                scaled(r.re, exponents.residues),
+                scaled(r.im, exponents.residues),
             )
         });
         let step = match system.time() {
             Time::Discrete { step } => step,
             Time::Continuous => 1.0,
         };
-        let exponents = system.scaled_exponents().into_iter().map(|exponent| {
-            let moved = pole(exponent.exp(), pole_exponent).ln();
+        let moved = system.scaled_exponents().into_iter().map(|exponent| {
+            let moved = pole(exponent.exp(), exponents.poles).ln();
             // The turn of the circle that the exponent stands for.
             let turns = ((exponent.im - moved.im) / TAU).round();
             Complex64::new(moved.re, moved.im + turns * TAU) / step
@@ -65,7 +88,7 @@ pub(super) fn systems(systems: &[DiagonalSystem]) -> Result<Vec<DiagonalSystem>,
         let residues: Vec<Complex64> = residues.collect();
         Ok(DiagonalSystem::siso(
             system.time(),
-            exponents.collect(),
+            moved.collect(),
             &residues,
             d,
         )?)

@@ -8,6 +8,7 @@ mod half;
 mod matrix;
 mod storage;
 
+pub(crate) use half::HalfExponents;
 pub use matrix::RoundedMatrix;
 pub use storage::{LayerStorage, MapStorage, Storage};
 

@@ -1,7 +1,9 @@
 //! Numbers in the order that the runtime reads them.
 
-use hankelite_edge::{LANES, padded};
+use hankelite_edge::{LANES, QUADS, padded};
 use nalgebra::DMatrix;
+
+use crate::rounding::RoundedMatrix;
 
 /// One number for each channel, padded with zeros.
 pub(super) fn lanes(numbers: &[f64]) -> Vec<f64> {
@@ -10,30 +12,154 @@ pub(super) fn lanes(numbers: &[f64]) -> Vec<f64> {
     out
 }
 
+/// The outputs of a map in the order of an image's rows: every half padded to whole groups of
+/// sixteen. `None` pads.
+pub(super) fn rows(outputs: usize, halves: usize) -> Vec<Option<usize>> {
+    let half = outputs / halves.max(1);
+    let of = |k: usize| (0..padded(half)).map(move |row| (row < half).then_some(k * half + row));
+    (0..halves).flat_map(of).collect()
+}
+
 /// The rows of W (inputs × outputs) sixteen side by side: for each group, for each input.
-pub(super) fn tiles(weight: &DMatrix<f64>) -> Vec<f64> {
-    let (inputs, outputs) = weight.shape();
-    let mut out = Vec::with_capacity(inputs * padded(outputs));
-    for tile in (0..outputs).step_by(LANES) {
-        for input in 0..inputs {
-            let row = tile..tile + LANES;
-            out.extend(row.map(|o| match o < outputs {
-                true => weight[(input, o)],
-                false => 0.0,
-            }));
+pub(super) fn tiles(weight: &DMatrix<f64>, rows: &[Option<usize>]) -> Vec<f64> {
+    let mut out = Vec::with_capacity(weight.nrows() * rows.len());
+    for tile in rows.chunks(LANES) {
+        for input in 0..weight.nrows() {
+            let entry = |row: &Option<usize>| row.map_or(0.0, |o| weight[(input, o)]);
+            out.extend(tile.iter().map(entry));
         }
     }
     out
 }
 
-/// The channels by falling order, or `None` where all have the same.
-pub(super) fn sorted(orders: &[usize]) -> Option<Vec<usize>> {
-    if orders.iter().all(|order| *order == orders[0]) {
-        return None;
+/// A matrix of integers as an image has it.
+pub(super) struct Integers {
+    /// Bits of an entry: 8, 4 or 3.
+    pub(super) bits: u32,
+    /// Inputs that share a scale.
+    pub(super) group: usize,
+    pub(super) weights: Vec<u8>,
+    /// Upper halves of f32.
+    pub(super) scales: Vec<u16>,
+}
+
+/// Lays integers out in the runtime's units. Entries of three bits whose groups are no whole units of
+/// 32 inputs take four.
+pub(super) fn integers(matrix: &RoundedMatrix, rows: &[Option<usize>]) -> Integers {
+    let inputs = matrix.levels().nrows();
+    let group = matrix
+        .group()
+        .min(inputs.next_multiple_of(LANES).max(LANES));
+    let bits = match matrix.bits() {
+        3 if !group.is_multiple_of(32) => 4,
+        bits => bits,
+    };
+    let offset = 1i16 << (bits - 1);
+    let (mut weights, mut scales) = (Vec::new(), Vec::new());
+    for tile in rows.chunks(LANES) {
+        // What pads is the level 0.
+        let entry = |lane: usize, input: usize| {
+            let output = tile[lane].filter(|_| input < inputs);
+            let level = output.map_or(0, |o| i16::from(matrix.levels()[(input, o)]));
+            (level + offset) as u8
+        };
+        match bits {
+            8 => units(&mut weights, inputs, 4, |bytes, first| {
+                fill(bytes, |lane, k| entry(lane, first + k));
+            }),
+            4 => units(&mut weights, inputs, 8, |bytes, first| {
+                let entry = |lane, k| entry(lane, first + k);
+                fill(bytes, |lane, k| entry(lane, k) | entry(lane, 4 + k) << 4);
+            }),
+            _ => units(&mut weights, inputs, 32, |bytes, first| {
+                three(bytes, |lane, k| entry(lane, first + k));
+            }),
+        }
+        for of in 0..matrix.scales().nrows() {
+            let scale = |row: &Option<usize>| row.map_or(0.0, |o| matrix.scales()[(of, o)]);
+            scales.extend(tile.iter().map(|row| bf16(scale(row).into())));
+        }
     }
-    let mut places: Vec<usize> = (0..orders.len()).collect();
-    places.sort_by_key(|&channel| std::cmp::Reverse(orders[channel]));
-    Some(places)
+    Integers {
+        bits,
+        group,
+        weights,
+        scales,
+    }
+}
+
+/// Appends the units of sixteen rows: their bytes from the first input of each.
+fn units(weights: &mut Vec<u8>, inputs: usize, unit: usize, put: impl Fn(&mut Vec<u8>, usize)) {
+    for first in (0..inputs).step_by(unit) {
+        put(weights, first);
+    }
+}
+
+/// Appends 64 bytes, four for each lane in turn.
+fn fill(bytes: &mut Vec<u8>, byte: impl Fn(usize, usize) -> u8) {
+    bytes.extend((0..QUADS).map(|at| byte(at / 4, at % 4)));
+}
+
+/// Appends 32 inputs of three bits: the lower two of 16 inputs, of 16 more, and the upper of all.
+fn three(bytes: &mut Vec<u8>, entry: impl Fn(usize, usize) -> u8) {
+    for plane in 0..2 {
+        fill(bytes, |lane, k| {
+            let quad = |q: usize| (entry(lane, 16 * plane + 4 * q + k) & 3) << (2 * q);
+            (0..4).map(quad).sum()
+        });
+    }
+    fill(bytes, |lane, k| {
+        (0..8).map(|q| (entry(lane, 4 * q + k) >> 2) << q).sum()
+    });
+}
+
+/// How many channels stand side by side, and in which order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lanes {
+    /// 4, 8 or 16.
+    pub(super) count: usize,
+    /// The channels by falling order, or `None` where they are.
+    pub(super) places: Option<Vec<usize>>,
+    /// Modes of each group.
+    pub(super) modes: Vec<usize>,
+}
+
+impl Lanes {
+    /// The lanes that take the fewest bytes for channels of these orders, of systems and state
+    /// together; wider ones where they take up to a tenth more, since they are faster.
+    pub(super) fn new(orders: &[usize]) -> Self {
+        let mut places: Vec<usize> = (0..orders.len()).collect();
+        places.sort_by_key(|&channel| std::cmp::Reverse(orders[channel]));
+        let sorted = orders.is_sorted_by(|a, b| a >= b);
+        let modes = |count: usize| {
+            let groups = (0..padded(orders.len())).step_by(count);
+            let first = |group: usize| places.get(group).map_or(0, |&channel| orders[channel]);
+            groups.map(first).collect::<Vec<usize>>()
+        };
+        let [sixteen, eight, four] = [16, 8, 4].map(|count| (count, modes(count)));
+        let cost = |(count, modes): &(usize, Vec<usize>)| count * modes.iter().sum::<usize>();
+        let near = |wide, narrow| 10 * cost(wide) <= 11 * cost(narrow);
+        let (count, modes) = if near(&sixteen, &eight) && near(&sixteen, &four) {
+            sixteen
+        } else if near(&eight, &four) {
+            eight
+        } else {
+            four
+        };
+        Self {
+            count,
+            places: (!sorted).then_some(places),
+            modes,
+        }
+    }
+
+    /// The channel in a lane; `None` pads.
+    pub(super) fn channel(&self, lane: usize, channels: usize) -> Option<usize> {
+        match &self.places {
+            Some(places) => places.get(lane).copied(),
+            None => (lane < channels).then_some(lane),
+        }
+    }
 }
 
 /// The nearest number whose lower sixteen bits are zero, ties to even, as its upper half.
@@ -41,24 +167,9 @@ pub(super) fn bf16(value: f64) -> u16 {
     half::bf16::from_f64(value).to_bits()
 }
 
-/// Entries −127 to 127 of sixteen rows, and the rows' scales: max |w| / 127.
-pub(super) fn int8(rows: &[f64]) -> (Vec<i8>, [f64; LANES]) {
-    let mut scales = [0.0f64; LANES];
-    for row in rows.chunks_exact(LANES) {
-        for (scale, w) in scales.iter_mut().zip(row) {
-            *scale = scale.max(w.abs());
-        }
-    }
-    // In single precision, so that the entries are rounded by the scale that is stored.
-    let scales = scales.map(|largest| f64::from((largest / 127.0) as f32));
-    let entries = rows.chunks_exact(LANES).flat_map(|row| {
-        let each = row.iter().zip(scales);
-        each.map(|(w, scale)| match scale > 0.0 {
-            true => (w / scale).round().clamp(-127.0, 127.0) as i8,
-            false => 0,
-        })
-    });
-    (entries.collect(), scales)
+/// The nearest number of half precision.
+pub(super) fn f16(value: f64) -> u16 {
+    half::f16::from_f64(value).to_bits()
 }
 
 #[cfg(test)]
@@ -66,18 +177,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn int8_is_within_half_a_scale() {
-        let rows: Vec<f64> = (0..64).map(|i| (0.7 * i as f64).sin()).collect();
-        let (entries, scales) = int8(&rows);
-        for (i, (w, entry)) in rows.iter().zip(entries).enumerate() {
-            let back = f64::from(entry) * scales[i % LANES];
-            assert!((w - back).abs() <= 0.5 * scales[i % LANES] + 1e-9);
-        }
+    fn channels_are_sorted_only_where_they_are_not() {
+        assert_eq!(Lanes::new(&[3, 3]).places, None);
+        assert_eq!(Lanes::new(&[3, 1]).places, None);
+        let sorted = Lanes::new(&[1, 3, 2, 3]).places;
+        assert_eq!(sorted, Some(vec![1, 3, 2, 0]));
     }
 
     #[test]
-    fn channels_are_sorted_only_where_orders_differ() {
-        assert_eq!(sorted(&[3, 3]), None);
-        assert_eq!(sorted(&[1, 3, 2, 3]), Some(vec![1, 3, 2, 0]));
+    fn lanes_are_as_wide_as_they_are_cheap() {
+        let of = |orders: &[usize]| Lanes::new(orders);
+        assert_eq!(of(&[5; 16]).count, 16);
+        let quarters: Vec<usize> = (0..16).map(|channel| 1 + channel / 4 * 4).collect();
+        assert_eq!(of(&quarters).count, 4);
+        assert_eq!(of(&quarters).modes, [13, 9, 5, 1]);
+        let halves: Vec<usize> = (0..16).map(|channel| 2 + channel / 8 * 6).collect();
+        assert_eq!(of(&halves).count, 8);
+        // Within a tenth: 16 · 11 against 8 · (11 + 10).
+        let near: Vec<usize> = (0..16).map(|channel| 11 - channel / 8).collect();
+        assert_eq!(of(&near).count, 16);
+        // Channels that fill no group leave groups without modes.
+        assert_eq!(of(&[7, 7, 7, 7]).modes, [7, 0, 0, 0]);
+    }
+
+    #[test]
+    fn halves_of_a_gated_map_are_padded_each() {
+        let rows = rows(6, 2);
+        assert_eq!(rows.len(), 32);
+        assert_eq!(rows[2], Some(2));
+        assert_eq!(rows[3], None);
+        assert_eq!(rows[16], Some(3));
+    }
+
+    #[test]
+    fn every_level_is_where_the_runtime_looks_for_it() {
+        let weight = DMatrix::from_fn(40, 3, |i, o| (1.7 * i as f64 + o as f64).sin());
+        for bits in [8, 4, 3] {
+            let rounded = RoundedMatrix::nearest(&weight, bits, 32).unwrap();
+            let laid = integers(&rounded, &rows(3, 1));
+            let offset = 1i16 << (bits - 1);
+            for (input, output) in (0..40).flat_map(|i| (0..3).map(move |o| (i, o))) {
+                let at = |unit: usize, bytes: usize| {
+                    let unit = &laid.weights[input / unit * bytes..];
+                    move |offset: usize| i16::from(unit[offset + 4 * output + input % 4])
+                };
+                let found = match bits {
+                    8 => at(4, 64)(0),
+                    4 => at(8, 64)(0) >> (input % 8 / 4 * 4) & 15,
+                    _ => {
+                        let (quad, byte) = (input % 32 / 4, at(32, 192));
+                        let low = byte(quad / 4 * 64) >> (quad % 4 * 2) & 3;
+                        low | (byte(128) >> quad & 1) << 2
+                    }
+                };
+                let level = i16::from(rounded.levels()[(input, output)]);
+                assert_eq!(found - offset, level, "{bits} bits, {input}, {output}");
+            }
+        }
     }
 }

@@ -34,13 +34,17 @@ mod layout;
 mod pack;
 mod runner;
 mod unit;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use floor::read_nanoseconds;
 use hankelite_control::SystemError;
 pub use hankelite_edge::StepFault;
-pub use pack::Image;
+pub use pack::{Image, ImageShares};
 pub use runner::{Runner, Snapshot};
 pub use unit::Arithmetic;
+
+use crate::rounding::RoundingError;
 
 /// Why a model cannot be streamed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
@@ -89,6 +93,40 @@ pub enum StreamError {
         /// The number requested.
         streams: usize,
     },
+    /// More channels than an image counts.
+    #[error(
+        "the model has {found} channels, expected at most {}",
+        pack::CHANNELS_MAX
+    )]
+    Channels {
+        /// The channels found.
+        found: usize,
+    },
+    /// More modes than an image counts.
+    #[error(
+        "a channel of {place} has {found} modes, expected at most {}",
+        u16::MAX
+    )]
+    Modes {
+        /// Name of the layer.
+        place: String,
+        /// The modes found.
+        found: usize,
+    },
+    /// More inputs to a scale than an image counts.
+    #[error(
+        "{found} inputs share a scale in {place}, expected at most {}",
+        u16::MAX
+    )]
+    Group {
+        /// Encoder, head, or the name of a layer.
+        place: String,
+        /// The inputs found.
+        found: usize,
+    },
+    /// A storage that does not fit the model.
+    #[error(transparent)]
+    Rounding(#[from] RoundingError),
     /// A system without the numbers that are requested.
     #[error(transparent)]
     System(#[from] SystemError),

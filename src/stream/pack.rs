@@ -1,14 +1,23 @@
 //! A model laid out for the runtime.
 
-use hankelite_control::{DiagonalSystem, Time};
-use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, Real, VERSION, code, padded};
+use Precision::{Real32, Real64};
+use hankelite_control::DiagonalSystem;
+use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION, code, padded};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::model::{Block, Encoder, Linear, Model, Norm, Placement, Pooling};
-use crate::rounding::Entries;
+use crate::rounding::{Entries, HalfExponents, LayerStorage, MapStorage, Numbers, Storage};
 use crate::stream::aligned::{Aligned, LINE};
+use crate::stream::layout::Lanes;
 use crate::stream::{StreamError, layout};
+
+/// Inputs that share a scale, where nothing else is said.
+const GROUP: usize = 32;
+/// What the places of channels can count.
+pub(super) const CHANNELS_MAX: usize = 1 << 16;
+/// Bytes of a part from which on it starts at a line of cache.
+const LONG: usize = 1024;
 
 /// A model as the block of bytes that [`Runner`](crate::stream::Runner) and `hankelite-edge` run.
 ///
@@ -17,15 +26,17 @@ use crate::stream::{StreamError, layout};
 #[derive(Debug, Clone)]
 pub struct Image {
     bytes: Aligned<u8>,
+    shares: Option<ImageShares>,
 }
 
 impl Image {
-    /// Lays a model out in single precision.
+    /// Lays a model out in single precision, the entries of its maps between channels rounded to the
+    /// nearest. Integers have a scale for each row and 32 inputs, or for all where there are fewer.
     ///
     /// # Errors
     /// A [`StreamError`] that states why the model cannot be streamed.
     pub fn new(model: &Model, entries: Entries) -> Result<Self, StreamError> {
-        pack(model, entries, f32::BYTES)
+        Self::packed(model, &nearest(model, entries)?)
     }
 
     /// The same in double precision, to check the runtime by.
@@ -33,13 +44,32 @@ impl Image {
     /// # Errors
     /// As [`Image::new`].
     pub fn double(model: &Model, entries: Entries) -> Result<Self, StreamError> {
-        pack(model, entries, f64::BYTES)
+        Self::packed_double(model, &nearest(model, entries)?)
+    }
+
+    /// Lays a model out as a storage says, what is not rounded in single precision. It computes
+    /// [`Storage::applied`], short of rounding the inputs of integers to 8 bits.
+    ///
+    /// # Errors
+    /// As [`Image::new`], and [`StreamError::Rounding`] for a storage of another model.
+    pub fn packed(model: &Model, storage: &Storage) -> Result<Self, StreamError> {
+        pack(model, storage, Real32)
+    }
+
+    /// The same with double precision for what is not rounded. Inputs of integers are not rounded
+    /// either: it computes [`Storage::applied`].
+    ///
+    /// # Errors
+    /// As [`Image::packed`].
+    pub fn packed_double(model: &Model, storage: &Storage) -> Result<Self, StreamError> {
+        pack(model, storage, Real64)
     }
 
     /// An image that was made before; checked when a runner takes it.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self {
             bytes: Aligned::copied(bytes),
+            shares: None,
         }
     }
 
@@ -52,47 +82,106 @@ impl Image {
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.as_slice()
     }
+
+    /// What the bytes are for; `None` for an image that was made before.
+    pub fn shares(&self) -> Option<&ImageShares> {
+        self.shares.as_ref()
+    }
+}
+
+/// What the bytes of an image are for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct ImageShares {
+    /// Poles and residues, with the numbers of modes and the places of channels.
+    pub systems: usize,
+    /// Entries and scales of the maps between channels.
+    pub maps: usize,
+    /// All else: encoder, head, feedthroughs, norms, biases, records.
+    pub rest: usize,
+    /// Channels side by side in each layer; 0 where they share one system.
+    pub lanes: Vec<usize>,
+}
+
+fn nearest(model: &Model, entries: Entries) -> Result<Storage, StreamError> {
+    Ok(Storage::nearest(model, entries, GROUP)?)
 }
 
 /// Bytes so far, and how numbers are written.
 struct Packer {
     bytes: Vec<u8>,
-    number: u32,
-    entries: Entries,
+    precision: Precision,
     channels: usize,
     /// What is being packed, for errors.
     place: String,
+    shares: ImageShares,
 }
 
-fn pack(model: &Model, entries: Entries, number: u32) -> Result<Image, StreamError> {
+/// The precision of what is not rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    Real32,
+    Real64,
+}
+
+impl Precision {
+    fn bytes(self) -> usize {
+        match self {
+            Real32 => size_of::<f32>(),
+            Real64 => size_of::<f64>(),
+        }
+    }
+}
+
+/// A map and how it is laid out.
+struct Laid<'a> {
+    linear: &'a Linear,
+    storage: &'a MapStorage,
+    numbers: Numbers,
+    /// Inputs that it has to have.
+    inputs: usize,
+    /// Parts of its outputs that are padded each.
+    halves: usize,
+}
+
+fn pack(model: &Model, storage: &Storage, precision: Precision) -> Result<Image, StreamError> {
+    let applied = storage.applied(model)?;
     let mut packer = Packer {
-        bytes: vec![0; 4 * Header::WORDS],
-        number,
-        entries,
+        bytes: vec![0; Header::BYTES],
+        precision,
         channels: channels_of(model)?,
         place: "the encoder".to_string(),
+        shares: ImageShares::default(),
     };
     let mut header = Header {
         magic: MAGIC,
         version: VERSION,
-        number,
+        number: precision.bytes() as u8,
         channels: packer.channels as u32,
         inputs: model.inputs().unwrap_or(packer.channels) as u32,
         outputs: model.classes().unwrap_or(packer.channels) as u32,
         layers: (model.blocks().len() + usize::from(model.final_norm().is_some())) as u32,
         ..Header::default()
     };
-    (header.encoder, header.encoder_at) = packer.encoder(model.encoder())?;
-    let layers: Result<Vec<Layer>, _> = model.blocks().iter().map(|b| packer.layer(b)).collect();
-    let mut layers = layers?;
-    if let Some(norm) = model.final_norm() {
-        layers.push(packer.final_norm(norm)?);
+    (header.encoder, header.encoder_at) = packer.encoder(applied.encoder(), storage)?;
+    let mut layers = Vec::with_capacity(model.blocks().len() + 1);
+    let each = model.blocks().iter().zip(applied.blocks());
+    for ((block, applied), stored) in each.zip(&storage.layers) {
+        layers.push(packer.layer(block, applied, stored)?);
     }
-    let words: Vec<u32> = layers.iter().flat_map(|layer| layer.words()).collect();
-    header.layers_at = packer.words(&words)?;
+    if let Some(norm) = applied.final_norm() {
+        layers.push(packer.final_norm(norm, storage.numbers)?);
+    }
+    let records = layers.iter().flat_map(|layer| layer.to_bytes());
+    header.layers_at = packer.place_bytes(records)?;
     packer.place = "the head".to_string();
-    if let Some(head) = model.head() {
-        header.head_at = packer.linear(&head.linear, packer.channels, Entries::Full)?;
+    if let Some(head) = applied.head() {
+        header.head_at = packer.linear(&Laid {
+            linear: &head.linear,
+            storage: &storage.head,
+            numbers: storage.numbers,
+            inputs: packer.channels,
+            halves: 1,
+        })?;
         header.pooling = match head.pooling {
             Some(Pooling::Mean) => code::MEAN,
             Some(Pooling::Last) => code::LAST,
@@ -116,6 +205,9 @@ fn channels_of(model: &Model) -> Result<usize, StreamError> {
             found: 0,
             expected: 1,
         });
+    }
+    if channels > CHANNELS_MAX {
+        return Err(StreamError::Channels { found: channels });
     }
     for block in model.blocks() {
         expect(block.name(), block.channels())?;
@@ -144,56 +236,87 @@ fn expect(
 }
 
 impl Packer {
-    fn encoder(&mut self, encoder: Option<&Encoder>) -> Result<(u32, u32), StreamError> {
+    fn encoder(
+        &mut self,
+        encoder: Option<&Encoder>,
+        storage: &Storage,
+    ) -> Result<(u8, u32), StreamError> {
         match encoder {
             None => Ok((code::NONE, 0)),
             Some(Encoder::Linear(linear)) => {
-                let at = self.linear(linear, linear.weight.nrows(), Entries::Full)?;
+                let at = self.linear(&Laid {
+                    linear,
+                    storage: &storage.encoder,
+                    numbers: storage.numbers,
+                    inputs: linear.weight.nrows(),
+                    halves: 1,
+                })?;
                 Ok((code::LINEAR, at))
             }
             Some(Encoder::Embedding(table)) => {
                 let rows = table.column_iter();
                 let rows = rows.flat_map(|row| layout::lanes(row.into_owned().as_slice()));
                 let rows: Vec<f64> = rows.collect();
-                Ok((code::EMBEDDING, self.numbers("an entry", &rows)?))
+                Ok((code::EMBEDDING, self.full("an entry", &rows)?))
             }
         }
     }
 
-    fn layer(&mut self, block: &Block) -> Result<Layer, StreamError> {
+    /// The record of a layer whose numbers are those of `applied`.
+    fn layer(
+        &mut self,
+        block: &Block,
+        applied: &Block,
+        storage: &LayerStorage,
+    ) -> Result<Layer, StreamError> {
         self.place = block.name().to_string();
         check_causal(block)?;
         let mut layer = Layer::default();
-        match block.systems() {
+        match applied.systems() {
             [one] if one.as_siso().is_err() => self.shared(&mut layer, one)?,
-            systems => self.bank(&mut layer, systems)?,
+            systems => {
+                if storage.numbers == Numbers::F16 {
+                    let exponents = HalfExponents::of(block.systems())?;
+                    layer.numbers = code::HALF;
+                    // Both lie within what a byte holds.
+                    layer.pole_exponent = -exponents.poles as i8;
+                    layer.residue_exponent = -exponents.residues as i8;
+                }
+                self.bank(&mut layer, systems)?;
+            }
         }
-        if let Some((norm, placement)) = block.norm() {
-            layer.before = u32::from(*placement == Placement::Pre);
-            (layer.norm, layer.norm_at) = self.norm(norm)?;
+        if let Some((norm, placement)) = applied.norm() {
+            layer.before = u8::from(*placement == Placement::Pre);
+            self.norm(&mut layer, norm, storage.numbers)?;
         }
-        if let Some(output) = block.output() {
-            let (mixing, halves) = match output.gated {
-                true => (code::GATED, 2),
-                false => (code::MIXED, 1),
+        if let Some(output) = applied.output() {
+            let halves = if output.gated { 2 } else { 1 };
+            layer.mixing = if output.gated {
+                code::GATED
+            } else {
+                code::MIXED
             };
             let rows = output.linear.weight.ncols();
             let expected = halves * self.channels;
             expect("the number of outputs", &self.place, rows, expected)?;
-            layer.mixing = mixing;
-            let linear = in_halves(&output.linear, halves);
-            layer.mixing_at = self.linear(&linear, self.channels, self.entries)?;
+            let before = self.bytes.len();
+            layer.mixing_at = self.linear(&Laid {
+                linear: &output.linear,
+                storage: &storage.map,
+                numbers: storage.numbers,
+                inputs: self.channels,
+                halves,
+            })?;
+            self.shares.maps += self.bytes.len() - before;
         }
         Ok(layer)
     }
 
-    /// A layer that only normalises, norm(x + 0): its systems have no modes and GELU(0) = 0.
-    fn final_norm(&mut self, norm: &Norm) -> Result<Layer, StreamError> {
+    /// A layer that only normalises.
+    fn final_norm(&mut self, norm: &Norm, numbers: Numbers) -> Result<Layer, StreamError> {
         self.place = "the last norm".to_string();
         let mut layer = Layer::default();
-        let silent = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, Vec::new(), &[], 0.0)?;
-        self.bank(&mut layer, &vec![silent; self.channels])?;
-        (layer.norm, layer.norm_at) = self.norm(norm)?;
+        self.norm(&mut layer, norm, numbers)?;
         Ok(layer)
     }
 
@@ -202,44 +325,67 @@ impl Packer {
         let modes = systems.iter().map(used_modes);
         let modes: Vec<Vec<[Complex64; 2]>> = modes.collect::<Result<_, _>>()?;
         let orders: Vec<usize> = modes.iter().map(Vec::len).collect();
-        let places = layout::sorted(&orders);
-        let channel_at = |lane: usize| match &places {
-            Some(places) => places.get(lane).copied(),
-            None => (lane < systems.len()).then_some(lane),
-        };
-        let (mut counts, mut numbers) = (Vec::new(), Vec::new());
-        for first in (0..systems.len()).step_by(LANES) {
-            let lanes: [Option<usize>; LANES] = std::array::from_fn(|l| channel_at(first + l));
-            let of_lanes = lanes.iter().flatten();
-            let count = of_lanes.map(|&channel| orders[channel]).max().unwrap_or(0);
-            counts.push(count as u32);
+        let lanes = Lanes::new(&orders);
+        let scales = [layer.pole_exponent, layer.residue_exponent]
+            .map(|exponent| (-f64::from(exponent)).exp2());
+        let mut numbers = Vec::new();
+        for (group, &count) in lanes.modes.iter().enumerate() {
+            let channels = (group * lanes.count..(group + 1) * lanes.count)
+                .map(|lane| lanes.channel(lane, systems.len()));
+            let channels: Vec<Option<usize>> = channels.collect();
             for mode in 0..count {
-                let pair = lanes.map(|channel| {
-                    let of_channel = channel.and_then(|channel| modes[channel].get(mode));
-                    of_channel.copied().unwrap_or_default()
-                });
-                numbers.extend(pair.map(|[d, _]| d.re));
-                numbers.extend(pair.map(|[d, _]| d.im));
-                numbers.extend(pair.map(|[_, r]| r.re));
-                numbers.extend(pair.map(|[_, r]| r.im));
+                let of = |channel: &Option<usize>| {
+                    let pair = channel.and_then(|channel| modes[channel].get(mode));
+                    let [d, r] = pair.copied().unwrap_or_default();
+                    [d * scales[0], r * scales[1]]
+                };
+                let pairs: Vec<[Complex64; 2]> = channels.iter().map(of).collect();
+                numbers.extend(pairs.iter().map(|[d, _]| d.re));
+                numbers.extend(pairs.iter().map(|[d, _]| d.im));
+                numbers.extend(pairs.iter().map(|[_, r]| r.re));
+                numbers.extend(pairs.iter().map(|[_, r]| r.im));
             }
         }
         layer.dynamics = code::CHANNELS;
-        layer.groups = counts.len() as u32;
-        layer.modes_at = self.words(&counts)?;
-        layer.systems_at = self.numbers("a pole or residue", &numbers)?;
-        let d = (0..systems.len()).filter_map(channel_at);
-        let d: Vec<f64> = d
-            .map(|channel| systems[channel].feedthrough()[(0, 0)])
-            .collect();
-        layer.feedthrough_at = self.feedthrough(&d)?;
-        if let Some(places) = places {
-            let mut words: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-            // The lanes that pad the last group read and write the padding of the channels.
-            words.extend(self.channels as u32..padded(self.channels) as u32);
-            layer.places_at = self.words(&words)?;
-        }
+        layer.lanes = lanes.count as u8;
+        let before = self.bytes.len();
+        layer.modes_at = self.modes(&lanes.modes)?;
+        layer.places_at = self.places(&lanes)?;
+        layer.systems_at = self.stored("a pole or residue", &numbers, layer.numbers)?;
+        self.shares.systems += self.bytes.len() - before;
+        self.shares.lanes.push(lanes.count);
+        let d = (0..padded(systems.len())).map(|lane| {
+            let channel = lanes.channel(lane, systems.len());
+            channel.map_or(0.0, |channel| systems[channel].feedthrough()[(0, 0)])
+        });
+        layer.feedthrough_at = self.feedthrough(&d.collect::<Vec<_>>(), layer.numbers)?;
         Ok(())
+    }
+
+    /// The modes of each group.
+    fn modes(&mut self, modes: &[usize]) -> Result<u32, StreamError> {
+        let mut bytes = Vec::with_capacity(2 * modes.len());
+        for &found in modes {
+            let Ok(count) = u16::try_from(found) else {
+                let place = self.place.clone();
+                return Err(StreamError::Modes { place, found });
+            };
+            bytes.extend(count.to_le_bytes());
+        }
+        self.place_bytes(bytes.into_iter())
+    }
+
+    /// The channel in each lane. Lanes that pad read and write what pads the channels.
+    fn places(&mut self, lanes: &Lanes) -> Result<u32, StreamError> {
+        let Some(places) = &lanes.places else {
+            return Ok(0);
+        };
+        let width = padded(places.len());
+        let all = places.iter().copied().chain(places.len()..width);
+        match width <= 256 {
+            true => self.place_bytes(all.map(|place| place as u8)),
+            false => self.place_bytes(all.flat_map(|place| (place as u16).to_le_bytes())),
+        }
     }
 
     /// One system that all channels share.
@@ -268,117 +414,149 @@ impl Packer {
         let d = system.feedthrough();
         let diagonal = DMatrix::from_diagonal(&d.diagonal()) == *d;
         if diagonal {
-            layer.feedthrough_at = self.feedthrough(d.diagonal().as_slice())?;
+            let d = layout::lanes(d.diagonal().as_slice());
+            layer.feedthrough_at = self.feedthrough(&d, code::FULL)?;
         } else {
             // D stands beside C: both act on what lies side by side.
             output = output.resize_vertically(parts + channels, 0.0);
             output.rows_mut(parts, channels).copy_from(&d.transpose());
         }
         layer.dynamics = code::SHARED;
-        layer.groups = groups as u32;
-        layer.systems_at = self.numbers("a pole", &poles_at)?;
-        layer.input_at = self.matrix("an entry of B", &input, None, Entries::Full)?;
-        layer.output_at = self.matrix("an entry of C or D", &output, None, Entries::Full)?;
+        let before = self.bytes.len();
+        let record = SharedSystem {
+            groups: groups as u32,
+            poles_at: self.full("a pole", &poles_at)?,
+            input_at: self.unrounded("an entry of B", input)?,
+            output_at: self.unrounded("an entry of C or D", output)?,
+        };
+        layer.systems_at = self.place_bytes(record.to_bytes())?;
+        self.shares.systems += self.bytes.len() - before;
+        self.shares.lanes.push(0);
         Ok(())
     }
 
-    fn feedthrough(&mut self, d: &[f64]) -> Result<u32, StreamError> {
+    fn unrounded(&mut self, what: &'static str, weight: DMatrix<f64>) -> Result<u32, StreamError> {
+        let linear = Linear {
+            weight: weight.into(),
+            bias: None,
+        };
+        let laid = Laid {
+            linear: &linear,
+            storage: &MapStorage::Full,
+            numbers: Numbers::F32,
+            inputs: linear.weight.nrows(),
+            halves: 1,
+        };
+        self.matrix(what, &laid)
+    }
+
+    fn feedthrough(&mut self, d: &[f64], numbers: u8) -> Result<u32, StreamError> {
         if d.iter().all(|d| *d == 0.0) {
             return Ok(0);
         }
-        self.numbers("a feedthrough", &layout::lanes(d))
+        self.stored("a feedthrough", d, numbers)
     }
 
-    /// Fixed statistics become a factor and an offset.
-    fn norm(&mut self, norm: &Norm) -> Result<(u32, u32), StreamError> {
+    /// Fixed statistics become a factor and an offset, which keep their precision.
+    fn norm(
+        &mut self,
+        layer: &mut Layer,
+        norm: &Norm,
+        numbers: Numbers,
+    ) -> Result<(), StreamError> {
         let (weight, bias, epsilon) = norm.affine();
         for found in [weight.len(), bias.len()] {
             expect("the length of the norm", &self.place, found, self.channels)?;
         }
-        let (kind, factors, offsets) = match norm {
-            Norm::Layer(_) => (code::LAYER_NORM, weight.to_vec(), bias.to_vec()),
+        let (numbers, factors, offsets) = match norm {
+            Norm::Layer(_) => {
+                layer.norm = code::LAYER_NORM;
+                let numbers = code_of(numbers);
+                if layer.dynamics == code::NONE {
+                    layer.numbers = numbers;
+                }
+                (numbers, weight.to_vec(), bias.to_vec())
+            }
             Norm::Batch(batch) => {
                 for found in [batch.mean.len(), batch.variance.len()] {
                     expect("the length of the norm", &self.place, found, self.channels)?;
                 }
+                layer.norm = code::AFFINE;
                 let factors = weight.iter().zip(&batch.variance);
                 let factors = factors.map(|(w, variance)| w / (variance + epsilon).sqrt());
                 let factors: Vec<f64> = factors.collect();
                 let offsets = bias.iter().zip(&batch.mean).zip(&factors);
                 let offsets = offsets.map(|((b, mean), w)| b - mean * w).collect();
-                (code::AFFINE, factors, offsets)
+                (code::FULL, factors, offsets)
             }
         };
-        let epsilons = [epsilon; LANES];
-        let numbers = [
-            layout::lanes(&factors),
-            layout::lanes(&offsets),
-            epsilons.to_vec(),
-        ];
-        Ok((
-            kind,
-            self.numbers("a number of the norm", &numbers.concat())?,
-        ))
+        let vectors = [layout::lanes(&factors), layout::lanes(&offsets)].concat();
+        let what = "a number of the norm";
+        layer.norm_at = self.full(what, &[epsilon])?;
+        let bytes = self.encoded(what, &vectors, numbers)?;
+        self.bytes.extend(bytes);
+        Ok(())
     }
 
-    fn linear(
-        &mut self,
-        linear: &Linear,
-        inputs: usize,
-        entries: Entries,
-    ) -> Result<u32, StreamError> {
-        let (rows, columns) = (linear.weight.ncols(), linear.weight.nrows());
-        expect("the number of inputs", &self.place, columns, inputs)?;
-        if let Some(bias) = &linear.bias {
+    fn linear(&mut self, laid: &Laid<'_>) -> Result<u32, StreamError> {
+        let (rows, columns) = (laid.linear.weight.ncols(), laid.linear.weight.nrows());
+        expect("the number of inputs", &self.place, columns, laid.inputs)?;
+        if let Some(bias) = &laid.linear.bias {
             expect("the length of the bias", &self.place, bias.len(), rows)?;
         }
-        self.matrix("a weight", &linear.weight, linear.bias.as_deref(), entries)
+        self.matrix("a weight", laid)
     }
 
     /// The record of y = Wᵀ x + b, W being inputs × outputs.
-    fn matrix(
-        &mut self,
-        what: &'static str,
-        weight: &DMatrix<f64>,
-        bias: Option<&[f64]>,
-        entries: Entries,
-    ) -> Result<u32, StreamError> {
-        let inputs = weight.nrows();
-        let tiles = layout::tiles(weight);
+    fn matrix(&mut self, what: &'static str, laid: &Laid<'_>) -> Result<u32, StreamError> {
+        let weight = &laid.linear.weight;
+        let rows = layout::rows(weight.ncols(), laid.halves);
         let mut record = Matrix {
-            outputs: padded(weight.ncols()) as u32,
-            inputs: inputs as u32,
+            numbers: code_of(laid.numbers),
+            outputs: rows.len() as u32,
+            inputs: weight.nrows() as u32,
             ..Matrix::default()
         };
-        match entries {
-            Entries::Full => record.weights_at = self.numbers(what, &tiles)?,
-            Entries::Bf16 => {
+        match laid.storage {
+            MapStorage::Full => {
+                record.weights_at = self.full(what, &layout::tiles(weight, &rows))?;
+            }
+            MapStorage::Bf16 => {
+                let tiles = layout::tiles(weight, &rows);
                 self.check_finite(what, &tiles)?;
                 let halves = tiles.iter().map(|&w| layout::bf16(w).to_le_bytes());
                 record.entries = code::BF16;
                 record.weights_at = self.place_bytes(halves.flatten())?;
             }
-            // Entries of fewer bits come with version 2 of the format.
-            Entries::Int8 | Entries::Int4 | Entries::Int3 => {
-                self.check_finite(what, &tiles)?;
-                let rows = tiles.chunks(LANES * inputs.max(1)).map(layout::int8);
-                let (rows, scales): (Vec<Vec<i8>>, Vec<[f64; LANES]>) = rows.unzip();
-                let bytes = rows.iter().flatten().map(|entry| entry.cast_unsigned());
-                record.entries = code::INT8;
-                record.weights_at = self.place_bytes(bytes)?;
-                record.scales_at = self.numbers("a scale", &scales.concat())?;
+            MapStorage::Integers(rounded) => {
+                let integers = layout::integers(rounded, &rows);
+                record.entries = match integers.bits {
+                    8 => code::INT8,
+                    4 => code::INT4,
+                    _ => code::INT3,
+                };
+                let Ok(group) = u16::try_from(integers.group) else {
+                    let (place, found) = (self.place.clone(), integers.group);
+                    return Err(StreamError::Group { place, found });
+                };
+                record.group = group;
+                let scales = integers.scales.iter().flat_map(|scale| scale.to_le_bytes());
+                record.scales_at = self.place_bytes(scales)?;
+                record.weights_at = self.place_bytes(integers.weights.into_iter())?;
             }
         }
-        if let Some(bias) = bias {
-            record.bias_at = self.numbers("a bias", &layout::lanes(bias))?;
+        if let Some(bias) = &laid.linear.bias {
+            let half = (bias.len() / laid.halves).max(1);
+            let bias: Vec<f64> = bias.chunks(half).flat_map(layout::lanes).collect();
+            record.bias_at = self.stored("a bias", &bias, record.numbers)?;
         }
-        self.words(&record.words())
+        self.place_bytes(record.to_bytes())
     }
 
     fn check_finite(&self, what: &'static str, numbers: &[f64]) -> Result<(), StreamError> {
-        let finite = |value: f64| match self.number {
-            f32::BYTES => (value as f32).is_finite(),
-            _ => value.is_finite(),
+        let finite = |value: f64| match self.precision {
+            Real32 => (value as f32).is_finite(),
+            Real64 => value.is_finite(),
         };
         match numbers.iter().find(|&&value| !finite(value)) {
             None => Ok(()),
@@ -390,22 +568,44 @@ impl Packer {
         }
     }
 
-    fn numbers(&mut self, what: &'static str, numbers: &[f64]) -> Result<u32, StreamError> {
+    /// Numbers in the image's precision.
+    fn full(&mut self, what: &'static str, numbers: &[f64]) -> Result<u32, StreamError> {
+        self.stored(what, numbers, code::FULL)
+    }
+
+    fn stored(
+        &mut self,
+        what: &'static str,
+        numbers: &[f64],
+        kind: u8,
+    ) -> Result<u32, StreamError> {
+        let bytes = self.encoded(what, numbers, kind)?;
+        self.place_bytes(bytes.into_iter())
+    }
+
+    fn encoded(
+        &self,
+        what: &'static str,
+        numbers: &[f64],
+        kind: u8,
+    ) -> Result<Vec<u8>, StreamError> {
         self.check_finite(what, numbers)?;
-        if self.number == f32::BYTES {
-            self.place_bytes(numbers.iter().flat_map(|&x| (x as f32).to_le_bytes()))
-        } else {
-            self.place_bytes(numbers.iter().flat_map(|x| x.to_le_bytes()))
-        }
+        let each = numbers.iter();
+        Ok(match (kind, self.precision) {
+            (code::HALF, _) => each.flat_map(|&x| layout::f16(x).to_le_bytes()).collect(),
+            (_, Real32) => each.flat_map(|&x| (x as f32).to_le_bytes()).collect(),
+            (_, Real64) => each.flat_map(|&x| x.to_le_bytes()).collect(),
+        })
     }
 
-    fn words(&mut self, words: &[u32]) -> Result<u32, StreamError> {
-        self.place_bytes(words.iter().flat_map(|word| word.to_le_bytes()))
-    }
-
-    /// Puts bytes at the next line of cache.
+    /// Puts bytes where the numbers in them can be read; long parts at the next line of cache.
     fn place_bytes(&mut self, bytes: impl Iterator<Item = u8>) -> Result<u32, StreamError> {
-        let at = self.bytes.len().next_multiple_of(LINE);
+        let bytes: Vec<u8> = bytes.collect();
+        let align = match bytes.len() >= LONG {
+            true => LINE,
+            false => self.precision.bytes(),
+        };
+        let at = self.bytes.len().next_multiple_of(align);
         self.bytes.resize(at, 0);
         self.bytes.extend(bytes);
         self.too_large()?;
@@ -423,11 +623,22 @@ impl Packer {
     fn finish(mut self, mut header: Header) -> Result<Image, StreamError> {
         self.too_large()?;
         header.bytes = self.bytes.len() as u32;
-        let words = header.words();
-        for (bytes, word) in self.bytes.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
+        for (byte, header) in self.bytes.iter_mut().zip(header.to_bytes()) {
+            *byte = header;
         }
-        Ok(Image::from_bytes(&self.bytes))
+        let mut shares = self.shares;
+        shares.rest = self.bytes.len() - shares.systems - shares.maps;
+        Ok(Image {
+            bytes: Aligned::copied(&self.bytes),
+            shares: Some(shares),
+        })
+    }
+}
+
+fn code_of(numbers: Numbers) -> u8 {
+    match numbers {
+        Numbers::F32 => code::FULL,
+        Numbers::F16 => code::HALF,
     }
 }
 
@@ -445,22 +656,4 @@ fn used_modes(system: &DiagonalSystem) -> Result<Vec<[Complex64; 2]>, StreamErro
     let modes = system.poles().into_iter().zip(system.as_siso()?.residues());
     let used = modes.filter(|(_, residue)| *residue != Complex64::ZERO);
     Ok(used.map(|(pole, residue)| [pole - 1.0, residue]).collect())
-}
-
-/// The same map with each half of its outputs padded to whole groups of sixteen.
-fn in_halves(linear: &Linear, halves: usize) -> Linear {
-    let (inputs, outputs) = linear.weight.shape();
-    let half = outputs / halves;
-    let width = padded(half);
-    let mut weight = DMatrix::zeros(inputs, halves * width);
-    for k in 0..halves {
-        let from = linear.weight.columns(k * half, half);
-        weight.columns_mut(k * width, half).copy_from(&from);
-    }
-    let bias = linear.bias.as_ref();
-    let bias = bias.map(|bias| bias.chunks(half.max(1)).flat_map(layout::lanes).collect());
-    Linear {
-        weight: weight.into(),
-        bias,
-    }
 }

@@ -1,9 +1,13 @@
 //! The step with the vector unit of this machine.
 
 use hankelite_edge::{
-    Buffers, ImageView, Input, LANES, Layer, Plain, Real, StepFault, Unit, step_layers,
+    Buffers, Dots, ImageView, Input, LANES, Layer, Plain, Processor, QUADS, Real, StepFault, Unit,
+    step_layers,
 };
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Simd;
+
+#[cfg(target_arch = "x86_64")]
+use crate::stream::x86;
 
 /// Which arithmetic a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +42,7 @@ impl<'w, T: Number> Step<'_, 'w, T> {
     }
 
     #[inline(always)]
-    fn with<U: Unit<T>>(self, unit: U) -> Result<&'w [T], StepFault> {
+    fn with<U: Processor<T>>(self, unit: U) -> Result<&'w [T], StepFault> {
         let layers = self.layers;
         let outside = StepFault::Outside {
             what: "layer record",
@@ -53,6 +57,27 @@ impl<'w, T: Number> Step<'_, 'w, T> {
     }
 }
 
+impl<'s, 'w, T> Step<'s, 'w, T> {
+    fn on<U>(self, unit: U) -> On<'s, 'w, T, U> {
+        On { step: self, unit }
+    }
+}
+
+/// A step and what it is done with.
+struct On<'s, 'w, T, U> {
+    step: Step<'s, 'w, T>,
+    unit: U,
+}
+
+impl<'w, T: Number, U: Processor<T>> pulp::NullaryFnOnce for On<'_, 'w, T, U> {
+    type Output = Result<&'w [T], StepFault>;
+
+    #[inline(always)]
+    fn call(self) -> Self::Output {
+        self.step.with(self.unit)
+    }
+}
+
 /// f32 or f64, with the vectors of this processor.
 pub trait Number: Real {
     #[doc(hidden)]
@@ -63,70 +88,190 @@ pub trait Number: Real {
     fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault>;
 }
 
-/// The vectors of pulp.
+/// The vectors of pulp, and what multiplies integers beside them.
 #[derive(Clone, Copy)]
-struct Wide<S>(S);
+struct Wide<S, D> {
+    simd: S,
+    dots: D,
+}
+
+/// Vectors, and narrower ones of the same processor.
+pub(super) trait Machine: Simd {
+    type Eight: Machine;
+    type Four: Machine;
+
+    fn eight(self) -> Self::Eight;
+    fn four(self) -> Self::Four;
+
+    /// The first numbers of half precision.
+    #[inline(always)]
+    fn halves(self, halves: &[u16]) -> Self::f32s {
+        first::<Self, f32>(|lane| f32::from_half(halves[lane]))
+    }
+    /// The first numbers whose upper halves these are.
+    #[inline(always)]
+    fn bf16s(self, uppers: &[u16]) -> Self::f32s {
+        first::<Self, f32>(|lane| f32::from_bf16(uppers[lane]))
+    }
+    /// The first integers as numbers.
+    #[inline(always)]
+    fn integers(self, integers: &[i32]) -> Self::f32s {
+        first::<Self, f32>(|lane| integers[lane] as f32)
+    }
+}
+
+/// A vector of numbers, lane by lane.
+#[inline(always)]
+fn first<S: Simd, T: Vectors<S>>(number: impl Fn(usize) -> T) -> T::Vector {
+    let mut lanes = [T::default(); LANES];
+    for (lane, of) in lanes.iter_mut().enumerate().take(T::WIDTH) {
+        *of = number(lane);
+    }
+    T::vectors(&lanes)[0]
+}
+
+/// Numbers of which a processor has vectors.
+trait Vectors<S: Simd>: Real {
+    type Vector: Copy;
+    const WIDTH: usize;
+    fn vectors(numbers: &[Self]) -> &[Self::Vector];
+}
+
+impl<S: Copy, D: Dots> Dots for Wide<S, D> {
+    type Bytes = D::Bytes;
+    type Sums = D::Sums;
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; QUADS]) -> D::Bytes {
+        self.dots.load(bytes)
+    }
+    #[inline(always)]
+    fn bits<const SHIFT: i32>(self, bytes: D::Bytes, mask: u8) -> D::Bytes {
+        self.dots.bits::<SHIFT>(bytes, mask)
+    }
+    #[inline(always)]
+    fn or(self, a: D::Bytes, b: D::Bytes) -> D::Bytes {
+        self.dots.or(a, b)
+    }
+    #[inline(always)]
+    fn same(self, sum: i32) -> D::Sums {
+        self.dots.same(sum)
+    }
+    #[inline(always)]
+    fn add_dots(self, sums: D::Sums, bytes: D::Bytes, x: u32) -> D::Sums {
+        self.dots.add_dots(sums, bytes, x)
+    }
+    #[inline(always)]
+    fn add_small_dots(self, sums: D::Sums, bytes: D::Bytes, x: u32) -> D::Sums {
+        self.dots.add_small_dots(sums, bytes, x)
+    }
+    #[inline(always)]
+    fn store(self, sums: D::Sums) -> [i32; LANES] {
+        self.dots.store(sums)
+    }
+}
 
 macro_rules! vectors_of {
     ($t:ident, $vector:ident, $width:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident,
-     $sub:ident, $mul:ident, $fma:ident) => {
-        impl<S: Simd> Unit<$t> for Wide<S> {
+     $sub:ident, $mul:ident, $fma:ident, $halves:expr, $bf16s:expr, $integers:expr) => {
+        impl<S: Simd> Vectors<S> for $t {
             type Vector = S::$vector;
+            const WIDTH: usize = S::$width;
 
             #[inline(always)]
-            fn vectors(lanes: &[$t; LANES]) -> &[S::$vector] {
-                S::$view(lanes).0
-            }
-            #[inline(always)]
-            fn vectors_mut(lanes: &mut [$t; LANES]) -> &mut [S::$vector] {
-                S::$view_mut(lanes).0
-            }
-            #[inline(always)]
-            fn splat(self, value: $t) -> S::$vector {
-                self.0.$splat(value)
-            }
-            #[inline(always)]
-            fn add(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.0.$add(a, b)
-            }
-            #[inline(always)]
-            fn sub(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.0.$sub(a, b)
-            }
-            #[inline(always)]
-            fn mul(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.0.$mul(a, b)
-            }
-            #[inline(always)]
-            fn mul_add(self, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
-                self.0.$fma(a, b, c)
+            fn vectors(numbers: &[$t]) -> &[S::$vector] {
+                S::$view(numbers).0
             }
         }
 
-        impl<'w> WithSimd for Step<'_, 'w, $t> {
-            type Output = Result<&'w [$t], StepFault>;
+        impl<S: Machine, D: Copy> Unit<$t> for Wide<S, D> {
+            type Vector = S::$vector;
+            type Eight = Wide<S::Eight, Plain>;
+            type Four = Wide<S::Four, Plain>;
+            const WIDTH: usize = S::$width;
 
             #[inline(always)]
-            fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-                // Without a vector unit a fused product would be a call.
-                if S::$width == 1 {
-                    self.with(Plain)
-                } else {
-                    self.with(Wide(simd))
+            fn eight(self) -> Self::Eight {
+                Wide {
+                    simd: self.simd.eight(),
+                    dots: Plain,
                 }
+            }
+            #[inline(always)]
+            fn four(self) -> Self::Four {
+                Wide {
+                    simd: self.simd.four(),
+                    dots: Plain,
+                }
+            }
+            #[inline(always)]
+            fn vectors(numbers: &[$t]) -> &[S::$vector] {
+                S::$view(numbers).0
+            }
+            #[inline(always)]
+            fn vectors_mut(numbers: &mut [$t]) -> &mut [S::$vector] {
+                S::$view_mut(numbers).0
+            }
+            #[inline(always)]
+            fn splat(self, value: $t) -> S::$vector {
+                self.simd.$splat(value)
+            }
+            #[inline(always)]
+            fn add(self, a: S::$vector, b: S::$vector) -> S::$vector {
+                self.simd.$add(a, b)
+            }
+            #[inline(always)]
+            fn sub(self, a: S::$vector, b: S::$vector) -> S::$vector {
+                self.simd.$sub(a, b)
+            }
+            #[inline(always)]
+            fn mul(self, a: S::$vector, b: S::$vector) -> S::$vector {
+                self.simd.$mul(a, b)
+            }
+            #[inline(always)]
+            fn mul_add(self, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
+                self.simd.$fma(a, b, c)
+            }
+            #[inline(always)]
+            fn from_halves(self, halves: &[u16]) -> S::$vector {
+                $halves(self.simd, halves)
+            }
+            #[inline(always)]
+            fn from_bf16s(self, uppers: &[u16]) -> S::$vector {
+                $bf16s(self.simd, uppers)
+            }
+            #[inline(always)]
+            fn from_integers(self, integers: &[i32]) -> S::$vector {
+                $integers(self.simd, integers)
             }
         }
 
         impl Number for $t {
             #[expect(private_interfaces, reason = "nobody else runs a step")]
             fn dispatch<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault> {
-                Arch::new().dispatch(step)
+                #[cfg(target_arch = "x86_64")]
+                if let Some(all) = x86::Vnni::try_new() {
+                    let simd = all.v4();
+                    return all.vectorize(step.on(Wide { simd, dots: all }));
+                }
+                #[cfg(target_arch = "x86_64")]
+                if let Some(simd) = pulp::x86::V4::try_new() {
+                    let dots = x86::Avx512(simd);
+                    return simd.vectorize(step.on(Wide { simd, dots }));
+                }
+                #[cfg(target_arch = "aarch64")]
+                if let Some(simd) = pulp::aarch64::Neon::try_new() {
+                    let dots = Plain;
+                    return simd.vectorize(step.on(Wide { simd, dots }));
+                }
+                Self::dispatch_narrow(step)
             }
             #[expect(private_interfaces, reason = "nobody else runs a step")]
             fn dispatch_narrow<'w>(step: Step<'_, 'w, Self>) -> Result<&'w [Self], StepFault> {
                 #[cfg(target_arch = "x86_64")]
-                if let Some(units) = pulp::x86::V3::try_new() {
-                    return Simd::vectorize(units, step);
+                if let Some(simd) = pulp::x86::V3::try_new() {
+                    let dots = x86::Avx2(simd);
+                    return simd.vectorize(step.on(Wide { simd, dots }));
                 }
                 step.with(Plain)
             }
@@ -144,7 +289,10 @@ vectors_of!(
     add_f32s,
     sub_f32s,
     mul_f32s,
-    mul_add_e_f32s
+    mul_add_e_f32s,
+    Machine::halves,
+    Machine::bf16s,
+    Machine::integers
 );
 vectors_of!(
     f64,
@@ -156,5 +304,23 @@ vectors_of!(
     add_f64s,
     sub_f64s,
     mul_f64s,
-    mul_add_e_f64s
+    mul_add_e_f64s,
+    |_: S, halves: &[u16]| first::<S, f64>(|lane| f64::from_half(halves[lane])),
+    |_: S, uppers: &[u16]| first::<S, f64>(|lane| f64::from_bf16(uppers[lane])),
+    |_: S, integers: &[i32]| first::<S, f64>(|lane| integers[lane].into())
 );
+
+#[cfg(target_arch = "aarch64")]
+impl Machine for pulp::aarch64::Neon {
+    type Eight = Self;
+    type Four = Self;
+
+    #[inline(always)]
+    fn eight(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn four(self) -> Self {
+        self
+    }
+}

@@ -3,8 +3,9 @@
 //! A pole is stored as d = a − 1, and a s is s + d s. A slow mode, a near 1, forgets over thousands of
 //! steps; rounding d instead of a moves it that much less.
 
+use crate::entries::{Entries, Full, Half};
 use crate::matrix::Streams;
-use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, matrix};
+use crate::{ImageView, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix};
 
 /// Vectors of several streams, one after the other, each padded to whole groups of sixteen.
 pub(crate) struct Vectors<'a, T> {
@@ -18,9 +19,11 @@ pub(crate) struct Vectors<'a, T> {
     pub(crate) state_len: usize,
     /// Numbers of any value, to work in.
     pub(crate) scratch: &'a mut [T],
+    /// The same, for inputs that are rounded.
+    pub(crate) room: &'a mut [T],
 }
 
-/// GELU(y) of one system for each channel. The residues hold B, so that a mode costs six numbers.
+/// y of one system for each channel. The residues hold B, so that a mode costs six numbers.
 #[inline(always)]
 pub(crate) fn channels<T: Real, U: Unit<T>>(
     unit: U,
@@ -29,94 +32,145 @@ pub(crate) fn channels<T: Real, U: Unit<T>>(
     first: &mut usize,
     vectors: Vectors<'_, T>,
 ) -> Result<(), StepFault> {
-    let width = image.width();
-    let modes = image.group_modes(layer)?;
-    let places = image.places(layer)?;
-    let feedthrough = match layer.feedthrough_at {
-        0 => None,
-        at => Some(image.lanes(at, width, "feedthrough")?),
+    let bank = Bank {
+        image,
+        layer,
+        first,
+        vectors,
     };
-    let mut at = layer.systems_at;
-    for (group, &modes) in modes.iter().enumerate() {
-        let modes = modes as usize;
-        let systems = image.lanes(at, modes * 4 * LANES, "poles and residues")?;
-        at += (modes * 4 * LANES) as u32 * T::BYTES;
-        let d = feedthrough.and_then(|d| d.get(group));
-        let lanes = group * LANES..(group + 1) * LANES;
-        let channel_inputs = vectors.channel_inputs.chunks_exact(width);
-        let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
-        let states = vectors.state.chunks_exact_mut(vectors.state_len);
-        for ((channel_inputs, channel_outputs), state) in
-            channel_inputs.zip(channel_outputs).zip(states)
-        {
-            let mut u = [T::default(); LANES];
-            match places {
-                None => u.copy_from_slice(&channel_inputs[lanes.clone()]),
-                Some(places) => {
-                    for (u, &place) in u.iter_mut().zip(&places[lanes.clone()]) {
-                        *u = channel_inputs[place as usize];
-                    }
-                }
-            }
-            let state = &mut state[*first..*first + modes * 2 * LANES];
-            let mut y = recur(unit, systems, state.as_chunks_mut().0, &u);
-            if let Some(d) = d {
-                for ((y, u), d) in y.iter_mut().zip(&u).zip(d) {
-                    *y += *d * *u;
-                }
-            }
-            y.iter_mut().for_each(|y| *y = y.gelu());
-            match places {
-                None => channel_outputs[lanes.clone()].copy_from_slice(&y),
-                Some(places) => {
-                    for (y, &place) in y.iter().zip(&places[lanes.clone()]) {
-                        channel_outputs[place as usize] = *y;
-                    }
-                }
-            }
-        }
-        *first += modes * 2 * LANES;
+    match (layer.lanes, layer.numbers) {
+        (4, code::HALF) => bank.step::<U::Four, Half, 4>(unit.four()),
+        (4, _) => bank.step::<U::Four, Full, 4>(unit.four()),
+        (8, code::HALF) => bank.step::<U::Eight, Half, 8>(unit.eight()),
+        (8, _) => bank.step::<U::Eight, Full, 8>(unit.eight()),
+        (_, code::HALF) => bank.step::<U, Half, LANES>(unit),
+        _ => bank.step::<U, Full, LANES>(unit),
     }
-    Ok(())
 }
 
-/// One step of sixteen channels: Re Σ r s of each.
+/// The systems of a layer.
+struct Bank<'i, 's, 'v, T> {
+    image: &'s ImageView<'i, T>,
+    layer: &'s Layer,
+    /// The place of the layer's states in those of a stream; moved on.
+    first: &'s mut usize,
+    vectors: Vectors<'v, T>,
+}
+
+impl<T: Real> Bank<'_, '_, '_, T> {
+    /// One step, L channels side by side.
+    #[inline(always)]
+    fn step<U: Unit<T>, E: Entries<T>, const L: usize>(self, unit: U) -> Result<(), StepFault> {
+        let Bank {
+            image,
+            layer,
+            first,
+            vectors,
+        } = self;
+        let width = image.width();
+        let places = image.places(layer)?;
+        let feedthrough = image.feedthrough(layer)?;
+        let scales = [layer.pole_exponent, layer.residue_exponent].map(power::<T>);
+        let mut at = layer.systems_at;
+        for (group, &modes) in image.group_modes(layer)?.iter().enumerate() {
+            let count = usize::from(modes) * 4 * L;
+            let systems: &[E::Entry] = image.slice(at, count, "poles and residues")?;
+            at += (count * size_of::<E::Entry>()) as u32;
+            let lanes = group * L..(group + 1) * L;
+            let channel_inputs = vectors.channel_inputs.chunks_exact(width);
+            let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
+            let states = vectors.state.chunks_exact_mut(vectors.state_len);
+            for ((channel_inputs, channel_outputs), state) in
+                channel_inputs.zip(channel_outputs).zip(states)
+            {
+                let mut u = [T::default(); L];
+                match places {
+                    None => u.copy_from_slice(&channel_inputs[lanes.clone()]),
+                    Some(places) => {
+                        for (u, lane) in u.iter_mut().zip(lanes.clone()) {
+                            *u = channel_inputs[places.channel(lane)];
+                        }
+                    }
+                }
+                let state = &mut state[*first..*first + count / 2];
+                let systems = systems.as_chunks().0;
+                let state = state.as_chunks_mut().0;
+                let mut y = recur::<T, U, E, L>(unit, systems, state, &u, scales);
+                if let Some(d) = feedthrough {
+                    d.add_products(lanes.start, &u, &mut y);
+                }
+                match places {
+                    None => channel_outputs[lanes.clone()].copy_from_slice(&y),
+                    Some(places) => {
+                        for (y, lane) in y.iter().zip(lanes.clone()) {
+                            channel_outputs[places.channel(lane)] = *y;
+                        }
+                    }
+                }
+            }
+            *first += count / 2;
+        }
+        Ok(())
+    }
+}
+
+/// 2 to the power of an exponent.
 #[inline(always)]
-fn recur<T: Real, U: Unit<T>>(
+fn power<T: Real>(exponent: i8) -> T {
+    let bits = (1023 + i64::from(exponent)) << 52;
+    T::from_f64(f64::from_bits(bits.cast_unsigned()))
+}
+
+/// One step of L channels: Re Σ r s of each. `scales` are those of d and of r, where the numbers
+/// have them.
+#[inline(always)]
+fn recur<T: Real, U: Unit<T>, E: Entries<T>, const L: usize>(
     unit: U,
-    systems: &[[T; LANES]],
-    state: &mut [[T; LANES]],
-    u: &[T; LANES],
-) -> [T; LANES] {
-    let mut y = [T::default(); LANES];
+    systems: &[[E::Entry; L]],
+    state: &mut [[T; L]],
+    u: &[T; L],
+    scales: [T; 2],
+) -> [T; L] {
+    let mut y = [T::default(); L];
+    let [d_scale, r_scale] = scales.map(|scale| unit.splat(scale));
     for (part, out) in U::vectors_mut(&mut y).iter_mut().enumerate() {
         let u = unit.add(U::vectors(u)[part], unit.splat(T::TINY));
         // Two sums, so that neither waits for the other.
         let mut real = unit.splat(T::default());
         let mut imaginary = real;
         let modes = systems.as_chunks::<4>().0.iter();
-        for ([d_re, d_im, r_re, r_im], [s_re, s_im]) in modes.zip(state.as_chunks_mut::<2>().0) {
-            let (d_re, d_im) = (U::vectors(d_re)[part], U::vectors(d_im)[part]);
+        for (numbers, [s_re, s_im]) in modes.zip(state.as_chunks_mut::<2>().0) {
+            let [d_re, d_im, r_re, r_im] = numbers.each_ref().map(|n| E::vector(unit, n, part));
             let (s_re, s_im) = (U::vectors_mut(s_re), U::vectors_mut(s_im));
             let (x, z) = (s_re[part], s_im[part]);
-            let crossed = unit.sub(u, unit.mul(d_im, z));
-            let re = unit.add(x, unit.mul_add(d_re, x, crossed));
-            let im = unit.add(z, unit.mul_add(d_re, z, unit.mul(d_im, x)));
+            let (re, im) = if E::SCALED {
+                let crossed = unit.sub(unit.mul(d_re, x), unit.mul(d_im, z));
+                let turned = unit.mul_add(d_re, z, unit.mul(d_im, x));
+                let re = unit.add(x, unit.mul_add(crossed, d_scale, u));
+                (re, unit.mul_add(turned, d_scale, z))
+            } else {
+                let crossed = unit.sub(u, unit.mul(d_im, z));
+                let re = unit.add(x, unit.mul_add(d_re, x, crossed));
+                (re, unit.add(z, unit.mul_add(d_re, z, unit.mul(d_im, x))))
+            };
             s_re[part] = re;
             s_im[part] = im;
-            real = unit.mul_add(U::vectors(r_re)[part], re, real);
-            imaginary = unit.mul_add(U::vectors(r_im)[part], im, imaginary);
+            real = unit.mul_add(r_re, re, real);
+            imaginary = unit.mul_add(r_im, im, imaginary);
         }
         *out = unit.sub(real, imaginary);
+        if E::SCALED {
+            *out = unit.mul(*out, r_scale);
+        }
     }
     y
 }
 
-/// GELU(y) of one system that all channels share: s ← a s + B u, y = Re(C s) + D u. The products
-/// with B and with C (beside it D, where that is dense) are matrices over the real and imaginary
-/// parts, sixteen modes side by side.
+/// y of one system that all channels share: s ← a s + B u, y = Re(C s) + D u. The products with B and
+/// with C (beside it D, where that is dense) are matrices over the real and imaginary parts, sixteen
+/// modes side by side.
 #[inline(always)]
-pub(crate) fn shared<T: Real, U: Unit<T>>(
+pub(crate) fn shared<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
@@ -124,39 +178,36 @@ pub(crate) fn shared<T: Real, U: Unit<T>>(
     vectors: Vectors<'_, T>,
 ) -> Result<(), StepFault> {
     let width = image.width();
-    let parts = 2 * LANES * layer.groups as usize;
-    let poles = image.lanes(layer.systems_at, parts, "poles")?;
+    let system = image.shared_system(layer)?;
+    let parts = 2 * LANES * system.groups as usize;
+    let poles = image.numbers(system.poles_at, parts, "poles")?;
+    let poles = poles.as_chunks().0;
     let (input, output) = (
-        image.matrix(layer.input_at)?,
-        image.matrix(layer.output_at)?,
+        image.matrix(system.input_at)?,
+        image.matrix(system.output_at)?,
     );
+    let feedthrough = image.feedthrough(layer)?;
     let channel_inputs = vectors.channel_inputs.chunks_exact(width);
     let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
     let states = vectors.state.chunks_exact_mut(vectors.state_len);
-    let scratch = vectors.scratch;
+    let Vectors { scratch, room, .. } = vectors;
     for ((channel_inputs, channel_outputs), state) in
         channel_inputs.zip(channel_outputs).zip(states)
     {
         let (drive, beside) = scratch[..parts + width].split_at_mut(parts);
         if parts > 0 {
-            matrix::apply(unit, image, &input, Streams::one(channel_inputs, drive))?;
+            let inputs = Streams::one(channel_inputs, drive);
+            matrix::apply(unit, image, &input, room, inputs)?;
         }
         let state = &mut state[*first..*first + parts];
         advance(poles, drive, state.as_chunks_mut().0);
         drive.copy_from_slice(state);
         beside.copy_from_slice(channel_inputs);
-        matrix::apply(
-            unit,
-            image,
-            &output,
-            Streams::one(&scratch[..parts + width], channel_outputs),
-        )?;
-        if layer.feedthrough_at != 0 {
-            let d = image.numbers(layer.feedthrough_at, width, "feedthrough")?;
-            let each = channel_outputs.iter_mut().zip(channel_inputs).zip(d);
-            each.for_each(|((y, u), d)| *y += *d * *u);
+        let driven = Streams::one(&scratch[..parts + width], channel_outputs);
+        matrix::apply(unit, image, &output, room, driven)?;
+        if let Some(d) = feedthrough {
+            d.add_products(0, channel_inputs, channel_outputs);
         }
-        channel_outputs.iter_mut().for_each(|y| *y = y.gelu());
     }
     *first += parts;
     Ok(())

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::record::VERSION;
+
 /// Why bytes, buffers or inputs do not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,6 +16,11 @@ pub enum StepFault {
         found: u32,
         /// The word expected.
         expected: u32,
+    },
+    /// An image of another version of the format.
+    Version {
+        /// The version found.
+        found: u32,
     },
     /// A record or a vector lies outside the image or is not aligned.
     Outside {
@@ -62,6 +69,10 @@ impl fmt::Display for StepFault {
             } => write!(
                 f,
                 "not an image of this version: {what} is {found:#x}, expected {expected:#x}"
+            ),
+            StepFault::Version { found } => write!(
+                f,
+                "an image of version {found}, expected version {VERSION}: pack the checkpoint again"
             ),
             StepFault::Outside { what, at } => {
                 write!(

@@ -1,171 +1,19 @@
 //! A model as a block of bytes that is used where it lies.
 //!
-//! All numbers are little-endian. An image starts with a [`Header`] of 32-bit words. It records where
-//! the encoder, the [`Layer`] records and the head lie; layers and ends record where their matrices
-//! and vectors lie. Every place is a count of bytes from the start of the image and a multiple of
-//! 64; 0 stands for what is absent. Vectors over channels are padded with zeros to whole groups of
-//! [`LANES`].
+//! All numbers are little-endian. An image starts with a [`Header`]. It records where the encoder,
+//! the [`Layer`] records and the head lie; layers and ends record where their matrices and vectors
+//! lie. Every place is a count of bytes from the start of the image and a multiple of what the numbers
+//! there need; 0 stands for what is absent. Vectors over channels are padded with zeros to whole
+//! groups of [`LANES`].
 
 use core::marker::PhantomData;
 
-use crate::{LANES, Real, StepFault, padded};
-
-/// The first word of an image: `HKLE`.
-pub const MAGIC: u32 = u32::from_le_bytes(*b"HKLE");
-/// The version of the format described here.
-pub const VERSION: u32 = 1;
-
-/// What the words of the records stand for.
-pub mod code {
-    /// Nothing here.
-    pub const NONE: u32 = 0;
-
-    /// Encoder: x = W u + b.
-    pub const LINEAR: u32 = 1;
-    /// Encoder: one row of a table for each token.
-    pub const EMBEDDING: u32 = 2;
-
-    /// Dynamics: one system for each channel.
-    pub const CHANNELS: u32 = 0;
-    /// Dynamics: one system that all channels share.
-    pub const SHARED: u32 = 1;
-
-    /// Norm: over the channels of a step.
-    pub const LAYER_NORM: u32 = 1;
-    /// Norm: a fixed factor and offset for each channel.
-    pub const AFFINE: u32 = 2;
-
-    /// Mixing: W y + b.
-    pub const MIXED: u32 = 1;
-    /// Mixing: the first half of W y + b, times the sigmoid of the second.
-    pub const GATED: u32 = 2;
-
-    /// Pooling: the mean of all steps so far.
-    pub const MEAN: u32 = 1;
-    /// Pooling: the latest step. The outputs are those of [`NONE`].
-    pub const LAST: u32 = 2;
-
-    /// Entries of a matrix: as the image's other numbers.
-    pub const FULL: u32 = 0;
-    /// Entries of a matrix: the upper half of an f32.
-    pub const BF16: u32 = 1;
-    /// Entries of a matrix: −127 to 127, times a scale for each row.
-    pub const INT8: u32 = 2;
-}
+use crate::entries::Numbers;
+use crate::record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
+use crate::{LANES, Real, StepFault, integers, padded};
 
 /// Numbers of the state that hold the count of steps.
-pub(crate) const COUNT: usize = LANES;
-
-macro_rules! record {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        pub struct $name { $($(#[$field_doc])* pub $field: u32,)* }
-
-        impl $name {
-            /// Words of the record.
-            pub const WORDS: usize = [$(stringify!($field)),*].len();
-
-            /// The record at the start of `words`.
-            #[inline]
-            pub fn read(words: &[u32]) -> Option<Self> {
-                let mut words = words.iter();
-                Some(Self { $($field: *words.next()?,)* })
-            }
-
-            /// The words of the record.
-            pub fn words(&self) -> [u32; Self::WORDS] {
-                [$(self.$field),*]
-            }
-        }
-    };
-}
-
-record! {
-    /// What stands first in an image.
-    Header {
-        /// [`MAGIC`].
-        magic,
-        /// [`VERSION`].
-        version,
-        /// Bytes of a number: 4 or 8.
-        number,
-        /// Bytes of the image.
-        bytes,
-        /// Inputs of a step; for an embedding, the size of the vocabulary.
-        inputs,
-        /// Channels H.
-        channels,
-        /// Outputs of a step.
-        outputs,
-        /// `NONE`, `LINEAR` or `EMBEDDING`.
-        encoder,
-        /// A [`Matrix`] (H × inputs), or the table: inputs × padded H numbers.
-        encoder_at,
-        /// Number of layers.
-        layers,
-        /// Their records, one after the other.
-        layers_at,
-        /// `NONE`, `MEAN` or `LAST`.
-        pooling,
-        /// A [`Matrix`] (outputs × H), or 0: the channels are the outputs.
-        head_at,
-    }
-}
-
-record! {
-    /// One residual layer.
-    Layer {
-        /// `CHANNELS` or `SHARED`.
-        dynamics,
-        /// `CHANNELS`: groups of sixteen channels. `SHARED`: groups of sixteen modes.
-        groups,
-        /// `CHANNELS`: the number of modes of each group, one word each.
-        modes_at,
-        /// `CHANNELS`: for each group and mode, sixteen each of Re d, Im d, Re r, Im r,
-        /// d = a − 1. `SHARED`: for each group, sixteen each of Re d, Im d.
-        systems_at,
-        /// `CHANNELS`: the channel in each lane, one word each, where channels are sorted by their
-        /// number of modes; 0 where lane h is channel h.
-        places_at,
-        /// The feedthrough D of every channel, in the order of the lanes; 0: there is none.
-        feedthrough_at,
-        /// `SHARED`: B, a [`Matrix`] from H channels to the parts Re, Im of each group of modes.
-        input_at,
-        /// `SHARED`: C, a [`Matrix`] from those parts (Re C, −Im C) to H channels. Where D is dense
-        /// it stands beside C, in H more columns.
-        output_at,
-        /// `NONE`, `LAYER_NORM` or `AFFINE`.
-        norm,
-        /// 1: the norm stands before the dynamics, else after the residual sum.
-        before,
-        /// Padded H factors, padded H offsets, and ε sixteen times.
-        norm_at,
-        /// `NONE`, `MIXED` or `GATED`.
-        mixing,
-        /// A [`Matrix`]: H × H, or 2 padded H × H when gated.
-        mixing_at,
-    }
-}
-
-record! {
-    /// y = W x + b, sixteen rows side by side: for each group of rows, for each input, sixteen
-    /// entries.
-    Matrix {
-        /// Rows, a multiple of sixteen.
-        outputs,
-        /// Columns.
-        inputs,
-        /// `FULL`, `BF16` or `INT8`.
-        entries,
-        /// W.
-        weights_at,
-        /// The scale of each row, for `INT8`.
-        scales_at,
-        /// b, one number for each row; 0: there is none.
-        bias_at,
-    }
-}
+pub(crate) const COUNT: usize = 2;
 
 /// An image whose header and records were checked.
 #[derive(Debug, Clone, Copy)]
@@ -183,6 +31,8 @@ pub struct ImagePlan {
     state: usize,
     /// Numbers of the widest dynamics that channels share.
     shared_modes: usize,
+    /// Words of the widest inputs that are rounded to 8 bits.
+    rounded: usize,
 }
 
 impl<'a, T: Real> ImageView<'a, T> {
@@ -190,7 +40,8 @@ impl<'a, T: Real> ImageView<'a, T> {
     /// fastest. Cost O(layers + H), without reading the weights.
     ///
     /// # Errors
-    /// [`StepFault::NotAnImage`], [`StepFault::Outside`], [`StepFault::Record`].
+    /// [`StepFault::NotAnImage`], [`StepFault::Version`], [`StepFault::Outside`],
+    /// [`StepFault::Record`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, StepFault> {
         let mut image = Self {
             bytes,
@@ -201,20 +52,14 @@ impl<'a, T: Real> ImageView<'a, T> {
         image.check_ends()?;
         for index in 0..image.plan.header.layers {
             let layer = image.layer(index)?;
-            image.check_layer(&layer)?;
-            let state = image.layer_state(&layer)?;
+            let state = image.check_layer(&layer)?;
             image.plan.state = image.plan.state.saturating_add(state);
-            if layer.dynamics == code::SHARED {
-                image.plan.shared_modes = image
-                    .plan
-                    .shared_modes
-                    .max(layer.groups as usize * 2 * LANES);
-            }
         }
-        image.plan.state += COUNT;
         if image.plan.header.pooling == code::MEAN {
-            image.plan.state += 2 * image.width();
+            image.plan.state += 2 * image.width() + COUNT;
         }
+        // How many streams there are follows from the length of the state.
+        image.plan.state = image.plan.state.max(1);
         Ok(image)
     }
 
@@ -235,13 +80,16 @@ impl<'a, T: Real> ImageView<'a, T> {
 
     fn read_header(&self) -> Result<Header, StepFault> {
         let what = "header";
-        let words = self.words(0, Header::WORDS, what)?;
-        let header = Header::read(words).ok_or(StepFault::Outside { what, at: 0 })?;
+        let header = Header::read(self.bytes);
+        let header = header.ok_or(StepFault::Outside { what, at: 0 })?;
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        if header.magic == MAGIC && header.version != VERSION {
+            let found = header.version;
+            return Err(StepFault::Version { found });
+        }
         for (what, found, expected) in [
             ("the first word", header.magic, MAGIC),
-            ("the version", header.version, VERSION),
-            ("the size of a number", header.number, T::BYTES),
+            ("the size of a number", header.number.into(), T::BYTES),
             ("the number of bytes", header.bytes, length),
         ] {
             if found != expected {
@@ -261,17 +109,20 @@ impl<'a, T: Real> ImageView<'a, T> {
                 return Err(StepFault::Record { what, found });
             }
         }
+        // The first numbers of an image that lies wrong would be looked for at every step.
+        self.slice::<T>(0, 0, "image")?;
         Ok(header)
     }
 
-    fn check_ends(&self) -> Result<(), StepFault> {
-        let header = &self.plan.header;
+    fn check_ends(&mut self) -> Result<(), StepFault> {
+        let header = self.plan.header;
         match header.encoder {
             code::NONE if header.inputs == header.channels => {}
-            code::LINEAR => {
-                let matrix = self.matrix(header.encoder_at)?;
-                self.check_matrix(&matrix, self.width(), header.inputs as usize)?;
-            }
+            code::LINEAR => self.check_matrix(Shape {
+                at: header.encoder_at,
+                outputs: self.width(),
+                inputs: header.inputs as usize,
+            })?,
             code::EMBEDDING => {
                 let entries = (header.inputs as usize).checked_mul(self.width());
                 let entries = entries.ok_or(StepFault::Record {
@@ -281,7 +132,7 @@ impl<'a, T: Real> ImageView<'a, T> {
                 self.numbers(header.encoder_at, entries, "embedding")?;
             }
             found => {
-                let what = "kind of encoder";
+                let (what, found) = ("kind of encoder", found.into());
                 return Err(StepFault::Record { what, found });
             }
         }
@@ -289,122 +140,124 @@ impl<'a, T: Real> ImageView<'a, T> {
         if header.head_at == 0 {
             return expect("number of outputs", header.outputs, header.channels);
         }
-        let matrix = self.matrix(header.head_at)?;
-        let outputs = padded(header.outputs as usize);
-        self.check_matrix(&matrix, outputs, header.channels as usize)
+        self.check_matrix(Shape {
+            at: header.head_at,
+            outputs: padded(header.outputs as usize),
+            inputs: header.channels as usize,
+        })
     }
 
-    fn check_layer(&self, layer: &Layer) -> Result<(), StepFault> {
+    /// Numbers of the layer's state.
+    fn check_layer(&mut self, layer: &Layer) -> Result<usize, StepFault> {
         check_code("kind of dynamics", layer.dynamics, code::SHARED)?;
+        check_code("kind of numbers", layer.numbers, code::HALF)?;
         check_code("kind of norm", layer.norm, code::AFFINE)?;
         check_code("kind of mixing", layer.mixing, code::GATED)?;
-        let (width, channels) = (self.width(), self.plan.header.channels as usize);
-        if layer.dynamics == code::CHANNELS {
-            self.check_channels(layer)?;
-        } else {
-            self.check_shared(layer)?;
-        }
-        if layer.feedthrough_at != 0 {
-            self.numbers(layer.feedthrough_at, width, "feedthrough")?;
-        }
+        let state = match layer.dynamics {
+            code::CHANNELS => self.check_channels(layer)?,
+            code::SHARED => self.check_shared(layer)?,
+            _ => 0,
+        };
+        self.feedthrough(layer)?;
         if layer.norm != code::NONE {
-            self.numbers(layer.norm_at, 2 * width + LANES, "norm")?;
+            self.norm(layer)?;
         }
         if layer.mixing != code::NONE {
             let halves = if layer.mixing == code::GATED { 2 } else { 1 };
-            let matrix = self.matrix(layer.mixing_at)?;
-            self.check_matrix(&matrix, halves * width, channels)?;
+            self.check_matrix(Shape {
+                at: layer.mixing_at,
+                outputs: halves * self.width(),
+                inputs: self.plan.header.channels as usize,
+            })?;
         }
-        Ok(())
+        Ok(state)
     }
 
-    fn check_channels(&self, layer: &Layer) -> Result<(), StepFault> {
-        expect(
-            "number of groups",
-            layer.groups,
-            (self.width() / LANES) as u32,
+    fn check_channels(&self, layer: &Layer) -> Result<usize, StepFault> {
+        if ![4, 8, 16].contains(&layer.lanes) {
+            let (what, found) = ("number of lanes", layer.lanes.into());
+            return Err(StepFault::Record { what, found });
+        }
+        let lanes = usize::from(layer.lanes);
+        let modes = self.group_modes(layer)?.iter();
+        let modes = modes.fold(0usize, |sum, &modes| sum.saturating_add(modes.into()));
+        let numbers = modes.checked_mul(4 * lanes);
+        let what = "number of modes";
+        let numbers = numbers.ok_or(StepFault::Record { what, found: !0 })?;
+        self.stored(
+            layer.systems_at,
+            numbers,
+            layer.numbers,
+            "poles and residues",
         )?;
-        let numbers = 2 * self.channels_state(layer)?;
-        self.numbers(layer.systems_at, numbers, "poles and residues")?;
-        let Some(places) = self.places(layer)? else {
-            return Ok(());
-        };
-        match places.iter().find(|&&place| place as usize >= self.width()) {
-            Some(&found) => Err(StepFault::Record {
-                what: "place of a channel",
-                found,
-            }),
-            None => Ok(()),
+        if let Some(places) = self.places(layer)? {
+            for lane in 0..self.width() {
+                let place = places.channel(lane);
+                if place >= self.width() {
+                    let (what, found) = ("place of a channel", place as u32);
+                    return Err(StepFault::Record { what, found });
+                }
+            }
         }
+        Ok(numbers / 2)
     }
 
-    fn check_shared(&self, layer: &Layer) -> Result<(), StepFault> {
-        if layer.groups > 1 << 16 {
+    fn check_shared(&mut self, layer: &Layer) -> Result<usize, StepFault> {
+        let system = self.shared_system(layer)?;
+        if system.groups > 1 << 16 {
             return Err(StepFault::Record {
                 what: "number of groups",
-                found: layer.groups,
+                found: system.groups,
             });
         }
         let (width, channels) = (self.width(), self.plan.header.channels as usize);
-        let parts = 2 * LANES * layer.groups as usize;
-        self.numbers(layer.systems_at, parts, "poles")?;
-        self.check_matrix(&self.matrix(layer.input_at)?, parts, channels)?;
-        let output = self.matrix(layer.output_at)?;
-        let dense = output.inputs as usize != parts;
-        let columns = if dense { parts + channels } else { parts };
-        self.check_matrix(&output, width, columns)
+        let parts = 2 * LANES * system.groups as usize;
+        self.numbers(system.poles_at, parts, "poles")?;
+        self.check_matrix(Shape {
+            at: system.input_at,
+            outputs: parts,
+            inputs: channels,
+        })?;
+        let dense = self.matrix(system.output_at)?.inputs as usize != parts;
+        self.check_matrix(Shape {
+            at: system.output_at,
+            outputs: width,
+            inputs: if dense { parts + channels } else { parts },
+        })?;
+        self.plan.shared_modes = self.plan.shared_modes.max(parts);
+        Ok(parts)
     }
 
-    fn check_matrix(
-        &self,
-        matrix: &Matrix,
-        outputs: usize,
-        inputs: usize,
-    ) -> Result<(), StepFault> {
+    fn check_matrix(&mut self, shape: Shape) -> Result<(), StepFault> {
+        let matrix = self.matrix(shape.at)?;
+        let Shape {
+            outputs, inputs, ..
+        } = shape;
         expect("number of rows", matrix.outputs, outputs as u32)?;
         expect("number of columns", matrix.inputs, inputs as u32)?;
-        check_code("kind of entries", matrix.entries, code::INT8)?;
-        let entries = outputs.checked_mul(inputs).ok_or(StepFault::Record {
+        check_code("kind of entries", matrix.entries, code::INT3)?;
+        check_code("kind of numbers", matrix.numbers, code::HALF)?;
+        let at = matrix.weights_at;
+        let too_many = StepFault::Record {
             what: "number of columns",
             found: matrix.inputs,
-        })?;
-        let at = matrix.weights_at;
+        };
+        let entries = outputs.checked_mul(inputs).ok_or(too_many)?;
         match matrix.entries {
             code::FULL => self.numbers(at, entries, "matrix").map(drop)?,
             code::BF16 => self.slice::<u16>(at, entries, "matrix").map(drop)?,
-            _ => {
-                self.slice::<i8>(at, entries, "matrix")?;
-                self.numbers(matrix.scales_at, outputs, "scales")?;
+            kind => {
+                integers::check_group(kind, matrix.group)?;
+                let bytes = integers::tile_bytes(kind, inputs);
+                let bytes = bytes.checked_mul(outputs / LANES).ok_or(too_many)?;
+                self.slice::<u8>(at, bytes, "matrix")?;
+                let scales = outputs * inputs.div_ceil(matrix.group.into());
+                self.slice::<u16>(matrix.scales_at, scales, "scales")?;
+                let words = integers::words(inputs, matrix.group.into());
+                self.plan.rounded = self.plan.rounded.max(words);
             }
         }
-        if matrix.bias_at != 0 {
-            self.numbers(matrix.bias_at, outputs, "bias")?;
-        }
-        Ok(())
-    }
-
-    fn layer_state(&self, layer: &Layer) -> Result<usize, StepFault> {
-        if layer.dynamics == code::SHARED {
-            return Ok(2 * LANES * layer.groups as usize);
-        }
-        self.channels_state(layer)
-    }
-
-    /// Numbers of the state of a layer with one system for each channel. Twice as many fit the
-    /// address space, since the image holds them.
-    fn channels_state(&self, layer: &Layer) -> Result<usize, StepFault> {
-        let most = self.bytes.len() / (4 * LANES);
-        let mut total = 0;
-        for &modes in self.group_modes(layer)? {
-            if modes as usize > most - total {
-                return Err(StepFault::Record {
-                    what: "number of modes",
-                    found: modes,
-                });
-            }
-            total += modes as usize;
-        }
-        Ok(2 * LANES * total)
+        self.bias(&matrix).map(drop)
     }
 
     /// The header.
@@ -417,7 +270,7 @@ impl<'a, T: Real> ImageView<'a, T> {
         self.bytes
     }
 
-    /// Numbers of the state of one stream: 2 for each mode, with mean pooling 2 for each channel,
+    /// Numbers of the state of one stream: 2 for each mode, with mean pooling 2 for each channel
     /// and the count of steps.
     pub fn state_len(&self) -> usize {
         self.plan.state
@@ -426,8 +279,17 @@ impl<'a, T: Real> ImageView<'a, T> {
     /// Numbers that a step of `streams` streams works in.
     pub fn work_len(&self, streams: usize) -> usize {
         let each = 5 * self.width() + padded(self.plan.header.outputs as usize);
-        let each = streams.saturating_mul(each);
-        each.saturating_add(self.plan.shared_modes + self.width())
+        let each = streams.saturating_mul(each + self.plan.rounded);
+        each.saturating_add(self.shared_len())
+    }
+
+    /// Numbers that dynamics which channels share work in.
+    #[inline(always)]
+    pub(crate) fn shared_len(&self) -> usize {
+        match self.plan.shared_modes {
+            0 => 0,
+            modes => modes + self.width(),
+        }
     }
 
     /// Channels, padded.
@@ -442,44 +304,106 @@ impl<'a, T: Real> ImageView<'a, T> {
     /// [`StepFault::Outside`].
     #[inline(always)]
     pub fn layer(&self, index: u32) -> Result<Layer, StepFault> {
-        let (what, bytes) = ("layer record", 4 * Layer::WORDS as u32);
+        let (what, bytes) = ("layer record", Layer::BYTES as u32);
         let at = index.checked_mul(bytes);
         let at = at.and_then(|offset| offset.checked_add(self.plan.header.layers_at));
         let at = at.unwrap_or(u32::MAX);
-        let words = self.words(at, Layer::WORDS, what)?;
-        Layer::read(words).ok_or(StepFault::Outside { what, at })
+        Layer::read(self.slice(at, Layer::BYTES, what)?).ok_or(StepFault::Outside { what, at })
     }
 
     /// The matrix record at `at`.
     #[inline(always)]
     pub(crate) fn matrix(&self, at: u32) -> Result<Matrix, StepFault> {
         let what = "matrix record";
-        let words = self.words(at, Matrix::WORDS, what)?;
-        Matrix::read(words).ok_or(StepFault::Outside { what, at })
+        Matrix::read(self.slice(at, Matrix::BYTES, what)?).ok_or(StepFault::Outside { what, at })
     }
 
-    /// Modes of each group of channels, as the image has them.
+    /// What a layer with dynamics that channels share points at.
     #[inline(always)]
-    pub(crate) fn group_modes(&self, layer: &Layer) -> Result<&'a [u32], StepFault> {
-        self.words(layer.modes_at, layer.groups as usize, "numbers of modes")
+    pub(crate) fn shared_system(&self, layer: &Layer) -> Result<SharedSystem, StepFault> {
+        let (what, at) = ("record of a shared system", layer.systems_at);
+        let bytes = self.slice(at, SharedSystem::BYTES, what)?;
+        SharedSystem::read(bytes).ok_or(StepFault::Outside { what, at })
+    }
+
+    /// Modes of each group of lanes, as the image has them.
+    #[inline(always)]
+    pub(crate) fn group_modes(&self, layer: &Layer) -> Result<&'a [u16], StepFault> {
+        let groups = self.width() / usize::from(layer.lanes.max(1));
+        self.slice(layer.modes_at, groups, "numbers of modes")
     }
 
     /// The channel in each lane, where that is not the lane itself.
     #[inline(always)]
-    pub(crate) fn places(&self, layer: &Layer) -> Result<Option<&'a [u32]>, StepFault> {
-        if layer.places_at == 0 {
-            return Ok(None);
-        }
-        self.words(layer.places_at, self.width(), "places")
-            .map(Some)
+    pub(crate) fn places(&self, layer: &Layer) -> Result<Option<Places<'a>>, StepFault> {
+        let (at, width, what) = (layer.places_at, self.width(), "places");
+        Ok(match at {
+            0 => None,
+            _ if width <= 256 => Some(Places::Bytes(self.slice(at, width, what)?)),
+            _ => Some(Places::Words(self.slice(at, width, what)?)),
+        })
+    }
+
+    /// The feedthrough in the order of the lanes.
+    #[inline(always)]
+    pub(crate) fn feedthrough(&self, layer: &Layer) -> Result<Option<Numbers<'a, T>>, StepFault> {
+        let numbers = match layer.dynamics {
+            code::CHANNELS => layer.numbers,
+            _ => code::FULL,
+        };
+        self.some(layer.feedthrough_at, self.width(), numbers, "feedthrough")
+    }
+
+    /// ε, factors and offsets of the norm.
+    #[inline(always)]
+    pub(crate) fn norm(&self, layer: &Layer) -> Result<(T, [Numbers<'a, T>; 2]), StepFault> {
+        let (at, width, what) = (layer.norm_at, self.width(), "norm");
+        let numbers = match layer.norm {
+            code::LAYER_NORM => layer.numbers,
+            _ => code::FULL,
+        };
+        let epsilon = self.numbers(at, 1, what)?[0];
+        let vectors = self.stored(at.saturating_add(T::BYTES), 2 * width, numbers, what)?;
+        Ok((epsilon, vectors.halves(width)))
+    }
+
+    /// b of a matrix.
+    #[inline(always)]
+    pub(crate) fn bias(&self, matrix: &Matrix) -> Result<Option<Numbers<'a, T>>, StepFault> {
+        let count = matrix.outputs as usize;
+        self.some(matrix.bias_at, count, matrix.numbers, "bias")
     }
 
     #[inline(always)]
-    fn words(&self, at: u32, count: usize, what: &'static str) -> Result<&'a [u32], StepFault> {
-        self.slice(at, count, what)
+    fn some(
+        &self,
+        at: u32,
+        count: usize,
+        numbers: u8,
+        what: &'static str,
+    ) -> Result<Option<Numbers<'a, T>>, StepFault> {
+        match at {
+            0 => Ok(None),
+            _ => self.stored(at, count, numbers, what).map(Some),
+        }
     }
 
-    /// `count` numbers at `at`.
+    /// `count` numbers at `at`, full or half.
+    #[inline(always)]
+    pub(crate) fn stored(
+        &self,
+        at: u32,
+        count: usize,
+        numbers: u8,
+        what: &'static str,
+    ) -> Result<Numbers<'a, T>, StepFault> {
+        Ok(match numbers {
+            code::HALF => Numbers::Half(self.slice(at, count, what)?),
+            _ => Numbers::Full(self.numbers(at, count, what)?),
+        })
+    }
+
+    /// `count` full numbers at `at`.
     #[inline(always)]
     pub(crate) fn numbers(
         &self,
@@ -488,17 +412,6 @@ impl<'a, T: Real> ImageView<'a, T> {
         what: &'static str,
     ) -> Result<&'a [T], StepFault> {
         self.slice(at, count, what)
-    }
-
-    /// `count` numbers in groups of sixteen.
-    #[inline(always)]
-    pub(crate) fn lanes(
-        &self,
-        at: u32,
-        count: usize,
-        what: &'static str,
-    ) -> Result<&'a [[T; LANES]], StepFault> {
-        Ok(self.numbers(at, count, what)?.as_chunks().0)
     }
 
     #[inline(always)]
@@ -516,10 +429,36 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 }
 
-fn check_code(what: &'static str, found: u32, last: u32) -> Result<(), StepFault> {
+/// A matrix that is expected somewhere.
+struct Shape {
+    at: u32,
+    outputs: usize,
+    inputs: usize,
+}
+
+/// The channel in each lane.
+#[derive(Clone, Copy)]
+pub(crate) enum Places<'a> {
+    Bytes(&'a [u8]),
+    Words(&'a [u16]),
+}
+
+impl Places<'_> {
+    /// The channel in a lane.
+    #[inline(always)]
+    pub(crate) fn channel(self, lane: usize) -> usize {
+        match self {
+            Places::Bytes(places) => places[lane].into(),
+            Places::Words(places) => places[lane].into(),
+        }
+    }
+}
+
+fn check_code(what: &'static str, found: u8, last: u8) -> Result<(), StepFault> {
     if found <= last {
         Ok(())
     } else {
+        let found = found.into();
         Err(StepFault::Record { what, found })
     }
 }

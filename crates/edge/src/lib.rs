@@ -26,20 +26,26 @@
 #[cfg(target_endian = "big")]
 compile_error!("an image is little-endian and is used where it lies");
 
+mod dots;
 mod dynamics;
+mod entries;
 mod fault;
 mod image;
+mod integers;
 mod matrix;
 mod norm;
 mod real;
+mod record;
 mod step;
 mod unit;
 
+pub use dots::{Dots, QUADS};
 pub use fault::StepFault;
-pub use image::{Header, ImagePlan, ImageView, Layer, MAGIC, Matrix, VERSION, code};
+pub use image::{ImagePlan, ImageView};
 pub use real::{Real, erf, exp};
+pub use record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
 pub use step::{Buffers, Input, step, step_layers};
-pub use unit::{LANES, Plain, Unit};
+pub use unit::{LANES, Plain, Processor, Unit};
 
 /// `count` rounded up to whole groups of [`LANES`].
 pub const fn padded(count: usize) -> usize {

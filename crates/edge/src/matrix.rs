@@ -1,8 +1,7 @@
 //! y = W x + b, bound by the bytes of W: every entry is read once, in the order of the memory.
 
-use bytemuck::Pod;
-
-use crate::{ImageView, LANES, Matrix, Real, StepFault, Unit, code};
+use crate::entries::{Bf16, Entries, Full};
+use crate::{ImageView, LANES, Matrix, Processor, Real, StepFault, Unit, code, integers};
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 4;
@@ -30,31 +29,23 @@ impl<'a, T> Streams<'a, T> {
     }
 }
 
-/// The outputs of every stream.
+/// The outputs of every stream. `room` is for inputs that are rounded.
 #[inline(always)]
-pub(crate) fn apply<T: Real, U: Unit<T>>(
+pub(crate) fn apply<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     matrix: &Matrix,
+    room: &mut [T],
     mut streams: Streams<'_, T>,
 ) -> Result<(), StepFault> {
     match matrix.entries {
         code::FULL => products::<T, U, Full>(unit, image, matrix, &mut streams)?,
         code::BF16 => products::<T, U, Bf16>(unit, image, matrix, &mut streams)?,
-        _ => {
-            products::<T, U, Int8>(unit, image, matrix, &mut streams)?;
-            let outputs = matrix.outputs as usize;
-            let scales = image.numbers(matrix.scales_at, outputs, "scales")?;
-            for y in streams.outputs.chunks_exact_mut(outputs) {
-                y.iter_mut().zip(scales).for_each(|(y, s)| *y = *y * *s);
-            }
-        }
+        _ => integers::apply(unit, image, matrix, room, &mut streams)?,
     }
-    if matrix.bias_at != 0 {
-        let outputs = matrix.outputs as usize;
-        let bias = image.numbers(matrix.bias_at, outputs, "bias")?;
-        for y in streams.outputs.chunks_exact_mut(outputs) {
-            y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+    if let Some(bias) = image.bias(matrix)? {
+        for y in streams.outputs.chunks_exact_mut(matrix.outputs as usize) {
+            bias.add_to(y);
         }
     }
     Ok(())
@@ -96,53 +87,6 @@ fn products<T: Real, U: Unit<T>, E: Entries<T>>(
     Ok(())
 }
 
-/// How the entries of a matrix are stored.
-trait Entries<T: Real> {
-    type Entry: Pod;
-
-    /// The numbers of sixteen rows, short of their scales.
-    fn numbers(entries: &[Self::Entry; LANES]) -> [T; LANES];
-}
-
-struct Full;
-struct Bf16;
-struct Int8;
-
-impl<T: Real> Entries<T> for Full {
-    type Entry = T;
-
-    #[inline(always)]
-    fn numbers(entries: &[T; LANES]) -> [T; LANES] {
-        *entries
-    }
-}
-
-impl<T: Real> Entries<T> for Bf16 {
-    type Entry = u16;
-
-    #[inline(always)]
-    fn numbers(entries: &[u16; LANES]) -> [T; LANES] {
-        let mut numbers = [T::default(); LANES];
-        for (number, half) in numbers.iter_mut().zip(entries) {
-            *number = T::from_f32(f32::from_bits(u32::from(*half) << 16));
-        }
-        numbers
-    }
-}
-
-impl<T: Real> Entries<T> for Int8 {
-    type Entry = i8;
-
-    #[inline(always)]
-    fn numbers(entries: &[i8; LANES]) -> [T; LANES] {
-        let mut numbers = [T::default(); LANES];
-        for (number, entry) in numbers.iter_mut().zip(entries) {
-            *number = T::from_f32(f32::from(*entry));
-        }
-        numbers
-    }
-}
-
 /// y ← Σ w_i x_i, over N groups of sixteen rows.
 #[inline(always)]
 fn sum<T: Real, U: Unit<T>, E: Entries<T>, const N: usize>(
@@ -156,21 +100,21 @@ fn sum<T: Real, U: Unit<T>, E: Entries<T>, const N: usize>(
         rows.as_chunks::<SUMS>()
     });
     let (x_some, x_rest) = x.as_chunks::<SUMS>();
-    for part in 0..U::vectors(&[T::default(); LANES]).len() {
+    for part in 0..LANES / U::WIDTH {
         let mut sums = [[unit.splat(T::default()); SUMS]; N];
         for (index, x) in x_some.iter().enumerate() {
             for k in 0..SUMS {
                 let x = unit.splat(x[k]);
                 for n in 0..N {
-                    let row = E::numbers(&groups[n].0[index][k]);
-                    sums[n][k] = unit.mul_add(U::vectors(&row)[part], x, sums[n][k]);
+                    let row = E::vector(unit, &groups[n].0[index][k], part);
+                    sums[n][k] = unit.mul_add(row, x, sums[n][k]);
                 }
             }
         }
         for (index, x) in x_rest.iter().enumerate() {
             for n in 0..N {
-                let row = E::numbers(&groups[n].1[index]);
-                sums[n][0] = unit.mul_add(U::vectors(&row)[part], unit.splat(*x), sums[n][0]);
+                let row = E::vector(unit, &groups[n].1[index], part);
+                sums[n][0] = unit.mul_add(row, unit.splat(*x), sums[n][0]);
             }
         }
         for (y, sums) in y.iter_mut().zip(sums) {

@@ -10,16 +10,14 @@ pub(crate) fn apply<T: Real>(
     x: &mut [T],
 ) -> Result<(), StepFault> {
     let width = image.width();
-    let numbers = image.numbers(layer.norm_at, 2 * width + LANES, "norm")?;
-    let (factors, rest) = numbers.split_at(width);
-    let (offsets, epsilon) = rest.split_at(width);
+    let (epsilon, [factors, offsets]) = image.norm(layer)?;
     let channels = image.header().channels as usize;
     for x in x.chunks_exact_mut(width) {
         if layer.norm == code::LAYER_NORM {
-            standardise(x, channels, epsilon[0]);
+            standardise(x, channels, epsilon);
         }
-        let each = x.iter_mut().zip(factors).zip(offsets);
-        each.for_each(|((x, w), b)| *x = *x * *w + *b);
+        factors.scale(x);
+        offsets.add_to(x);
     }
     Ok(())
 }

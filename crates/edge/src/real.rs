@@ -22,6 +22,21 @@ pub trait Real:
     const BYTES: u32;
     /// From f32, exactly.
     fn from_f32(value: f32) -> Self;
+    /// From IEEE half precision, exactly.
+    #[inline(always)]
+    fn from_half(half: u16) -> Self {
+        // The sign, then exponent and mantissa where f32 has them; the exponents differ by 112.
+        let bits = (i32::from(half.cast_signed()) << 13) as u32 & 0x8fff_e000;
+        Self::from_f32(f32::from_bits(bits) * f32::from_bits((112 + 127) << 23))
+    }
+    /// From the upper half of an f32, exactly.
+    #[inline(always)]
+    fn from_bf16(upper: u16) -> Self {
+        Self::from_f32(f32::from_bits(u32::from(upper) << 16))
+    }
+    /// The numbers where they are of single precision: those are rounded to 8 bits before
+    /// products with integers.
+    fn singles(numbers: &[Self]) -> Option<&[f32]>;
     /// From f64, rounded.
     fn from_f64(value: f64) -> Self;
     /// To f64, exactly.
@@ -38,6 +53,10 @@ impl Real for f32 {
     const TINY: Self = 1e-20;
     const BYTES: u32 = 4;
 
+    #[inline(always)]
+    fn singles(numbers: &[Self]) -> Option<&[f32]> {
+        Some(numbers)
+    }
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
         value
@@ -68,6 +87,10 @@ impl Real for f64 {
     const TINY: Self = 1e-150;
     const BYTES: u32 = 8;
 
+    #[inline(always)]
+    fn singles(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
         f64::from(value)
@@ -156,6 +179,24 @@ pub fn erf(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_are_exact() {
+        for bits in 0..=u16::MAX {
+            let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+            // The largest exponent stands for what is not finite.
+            if exponent == 31 {
+                continue;
+            }
+            let value = match exponent {
+                0 => mantissa * 2f64.powi(-24),
+                _ => (1024.0 + mantissa) * 2f64.powi(exponent - 25),
+            };
+            let value = if bits >> 15 == 1 { -value } else { value };
+            assert_eq!(f64::from_half(bits), value);
+            assert_eq!(f64::from(f32::from_half(bits)), value);
+        }
+    }
 
     #[test]
     fn fast_functions_agree_with_the_exact_ones() {

@@ -3,7 +3,7 @@
 use crate::dynamics::Vectors;
 use crate::image::COUNT;
 use crate::matrix::Streams;
-use crate::{ImageView, Layer, Real, StepFault, Unit, code, dynamics, matrix, norm, padded};
+use crate::{ImageView, Layer, Processor, Real, StepFault, code, dynamics, matrix, norm, padded};
 
 /// What goes into one step: for several streams, one after the other.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub struct Buffers<'s, 'w, T> {
 /// # Errors
 /// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
 #[inline(always)]
-pub fn step<'w, T: Real, U: Unit<T>>(
+pub fn step<'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     state: &mut [T],
@@ -54,7 +54,7 @@ pub fn step<'w, T: Real, U: Unit<T>>(
 /// # Errors
 /// As [`step`].
 #[inline(always)]
-pub fn step_layers<'w, T: Real, U: Unit<T>>(
+pub fn step_layers<'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: impl Fn(u32) -> Result<Layer, StepFault>,
@@ -69,37 +69,44 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
     let (channel_outputs, rest) = rest.split_at_mut(streams * image.width());
     let (mixed, rest) = rest.split_at_mut(2 * streams * image.width());
     let outputs = streams * padded(image.header().outputs as usize);
-    let (outputs, scratch) = rest.split_at_mut(outputs);
-    encode(unit, image, input, x)?;
+    let (outputs, rest) = rest.split_at_mut(outputs);
+    let (scratch, room) = rest.split_at_mut(image.shared_len());
+    encode(unit, image, input, room, x)?;
     let mut first = 0;
     for index in 0..image.header().layers {
         let layer = layer(index)?;
         let before = layer.norm != code::NONE && layer.before != 0;
-        let channel_inputs: &[T] = if before {
-            channel_inputs.copy_from_slice(x);
-            norm::apply(image, &layer, channel_inputs)?;
-            channel_inputs
-        } else {
-            x
-        };
-        let vectors = Vectors {
-            channel_inputs,
-            channel_outputs,
-            state,
-            state_len,
-            scratch,
-        };
-        if layer.dynamics == code::CHANNELS {
-            dynamics::channels(unit, image, &layer, &mut first, vectors)?;
-        } else {
-            dynamics::shared(unit, image, &layer, &mut first, vectors)?;
+        if layer.dynamics != code::NONE {
+            let channel_inputs: &[T] = if before {
+                channel_inputs.copy_from_slice(x);
+                norm::apply(image, &layer, channel_inputs)?;
+                channel_inputs
+            } else {
+                x
+            };
+            let vectors = Vectors {
+                channel_inputs,
+                channel_outputs,
+                state,
+                state_len,
+                scratch,
+                room,
+            };
+            if layer.dynamics == code::CHANNELS {
+                dynamics::channels(unit, image, &layer, &mut first, vectors)?;
+            } else {
+                dynamics::shared(unit, image, &layer, &mut first, vectors)?;
+            }
+            for y in channel_outputs.iter_mut() {
+                *y = y.gelu();
+            }
+            let branch = mix(unit, image, &layer, room, channel_outputs, mixed)?;
+            if layer.norm == code::NONE {
+                x.copy_from_slice(branch);
+                continue;
+            }
+            x.iter_mut().zip(branch).for_each(|(x, more)| *x += *more);
         }
-        let branch = mix(unit, image, &layer, channel_outputs, mixed)?;
-        if layer.norm == code::NONE {
-            x.copy_from_slice(branch);
-            continue;
-        }
-        x.iter_mut().zip(branch).for_each(|(x, more)| *x += *more);
         if !before {
             norm::apply(image, &layer, x)?;
         }
@@ -111,7 +118,7 @@ pub fn step_layers<'w, T: Real, U: Unit<T>>(
         }
         _ => x,
     };
-    decode(unit, image, pooled, outputs)?;
+    decode(unit, image, room, pooled, outputs)?;
     let count = image.header().outputs as usize;
     for stream in 1..streams {
         let row = stream * padded(count);
@@ -165,10 +172,11 @@ fn check<T: Real>(
 }
 
 #[inline(always)]
-fn encode<T: Real, U: Unit<T>>(
+fn encode<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     input: Input<'_, T>,
+    room: &mut [T],
     x: &mut [T],
 ) -> Result<(), StepFault> {
     let (header, width) = (image.header(), image.width());
@@ -189,7 +197,7 @@ fn encode<T: Real, U: Unit<T>>(
                 input_step,
                 outputs: x,
             };
-            matrix::apply(unit, image, &matrix, streams)
+            matrix::apply(unit, image, &matrix, room, streams)
         }
         Input::Values(inputs) => {
             let channels = header.channels as usize;
@@ -204,10 +212,11 @@ fn encode<T: Real, U: Unit<T>>(
 
 /// What the layer adds to its input.
 #[inline(always)]
-fn mix<'b, T: Real, U: Unit<T>>(
+fn mix<'b, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
+    room: &mut [T],
     channel_outputs: &'b [T],
     mixed: &'b mut [T],
 ) -> Result<&'b [T], StepFault> {
@@ -224,7 +233,7 @@ fn mix<'b, T: Real, U: Unit<T>>(
         input_step: width,
         outputs,
     };
-    matrix::apply(unit, image, &matrix, inputs)?;
+    matrix::apply(unit, image, &matrix, room, inputs)?;
     if layer.mixing == code::GATED {
         for stream in 0..streams {
             let row = &mut mixed[stream * rows..(stream + 1) * rows];
@@ -275,9 +284,10 @@ fn counted<T: Real>(count: &mut [T]) -> f64 {
 }
 
 #[inline(always)]
-fn decode<T: Real, U: Unit<T>>(
+fn decode<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
+    room: &mut [T],
     x: &[T],
     outputs: &mut [T],
 ) -> Result<(), StepFault> {
@@ -291,5 +301,5 @@ fn decode<T: Real, U: Unit<T>>(
         input_step: image.width(),
         outputs,
     };
-    matrix::apply(unit, image, &matrix, streams)
+    matrix::apply(unit, image, &matrix, room, streams)
 }

@@ -1,6 +1,6 @@
 //! What one instruction works on.
 
-use crate::Real;
+use crate::{Dots, Real};
 
 /// Numbers that stand side by side in an image: sixteen channels, or sixteen rows of a matrix. A
 /// full vector of f32 on the widest units, and a whole line of cache.
@@ -11,13 +11,24 @@ pub const LANES: usize = 16;
 /// [`Plain`] takes one. Others are written by whoever may ask the processor what it has. All give
 /// the same sums in the same order; a fused product rounds once, a plain one twice.
 pub trait Unit<T: Real>: Copy {
-    /// What one instruction works on; its width divides [`LANES`].
+    /// What one instruction works on.
     type Vector: Copy;
+    /// The same processor with vectors whose width divides 8.
+    type Eight: Unit<T>;
+    /// The same processor with vectors whose width divides 4.
+    type Four: Unit<T>;
 
-    /// The vectors that sixteen lanes consist of.
-    fn vectors(lanes: &[T; LANES]) -> &[Self::Vector];
+    /// Numbers of a vector; divides [`LANES`].
+    const WIDTH: usize;
+
+    /// The narrower vectors.
+    fn eight(self) -> Self::Eight;
+    /// The narrowest vectors.
+    fn four(self) -> Self::Four;
+    /// The vectors that some numbers consist of; those that fill none are left out.
+    fn vectors(numbers: &[T]) -> &[Self::Vector];
     /// The same, to be written.
-    fn vectors_mut(lanes: &mut [T; LANES]) -> &mut [Self::Vector];
+    fn vectors_mut(numbers: &mut [T]) -> &mut [Self::Vector];
     /// The same number in every lane.
     fn splat(self, value: T) -> Self::Vector;
     /// a + b.
@@ -28,7 +39,18 @@ pub trait Unit<T: Real>: Copy {
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// a b + c.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// The first numbers of IEEE half precision.
+    fn from_halves(self, halves: &[u16]) -> Self::Vector;
+    /// The first numbers whose upper halves as f32 these are.
+    fn from_bf16s(self, uppers: &[u16]) -> Self::Vector;
+    /// The first integers, rounded as f32.
+    fn from_integers(self, integers: &[i32]) -> Self::Vector;
 }
+
+/// A processor: its vectors, and its products of integers.
+pub trait Processor<T: Real>: Unit<T> + Dots {}
+
+impl<T: Real, U: Unit<T> + Dots> Processor<T> for U {}
 
 /// One number at a time: any processor.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,14 +58,25 @@ pub struct Plain;
 
 impl<T: Real> Unit<T> for Plain {
     type Vector = T;
+    type Eight = Self;
+    type Four = Self;
+    const WIDTH: usize = 1;
 
     #[inline(always)]
-    fn vectors(lanes: &[T; LANES]) -> &[T] {
-        lanes
+    fn eight(self) -> Self {
+        self
     }
     #[inline(always)]
-    fn vectors_mut(lanes: &mut [T; LANES]) -> &mut [T] {
-        lanes
+    fn four(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn vectors(numbers: &[T]) -> &[T] {
+        numbers
+    }
+    #[inline(always)]
+    fn vectors_mut(numbers: &mut [T]) -> &mut [T] {
+        numbers
     }
     #[inline(always)]
     fn splat(self, value: T) -> T {
@@ -64,5 +97,17 @@ impl<T: Real> Unit<T> for Plain {
     #[inline(always)]
     fn mul_add(self, a: T, b: T, c: T) -> T {
         a * b + c
+    }
+    #[inline(always)]
+    fn from_halves(self, halves: &[u16]) -> T {
+        T::from_half(halves[0])
+    }
+    #[inline(always)]
+    fn from_bf16s(self, uppers: &[u16]) -> T {
+        T::from_bf16(uppers[0])
+    }
+    #[inline(always)]
+    fn from_integers(self, integers: &[i32]) -> T {
+        T::from_f32(integers[0] as f32)
     }
 }
