@@ -14,7 +14,7 @@ use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
-use hankelite::rounding::Entries;
+use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
 use models::{change_layer, changed};
@@ -551,8 +551,170 @@ fn a_shared_system_streams_as_its_recurrence() {
     }
 }
 
+const ENTRIES: [Entries; 5] = [
+    Entries::Full,
+    Entries::Bf16,
+    Entries::Int8,
+    Entries::Int4,
+    Entries::Int3,
+];
+
+/// A model whose channels keep the first of their modes.
+fn of_orders(model: &Model, order: impl Fn(usize) -> usize) -> Model {
+    let shorter = |(channel, system): (usize, &DiagonalSystem)| {
+        let (exponents, residues) = (system.exponents(), system.residues().unwrap());
+        let count = order(channel).min(residues.len());
+        let exponents = exponents[..count].to_vec();
+        DiagonalSystem::siso(system.time(), exponents, &residues[..count], 0.3).unwrap()
+    };
+    changed(model, |parts| {
+        for layer in 0..parts.blocks.len() {
+            change_layer(parts, layer, |layer| {
+                let systems = layer.systems.iter().enumerate();
+                layer.systems = systems.map(shorter).collect();
+            });
+        }
+    })
+}
+
+/// Models whose channels stand 16, 8 and 4 wide, with maps that fill units of inputs and that do not.
+fn of_all_lanes() -> Vec<(Draw, Model, usize)> {
+    let gated = Draw {
+        gated: true,
+        ..PLAIN
+    };
+    let wide = Draw {
+        channels: 64,
+        ..gated
+    };
+    let odd = Draw {
+        channels: 44,
+        placement: Placement::Post,
+        ..PLAIN
+    };
+    let batch = Draw {
+        channels: 40,
+        batch_norm: true,
+        ..gated
+    };
+    vec![
+        (gated, model(&gated, 21), 16),
+        (wide, model(&wide, 22), 16),
+        (odd, of_orders(&model(&odd, 23), |h| h % 9), 8),
+        (batch, of_orders(&model(&batch, 24), |h| 8 - h / 8), 8),
+        (gated, of_orders(&model(&gated, 25), |h| [1, 8][h % 2]), 8),
+        (gated, of_orders(&model(&gated, 26), |h| 1 + 2 * (h % 4)), 4),
+    ]
+}
+
+/// Everything that can be rounded, rounded.
+fn storage(model: &Model, entries: Entries, numbers: Numbers) -> Storage {
+    let mut storage = Storage::nearest(model, entries, 32).unwrap();
+    let head = &model.head().unwrap().linear;
+    storage.head = MapStorage::nearest(head, entries, 16).unwrap();
+    if let Some(Encoder::Linear(linear)) = model.encoder() {
+        storage.encoder = MapStorage::nearest(linear, entries, 48).unwrap();
+    }
+    storage.with_numbers(numbers)
+}
+
 #[test]
-fn smaller_entries_stay_close_and_take_fewer_bytes() {
+fn an_image_computes_the_model_that_its_storage_stands_for() {
+    let signal = Signal::new(300);
+    for (draw, model, lanes) in of_all_lanes() {
+        for (entries, numbers) in ENTRIES.map(|e| [(e, Numbers::F32), (e, Numbers::F16)]).concat() {
+            let storage = storage(&model, entries, numbers);
+            let applied = storage.applied(&model).unwrap();
+            let expected = streamed_double(&mut Runner::double(&applied).unwrap(), &signal);
+            let image = Image::packed(&model, &storage).unwrap();
+            let shares = image.shares().unwrap();
+            assert_eq!(shares.lanes, [lanes; 3], "{draw:?}");
+            let bytes = shares.systems + shares.maps + shares.rest;
+            assert_eq!(bytes, image.as_bytes().len());
+            let found = streamed(&mut Runner::from_image(image).unwrap(), &signal);
+            let difference = apart(&found, &expected);
+            // Inputs of integers have 8 bits: half a 127th of the largest input for each of three
+            // maps and the head, over sums of tens of inputs with weights below 1.7/√inputs.
+            let near = if entries.bits().is_some() { 0.1 } else { 1e-4 };
+            assert!(
+                difference < near,
+                "{draw:?} {entries:?} {numbers:?}: {difference:e}"
+            );
+            let double = Image::packed_double(&model, &storage).unwrap();
+            let found = streamed_double(&mut Runner::from_image(double).unwrap(), &signal);
+            let difference = apart(&found, &expected);
+            assert!(
+                difference < 1e-10,
+                "{draw:?} {entries:?} {numbers:?}: {difference:e} in f64"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_arithmetic_agrees_on_what_is_rounded() {
+    let signal = Signal::new(200);
+    let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (draw, model, _) in of_all_lanes() {
+        for (entries, numbers) in ENTRIES.map(|e| [(e, Numbers::F32), (e, Numbers::F16)]).concat() {
+            let image = Image::packed(&model, &storage(&model, entries, numbers)).unwrap();
+            let [vector, plain, narrow] =
+                [Arithmetic::Vector, Arithmetic::Plain, Arithmetic::Narrow].map(|arithmetic| {
+                    let runner = Runner::from_image(image.clone()).unwrap();
+                    streamed(&mut runner.with_arithmetic(arithmetic), &signal)
+                });
+            assert_eq!(
+                bits(&vector),
+                bits(&narrow),
+                "{draw:?} {entries:?} {numbers:?}"
+            );
+            let plain: Vec<f64> = plain.into_iter().map(f64::from).collect();
+            let difference = apart(&vector, &plain);
+            // The integers are the same. Where the last digit of an input decides how it is rounded
+            // to 8 bits, one input differs by a 127th of the largest.
+            let near = if entries.bits().is_some() { 1e-2 } else { 2e-5 };
+            assert!(
+                difference < near,
+                "{draw:?} {entries:?} {numbers:?}: {difference:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn rounded_streams_side_by_side_give_what_each_gives_alone() {
+    let signals = [3, 4, 5].map(|shift| Signal::new(30 + shift));
+    for (_, model, _) in of_all_lanes() {
+        let image = Image::packed(&model, &storage(&model, Entries::Int4, Numbers::F16)).unwrap();
+        let alone = signals
+            .each_ref()
+            .map(|s| streamed(&mut Runner::from_image(image.clone()).unwrap(), s));
+        let mut runner = Runner::from_image(image).unwrap().with_streams(3).unwrap();
+        for step in 0..30 {
+            let inputs = signals
+                .each_ref()
+                .map(|s| s.values[2 * step..2 * step + 2].to_vec());
+            let outputs = runner.step(&inputs.concat()).unwrap();
+            let expected = alone
+                .each_ref()
+                .map(|a| a[10 * step..10 * step + 10].to_vec());
+            assert_eq!(outputs, expected.concat());
+        }
+    }
+}
+
+#[test]
+fn inputs_that_are_not_finite_are_not_hidden_by_rounding() {
+    let image = Image::new(&model(&PLAIN, 27), Entries::Int8).unwrap();
+    for loud in [f32::NAN, f32::INFINITY] {
+        let mut runner = Runner::from_image(image.clone()).unwrap();
+        let outputs = runner.step(&[loud, 0.0]).unwrap();
+        assert!(outputs.iter().any(|y| !y.is_finite()), "{outputs:?}");
+    }
+}
+
+#[test]
+fn smaller_entries_take_fewer_bytes() {
     let draw = Draw {
         channels: 64,
         modes: 2,
@@ -564,21 +726,56 @@ fn smaller_entries_stay_close_and_take_fewer_bytes() {
     let expected = streamed(&mut Runner::new(&model).unwrap(), &signal);
     let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
     let full = Image::new(&model, Entries::Full).unwrap().as_bytes().len();
-    // 3 layers, 128 × 64 entries; int8 has a scale for each row besides.
-    for (entries, saved, near) in [
-        (Entries::Bf16, 3 * 128 * 64 * 2, 0.05),
-        (Entries::Int8, 3 * 128 * (64 * 3 - 4), 0.05),
+    // 3 layers, 128 × 64 entries; integers have two scales for each row besides.
+    let scales = 128 * 2 * 2;
+    for (entries, bytes, near) in [
+        (Entries::Bf16, 128 * 64 * 2, 0.05),
+        (Entries::Int8, 128 * 64 + scales, 0.05),
+        (Entries::Int4, 128 * 64 / 2 + scales, 0.6),
+        (Entries::Int3, 128 * 64 / 8 * 3 + scales, 1.2),
     ] {
         let image = Image::new(&model, entries).unwrap();
-        assert_eq!(full - image.as_bytes().len(), saved, "{entries:?}");
-        let mut runner = Runner::from_image(image).unwrap();
-        let found = streamed(&mut runner, &signal);
+        let saved = full - image.as_bytes().len();
+        let expected_saved = 3 * (128 * 64 * 4 - bytes);
+        // What aligns the parts may differ.
+        assert!(saved.abs_diff(expected_saved) < 3 * 128, "{entries:?}");
+        let found = streamed(&mut Runner::from_image(image).unwrap(), &signal);
         let difference = apart(&found, &expected);
         assert!(
             difference > 0.0 && difference < near,
             "{entries:?}: {difference:e}"
         );
     }
+}
+
+/// 4 layers of 16 channels, gated 4-bit maps, 4.5 modes a channel and all else in halves.
+#[test]
+fn a_small_model_takes_few_bytes_beside_its_numbers() {
+    let draw = Draw {
+        gated: true,
+        ..PLAIN
+    };
+    let model = of_orders(&model(&draw, 28), |h| 3 + h / 4);
+    let model = changed(&model, |parts| {
+        let fourth = parts.blocks[0].clone();
+        parts.blocks.push(fourth);
+    });
+    let mut storage = Storage::nearest(&model, Entries::Int4, 16)
+        .unwrap()
+        .with_numbers(Numbers::F16);
+    let head = &model.head().unwrap().linear;
+    storage.head = MapStorage::nearest(head, Entries::Int8, 16).unwrap();
+    let runner = Runner::<f32>::from_image(Image::packed(&model, &storage).unwrap()).unwrap();
+    let modes = 4 * 16 * (3 + 4 + 5 + 6) / 4;
+    // d and r; the map, its scales and bias; feedthrough; norm.
+    let layers = modes * 8 + 4 * (16 * 32 / 2 + 32 * 2 + 32 * 2 + 16 * 2 + 2 * 16 * 2 + 4);
+    // Encoder with bias; last norm; head with scales and bias, its rows filled up to sixteen.
+    let ends = (2 * 16 * 4 + 32) + (4 + 64) + (16 * 16 + 32 + 32);
+    // A header, five layers, six matrices, the numbers of modes, the places.
+    let records = 44 + 5 * 32 + 6 * 24 + 4 * 4 * 2 + 4 * 16;
+    let found = runner.weight_bytes();
+    assert!(found <= layers + ends + records + 16, "{found} bytes");
+    assert_eq!(runner.state_bytes(), 4 * (2 * modes + 2 * 16 + 2));
 }
 
 #[test]
@@ -626,6 +823,16 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
         })
     ));
     assert!(Runner::double(&loud).is_ok());
+
+    let other = Storage::default();
+    let fault = RoundingError::Layers {
+        found: 0,
+        expected: 3,
+    };
+    assert_eq!(
+        Image::packed(&model(&PLAIN, 14), &other).unwrap_err(),
+        StreamError::Rounding(fault)
+    );
 }
 
 #[test]
@@ -669,34 +876,50 @@ fn inputs_of_another_shape_are_refused() {
 
 #[test]
 fn a_spoiled_image_is_refused_and_never_panics() {
-    let image = Image::new(&model(&DRAWS[1], 15), Entries::Int8).unwrap();
-    let bytes = image.as_bytes();
-    assert!(Image::is_image(bytes));
-    let whole = Runner::<f32>::from_image(Image::from_bytes(bytes)).unwrap();
-    assert_eq!(whole.inputs(), 2);
-    let wrong = Runner::<f64>::from_image(Image::from_bytes(bytes)).unwrap_err();
-    assert!(
-        wrong
-            .to_string()
-            .contains("the size of a number is 0x4, expected 0x8")
-    );
-    for length in (0..bytes.len()).step_by(97) {
-        let cut = Image::from_bytes(&bytes[..length]);
-        assert!(Runner::<f32>::from_image(cut).is_err(), "{length} bytes");
-    }
-    // Any change of a word gives an error or an image that runs.
-    let random = &mut ChaCha8Rng::seed_from_u64(16);
-    for _ in 0..3000 {
-        let mut changed = bytes.to_vec();
-        let at = match random.random_bool(0.5) {
-            true => random.random_range(0..64),
-            false => random.random_range(0..changed.len()),
-        };
-        changed[at] = random.random();
-        if let Ok(mut runner) = Runner::<f32>::from_image(Image::from_bytes(&changed)) {
-            let inputs = vec![0.5; runner.inputs()];
-            let _ = runner.step(&inputs);
-            let _ = runner.step_tokens(&[0]);
+    let half = model(&DRAWS[1], 15);
+    let rounded = Image::packed(&half, &storage(&half, Entries::Int3, Numbers::F16)).unwrap();
+    for image in [Image::new(&half, Entries::Int8).unwrap(), rounded] {
+        let bytes = image.as_bytes();
+        assert!(Image::is_image(bytes));
+        let whole = Runner::<f32>::from_image(Image::from_bytes(bytes)).unwrap();
+        assert_eq!(whole.inputs(), 2);
+        let wrong = Runner::<f64>::from_image(Image::from_bytes(bytes)).unwrap_err();
+        assert!(
+            wrong
+                .to_string()
+                .contains("the size of a number is 0x4, expected 0x8")
+        );
+        for length in (0..bytes.len()).step_by(97) {
+            let cut = Image::from_bytes(&bytes[..length]);
+            assert!(Runner::<f32>::from_image(cut).is_err(), "{length} bytes");
+        }
+        // Any change of a word gives an error or an image that runs.
+        let random = &mut ChaCha8Rng::seed_from_u64(16);
+        for round in 0..6000 {
+            let mut changed = bytes.to_vec();
+            let at = match round % 3 {
+                0 => random.random_range(0..44),
+                // The records of the layers stand before the head, near the end.
+                1 => random.random_range(bytes.len() * 3 / 4..bytes.len()),
+                _ => random.random_range(0..bytes.len()),
+            };
+            changed[at] = random.random();
+            if let Ok(mut runner) = Runner::<f32>::from_image(Image::from_bytes(&changed)) {
+                let inputs = vec![0.5; runner.inputs()];
+                let _ = runner.step(&inputs);
+                let _ = runner.step_tokens(&[0]);
+            }
         }
     }
+}
+
+#[test]
+fn an_image_of_another_version_is_refused_with_what_to_do() {
+    let image = Image::new(&model(&PLAIN, 15), Entries::Full).unwrap();
+    let mut bytes = image.as_bytes().to_vec();
+    bytes[4] = 1;
+    let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
+    assert_eq!(error, StreamError::Step(StepFault::Version { found: 1 }));
+    let words = "an image of version 1, expected version 2: pack the checkpoint again";
+    assert_eq!(error.to_string(), words);
 }
