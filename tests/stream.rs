@@ -622,7 +622,10 @@ fn storage(model: &Model, entries: Entries, numbers: Numbers) -> Storage {
 fn an_image_computes_the_model_that_its_storage_stands_for() {
     let signal = Signal::new(300);
     for (draw, model, lanes) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES.map(|e| [(e, Numbers::F32), (e, Numbers::F16)]).concat() {
+        for (entries, numbers) in ENTRIES
+            .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
+            .concat()
+        {
             let storage = storage(&model, entries, numbers);
             let applied = storage.applied(&model).unwrap();
             let expected = streamed_double(&mut Runner::double(&applied).unwrap(), &signal);
@@ -656,7 +659,10 @@ fn all_arithmetic_agrees_on_what_is_rounded() {
     let signal = Signal::new(200);
     let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     for (draw, model, _) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES.map(|e| [(e, Numbers::F32), (e, Numbers::F16)]).concat() {
+        for (entries, numbers) in ENTRIES
+            .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
+            .concat()
+        {
             let image = Image::packed(&model, &storage(&model, entries, numbers)).unwrap();
             let [vector, plain, narrow] =
                 [Arithmetic::Vector, Arithmetic::Plain, Arithmetic::Narrow].map(|arithmetic| {

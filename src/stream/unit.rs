@@ -106,26 +106,43 @@ pub(super) trait Machine: Simd {
     /// The first numbers of half precision.
     #[inline(always)]
     fn halves(self, halves: &[u16]) -> Self::f32s {
-        first::<Self, f32>(|lane| f32::from_half(halves[lane]))
+        halves_of::<Self, f32>(self, halves)
     }
     /// The first numbers whose upper halves these are.
     #[inline(always)]
     fn bf16s(self, uppers: &[u16]) -> Self::f32s {
-        first::<Self, f32>(|lane| f32::from_bf16(uppers[lane]))
+        bf16s_of::<Self, f32>(self, uppers)
     }
     /// The first integers as numbers.
     #[inline(always)]
     fn integers(self, integers: &[i32]) -> Self::f32s {
-        first::<Self, f32>(|lane| integers[lane] as f32)
+        integers_of::<Self, f32>(self, integers)
     }
 }
 
-/// A vector of numbers, lane by lane.
 #[inline(always)]
-fn first<S: Simd, T: Vectors<S>>(number: impl Fn(usize) -> T) -> T::Vector {
+fn halves_of<S: Simd, T: Vectors<S>>(_: S, halves: &[u16]) -> T::Vector {
     let mut lanes = [T::default(); LANES];
-    for (lane, of) in lanes.iter_mut().enumerate().take(T::WIDTH) {
-        *of = number(lane);
+    for (lane, half) in lanes[..T::WIDTH].iter_mut().zip(halves) {
+        *lane = T::from_half(*half);
+    }
+    T::vectors(&lanes)[0]
+}
+
+#[inline(always)]
+fn bf16s_of<S: Simd, T: Vectors<S>>(_: S, uppers: &[u16]) -> T::Vector {
+    let mut lanes = [T::default(); LANES];
+    for (lane, upper) in lanes[..T::WIDTH].iter_mut().zip(uppers) {
+        *lane = T::from_bf16(*upper);
+    }
+    T::vectors(&lanes)[0]
+}
+
+#[inline(always)]
+fn integers_of<S: Simd, T: Vectors<S>>(_: S, integers: &[i32]) -> T::Vector {
+    let mut lanes = [T::default(); LANES];
+    for (lane, integer) in lanes[..T::WIDTH].iter_mut().zip(integers) {
+        *lane = T::from_f32(*integer as f32);
     }
     T::vectors(&lanes)[0]
 }
@@ -173,7 +190,7 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
 
 macro_rules! vectors_of {
     ($t:ident, $vector:ident, $width:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident,
-     $sub:ident, $mul:ident, $fma:ident, $halves:expr, $bf16s:expr, $integers:expr) => {
+     $sub:ident, $mul:ident, $fma:ident, $halves:path, $bf16s:path, $integers:path) => {
         impl<S: Simd> Vectors<S> for $t {
             type Vector = S::$vector;
             const WIDTH: usize = S::$width;
@@ -305,9 +322,9 @@ vectors_of!(
     sub_f64s,
     mul_f64s,
     mul_add_e_f64s,
-    |_: S, halves: &[u16]| first::<S, f64>(|lane| f64::from_half(halves[lane])),
-    |_: S, uppers: &[u16]| first::<S, f64>(|lane| f64::from_bf16(uppers[lane])),
-    |_: S, integers: &[i32]| first::<S, f64>(|lane| integers[lane].into())
+    halves_of::<_, f64>,
+    bf16s_of::<_, f64>,
+    integers_of::<_, f64>
 );
 
 #[cfg(target_arch = "aarch64")]

@@ -241,11 +241,44 @@ impl Dots for Vnni {
     }
 }
 
+/// One half of [`Avx2`].
 impl Avx2 {
     #[inline(always)]
-    fn dots(self, [a, b]: [__m256i; 2], [x, y]: [__m256i; 2]) -> [__m256i; 2] {
-        let add = |a, b| self.0.avx2._mm256_add_epi32(a, b);
-        [add(a, x), add(b, y)]
+    fn bits_of<const SHIFT: i32>(self, bytes: __m256i, mask: u8) -> __m256i {
+        let units = self.0.avx2;
+        let shifted = match SHIFT {
+            -2 => units._mm256_slli_epi16::<2>(bytes),
+            -1 => units._mm256_slli_epi16::<1>(bytes),
+            1 => units._mm256_srli_epi16::<1>(bytes),
+            2 => units._mm256_srli_epi16::<2>(bytes),
+            3 => units._mm256_srli_epi16::<3>(bytes),
+            4 => units._mm256_srli_epi16::<4>(bytes),
+            5 => units._mm256_srli_epi16::<5>(bytes),
+            6 => units._mm256_srli_epi16::<6>(bytes),
+            _ => bytes,
+        };
+        units._mm256_and_si256(shifted, self.0.avx._mm256_set1_epi8(mask.cast_signed()))
+    }
+    /// As [`Avx512::add_dots`].
+    #[inline(always)]
+    fn add_to(self, sums: __m256i, bytes: __m256i, x: u32) -> __m256i {
+        let units = self.0.avx2;
+        let x = self.0.avx._mm256_set1_epi32(x.cast_signed());
+        let even = units._mm256_srai_epi16::<8>(units._mm256_slli_epi16::<8>(x));
+        let odd = units._mm256_srai_epi16::<8>(x);
+        let low = units._mm256_and_si256(bytes, self.0.avx._mm256_set1_epi32(0x00ff_00ff));
+        let high = units._mm256_srli_epi16::<8>(bytes);
+        let sums = units._mm256_add_epi32(sums, units._mm256_madd_epi16(low, even));
+        units._mm256_add_epi32(sums, units._mm256_madd_epi16(high, odd))
+    }
+    /// As [`Avx512::add_small_dots`].
+    #[inline(always)]
+    fn add_small_to(self, sums: __m256i, bytes: __m256i, x: u32) -> __m256i {
+        let units = self.0.avx2;
+        let x = self.0.avx._mm256_set1_epi32(x.cast_signed());
+        let ones = self.0.avx._mm256_set1_epi32(0x0001_0001);
+        let quads = units._mm256_madd_epi16(units._mm256_maddubs_epi16(bytes, x), ones);
+        units._mm256_add_epi32(sums, quads)
     }
 }
 
@@ -258,23 +291,11 @@ impl Dots for Avx2 {
         cast(*bytes)
     }
     #[inline(always)]
-    fn bits<const SHIFT: i32>(self, bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
-        let units = self.0.avx2;
-        let mask = self.0.avx._mm256_set1_epi8(mask.cast_signed());
-        bytes.map(|bytes| {
-            let shifted = match SHIFT {
-                -2 => units._mm256_slli_epi16::<2>(bytes),
-                -1 => units._mm256_slli_epi16::<1>(bytes),
-                1 => units._mm256_srli_epi16::<1>(bytes),
-                2 => units._mm256_srli_epi16::<2>(bytes),
-                3 => units._mm256_srli_epi16::<3>(bytes),
-                4 => units._mm256_srli_epi16::<4>(bytes),
-                5 => units._mm256_srli_epi16::<5>(bytes),
-                6 => units._mm256_srli_epi16::<6>(bytes),
-                _ => bytes,
-            };
-            units._mm256_and_si256(shifted, mask)
-        })
+    fn bits<const SHIFT: i32>(self, [a, b]: [__m256i; 2], mask: u8) -> [__m256i; 2] {
+        [
+            self.bits_of::<SHIFT>(a, mask),
+            self.bits_of::<SHIFT>(b, mask),
+        ]
     }
     #[inline(always)]
     fn or(self, [a, b]: [__m256i; 2], [c, d]: [__m256i; 2]) -> [__m256i; 2] {
@@ -285,26 +306,13 @@ impl Dots for Avx2 {
     fn same(self, sum: i32) -> [__m256i; 2] {
         [self.0.avx._mm256_set1_epi32(sum); 2]
     }
-    /// As [`Avx512::add_dots`].
     #[inline(always)]
-    fn add_dots(self, sums: [__m256i; 2], bytes: [__m256i; 2], x: u32) -> [__m256i; 2] {
-        let units = self.0.avx2;
-        let x = self.0.avx._mm256_set1_epi32(x.cast_signed());
-        let even = units._mm256_srai_epi16::<8>(units._mm256_slli_epi16::<8>(x));
-        let odd = units._mm256_srai_epi16::<8>(x);
-        let mask = self.0.avx._mm256_set1_epi32(0x00ff_00ff);
-        let low = bytes.map(|b| units._mm256_madd_epi16(units._mm256_and_si256(b, mask), even));
-        let high = bytes.map(|b| units._mm256_madd_epi16(units._mm256_srli_epi16::<8>(b), odd));
-        self.dots(self.dots(sums, low), high)
+    fn add_dots(self, [s, t]: [__m256i; 2], [a, b]: [__m256i; 2], x: u32) -> [__m256i; 2] {
+        [self.add_to(s, a, x), self.add_to(t, b, x)]
     }
-    /// As [`Avx512::add_small_dots`].
     #[inline(always)]
-    fn add_small_dots(self, sums: [__m256i; 2], bytes: [__m256i; 2], x: u32) -> [__m256i; 2] {
-        let units = self.0.avx2;
-        let x = self.0.avx._mm256_set1_epi32(x.cast_signed());
-        let ones = self.0.avx._mm256_set1_epi32(0x0001_0001);
-        let quads = bytes.map(|b| units._mm256_madd_epi16(units._mm256_maddubs_epi16(b, x), ones));
-        self.dots(sums, quads)
+    fn add_small_dots(self, [s, t]: [__m256i; 2], [a, b]: [__m256i; 2], x: u32) -> [__m256i; 2] {
+        [self.add_small_to(s, a, x), self.add_small_to(t, b, x)]
     }
     #[inline(always)]
     fn store(self, sums: [__m256i; 2]) -> [i32; LANES] {

@@ -1,9 +1,9 @@
 //! One step of a streamed model: H channels, 6 layers, pre-norm, against the time that the same
 //! bytes take to be read.
 //!
-//!     cargo bench -p compress-model --bench stream -- [CHANNELS] [PICTURE.svg]
+//!     cargo bench -p compress-model --bench stream -- [CHANNELS [PAIRS]] [PICTURE.svg]
 //!
-//! A picture shows the medians over the states, with those of reading the bytes.
+//! Without PAIRS of states: 32, 16, 8, 4 and 2. A picture shows the medians over the states, with those of reading the bytes.
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use hankelite::model::{
     Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
     Placement,
 };
-use hankelite::rounding::Entries;
+use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner, read_nanoseconds};
 use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
@@ -24,6 +24,23 @@ use num_complex::Complex64;
 const LAYERS: usize = 6;
 const STEPS: usize = 2000;
 const ROUNDS: usize = 7;
+const ENTRIES: [Entries; 5] = [
+    Entries::Full,
+    Entries::Bf16,
+    Entries::Int8,
+    Entries::Int4,
+    Entries::Int3,
+];
+
+/// What a row of the table measures.
+struct Setting {
+    channels: usize,
+    modes: usize,
+    gated: bool,
+    entries: Entries,
+    numbers: Numbers,
+    streams: usize,
+}
 
 fn wave(k: usize) -> f64 {
     (1.7 * k as f64).sin()
@@ -109,27 +126,47 @@ fn measure(runner: &mut Runner) -> [f64; 3] {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = arguments.iter().find_map(|text| text.parse().ok());
+    let numbers = arguments.iter().filter_map(|text| text.parse().ok());
+    let numbers: Vec<usize> = numbers.collect();
     let picture = arguments.iter().find(|text| text.ends_with(".svg"));
-    let channels: usize = number.unwrap_or(256);
+    let channels = numbers.first().copied().unwrap_or(256);
+    let pairs = match numbers.get(1) {
+        Some(&pairs) => vec![pairs],
+        None => vec![32, 16, 8, 4, 2],
+    };
     let (mut curves, mut sizes) = (Vec::new(), Vec::new());
     println!("{channels} channels, {LAYERS} layers; microseconds, best round of {ROUNDS}");
     println!(
-        "mixing  entries  pairs  streams   bytes     floor   median  p99   mean  median/floor"
+        "mixing  entries  numbers  pairs  streams   bytes     floor   median  p99   mean  median/floor"
     );
     for gated in [false, true] {
-        for entries in [Entries::Full, Entries::Bf16, Entries::Int8] {
-            let rows = [32, 16, 8, 4, 2].map(|modes| {
-                let [bytes, median, floor] = row(channels, modes, gated, entries, 1);
+        for entries in ENTRIES {
+            let of = |modes| Setting {
+                channels,
+                modes,
+                gated,
+                entries,
+                numbers: Numbers::F32,
+                streams: 1,
+            };
+            let rows = pairs.iter().map(|&modes| {
+                let [bytes, median, floor] = row(of(modes));
                 [modes as f64, median, floor, bytes / 1024.0]
             });
+            let rows: Vec<[f64; 4]> = rows.collect();
+            if entries == Entries::Full {
+                let streams = 4;
+                row(Setting { streams, ..of(4) });
+            } else if entries.bits().is_some() {
+                let numbers = Numbers::F16;
+                row(Setting { numbers, ..of(4) });
+            }
             let entries = format!("{entries:?}").to_lowercase();
             let mixing = if gated { "gated" } else { "plain" };
             curves.push(curve(format!("{mixing}, {entries}"), &rows, 1));
             curves.push(curve(format!("{mixing}, {entries}: reading"), &rows, 2));
             sizes.push(curve(format!("{mixing}, {entries}"), &rows, 3));
         }
-        row(channels, 4, gated, Entries::Full, 4);
     }
     if let Some(path) = picture {
         let title = format!("One step of {LAYERS} layers of {channels} channels");
@@ -150,8 +187,19 @@ fn curve(name: String, rows: &[[f64; 4]], column: usize) -> Curve {
     Curve { name, points }
 }
 
-fn row(channels: usize, modes: usize, gated: bool, entries: Entries, streams: usize) -> [f64; 3] {
-    let image = Image::new(&model(channels, modes, gated), entries).expect("a causal model");
+fn row(setting: Setting) -> [f64; 3] {
+    let Setting {
+        channels,
+        modes,
+        gated,
+        entries,
+        numbers,
+        streams,
+    } = setting;
+    let model = model(channels, modes, gated);
+    let storage = Storage::nearest(&model, entries, 32).expect("finite");
+    let storage = storage.with_numbers(numbers);
+    let image = Image::packed(&model, &storage).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));
     let mut runner = runner.expect("an image of our own");
     let bytes = runner.weight_bytes() + runner.state_bytes();
@@ -164,9 +212,10 @@ fn row(channels: usize, modes: usize, gated: bool, entries: Entries, streams: us
         }
     }
     println!(
-        "{:6}  {:7}  {modes:5}  {streams:7}  {bytes:8}  {floor:6.2}  {:6.2}  {:6.2}  {:6.2}  {:.2}",
+        "{:6}  {:7}  {:7}  {modes:5}  {streams:7}  {bytes:8}  {floor:6.2}  {:6.2}  {:6.2}  {:6.2}  {:.2}",
         if gated { "gated" } else { "plain" },
         format!("{entries:?}").to_lowercase(),
+        format!("{numbers:?}").to_lowercase(),
         best[0],
         best[1],
         best[2],

@@ -70,7 +70,7 @@ impl<T: Real> Bank<'_, '_, '_, T> {
         let width = image.width();
         let places = image.places(layer)?;
         let feedthrough = image.feedthrough(layer)?;
-        let scales = [layer.pole_exponent, layer.residue_exponent].map(power::<T>);
+        let scales = [power(layer.pole_exponent), power(layer.residue_exponent)];
         let mut at = layer.systems_at;
         for (group, &modes) in image.group_modes(layer)?.iter().enumerate() {
             let count = usize::from(modes) * 4 * L;
@@ -86,11 +86,7 @@ impl<T: Real> Bank<'_, '_, '_, T> {
                 let mut u = [T::default(); L];
                 match places {
                     None => u.copy_from_slice(&channel_inputs[lanes.clone()]),
-                    Some(places) => {
-                        for (u, lane) in u.iter_mut().zip(lanes.clone()) {
-                            *u = channel_inputs[places.channel(lane)];
-                        }
-                    }
+                    Some(places) => places.gather(lanes.start, channel_inputs, &mut u),
                 }
                 let state = &mut state[*first..*first + count / 2];
                 let systems = systems.as_chunks().0;
@@ -101,11 +97,7 @@ impl<T: Real> Bank<'_, '_, '_, T> {
                 }
                 match places {
                     None => channel_outputs[lanes.clone()].copy_from_slice(&y),
-                    Some(places) => {
-                        for (y, lane) in y.iter().zip(lanes.clone()) {
-                            channel_outputs[places.channel(lane)] = *y;
-                        }
-                    }
+                    Some(places) => places.scatter(lanes.start, &y, channel_outputs),
                 }
             }
             *first += count / 2;
@@ -132,15 +124,17 @@ fn recur<T: Real, U: Unit<T>, E: Entries<T>, const L: usize>(
     scales: [T; 2],
 ) -> [T; L] {
     let mut y = [T::default(); L];
-    let [d_scale, r_scale] = scales.map(|scale| unit.splat(scale));
+    let [d_scale, r_scale] = [unit.splat(scales[0]), unit.splat(scales[1])];
     for (part, out) in U::vectors_mut(&mut y).iter_mut().enumerate() {
         let u = unit.add(U::vectors(u)[part], unit.splat(T::TINY));
         // Two sums, so that neither waits for the other.
         let mut real = unit.splat(T::default());
         let mut imaginary = real;
         let modes = systems.as_chunks::<4>().0.iter();
-        for (numbers, [s_re, s_im]) in modes.zip(state.as_chunks_mut::<2>().0) {
-            let [d_re, d_im, r_re, r_im] = numbers.each_ref().map(|n| E::vector(unit, n, part));
+        // Nothing here is a closure: those would be compiled without the features of the unit.
+        for ([d_re, d_im, r_re, r_im], [s_re, s_im]) in modes.zip(state.as_chunks_mut::<2>().0) {
+            let (d_re, d_im) = (E::vector(unit, d_re, part), E::vector(unit, d_im, part));
+            let (r_re, r_im) = (E::vector(unit, r_re, part), E::vector(unit, r_im, part));
             let (s_re, s_im) = (U::vectors_mut(s_re), U::vectors_mut(s_im));
             let (x, z) = (s_re[part], s_im[part]);
             let (re, im) = if E::SCALED {

@@ -452,6 +452,40 @@ impl Places<'_> {
             Places::Words(places) => places[lane].into(),
         }
     }
+
+    /// The numbers of the channels in the lanes from `first` on.
+    #[inline(always)]
+    pub(crate) fn gather<T: Real>(self, first: usize, channels: &[T], lanes: &mut [T]) {
+        match self {
+            Places::Bytes(places) => {
+                for (lane, place) in lanes.iter_mut().zip(&places[first..]) {
+                    *lane = channels[usize::from(*place)];
+                }
+            }
+            Places::Words(places) => {
+                for (lane, place) in lanes.iter_mut().zip(&places[first..]) {
+                    *lane = channels[usize::from(*place)];
+                }
+            }
+        }
+    }
+
+    /// The way back.
+    #[inline(always)]
+    pub(crate) fn scatter<T: Real>(self, first: usize, lanes: &[T], channels: &mut [T]) {
+        match self {
+            Places::Bytes(places) => {
+                for (lane, place) in lanes.iter().zip(&places[first..]) {
+                    channels[usize::from(*place)] = *lane;
+                }
+            }
+            Places::Words(places) => {
+                for (lane, place) in lanes.iter().zip(&places[first..]) {
+                    channels[usize::from(*place)] = *lane;
+                }
+            }
+        }
+    }
 }
 
 fn check_code(what: &'static str, found: u8, last: u8) -> Result<(), StepFault> {

@@ -7,8 +7,6 @@
 use crate::matrix::Streams;
 use crate::{Dots, ImageView, LANES, Matrix, Processor, QUADS, Real, StepFault, code};
 
-/// Groups of rows that share the reading of an input.
-const TILES: usize = 2;
 /// Inputs to which rounded inputs are padded.
 const PADDING: usize = 32;
 /// Inputs whose largest is below are zero: what divides them would overflow.
@@ -20,52 +18,58 @@ trait Levels {
     const OFFSET: i32;
     /// Inputs of a unit.
     const UNIT: usize;
-    /// Bytes of a unit, for sixteen rows.
-    const BYTES: usize;
+    /// Times 64 bytes of a unit, for sixteen rows.
+    const BLOCKS: usize;
 
-    /// Adds the products of one unit.
-    fn add<D: Dots>(unit: D, sums: D::Sums, bytes: &[u8], x: &[u32]) -> D::Sums;
+    /// Adds the products of all units of a group. Counted loops, as iterators side by side are not
+    /// always inlined.
+    fn add<D: Dots>(unit: D, sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
     /// The entry of a row (lane) and input of a unit.
-    fn level(bytes: &[u8], lane: usize, input: usize) -> i32;
+    fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32;
 }
 
 struct Int8;
 struct Int4;
 struct Int3;
 
-/// 64 bytes from `index` times 64 on.
-#[inline(always)]
-fn quads(bytes: &[u8], index: usize) -> &[u8; QUADS] {
-    &bytes.as_chunks().0[index]
-}
-
 impl Levels for Int8 {
     const OFFSET: i32 = 128;
     const UNIT: usize = 4;
-    const BYTES: usize = QUADS;
+    const BLOCKS: usize = 1;
 
     #[inline(always)]
-    fn add<D: Dots>(unit: D, sums: D::Sums, bytes: &[u8], x: &[u32]) -> D::Sums {
-        unit.add_dots(sums, unit.load(quads(bytes, 0)), x[0])
+    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let count = blocks.len().min(x.len());
+        let (blocks, x) = (&blocks[..count], &x[..count]);
+        for k in 0..count {
+            sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
+        }
+        sums
     }
-    fn level(bytes: &[u8], lane: usize, input: usize) -> i32 {
-        i32::from(bytes[4 * lane + input]) - Self::OFFSET
+    fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
+        i32::from(blocks[0][4 * lane + input]) - Self::OFFSET
     }
 }
 
 impl Levels for Int4 {
     const OFFSET: i32 = 8;
     const UNIT: usize = 8;
-    const BYTES: usize = QUADS;
+    const BLOCKS: usize = 1;
 
     #[inline(always)]
-    fn add<D: Dots>(unit: D, sums: D::Sums, bytes: &[u8], x: &[u32]) -> D::Sums {
-        let both = unit.load(quads(bytes, 0));
-        let sums = unit.add_small_dots(sums, unit.bits::<0>(both, 15), x[0]);
-        unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[1])
+    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let x = x.as_chunks::<2>().0;
+        let count = blocks.len().min(x.len());
+        let (blocks, x) = (&blocks[..count], &x[..count]);
+        for k in 0..count {
+            let both = unit.load(&blocks[k]);
+            sums = unit.add_small_dots(sums, unit.bits::<0>(both, 15), x[k][0]);
+            sums = unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[k][1]);
+        }
+        sums
     }
-    fn level(bytes: &[u8], lane: usize, input: usize) -> i32 {
-        let byte = bytes[4 * lane + input % 4];
+    fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
+        let byte = blocks[0][4 * lane + input % 4];
         i32::from(byte >> (input / 4 * 4) & 15) - Self::OFFSET
     }
 }
@@ -73,25 +77,31 @@ impl Levels for Int4 {
 impl Levels for Int3 {
     const OFFSET: i32 = 4;
     const UNIT: usize = 32;
-    const BYTES: usize = 3 * QUADS;
+    const BLOCKS: usize = 3;
 
     #[inline(always)]
-    fn add<D: Dots>(unit: D, sums: D::Sums, bytes: &[u8], x: &[u32]) -> D::Sums {
-        let [first, second, upper] = [0, 1, 2].map(|index| unit.load(quads(bytes, index)));
-        let x = &x[..8];
-        let sums = quad::<D, 0, -2>(unit, sums, [first, upper], x[0]);
-        let sums = quad::<D, 2, -1>(unit, sums, [first, upper], x[1]);
-        let sums = quad::<D, 4, 0>(unit, sums, [first, upper], x[2]);
-        let sums = quad::<D, 6, 1>(unit, sums, [first, upper], x[3]);
-        let sums = quad::<D, 0, 2>(unit, sums, [second, upper], x[4]);
-        let sums = quad::<D, 2, 3>(unit, sums, [second, upper], x[5]);
-        let sums = quad::<D, 4, 4>(unit, sums, [second, upper], x[6]);
-        quad::<D, 6, 5>(unit, sums, [second, upper], x[7])
+    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let (blocks, x) = (blocks.as_chunks::<3>().0, x.as_chunks::<8>().0);
+        let count = blocks.len().min(x.len());
+        let (blocks, x) = (&blocks[..count], &x[..count]);
+        for k in 0..count {
+            let (first, second) = (unit.load(&blocks[k][0]), unit.load(&blocks[k][1]));
+            let (upper, x) = (unit.load(&blocks[k][2]), &x[k]);
+            sums = quad::<D, 0, -2>(unit, sums, first, upper, x[0]);
+            sums = quad::<D, 2, -1>(unit, sums, first, upper, x[1]);
+            sums = quad::<D, 4, 0>(unit, sums, first, upper, x[2]);
+            sums = quad::<D, 6, 1>(unit, sums, first, upper, x[3]);
+            sums = quad::<D, 0, 2>(unit, sums, second, upper, x[4]);
+            sums = quad::<D, 2, 3>(unit, sums, second, upper, x[5]);
+            sums = quad::<D, 4, 4>(unit, sums, second, upper, x[6]);
+            sums = quad::<D, 6, 5>(unit, sums, second, upper, x[7]);
+        }
+        sums
     }
-    fn level(bytes: &[u8], lane: usize, input: usize) -> i32 {
+    fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
         let (quad, at) = (input / 4, 4 * lane + input % 4);
-        let low = bytes[quad / 4 * QUADS + at] >> (quad % 4 * 2) & 3;
-        let high = bytes[2 * QUADS + at] >> quad & 1;
+        let low = blocks[quad / 4][at] >> (quad % 4 * 2) & 3;
+        let high = blocks[2][at] >> quad & 1;
         i32::from(high << 2 | low) - Self::OFFSET
     }
 }
@@ -101,7 +111,8 @@ impl Levels for Int3 {
 fn quad<D: Dots, const LOW: i32, const HIGH: i32>(
     unit: D,
     sums: D::Sums,
-    [lower, upper]: [D::Bytes; 2],
+    lower: D::Bytes,
+    upper: D::Bytes,
     x: u32,
 ) -> D::Sums {
     let low = unit.bits::<LOW>(lower, 3);
@@ -123,11 +134,12 @@ pub(crate) fn check_group(kind: u8, group: u16) -> Result<(), StepFault> {
 
 /// Bytes of sixteen rows.
 pub(crate) fn tile_bytes(kind: u8, inputs: usize) -> usize {
-    match kind {
-        code::INT8 => inputs.div_ceil(Int8::UNIT) * Int8::BYTES,
-        code::INT4 => inputs.div_ceil(Int4::UNIT) * Int4::BYTES,
-        _ => inputs.div_ceil(Int3::UNIT) * Int3::BYTES,
-    }
+    let blocks = match kind {
+        code::INT8 => inputs.div_ceil(Int8::UNIT) * Int8::BLOCKS,
+        code::INT4 => inputs.div_ceil(Int4::UNIT) * Int4::BLOCKS,
+        _ => inputs.div_ceil(Int3::UNIT) * Int3::BLOCKS,
+    };
+    blocks * QUADS
 }
 
 /// Words of inputs that were rounded: their scale, the sum of each group, and four inputs a word.
@@ -153,11 +165,11 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
 
 /// What a matrix of integers consists of.
 struct Parts<'a> {
-    weights: &'a [u8],
+    blocks: &'a [[u8; QUADS]],
     scales: &'a [[u16; LANES]],
     inputs: usize,
     group: usize,
-    /// Bytes of sixteen rows.
+    /// Blocks of sixteen rows.
     tile: usize,
 }
 
@@ -170,12 +182,13 @@ fn products<T: Real, U: Processor<T>, L: Levels>(
     streams: &mut Streams<'_, T>,
 ) -> Result<(), StepFault> {
     let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
-    let group = usize::from(matrix.group.max(1));
-    let tile = inputs.div_ceil(L::UNIT) * L::BYTES;
+    let (tiles, group) = (outputs / LANES, usize::from(matrix.group.max(1)));
+    let tile = inputs.div_ceil(L::UNIT) * L::BLOCKS;
     let scales = outputs * inputs.div_ceil(group);
     let scales: &[u16] = image.slice(matrix.scales_at, scales, "scales")?;
+    let blocks: &[u8] = image.slice(matrix.weights_at, tile * tiles * QUADS, "matrix")?;
     let parts = Parts {
-        weights: image.slice(matrix.weights_at, tile * (outputs / LANES), "matrix")?,
+        blocks: blocks.as_chunks().0,
         scales: scales.as_chunks().0,
         inputs,
         group,
@@ -183,97 +196,78 @@ fn products<T: Real, U: Processor<T>, L: Levels>(
     };
     let words = words(inputs, group);
     let room: &mut [u32] = bytemuck::cast_slice_mut(room);
-    for (x, room) in streams
-        .inputs
-        .chunks_exact(streams.input_step)
-        .zip(room.chunks_exact_mut(words))
-    {
-        if let Some(x) = T::singles(&x[..inputs]) {
-            round(x, group, room);
+    let count = streams.outputs.len() / outputs.max(1);
+    for stream in 0..count {
+        let x = &streams.inputs[stream * streams.input_step..][..inputs];
+        if let Some(x) = T::singles(x) {
+            round(x, group, &mut room[stream * words..(stream + 1) * words]);
         }
     }
-    let tiles = outputs / LANES;
-    let mut first = 0;
-    while first < tiles {
-        let together = if first + TILES <= tiles { TILES } else { 1 };
-        let x = streams.inputs.chunks_exact(streams.input_step);
-        let y = streams.outputs.chunks_exact_mut(outputs);
-        for ((x, rounded), y) in x.zip(room.chunks_exact(words)).zip(y) {
-            let y = &mut y.as_chunks_mut().0[first..first + together];
+    // Sixteen rows serve all streams while they are near.
+    for index in 0..tiles {
+        for stream in 0..count {
+            let x = &streams.inputs[stream * streams.input_step..][..inputs];
+            let y = &mut streams.outputs[stream * outputs..][index * LANES..][..LANES];
             if T::singles(x).is_none() {
-                exact::<T, L>(&parts, first, x, y);
-            } else if together == TILES {
-                rows::<T, U, L, TILES>(unit, &parts, first, rounded, y);
+                exact::<T, L>(&parts, index, x, y);
             } else {
-                rows::<T, U, L, 1>(unit, &parts, first, rounded, y);
+                let rounded = &room[stream * words..(stream + 1) * words];
+                rows::<T, U, L>(unit, &parts, index, rounded, y);
             }
         }
-        first += together;
     }
     Ok(())
 }
 
-/// N groups of sixteen rows from `first` on.
+/// Sixteen rows.
 #[inline(always)]
-fn rows<T: Real, U: Processor<T>, L: Levels, const N: usize>(
+fn rows<T: Real, U: Processor<T>, L: Levels>(
     unit: U,
     parts: &Parts<'_>,
-    first: usize,
+    index: usize,
     rounded: &[u32],
-    y: &mut [[T; LANES]],
+    y: &mut [T],
 ) {
     let groups = parts.inputs.div_ceil(parts.group);
     let (scale, rest) = rounded.split_at(1);
-    let (sums, x) = rest.split_at(groups);
-    let weights = &parts.weights[first * parts.tile..(first + N) * parts.tile];
-    let scales = &parts.scales[first * groups..(first + N) * groups];
-    let units = parts.group / L::UNIT;
-    let (bytes, quads) = (units * L::BYTES, parts.group / 4);
-    let mut totals = [[T::default(); LANES]; N];
-    for (index, sum) in sums.iter().enumerate() {
-        let start = unit.same(sum.cast_signed().wrapping_mul(-L::OFFSET));
-        let x = &x[index * quads..];
-        let x = &x[..x.len().min(quads)];
-        for (n, total) in totals.iter_mut().enumerate() {
-            let tile = &weights[n * parts.tile..(n + 1) * parts.tile];
-            let tile = &tile[index * bytes..];
-            let mut dots = start;
-            let each = tile.chunks_exact(L::BYTES).zip(x.chunks_exact(L::UNIT / 4));
-            for (tile, x) in each {
-                dots = L::add(unit, dots, tile, x);
-            }
-            let dots = unit.store(dots);
-            let scales = &scales[n * groups + index];
-            for (part, total) in U::vectors_mut(total).iter_mut().enumerate() {
-                let at = part * U::WIDTH;
-                let dots = unit.from_integers(&dots[at..at + U::WIDTH]);
-                let scales = unit.from_bf16s(&scales[at..at + U::WIDTH]);
-                *total = unit.mul_add(dots, scales, *total);
-            }
+    let (sums, mut x) = rest.split_at(groups);
+    let mut blocks = &parts.blocks[index * parts.tile..(index + 1) * parts.tile];
+    let scales = &parts.scales[index * groups..(index + 1) * groups];
+    let (step, quads) = (parts.group / L::UNIT * L::BLOCKS, parts.group / 4);
+    let mut total = [T::default(); LANES];
+    for group in 0..groups {
+        let (some, rest) = blocks.split_at(step.min(blocks.len()));
+        let (quad, left) = x.split_at(quads.min(x.len()));
+        (blocks, x) = (rest, left);
+        let start = unit.same(sums[group].cast_signed().wrapping_mul(-L::OFFSET));
+        let dots = unit.store(L::add(unit, start, some, quad));
+        for part in 0..LANES / U::WIDTH {
+            let at = part * U::WIDTH;
+            let dots = unit.from_integers(&dots[at..at + U::WIDTH]);
+            let scales = unit.from_bf16s(&scales[group][at..at + U::WIDTH]);
+            let total = &mut U::vectors_mut(&mut total)[part];
+            *total = unit.mul_add(dots, scales, *total);
         }
     }
-    let scale = T::from_f32(f32::from_bits(scale[0]));
-    for (y, total) in y.iter_mut().zip(totals) {
-        for (y, total) in y.iter_mut().zip(total) {
-            *y = total * scale;
-        }
+    let scale = unit.splat(T::from_f32(f32::from_bits(scale[0])));
+    for part in 0..LANES / U::WIDTH {
+        let total = U::vectors(&total)[part];
+        U::vectors_mut(y)[part] = unit.mul(total, scale);
     }
 }
 
 /// The same for inputs that are not rounded, one after the other.
-fn exact<T: Real, L: Levels>(parts: &Parts<'_>, first: usize, x: &[T], y: &mut [[T; LANES]]) {
+fn exact<T: Real, L: Levels>(parts: &Parts<'_>, index: usize, x: &[T], y: &mut [T]) {
     let groups = parts.inputs.div_ceil(parts.group);
-    for (tile, y) in (first..).zip(y) {
-        let weights = &parts.weights[tile * parts.tile..(tile + 1) * parts.tile];
-        let scales = &parts.scales[tile * groups..(tile + 1) * groups];
-        *y = [T::default(); LANES];
-        for (input, x) in x[..parts.inputs].iter().enumerate() {
-            let unit = &weights[input / L::UNIT * L::BYTES..];
-            let scales = &scales[input / parts.group];
-            for (lane, y) in y.iter_mut().enumerate() {
-                let level = T::from_f64(L::level(unit, lane, input % L::UNIT).into());
-                *y += T::from_bf16(scales[lane]) * level * *x;
-            }
+    let blocks = &parts.blocks[index * parts.tile..(index + 1) * parts.tile];
+    let scales = &parts.scales[index * groups..(index + 1) * groups];
+    y.fill(T::default());
+    for (input, x) in x.iter().enumerate() {
+        let unit = &blocks[input / L::UNIT * L::BLOCKS..];
+        let scales = &scales[input / parts.group];
+        for (lane, y) in y.iter_mut().enumerate() {
+            let level = T::from_f64(L::level(unit, lane, input % L::UNIT).into());
+            *y += T::from_bf16(scales[lane]) * level * *x;
         }
     }
 }
