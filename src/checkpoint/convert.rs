@@ -149,7 +149,7 @@ impl Checkpoint {
         let structure = Structure::detect(names(), None, declared, archive.settings())?;
         let tensors = Tensors::new(&archive, &structure.prefix);
         let (model, _) = structure.decode(&tensors, parts)?;
-        let carried = tensors.unused(None).len();
+        let carried = tensors.unused(None);
         let encoding = Arc::new(Encoding {
             archive,
             structure,

@@ -55,7 +55,7 @@ struct Encoding {
     /// The layers as the file holds them; of an outline, what was kept of them.
     stored: Vec<Block>,
     /// Tensors around the layers that are not understood.
-    carried: usize,
+    carried: Vec<String>,
     /// What a person should know about the file.
     notes: Vec<String>,
 }
@@ -137,11 +137,11 @@ fn read_archive(
     let (model, lost) = structure.decode(&tensors, read)?;
     let closed = structure.closed();
     tensors.require_all_used(closed.as_deref())?;
-    let carried = tensors.unused(None).len();
+    let carried = tensors.unused(None);
     let mut notes = archive.notes().to_vec();
     notes.extend(lost);
-    if carried > 0 {
-        notes.push(carried_note(carried, structure.unknown.as_deref()));
+    if !carried.is_empty() {
+        notes.push(carried_note(carried.len(), structure.unknown.as_deref()));
     }
     let encoding = Arc::new(Encoding {
         archive,
@@ -217,7 +217,20 @@ impl Checkpoint {
     /// are; where there are any, or the network is not known for other reasons, the model has
     /// neither encoder nor head.
     pub fn carried(&self) -> usize {
-        self.encoding.carried
+        self.encoding.carried.len()
+    }
+
+    /// Their names.
+    pub fn carried_names(&self) -> &[String] {
+        &self.encoding.carried
+    }
+
+    /// Whether the layers were read out of a network that is not known: they stand in the model one
+    /// after the other, without what is between and around them. A file that holds one layer and
+    /// nothing else is no such network.
+    pub fn is_layers_alone(&self) -> bool {
+        let known = self.encoding.structure.is_known();
+        !known && (self.carried() > 0 || self.model.blocks().len() > 1)
     }
 
     /// What the file held besides the model.
@@ -269,7 +282,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
         archive,
         structure,
         stored: model.blocks().to_vec(),
-        carried: 0,
+        carried: Vec::new(),
         notes: Vec::new(),
     });
     Ok(Checkpoint { model, encoding })

@@ -300,6 +300,11 @@ impl Structure {
         }
     }
 
+    /// Whether what stands around the layers is known, or there is nothing.
+    pub(super) fn is_known(&self) -> bool {
+        self.tree != Tree::Layers
+    }
+
     /// The prefixes below which every tensor must be understood; `None` for all.
     pub(super) fn closed(&self) -> Option<Vec<String>> {
         let found = self.found.iter();

@@ -47,7 +47,7 @@ struct Signal {
 #[non_exhaustive]
 pub enum InferError {
     /// The file held layers but no classifier.
-    #[error("the model has no {missing}: it is a lone layer, expected a whole classifier")]
+    #[error("the model has no {missing}: layers alone were read, expected a whole classifier")]
     NotAClassifier {
         /// `encoder` or `head`.
         missing: &'static str,

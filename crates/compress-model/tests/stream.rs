@@ -183,6 +183,83 @@ fn an_image_runs_in_place_of_its_checkpoint() {
 }
 
 #[test]
+fn every_kind_of_numbers_is_packed_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("waves.edge");
+    let image = file.to_str().unwrap();
+    let mut sizes = Vec::new();
+    for mixing in ["full", "bf16", "int8", "int4", "int3"] {
+        let kinds = ["--mixing", mixing, "--numbers", "f16", "--group", "16"];
+        let arguments = [&["pack", WAVES, "--output", image][..], &kinds].concat();
+        let packed = program(&arguments, b"");
+        assert!(packed.status.success(), "{}", text(&packed.stderr));
+        assert!(text(&packed.stdout).contains("channels side by side in each layer: 16, 16"));
+        sizes.push(std::fs::metadata(&file).unwrap().len());
+    }
+    // Three bits take as much as four where 16 inputs share a scale.
+    assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert_eq!(sizes[3], sizes[4]);
+    let bench = program(
+        &[
+            "bench", WAVES, "--mixing", "all", "--steps", "20", "--format", "json",
+        ],
+        b"",
+    );
+    let bench: Value = serde_json::from_slice(&bench.stdout).unwrap();
+    let rows = bench.as_array().unwrap().iter();
+    let rows: Vec<&str> = rows.map(|row| row["mixing"].as_str().unwrap()).collect();
+    assert_eq!(rows, ["full", "bf16", "int8", "int4", "int3"]);
+    let odd = program(
+        &["stream", WAVES, "--mixing", "int8", "--group", "24"],
+        b"0",
+    );
+    assert_eq!(odd.status.code(), Some(1));
+    assert!(text(&odd.stderr).contains("groups of 24 inputs, expected a multiple of 16"));
+}
+
+/// The bundled model with some names changed.
+fn renamed(folder: &std::path::Path, rename: impl Fn(&str) -> String) -> String {
+    let bytes = std::fs::read(WAVES).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = tensors.iter().map(|(name, view)| (rename(name), view));
+    let file = folder.join("renamed.safetensors");
+    let metadata = metadata.metadata().clone();
+    safetensors::serialize_to_file(renamed, metadata, &file).unwrap();
+    file.to_str().unwrap().to_string()
+}
+
+#[test]
+fn layers_out_of_an_unknown_network_are_not_run_as_if_they_were_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = renamed(folder.path(), |name| {
+        let name = name
+            .replace("encoder.", "front.")
+            .replace("decoder.", "back.");
+        name.replace("s4_layers.", "stack.")
+    });
+    let image = folder.path().join("wrong.edge");
+    let image_name = image.to_str().unwrap();
+    let commands: [&[&str]; 3] = [
+        &["pack", &file, "--output", image_name],
+        &["stream", &file],
+        &["bench", &file, "--steps", "10"],
+    ];
+    for command in commands {
+        let refused = program(command, b"");
+        assert_eq!(refused.status.code(), Some(1), "{command:?}");
+        let words = text(&refused.stderr);
+        assert!(words.contains("layers alone were read"), "{words}");
+        assert!(words.contains("tensors are not understood: `"), "{words}");
+        assert!(words.contains("--layers-only"), "{words}");
+        assert!(!image.exists());
+        let anyway = program(&[command, &["--layers-only"]].concat(), b"");
+        assert!(anyway.status.success(), "{}", text(&anyway.stderr));
+    }
+    assert!(image.exists());
+}
+
+#[test]
 fn streaming_scores_as_the_convolution_to_the_sequence() {
     let data = ["--data", "waves", "--limit", "200", "--format", "json"];
     let evaluate = |model: &str, more: &[&str]| -> Value {

@@ -9,10 +9,12 @@ use clap::Args;
 use hankelite::model::InputKind;
 use hankelite::rounding::Entries;
 use hankelite::stream::{Runner, read_nanoseconds};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::cli::common::{Declarations, Input, grouped, positive, short, words};
-use crate::cli::image::{MIXING, open_streamed};
+use crate::cli::common::{
+    Declarations, Input, Word, grouped, positive, short, word, word_of, words,
+};
+use crate::cli::image::{Beside, LayOut, MIXING, open_streamed};
 use crate::cli::printer::Printer;
 
 /// Rounds in which the models take turns.
@@ -22,7 +24,8 @@ const EXAMPLES: &str = "\
 Examples:
   compress-model bench model.pth
   compress-model bench model.pth --against small.pth
-  compress-model bench small.pth --mixing int8 --format json
+  compress-model bench small.pth --mixing int8 --numbers f16 --format json
+  compress-model bench model.pth --mixing all
 
 One sample at a time on one core. The floor is the time this machine takes to read as many bytes as
 weights and state have, measured in the same run. Medians and percentiles are over single steps of
@@ -36,9 +39,11 @@ pub(super) struct Arguments {
     /// A second checkpoint or image, measured in the same run.
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
-    /// How the maps between channels are stored.
-    #[arg(long, value_parser = words::<Entries>(MIXING))]
-    mixing: Option<Entries>,
+    /// How the maps between channels are stored; `all` measures each.
+    #[arg(long, value_parser = words::<Mixing>(mixings()))]
+    mixing: Option<Mixing>,
+    #[command(flatten)]
+    beside: Beside,
     /// Steps of a round.
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 2000)]
     steps: usize,
@@ -46,9 +51,49 @@ pub(super) struct Arguments {
     declarations: Declarations,
 }
 
+/// One kind of entries, or each in turn.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mixing {
+    All,
+    #[serde(untagged)]
+    One(Entries),
+}
+
+fn mixings() -> Vec<Word> {
+    let mut all = MIXING.to_vec();
+    all.push(word("all", "A row for each of them"));
+    all
+}
+
+impl Arguments {
+    /// What is measured of a file.
+    fn lay_outs(&self) -> Vec<LayOut> {
+        let of = |mixing| LayOut {
+            mixing,
+            beside: self.beside.clone(),
+        };
+        match self.mixing {
+            None => vec![of(None)],
+            Some(Mixing::One(entries)) => vec![of(Some(entries))],
+            Some(Mixing::All) => EACH.map(|entries| of(Some(entries))).to_vec(),
+        }
+    }
+}
+
+const EACH: [Entries; 5] = [
+    Entries::Full,
+    Entries::Bf16,
+    Entries::Int8,
+    Entries::Int4,
+    Entries::Int3,
+];
+
 #[derive(Serialize)]
 struct Row {
     checkpoint: String,
+    /// Absent for an image.
+    mixing: Option<Entries>,
     median_us: f64,
     percentile_99_us: f64,
     samples_per_second: f64,
@@ -65,9 +110,15 @@ struct Timed {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    let mut timed = vec![prepare(&arguments.input.checkpoint, arguments, printer)?];
-    if let Some(other) = &arguments.against {
-        timed.push(prepare(other, arguments, printer)?);
+    let mut timed = Vec::new();
+    let files = [
+        Some(&arguments.input.checkpoint),
+        arguments.against.as_ref(),
+    ];
+    for path in files.into_iter().flatten() {
+        for lay_out in arguments.lay_outs() {
+            timed.push(prepare(path, &lay_out, arguments, printer)?);
+        }
     }
     for _ in 0..ROUNDS {
         for one in &mut timed {
@@ -81,12 +132,20 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     show(&rows, printer)
 }
 
-fn prepare(path: &Path, arguments: &Arguments, printer: &Printer) -> anyhow::Result<Timed> {
-    let streamed = open_streamed(path, arguments.mixing, &arguments.declarations, printer)?;
+fn prepare(
+    path: &Path,
+    lay_out: &LayOut,
+    arguments: &Arguments,
+    printer: &Printer,
+) -> anyhow::Result<Timed> {
+    let streamed = open_streamed(path, lay_out, &arguments.declarations, printer)?;
+    let mixing = streamed.model.is_some();
+    let mixing = mixing.then(|| lay_out.mixing.unwrap_or_default());
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
     let row = Row {
         checkpoint: path.display().to_string(),
+        mixing,
         median_us: f64::INFINITY,
         percentile_99_us: f64::INFINITY,
         samples_per_second: 0.0,
@@ -134,6 +193,7 @@ impl Timed {
 fn show(rows: &[Row], printer: &Printer) -> anyhow::Result<()> {
     let header = [
         "checkpoint",
+        "mixing",
         "median us",
         "99 % us",
         "samples/s",
@@ -145,6 +205,8 @@ fn show(rows: &[Row], printer: &Printer) -> anyhow::Result<()> {
     let cells = rows.iter().map(|row| {
         vec![
             row.checkpoint.clone(),
+            row.mixing
+                .map_or("as packed".to_string(), |mixing| word_of(&mixing)),
             short(row.median_us),
             short(row.percentile_99_us),
             grouped(row.samples_per_second as usize),

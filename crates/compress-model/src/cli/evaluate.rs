@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::checkpoint::{Checkpoint, read};
 use hankelite::infer::Path;
-use hankelite::rounding::Entries;
+use hankelite::rounding::{Entries, Numbers};
 use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
@@ -22,7 +22,7 @@ use hankelite_train::nn::baseline::BaselineNetwork;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, Word, open, positive, word, words};
-use crate::cli::image::MIXING;
+use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS};
 use crate::cli::printer::Printer;
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
 
@@ -104,6 +104,12 @@ pub(super) struct Arguments {
     /// How the maps between channels are stored while streaming.
     #[arg(long, requires = "stream", value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
+    /// How the numbers beside the maps are stored while streaming.
+    #[arg(long, requires = "stream", value_parser = words::<Numbers>(NUMBERS))]
+    numbers: Option<Numbers>,
+    /// Inputs of a map that share a scale while streaming: a multiple of 16 [default: 32].
+    #[arg(long, requires = "stream", value_name = "N", value_parser = positive)]
+    group: Option<usize>,
     /// Declare one thing after the other otherwise, on the first sequences (500 without --limit),
     /// and report where that fits the labels clearly better.
     #[arg(long, conflicts_with_all = CHECK_EXCLUDES)]
@@ -145,6 +151,18 @@ impl Arguments {
             return Ok(true);
         }
         Ok(alone && trainer::are_answers(data))
+    }
+
+    /// How the model is laid out for streaming.
+    fn lay_out(&self) -> LayOut {
+        LayOut {
+            mixing: self.mixing,
+            beside: Beside {
+                numbers: self.numbers,
+                group: self.group,
+                layers_only: false,
+            },
+        }
     }
 
     fn engine(&self) -> Engine {

@@ -5,19 +5,60 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use clap::Args;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::model::Model;
-use hankelite::rounding::Entries;
+use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::Image;
 
-use crate::cli::common::{Declarations, Word, open, word};
+use crate::cli::common::{Declarations, Word, open, positive, word, words};
 use crate::cli::printer::Printer;
 
 /// How the entries of the maps between channels are stored.
-pub(super) const MIXING: [Word; 3] = [
+pub(super) const MIXING: [Word; 5] = [
     word("full", "f32"),
     word("bf16", "bfloat16"),
-    word("int8", "8-bit integers with a scale for each row"),
+    word("int8", "8-bit integers with a scale for each row and group"),
+    word("int4", "4-bit integers, likewise"),
+    word("int3", "3-bit integers, likewise"),
 ];
+
+/// How the numbers beside the maps are stored.
+pub(super) const NUMBERS: [Word; 2] = [
+    word("f32", "Single precision"),
+    word(
+        "f16",
+        "Half precision; poles and residues times a power of two",
+    ),
+];
+
+/// Inputs that share a scale.
+pub(super) const GROUP: usize = 32;
+
+/// How a checkpoint is laid out. Of an image nothing can be chosen any more.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct LayOut {
+    /// How the maps between channels are stored [default: full].
+    #[arg(long, value_parser = words::<Entries>(MIXING))]
+    pub(super) mixing: Option<Entries>,
+    #[command(flatten)]
+    pub(super) beside: Beside,
+}
+
+/// What is chosen beside the maps.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct Beside {
+    /// How poles, residues, feedthroughs, norms and biases are stored [default: f32].
+    #[arg(long, value_parser = words::<Numbers>(NUMBERS))]
+    pub(super) numbers: Option<Numbers>,
+    /// Inputs of a map that share a scale: a multiple of 16 [default: 32].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(super) group: Option<usize>,
+    /// Run the layers of a network that is not understood one after the other, without what stands
+    /// between and around them.
+    #[arg(long)]
+    pub(super) layers_only: bool,
+}
 
 /// What a file gives to stream.
 pub(super) struct Streamed {
@@ -29,14 +70,16 @@ pub(super) struct Streamed {
 /// Reads a checkpoint and lays it out, or takes an image as it is.
 pub(super) fn open_streamed(
     path: &Path,
-    mixing: Option<Entries>,
+    lay_out: &LayOut,
     declarations: &Declarations,
     printer: &Printer,
 ) -> anyhow::Result<Streamed> {
     if is_image(path) {
-        if mixing.is_some() {
+        let beside = &lay_out.beside;
+        if lay_out.mixing.is_some() || beside.numbers.is_some() || beside.group.is_some() {
             bail!(
-                "{} is an image and keeps the entries it was packed with; --mixing needs a checkpoint",
+                "{} is an image and keeps the entries and numbers it was packed with; --mixing, \
+                 --numbers and --group need a checkpoint",
                 path.display()
             );
         }
@@ -45,20 +88,63 @@ pub(super) fn open_streamed(
         return Ok(Streamed { image, model: None });
     }
     let checkpoint = open(path, &declarations.declared(), printer)?;
-    let entries = mixing.unwrap_or_default();
-    let image = Image::new(&checkpoint.model, entries);
-    let image = image.with_context(|| path.display().to_string())?;
-    let growing = checkpoint.model.blocks().iter().flat_map(|block| {
-        let systems = block.systems().iter();
-        systems.flat_map(|system| system.unstable_modes())
-    });
-    let growing = growing.count();
+    if checkpoint.is_layers_alone() && !lay_out.beside.layers_only {
+        return Err(layers_alone(path, &checkpoint));
+    }
+    let model = checkpoint.model;
+    let image = laid_out(&model, lay_out).with_context(|| path.display().to_string())?;
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
+    let growing = systems.flat_map(|system| system.unstable_modes()).count();
     if growing > 0 {
         let text = format!("{growing} modes do not decay: a long signal can grow without bound");
         printer.note("note", &text);
     }
-    let model = Some(checkpoint.model);
+    let model = Some(model);
     Ok(Streamed { image, model })
+}
+
+fn laid_out(model: &Model, lay_out: &LayOut) -> anyhow::Result<Image> {
+    let entries = lay_out.mixing.unwrap_or_default();
+    let storage = Storage::nearest(model, entries, lay_out.beside.group.unwrap_or(GROUP))?;
+    let storage = storage.with_numbers(lay_out.beside.numbers.unwrap_or_default());
+    Ok(Image::packed(model, &storage)?)
+}
+
+/// Layers of a network that is not understood.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct LayersAlone(String);
+
+impl LayersAlone {
+    /// What can be done.
+    pub(super) const HINT: &str = "docs/formats.md lists the networks that are understood; `stream`, \
+        `bench` and `pack` with --layers-only run the layers one after the other, without encoder, \
+        norms and head";
+}
+
+/// Why layers out of a network are not run as if they were one.
+fn layers_alone(path: &Path, checkpoint: &Checkpoint) -> anyhow::Error {
+    const SHOWN: usize = 4;
+    let names = checkpoint.carried_names();
+    let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`"));
+    let shown: Vec<String> = shown.collect();
+    let rest = match names.len() > SHOWN {
+        true => " and others",
+        false => "",
+    };
+    let found = match names {
+        [] => "nothing stands around them".to_string(),
+        [_] => format!("1 tensor is not understood: {}", shown.join(", ")),
+        _ => format!(
+            "{} tensors are not understood: {}{rest}",
+            names.len(),
+            shown.join(", ")
+        ),
+    };
+    let path = path.display();
+    anyhow::Error::new(LayersAlone(format!(
+        "{path}: layers alone were read, expected a whole network; {found}"
+    )))
 }
 
 /// Whether the file starts as an image does. A file that cannot be read is none; reading it as a

@@ -225,6 +225,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(error) = cause.downcast_ref::<DataError>() {
             return error.hint().map(str::to_string);
         }
+        if cause.is::<image::LayersAlone>() {
+            return Some(image::LayersAlone::HINT.to_string());
+        }
         #[cfg(feature = "train")]
         if cause.is::<training::Interrupted>() {
             return Some("the same command with --resume goes on".to_string());

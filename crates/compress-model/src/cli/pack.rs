@@ -3,23 +3,24 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use hankelite::rounding::Entries;
-use hankelite::stream::Runner;
+use hankelite::stream::{ImageShares, Runner};
 use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, grouped, words};
-use crate::cli::image::{MIXING, open_streamed};
+use crate::cli::common::{Declarations, Input, grouped};
+use crate::cli::image::{LayOut, open_streamed};
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
 Examples:
   compress-model pack small.pth --output small.edge
   compress-model pack small.pth --mixing int8 --output small.edge
+  compress-model pack small.pth --mixing int4 --group 16 --numbers f16 --output small.edge
   compress-model bench model.pth --against small.edge
 
 An image holds what a step reads and nothing else, in the order of reading. `stream`, `bench` and
-`evaluate --stream` take it in place of a checkpoint; a device runs it where it lies (docs/streaming.md).";
+`evaluate --stream` take it in place of a checkpoint; a device runs it where it lies (docs/streaming.md).
+Encoder, head and states stay f32.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,9 +30,8 @@ pub(super) struct Arguments {
     /// The image to write.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// How the maps between channels are stored. Poles, residues, states, encoder and head stay f32.
-    #[arg(long, default_value = "full", value_parser = words::<Entries>(MIXING))]
-    mixing: Entries,
+    #[command(flatten)]
+    lay_out: LayOut,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -43,13 +43,14 @@ struct Document {
     image_bytes: usize,
     state_bytes: usize,
     work_bytes: usize,
+    /// Absent for what was an image before.
+    shares: Option<ImageShares>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let input = &arguments.input.checkpoint;
     check_destination(&arguments.output, &[input.as_path()])?;
-    let mixing = Some(arguments.mixing);
-    let streamed = open_streamed(input, mixing, &arguments.declarations, printer)?;
+    let streamed = open_streamed(input, &arguments.lay_out, &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image)?;
     write_whole(&arguments.output, runner.image().as_bytes())?;
     let document = Document {
@@ -58,6 +59,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         image_bytes: runner.weight_bytes(),
         state_bytes: runner.state_bytes(),
         work_bytes: runner.work_bytes(),
+        shares: runner.image().shares().cloned(),
     };
     if printer.is_json() {
         return printer.json(&document);
@@ -68,5 +70,16 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         grouped(document.image_bytes),
         grouped(document.state_bytes),
         grouped(document.work_bytes),
+    ))?;
+    let Some(shares) = &document.shares else {
+        return Ok(());
+    };
+    let lanes: Vec<String> = shares.lanes.iter().map(usize::to_string).collect();
+    printer.line(&format!(
+        "systems {} bytes, maps {}, all else {}; channels side by side in each layer: {}",
+        grouped(shares.systems),
+        grouped(shares.maps),
+        grouped(shares.rest),
+        lanes.join(", "),
     ))
 }

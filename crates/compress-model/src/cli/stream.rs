@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use hankelite::model::InputKind;
-use hankelite::rounding::Entries;
 use hankelite::stream::Runner;
 use hankelite_data::Sound;
 
-use crate::cli::common::{Declarations, Input, positive, words};
-use crate::cli::image::{MIXING, open_streamed};
+use crate::cli::common::{Declarations, Input, positive};
+use crate::cli::image::{LayOut, open_streamed};
 use crate::cli::printer::Printer;
 use crate::cli::samples::{Raw, Samples, Text};
 
@@ -53,9 +52,8 @@ pub(super) struct Arguments {
     /// Write the index of the largest output instead of the outputs.
     #[arg(long, conflicts_with = "to")]
     class: bool,
-    /// How the maps between channels are stored.
-    #[arg(long, value_parser = words::<Entries>(MIXING))]
-    mixing: Option<Entries>,
+    #[command(flatten)]
+    lay_out: LayOut,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -70,7 +68,7 @@ enum Form {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let streamed = open_streamed(path, arguments.mixing, &arguments.declarations, printer)?;
+    let streamed = open_streamed(path, &arguments.lay_out, &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
     let mut samples = open_samples(arguments, &runner)?;

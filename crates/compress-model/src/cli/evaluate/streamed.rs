@@ -34,7 +34,7 @@ pub(super) fn run(
     if data.labels().is_none() {
         bail!("the data have no `labels`, which an accuracy needs");
     }
-    let streamed = open_streamed(path, arguments.mixing, &arguments.declarations, printer)?;
+    let streamed = open_streamed(path, &arguments.lay_out(), &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
     let first = logits(&runner, sequences, printer)
