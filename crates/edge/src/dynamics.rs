@@ -71,33 +71,33 @@ impl<T: Real> Bank<'_, '_, '_, T> {
         let places = image.places(layer)?;
         let feedthrough = image.feedthrough(layer)?;
         let scales = [power(layer.pole_exponent), power(layer.residue_exponent)];
+        let streams = vectors.channel_inputs.len() / width;
         let mut at = layer.systems_at;
         for (group, &modes) in image.group_modes(layer)?.iter().enumerate() {
             let count = usize::from(modes) * 4 * L;
             let systems: &[E::Entry] = image.slice(at, count, "poles and residues")?;
             at += (count * size_of::<E::Entry>()) as u32;
-            let lanes = group * L..(group + 1) * L;
-            let channel_inputs = vectors.channel_inputs.chunks_exact(width);
-            let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
-            let states = vectors.state.chunks_exact_mut(vectors.state_len);
-            for ((channel_inputs, channel_outputs), state) in
-                channel_inputs.zip(channel_outputs).zip(states)
-            {
+            let lane = group * L;
+            for stream in 0..streams {
+                let channels = stream * width..(stream + 1) * width;
+                let channel_inputs = &vectors.channel_inputs[channels.clone()];
+                let channel_outputs = &mut vectors.channel_outputs[channels];
                 let mut u = [T::default(); L];
                 match places {
-                    None => u.copy_from_slice(&channel_inputs[lanes.clone()]),
-                    Some(places) => places.gather(lanes.start, channel_inputs, &mut u),
+                    None => u.copy_from_slice(&channel_inputs[lane..lane + L]),
+                    Some(places) => places.gather(lane, channel_inputs, &mut u),
                 }
-                let state = &mut state[*first..*first + count / 2];
+                let state = stream * vectors.state_len + *first;
+                let state = &mut vectors.state[state..state + count / 2];
                 let systems = systems.as_chunks().0;
                 let state = state.as_chunks_mut().0;
                 let mut y = recur::<T, U, E, L>(unit, systems, state, &u, scales);
                 if let Some(d) = feedthrough {
-                    d.add_products(lanes.start, &u, &mut y);
+                    d.add_products(lane, &u, &mut y);
                 }
                 match places {
-                    None => channel_outputs[lanes.clone()].copy_from_slice(&y),
-                    Some(places) => places.scatter(lanes.start, &y, channel_outputs),
+                    None => channel_outputs[lane..lane + L].copy_from_slice(&y),
+                    Some(places) => places.scatter(lane, &y, channel_outputs),
                 }
             }
             *first += count / 2;

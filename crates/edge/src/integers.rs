@@ -21,8 +21,8 @@ trait Levels {
     /// Times 64 bytes of a unit, for sixteen rows.
     const BLOCKS: usize;
 
-    /// Adds the products of all units of a group. Counted loops, as iterators side by side are not
-    /// always inlined.
+    /// Adds the products of all units of a group; groups of 32 inputs are the usual ones and have no
+    /// loop. Counted loops elsewhere, as iterators side by side are not always inlined.
     fn add<D: Dots>(unit: D, sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
     /// The entry of a row (lane) and input of a unit.
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32;
@@ -39,6 +39,12 @@ impl Levels for Int8 {
 
     #[inline(always)]
     fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        if let (Some(blocks), Some(x)) = (blocks.as_array::<8>(), x.as_array::<8>()) {
+            for k in 0..8 {
+                sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
+            }
+            return sums;
+        }
         let count = blocks.len().min(x.len());
         let (blocks, x) = (&blocks[..count], &x[..count]);
         for k in 0..count {
@@ -59,12 +65,16 @@ impl Levels for Int4 {
     #[inline(always)]
     fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
         let x = x.as_chunks::<2>().0;
+        if let (Some(blocks), Some(x)) = (blocks.as_array::<4>(), x.as_array::<4>()) {
+            for k in 0..4 {
+                sums = nibbles(unit, sums, &blocks[k], x[k]);
+            }
+            return sums;
+        }
         let count = blocks.len().min(x.len());
         let (blocks, x) = (&blocks[..count], &x[..count]);
         for k in 0..count {
-            let both = unit.load(&blocks[k]);
-            sums = unit.add_small_dots(sums, unit.bits::<0>(both, 15), x[k][0]);
-            sums = unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[k][1]);
+            sums = nibbles(unit, sums, &blocks[k], x[k]);
         }
         sums
     }
@@ -104,6 +114,14 @@ impl Levels for Int3 {
         let high = blocks[2][at] >> quad & 1;
         i32::from(high << 2 | low) - Self::OFFSET
     }
+}
+
+/// Adds the products of eight inputs.
+#[inline(always)]
+fn nibbles<D: Dots>(unit: D, sums: D::Sums, block: &[u8; QUADS], x: [u32; 2]) -> D::Sums {
+    let both = unit.load(block);
+    let sums = unit.add_small_dots(sums, unit.bits::<0>(both, 15), x[0]);
+    unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[1])
 }
 
 /// Adds the products of four inputs: two lower bits from one plane, the upper from the other.
