@@ -250,15 +250,15 @@ macro_rules! vectors_of {
                 self.simd.$fma(a, b, c)
             }
             #[inline(always)]
-            fn from_halves(self, halves: &[u16]) -> S::$vector {
+            fn halves(self, halves: &[u16]) -> S::$vector {
                 $halves(self.simd, halves)
             }
             #[inline(always)]
-            fn from_bf16s(self, uppers: &[u16]) -> S::$vector {
+            fn bf16s(self, uppers: &[u16]) -> S::$vector {
                 $bf16s(self.simd, uppers)
             }
             #[inline(always)]
-            fn from_integers(self, integers: &[i32]) -> S::$vector {
+            fn integers(self, integers: &[i32]) -> S::$vector {
                 $integers(self.simd, integers)
             }
         }

@@ -38,7 +38,7 @@ impl<T: Real> Entries<T> for Bf16 {
 
     #[inline(always)]
     fn vector<U: Unit<T>>(unit: U, lanes: &[u16], part: usize) -> U::Vector {
-        unit.from_bf16s(&lanes[part * U::WIDTH..])
+        unit.bf16s(&lanes[part * U::WIDTH..])
     }
 }
 
@@ -48,7 +48,7 @@ impl<T: Real> Entries<T> for Half {
 
     #[inline(always)]
     fn vector<U: Unit<T>>(unit: U, lanes: &[u16], part: usize) -> U::Vector {
-        unit.from_halves(&lanes[part * U::WIDTH..])
+        unit.halves(&lanes[part * U::WIDTH..])
     }
 }
 

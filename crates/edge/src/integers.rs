@@ -261,8 +261,8 @@ fn rows<T: Real, U: Processor<T>, L: Levels>(
         let dots = unit.store(L::add(unit, start, some, quad));
         for part in 0..LANES / U::WIDTH {
             let at = part * U::WIDTH;
-            let dots = unit.from_integers(&dots[at..at + U::WIDTH]);
-            let scales = unit.from_bf16s(&scales[group][at..at + U::WIDTH]);
+            let dots = unit.integers(&dots[at..at + U::WIDTH]);
+            let scales = unit.bf16s(&scales[group][at..at + U::WIDTH]);
             let total = &mut U::vectors_mut(&mut total)[part];
             *total = unit.mul_add(dots, scales, *total);
         }

@@ -63,7 +63,6 @@ pub fn step_layers<'w, T: Real, U: Processor<T>>(
 ) -> Result<&'w [T], StepFault> {
     let Buffers { state, work } = buffers;
     let streams = check(image, state, work, &input)?;
-    let state_len = image.state_len();
     let (x, rest) = work.split_at_mut(streams * image.width());
     let (channel_inputs, rest) = rest.split_at_mut(streams * image.width());
     let (channel_outputs, rest) = rest.split_at_mut(streams * image.width());
@@ -72,45 +71,20 @@ pub fn step_layers<'w, T: Real, U: Processor<T>>(
     let (outputs, rest) = rest.split_at_mut(outputs);
     let (scratch, room) = rest.split_at_mut(image.shared_len());
     encode(unit, image, input, room, x)?;
-    let mut first = 0;
+    let mut within = Within {
+        x,
+        channel_inputs,
+        channel_outputs,
+        mixed,
+        scratch,
+        room,
+        state,
+        first: 0,
+    };
     for index in 0..image.header().layers {
-        let layer = layer(index)?;
-        let before = layer.norm != code::NONE && layer.before != 0;
-        if layer.dynamics != code::NONE {
-            let channel_inputs: &[T] = if before {
-                channel_inputs.copy_from_slice(x);
-                norm::apply(image, &layer, channel_inputs)?;
-                channel_inputs
-            } else {
-                x
-            };
-            let vectors = Vectors {
-                channel_inputs,
-                channel_outputs,
-                state,
-                state_len,
-                scratch,
-                room,
-            };
-            if layer.dynamics == code::CHANNELS {
-                dynamics::channels(unit, image, &layer, &mut first, vectors)?;
-            } else {
-                dynamics::shared(unit, image, &layer, &mut first, vectors)?;
-            }
-            for y in channel_outputs.iter_mut() {
-                *y = y.gelu();
-            }
-            let branch = mix(unit, image, &layer, room, channel_outputs, mixed)?;
-            if layer.norm == code::NONE {
-                x.copy_from_slice(branch);
-                continue;
-            }
-            x.iter_mut().zip(branch).for_each(|(x, more)| *x += *more);
-        }
-        if !before {
-            norm::apply(image, &layer, x)?;
-        }
+        residual(unit, image, &layer(index)?, &mut within)?;
     }
+    let Within { x, room, state, .. } = within;
     let pooled = match image.header().pooling {
         code::MEAN => {
             mean(image, state, x);
@@ -125,6 +99,72 @@ pub fn step_layers<'w, T: Real, U: Processor<T>>(
         outputs.copy_within(row..row + count, stream * count);
     }
     Ok(&outputs[..streams * count])
+}
+
+/// What the layers work on, the vectors of all streams one after the other.
+struct Within<'a, T> {
+    x: &'a mut [T],
+    channel_inputs: &'a mut [T],
+    channel_outputs: &'a mut [T],
+    mixed: &'a mut [T],
+    scratch: &'a mut [T],
+    room: &'a mut [T],
+    state: &'a mut [T],
+    /// Where the states of the next layer start in those of a stream.
+    first: usize,
+}
+
+/// x ← x + branch(x), with the norm before or after; without a norm the branch alone.
+#[inline(always)]
+fn residual<T: Real, U: Processor<T>>(
+    unit: U,
+    image: &ImageView<'_, T>,
+    layer: &Layer,
+    within: &mut Within<'_, T>,
+) -> Result<(), StepFault> {
+    let before = layer.norm != code::NONE && layer.before != 0;
+    if layer.dynamics != code::NONE {
+        let channel_inputs: &[T] = if before {
+            within.channel_inputs.copy_from_slice(within.x);
+            norm::apply(image, layer, within.channel_inputs)?;
+            within.channel_inputs
+        } else {
+            within.x
+        };
+        let vectors = Vectors {
+            channel_inputs,
+            channel_outputs: within.channel_outputs,
+            state: within.state,
+            state_len: image.state_len(),
+            scratch: within.scratch,
+            room: within.room,
+        };
+        if layer.dynamics == code::CHANNELS {
+            dynamics::channels(unit, image, layer, &mut within.first, vectors)?;
+        } else {
+            dynamics::shared(unit, image, layer, &mut within.first, vectors)?;
+        }
+        for y in within.channel_outputs.iter_mut() {
+            *y = y.gelu();
+        }
+        let outputs = Mixed {
+            channel_outputs: within.channel_outputs,
+            mixed: within.mixed,
+            room: within.room,
+        };
+        let branch = mix(unit, image, layer, outputs)?;
+        if layer.norm == code::NONE {
+            within.x.copy_from_slice(branch);
+            return Ok(());
+        }
+        for (x, more) in within.x.iter_mut().zip(branch) {
+            *x += *more;
+        }
+    }
+    match before {
+        true => Ok(()),
+        false => norm::apply(image, layer, within.x),
+    }
 }
 
 /// The number of streams.
@@ -210,16 +250,26 @@ fn encode<T: Real, U: Processor<T>>(
     }
 }
 
+/// What channels give, room for what the map makes of it, and for rounding.
+struct Mixed<'b, T> {
+    channel_outputs: &'b [T],
+    mixed: &'b mut [T],
+    room: &'b mut [T],
+}
+
 /// What the layer adds to its input.
 #[inline(always)]
 fn mix<'b, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
-    room: &mut [T],
-    channel_outputs: &'b [T],
-    mixed: &'b mut [T],
+    outputs: Mixed<'b, T>,
 ) -> Result<&'b [T], StepFault> {
+    let Mixed {
+        channel_outputs,
+        mixed,
+        room,
+    } = outputs;
     if layer.mixing == code::NONE {
         return Ok(channel_outputs);
     }

@@ -40,11 +40,11 @@ pub trait Unit<T: Real>: Copy {
     /// a b + c.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// The first numbers of IEEE half precision.
-    fn from_halves(self, halves: &[u16]) -> Self::Vector;
+    fn halves(self, halves: &[u16]) -> Self::Vector;
     /// The first numbers whose upper halves as f32 these are.
-    fn from_bf16s(self, uppers: &[u16]) -> Self::Vector;
+    fn bf16s(self, uppers: &[u16]) -> Self::Vector;
     /// The first integers, rounded as f32.
-    fn from_integers(self, integers: &[i32]) -> Self::Vector;
+    fn integers(self, integers: &[i32]) -> Self::Vector;
 }
 
 /// A processor: its vectors, and its products of integers.
@@ -99,15 +99,15 @@ impl<T: Real> Unit<T> for Plain {
         a * b + c
     }
     #[inline(always)]
-    fn from_halves(self, halves: &[u16]) -> T {
+    fn halves(self, halves: &[u16]) -> T {
         T::from_half(halves[0])
     }
     #[inline(always)]
-    fn from_bf16s(self, uppers: &[u16]) -> T {
+    fn bf16s(self, uppers: &[u16]) -> T {
         T::from_bf16(uppers[0])
     }
     #[inline(always)]
-    fn from_integers(self, integers: &[i32]) -> T {
+    fn integers(self, integers: &[i32]) -> T {
         T::from_f32(integers[0] as f32)
     }
 }
