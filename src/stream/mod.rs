@@ -31,6 +31,7 @@
 mod aligned;
 mod floor;
 mod layout;
+mod machine;
 mod pack;
 mod runner;
 mod unit;

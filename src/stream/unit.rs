@@ -4,8 +4,8 @@ use hankelite_edge::{
     Buffers, Dots, ImageView, Input, LANES, Layer, Plain, Processor, QUADS, Real, StepFault, Unit,
     step_layers,
 };
-use pulp::Simd;
 
+use crate::stream::machine::{Machine, bf16s_of, halves_of, integers_of};
 #[cfg(target_arch = "x86_64")]
 use crate::stream::x86;
 
@@ -95,65 +95,6 @@ struct Wide<S, D> {
     dots: D,
 }
 
-/// Vectors, and narrower ones of the same processor.
-pub(super) trait Machine: Simd {
-    type Eight: Machine;
-    type Four: Machine;
-
-    fn eight(self) -> Self::Eight;
-    fn four(self) -> Self::Four;
-
-    /// The first numbers of half precision.
-    #[inline(always)]
-    fn halves(self, halves: &[u16]) -> Self::f32s {
-        halves_of::<Self, f32>(self, halves)
-    }
-    /// The first numbers whose upper halves these are.
-    #[inline(always)]
-    fn bf16s(self, uppers: &[u16]) -> Self::f32s {
-        bf16s_of::<Self, f32>(self, uppers)
-    }
-    /// The first integers as numbers.
-    #[inline(always)]
-    fn integers(self, integers: &[i32]) -> Self::f32s {
-        integers_of::<Self, f32>(self, integers)
-    }
-}
-
-#[inline(always)]
-fn halves_of<S: Simd, T: Vectors<S>>(_: S, halves: &[u16]) -> T::Vector {
-    let mut lanes = [T::default(); LANES];
-    for (lane, half) in lanes[..T::WIDTH].iter_mut().zip(halves) {
-        *lane = T::from_half(*half);
-    }
-    T::vectors(&lanes)[0]
-}
-
-#[inline(always)]
-fn bf16s_of<S: Simd, T: Vectors<S>>(_: S, uppers: &[u16]) -> T::Vector {
-    let mut lanes = [T::default(); LANES];
-    for (lane, upper) in lanes[..T::WIDTH].iter_mut().zip(uppers) {
-        *lane = T::from_bf16(*upper);
-    }
-    T::vectors(&lanes)[0]
-}
-
-#[inline(always)]
-fn integers_of<S: Simd, T: Vectors<S>>(_: S, integers: &[i32]) -> T::Vector {
-    let mut lanes = [T::default(); LANES];
-    for (lane, integer) in lanes[..T::WIDTH].iter_mut().zip(integers) {
-        *lane = T::from_f32(*integer as f32);
-    }
-    T::vectors(&lanes)[0]
-}
-
-/// Numbers of which a processor has vectors.
-trait Vectors<S: Simd>: Real {
-    type Vector: Copy;
-    const WIDTH: usize;
-    fn vectors(numbers: &[Self]) -> &[Self::Vector];
-}
-
 impl<S: Copy, D: Dots> Dots for Wide<S, D> {
     type Bytes = D::Bytes;
     type Sums = D::Sums;
@@ -191,16 +132,6 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
 macro_rules! vectors_of {
     ($t:ident, $vector:ident, $width:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident,
      $sub:ident, $mul:ident, $fma:ident, $halves:path, $bf16s:path, $integers:path) => {
-        impl<S: Simd> Vectors<S> for $t {
-            type Vector = S::$vector;
-            const WIDTH: usize = S::$width;
-
-            #[inline(always)]
-            fn vectors(numbers: &[$t]) -> &[S::$vector] {
-                S::$view(numbers).0
-            }
-        }
-
         impl<S: Machine, D: Copy> Unit<$t> for Wide<S, D> {
             type Vector = S::$vector;
             type Eight = Wide<S::Eight, Plain>;
@@ -326,18 +257,3 @@ vectors_of!(
     bf16s_of::<_, f64>,
     integers_of::<_, f64>
 );
-
-#[cfg(target_arch = "aarch64")]
-impl Machine for pulp::aarch64::Neon {
-    type Eight = Self;
-    type Four = Self;
-
-    #[inline(always)]
-    fn eight(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn four(self) -> Self {
-        self
-    }
-}

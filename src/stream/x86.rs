@@ -6,7 +6,7 @@ use hankelite_edge::{Dots, LANES, QUADS};
 use pulp::cast;
 use pulp::x86::{V3, V3_128b, V4};
 
-use crate::stream::unit::Machine;
+use crate::stream::machine::Machine;
 
 /// AVX2: two halves of eight rows.
 #[derive(Clone, Copy)]

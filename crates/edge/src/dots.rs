@@ -1,6 +1,6 @@
 //! Products of small integers, exact in 32 bits.
 
-use crate::LANES;
+use crate::{LANES, Real, Unit};
 
 /// Bytes of sixteen rows, four inputs each: what one instruction of the widest units multiplies.
 pub const QUADS: usize = 4 * LANES;
@@ -34,49 +34,7 @@ pub trait Dots: Copy {
     fn store(self, sums: Self::Sums) -> [i32; LANES];
 }
 
-impl Dots for crate::Plain {
-    type Bytes = [u8; QUADS];
-    type Sums = [i32; LANES];
+/// A processor: its vectors, and its products of integers.
+pub trait Processor<T: Real>: Unit<T> + Dots {}
 
-    #[inline(always)]
-    fn load(self, bytes: &[u8; QUADS]) -> [u8; QUADS] {
-        *bytes
-    }
-    #[inline(always)]
-    fn bits<const SHIFT: i32>(self, mut bytes: [u8; QUADS], mask: u8) -> [u8; QUADS] {
-        for byte in &mut bytes {
-            let wide = u32::from(*byte);
-            let shifted = match SHIFT < 0 {
-                true => wide << -SHIFT,
-                false => wide >> SHIFT,
-            };
-            *byte = shifted as u8 & mask;
-        }
-        bytes
-    }
-    #[inline(always)]
-    fn or(self, mut a: [u8; QUADS], b: [u8; QUADS]) -> [u8; QUADS] {
-        for (a, b) in a.iter_mut().zip(b) {
-            *a |= b;
-        }
-        a
-    }
-    #[inline(always)]
-    fn same(self, sum: i32) -> [i32; LANES] {
-        [sum; LANES]
-    }
-    #[inline(always)]
-    fn add_dots(self, mut sums: [i32; LANES], bytes: [u8; QUADS], x: u32) -> [i32; LANES] {
-        let x = x.to_le_bytes().map(|x| i32::from(x.cast_signed()));
-        for (sum, row) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            for (byte, x) in row.iter().zip(x) {
-                *sum = sum.wrapping_add(i32::from(*byte) * x);
-            }
-        }
-        sums
-    }
-    #[inline(always)]
-    fn store(self, sums: [i32; LANES]) -> [i32; LANES] {
-        sums
-    }
-}
+impl<T: Real, U: Unit<T> + Dots> Processor<T> for U {}

@@ -4,7 +4,7 @@
 //! steps; rounding d instead of a moves it that much less.
 
 use crate::entries::{Entries, Full, Half};
-use crate::matrix::Streams;
+use crate::streams::Streams;
 use crate::{ImageView, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix};
 
 /// Vectors of several streams, one after the other, each padded to whole groups of sixteen.

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 
 use crate::entries::Numbers;
 use crate::record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
-use crate::{LANES, Real, StepFault, integers, padded};
+use crate::{LANES, Real, StepFault, levels, padded};
 
 /// Numbers of the state that hold the count of steps.
 pub(crate) const COUNT: usize = 2;
@@ -247,13 +247,13 @@ impl<'a, T: Real> ImageView<'a, T> {
             code::FULL => self.numbers(at, entries, "matrix").map(drop)?,
             code::BF16 => self.slice::<u16>(at, entries, "matrix").map(drop)?,
             kind => {
-                integers::check_group(kind, matrix.group)?;
-                let bytes = integers::tile_bytes(kind, inputs);
+                levels::check_group(kind, matrix.group)?;
+                let bytes = levels::tile_bytes(kind, inputs);
                 let bytes = bytes.checked_mul(outputs / LANES).ok_or(too_many)?;
                 self.slice::<u8>(at, bytes, "matrix")?;
                 let scales = outputs * inputs.div_ceil(matrix.group.into());
                 self.slice::<u16>(matrix.scales_at, scales, "scales")?;
-                let words = integers::words(inputs, matrix.group.into());
+                let words = levels::words(inputs, matrix.group.into());
                 self.plan.rounded = self.plan.rounded.max(words);
             }
         }

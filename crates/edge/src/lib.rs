@@ -32,20 +32,24 @@ mod entries;
 mod fault;
 mod image;
 mod integers;
+mod levels;
 mod matrix;
 mod norm;
+mod plain;
 mod real;
 mod record;
 mod step;
+mod streams;
 mod unit;
 
-pub use dots::{Dots, QUADS};
+pub use dots::{Dots, Processor, QUADS};
 pub use fault::StepFault;
 pub use image::{ImagePlan, ImageView};
+pub use plain::Plain;
 pub use real::{Real, erf, exp};
 pub use record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
 pub use step::{Buffers, Input, step, step_layers};
-pub use unit::{LANES, Plain, Processor, Unit};
+pub use unit::{LANES, Unit};
 
 /// `count` rounded up to whole groups of [`LANES`].
 pub const fn padded(count: usize) -> usize {

@@ -1,33 +1,13 @@
 //! y = W x + b, bound by the bytes of W: every entry is read once, in the order of the memory.
 
 use crate::entries::{Bf16, Entries, Full};
+use crate::streams::Streams;
 use crate::{ImageView, LANES, Matrix, Processor, Real, StepFault, Unit, code, integers};
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 4;
 /// Groups of rows that share the reading of an input.
 const TILES: usize = 2;
-
-/// Vectors of several streams, one after the other.
-pub(crate) struct Streams<'a, T> {
-    pub(crate) inputs: &'a [T],
-    /// Numbers from one stream's inputs to the next: at least the columns of the matrix.
-    pub(crate) input_step: usize,
-    /// As many for each stream as the matrix has rows.
-    pub(crate) outputs: &'a mut [T],
-}
-
-impl<'a, T> Streams<'a, T> {
-    /// One stream.
-    #[inline(always)]
-    pub(crate) fn one(inputs: &'a [T], outputs: &'a mut [T]) -> Self {
-        Self {
-            inputs,
-            input_step: inputs.len(),
-            outputs,
-        }
-    }
-}
 
 /// The outputs of every stream. `room` is for inputs that are rounded.
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use crate::dynamics::Vectors;
 use crate::image::COUNT;
-use crate::matrix::Streams;
+use crate::streams::Streams;
 use crate::{ImageView, Layer, Processor, Real, StepFault, code, dynamics, matrix, norm, padded};
 
 /// What goes into one step: for several streams, one after the other.

@@ -1,6 +1,6 @@
 //! What one instruction works on.
 
-use crate::{Dots, Real};
+use crate::Real;
 
 /// Numbers that stand side by side in an image: sixteen channels, or sixteen rows of a matrix. A
 /// full vector of f32 on the widest units, and a whole line of cache.
@@ -45,69 +45,4 @@ pub trait Unit<T: Real>: Copy {
     fn bf16s(self, uppers: &[u16]) -> Self::Vector;
     /// The first integers, rounded as f32.
     fn integers(self, integers: &[i32]) -> Self::Vector;
-}
-
-/// A processor: its vectors, and its products of integers.
-pub trait Processor<T: Real>: Unit<T> + Dots {}
-
-impl<T: Real, U: Unit<T> + Dots> Processor<T> for U {}
-
-/// One number at a time: any processor.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Plain;
-
-impl<T: Real> Unit<T> for Plain {
-    type Vector = T;
-    type Eight = Self;
-    type Four = Self;
-    const WIDTH: usize = 1;
-
-    #[inline(always)]
-    fn eight(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn four(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn vectors(numbers: &[T]) -> &[T] {
-        numbers
-    }
-    #[inline(always)]
-    fn vectors_mut(numbers: &mut [T]) -> &mut [T] {
-        numbers
-    }
-    #[inline(always)]
-    fn splat(self, value: T) -> T {
-        value
-    }
-    #[inline(always)]
-    fn add(self, a: T, b: T) -> T {
-        a + b
-    }
-    #[inline(always)]
-    fn sub(self, a: T, b: T) -> T {
-        a - b
-    }
-    #[inline(always)]
-    fn mul(self, a: T, b: T) -> T {
-        a * b
-    }
-    #[inline(always)]
-    fn mul_add(self, a: T, b: T, c: T) -> T {
-        a * b + c
-    }
-    #[inline(always)]
-    fn halves(self, halves: &[u16]) -> T {
-        T::from_half(halves[0])
-    }
-    #[inline(always)]
-    fn bf16s(self, uppers: &[u16]) -> T {
-        T::from_bf16(uppers[0])
-    }
-    #[inline(always)]
-    fn integers(self, integers: &[i32]) -> T {
-        T::from_f32(integers[0] as f32)
-    }
 }
