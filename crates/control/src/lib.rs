@@ -14,7 +14,7 @@ pub use control::{
     dense_weighted_balance, diagonalise, h2_error, h2_norm, h2_optimal, h2_refine, hankel_values,
     hinf_error, hinf_norm, lags_of, modal_scores, modal_truncation, output_slopes,
     real_gramian_factors, reduce_over_horizon, residue_gram, weighted_error, weighted_norm,
-    weighted_refine, with_moved_residues,
+    weighted_refine, weighted_residues, with_moved_residues,
 };
 pub use linalg::{Convolver, LinalgError, gram_matrix};
 pub use nalgebra;

@@ -45,7 +45,7 @@ pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
 pub use realisation::Realisation;
-pub use refine::{Refined, Refinement, weighted_refine};
+pub use refine::{Refined, Refinement, weighted_refine, weighted_residues};
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};

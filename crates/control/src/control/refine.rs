@@ -125,6 +125,36 @@ pub fn weighted_refine(
     Ok(refined)
 }
 
+/// The best residues and feedthrough for the poles that a channel has, where every weight costs
+/// `ridge` times the norm of its mode by itself. A ridge of some times the relative rounding of a
+/// number format (2⁻¹² for half precision) keeps out weights that nearly cancel, which that format
+/// would not hold.
+///
+/// # Errors
+/// As [`weighted_refine`].
+pub fn weighted_residues(
+    full: &DiagonalSystem,
+    poles: &DiagonalSystem,
+    weight: &InputWeight,
+    ridge: f64,
+) -> Result<DiagonalSystem, ControlError> {
+    let Time::Discrete { step } = full.time() else {
+        return Err(ControlError::System(SystemError::WrongTime {
+            found: "continuous",
+            expected: "discrete",
+        }));
+    };
+    let target = Target::new(full, weight, step)?;
+    let point = target.refit_by(poles.scaled_exponents(), ridge);
+    let residues: Vec<_> = (0..point.nodes.len()).map(|i| point.residue(i)).collect();
+    Ok(DiagonalSystem::siso(
+        poles.time(),
+        poles.exponents().to_vec(),
+        &residues,
+        point.fit.solution[2 * point.nodes.len()],
+    )?)
+}
+
 /// The start's poles as pairs, none slower than `slowest`, and a fast pole for each empty slot.
 fn start_nodes(start: &DiagonalSystem, slots: usize, slowest: f64) -> Vec<Complex64> {
     let off_axis = |z: Complex64| {
@@ -201,11 +231,15 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
     fn refit(&self, nodes: Vec<Complex64>) -> Point {
+        self.refit_by(nodes, RIDGE)
+    }
+
+    /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
+    fn refit_by(&self, nodes: Vec<Complex64>, ridge: f64) -> Point {
         let signals = self.metric.basis(&nodes);
         let images = self.metric.image(&signals);
-        let fit = least_squares(&images, &self.image, &scales(&images), RIDGE);
+        let fit = least_squares(&images, &self.image, &scales(&images), ridge);
         Point {
             nodes,
             error: fit.residual.norm(),
@@ -351,6 +385,33 @@ mod tests {
             assert!(across < RIDGE * weights, "{across:e} {weights:e}");
             assert!(across < 1e-5 * point.fit.residual.norm(), "{across:e}");
             assert!((point.error - point.fit.residual.norm()).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn a_ridge_keeps_residues_small_at_little_more_error() {
+        let full = sample();
+        for weight in weights() {
+            // Two poles that all but coincide, and one so fast that it is nearly D.
+            let near = |re: f64| Complex64::new(re, 0.4) / 0.7;
+            let poles = vec![near(-0.2), near(-0.2001), Complex64::new(-30.0, 0.0)];
+            let start =
+                DiagonalSystem::siso(full.time(), poles, &[Complex64::ONE; 3], 0.0).unwrap();
+            let largest = |ridge: f64| {
+                let made = weighted_residues(&full, &start, &weight, ridge).unwrap();
+                let residues = made.as_siso().unwrap().residues().map(|r| r.norm());
+                assert_eq!(made.exponents(), start.exponents());
+                (
+                    residues.fold(0.0, f64::max),
+                    weighted_error(&full, &made, &weight).unwrap(),
+                )
+            };
+            let ((free, least), (held, error)) = (largest(1e-9), largest(4e-3));
+            assert!(held < 0.2 * free, "{held} {free}");
+            assert!(
+                error >= least * (1.0 - 1e-9) && error < 1.5 * least,
+                "{error} {least}"
+            );
         }
     }
 
