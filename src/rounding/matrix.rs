@@ -62,7 +62,7 @@ impl RoundedMatrix {
     }
 
     /// A scale for each group of inputs (rows) and output (columns).
-    pub(super) fn best_scales(
+    pub(crate) fn best_scales(
         weight: &DMatrix<f64>,
         bits: u32,
         group: usize,

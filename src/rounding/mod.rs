@@ -4,10 +4,13 @@
 //! numbers stand for, so that what is scored, written to a checkpoint and laid out in an image is
 //! one and the same.
 
+mod compensated;
 mod half;
 mod matrix;
 mod storage;
 
+pub use compensated::{CompensatedMap, MapMoments};
+pub(crate) use compensated::{RoundedColumn, spread};
 pub(crate) use half::HalfExponents;
 pub use matrix::RoundedMatrix;
 pub use storage::{LayerStorage, MapStorage, Storage};

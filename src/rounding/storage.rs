@@ -91,6 +91,14 @@ impl Storage {
         })
     }
 
+    /// Everything in single precision.
+    pub fn single(model: &Model) -> Self {
+        Self {
+            layers: vec![LayerStorage::default(); model.blocks().len()],
+            ..Self::default()
+        }
+    }
+
     /// The same with all numbers beside the maps as given.
     #[must_use]
     pub fn with_numbers(mut self, numbers: Numbers) -> Self {
