@@ -27,6 +27,10 @@ pub enum Stage {
     Sequential,
     /// Fit of all channels to the logits; units are Gauss–Newton steps, at most.
     LogitFit,
+    /// What every choice of a size does to the logits; units are groups of choices.
+    Choices,
+    /// Rounding of the maps; units are layers.
+    Rounding,
     /// Logits of sequences; units are sequences.
     Logits,
     /// Rescaling by the generalisation measure; units are layers.
@@ -45,6 +49,8 @@ impl fmt::Display for Stage {
             Stage::Allocation => "allocations tried",
             Stage::Sequential => "reducing layers again",
             Stage::LogitFit => "steps of the fit to the logits",
+            Stage::Choices => "choices of sizes measured",
+            Stage::Rounding => "rounding the maps of layers",
             Stage::Logits => "logits of sequences",
             Stage::Rescaling => "rescaling layers",
         })

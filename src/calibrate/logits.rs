@@ -1,20 +1,18 @@
 //! Fitting all channels of a reduced network together to the logits of the full one.
 
-use hankelite_control::{
-    DiagonalSystem, InputWeight, gram_matrix, output_slopes, residue_gram, with_moved_residues,
-};
+use hankelite_control::gram_matrix;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::{CalibrateError, Calibration};
-use crate::compress::{CalibratedChannel, CalibratedLayer};
+use crate::calibrate::CalibrateError;
+use crate::calibrate::parameters::{LogitData, Parameters, Prices};
 use crate::infer::{Network, Path as InferPath, combination};
 use crate::model::{Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
 /// Steps at most.
-const STEPS_MAX: usize = 4;
+const STEPS_MAX: usize = 8;
 
 /// Every so many sequences one is kept to check the others.
 const CHECK_EVERY: usize = 4;
@@ -23,19 +21,19 @@ const CHECK_EVERY: usize = 4;
 const SEQUENCES_MIN: usize = 8;
 
 /// More sequences than this are not used for the gradients.
-const SEQUENCES_MAX: usize = 200;
+const SEQUENCES_MAX: usize = 1000;
 
 /// Of more classes than this, as many random combinations are used.
 const COMBINATIONS_MAX: usize = 10;
 
+/// The same where more numbers than residues move: other ones for each sequence.
+const COMBINATIONS_FEW: usize = 3;
+
 /// The prices ρ that are tried.
-const PRICES: [f64; 4] = [1000.0, 100.0, 10.0, 1.0];
+const PRICES: [f64; 5] = [1e4, 1000.0, 100.0, 10.0, 1.0];
 
 /// A step must bring the checked logits nearer by this share.
 const GAIN_MIN: f64 = 0.02;
-
-/// The share of a mode's own square that its weights cost in any case.
-const PARALLEL: f64 = 1e-4;
 
 /// Numbers in the table of gradients at most, 1 GiB.
 const SLOPES_MAX: usize = 1 << 27;
@@ -71,7 +69,7 @@ pub struct LogitFit {
 }
 
 /// √(Σ ‖z − z_r‖²/Σ ‖z‖²), centred over the classes where there are several.
-pub(super) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>]) -> f64 {
+pub(crate) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>]) -> f64 {
     let squares = |difference: &[f64]| centred(difference).iter().map(|d| d * d).sum::<f64>();
     let (mut change, mut size) = (0.0, 0.0);
     for (full, reduced) in full.iter().zip(reduced) {
@@ -93,17 +91,6 @@ fn centred(values: &[f64]) -> Vec<f64> {
         classes => values.iter().sum::<f64>() / classes as f64,
     };
     values.iter().map(|value| value - mean).collect()
-}
-
-/// What a fit goes by.
-pub(super) struct LogitData<'a> {
-    pub(super) calibration: &'a Calibration,
-    pub(super) sequences: &'a [Sequence<'a>],
-    /// Of the full model, for each sequence.
-    pub(super) logits: &'a [Vec<f64>],
-    /// The channels that the cuts were made from.
-    pub(super) layers: &'a [CalibratedLayer],
-    pub(super) observer: &'a dyn ProgressSink,
 }
 
 /// A sequence, with the logits of the full model.
@@ -133,17 +120,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// One channel's parameters within those of the network.
-struct Place<'a> {
-    layer: usize,
-    channel: usize,
-    first: usize,
-    full: &'a CalibratedChannel,
-    weight: &'a InputWeight,
-    /// I L n.
-    importance: f64,
-}
-
 /// The fitted model, or `None` without enough sequences or without pooled logits, or where the
 /// table of gradients would be too large.
 pub(super) fn fit_logits(
@@ -155,16 +131,23 @@ pub(super) fn fit_logits(
         return Ok(None);
     }
     let parts = Parts::new(data);
-    let (places, parameters) = places(data, start, parts.fit.len());
-    let combinations = combinations(start.classes().unwrap_or(0));
-    let rows = parts.fit.len() * combinations.len();
-    if parameters == 0 || rows.saturating_mul(parameters) > SLOPES_MAX {
+    let parameters = Parameters::new(data, start, parts.fit.len());
+    let combinations = Combinations {
+        classes: start.classes().unwrap_or(0),
+        most: match data.vectors {
+            true => COMBINATIONS_FEW,
+            false => COMBINATIONS_MAX,
+        },
+    };
+    let rows = parts.fit.len() * combinations.each();
+    let count = parameters.count();
+    if count == 0 || rows.saturating_mul(count) > SLOPES_MAX {
         return Ok(None);
     }
     let fitting = Fitting {
         length: data.calibration.length(),
         parts,
-        places,
+        parameters,
         combinations,
         observer: &Within(data.observer),
     };
@@ -173,7 +156,7 @@ pub(super) fn fit_logits(
     let before = fitting.change(&model)?;
     let mut fit = LogitFit {
         steps: 0,
-        parameters,
+        parameters: count,
         prices: Vec::new(),
         before,
         after: before,
@@ -203,8 +186,8 @@ struct Stepped {
 struct Fitting<'a> {
     length: usize,
     parts: Parts<'a>,
-    places: Vec<Place<'a>>,
-    combinations: Vec<Vec<f64>>,
+    parameters: Parameters<'a>,
+    combinations: Combinations,
     observer: &'a dyn ProgressSink,
 }
 
@@ -214,7 +197,7 @@ impl Fitting<'_> {
         let problem = Problem::new(self, model)?;
         let mut best: Option<Stepped> = None;
         for price in PRICES {
-            let Some(candidate) = problem.moved(model, &self.places, price) else {
+            let Some(candidate) = problem.moved(model, &self.parameters, price) else {
                 continue;
             };
             let after = self.change(&candidate)?;
@@ -245,51 +228,37 @@ impl Fitting<'_> {
     }
 }
 
-/// The channels that were cut, have an input and change the logits, with the number of all their
-/// parameters.
-fn places<'a>(data: &LogitData<'a>, model: &Model, sequences: usize) -> (Vec<Place<'a>>, usize) {
-    let mut places = Vec::new();
-    let mut first = 0;
-    let samples = (data.calibration.length() * sequences) as f64;
-    for (layer, block) in model.blocks().iter().enumerate() {
-        let importance = &data.calibration.layers()[layer].importance;
-        let channels = data.layers[layer].channels().iter().zip(block.systems());
-        for (channel, ((full, system), importance)) in channels.zip(importance).enumerate() {
-            let whole = system.order() >= full.system().order();
-            if let Some(weight) = full.weight()
-                && *importance > 0.0
-                && !whole
-            {
-                places.push(Place {
-                    layer,
-                    channel,
-                    first,
-                    full,
-                    weight,
-                    importance: importance * samples,
-                });
-                first += 2 * system.order() + 1;
-            }
-        }
-    }
-    (places, first)
+/// Combinations of the logits whose squares sum to the square of the centred logits: each of
+/// these, or, where there are more classes than are taken, random signs, other ones for each
+/// sequence, with which they do so in the mean.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Combinations {
+    /// Classes of the model.
+    pub(crate) classes: usize,
+    /// Combinations of a sequence at most.
+    pub(crate) most: usize,
 }
 
-/// Combinations whose squares sum to the square of the centred logits: each of these, or, where
-/// there are many classes, random signs over √m, with which they do so in the mean.
-fn combinations(classes: usize) -> Vec<Vec<f64>> {
-    if classes <= COMBINATIONS_MAX {
-        let one = |k| Vec::from_iter((0..classes).map(|c| f64::from(u8::from(c == k))));
-        return (0..classes).map(|k| centred(&one(k))).collect();
+impl Combinations {
+    /// Combinations of a sequence.
+    pub(crate) fn each(self) -> usize {
+        self.most.min(self.classes)
     }
-    let scale = (COMBINATIONS_MAX as f64).sqrt().recip();
-    let signs = |index| {
-        combination(index, classes)
-            .iter()
-            .map(|sign| sign * scale)
-            .collect()
-    };
-    (0..COMBINATIONS_MAX).map(signs).collect()
+
+    /// Those of one sequence.
+    pub(crate) fn of(self, sequence: usize) -> Vec<Vec<f64>> {
+        let Self { classes, most } = self;
+        if classes <= most {
+            let one = |k| Vec::from_iter((0..classes).map(|c| f64::from(u8::from(c == k))));
+            return (0..classes).map(|k| centred(&one(k))).collect();
+        }
+        let scale = (most as f64).sqrt().recip();
+        let signs = (0..most).map(|index| {
+            let signs = combination(sequence * most + index, classes);
+            signs.iter().map(|sign| sign * scale).collect()
+        });
+        signs.collect()
+    }
 }
 
 /// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
@@ -299,38 +268,33 @@ struct Problem {
     /// Jᵀ J or J Jᵀ, the smaller.
     gram: DMatrix<f64>,
     residual: DVector<f64>,
-    /// Factors L_h of I_h L n G_h = L_h L_hᵀ; δ_h = L_h^{−T} times the new coordinates.
-    factors: Vec<DMatrix<f64>>,
+    /// δ in terms of the new coordinates.
+    prices: Prices,
 }
 
 impl Problem {
     fn new(fitting: &Fitting<'_>, model: &Model) -> Result<Self, CalibrateError> {
-        let Fitting {
-            places,
-            combinations,
-            ..
-        } = fitting;
         let network = Network::new(model, fitting.length, InferPath::Auto)?;
-        let examples = fitting.parts.fit.par_iter();
-        let rows = examples.map(|example| {
+        let examples = fitting.parts.fit.par_iter().enumerate();
+        let rows = examples.map(|(index, example)| {
             fitting.observer.check()?;
-            rows_of(&network, example, places, combinations)
+            let parameters = &fitting.parameters;
+            let combinations = fitting.combinations.of(index);
+            let rows = parameters.slopes(&network, example.sequence, &combinations)?;
+            let left = left(example.logits, &rows.logits, &combinations);
+            Ok((rows, left))
         });
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
-        let parameters = rows.first().map_or(0, |(slopes, _)| slopes.nrows());
-        let each = combinations.len();
-        let mut slopes = DMatrix::zeros(parameters, rows.len() * each);
+        let rows = rows.collect::<Result<Vec<_>, CalibrateError>>()?;
+        let each = fitting.combinations.each();
+        let mut slopes = DMatrix::zeros(fitting.parameters.count(), rows.len() * each);
         let mut residual = DVector::zeros(rows.len() * each);
         for (s, (own, rest)) in rows.iter().enumerate() {
-            slopes.columns_mut(s * each, each).copy_from(own);
+            slopes.columns_mut(s * each, each).copy_from(&own.slopes);
             residual.rows_mut(s * each, each).copy_from(rest);
         }
-        let factors = places.par_iter().map(|place| factor(model, place));
-        let factors: Vec<_> = factors.collect();
-        for (place, factor) in places.iter().zip(&factors) {
-            let mut own = slopes.rows_mut(place.first, factor.nrows());
-            factor.solve_lower_triangular_mut(&mut own);
-        }
+        let squares = rows.iter().map(|(own, _)| &own.squares);
+        let prices = fitting.parameters.prices(model, squares);
+        prices.divide(&mut slopes);
         let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {
             true => gram_matrix(&across),
@@ -340,87 +304,32 @@ impl Problem {
             slopes: across,
             gram,
             residual,
-            factors,
+            prices,
         })
     }
 
     /// The model after the step of this price; `None` where it is not finite.
-    fn moved(&self, model: &Model, places: &[Place<'_>], price: f64) -> Option<Model> {
+    fn moved(&self, model: &Model, parameters: &Parameters<'_>, price: f64) -> Option<Model> {
         let mut priced = self.gram.clone();
         (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
         let root = Cholesky::new(priced)?;
         // (JᵀJ + ρ)⁻¹ Jᵀ = Jᵀ (JJᵀ + ρ)⁻¹
-        let step = match self.slopes.ncols() <= self.slopes.nrows() {
+        let mut step = match self.slopes.ncols() <= self.slopes.nrows() {
             true => root.solve(&self.slopes.tr_mul(&self.residual)),
             false => self.slopes.tr_mul(&root.solve(&self.residual)),
         };
-        let blocks = model.blocks().iter();
-        let mut systems: Vec<_> = blocks.map(|block| block.systems().to_vec()).collect();
-        for (place, factor) in places.iter().zip(&self.factors) {
-            let mut own = step.rows(place.first, factor.nrows()).into_owned();
-            factor.tr_solve_lower_triangular_mut(&mut own);
-            let system = &mut systems[place.layer][place.channel];
-            *system = with_moved_residues(system, own.as_slice()).ok()?;
-        }
-        let moved = model.blocks().iter().zip(systems);
-        let moved = moved.map(|(block, systems)| block.with_systems(systems, Vec::new()));
-        model
-            .with_blocks(moved.collect::<Result<_, _>>().ok()?)
-            .ok()
+        self.prices.restore(&mut step);
+        parameters.moved(model, step.as_slice())
     }
 }
 
-/// Slopes of the combinations by all parameters, parameters × combinations, and what is left of the
-/// full model's combinations, for one sequence.
-fn rows_of(
-    network: &Network<'_>,
-    example: &Example<'_>,
-    places: &[Place<'_>],
-    combinations: &[Vec<f64>],
-) -> Result<(DMatrix<f64>, DVector<f64>), CalibrateError> {
-    let model = network.model();
-    let system = |place: &Place<'_>| &model.blocks()[place.layer].systems()[place.channel];
-    let last = places.last();
-    let parameters = last.map_or(0, |place| place.first + 2 * system(place).order() + 1);
-    let mut slopes = DMatrix::zeros(parameters, combinations.len());
-    let reduced =
-        network.differentiate(example.sequence, combinations, |layer, input, gradients| {
-            for place in places.iter().filter(|place| place.layer == layer) {
-                let input = input.column(place.channel);
-                let output = output_slopes(system(place), input.as_slice());
-                for (mut column, gradient) in slopes.column_iter_mut().zip(&gradients) {
-                    let own = output.tr_mul(&gradient.column(place.channel));
-                    column.rows_mut(place.first, own.nrows()).copy_from(&own);
-                }
-            }
-        })?;
-    let left = |combination: &Vec<f64>| {
-        let terms = combination.iter().zip(example.logits.iter().zip(&reduced));
+/// What is left of the full model's combinations.
+pub(crate) fn left(full: &[f64], reduced: &[f64], combinations: &[Vec<f64>]) -> DVector<f64> {
+    let left = combinations.iter().map(|combination| {
+        let terms = combination.iter().zip(full.iter().zip(reduced));
         terms
             .map(|(c, (full, reduced))| c * (full - reduced))
             .sum::<f64>()
-    };
-    let residual = DVector::from_iterator(combinations.len(), combinations.iter().map(left));
-    Ok((slopes, residual))
-}
-
-/// The Cholesky factor of a channel's price. Every weight costs a little by itself too, so that
-/// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
-fn factor(model: &Model, place: &Place<'_>) -> DMatrix<f64> {
-    let system: &DiagonalSystem = &model.blocks()[place.layer].systems()[place.channel];
-    let mut price = residue_gram(place.full.system(), system, place.weight);
-    price *= place.importance;
-    let last = price.nrows() - 1;
-    for n in 0..last / 2 {
-        let (re, im) = (2 * n, 2 * n + 1);
-        let share = PARALLEL * (price[(re, re)] + price[(im, im)]);
-        price[(re, re)] += share;
-        price[(im, im)] += share;
-    }
-    price[(last, last)] *= 1.0 + PARALLEL;
-    let root = Cholesky::new(price.clone());
-    root.map_or_else(
-        || DMatrix::from_diagonal(&price.diagonal().map(|p| p.abs().sqrt())),
-        |root| root.unpack(),
-    )
+    });
+    DVector::from_iterator(combinations.len(), left)
 }

@@ -2,10 +2,11 @@
 
 use std::sync::OnceLock;
 
-use hankelite_control::{InputWeight, Refinement};
+use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use serde::Serialize;
 
-use crate::calibrate::logits::{LogitData, fit_logits, relative_change};
+use crate::calibrate::logits::{fit_logits, relative_change};
+use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, LogitFit, Settings, TargetSize, WeightChoice,
     layer_inputs,
@@ -209,13 +210,7 @@ impl<'a> CalibratedReduction<'a> {
         layers: &[CalibratedLayer],
         trial: &mut Trial,
     ) -> Result<Option<LogitFit>, CalibrateError> {
-        let data = LogitData {
-            calibration: self.calibration,
-            sequences: self.sequences,
-            logits: &self.logits,
-            layers,
-            observer: self.observer,
-        };
+        let data = self.logit_data(layers, false);
         let Some((model, fit)) = fit_logits(&data, &trial.model)? else {
             return Ok(None);
         };
@@ -224,6 +219,17 @@ impl<'a> CalibratedReduction<'a> {
             trial.model = model;
         }
         Ok(Some(fit))
+    }
+
+    fn logit_data<'d>(&'d self, layers: &'d [CalibratedLayer], vectors: bool) -> LogitData<'d> {
+        LogitData {
+            calibration: self.calibration,
+            sequences: self.sequences,
+            logits: &self.logits,
+            layers,
+            vectors,
+            observer: self.observer,
+        }
     }
 
     /// The records of the model of a trial, whose systems come from the cuts of `layers`.
@@ -384,6 +390,105 @@ impl<'a> CalibratedReduction<'a> {
         })
     }
 
+    /// The full model.
+    pub(crate) fn model(&self) -> &'a Model {
+        self.model
+    }
+
+    /// The calibration sequences; none where only their statistics are at hand.
+    pub(crate) fn sequences(&self) -> &'a [Sequence<'a>] {
+        self.sequences
+    }
+
+    /// Steps of the sequences.
+    pub(crate) fn length(&self) -> usize {
+        self.calibration.length()
+    }
+
+    /// What follows the work.
+    pub(crate) fn observer(&self) -> &'a dyn ProgressSink {
+        self.observer
+    }
+
+    /// The channels of a layer, cut to these orders.
+    pub(crate) fn cut(
+        &self,
+        layer: usize,
+        orders: &[usize],
+        refinement: Refinement,
+    ) -> Result<Vec<DiagonalSystem>, CalibrateError> {
+        let block = &self.model.blocks()[layer];
+        Ok(self.layers[layer].systems(block, orders, refinement)?)
+    }
+
+    /// The best residues and feedthroughs for the poles of a layer's systems, each channel alone.
+    pub(crate) fn refitted(
+        &self,
+        layer: usize,
+        systems: &[DiagonalSystem],
+        ridge: f64,
+    ) -> Result<Vec<DiagonalSystem>, CalibrateError> {
+        Ok(self.layers[layer].refitted(&self.model.blocks()[layer], systems, ridge)?)
+    }
+
+    /// The relative change of the logits of the first so many sequences.
+    pub(crate) fn change_over(&self, model: &Model, count: usize) -> Result<f64, CalibrateError> {
+        let count = count.min(self.sequences.len());
+        let within = Within(self.observer);
+        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+        let reduced = network
+            .observed(&within)
+            .logits_of_all(&self.sequences[..count])?;
+        Ok(relative_change(&self.logits[..count], &reduced))
+    }
+
+    /// The logits of the full model.
+    pub(crate) fn logits(&self) -> &[Vec<f64>] {
+        &self.logits
+    }
+
+    /// The relative change of the logits of some sequences, by their indices.
+    pub(crate) fn change_of(&self, model: &Model, some: &[usize]) -> Result<f64, CalibrateError> {
+        let sequences: Vec<_> = some.iter().map(|&index| self.sequences[index]).collect();
+        let full: Vec<_> = some.iter().map(|&index| &self.logits[index]).collect();
+        let within = Within(self.observer);
+        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+        let reduced = network.observed(&within).logits_of_all(&sequences)?;
+        Ok(relative_change(&full, &reduced))
+    }
+
+    /// The relative change of the logits of all sequences.
+    pub(crate) fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
+        self.change_over(model, self.sequences.len())
+    }
+
+    /// Channels, biases and norms fitted together to the logits of the full model, where these are
+    /// pooled.
+    pub(crate) fn fit_numbers(
+        &self,
+        model: &Model,
+    ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
+        fit_logits(&self.logit_data(&self.layers, true), model)
+    }
+
+    /// The records of a model whose channels come from cuts to these orders.
+    pub(crate) fn records_of(
+        &self,
+        model: &Model,
+        orders: &[Vec<usize>],
+        refinement: Refinement,
+    ) -> Result<Vec<LayerRecord>, CalibrateError> {
+        let blocks = self.model.blocks().iter().zip(model.blocks());
+        let parts = blocks.zip(&self.layers).zip(orders);
+        let records = parts.map(|(((full, reduced), layer), orders)| {
+            let made = orders.iter().zip(reduced.systems());
+            let made = made.map(|(&order, system)| CutSystem { order, system });
+            let made: Vec<_> = made.collect();
+            layer.record_of(full, &made, refinement, self.calibration.length())
+        });
+        Ok(records.collect::<Result<_, _>>()?)
+    }
+
     /// The same order everywhere, as far as channels have it.
     fn uniform(&self, order: usize) -> Vec<Vec<usize>> {
         let blocks = self.model.blocks().iter();
@@ -395,7 +500,10 @@ impl<'a> CalibratedReduction<'a> {
     }
 
     /// The error curves of all channels, with and without refinement, each made once.
-    fn curves(&self, refinement: Refinement) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+    pub(crate) fn curves(
+        &self,
+        refinement: Refinement,
+    ) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
             self.observer.begin(Stage::ErrorCurves, self.layers.len());
@@ -411,7 +519,11 @@ impl<'a> CalibratedReduction<'a> {
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.
-    fn importance(&self, kind: Importance, factors: &[f64]) -> (Vec<Vec<f64>>, &'static str) {
+    pub(crate) fn importance(
+        &self,
+        kind: Importance,
+        factors: &[f64],
+    ) -> (Vec<Vec<f64>>, &'static str) {
         let (power, name) = match kind {
             Importance::Auto | Importance::Equal => (0.0, "equal"),
             Importance::Root => (0.5, "root"),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
     ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, balance, balance_weighted,
-    weighted_error, weighted_norm, weighted_refine,
+    weighted_error, weighted_norm, weighted_refine, weighted_residues,
 };
 use rayon::prelude::*;
 
@@ -315,6 +315,32 @@ impl CalibratedLayer {
             Ok(cut.candidate.system.clone())
         });
         systems.collect()
+    }
+
+    /// The best residues and feedthroughs for the poles that some systems have, each in the
+    /// weighted error of its channel alone and with a ridge, see [`weighted_residues`]. Channels whose input is zero, and systems that are no
+    /// smaller than their channel, stay as they are.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub fn refitted(
+        &self,
+        block: &Block,
+        systems: &[DiagonalSystem],
+        ridge: f64,
+    ) -> Result<Vec<DiagonalSystem>, CompressError> {
+        let channels = self.channels.par_iter().zip(systems).enumerate();
+        let refitted = channels.map(|(index, (channel, system))| {
+            let Some(weight) = channel.weight.as_ref() else {
+                return Ok(system.clone());
+            };
+            if system.order() >= channel.system.order() {
+                return Ok(system.clone());
+            }
+            weighted_residues(&channel.system, system, weight, ridge)
+                .map_err(|e| CompressError::channel(block, index, e))
+        });
+        refitted.collect()
     }
 
     /// The record of systems that were made from cuts, one for each channel. The block must be the

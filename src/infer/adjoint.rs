@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use crate::infer::layer::{Trace, normalised_backward};
+use crate::infer::layer::{StepSums, Trace, gelu, normalised_backward};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
 use crate::progress::Stage;
@@ -18,6 +18,32 @@ pub struct OutputGradients {
     pub input: DMatrix<f64>,
     /// J, L × H: the derivative by the channels' output y = k ∗ u + D u.
     pub gradient: DMatrix<f64>,
+}
+
+/// Derivatives of some combinations of the logits by the numbers of one layer.
+pub(crate) struct LayerSlopes {
+    /// Index of the layer.
+    pub(crate) layer: usize,
+    /// u, L × H.
+    pub(crate) input: DMatrix<f64>,
+    /// What the map between the channels takes, GELU(y), L × H.
+    pub(crate) activated: DMatrix<f64>,
+    /// One for each combination.
+    pub(crate) combinations: Vec<CombinationSlopes>,
+}
+
+/// Derivatives of one combination of the logits.
+pub(crate) struct CombinationSlopes {
+    /// By the channels' output, L × H.
+    pub(crate) output: DMatrix<f64>,
+    /// By what the map between the channels gives, L × its outputs.
+    pub(crate) mixed: DMatrix<f64>,
+    /// By the bias of the map between the channels.
+    pub(crate) bias: StepSums,
+    /// By the factors of the norm.
+    pub(crate) factors: StepSums,
+    /// By its offsets.
+    pub(crate) offsets: StepSums,
 }
 
 impl Network<'_> {
@@ -33,8 +59,9 @@ impl Network<'_> {
     ) -> Result<Vec<OutputGradients>, InferError> {
         let mut layers = Vec::with_capacity(self.layers.len());
         let combination = combination.to_vec();
-        self.differentiate(sequence, &[combination], |_, input, mut gradients| {
-            let gradient = gradients.swap_remove(0);
+        self.differentiate(sequence, &[combination], 0, |mut layer| {
+            let gradient = layer.combinations.swap_remove(0).output;
+            let input = layer.input;
             layers.push(OutputGradients { input, gradient });
         })?;
         layers.reverse();
@@ -42,9 +69,8 @@ impl Network<'_> {
     }
 
     /// One forward pass, whose logits are returned, and one backward pass for n combinations of
-    /// the logits. `show` gets the index of every layer, from the last one down, its input, and
-    /// for each combination the derivative by its channels' output, all L × H. Cost about 1 + 2 n
-    /// forward passes; memory O(L H) for each layer and each combination.
+    /// the logits. `show` gets the layers from the last one down to `lowest`. Cost about 1 + 2 n forward
+    /// passes; memory O(L H) for each layer and each combination.
     ///
     /// # Errors
     /// As [`Network::logits`].
@@ -52,7 +78,8 @@ impl Network<'_> {
         &self,
         sequence: Sequence<'_>,
         combinations: &[Vec<f64>],
-        mut show: impl FnMut(usize, DMatrix<f64>, Vec<DMatrix<f64>>),
+        lowest: usize,
+        mut show: impl FnMut(LayerSlopes),
     ) -> Result<Vec<f64>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
@@ -67,8 +94,27 @@ impl Network<'_> {
         for (index, (layer, trace)) in self.layers.iter().zip(traces).enumerate().rev() {
             let passed = slopes.into_iter();
             let passed = passed.map(|slope| layer.backward(&trace, slope));
-            let (below, own) = passed.unzip();
-            show(index, trace.input, own);
+            let (below, combinations) = passed
+                .map(|slopes| {
+                    let own = CombinationSlopes {
+                        output: slopes.output,
+                        mixed: slopes.mixed,
+                        bias: slopes.bias,
+                        factors: slopes.factors,
+                        offsets: slopes.offsets,
+                    };
+                    (slopes.below, own)
+                })
+                .unzip();
+            show(LayerSlopes {
+                layer: index,
+                input: trace.input,
+                activated: trace.y.map(gelu),
+                combinations,
+            });
+            if index <= lowest {
+                break;
+            }
             slopes = below;
         }
         Ok(logits)
@@ -177,6 +223,77 @@ pub(crate) fn combination(index: usize, classes: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Block, Model, Norm};
+
+    /// Numbers of a layer that act at every step.
+    #[derive(Debug, Clone, Copy)]
+    enum Of {
+        Bias,
+        Factors,
+        Offsets,
+    }
+
+    /// The model with one number of a layer moved.
+    fn moved(model: &Model, layer: usize, of: Of, index: usize, by: f64) -> Model {
+        let mut parts = model.blocks()[layer].clone().into_parts();
+        let Some((Norm::Layer(norm), _)) = &mut parts.norm else {
+            panic!("a layer norm");
+        };
+        match of {
+            Of::Bias => {
+                let output = parts.output.as_mut().unwrap();
+                output.linear.bias.as_mut().unwrap()[index] += by;
+            }
+            Of::Factors => norm.weight[index] += by,
+            Of::Offsets => norm.bias[index] += by,
+        }
+        model.with_block(layer, Block::new(parts).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn derivatives_by_biases_and_norms_are_those_of_differences() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/models/waves/model.safetensors"
+        );
+        let model = crate::read(path, &crate::Declared::default())
+            .unwrap()
+            .model;
+        let values: Vec<f32> = (0..64).map(|t| (0.3 * t as f32).sin()).collect();
+        let weights = combination(5, 10);
+        let value = |model: &Model| {
+            let network = Network::new(model, 64, crate::infer::Path::Auto).unwrap();
+            let logits = network.logits(Sequence::Values(&values)).unwrap();
+            logits.iter().zip(&weights).map(|(z, c)| z * c).sum::<f64>()
+        };
+        let network = Network::new(&model, 64, crate::infer::Path::Auto).unwrap();
+        let mut layers = Vec::new();
+        let combinations = [weights.clone()];
+        let sequence = Sequence::Values(&values);
+        network
+            .differentiate(sequence, &combinations, 0, |layer| layers.push(layer))
+            .unwrap();
+        assert_eq!(layers.len(), model.blocks().len());
+        for found in &layers {
+            let own = &found.combinations[0];
+            for (of, sums) in [
+                (Of::Bias, &own.bias),
+                (Of::Factors, &own.factors),
+                (Of::Offsets, &own.offsets),
+            ] {
+                for index in [0, 7, 13] {
+                    let at = |by| value(&moved(&model, found.layer, of, index, by));
+                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    let error = (slope - sums.sum[index]).abs();
+                    assert!(
+                        error < 1e-6 * (1.0 + slope.abs()),
+                        "{of:?} {index}: {slope}"
+                    );
+                    assert!(sums.squares[index] * 64.0 >= sums.sum[index].powi(2) * (1.0 - 1e-9));
+                }
+            }
+        }
+    }
 
     #[test]
     fn combinations_are_centred_and_not_all_alike() {

@@ -39,11 +39,61 @@ pub(super) struct Trace {
     /// What the channels convolve.
     pub(super) input: DMatrix<f64>,
     /// What they give.
-    y: DMatrix<f64>,
+    pub(super) y: DMatrix<f64>,
     /// What the map that mixes channels gives, where half of it are gates.
     gates: Option<DMatrix<f64>>,
     /// What is normalised.
     normed: DMatrix<f64>,
+    /// The same, before factors and offsets.
+    standard: DMatrix<f64>,
+}
+
+/// Derivatives by numbers that act at every step, one entry for each number.
+#[derive(Default)]
+pub(crate) struct StepSums {
+    /// The sum over the steps: the derivative.
+    pub(crate) sum: Vec<f64>,
+    /// The sum of squares over the steps.
+    pub(crate) squares: Vec<f64>,
+}
+
+impl StepSums {
+    fn new(sums: impl Iterator<Item = [f64; 2]>) -> Self {
+        let (sum, squares) = sums.map(|[sum, squares]| (sum, squares)).unzip();
+        Self { sum, squares }
+    }
+}
+
+/// The derivatives by a layer's input and by its numbers.
+#[derive(Default)]
+pub(super) struct Slopes {
+    pub(super) below: DMatrix<f64>,
+    /// By y, L × H.
+    pub(super) output: DMatrix<f64>,
+    /// By what the map between the channels gives, L × its outputs.
+    pub(super) mixed: DMatrix<f64>,
+    /// By the bias of the map between the channels.
+    pub(super) bias: StepSums,
+    /// By the factors of the norm.
+    pub(super) factors: StepSums,
+    /// By its offsets.
+    pub(super) offsets: StepSums,
+}
+
+impl Slopes {
+    /// Counts the derivative by what the norm gives.
+    fn count_norm(&mut self, trace: &Trace, slope: &DMatrix<f64>) {
+        let pairs = slope.column_iter().zip(trace.standard.column_iter());
+        self.factors = StepSums::new(pairs.map(|(slope, unit)| {
+            let values = slope.iter().zip(&unit).map(|(s, u)| s * u);
+            [values.clone().sum(), values.map(|v| v * v).sum()]
+        }));
+        self.offsets = StepSums::new(
+            slope
+                .column_iter()
+                .map(|slope| [slope.sum(), slope.norm_squared()]),
+        );
+    }
 }
 
 enum Operator {
@@ -211,6 +261,9 @@ impl<'a> Layer<'a> {
                 Some((_, Placement::Post)) => sum.clone(),
                 _ => x,
             };
+            if let Some((norm, _)) = self.block.norm() {
+                trace.standard = normalised(&standard(norm), trace.normed.clone());
+            }
         }
         match self.block.norm() {
             Some((norm, Placement::Post)) => normalised(norm, sum),
@@ -218,47 +271,87 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// The derivatives by the layer's input and by y, from that by the layer's output.
-    pub(super) fn backward(
-        &self,
-        trace: &Trace,
-        slope: DMatrix<f64>,
-    ) -> (DMatrix<f64>, DMatrix<f64>) {
+    /// The derivatives by the layer's input and by its numbers, from that by the layer's output.
+    pub(super) fn backward(&self, trace: &Trace, slope: DMatrix<f64>) -> Slopes {
+        let mut made = Slopes::default();
         let slope = match self.block.norm() {
-            Some((norm, Placement::Post)) => normalised_backward(norm, &trace.normed, &slope),
+            Some((norm, Placement::Post)) => {
+                made.count_norm(trace, &slope);
+                normalised_backward(norm, &trace.normed, &slope)
+            }
             _ => slope,
         };
-        let own = self.branch_backward(trace, &slope);
-        let back = self.systems.run_adjoint(&turned(&own), &self.convolver);
+        made.output = self.branch_backward(trace, &slope, &mut made.mixed);
+        made.bias = StepSums::new(
+            made.mixed
+                .column_iter()
+                .map(|column| [column.sum(), column.norm_squared()]),
+        );
+        let back = self
+            .systems
+            .run_adjoint(&turned(&made.output), &self.convolver);
         let mut input = turned(&back);
         if !self.block.backward().is_empty() {
-            let ahead = self.backward.run_adjoint(&own, &self.convolver);
+            let ahead = self.backward.run_adjoint(&made.output, &self.convolver);
             let (from, kept) = self.overlap(input.nrows());
             let mut later = input.rows_mut(from, kept);
             later += ahead.rows(0, kept);
         }
-        let below = match self.block.norm() {
+        made.below = match self.block.norm() {
             None => input,
             Some((_, Placement::Post)) => input + slope,
             Some((norm, Placement::Pre)) => {
+                made.count_norm(trace, &input);
                 normalised_backward(norm, &trace.normed, &input) + slope
             }
         };
-        (below, own)
+        made
     }
 
-    /// The derivative by y from that by the branch's output.
-    fn branch_backward(&self, trace: &Trace, slope: &DMatrix<f64>) -> DMatrix<f64> {
-        let mixed = match &trace.gates {
-            Some(mixed) => gated_backward(mixed, slope),
+    /// The derivative by y from that by the branch's output; that by what the map gives goes into
+    /// `mixed`, where there is one.
+    fn branch_backward(
+        &self,
+        trace: &Trace,
+        slope: &DMatrix<f64>,
+        mixed: &mut DMatrix<f64>,
+    ) -> DMatrix<f64> {
+        let gates = match &trace.gates {
+            Some(gates) => gated_backward(gates, slope),
             None => slope.clone(),
         };
         let mut own = match self.block.output() {
-            Some(output) => mixed * output.linear.weight.transpose(),
-            None => mixed,
+            Some(output) => {
+                let own = &gates * output.linear.weight.transpose();
+                *mixed = gates;
+                own
+            }
+            None => gates,
         };
         own.zip_apply(&trace.y, |slope, y| *slope *= gelu_slope(y));
         own
+    }
+
+    /// What the map between the channels takes, GELU(y), from the layer's input.
+    pub(super) fn activated(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
+        self.convolved(&self.input_of(x)).map(gelu)
+    }
+
+    /// The layer's output from its input and from what its map takes.
+    pub(super) fn finished(&self, x: &DMatrix<f64>, activated: DMatrix<f64>) -> DMatrix<f64> {
+        let mixed = match self.block.output() {
+            Some(output) => apply_linear(&output.linear, &activated),
+            None => activated,
+        };
+        let branch = match self.block.output().is_some_and(|output| output.gated) {
+            true => gated(&mixed),
+            false => mixed,
+        };
+        match self.block.norm() {
+            None => branch,
+            Some((norm, Placement::Post)) => normalised(norm, branch + x),
+            Some((_, Placement::Pre)) => branch + x,
+        }
     }
 
     /// What the channels convolve.
@@ -289,7 +382,7 @@ impl<'a> Layer<'a> {
 }
 
 /// a Φ(a) with the exact normal distribution.
-fn gelu(a: f64) -> f64 {
+pub(super) fn gelu(a: f64) -> f64 {
     0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2))
 }
 
@@ -362,6 +455,18 @@ pub(super) fn apply_linear(linear: &Linear, x: &DMatrix<f64>) -> DMatrix<f64> {
         }
     }
     out
+}
+
+/// The norm with factors 1 and offsets 0.
+fn standard(norm: &Norm) -> Norm {
+    let mut norm = norm.clone();
+    let (weight, bias) = match &mut norm {
+        Norm::Layer(layer) => (&mut layer.weight, &mut layer.bias),
+        Norm::Batch(batch) => (&mut batch.weight, &mut batch.bias),
+    };
+    weight.fill(1.0);
+    bias.fill(0.0);
+    norm
 }
 
 /// Every step normalised.

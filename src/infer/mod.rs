@@ -8,9 +8,10 @@ mod layer;
 mod mimo;
 mod score;
 
-pub(crate) use adjoint::combination;
+pub(crate) use adjoint::{CombinationSlopes, LayerSlopes, combination};
 pub use adjoint::{OutputGradients, importance};
 use hankelite_control::{Convolver, StatisticsError, SystemError};
+pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
@@ -35,11 +36,12 @@ pub enum Path {
 }
 
 /// A sequence on its way through the network.
-struct Signal {
+#[derive(Clone)]
+pub(crate) struct Signal {
     /// L × H, padding included.
-    x: DMatrix<f64>,
+    pub(crate) x: DMatrix<f64>,
     /// Steps that are no padding.
-    steps: usize,
+    pub(crate) steps: usize,
 }
 
 /// Why a model cannot run on given data.
@@ -163,7 +165,7 @@ impl<'a> Network<'a> {
     }
 
     /// The logits from the last layer's output, of which so many steps are no padding.
-    fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
+    pub(crate) fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
         let head = self.model.head().expect("new() requested a head");
         let x = match self.model.final_norm() {
             Some(norm) => normalised(norm, x),
@@ -218,7 +220,23 @@ impl<'a> Network<'a> {
         logits.collect()
     }
 
-    fn encode(&self, sequence: Sequence<'_>) -> Result<Signal, InferError> {
+    /// What the map between the channels of a layer takes, L × H, from the layer's input.
+    pub(crate) fn activated(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
+        self.layers[layer].activated(x)
+    }
+
+    /// A layer's output from its input and from what its map takes.
+    pub(crate) fn finished(
+        &self,
+        layer: usize,
+        x: &DMatrix<f64>,
+        activated: DMatrix<f64>,
+    ) -> DMatrix<f64> {
+        self.layers[layer].finished(x, activated)
+    }
+
+    /// The input of the first layer.
+    pub(crate) fn encode(&self, sequence: Sequence<'_>) -> Result<Signal, InferError> {
         let encoder = self.model.encoder().expect("new() requested an encoder");
         let steps = encoder.takes().steps_of(sequence, self.length)?;
         let x = match (encoder, sequence) {
