@@ -54,6 +54,7 @@
 //! | [`calibrate`] | reduction for the inputs that the layers get |
 //! | [`Reducer`] | the main job in one line |
 //! | [`stream`] | one sample in, one out |
+//! | [`target`] | states and maps together, to so many bytes |
 //!
 //! Theory runs in double precision. Nothing here prints or keeps global state. Random numbers come
 //! from seeds that the caller gives.
@@ -68,6 +69,7 @@ pub mod progress;
 mod reducer;
 pub mod rounding;
 pub mod stream;
+pub mod target;
 
 pub use checkpoint::{Checkpoint, Declared, read, write};
 pub use compress::{Compressed, LayerRecord, Plan, Rule, TimeBase, inspect, reduce};

@@ -1,0 +1,276 @@
+//! The model of a plan.
+
+use hankelite_control::Refinement;
+use nalgebra::DMatrix;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::calibrate::LogitFit;
+use crate::compress::LayerRecord;
+use crate::infer::{Network, Path as InferPath, Signal};
+use crate::model::{Encoder, Head, Linear, Model};
+use crate::progress::Stage;
+use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
+use crate::target::menu::{with_ends, with_map};
+use crate::target::rows::{checked_change, rounded_for_logits};
+use crate::target::{LayerChoice, MapChoice, Size, SizePlan, TargetError, TargetReduction};
+
+/// Sequences that maps are rounded on.
+const ROUNDED_ON: usize = 64;
+
+/// What a residue in half precision may cost by itself, as a share of its mode's norm: 1 to 16
+/// times what the format rounds it by.
+const RIDGES: [f64; 3] = [4e-3, 1e-3, 2.5e-4];
+
+/// Sequences whose moments are summed on one thread, in order: sums do not depend on the threads.
+const GROUP: usize = 4;
+
+/// A model brought to a target.
+#[derive(Debug, Clone)]
+#[must_use]
+#[non_exhaustive]
+pub struct Targeted {
+    /// The model, whose numbers are those that `storage` stores.
+    pub model: Model,
+    /// How its tensors are stored: for [`crate::stream::Image::packed`].
+    pub storage: Storage,
+    /// The plan it was made by.
+    pub plan: SizePlan,
+    /// Bytes of image and state.
+    pub size: Size,
+    /// One record for each layer.
+    pub records: Vec<LayerRecord>,
+    /// What it did to the logits.
+    pub changes: LogitChanges,
+    /// The fit of all channels, biases and norms. Absent without pooled logits.
+    pub fit: Option<LogitFit>,
+}
+
+/// The relative change of the logits of the calibration sequences.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct LogitChanges {
+    /// After cutting the channels and rounding the maps.
+    pub before_fit: f64,
+    /// After the fit.
+    pub after: f64,
+}
+
+impl TargetReduction<'_> {
+    /// The full model with its channels cut.
+    pub(super) fn cut(
+        &self,
+        orders: &[Vec<usize>],
+        refinement: Refinement,
+    ) -> Result<Model, TargetError> {
+        let blocks = self.model().blocks().iter().zip(orders).enumerate();
+        let blocks = blocks.map(|(layer, (block, orders))| {
+            let systems = self.reduction.cut(layer, orders, refinement)?;
+            Ok(block.with_systems(systems, Vec::new())?)
+        });
+        Ok(self
+            .model()
+            .with_blocks(blocks.collect::<Result<_, TargetError>>()?)?)
+    }
+
+    /// Makes the model of a plan: channels cut and refined, poles in the precision of the plan and
+    /// residues fitted again to them, everything fitted to the logits; then the maps rounded one
+    /// after the other, and everything that is no integer fitted once more. Cost about a calibrated
+    /// reduction.
+    ///
+    /// # Errors
+    /// [`TargetError::Calibrate`]; [`TargetError::Rounding`].
+    pub fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
+        let mut storage = Storage {
+            layers: plan.layers.iter().map(numbers_only).collect(),
+            numbers: plan.numbers,
+            ..Storage::default()
+        };
+        let cut = storage.applied(&self.cut(&plan.orders, Refinement::Full)?)?;
+        let cut = self.refitted(&cut, &storage)?;
+        let cut = self
+            .reduction
+            .fit_numbers(&cut)?
+            .map_or(cut, |(model, _)| model);
+        let rounded = self.rounded(cut, plan, &mut storage)?;
+        let before_fit = self.reduction.change(&rounded)?;
+        let (fitted, fit) = match self.reduction.fit_numbers(&rounded)? {
+            Some((model, fit)) => (storage.applied(&model)?, Some(fit)),
+            None => (storage.applied(&rounded)?, None),
+        };
+        let after = self.reduction.change(&fitted)?;
+        // Rounding what was fitted costs little, but not always less than the fit brought.
+        let (model, after) = match after <= before_fit {
+            true => (fitted, after),
+            false => (storage.applied(&rounded)?, before_fit),
+        };
+        let orders = &plan.orders;
+        Ok(Targeted {
+            size: Size::of(&model, &storage)?,
+            records: self
+                .reduction
+                .records_of(&model, orders, Refinement::Full)?,
+            changes: LogitChanges { before_fit, after },
+            plan: plan.clone(),
+            model,
+            storage,
+            fit,
+        })
+    }
+
+    /// The model with the best residues for its poles, where they are in half precision. Of some
+    /// ridges the one is taken that changes the logits least once the residues are rounded.
+    fn refitted(&self, model: &Model, storage: &Storage) -> Result<Model, TargetError> {
+        let mut best: Option<(f64, Model)> = None;
+        for ridge in RIDGES {
+            let blocks = model.blocks().iter().zip(&storage.layers).enumerate();
+            let blocks = blocks.map(|(layer, (block, stored))| {
+                if stored.numbers == Numbers::F32 {
+                    return Ok(block.clone());
+                }
+                let systems = self.reduction.refitted(layer, block.systems(), ridge)?;
+                Ok(block.with_systems(systems, Vec::new())?)
+            });
+            let refitted = model.with_blocks(blocks.collect::<Result<_, TargetError>>()?)?;
+            let change = checked_change(self.reduction, &storage.applied(&refitted)?)?;
+            if best.as_ref().is_none_or(|(least, _)| change < *least) {
+                best = Some((change, refitted));
+            }
+        }
+        Ok(best.map_or_else(|| model.clone(), |(_, model)| model))
+    }
+
+    /// The model with its maps rounded, first to last; how they are stored goes into `storage`.
+    fn rounded(
+        &self,
+        cut: Model,
+        plan: &SizePlan,
+        storage: &mut Storage,
+    ) -> Result<Model, TargetError> {
+        let length = self.reduction.length();
+        let mut model = self.rounded_ends(cut, plan, storage)?;
+        let mut pairs = self.pairs(&model)?;
+        let full = Network::new(self.model(), length, InferPath::Auto)?;
+        let observer = self.reduction.observer();
+        observer.begin(Stage::Rounding, plan.layers.len());
+        for (layer, choice) in plan.layers.iter().enumerate() {
+            observer.step().map_err(TargetError::from)?;
+            let network = Network::new(&model, length, InferPath::Auto)?;
+            let each = pairs.par_iter().map(|[own, of_full]| {
+                let own = network.activated(layer, &own.x);
+                [own, full.activated(layer, &of_full.x)]
+            });
+            let activated: Vec<_> = each.collect();
+            if let Some(choice) = choice.map.filter(|choice| choice.entries != Entries::Full) {
+                let moments = moments(&activated, &pairs, model.blocks()[layer].outputs())?;
+                let (rounded, map) = self.rounded_map(&model, layer, choice, &moments)?;
+                storage.layers[layer].map = map;
+                model = rounded;
+            }
+            let network = Network::new(&model, length, InferPath::Auto)?;
+            let each = pairs.par_iter_mut().zip(activated);
+            each.for_each(|([own, of_full], [x, u])| {
+                own.x = network.finished(layer, &own.x, x);
+                of_full.x = full.finished(layer, &of_full.x, u);
+            });
+        }
+        Ok(model)
+    }
+
+    /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever
+    /// changes the logits less.
+    fn rounded_map(
+        &self,
+        model: &Model,
+        layer: usize,
+        choice: MapChoice,
+        moments: &MapMoments,
+    ) -> Result<(Model, MapStorage), TargetError> {
+        let MapChoice { entries, group } = choice;
+        let block = &model.blocks()[layer];
+        let Some(output) = block.output() else {
+            return Ok((model.clone(), MapStorage::Full));
+        };
+        let map = moments.compensated(&output.linear, entries, group)?;
+        let by_moments = model.with_block(layer, with_map(block, map.linear)?)?;
+        let Some(by_logits) = rounded_for_logits(self.reduction, model, layer, choice)? else {
+            return Ok((by_moments, map.storage));
+        };
+        match checked_change(self.reduction, &by_moments)? < by_logits.change {
+            true => Ok((by_moments, map.storage)),
+            false => Ok((by_logits.model, by_logits.storage)),
+        }
+    }
+
+    /// What goes into the first layer, of the model and of the full one.
+    fn pairs(&self, model: &Model) -> Result<Vec<[Signal; 2]>, TargetError> {
+        let length = self.reduction.length();
+        let own = Network::new(model, length, InferPath::Auto)?;
+        let full = Network::new(self.model(), length, InferPath::Auto)?;
+        let sequences = self.reduction.sequences();
+        let few = &sequences[..sequences.len().min(ROUNDED_ON)];
+        let pairs = few
+            .par_iter()
+            .map(|&sequence| Ok([own.encode(sequence)?, full.encode(sequence)?]));
+        pairs.collect()
+    }
+
+    /// The model with encoder and head rounded to the nearest.
+    fn rounded_ends(
+        &self,
+        model: Model,
+        plan: &SizePlan,
+        storage: &mut Storage,
+    ) -> Result<Model, TargetError> {
+        let nearest = |linear: &Linear, choice: Option<MapChoice>| match choice {
+            Some(MapChoice { entries, group }) => MapStorage::nearest(linear, entries, group),
+            None => Ok(MapStorage::Full),
+        };
+        if let Some(Encoder::Linear(linear)) = model.encoder() {
+            storage.encoder = nearest(linear, plan.encoder)?;
+        }
+        if let Some(Head { linear, .. }) = model.head() {
+            storage.head = nearest(linear, plan.head)?;
+        }
+        let ends = Storage {
+            layers: vec![LayerStorage::default(); plan.layers.len()],
+            numbers: Numbers::F32,
+            encoder: storage.encoder.clone(),
+            head: storage.head.clone(),
+        };
+        let rounded = ends.applied(&model)?;
+        with_ends(&model, rounded.encoder().cloned(), rounded.head().cloned())
+    }
+}
+
+/// A layer whose map is left as it is.
+fn numbers_only(choice: &LayerChoice) -> LayerStorage {
+    LayerStorage {
+        map: MapStorage::Full,
+        numbers: choice.numbers,
+    }
+}
+
+/// Moments of what a map takes in both networks.
+fn moments(
+    activated: &[[DMatrix<f64>; 2]],
+    pairs: &[[Signal; 2]],
+    inputs: usize,
+) -> Result<MapMoments, TargetError> {
+    let both: Vec<_> = activated.iter().zip(pairs).collect();
+    let groups = both.par_chunks(GROUP).map(|members| {
+        let mut sums = MapMoments::new(inputs);
+        for ([x, u], [signal, _]) in members {
+            let steps = signal.steps;
+            sums.add(
+                &x.rows(0, steps).into_owned(),
+                &u.rows(0, steps).into_owned(),
+            )?;
+        }
+        Ok(sums)
+    });
+    let mut total = MapMoments::new(inputs);
+    for sums in groups.collect::<Result<Vec<_>, TargetError>>()? {
+        total.merge(&sums);
+    }
+    Ok(total)
+}

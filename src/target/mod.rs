@@ -1,0 +1,88 @@
+//! A whole model to a target: so many bytes, or so little change, states and maps together.
+//!
+//! [`TargetReduction`] measures once what every choice does to the logits of the calibration
+//! sequences: fewer states in a channel, fewer bits in a map, half precision for the other
+//! numbers. A [`SizePlan`] takes the choices whose change is least for the bytes they save, and
+//! [`TargetReduction::build`] makes the model of a plan: channels cut and refined, maps rounded
+//! layer by layer for the inputs that they get in the smaller network, and residues, feedthroughs,
+//! biases and norms fitted together to the logits of the full one. Labels are not used, and nothing
+//! is trained.
+
+mod build;
+mod menu;
+mod plan;
+mod price;
+mod rows;
+
+pub use build::{LogitChanges, Targeted};
+pub use menu::{MapChoice, TargetReduction};
+pub use plan::{LayerChoice, Parts, SizePlan};
+pub use price::{Size, step_microseconds};
+
+use crate::calibrate::CalibrateError;
+use crate::infer::InferError;
+use crate::model::ModelError;
+use crate::progress::Cancelled;
+use crate::rounding::RoundingError;
+use crate::stream::StreamError;
+
+/// Why a model is not brought to a target.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// The channels cannot be reduced for their inputs.
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
+    /// A map that cannot be rounded.
+    #[error(transparent)]
+    Rounding(#[from] RoundingError),
+    /// A model that has no image.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// Too few sequences.
+    #[error(
+        "{found} calibration sequences, expected at least {expected}: their logits say what a \
+         choice costs"
+    )]
+    Sequences {
+        /// Sequences at hand.
+        found: usize,
+        /// Sequences that are needed.
+        expected: usize,
+    },
+    /// A target that no choice reaches.
+    #[error(
+        "a target of {target} bytes, expected at least {least}: what is left of one state for each channel and the fewest bits"
+    )]
+    TooSmall {
+        /// The bytes requested.
+        target: usize,
+        /// The fewest bytes.
+        least: usize,
+    },
+    /// A step that no choice makes so fast.
+    #[error(
+        "a step of {target} us, expected at least {least:.2} us: what the smallest model takes here"
+    )]
+    TooSlow {
+        /// The microseconds requested.
+        target: f64,
+        /// The fewest microseconds.
+        least: f64,
+    },
+    /// The observer requested the end of the work.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+impl From<InferError> for TargetError {
+    fn from(error: InferError) -> Self {
+        CalibrateError::from(error).into()
+    }
+}
+
+impl From<ModelError> for TargetError {
+    fn from(error: ModelError) -> Self {
+        CalibrateError::from(error).into()
+    }
+}

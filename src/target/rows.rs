@@ -1,0 +1,310 @@
+//! Rounding a map so that the logits change least.
+
+use hankelite_control::gram_matrix;
+use nalgebra::{Cholesky, DMatrix, DVector};
+use rayon::prelude::*;
+
+use crate::calibrate::{CalibratedReduction, Combinations, left};
+use crate::infer::{InferError, LayerSlopes, Network, Path as InferPath};
+use crate::model::{Linear, Model};
+use crate::rounding::{MapStorage, RoundedColumn, RoundedMatrix, spread};
+use crate::target::menu::with_map;
+use crate::target::{MapChoice, TargetError};
+
+/// Rounds over all outputs after the first one.
+const ROUNDS: usize = 2;
+
+/// The prices ρ that are tried.
+const PRICES: [f64; 4] = [1e4, 1000.0, 100.0, 10.0];
+
+/// The share of the mean square of an input that every input has besides.
+const RIDGE: f64 = 1e-3;
+
+/// Numbers in the table of gradients at most, 1 GiB.
+const SLOPES_MAX: usize = 1 << 27;
+
+/// Combinations of the logits of each sequence at most.
+const COMBINATIONS_MAX: usize = 3;
+
+/// Every so many sequences one is kept to check the others.
+const CHECK_EVERY: usize = 4;
+
+/// What the logits say about the entries of one map.
+///
+/// With J_o the derivatives of n combinations of the logits by the weights and the bias of output
+/// o, and r what is left of the full model's combinations, the entries ŵ_o of all outputs minimise
+///
+/// ```text
+/// ‖r − Σ_o J_o (ŵ_o − w_o)‖² + ρ Σ_o Γ_o E((ŵ_o − w_o)ᵀ x)²
+/// ```
+///
+/// Γ_o being the squared derivatives by what the map gives, summed over steps, so that the second term
+/// is what the change would do to the logits were it noise. Outputs are rounded one after the
+/// other, each in its own metric J_oᵀ J_o + ρ Γ_o E x xᵀ, and what is left of one is for those that
+/// follow.
+struct LogitRounding {
+    /// For each output R × (inputs + 1), the bias last.
+    slopes: Vec<DMatrix<f64>>,
+    /// Γ.
+    noise: Vec<f64>,
+    /// E x xᵀ with 1 after the inputs.
+    second: DMatrix<f64>,
+    left: DVector<f64>,
+}
+
+/// A rounded map.
+struct RoundedRows {
+    matrix: RoundedMatrix,
+    bias: Vec<f64>,
+}
+
+/// A model with one more map rounded.
+pub(super) struct RoundedForLogits {
+    pub(super) model: Model,
+    pub(super) storage: MapStorage,
+    /// Relative change of the logits over the sequences that check.
+    pub(super) change: f64,
+}
+
+/// The model with the map of one layer rounded for the logits at the best price; `None` where the
+/// logits cannot say, because they are not pooled, the map has no bias, or it is too large.
+pub(super) fn rounded_for_logits(
+    reduction: &CalibratedReduction<'_>,
+    model: &Model,
+    layer: usize,
+    choice: MapChoice,
+) -> Result<Option<RoundedForLogits>, TargetError> {
+    let block = &model.blocks()[layer];
+    let pooled = model.head().and_then(|head| head.pooling).is_some();
+    let output = block
+        .output()
+        .filter(|output| pooled && output.linear.bias.is_some());
+    let (Some(output), Some(bits)) = (output, choice.entries.bits()) else {
+        return Ok(None);
+    };
+    let linear = &output.linear;
+    let combinations = Combinations {
+        classes: model.classes().unwrap_or(0),
+        most: COMBINATIONS_MAX,
+    };
+    let rows = reduction.sequences().len() * combinations.each();
+    if rows.saturating_mul(linear.weight.len()) > SLOPES_MAX {
+        return Ok(None);
+    }
+    let problem = LogitRounding::new(reduction, model, layer, combinations)?;
+    let grid = Grid {
+        bits,
+        group: choice.group,
+        scales: RoundedMatrix::best_scales(&linear.weight, bits, choice.group)?,
+    };
+    let mut best: Option<RoundedForLogits> = None;
+    for price in PRICES {
+        let Some(rounded) = problem.rounded(linear, &grid, price) else {
+            continue;
+        };
+        let map = Linear {
+            weight: rounded.matrix.weight().into(),
+            bias: Some(rounded.bias),
+        };
+        // Numbers that are not finite make no model.
+        let Ok(block) = with_map(block, map) else {
+            continue;
+        };
+        let model = model.with_block(layer, block)?;
+        let change = checked_change(reduction, &model)?;
+        if best.as_ref().is_none_or(|best| change < best.change) {
+            best = Some(RoundedForLogits {
+                model,
+                storage: MapStorage::Integers(rounded.matrix),
+                change,
+            });
+        }
+    }
+    Ok(best)
+}
+
+/// The relative change of the logits over the sequences that check what the others found.
+pub(super) fn checked_change(
+    reduction: &CalibratedReduction<'_>,
+    model: &Model,
+) -> Result<f64, TargetError> {
+    let all = 0..reduction.sequences().len();
+    let check: Vec<usize> = all.filter(|&index| checks(index)).collect();
+    Ok(reduction.change_of(model, &check)?)
+}
+
+/// Whether a sequence checks, instead of taking part in the rounding.
+fn checks(index: usize) -> bool {
+    (index + 1).is_multiple_of(CHECK_EVERY)
+}
+
+/// What entries can be.
+struct Grid {
+    bits: u32,
+    group: usize,
+    /// At the start, for each group of inputs and output.
+    scales: DMatrix<f32>,
+}
+
+impl LogitRounding {
+    fn new(
+        reduction: &CalibratedReduction<'_>,
+        model: &Model,
+        layer: usize,
+        combinations: Combinations,
+    ) -> Result<Self, TargetError> {
+        let network = Network::new(model, reduction.length(), InferPath::Auto)?;
+        let all = 0..reduction.sequences().len();
+        let fit: Vec<usize> = all.filter(|&index| !checks(index)).collect();
+        let rows = fit.par_iter().map(|&index| {
+            let mut made = None;
+            let sequence = reduction.sequences()[index];
+            let combinations = combinations.of(index);
+            let logits = network.differentiate(sequence, &combinations, layer, |slopes| {
+                if slopes.layer == layer {
+                    made = Some(Rows::new(&slopes));
+                }
+            })?;
+            let left = left(&reduction.logits()[index], &logits, &combinations);
+            Ok((made, left))
+        });
+        let rows = rows.collect::<Result<Vec<_>, InferError>>()?;
+        let each = combinations.each();
+        let count = rows.len() * each;
+        let (inputs, outputs) = model.blocks()[layer]
+            .output()
+            .map_or((0, 0), |output| output.linear.weight.shape());
+        let mut residual = DVector::zeros(count);
+        let mut second = DMatrix::zeros(inputs + 1, inputs + 1);
+        let mut noise = vec![0.0; outputs];
+        let mut steps = 0.0;
+        for (s, (own, rest)) in rows.iter().enumerate() {
+            residual.rows_mut(s * each, each).copy_from(rest);
+            let Some(own) = own else { continue };
+            second += &own.second;
+            steps += own.steps;
+            noise
+                .iter_mut()
+                .zip(&own.noise)
+                .for_each(|(sum, more)| *sum += more);
+        }
+        let slopes = (0..outputs).into_par_iter().map(|output| {
+            DMatrix::from_fn(count, inputs + 1, |row, input| {
+                let own = rows[row / each].0.as_ref();
+                own.map_or(0.0, |own| own.slopes[row % each][(input, output)])
+            })
+        });
+        Ok(Self {
+            slopes: slopes.collect(),
+            noise,
+            second: second / f64::max(steps, 1.0),
+            left: residual,
+        })
+    }
+
+    /// All outputs rounded at one price; `None` where a metric is not positive definite.
+    fn rounded(&self, linear: &Linear, grid: &Grid, price: f64) -> Option<RoundedRows> {
+        let metrics = self.slopes.par_iter().zip(&self.noise);
+        let metrics =
+            metrics.map(|(slopes, noise)| Metric::new(slopes, *noise, &self.second, price));
+        let metrics = metrics.collect::<Option<Vec<_>>>()?;
+        let inputs = linear.weight.nrows();
+        let mut left = self.left.clone();
+        let columns = grid.scales.column_iter();
+        let mut columns: Vec<RoundedColumn> = columns
+            .map(|scales| RoundedColumn::new(grid.bits, grid.group, scales.into_owned()))
+            .collect();
+        // Changes of weights and bias so far.
+        let mut moved: Vec<DVector<f64>> = vec![DVector::zeros(inputs + 1); columns.len()];
+        for round in 0..=ROUNDS {
+            for (output, column) in columns.iter_mut().enumerate() {
+                let (metric, slopes) = (&metrics[output], &self.slopes[output]);
+                left += slopes * &moved[output];
+                let joint = metric.root.solve(&slopes.tr_mul(&left));
+                let original = linear.weight.column(output);
+                let wanted = original + joint.rows(0, inputs);
+                if round == 0 {
+                    column.round(&wanted, metric.spread.as_ref());
+                }
+                column.improve(&wanted, &metric.weights);
+                let weights = column.values();
+                let bias = joint[inputs] - metric.bias.dot(&(&weights - &wanted));
+                let own = &mut moved[output];
+                own.rows_mut(0, inputs).copy_from(&(weights - original));
+                own[inputs] = bias;
+                left -= slopes * &*own;
+            }
+        }
+        let bias = linear.bias.iter().flatten().zip(&moved);
+        Some(RoundedRows {
+            bias: bias.map(|(b, moved)| b + moved[inputs]).collect(),
+            matrix: RoundedColumn::gathered(&columns),
+        })
+    }
+}
+
+/// What one sequence says.
+struct Rows {
+    /// For each combination (inputs + 1) × outputs.
+    slopes: Vec<DMatrix<f64>>,
+    noise: Vec<f64>,
+    second: DMatrix<f64>,
+    steps: f64,
+}
+
+impl Rows {
+    fn new(layer: &LayerSlopes) -> Self {
+        let x = layer
+            .activated
+            .clone()
+            .insert_column(layer.activated.ncols(), 1.0);
+        let slopes = layer.combinations.iter().map(|own| x.tr_mul(&own.mixed));
+        let outputs = layer
+            .combinations
+            .first()
+            .map_or(0, |own| own.mixed.ncols());
+        let noise = (0..outputs).map(|output| {
+            let squares = layer.combinations.iter();
+            squares
+                .map(|own| own.mixed.column(output).norm_squared())
+                .sum()
+        });
+        Self {
+            slopes: slopes.collect(),
+            noise: noise.collect(),
+            second: gram_matrix(&x),
+            steps: x.nrows() as f64,
+        }
+    }
+}
+
+/// The metric of one output, its bias being free.
+struct Metric {
+    /// Of weights and bias.
+    root: Cholesky<f64, nalgebra::Dyn>,
+    /// Of the weights, the bias being the best for them.
+    weights: DMatrix<f64>,
+    spread: Option<DMatrix<f64>>,
+    /// How the bias answers to a change of the weights, less its sign.
+    bias: DVector<f64>,
+}
+
+impl Metric {
+    fn new(slopes: &DMatrix<f64>, noise: f64, second: &DMatrix<f64>, price: f64) -> Option<Self> {
+        let inputs = second.nrows() - 1;
+        let mut joint = gram_matrix(slopes);
+        joint += second * (price * noise);
+        let ridge = RIDGE * price * noise * second.trace() / (inputs + 1) as f64;
+        let ridge = if ridge > 0.0 { ridge } else { 1e-12 };
+        (0..=inputs).for_each(|i| joint[(i, i)] += ridge);
+        let across = joint.view((0, inputs), (inputs, 1)).into_owned();
+        let bias = DVector::from_column_slice((&across / joint[(inputs, inputs)]).as_slice());
+        let weights = joint.view((0, 0), (inputs, inputs)) - &across * bias.transpose();
+        Some(Self {
+            root: Cholesky::new(joint)?,
+            spread: spread(&weights),
+            weights,
+            bias,
+        })
+    }
+}
