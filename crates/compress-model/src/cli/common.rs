@@ -57,6 +57,46 @@ pub(super) struct Declarations {
     diagonalise: Option<usize>,
 }
 
+impl Declarations {
+    /// The arguments as one would type them, each with a blank before it.
+    pub(super) fn typed(&self) -> String {
+        let number = |value: Option<usize>| value.map(|value| value.to_string());
+        let yes = |value: Option<bool>| value.map(|value| value.to_string());
+        let options = [
+            ("--norm", self.norm.as_ref().map(word_of)),
+            ("--pooling", self.pooling.as_ref().map(word_of)),
+            ("--dss-version", self.dss_version.as_ref().map(word_of)),
+            ("--length", number(self.length)),
+            (
+                "--discretisation",
+                self.discretisation.as_ref().map(word_of),
+            ),
+            ("--dt-transform", self.dt_transform.as_ref().map(word_of)),
+            (
+                "--real-transform",
+                self.real_transform.as_ref().map(word_of),
+            ),
+            ("--bandlimit", self.bandlimit.map(|value| value.to_string())),
+            ("--conj-sym", yes(self.conj_sym)),
+            ("--clip-eigs", yes(self.clip_eigs)),
+            ("--diagonalise", number(self.diagonalise)),
+        ];
+        let given = options.into_iter();
+        let given = given.filter_map(|(name, value)| Some(format!(" {name} {}", value?)));
+        given.collect()
+    }
+}
+
+/// A word as a shell takes it: quoted where it has more in it than letters, digits and the marks of
+/// paths.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 const DSS_VERSIONS: [&str; 6] = [
     "softmax",
     "exp",
@@ -119,6 +159,16 @@ pub(super) fn word_of(value: &impl Serialize) -> String {
     word.and_then(|word| Some(word.as_str()?.to_string()))
         .unwrap_or_default()
 }
+
+/// Of [`Parts`](hankelite::target::Parts).
+pub(super) const PARTS: [Word; 3] = [
+    word("all", "Everything together"),
+    word("states", "The states of the channels; all numbers stay f32"),
+    word(
+        "maps",
+        "The maps between channels, and the precision of all other numbers",
+    ),
+];
 
 /// Of [`Split`](hankelite_data::Split).
 pub(super) const SPLITS: [&str; 3] = ["train", "validation", "test"];

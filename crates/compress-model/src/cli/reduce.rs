@@ -2,12 +2,13 @@
 
 mod layerwise;
 mod rounding;
+mod target;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use hankelite::calibrate::{Choice, LogitFit, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
@@ -25,6 +26,7 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::rounding::written;
+use crate::cli::reduce::target::{TargetArguments, TargetWays};
 use crate::cli::score::{First, Scores, labelled, score};
 
 /// Steps over which kernels are compared unless the length of sequences is declared.
@@ -38,6 +40,8 @@ Examples:
   compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
   compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
+  compress-model reduce model.pth --calibrate train.npz --max-bytes 100k --output small.pth --image small.edge
   compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
@@ -46,15 +50,25 @@ Orders count the complex states that a channel stores. A conjugate pair takes on
 real pole. All tensors but those of poles and residues are copied bit for bit.";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    group(ArgGroup::new("size").required(true).multiple(true).args([
+        "order", "energy", "tolerance", "budget", "max_error", "max_bytes", "times",
+        "max_microseconds", "max_change",
+    ]))
+)]
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
     /// Where the smaller checkpoint goes. Its ending chooses the container.
-    #[arg(long, short, value_name = "OUT", required_unless_present = "dry_run")]
+    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "image"])]
     output: Option<PathBuf>,
     #[command(flatten)]
     rule: RuleArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    target_ways: TargetWays,
     /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
     /// `evaluate`) or given by the statistics that `calibrate` wrote.
     #[arg(long, value_name = "DATA|STATS",
@@ -93,7 +107,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(id = "rule", multiple = false, conflicts_with = "target")]
 struct RuleArguments {
     /// Stored states to keep in every channel.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
@@ -179,6 +193,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let start = Instant::now();
     if let Some(output) = &arguments.output {
         check_destination(output, &[path])?;
+    }
+    if arguments.target.is_set() {
+        return target::run(arguments, start, printer);
     }
     if arguments.data.is_none() && arguments.calibrate.is_none() {
         return layerwise::run(arguments, start, printer);

@@ -1,5 +1,7 @@
 //! `compress-model sweep`.
 
+mod sizes;
+
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -8,12 +10,13 @@ use clap::Args;
 use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
+use hankelite::target::Parts;
 use hankelite_archive::write_whole;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
-use crate::cli::common::{Declarations, Input, grouped, open};
+use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::score::{First, Scores, labelled, score};
@@ -27,6 +30,7 @@ Examples:
   compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist
   compress-model sweep model.pth --calibrate model.stats --picture sweep.svg
   compress-model sweep model.pth --calibrate train.safetensors --orders 2,3,4,6,8 --format json
+  compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist --times 2,4,6,8,12
 
 With labels the recommended size is the smallest whose accuracy is within two standard errors of
 the full model's. Without labels it is the knee: the point farthest below the line from the first
@@ -47,6 +51,23 @@ pub(super) struct Arguments {
     /// Mean numbers of states to try [default: 1.5 to half of what there is].
     #[arg(long, value_name = "R,R,...", value_delimiter = ',')]
     orders: Vec<f64>,
+    /// The curve over bytes instead, states and maps together (`reduce --times`): how many times
+    /// fewer bytes of weights and state than in single precision to try. Each row appears as it is
+    /// finished.
+    #[arg(
+        long,
+        value_name = "X,X,...",
+        value_delimiter = ',',
+        conflicts_with = "orders",
+        allow_negative_numbers = true
+    )]
+    times: Vec<f64>,
+    /// With --times: what is made smaller.
+    #[arg(long, requires = "times", default_value = "all", value_parser = words::<Parts>(PARTS))]
+    only: Parts,
+    /// With --times: how many of the labelled sequences, from the first on, are scored.
+    #[arg(long, value_name = "N", requires = "times", value_parser = positive, default_value_t = 2000)]
+    limit: usize,
     /// Draw the curve into an SVG file.
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
@@ -68,6 +89,9 @@ struct Point {
     budget: f64,
     /// The largest order of each layer: what its tensors store.
     stored: Vec<usize>,
+    /// Parameters in the file, relative to those of the full model: channels of a layer are padded
+    /// to the largest.
+    parameters: f64,
     relative_error: f64,
     logit_change: Option<f64>,
     result: Option<Scores>,
@@ -105,6 +129,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
+    if !arguments.times.is_empty() {
+        return sizes::run(arguments, &checkpoint, data.as_ref(), printer);
+    }
     let orders = orders(&arguments.orders, &checkpoint)?;
     let ways = &arguments.ways;
     let calibration =
@@ -125,11 +152,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     };
     let (points, weight) = work.points(&orders, printer)?;
     let (recommended, rule) = recommend(&points, full.as_ref());
-    let systems = checkpoint
-        .model
-        .blocks()
-        .iter()
-        .flat_map(|block| block.systems());
+    let blocks = checkpoint.model.blocks().iter();
+    let systems = blocks.flat_map(|block| block.systems());
     let mut document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
@@ -233,6 +257,7 @@ impl Work<'_> {
         let seconds = start.elapsed().as_secs_f64();
         let choice = calibrated.choice;
         let reduced = self.checkpoint.with_model(calibrated.model);
+        let parameters = reduced.encode()?.parameters() as f64;
         let result = match self.data {
             Some(data) => Some(score(&reduced, First::all(data), printer)?),
             None => None,
@@ -247,6 +272,7 @@ impl Work<'_> {
             states: choice.states,
             share: choice.states as f64 / choice.states_before as f64,
             stored: calibrated.records.iter().map(|layer| layer.order).collect(),
+            parameters: parameters / self.checkpoint.parameters()? as f64,
             relative_error: choice.relative_error,
             logit_change: choice.logit_change,
             result,
@@ -286,17 +312,28 @@ fn recommend(points: &[Point], full: Option<&Scores>) -> (usize, &'static str) {
     (farthest.unwrap_or(last), "knee")
 }
 
-/// The command that makes the recommended point.
+/// The command that makes the recommended point, as it can be typed into a shell.
 fn command(arguments: &Arguments, point: &Point) -> String {
-    let checkpoint = arguments.input.checkpoint.display();
+    let path = &arguments.input.checkpoint;
     let size = match arguments.ways.uniform() {
         true => format!("--order {}", point.order.floor()),
         false => format!("--budget {}", point.budget),
     };
+    // In the container that the checkpoint came in.
+    let name = match path.is_dir() {
+        true => "small".to_string(),
+        false => match path.extension() {
+            Some(end) => format!("small.{}", end.to_string_lossy()),
+            None => "small".to_string(),
+        },
+    };
     format!(
-        "compress-model reduce {checkpoint} --calibrate {}{} {size} --output small.safetensors",
-        arguments.calibrate,
+        "compress-model reduce {} --calibrate {}{}{} {size} --output {}",
+        quoted(&path.display().to_string()),
+        quoted(&arguments.calibrate),
         arguments.ways.typed(),
+        arguments.declarations.typed(),
+        quoted(&name),
     )
 }
 
@@ -335,8 +372,9 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         "",
         "states",
         "mean",
-        "share",
+        "of states",
         "stored",
+        "in the file",
         "output error",
         "logit change",
         "accuracy",
@@ -359,6 +397,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             ),
             percent(point.share),
             stored.join(","),
+            percent(point.parameters),
             percent(point.relative_error),
             point.logit_change.map_or("-".to_string(), percent),
             point

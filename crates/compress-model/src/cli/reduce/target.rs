@@ -1,0 +1,499 @@
+//! A model to a target of bytes, time or change.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use hankelite::calibrate::LogitFit;
+use hankelite::checkpoint::Checkpoint;
+use hankelite::compress::LayerRecord;
+use hankelite::model::Sequence;
+use hankelite::rounding::Storage;
+use hankelite::stream::Image;
+use hankelite::target::{
+    LogitChanges, MapChoice, Parts, Size, SizePlan, TargetReduction, Targeted, step_microseconds,
+};
+use hankelite_archive::{check_destination, write_whole};
+use hankelite_data::Dataset;
+use serde::Serialize;
+
+use crate::cli::calibration::{CalibrationData, Drawn, prepare};
+use crate::cli::common::{PARTS, grouped, open, short, words};
+use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
+use crate::cli::reduce::{Arguments, percent};
+use crate::cli::score::{First, Scores, labelled, score};
+
+/// Plans that are made at most to meet a target that only a finished model shows.
+const TRIES: usize = 4;
+
+/// Targets of the whole model.
+#[derive(Debug, Args)]
+#[group(id = "target", multiple = true)]
+#[command(next_help_heading = "Targets")]
+pub(super) struct TargetArguments {
+    /// With --calibrate: states and maps together in at most so many bytes, those of the image and
+    /// of one stream's state. `k` stands for a thousand, `M` for a million.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
+    max_bytes: Option<usize>,
+    /// With --calibrate: this many times fewer bytes than in single precision.
+    #[arg(
+        long,
+        value_name = "X",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    times: Option<f64>,
+    /// With --calibrate: a step of at most so many microseconds on this machine.
+    #[arg(
+        long,
+        value_name = "T",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    max_microseconds: Option<f64>,
+    /// With --calibrate: the fewest bytes with which the logits of held-out calibration sequences
+    /// change by at most this share.
+    #[arg(
+        long,
+        value_name = "E",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    max_change: Option<f64>,
+}
+
+/// What goes with a target.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Targets")]
+pub(super) struct TargetWays {
+    /// What a target makes smaller.
+    #[arg(long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
+    only: Parts,
+    /// The image of a target's model, for `stream`, `bench` and devices. The checkpoint of
+    /// --output then holds the same numbers.
+    #[arg(long, value_name = "FILE", requires = "target")]
+    pub(super) image: Option<PathBuf>,
+}
+
+impl TargetArguments {
+    pub(super) fn is_set(&self) -> bool {
+        self.max_bytes.is_some()
+            || self.times.is_some()
+            || self.max_microseconds.is_some()
+            || self.max_change.is_some()
+    }
+
+    /// Refuses numbers that are no targets.
+    fn check(&self) -> anyhow::Result<()> {
+        for (name, value, least) in [
+            ("--times", self.times, 1.0),
+            ("--max-microseconds", self.max_microseconds, 0.0),
+            ("--max-change", self.max_change, 0.0),
+        ] {
+            if let Some(value) = value
+                && !(value > least && value.is_finite())
+            {
+                bail!("{name} is {value}, expected a number above {least}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A count of bytes: `7600`, `7.6k`, `1.2M`.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 1e3),
+        Some('m' | 'M') => (&text[..text.len() - 1], 1e6),
+        _ => (text, 1.0),
+    };
+    let bytes = digits.parse::<f64>().ok().map(|number| number * factor);
+    match bytes {
+        Some(bytes) if (1.0..=4e9).contains(&bytes) => Ok(bytes as usize),
+        _ => Err("expected a number of bytes, such as 7600, 100k or 1.2M".to_string()),
+    }
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    family: &'static str,
+    output: Option<String>,
+    image: Option<String>,
+    dry_run: bool,
+    origin: String,
+    /// Sequences that took part, and those that did not.
+    sequences: [usize; 2],
+    size_before: Size,
+    size: Size,
+    step_microseconds_before: f64,
+    step_microseconds: f64,
+    parameters_before: usize,
+    parameters_after: usize,
+    plan: SizePlan,
+    /// Largest order of each layer: what a checkpoint of one order for each layer stores.
+    d_state: Vec<usize>,
+    changes: LogitChanges,
+    held_out_change: Option<f64>,
+    fit: Option<LogitFit>,
+    before: Option<Scores>,
+    after: Option<Scores>,
+    seconds: f64,
+    assumptions: Vec<String>,
+    notes: Vec<String>,
+    layers: Vec<LayerRecord>,
+}
+
+pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
+    arguments.target.check()?;
+    let path = &arguments.input.checkpoint;
+    if let Some(image) = &arguments.target_ways.image {
+        check_destination(image, &[path.as_path()])?;
+    }
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    if checkpoint.is_layers_alone() {
+        bail!(
+            "{}: only the layers of this file are understood; a target needs the whole network",
+            path.display()
+        );
+    }
+    let data = match &arguments.data {
+        None => None,
+        Some(source) => Some(labelled(&checkpoint, source)?),
+    };
+    let work = || reduced(arguments, &checkpoint, data.as_ref(), start, printer);
+    let document = work().with_context(|| path.display().to_string())?;
+    if printer.is_json() {
+        return printer.json(&document);
+    }
+    show(&document, printer)
+}
+
+fn reduced(
+    arguments: &Arguments,
+    checkpoint: &Checkpoint,
+    data: Option<&Dataset>,
+    start: Instant,
+    printer: &Printer,
+) -> anyhow::Result<Document> {
+    let source = arguments.calibrate.as_deref().unwrap_or_default();
+    let calibration =
+        CalibrationData::open(source, arguments.ways.sequences(), checkpoint, printer)?;
+    let listed = calibration.listed();
+    if listed.is_empty() {
+        bail!("a target needs the calibration sequences; {source} holds their statistics only");
+    }
+    let drawn = Drawn::new(&listed);
+    let bars = Bars::new(printer);
+    let prepared = prepare(
+        checkpoint,
+        &calibration,
+        &drawn.used,
+        &arguments.ways,
+        &bars,
+    )?;
+    let target = TargetReduction::new(&prepared)?;
+    let search = Search {
+        arguments: &arguments.target,
+        only: arguments.target_ways.only,
+        target: &target,
+        held_out: &drawn.held_out,
+        full: Full::new(checkpoint)?,
+    };
+    let Found {
+        made,
+        held_out_change,
+    } = search.run()?;
+    bars.clear();
+    let smaller = checkpoint.with_model(made.model.clone());
+    let mut document = Document {
+        origin: calibration.statistics.origin().to_string(),
+        sequences: [drawn.used.len(), drawn.held_out.len()],
+        size_before: search.full.size,
+        step_microseconds_before: search.full.microseconds,
+        step_microseconds: step_microseconds(&made.model, &made.storage)?,
+        held_out_change,
+        ..Document::new(arguments, checkpoint, &made)?
+    };
+    write(arguments, &smaller, &made, &mut document)?;
+    document.seconds = start.elapsed().as_secs_f64();
+    if let Some(data) = data {
+        document.before = Some(score(checkpoint, First::all(data), printer)?);
+        document.after = Some(score(&smaller, First::all(data), printer)?);
+    }
+    Ok(document)
+}
+
+impl Document {
+    /// What the model and how it came about say.
+    fn new(
+        arguments: &Arguments,
+        checkpoint: &Checkpoint,
+        made: &Targeted,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            checkpoint: arguments.input.checkpoint.display().to_string(),
+            family: checkpoint.family(),
+            output: None,
+            image: None,
+            dry_run: arguments.dry_run,
+            origin: String::new(),
+            sequences: [0; 2],
+            size_before: made.size,
+            size: made.size,
+            step_microseconds_before: 0.0,
+            step_microseconds: 0.0,
+            parameters_before: checkpoint.parameters()?,
+            parameters_after: 0,
+            plan: made.plan.clone(),
+            d_state: made.records.iter().map(|layer| layer.order).collect(),
+            changes: made.changes,
+            held_out_change: None,
+            fit: made.fit.clone(),
+            before: None,
+            after: None,
+            seconds: 0.0,
+            assumptions: checkpoint.assumptions().to_vec(),
+            notes: checkpoint.notes().to_vec(),
+            layers: made.records.clone(),
+        })
+    }
+}
+
+/// Writes what is requested.
+fn write(
+    arguments: &Arguments,
+    smaller: &Checkpoint,
+    made: &Targeted,
+    document: &mut Document,
+) -> anyhow::Result<()> {
+    let encoded = smaller.encode()?;
+    document.parameters_after = encoded.parameters();
+    if arguments.dry_run {
+        return Ok(());
+    }
+    if let Some(output) = &arguments.output {
+        encoded.write(output)?;
+        document.output = Some(output.display().to_string());
+    }
+    if let Some(image) = &arguments.target_ways.image {
+        let packed = Image::packed(&made.model, &made.storage)?;
+        write_whole(image, packed.as_bytes())?;
+        document.image = Some(image.display().to_string());
+    }
+    Ok(())
+}
+
+/// The full model in single precision.
+struct Full {
+    size: Size,
+    microseconds: f64,
+}
+
+impl Full {
+    fn new(checkpoint: &Checkpoint) -> anyhow::Result<Self> {
+        let model = &checkpoint.model;
+        let storage = Storage::single(model);
+        Ok(Self {
+            size: Size::of(model, &storage)?,
+            microseconds: step_microseconds(model, &storage)?,
+        })
+    }
+}
+
+/// A model and what it does to sequences that took no part.
+struct Found {
+    made: Targeted,
+    held_out_change: Option<f64>,
+}
+
+/// The search for the model that meets all targets.
+struct Search<'a> {
+    arguments: &'a TargetArguments,
+    only: Parts,
+    target: &'a TargetReduction<'a>,
+    held_out: &'a [Sequence<'a>],
+    full: Full,
+}
+
+impl Search<'_> {
+    fn run(&self) -> anyhow::Result<Found> {
+        let bytes = self.most_bytes()?;
+        let Some(change) = self.arguments.max_change else {
+            return self.built(&self.target.plan(bytes, self.only)?);
+        };
+        // What a finished model changes is not what its choices change one by one: what was
+        // aimed at is corrected by what came out.
+        let mut aim = change;
+        let mut best: Option<Found> = None;
+        for _ in 0..TRIES {
+            let plan = self.target.plan_for_change(aim, self.only)?;
+            if plan.size.total() > bytes {
+                if best.is_some() {
+                    break;
+                }
+                bail!(
+                    "a change of at most {} takes more than {} bytes",
+                    percent(change),
+                    grouped(bytes)
+                );
+            }
+            let found = self.built(&plan)?;
+            let reached = found.held_out_change.unwrap_or(found.made.changes.after);
+            let meets = reached <= change;
+            let size = found.made.size.total();
+            if meets
+                && best
+                    .as_ref()
+                    .is_none_or(|known| size < known.made.size.total())
+            {
+                best = Some(found);
+            }
+            let ratio = change / reached.max(1e-12);
+            if meets && ratio < 1.1 {
+                break;
+            }
+            aim *= ratio.clamp(0.3, 3.0) * if meets { 0.97 } else { 0.95 };
+        }
+        best.with_context(|| {
+            format!(
+                "no model that was tried changes the logits by at most {}",
+                percent(change)
+            )
+        })
+    }
+
+    /// What the targets of bytes and time leave.
+    fn most_bytes(&self) -> anyhow::Result<usize> {
+        let full = self.full.size.total();
+        let mut bytes = self.arguments.max_bytes.unwrap_or(full).min(full);
+        if let Some(times) = self.arguments.times {
+            bytes = bytes.min((full as f64 / times) as usize);
+        }
+        if let Some(most) = self.arguments.max_microseconds {
+            bytes = self.target.bytes_for_step(most, bytes, self.only)?;
+        }
+        Ok(bytes)
+    }
+
+    fn built(&self, plan: &SizePlan) -> anyhow::Result<Found> {
+        let made = self.target.build(plan)?;
+        let held_out_change = match self.held_out {
+            [] => None,
+            held_out => Some(self.target.change_on(&made.model, held_out)?),
+        };
+        Ok(Found {
+            made,
+            held_out_change,
+        })
+    }
+}
+
+fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    let header = [
+        "layer",
+        "states",
+        "largest",
+        "map",
+        "other numbers",
+        "weighted error",
+    ];
+    let plan = &document.plan;
+    let layers = document.layers.iter().zip(&plan.layers).zip(&plan.orders);
+    let rows = layers.map(|((record, choice), orders)| {
+        let states: usize = orders.iter().sum();
+        vec![
+            record.name.clone(),
+            format!(
+                "{:.2} a channel",
+                states as f64 / orders.len().max(1) as f64
+            ),
+            orders.iter().max().copied().unwrap_or(0).to_string(),
+            entries(choice.map),
+            format!("{:?}", choice.numbers).to_lowercase(),
+            record
+                .relative_weighted_error
+                .map_or("-".to_string(), percent),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    show_sizes(document, printer)?;
+    let held_out = document.held_out_change.map_or(String::new(), |change| {
+        format!(", {} on the sequences held out", percent(change))
+    });
+    printer.line(&format!(
+        "logits     change by {}{held_out}",
+        percent(document.changes.after),
+    ))?;
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    show_files(document, printer)
+}
+
+/// What was calibrated on, and what bytes and time became.
+fn show_sizes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    let plan = &document.plan;
+    printer.line(&format!(
+        "calibrated on {}: {} took part, {} held out; encoder {}, head {}",
+        document.origin,
+        document.sequences[0],
+        document.sequences[1],
+        entries(plan.encoder),
+        entries(plan.head),
+    ))?;
+    let (before, after) = (document.size_before, document.size);
+    for (name, before, after) in [
+        ("weights", before.weights, after.weights),
+        ("state", before.state, after.state),
+        ("together", before.total(), after.total()),
+    ] {
+        printer.line(&format!(
+            "{name:9}  {} → {} bytes (1/{:.1})",
+            grouped(before),
+            grouped(after),
+            before as f64 / after.max(1) as f64
+        ))?;
+    }
+    printer.line(&format!(
+        "a step     {} → {} us on this machine ({:.2} times as fast)",
+        short(document.step_microseconds_before),
+        short(document.step_microseconds),
+        document.step_microseconds_before / document.step_microseconds,
+    ))
+}
+
+fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "parameters {} → {} in a checkpoint, d_state = {:?}, in {:.1} s",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        document.d_state,
+        document.seconds,
+    ))?;
+    let files = [&document.output, &document.image];
+    for file in files.into_iter().flatten() {
+        printer.line(&format!("wrote {file}"))?;
+    }
+    if document.dry_run {
+        printer.line("nothing was written (--dry-run)")?;
+    }
+    Ok(())
+}
+
+/// How a map is stored, in words.
+fn entries(choice: Option<MapChoice>) -> String {
+    match choice {
+        None => "-".to_string(),
+        Some(MapChoice { entries, group }) => {
+            let name = format!("{entries:?}").to_lowercase();
+            match entries.bits() {
+                Some(_) => format!("{name} by {group}"),
+                None => name.replace("full", "f32"),
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! `compress-model sweep --times`: the curve of accuracy over bytes, states and maps together.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use hankelite::checkpoint::Checkpoint;
+use hankelite::rounding::Storage;
+use hankelite::target::{Parts, Size, TargetReduction, step_microseconds};
+use hankelite_archive::write_whole;
+use hankelite_data::Dataset;
+use serde::Serialize;
+
+use crate::cli::calibration::{CalibrationData, Drawn, prepare};
+use crate::cli::common::{grouped, quoted, short, word_of};
+use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
+use crate::cli::score::{First, Scores, score};
+use crate::cli::sweep::Arguments;
+use crate::report::{Captions, Curve, curves_svg};
+
+/// Without labels the smallest model is recommended that changes the logits by no more than this.
+const CHANGE_MAX: f64 = 0.1;
+
+/// One size.
+#[derive(Serialize)]
+struct Row {
+    times: f64,
+    size: Size,
+    step_microseconds: f64,
+    /// Relative change of the logits of the calibration sequences that took part, and of those
+    /// held out.
+    change: f64,
+    held_out_change: Option<f64>,
+    result: Option<Scores>,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: String,
+    origin: String,
+    only: Parts,
+    full: Row,
+    rows: Vec<Row>,
+    /// Index of the recommended row; absent where none comes near enough.
+    recommended: Option<usize>,
+    command: Option<String>,
+    picture: Option<String>,
+}
+
+/// Makes the model of every size in turn, and shows each as it is finished.
+pub(super) fn run(
+    arguments: &Arguments,
+    checkpoint: &Checkpoint,
+    data: Option<&Dataset>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    if let Some(wrong) = arguments
+        .times
+        .iter()
+        .find(|x| !(**x > 1.0 && x.is_finite()))
+    {
+        bail!("--times has {wrong}, expected numbers above 1");
+    }
+    let ways = &arguments.ways;
+    let calibration =
+        CalibrationData::open(&arguments.calibrate, ways.sequences(), checkpoint, printer)?;
+    let listed = calibration.listed();
+    if listed.is_empty() {
+        bail!(
+            "--times needs the calibration sequences; {} holds their statistics only",
+            arguments.calibrate
+        );
+    }
+    let drawn = Drawn::new(&listed);
+    let bars = Bars::new(printer);
+    let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
+    let target = TargetReduction::new(&prepared)?;
+    bars.clear();
+    let work = Work {
+        arguments,
+        checkpoint,
+        target: &target,
+        drawn: &drawn,
+        data,
+        bars: &bars,
+    };
+    let full = work.full(printer)?;
+    let origin = calibration.statistics.origin().to_string();
+    let mut document = Document {
+        checkpoint: arguments.input.checkpoint.display().to_string(),
+        origin,
+        only: arguments.only,
+        full,
+        rows: Vec::new(),
+        recommended: None,
+        command: None,
+        picture: None,
+    };
+    begin(&document, printer)?;
+    let mut times = arguments.times.clone();
+    times.sort_by(f64::total_cmp);
+    for (index, &times) in times.iter().enumerate() {
+        bars.part(format!("size {} of {}", index + 1, arguments.times.len()));
+        let row = work.row(times, document.full.size, printer)?;
+        bars.clear();
+        show(&row, printer)?;
+        document.rows.push(row);
+    }
+    conclude(arguments, &mut document)?;
+    finish(&document, printer)
+}
+
+/// Recommends a size, and draws the curve.
+fn conclude(arguments: &Arguments, document: &mut Document) -> anyhow::Result<()> {
+    document.recommended = recommended(document);
+    let row = document.recommended.map(|at| &document.rows[at]);
+    document.command = row.map(|row| command(arguments, row));
+    if let Some(picture) = &arguments.picture {
+        write_whole(picture, drawn_curve(document))?;
+        document.picture = Some(picture.display().to_string());
+    }
+    Ok(())
+}
+
+struct Work<'a> {
+    arguments: &'a Arguments,
+    checkpoint: &'a Checkpoint,
+    target: &'a TargetReduction<'a>,
+    drawn: &'a Drawn<'a>,
+    data: Option<&'a Dataset>,
+    bars: &'a Bars<'a>,
+}
+
+impl Work<'_> {
+    fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
+        let Some(data) = self.data else {
+            return Ok(None);
+        };
+        let count = self.arguments.limit.min(data.len());
+        Ok(Some(score(model, First { data, count }, printer)?))
+    }
+
+    /// The full model in single precision.
+    fn full(&self, printer: &Printer) -> anyhow::Result<Row> {
+        let start = Instant::now();
+        let model = &self.checkpoint.model;
+        let storage = Storage::single(model);
+        Ok(Row {
+            times: 1.0,
+            size: Size::of(model, &storage)?,
+            step_microseconds: step_microseconds(model, &storage)?,
+            change: 0.0,
+            held_out_change: None,
+            result: self.scored(self.checkpoint, printer)?,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn row(&self, times: f64, full: Size, printer: &Printer) -> anyhow::Result<Row> {
+        let start = Instant::now();
+        let bytes = (full.total() as f64 / times) as usize;
+        let plan = self.target.plan(bytes, self.arguments.only)?;
+        let made = self.target.build(&plan)?;
+        let held_out_change = match self.drawn.held_out.as_slice() {
+            [] => None,
+            held_out => Some(self.target.change_on(&made.model, held_out)?),
+        };
+        self.bars.clear();
+        let seconds = start.elapsed().as_secs_f64();
+        let smaller = self.checkpoint.with_model(made.model.clone());
+        Ok(Row {
+            times,
+            size: made.size,
+            step_microseconds: step_microseconds(&made.model, &made.storage)?,
+            change: made.changes.after,
+            held_out_change,
+            result: self.scored(&smaller, printer)?,
+            seconds,
+        })
+    }
+}
+
+/// The smallest model within two standard errors of the full one, or, without labels, that changes
+/// the logits little.
+fn recommended(document: &Document) -> Option<usize> {
+    let full = document.full.result.as_ref();
+    let best = full.and_then(|full| full.accuracy.zip(full.standard_error));
+    let near = |row: &Row| match best {
+        Some((best, error)) => {
+            let reached = row.result.as_ref().and_then(|result| result.accuracy);
+            reached.is_some_and(|reached| reached >= best - 2.0 * error)
+        }
+        None => row.held_out_change.unwrap_or(row.change) <= CHANGE_MAX,
+    };
+    document.rows.iter().rposition(near)
+}
+
+fn command(arguments: &Arguments, row: &Row) -> String {
+    let only = match arguments.only {
+        Parts::All => String::new(),
+        only => format!(" --only {}", word_of(&only)),
+    };
+    format!(
+        "compress-model reduce {} --calibrate {}{}{} --times {}{only} --image small.edge",
+        quoted(&arguments.input.checkpoint.display().to_string()),
+        quoted(&arguments.calibrate),
+        arguments.ways.typed(),
+        arguments.declarations.typed(),
+        row.times,
+    )
+}
+
+fn drawn_curve(document: &Document) -> String {
+    let kilobytes = |row: &Row| row.size.total() as f64 / 1e3;
+    let labelled = document.full.result.is_some();
+    let height = |row: &Row| match &row.result {
+        Some(result) => 100.0 * result.accuracy.unwrap_or(f64::NAN),
+        None => 100.0 * row.held_out_change.unwrap_or(row.change),
+    };
+    let smallest_first = document.rows.iter().rev();
+    let mut points: Vec<_> = smallest_first
+        .map(|row| (kilobytes(row), height(row)))
+        .collect();
+    points.push((kilobytes(&document.full), height(&document.full)));
+    let ring = document.recommended.map(|at| &document.rows[at]);
+    let ring = ring.map(|row| (kilobytes(row), height(row)));
+    let captions = Captions {
+        title: &document.checkpoint,
+        x: "kilobytes of weights and state",
+        y: match labelled {
+            true => "accuracy, %",
+            false => "change of the logits, %",
+        },
+    };
+    let name = "states and maps together".to_string();
+    curves_svg(&[Curve { name, points }], &captions, ring)
+}
+
+/// Widths of the columns: rows are shown one by one.
+const HEADER: &str =
+    "   times   weights     state   step us   change  held out  accuracy               s";
+
+fn begin(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return Ok(());
+    }
+    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    printer.line(HEADER)?;
+    show(&document.full, printer)
+}
+
+fn show(row: &Row, printer: &Printer) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return Ok(());
+    }
+    let percent = |value: f64| format!("{:.2} %", 100.0 * value);
+    let accuracy = row
+        .result
+        .as_ref()
+        .map_or("-".to_string(), Scores::to_string);
+    printer.line(&format!(
+        "{:>8} {:>9} {:>9} {:>9} {:>8} {:>9}  {accuracy:<16} {:>7.1}",
+        format!("1/{}", row.times),
+        grouped(row.size.weights),
+        grouped(row.size.state),
+        short(row.step_microseconds),
+        percent(row.change),
+        row.held_out_change.map_or("-".to_string(), percent),
+        row.seconds,
+    ))
+}
+
+fn finish(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return printer.json(document);
+    }
+    let why = match document.full.result.is_some() {
+        true => "the smallest within two standard errors of the full model",
+        false => "the smallest that changes the logits of held-out sequences by at most 10 %",
+    };
+    match (&document.command, document.recommended) {
+        (Some(command), Some(at)) => printer.line(&format!(
+            "recommended: 1/{}, {why}\n  {command}",
+            document.rows[at].times
+        ))?,
+        _ => printer.line(&format!("none of these sizes is {why}"))?,
+    }
+    match &document.picture {
+        Some(picture) => printer.line(&format!("wrote {picture}")),
+        None => Ok(()),
+    }
+}
