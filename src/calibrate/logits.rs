@@ -11,26 +11,40 @@ use crate::infer::{Network, Path as InferPath, combination};
 use crate::model::{Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
-/// Steps at most.
-const STEPS_MAX: usize = 8;
+/// How long a fit goes on, and by what.
+struct Limits {
+    /// Steps at most.
+    steps: usize,
+    /// More sequences than this are not used for the gradients.
+    sequences: usize,
+    /// Of more classes than this, as many random combinations are used, other ones for each
+    /// sequence.
+    combinations: usize,
+    /// The prices ρ that are tried.
+    prices: &'static [f64],
+}
+
+/// Residues and feedthroughs alone.
+const RESIDUES: Limits = Limits {
+    steps: 4,
+    sequences: 200,
+    combinations: 10,
+    prices: &[1000.0, 100.0, 10.0, 1.0],
+};
+
+/// Biases and norms, too: more numbers, by more sequences that say less each.
+const ALL_NUMBERS: Limits = Limits {
+    steps: 8,
+    sequences: 1000,
+    combinations: 3,
+    prices: &[1e4, 1000.0, 100.0, 10.0, 1.0],
+};
 
 /// Every so many sequences one is kept to check the others.
 const CHECK_EVERY: usize = 4;
 
 /// Fewer sequences than this are too few to fit and check.
 const SEQUENCES_MIN: usize = 8;
-
-/// More sequences than this are not used for the gradients.
-const SEQUENCES_MAX: usize = 1000;
-
-/// Of more classes than this, as many random combinations are used.
-const COMBINATIONS_MAX: usize = 10;
-
-/// The same where more numbers than residues move: other ones for each sequence.
-const COMBINATIONS_FEW: usize = 3;
-
-/// The prices ρ that are tried.
-const PRICES: [f64; 5] = [1e4, 1000.0, 100.0, 10.0, 1.0];
 
 /// A step must bring the checked logits nearer by this share.
 const GAIN_MIN: f64 = 0.02;
@@ -106,10 +120,10 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn new(data: &LogitData<'a>) -> Self {
+    fn new(data: &LogitData<'a>, limits: &Limits) -> Self {
         let pairs = data.sequences.iter().zip(data.logits);
         let (mut fit, mut check) = (Vec::new(), Vec::new());
-        for (index, (&sequence, logits)) in pairs.take(SEQUENCES_MAX).enumerate() {
+        for (index, (&sequence, logits)) in pairs.take(limits.sequences).enumerate() {
             let example = Example { sequence, logits };
             match (index + 1) % CHECK_EVERY {
                 0 => check.push(example),
@@ -130,14 +144,15 @@ pub(super) fn fit_logits(
     if !pooled || data.sequences.len() < SEQUENCES_MIN {
         return Ok(None);
     }
-    let parts = Parts::new(data);
+    let limits = match data.vectors {
+        true => &ALL_NUMBERS,
+        false => &RESIDUES,
+    };
+    let parts = Parts::new(data, limits);
     let parameters = Parameters::new(data, start, parts.fit.len());
     let combinations = Combinations {
         classes: start.classes().unwrap_or(0),
-        most: match data.vectors {
-            true => COMBINATIONS_FEW,
-            false => COMBINATIONS_MAX,
-        },
+        most: limits.combinations,
     };
     let rows = parts.fit.len() * combinations.each();
     let count = parameters.count();
@@ -145,13 +160,14 @@ pub(super) fn fit_logits(
         return Ok(None);
     }
     let fitting = Fitting {
+        limits,
         length: data.calibration.length(),
         parts,
         parameters,
         combinations,
         observer: &Within(data.observer),
     };
-    data.observer.begin(Stage::LogitFit, STEPS_MAX);
+    data.observer.begin(Stage::LogitFit, limits.steps);
     let mut model = start.clone();
     let before = fitting.change(&model)?;
     let mut fit = LogitFit {
@@ -161,7 +177,7 @@ pub(super) fn fit_logits(
         before,
         after: before,
     };
-    while fit.steps < STEPS_MAX && fit.after > 0.0 {
+    while fit.steps < limits.steps && fit.after > 0.0 {
         let Some(step) = fitting.best_step(&model, fit.after)? else {
             break;
         };
@@ -184,6 +200,7 @@ struct Stepped {
 
 /// The parts of a fit that stay the same from step to step.
 struct Fitting<'a> {
+    limits: &'static Limits,
     length: usize,
     parts: Parts<'a>,
     parameters: Parameters<'a>,
@@ -196,7 +213,7 @@ impl Fitting<'_> {
     fn best_step(&self, model: &Model, change: f64) -> Result<Option<Stepped>, CalibrateError> {
         let problem = Problem::new(self, model)?;
         let mut best: Option<Stepped> = None;
-        for price in PRICES {
+        for &price in self.limits.prices {
             let Some(candidate) = problem.moved(model, &self.parameters, price) else {
                 continue;
             };
