@@ -72,7 +72,7 @@ pub(super) struct Parameters<'a> {
     count: usize,
 }
 
-/// What one sequence says about the parameters.
+/// The derivatives from one sequence.
 pub(super) struct Slopes {
     /// Parameters × combinations.
     pub(super) slopes: DMatrix<f64>,

@@ -154,15 +154,8 @@ fn sum(members: &[(&ErrorCurve, &f64)], mut orders: Vec<usize>) -> Group {
     if orders.is_empty() {
         orders.push(1);
     }
-    let at = |curve: &ErrorCurve, order: usize| {
-        let place = curve.orders.partition_point(|&known| known <= order);
-        match place {
-            0 => curve.errors.first().copied().unwrap_or(0.0),
-            place => curve.errors[place - 1],
-        }
-    };
     let error = |&order: &usize| {
-        let shares = members.iter().map(|(curve, i)| *i * at(curve, order));
+        let shares = members.iter().map(|(curve, i)| *i * curve.at(order));
         shares.sum::<f64>()
     };
     Group {

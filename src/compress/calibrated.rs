@@ -44,6 +44,16 @@ pub struct ErrorCurve {
     pub errors: Vec<f64>,
 }
 
+impl ErrorCurve {
+    /// The error at an order; between the orders that the curve lists it stays.
+    pub(crate) fn at(&self, order: usize) -> f64 {
+        match self.orders.partition_point(|&known| known <= order) {
+            0 => self.errors.first().copied().unwrap_or(0.0),
+            place => self.errors[place - 1],
+        }
+    }
+}
+
 impl CalibratedChannel {
     /// The channel itself.
     pub fn system(&self) -> &DiagonalSystem {

@@ -1,6 +1,6 @@
 //! Numbers of few bits: how the tensors of a model are stored where every byte counts.
 //!
-//! A [`Storage`] says for each tensor how it is kept. [`Storage::applied`] gives the model that its
+//! A [`Storage`] holds for each tensor how it is stored. [`Storage::applied`] gives the model that its
 //! numbers stand for, so that what is scored, written to a checkpoint and laid out in an image is
 //! one and the same.
 

@@ -12,7 +12,7 @@ use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
 use crate::stream::{StreamError, layout};
 
-/// Inputs that share a scale, where nothing else is said.
+/// Inputs that share a scale, where no other number is given.
 const GROUP: usize = 32;
 /// What the places of channels can count.
 pub(super) const CHANNELS_MAX: usize = 1 << 16;
@@ -47,7 +47,7 @@ impl Image {
         Self::packed_double(model, &nearest(model, entries)?)
     }
 
-    /// Lays a model out as a storage says, what is not rounded in single precision. It computes
+    /// Lays a model out as a storage lists, what is not rounded in single precision. It computes
     /// [`Storage::applied`], short of rounding the inputs of integers to 8 bits.
     ///
     /// # Errors

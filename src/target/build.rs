@@ -11,7 +11,7 @@ use crate::infer::{Network, Path as InferPath, Signal};
 use crate::model::{Encoder, Head, Linear, Model};
 use crate::progress::Stage;
 use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
-use crate::target::menu::{with_ends, with_map};
+use crate::target::menu::with_map;
 use crate::target::rows::{checked_change, rounded_for_logits};
 use crate::target::{LayerChoice, MapChoice, Size, SizePlan, TargetError, TargetReduction};
 
@@ -153,7 +153,7 @@ impl TargetReduction<'_> {
         let observer = self.reduction.observer();
         observer.begin(Stage::Rounding, plan.layers.len());
         for (layer, choice) in plan.layers.iter().enumerate() {
-            observer.step().map_err(TargetError::from)?;
+            observer.step()?;
             let network = Network::new(&model, length, InferPath::Auto)?;
             let each = pairs.par_iter().map(|[own, of_full]| {
                 let own = network.activated(layer, &own.x);
@@ -237,8 +237,7 @@ impl TargetReduction<'_> {
             encoder: storage.encoder.clone(),
             head: storage.head.clone(),
         };
-        let rounded = ends.applied(&model)?;
-        with_ends(&model, rounded.encoder().cloned(), rounded.head().cloned())
+        Ok(ends.applied(&model)?)
     }
 }
 

@@ -8,14 +8,12 @@ use serde::Serialize;
 use crate::calibrate::{CalibratedReduction, Importance, relative_change};
 use crate::compress::{Allocation, ErrorCurve, allocate};
 use crate::infer::{Network, Path as InferPath};
-use crate::model::{
-    Block, BlockParts, Encoder, Head, Linear, Model, ModelParts, OutputLinear, Sequence,
-};
+use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear, Sequence};
 use crate::progress::Stage;
 use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
 use crate::target::TargetError;
 
-/// Fewer sequences than this say too little about a choice.
+/// Fewer sequences than this are too few to compare choices by.
 const SEQUENCES_MIN: usize = 8;
 
 /// Sequences on which every choice is measured.
@@ -25,7 +23,7 @@ const MEASURED: usize = 24;
 const SHARE: f64 = 1.0 / 6.0;
 
 /// Weights of a map for each calibration sequence with which half of what rounding does stays:
-/// the logits of few sequences say little about many weights.
+/// few sequences determine few weights.
 const WEIGHTS_HALF: f64 = 30.0;
 
 /// Sequences whose moments are summed on one thread, in order: sums do not depend on the threads.
@@ -139,7 +137,7 @@ impl<'a> TargetReduction<'a> {
         Ok(change * change)
     }
 
-    /// Cuts each layer alone, and compares what that does with what importance says.
+    /// Cuts each layer alone, and compares the change with the one that importance predicts.
     fn measure_states(&mut self) -> Result<(), TargetError> {
         let blocks = self.model().blocks();
         let kinds = [Importance::Equal, Importance::Root, Importance::Gradient];
@@ -158,10 +156,7 @@ impl<'a> TargetReduction<'a> {
             let mut own = Weights { kind, channels };
             for (layer, block) in blocks.iter().enumerate() {
                 if index == 0 {
-                    self.reduction
-                        .observer()
-                        .step()
-                        .map_err(TargetError::from)?;
+                    self.reduction.observer().step()?;
                 }
                 let systems = self
                     .reduction
@@ -170,8 +165,12 @@ impl<'a> TargetReduction<'a> {
                 let change = self.change(&self.model().with_block(layer, block)?)?;
                 let parts = own.channels[layer].iter().zip(&self.curves[layer]);
                 let parts = parts.zip(&orders[layer]);
-                let said: f64 = parts.map(|((w, curve), &n)| w * error_at(curve, n)).sum();
-                let factor = if said > 0.0 { change / said } else { 0.0 };
+                let expected: f64 = parts.map(|((w, curve), &n)| w * curve.at(n)).sum();
+                let factor = if expected > 0.0 {
+                    change / expected
+                } else {
+                    0.0
+                };
                 own.channels[layer].iter_mut().for_each(|w| *w *= factor);
             }
             weights.push(own);
@@ -184,10 +183,7 @@ impl<'a> TargetReduction<'a> {
     fn measure_maps(&mut self) -> Result<(), TargetError> {
         let moments = self.map_moments()?;
         for (layer, (block, moments)) in self.model().blocks().iter().zip(&moments).enumerate() {
-            self.reduction
-                .observer()
-                .step()
-                .map_err(TargetError::from)?;
+            self.reduction.observer().step()?;
             let mut priced = Vec::new();
             if let Some(output) = block.output() {
                 let weights = output.linear.weight.len() as f64;
@@ -217,10 +213,7 @@ impl<'a> TargetReduction<'a> {
 
     /// Rounds encoder and head alone.
     fn measure_ends(&mut self) -> Result<(), TargetError> {
-        self.reduction
-            .observer()
-            .step()
-            .map_err(TargetError::from)?;
+        self.reduction.observer().step()?;
         let kinds = [Entries::Full, Entries::Bf16, Entries::Int8, Entries::Int4];
         let layers = vec![LayerStorage::default(); self.model().blocks().len()];
         let priced = |linear: &Linear, entries, of: &dyn Fn(MapStorage) -> Storage| {
@@ -279,10 +272,7 @@ impl<'a> TargetReduction<'a> {
             ..Storage::default()
         };
         for layer in 0..count {
-            self.reduction
-                .observer()
-                .step()
-                .map_err(TargetError::from)?;
+            self.reduction.observer().step()?;
             let change = self.change(&stored(Some(layer)).applied(self.model())?)?;
             self.half.push(change);
         }
@@ -361,33 +351,11 @@ fn choices(inputs: usize) -> Vec<MapChoice> {
     choices
 }
 
-/// The error of a curve at an order; between those that it lists it stays.
-pub(super) fn error_at(curve: &ErrorCurve, order: usize) -> f64 {
-    match curve.orders.partition_point(|&known| known <= order) {
-        0 => curve.errors.first().copied().unwrap_or(0.0),
-        place => curve.errors[place - 1],
-    }
-}
-
 /// The block with another map.
 pub(super) fn with_map(block: &Block, linear: Linear) -> Result<Block, TargetError> {
     let gated = block.output().is_some_and(|output| output.gated);
     Ok(Block::new(BlockParts {
         output: Some(OutputLinear { linear, gated }),
         ..block.clone().into_parts()
-    })?)
-}
-
-/// The model with other ends.
-pub(super) fn with_ends(
-    model: &Model,
-    encoder: Option<Encoder>,
-    head: Option<Head>,
-) -> Result<Model, TargetError> {
-    Ok(Model::new(ModelParts {
-        encoder,
-        blocks: model.blocks().to_vec(),
-        final_norm: model.final_norm().cloned(),
-        head,
     })?)
 }

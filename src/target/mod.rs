@@ -41,8 +41,8 @@ pub enum TargetError {
     Stream(#[from] StreamError),
     /// Too few sequences.
     #[error(
-        "{found} calibration sequences, expected at least {expected}: their logits say what a \
-         choice costs"
+        "{found} calibration sequences, expected at least {expected}: choices are \
+         compared by their logits"
     )]
     Sequences {
         /// Sequences at hand.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::model::Block;
 use crate::progress::Stage;
 use crate::rounding::{LayerStorage, MapStorage, Numbers, Storage};
-use crate::target::menu::{Priced, Weights, error_at};
+use crate::target::menu::{Priced, Weights};
 use crate::target::price::stand_in;
 use crate::target::{MapChoice, Size, TargetError, TargetReduction, step_microseconds};
 
@@ -172,6 +172,28 @@ impl TargetReduction<'_> {
         Ok(fits.min(bytes))
     }
 
+    /// Microseconds of a step of the model of a plan on this machine, without making it.
+    ///
+    /// # Errors
+    /// [`TargetError::Stream`].
+    pub fn step_of(&self, plan: &SizePlan) -> Result<f64, TargetError> {
+        let model = stand_in(self.model(), &plan.orders)?;
+        let place = |menu: &[Priced], choice: Option<MapChoice>| {
+            menu.iter().position(|priced| Some(priced.choice) == choice)
+        };
+        let maps = self.maps.iter().zip(&plan.layers);
+        let draft = Draft {
+            orders: Vec::new(),
+            numbers: plan.layers.iter().map(|layer| layer.numbers).collect(),
+            maps: maps.map(|(menu, layer)| place(menu, layer.map)).collect(),
+            encoder: place(&self.encoder, plan.encoder),
+            head: place(&self.head, plan.head),
+            ends: plan.numbers,
+            change: 0.0,
+        };
+        step_microseconds(&model, &self.storage(&draft))
+    }
+
     /// Of one plan for each kind of importance the one whose channels, cut so, change the logits
     /// least; then factors on the weight of single layers are tried, and kept where they change the
     /// logits less.
@@ -186,10 +208,7 @@ impl TargetReduction<'_> {
         let attempt = |weights: Weights| {
             let plan = plan(&weights)?;
             let change = self.change(&self.cut(&plan.orders, Refinement::Residues)?)?;
-            self.reduction
-                .observer()
-                .step()
-                .map_err(TargetError::from)?;
+            self.reduction.observer().step()?;
             Ok::<_, TargetError>(Attempt {
                 weights,
                 plan,
@@ -328,8 +347,7 @@ impl TargetReduction<'_> {
             let mut cost = change + price * vectors * bytes_of(numbers);
             let channels = self.curves[layer].iter().zip(&weights.channels[layer]);
             let orders = channels.map(|(curve, weight)| {
-                let value =
-                    |&order: &usize| weight * error_at(curve, order) + price * mode * order as f64;
+                let value = |&order: &usize| weight * curve.at(order) + price * mode * order as f64;
                 let least = match parts {
                     Parts::Maps => curve.orders.last(),
                     _ => curve
@@ -338,7 +356,7 @@ impl TargetReduction<'_> {
                         .min_by(|a, b| value(a).total_cmp(&value(b))),
                 };
                 let order = least.copied().unwrap_or(1);
-                change += weight * error_at(curve, order);
+                change += weight * curve.at(order);
                 cost += value(&order);
                 order
             });

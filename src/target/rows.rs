@@ -29,7 +29,7 @@ const COMBINATIONS_MAX: usize = 3;
 /// Every so many sequences one is kept to check the others.
 const CHECK_EVERY: usize = 4;
 
-/// What the logits say about the entries of one map.
+/// The least squares problem of the entries of one map.
 ///
 /// With J_o the derivatives of n combinations of the logits by the weights and the bias of output
 /// o, and r what is left of the full model's combinations, the entries ŵ_o of all outputs minimise
@@ -67,7 +67,7 @@ pub(super) struct RoundedForLogits {
 }
 
 /// The model with the map of one layer rounded for the logits at the best price; `None` where the
-/// logits cannot say, because they are not pooled, the map has no bias, or it is too large.
+/// logits are not pooled, the map has no bias, or it is too large.
 pub(super) fn rounded_for_logits(
     reduction: &CalibratedReduction<'_>,
     model: &Model,
@@ -243,7 +243,7 @@ impl LogitRounding {
     }
 }
 
-/// What one sequence says.
+/// What one sequence adds.
 struct Rows {
     /// For each combination (inputs + 1) × outputs.
     slopes: Vec<DMatrix<f64>>,

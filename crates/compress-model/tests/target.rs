@@ -66,6 +66,8 @@ fn bytes_and_change_are_kept_to() {
     let document = reduced(&["--max-bytes", "9k", "--dry-run"]);
     assert!(total(&document["size"]) <= 9_000);
     assert_eq!(document["image"], Value::Null);
+    let both = reduced(&["--times", "5", "--max-microseconds", "1e6", "--dry-run"]);
+    assert!(5 * total(&both["size"]) <= total(&both["size_before"]));
     let near = reduced(&["--max-change", "0.1", "--dry-run"]);
     assert!(near["held_out_change"].as_f64().unwrap() <= 0.1);
     assert!(total(&near["size"]) < total(&near["size_before"]) / 2);
@@ -86,6 +88,18 @@ fn wrong_targets_are_refused() {
             &["--max-bytes", "100", "--dry-run"],
             1,
             "a target of 100 bytes, expected at least",
+        ),
+        (
+            &[
+                "--times",
+                "5",
+                "--output",
+                "same.edge",
+                "--image",
+                "same.edge",
+            ],
+            1,
+            "same.edge",
         ),
         (
             &["--max-microseconds", "1e-9", "--dry-run"],

@@ -150,7 +150,9 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     arguments.target.check()?;
     let path = &arguments.input.checkpoint;
     if let Some(image) = &arguments.target_ways.image {
-        check_destination(image, &[path.as_path()])?;
+        let mut others = vec![path.as_path()];
+        others.extend(arguments.output.as_deref());
+        check_destination(image, &others)?;
     }
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() {
@@ -322,7 +324,7 @@ impl Search<'_> {
     fn run(&self) -> anyhow::Result<Found> {
         let bytes = self.most_bytes()?;
         let Some(change) = self.arguments.max_change else {
-            return self.built(&self.target.plan(bytes, self.only)?);
+            return self.built(&self.fast_enough(bytes)?);
         };
         // What a finished model changes is not what its choices change one by one: what was
         // aimed at is corrected by what came out.
@@ -363,6 +365,20 @@ impl Search<'_> {
                 percent(change)
             )
         })
+    }
+
+    /// The plan of so many bytes, or of fewer where its step takes too long: channels of other
+    /// orders take other times at the same bytes.
+    fn fast_enough(&self, mut bytes: usize) -> anyhow::Result<SizePlan> {
+        let most = self.arguments.max_microseconds.unwrap_or(f64::INFINITY);
+        for _ in 0..TRIES {
+            let plan = self.target.plan(bytes, self.only)?;
+            if self.target.step_of(&plan)? <= most {
+                return Ok(plan);
+            }
+            bytes = bytes * 9 / 10;
+        }
+        bail!("none of {TRIES} plans makes a step of at most {most} us; a larger target may be met")
     }
 
     /// What the targets of bytes and time leave.
