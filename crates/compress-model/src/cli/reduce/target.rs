@@ -150,9 +150,13 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     arguments.target.check()?;
     let path = &arguments.input.checkpoint;
     if let Some(image) = &arguments.target_ways.image {
-        let mut others = vec![path.as_path()];
-        others.extend(arguments.output.as_deref());
-        check_destination(image, &others)?;
+        check_destination(image, &[path.as_path()])?;
+        if arguments.output.as_ref() == Some(image) {
+            bail!(
+                "--output and --image are both {}, expected two files",
+                image.display()
+            );
+        }
     }
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() {
