@@ -17,7 +17,7 @@ use hankelite::checkpoint::{
 };
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
-use hankelite_archive::{Archive, ArchiveError, Container, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
 use models::{change_layer, changed, with_systems};
@@ -774,4 +774,58 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
         layers.for_each(|index| change_layer(parts, index, both_ways));
     });
     (other, both_ways)
+}
+
+/// ‖k − k'‖/‖k‖ of the worst channel.
+fn worst_kernel_change(one: &Checkpoint, other: &Checkpoint) -> f64 {
+    let blocks = one.model.blocks().iter().zip(other.model.blocks());
+    let systems = blocks.flat_map(|(a, b)| a.systems().iter().zip(b.systems()));
+    let changes = systems.map(|(a, b)| {
+        let (error, norm) = hankelite::compress::kernel_distance(a, b, 256).unwrap();
+        error / norm
+    });
+    changes.fold(0.0, f64::max)
+}
+
+#[test]
+fn another_number_format_halves_the_file_and_keeps_the_systems() {
+    let waves = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/models/waves/model.safetensors"
+    );
+    let full = read(waves, &Declared::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::metadata(waves).unwrap().len();
+    for (dtype, name) in [(Dtype::F16, "f16"), (Dtype::BF16, "bf16")] {
+        for end in ["safetensors", "pth"] {
+            let path = folder.path().join(format!("{name}.{end}"));
+            let (encoded, kept) = full.encode().unwrap().in_dtype(dtype).unwrap();
+            let bytes = encoded.file_bytes(&path).unwrap();
+            drop(encoded.write(&path).unwrap());
+            assert_eq!(
+                std::fs::metadata(&path).unwrap().len(),
+                bytes,
+                "{name}.{end}"
+            );
+            let back = read(&path, &Declared::default()).unwrap();
+            let change = worst_kernel_change(&full, &back);
+            // Eleven bits hold the poles of this model; eight do not, and those layers are named.
+            match dtype {
+                Dtype::F16 => assert!(kept.is_empty() && bytes < whole * 6 / 10, "{kept:?}"),
+                _ => assert!(!kept.is_empty() && kept.iter().all(|k| k.change > 0.01)),
+            }
+            assert!(change < 0.03, "{name}.{end}: {change}");
+            for (tensor, raw) in all_tensors(&path) {
+                let of_systems = tensor.contains("kernel") || tensor.ends_with(".D");
+                if !of_systems || kept.is_empty() {
+                    assert_eq!(raw.dtype(), dtype, "{tensor}");
+                }
+            }
+        }
+    }
+    let (same, kept) = full.encode().unwrap().in_dtype(Dtype::F32).unwrap();
+    let path = folder.path().join("same.safetensors");
+    drop(same.write(&path).unwrap());
+    assert!(kept.is_empty());
+    assert_same_tensors(Path::new(waves), &path);
 }

@@ -16,9 +16,9 @@ use crate::model::Block;
 
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
-    encoding: &'a Encoding,
+    pub(super) encoding: &'a Encoding,
     /// The file with its changed tensors in their places.
-    archive: Archive,
+    pub(super) archive: Archive,
 }
 
 /// What was written.
@@ -95,6 +95,25 @@ impl EncodedCheckpoint<'_> {
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
 
+    /// Bytes of the file that would be written to `path`, of a sharded checkpoint those of its
+    /// tensors in one file. Reads every tensor once.
+    ///
+    /// # Errors
+    /// As [`write()`], where the container cannot hold a tensor.
+    pub fn file_bytes(&self, path: impl AsRef<Path>) -> Result<u64, CheckpointError> {
+        let (path, structure) = (path.as_ref(), &self.encoding.structure);
+        let metadata = Metadata::render(structure.settled, structure.own());
+        let bytes = self
+            .archive
+            .written_bytes(path, self.container(path), &metadata);
+        bytes.map_err(|error| Fault::from(error).at(path))
+    }
+
+    /// The container of a path: by its ending, else that of the source.
+    fn container(&self, path: &Path) -> Container {
+        Container::of_path(path).unwrap_or(self.archive.container())
+    }
+
     /// Writes the file: see [`write()`].
     ///
     /// # Errors
@@ -102,7 +121,7 @@ impl EncodedCheckpoint<'_> {
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
         let path = path.as_ref();
         let structure = &self.encoding.structure;
-        let container = Container::of_path(path).unwrap_or(self.archive.container());
+        let container = self.container(path);
         let metadata = Metadata::render(structure.settled, structure.own());
         let mut layers = Vec::new();
         // The systems are what encoding can spoil; all other numbers are only rounded.

@@ -10,6 +10,7 @@
 
 mod convert;
 mod declared;
+mod dtype;
 mod encode;
 mod error;
 mod layerwise;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 pub use convert::Family;
 use declared::Metadata;
 pub use declared::{Declared, Discretisation, DssVersion};
+pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -269,24 +269,45 @@ impl Archive {
             };
             return sharded_file::writer::write(path, &contents, &scheme, check);
         }
-        Destination::new(path, &self.files())?.write(
-            |out| {
-                let written = match container {
-                    Container::Torch => {
-                        torch_file::writer::write(out, path, &contents, self.source.torch())
-                    }
-                    Container::Npz => npz_file::write(out, path, &contents),
-                    Container::Msgpack => {
-                        msgpack_file::writer::write(out, path, &contents, self.source.msgpack())
-                    }
-                    Container::Safetensors | Container::Sharded => {
-                        safetensors_file::write(out, path, &contents, self.source.texts())
-                    }
-                };
-                Ok(written?)
-            },
-            check,
-        )
+        Destination::new(path, &self.files())?
+            .write(|out| Ok(self.fill(out, path, container, &contents)?), check)
+    }
+
+    /// Bytes of the file that [`Archive::write`] would write to `path`; of a sharded checkpoint
+    /// those of its tensors in one file. Reads every tensor, writes nothing.
+    ///
+    /// # Errors
+    /// The container cannot hold an element type or a name; reading fails.
+    pub fn written_bytes(
+        &self,
+        path: impl AsRef<Path>,
+        container: Container,
+        metadata: &str,
+    ) -> Result<u64, ArchiveError> {
+        let mut counted = Counted::default();
+        let contents = self.contents(metadata);
+        self.fill(&mut counted, path.as_ref(), container, &contents)?;
+        Ok(counted.bytes)
+    }
+
+    /// Writes what goes into one file.
+    fn fill(
+        &self,
+        mut out: impl Write + Seek,
+        path: &Path,
+        container: Container,
+        contents: &Contents<'_>,
+    ) -> Result<(), ArchiveError> {
+        match container {
+            Container::Torch => torch_file::writer::write(out, path, contents, self.source.torch()),
+            Container::Npz => npz_file::write(out, path, contents),
+            Container::Msgpack => {
+                msgpack_file::writer::write(&mut out, path, contents, self.source.msgpack())
+            }
+            Container::Safetensors | Container::Sharded => {
+                safetensors_file::write(&mut out, path, contents, self.source.texts())
+            }
+        }
     }
 
     fn contents<'a>(&'a self, metadata: &'a str) -> Contents<'a> {
@@ -418,6 +439,37 @@ fn foreign_format(path: &Path, start: &[u8]) -> ArchiveError {
     let first = &start[..start.len().min(16)];
     let found = format!("it starts with \"{}\"", first.escape_ascii());
     ArchiveError::UnknownFormat { path, found }
+}
+
+/// A file that is counted instead of written.
+#[derive(Debug, Default)]
+struct Counted {
+    at: u64,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.at += bytes.len() as u64;
+        self.bytes = self.bytes.max(self.at);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Counted {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.bytes.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 #[cfg(test)]
