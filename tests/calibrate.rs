@@ -548,7 +548,7 @@ fn sizes() -> Vec<Settings> {
         TargetSize::Budget(0.5),
         TargetSize::Error(0.1),
     ] {
-        for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+        for allocation in [Allocation::Model, Allocation::Layer, Allocation::Channel] {
             for refinement in [Refinement::None, Refinement::Residues, Refinement::Full] {
                 let mut settings = Settings::new(size);
                 (settings.allocation, settings.refinement) = (allocation, refinement);

@@ -68,7 +68,7 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
             assert_eq!(runner.weight_bytes(), made.size.weights);
             assert_eq!(runner.state_bytes(), made.size.state);
             assert!(made.size.total() <= bytes, "1/{times}: {:?}", made.size);
-            changes.push(target.change_on(&made.model, other).unwrap());
+            changes.push(target.reduction().change_on(&made.model, other).unwrap());
         }
         assert!(changes[0] < 0.1, "{changes:?}");
         assert!(changes[2] < 0.6, "{changes:?}");
@@ -91,7 +91,7 @@ fn the_model_is_what_its_storage_stores() {
             assert_eq!(own.output(), stored.output());
             assert_eq!(own.norm(), stored.norm());
         }
-        assert!(target.change_on(&stored, other).unwrap() < 1.0);
+        assert!(target.reduction().change_on(&stored, other).unwrap() < 1.0);
         let logits = |model| {
             Network::new(model, LENGTH, Run::Auto)
                 .unwrap()

@@ -20,7 +20,7 @@ pub use calibration::{Calibration, LayerCalibration};
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
-pub(crate) use logits::{Combinations, left, relative_change};
+pub(crate) use logits::{Combinations, left};
 pub use reduction::{Calibrated, CalibratedReduction, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};

@@ -260,7 +260,7 @@ impl<'a> CalibratedReduction<'a> {
         let states = records.iter().flat_map(|layer| &layer.channels);
         let states = states.map(|channel| channel.order);
         let systems = self.model.blocks().iter().flat_map(|block| block.systems());
-        let shared = settings.allocation != Allocation::Uniform;
+        let shared = settings.allocation != Allocation::Model;
         Choice {
             origin: self.calibration.origin().to_string(),
             sequences: self.calibration.sequences(),
@@ -284,7 +284,7 @@ impl<'a> CalibratedReduction<'a> {
 
     /// The allocation that changes the logits least, of those that the settings allow.
     fn best(&self, settings: &Settings, budget: usize) -> Result<Trial, CalibrateError> {
-        let shared = settings.allocation != Allocation::Uniform;
+        let shared = settings.allocation != Allocation::Model;
         let compare = shared && settings.importance == Importance::Auto;
         let compare =
             compare && !self.logits.is_empty() && !matches!(settings.size, TargetSize::Error(_));
@@ -365,7 +365,7 @@ impl<'a> CalibratedReduction<'a> {
             _ => None,
         };
         let orders = match (settings.allocation, settings.size) {
-            (Allocation::Uniform, TargetSize::Order(order)) => self.uniform(order),
+            (Allocation::Model, TargetSize::Order(order)) => self.uniform(order),
             (allocation, _) => allocate(
                 self.curves(settings.refinement)?,
                 &importance,
@@ -388,6 +388,24 @@ impl<'a> CalibratedReduction<'a> {
             importance: name,
             factors: Vec::new(),
         })
+    }
+
+    /// The relative change of the logits of a smaller model over other sequences than those of the
+    /// reduction: (Σ ‖z − z_r‖²/Σ ‖z‖²)^{1/2}, centred over the classes. Cost two forward passes
+    /// for each.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Infer`].
+    pub fn change_on(
+        &self,
+        model: &Model,
+        sequences: &[Sequence<'_>],
+    ) -> Result<f64, CalibrateError> {
+        let logits = |model| {
+            let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+            network.logits_of_all(sequences)
+        };
+        Ok(relative_change(&logits(self.model)?, &logits(model)?))
     }
 
     /// The full model.

@@ -14,7 +14,7 @@ use crate::model::Model;
 pub enum TargetSize {
     /// This many stored states for each channel, in the mean.
     Order(usize),
-    /// This share of all states, above 0 and at most 1.
+    /// This share of all stored states, above 0 and at most 1.
     Budget(f64),
     /// The fewest states with which the output error of all channels together, relative to their
     /// output, is at most this: (Σ_h E_h(error)/Σ_h E_h(output))^{1/2}.
@@ -56,7 +56,8 @@ pub enum WeightChoice {
 pub struct Settings {
     /// How small.
     pub size: TargetSize,
-    /// How states are shared. Default: uniform for an order, else one order per channel.
+    /// How states are shared. Default: one order for the model where an order is given, else one
+    /// for each layer, as a checkpoint stores them.
     pub allocation: Allocation,
     /// What counts when they are shared. Default: auto.
     pub importance: Importance,
@@ -79,8 +80,8 @@ impl Settings {
         Self {
             size,
             allocation: match size {
-                TargetSize::Order(_) => Allocation::Uniform,
-                _ => Allocation::Channel,
+                TargetSize::Order(_) => Allocation::Model,
+                _ => Allocation::Layer,
             },
             importance: Importance::Auto,
             refinement: Refinement::Full,

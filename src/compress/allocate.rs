@@ -5,16 +5,22 @@ use std::collections::BinaryHeap;
 
 use crate::compress::ErrorCurve;
 
+/// Channels that an image gathers at least: they are stored and run side by side, with as many
+/// states as the largest of them.
+pub const LANES: usize = 4;
+
 /// How states are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Allocation {
-    /// The same order in every channel.
-    Uniform,
+    /// One order for the whole model.
+    #[serde(alias = "uniform")]
+    Model,
     /// One order per layer, none below half the mean.
     Layer,
-    /// One order per channel.
+    /// One order for every [`LANES`] channels of a layer, gathered by how many states they need:
+    /// what an image stores. In a checkpoint they are padded to the largest order of the layer.
     Channel,
 }
 
@@ -50,10 +56,11 @@ impl Ord for Step {
     }
 }
 
-/// Groups of channels that share an order, with their summed curve.
+/// Channels that share an order, with their summed curve.
 struct Group {
     curve: ErrorCurve,
-    size: usize,
+    /// Layer and channel.
+    members: Vec<(usize, usize)>,
 }
 
 impl Group {
@@ -61,7 +68,7 @@ impl Group {
     fn step(&self, group: usize, from: usize) -> Option<Step> {
         let ErrorCurve { orders, errors } = &self.curve;
         let steps = (from + 1..orders.len()).map(|to| {
-            let cost = self.size * (orders[to] - orders[from]);
+            let cost = self.members.len() * (orders[to] - orders[from]);
             let gain = (errors[from] - errors[to]) / cost as f64;
             Step {
                 gain,
@@ -78,14 +85,14 @@ impl Group {
     }
 }
 
-/// Orders for `channels` curves, of which consecutive `layers` belong together, with at most
-/// `budget` states in all (one for each channel at least) and, if given, no more than it takes
-/// to bring Σ I_h E_h to `target`.
+/// Orders for the channels of every layer, with at most `budget` states in all (one for each
+/// channel at least) and, if given, no more than it takes to bring Σ I_h E_h to `target`.
 ///
 /// Every group starts at its least order; then the step with the largest fall of Σ I_h E_h for
 /// each state is taken until none fits. On convex curves this is optimal, up to the last step.
 /// With [`Allocation::Layer`] no layer starts below half the mean order: the sum of errors alone
-/// can starve a whole layer.
+/// can starve a whole layer. With [`Allocation::Channel`] states are shared among single channels
+/// first, which shows what each needs, then among the groups of those that need alike.
 pub fn allocate(
     curves: &[Vec<ErrorCurve>],
     importance: &[Vec<f64>],
@@ -93,78 +100,100 @@ pub fn allocate(
     budget: usize,
     target: Option<f64>,
 ) -> Vec<Vec<usize>> {
-    let channels: usize = curves.iter().map(Vec::len).sum();
+    let errors = Errors { curves, importance };
+    let channels = errors.layers().flatten().count();
     let mean = budget as f64 / channels.max(1) as f64;
-    let flat = || {
-        let layers = curves.iter().zip(importance);
-        layers.flat_map(|(curves, importance)| curves.iter().zip(importance))
-    };
-    let groups: Vec<Group> = match allocation {
-        Allocation::Channel => flat()
-            .map(|member| sum(&[member], member.0.orders.clone()))
-            .collect(),
+    let (groups, least) = match allocation {
+        Allocation::Channel => {
+            let alone = errors.layers().flatten().map(|member| vec![member]);
+            let alone: Vec<Group> = alone.map(|member| errors.group(member)).collect();
+            let orders = errors.spread(&alone, &descend(&alone, 1, budget, target));
+            (errors.gathered(&orders), 1)
+        }
         Allocation::Layer => {
-            let layers = curves.iter().zip(importance);
-            let members = layers.map(|(c, i)| c.iter().zip(i).collect::<Vec<_>>());
-            members
-                .map(|members| sum(&members, every_order(&members)))
-                .collect()
+            let layers = errors.layers().map(|members| errors.group(members));
+            (layers.collect(), (0.5 * mean).floor() as usize)
         }
-        Allocation::Uniform => {
-            let members = flat().collect::<Vec<_>>();
-            vec![sum(&members, every_order(&members))]
+        Allocation::Model => {
+            let all = errors.layers().flatten().collect();
+            (vec![errors.group(all)], 1)
         }
     };
-    let least = match allocation {
-        Allocation::Layer => (0.5 * mean).floor() as usize,
-        _ => 1,
-    };
-    let orders = descend(&groups, least.max(1), budget, target);
-    spread(curves, allocation, &orders)
+    errors.spread(&groups, &descend(&groups, least.max(1), budget, target))
 }
 
-/// The orders of the groups, per channel of every layer, none above what a channel has.
-fn spread(curves: &[Vec<ErrorCurve>], allocation: Allocation, orders: &[usize]) -> Vec<Vec<usize>> {
-    let mut index = 0;
-    let mut out = Vec::with_capacity(curves.len());
-    for (layer, curves) in curves.iter().enumerate() {
-        let of = |curve: &ErrorCurve| {
-            let order = match allocation {
-                Allocation::Uniform => orders[0],
-                Allocation::Layer => orders[layer],
-                Allocation::Channel => orders[index],
-            };
-            index += 1;
-            order.min(curve.orders.last().copied().unwrap_or(order))
+/// What the states of every channel of every layer matter.
+struct Errors<'a> {
+    curves: &'a [Vec<ErrorCurve>],
+    importance: &'a [Vec<f64>],
+}
+
+impl Errors<'_> {
+    /// The places of the channels, layer by layer.
+    fn layers(&self) -> impl Iterator<Item = Vec<(usize, usize)>> {
+        let layers = self.curves.iter().enumerate();
+        layers.map(|(layer, curves)| (0..curves.len()).map(|h| (layer, h)).collect())
+    }
+
+    /// Channels with Σ I E over them. What a channel alone can take are the orders of its curve;
+    /// channels together can take every order up to the largest, lest it fall between those that a
+    /// curve lists, and between them an error stays.
+    fn group(&self, members: Vec<(usize, usize)>) -> Group {
+        let lists = members
+            .iter()
+            .map(|&(layer, h)| &self.curves[layer][h].orders);
+        let most = lists.clone().flatten().copied().max().unwrap_or(1);
+        let orders = match lists.clone().next() {
+            Some(orders) if members.len() == 1 && !orders.is_empty() => orders.clone(),
+            _ => (1..=most).collect(),
         };
-        out.push(curves.iter().map(of).collect());
+        let error = |&order: &usize| {
+            let shares = members
+                .iter()
+                .map(|&(layer, h)| self.importance[layer][h] * self.curves[layer][h].at(order));
+            shares.sum::<f64>()
+        };
+        Group {
+            curve: ErrorCurve {
+                errors: orders.iter().map(error).collect(),
+                orders,
+            },
+            members,
+        }
     }
-    out
+
+    /// Groups of [`LANES`] channels of a layer with orders next to each other.
+    fn gathered(&self, orders: &[Vec<usize>]) -> Vec<Group> {
+        let layers = orders.iter().enumerate();
+        let groups = layers.flat_map(|(layer, orders)| {
+            let groups = by_order(orders);
+            groups.into_iter().map(move |group| {
+                let members = group.into_iter().map(|h| (layer, h));
+                members.collect()
+            })
+        });
+        groups.map(|members| self.group(members)).collect()
+    }
+
+    /// The orders of the groups, per channel of every layer, none above what a channel has.
+    fn spread(&self, groups: &[Group], orders: &[usize]) -> Vec<Vec<usize>> {
+        let empty = self.curves.iter().map(|curves| vec![0; curves.len()]);
+        let mut out: Vec<Vec<usize>> = empty.collect();
+        for (group, &order) in groups.iter().zip(orders) {
+            for &(layer, h) in &group.members {
+                let most = self.curves[layer][h].orders.last();
+                out[layer][h] = order.min(most.copied().unwrap_or(order));
+            }
+        }
+        out
+    }
 }
 
-/// Every order up to the largest that a member lists. Curves list some only; what channels share
-/// must not fall between them.
-fn every_order(members: &[(&ErrorCurve, &f64)]) -> Vec<usize> {
-    let lists = members.iter().flat_map(|(curve, _)| &curve.orders);
-    (1..=lists.copied().max().unwrap_or(1)).collect()
-}
-
-/// Σ I E over members at some orders; between those that a curve lists its error stays.
-fn sum(members: &[(&ErrorCurve, &f64)], mut orders: Vec<usize>) -> Group {
-    if orders.is_empty() {
-        orders.push(1);
-    }
-    let error = |&order: &usize| {
-        let shares = members.iter().map(|(curve, i)| *i * curve.at(order));
-        shares.sum::<f64>()
-    };
-    Group {
-        size: members.len(),
-        curve: ErrorCurve {
-            errors: orders.iter().map(error).collect(),
-            orders,
-        },
-    }
+/// The channels of a layer in groups of [`LANES`], those of the highest order first.
+pub(crate) fn by_order(orders: &[usize]) -> Vec<Vec<usize>> {
+    let mut channels: Vec<usize> = (0..orders.len()).collect();
+    channels.sort_by_key(|&channel| std::cmp::Reverse(orders[channel]));
+    channels.chunks(LANES).map(<[usize]>::to_vec).collect()
 }
 
 fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -> Vec<usize> {
@@ -176,7 +205,7 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
     let order = |places: &[usize], g: usize| groups[g].curve.orders[places[g]];
     let mut left = budget;
     for (g, group) in groups.iter().enumerate() {
-        left = left.saturating_sub(group.size * order(&places, g));
+        left = left.saturating_sub(group.members.len() * order(&places, g));
     }
     let errors = places.iter().zip(groups);
     let mut error: f64 = errors
@@ -191,12 +220,11 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         let group = &groups[step.group];
         if step.cost > left {
             // The whole step is too much: the largest part of it that fits, as the group's last.
-            let from = places[step.group];
-            let fits = |&to: &usize| {
-                group.size * (group.curve.orders[to] - group.curve.orders[from]) <= left
-            };
+            let (from, members) = (places[step.group], group.members.len());
+            let fits =
+                |&to: &usize| members * (group.curve.orders[to] - group.curve.orders[from]) <= left;
             if let Some(to) = (from + 1..step.to).rev().find(fits) {
-                left -= group.size * (group.curve.orders[to] - group.curve.orders[from]);
+                left -= members * (group.curve.orders[to] - group.curve.orders[from]);
                 places[step.group] = to;
             }
             continue;
@@ -262,6 +290,19 @@ mod tests {
         })
     }
 
+    /// Shared among single channels.
+    fn alone(
+        curves: &[Vec<ErrorCurve>],
+        importance: &[Vec<f64>],
+        budget: usize,
+        target: Option<f64>,
+    ) -> Vec<Vec<usize>> {
+        let errors = Errors { curves, importance };
+        let places = errors.layers().flatten();
+        let groups: Vec<Group> = places.map(|place| errors.group(vec![place])).collect();
+        errors.spread(&groups, &descend(&groups, 1, budget, target))
+    }
+
     proptest! {
         #[test]
         fn on_convex_curves_no_sharing_is_better(
@@ -271,7 +312,7 @@ mod tests {
             let flat: Vec<_> = curves.iter().flatten().zip(importance.iter().flatten().copied())
                 .collect();
             let budget = flat.len() + more;
-            let orders = allocate(&curves, &importance, Allocation::Channel, budget, None);
+            let orders = alone(&curves, &importance, budget, None);
             let (found, best) = (error(&curves, &importance, &orders), exhaustive(&flat, budget));
             prop_assert!(found <= best + 1e-12, "{found} {best}");
         }
@@ -282,15 +323,25 @@ mod tests {
             more in 0..12_usize,
         ) {
             let channels = curves.iter().flatten().count();
-            for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+            for allocation in [Allocation::Model, Allocation::Layer, Allocation::Channel] {
                 let share = |budget| allocate(&curves, &importance, allocation, budget, None);
                 let orders = share(channels + more);
                 prop_assert!(orders.iter().flatten().sum::<usize>() <= channels + more);
                 prop_assert!(orders.iter().flatten().all(|&order| order >= 1));
-                if allocation != Allocation::Layer {
+                if allocation == Allocation::Model {
                     let richer = share(channels + more + 1);
                     let errors = [&orders, &richer].map(|o| error(&curves, &importance, o));
                     prop_assert!(errors[1] <= errors[0] + 1e-12);
+                }
+                if allocation == Allocation::Channel {
+                    for (curves, orders) in curves.iter().zip(&orders) {
+                        for group in by_order(orders) {
+                            let most = group.iter().map(|&h| orders[h]).max().unwrap_or(0);
+                            for h in group {
+                                prop_assert_eq!(orders[h], most.min(curves[h].orders.len()));
+                            }
+                        }
+                    }
                 }
                 let mean = (channels + more) as f64 / channels as f64;
                 if allocation == Allocation::Layer {
@@ -314,8 +365,7 @@ mod tests {
             let whole: f64 = flat.iter().map(|(curve, i)| i * curve.errors[0]).sum();
             let all: usize = flat.iter().map(|(curve, _)| curve.orders.len()).sum();
             let target = share * whole;
-            let orders =
-                allocate(&curves, &importance, Allocation::Channel, all, Some(target));
+            let orders = alone(&curves, &importance, all, Some(target));
             let used = orders.iter().flatten().sum::<usize>();
             prop_assert!(error(&curves, &importance, &orders) <= target + 1e-12);
             if used > flat.len() {
@@ -325,15 +375,35 @@ mod tests {
     }
 
     #[test]
+    fn channels_are_gathered_by_what_they_need() {
+        // Eight channels, every other one of which needs many states.
+        let needs: Vec<_> = (0..8)
+            .map(|h| match h % 2 {
+                0 => convex(vec![1.0; 8]),
+                _ => convex([vec![1.0], vec![1e-3; 7]].concat()),
+            })
+            .collect();
+        let importance = vec![vec![1.0; 8]];
+        let orders = allocate(
+            &[needs],
+            &importance,
+            Allocation::Channel,
+            4 * 7 + 4 * 2,
+            None,
+        );
+        assert_eq!(orders, [[7, 2, 7, 2, 7, 2, 7, 2]]);
+    }
+
+    #[test]
     fn a_uniform_order_between_the_listed_ones_is_given() {
         let sparse = curve(&[1, 2, 8, 10, 12, 16], &[9.0, 8.0, 2.0, 1.5, 1.0, 0.0]);
         let curves = vec![vec![sparse.clone(); 3], vec![sparse; 2]];
         let importance = vec![vec![1.0; 3], vec![1.0; 2]];
         for order in 1..=16 {
-            let orders = allocate(&curves, &importance, Allocation::Uniform, 5 * order, None);
+            let orders = allocate(&curves, &importance, Allocation::Model, 5 * order, None);
             assert_eq!(orders, [vec![order; 3], vec![order; 2]]);
         }
-        let orders = allocate(&curves, &importance, Allocation::Uniform, 80, Some(10.0));
+        let orders = allocate(&curves, &importance, Allocation::Model, 80, Some(10.0));
         assert_eq!(
             orders[0][0], 8,
             "the first order that brings 5 channels to 10"
@@ -362,7 +432,7 @@ mod tests {
         for curves in odd {
             let ones = |layer: &Vec<ErrorCurve>| vec![1.0; layer.len()];
             let importance: Vec<Vec<f64>> = curves.iter().map(ones).collect();
-            for allocation in [Allocation::Uniform, Allocation::Layer, Allocation::Channel] {
+            for allocation in [Allocation::Model, Allocation::Layer, Allocation::Channel] {
                 for (budget, target) in [(0, None), (9, None), (9, Some(0.5)), (9, Some(f64::NAN))]
                 {
                     let orders = allocate(&curves, &importance, allocation, budget, target);

@@ -11,7 +11,8 @@ mod record;
 mod reduce;
 mod share;
 
-pub use allocate::{Allocation, allocate};
+pub(crate) use allocate::by_order;
+pub use allocate::{Allocation, LANES, allocate};
 pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;

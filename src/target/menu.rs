@@ -5,10 +5,10 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::{CalibratedReduction, Importance, relative_change};
+use crate::calibrate::{CalibratedReduction, Importance};
 use crate::compress::{Allocation, ErrorCurve, allocate};
 use crate::infer::{Network, Path as InferPath};
-use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear, Sequence};
+use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear};
 use crate::progress::Stage;
 use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
 use crate::target::TargetError;
@@ -113,22 +113,14 @@ impl<'a> TargetReduction<'a> {
         Ok(made)
     }
 
+    /// The channels that everything is made from.
+    pub fn reduction(&self) -> &'a CalibratedReduction<'a> {
+        self.reduction
+    }
+
     /// The full model.
     pub fn model(&self) -> &'a Model {
         self.reduction.model()
-    }
-
-    /// The relative change of the logits of other sequences than those of the reduction. Cost two
-    /// forward passes for each.
-    ///
-    /// # Errors
-    /// [`TargetError::Calibrate`].
-    pub fn change_on(&self, model: &Model, sequences: &[Sequence<'_>]) -> Result<f64, TargetError> {
-        let logits = |model| {
-            let network = Network::new(model, self.reduction.length(), InferPath::Auto)?;
-            network.logits_of_all(sequences)
-        };
-        Ok(relative_change(&logits(self.model())?, &logits(model)?))
     }
 
     /// The squared relative change of the logits over the sequences that measure.

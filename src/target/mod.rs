@@ -17,7 +17,7 @@ mod rows;
 pub use build::{LogitChanges, Targeted};
 pub use menu::{MapChoice, TargetReduction};
 pub use plan::{LayerChoice, Parts, SizePlan};
-pub use price::{Size, step_microseconds};
+pub use price::{Size, stand_in, step_microseconds};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

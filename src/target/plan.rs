@@ -3,6 +3,7 @@
 use hankelite_control::Refinement;
 use serde::Serialize;
 
+use crate::compress::by_order;
 use crate::model::Block;
 use crate::progress::Stage;
 use crate::rounding::{LayerStorage, MapStorage, Numbers, Storage};
@@ -24,9 +25,6 @@ const FACTORS: [f64; 2] = [2.0, 0.5];
 
 /// Logarithms of the lowest and the highest price of a byte.
 const PRICES: (f64, f64) = (-40.0, 4.0);
-
-/// Channels that share a group of lanes at least: they take as many states as the largest.
-const LANES_LEAST: usize = 4;
 
 /// What may be made smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, serde::Deserialize)]
@@ -444,17 +442,12 @@ fn vector_numbers(block: &Block) -> usize {
 /// Orders raised to what the lanes of their groups store anyhow: channels are gathered by order,
 /// and a group takes as many modes as its largest.
 fn filled(block: &Block, orders: &[usize]) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..orders.len()).collect();
-    places.sort_by_key(|&channel| std::cmp::Reverse(orders[channel]));
     let mut filled = orders.to_vec();
-    for group in places.chunks(LANES_LEAST) {
-        let most = group
-            .iter()
-            .map(|&channel| orders[channel])
-            .max()
-            .unwrap_or(0);
-        for &channel in group {
-            filled[channel] = most.min(block.systems()[channel].order());
+    for group in by_order(orders) {
+        let most = group.iter().map(|&channel| orders[channel]).max();
+        for channel in group {
+            let own = block.systems()[channel].order();
+            filled[channel] = most.unwrap_or(own).min(own);
         }
     }
     filled

@@ -37,9 +37,12 @@ impl Size {
     }
 }
 
-/// The model with its first modes in the place of those that a reduction would find: of the same
-/// bytes, and as fast.
-pub(super) fn stand_in(model: &Model, orders: &[Vec<usize>]) -> Result<Model, TargetError> {
+/// The causal model with its first modes in the place of those that a reduction to these `orders`
+/// (of every channel of every layer) would find: of the same bytes, and as fast.
+///
+/// # Errors
+/// [`TargetError::Stream`]; [`TargetError::Calibrate`].
+pub fn stand_in(model: &Model, orders: &[Vec<usize>]) -> Result<Model, TargetError> {
     let blocks = model.blocks().iter().zip(orders);
     let blocks = blocks.map(|(block, orders)| {
         let systems = block.systems().iter().zip(orders);

@@ -73,6 +73,79 @@ fn bytes_and_change_are_kept_to() {
     assert!(total(&near["size"]) < total(&near["size_before"]) / 2);
 }
 
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().len()
+}
+
+#[test]
+fn a_target_of_a_file_is_that_of_the_written_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.safetensors");
+    let name = path.display().to_string();
+    let whole = length(Path::new(MODEL));
+    for more in [&[][..], &["--dtype", "f16"], &["--allocate", "model"]] {
+        let target = whole * 6 / 10;
+        let bytes = target.to_string();
+        let start = ["--max-bytes", &bytes, "--for", "file", "--output", &name];
+        let document = reduced(&[&start, more].concat());
+        assert!(length(&path) <= target, "{more:?}: {}", length(&path));
+        assert!(
+            length(&path) * 10 > target * 9,
+            "{more:?}: {}",
+            length(&path)
+        );
+        assert!(
+            document["held_out_change"].as_f64().unwrap() < 0.3,
+            "{more:?}"
+        );
+        assert!(accuracy(&path, &[]) > 0.95, "{more:?}");
+    }
+    let start = ["--max-change", "0.05", "--for", "file", "--output", &name];
+    let document = reduced(&start);
+    assert!(document["held_out_change"].as_f64().unwrap() <= 0.05);
+    assert!(length(&path) < whole);
+}
+
+#[test]
+fn a_budget_is_a_share_of_what_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, image) = (
+        folder.path().join("small.pth"),
+        folder.path().join("small.edge"),
+    );
+    let names = [file.display().to_string(), image.display().to_string()];
+    let orders = |document: &Value| -> Vec<Vec<u64>> {
+        let layers = document["layers"].as_array().unwrap().iter();
+        let channels = layers.map(|layer| layer["channels"].as_array().unwrap());
+        let order = |channel: &Value| channel["order"].as_u64().unwrap();
+        channels
+            .map(|all| all.iter().map(order).collect())
+            .collect()
+    };
+    let of_file = reduced(&["--budget", "0.25", "--output", &names[0]]);
+    for layer in orders(&of_file) {
+        assert!(layer.iter().all(|order| *order == layer[0]), "{layer:?}");
+    }
+    let of_image = reduced(&["--budget", "0.25", "--image", &names[1]]);
+    let mut different = false;
+    for mut layer in orders(&of_image) {
+        layer.sort_unstable();
+        layer.reverse();
+        different |= layer.first() != layer.last();
+        assert!(
+            layer.chunks(4).all(|group| group[0] == group[3]),
+            "{layer:?}"
+        );
+    }
+    assert!(different);
+    for document in [of_file, of_image] {
+        let all: u64 = orders(&document).iter().flatten().sum();
+        let before = document["calibration"]["states_before"].as_u64().unwrap();
+        assert!(4 * all <= before, "{all} of {before}");
+    }
+    assert!(accuracy(&image, &["--stream"]) > 0.95);
+}
+
 #[test]
 fn wrong_targets_are_refused() {
     for (more, code, words) in [
@@ -100,6 +173,42 @@ fn wrong_targets_are_refused() {
             ],
             1,
             "same.edge",
+        ),
+        (
+            &["--max-bytes", "1k", "--for", "file", "--dry-run"],
+            1,
+            "--for image takes them down",
+        ),
+        (
+            &[
+                "--times",
+                "2",
+                "--for",
+                "file",
+                "--only",
+                "maps",
+                "--dry-run",
+            ],
+            1,
+            "--only maps goes with --for image",
+        ),
+        (
+            &["--max-microseconds", "9", "--for", "file", "--dry-run"],
+            1,
+            "leave out --for file",
+        ),
+        (
+            &[
+                "--budget",
+                "0.5",
+                "--for",
+                "file",
+                "--allocate",
+                "channel",
+                "--dry-run",
+            ],
+            1,
+            "--for image, or --allocate layer",
         ),
         (
             &["--max-microseconds", "1e-9", "--dry-run"],

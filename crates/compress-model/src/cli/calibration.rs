@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hankelite::calibrate::{CalibratedReduction, Calibration, Importance, Settings, WeightChoice};
+use hankelite::calibrate::{
+    CalibratedReduction, Calibration, Importance, Settings, TargetSize, WeightChoice,
+};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::infer::{Network, Path as InferPath};
@@ -13,6 +15,7 @@ use hankelite::model::{Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::{Refinement, h2_norm};
 use hankelite_data::{Dataset, Source, Split};
+use serde::{Deserialize, Serialize};
 
 use crate::cli::common::{SPLITS, Word, positive, word, word_of, words};
 use crate::cli::printer::Printer;
@@ -58,9 +61,6 @@ pub(super) struct Ways {
     /// the logits of the calibration sequences.
     #[arg(long, default_value = LOGITS, requires = "calibrate", value_parser = refine())]
     refine: Refine,
-    /// How states are shared [default: uniform for --order, channel for --budget and --max-error].
-    #[arg(long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
-    allocate: Option<Allocation>,
     /// What counts when states are shared.
     #[arg(long, default_value = "auto", requires = "calibrate",
           value_parser = words::<Importance>(IMPORTANCES))]
@@ -70,6 +70,82 @@ pub(super) struct Ways {
     #[arg(long, requires = "calibrate")]
     sequential: bool,
 }
+
+/// What a smaller model is stored in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Form {
+    File,
+    Image,
+}
+
+/// How states are shared.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Calibration")]
+pub(super) struct Sharing {
+    /// What the smaller model is stored in, which decides how states are shared and what their
+    /// number means [default: image for targets and where only --image is written, else file].
+    #[arg(long = "for", value_name = "FORM", requires = "calibrate",
+          value_parser = words::<Form>(FORMS))]
+    form: Option<Form>,
+    /// How states are shared [default: model for --order; for other sizes layer in a file, channel
+    /// in an image].
+    #[arg(long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
+    allocate: Option<Allocation>,
+}
+
+impl Sharing {
+    /// What the smaller model is stored in, where only the other arguments may decide it.
+    pub(super) fn form(&self, default: Form) -> Form {
+        match self.allocate {
+            Some(Allocation::Channel) => Form::Image,
+            _ => self.form.unwrap_or(default),
+        }
+    }
+
+    /// Settings with what the arguments set, for a model that is stored so.
+    ///
+    /// A file stores one order for each layer at most.
+    pub(super) fn apply(&self, form: Form, settings: &mut Settings) -> anyhow::Result<()> {
+        if self.form == Some(Form::File) && self.allocate == Some(Allocation::Channel) {
+            bail!(
+                "--allocate channel is stored by an image only; a file stores one order for each \
+                 layer: --for image, or --allocate layer"
+            );
+        }
+        let ordered = matches!(settings.size, TargetSize::Order(_));
+        if let Some(allocation) = self.allocate {
+            settings.allocation = allocation;
+        } else if form == Form::Image && !ordered {
+            settings.allocation = Allocation::Channel;
+        }
+        Ok(())
+    }
+
+    /// Whether the whole model is requested to keep the same order.
+    pub(super) fn is_one_order(&self) -> bool {
+        self.allocate == Some(Allocation::Model)
+    }
+
+    /// The arguments as one would type them.
+    pub(super) fn typed(&self) -> String {
+        let form = self.form.map(|form| format!(" --for {}", word_of(&form)));
+        let allocate = self.allocate.as_ref();
+        let allocate = allocate.map(|way| format!(" --allocate {}", word_of(way)));
+        form.unwrap_or_default() + &allocate.unwrap_or_default()
+    }
+}
+
+const FORMS: [Word; 2] = [
+    word(
+        "file",
+        "A checkpoint: every channel of a layer is padded to the largest order of the layer",
+    ),
+    word(
+        "image",
+        "What `pack`, `stream` and devices take: channels are gathered by order, four at least",
+    ),
+];
 
 const WEIGHTS: [Word; 3] = [
     word(
@@ -84,9 +160,16 @@ const WEIGHTS: [Word; 3] = [
 ];
 
 const ALLOCATIONS: [Word; 3] = [
-    word("uniform", "The same order everywhere"),
+    word(
+        "model",
+        "One order for the whole model, for modules of a single number of states",
+    )
+    .alias("uniform"),
     word("layer", "One order per layer, none below half the mean"),
-    word("channel", "One order per channel"),
+    word(
+        "channel",
+        "One order for every four channels of a layer, gathered by what they need: images",
+    ),
 ];
 
 const IMPORTANCES: [Word; 4] = [
@@ -150,16 +233,8 @@ impl Ways {
     pub(super) fn apply(&self, settings: &mut Settings) {
         settings.refinement = self.refine.refinement;
         settings.fit_logits = self.refine.fit_logits;
-        if let Some(allocation) = self.allocate {
-            settings.allocation = allocation;
-        }
         settings.importance = self.importance;
         settings.sequential = self.sequential;
-    }
-
-    /// Whether every channel is requested to keep the same order.
-    pub(super) fn uniform(&self) -> bool {
-        self.allocate == Some(Allocation::Uniform)
     }
 
     /// The arguments as one would type them, without those that have their default.
@@ -182,7 +257,6 @@ impl Ways {
                 "--refine",
                 value(!self.refine.fit_logits, word_of(&self.refine.refinement)),
             ),
-            ("--allocate", self.allocate.as_ref().map(word_of)),
             (
                 "--importance",
                 value(

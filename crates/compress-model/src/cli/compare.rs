@@ -90,7 +90,7 @@ const EZOE_SATO: Contender = Contender::Plain(
 const fn calibrated(refinement: Refinement) -> Contender {
     Contender::Calibrated {
         refinement,
-        allocation: Allocation::Uniform,
+        allocation: Allocation::Model,
         fit_logits: false,
     }
 }
@@ -114,7 +114,7 @@ const CONTENDERS: [(&str, Contender); 12] = [
     ("calibrated truncation", calibrated(Refinement::None)),
     ("calibrated, residues refined", calibrated(Refinement::Residues)),
     ("calibrated, refined", calibrated(Refinement::Full)),
-    ("calibrated, refined, fitted to the logits", refined(Allocation::Uniform, true)),
+    ("calibrated, refined, fitted to the logits", refined(Allocation::Model, true)),
     ("calibrated, refined, shared among channels", refined(Allocation::Channel, false)),
     ("calibrated, refined, shared, fitted to the logits", refined(Allocation::Channel, true)),
 ];

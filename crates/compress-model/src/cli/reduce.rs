@@ -1,7 +1,9 @@
 //! `compress-model reduce`.
 
+mod file_target;
 mod layerwise;
 mod rounding;
+mod storage;
 mod target;
 
 use std::path::{Path, PathBuf};
@@ -10,22 +12,28 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
 use hankelite::calibrate::{Choice, LogitFit, Settings, TargetSize};
-use hankelite::checkpoint::Checkpoint;
+use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::{
     LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
 use hankelite::model::Model;
+use hankelite::rounding::Storage;
+use hankelite::target::Parts;
 use hankelite_archive::{Container, check_destination};
 use hankelite_data::Source;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Ways, prepare};
+use crate::cli::calibration::{CalibrationData, Drawn, Form, Sharing, Ways, prepare};
 use crate::cli::common::{
     Declarations, Input, TIME_BASES, Word, grouped, open, short, word, words,
 };
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::file_target::{FileTarget, Found};
 use crate::cli::reduce::rounding::written;
+use crate::cli::reduce::storage::{
+    DTYPES, FileDtype, WrittenImage, show_kept, stored, write_image,
+};
 use crate::cli::reduce::target::{TargetArguments, TargetWays};
 use crate::cli::score::{First, Scores, labelled, score};
 
@@ -40,6 +48,7 @@ Examples:
   compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
   compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --image small.edge
   compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
   compress-model reduce model.pth --calibrate train.npz --max-bytes 100k --output small.pth --image small.edge
   compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
@@ -69,6 +78,10 @@ pub(super) struct Arguments {
     target: TargetArguments,
     #[command(flatten)]
     target_ways: TargetWays,
+    /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
+    /// residues keep theirs where rounding them would change a system by more than 1 %.
+    #[arg(long, value_name = "DTYPE", value_parser = words::<FileDtype>(DTYPES), requires = "output")]
+    dtype: Option<FileDtype>,
     /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
     /// `evaluate`) or given by the statistics that `calibrate` wrote.
     #[arg(long, value_name = "DATA|STATS",
@@ -103,6 +116,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
+    sharing: Sharing,
+    #[command(flatten)]
     declarations: Declarations,
 }
 
@@ -118,7 +133,8 @@ struct RuleArguments {
     /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     tolerance: Option<f64>,
-    /// With --calibrate: keep this share of all states, shared among channels.
+    /// With --calibrate: keep this share of all stored states, shared among layers, or, in an image
+    /// (--for), among channels.
     #[arg(
         long,
         value_name = "F",
@@ -134,6 +150,46 @@ struct RuleArguments {
         requires = "calibrate"
     )]
     max_error: Option<f64>,
+}
+
+impl Arguments {
+    /// What the smaller model is stored in.
+    fn form(&self) -> Form {
+        let image = self.target_ways.image.is_some() && self.output.is_none();
+        self.sharing.form(match image || self.target.is_set() {
+            true => Form::Image,
+            false => Form::File,
+        })
+    }
+
+    /// Refuses destinations that would be written over a source or one another, and arguments that
+    /// do not go together.
+    fn check(&self) -> anyhow::Result<()> {
+        let source = self.input.checkpoint.as_path();
+        for destination in [&self.output, &self.target_ways.image]
+            .into_iter()
+            .flatten()
+        {
+            check_destination(destination, &[source])?;
+        }
+        if self.output.is_some() && self.output == self.target_ways.image {
+            let both = self.output.as_deref().unwrap_or(source);
+            bail!(
+                "--output and --image are both {}, expected two files",
+                both.display()
+            );
+        }
+        self.target.check()?;
+        if self.target.is_set() && self.form() == Form::File {
+            if self.target.max_microseconds.is_some() {
+                bail!("--max-microseconds is of an image: leave out --for file");
+            }
+            if self.target_ways.only == Parts::Maps {
+                bail!("a file stores its maps as they are: --only maps goes with --for image");
+            }
+        }
+        Ok(())
+    }
 }
 
 const METHODS: [Word; 7] = [
@@ -173,7 +229,13 @@ struct Document<'a> {
     plan: Option<&'a Plan>,
     /// What calibration chose. Absent without it.
     calibration: Option<Choice>,
+    /// Relative change of the logits of sequences that took no part. With a target.
+    held_out_change: Option<f64>,
     dry_run: bool,
+    /// What --image wrote.
+    image: Option<WrittenImage>,
+    /// Layers whose poles and residues are not in the number format of --dtype.
+    kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
     parameters_after: usize,
     seconds: f64,
@@ -191,13 +253,11 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let start = Instant::now();
-    if let Some(output) = &arguments.output {
-        check_destination(output, &[path])?;
-    }
-    if arguments.target.is_set() {
+    arguments.check()?;
+    if arguments.target.is_set() && arguments.form() == Form::Image {
         return target::run(arguments, start, printer);
     }
-    if arguments.data.is_none() && arguments.calibrate.is_none() {
+    if arguments.data.is_none() && arguments.calibrate.is_none() && arguments.dtype.is_none() {
         return layerwise::run(arguments, start, printer);
     }
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
@@ -212,15 +272,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         layers,
         plan,
         calibration,
+        held_out_change,
         kernel_length,
     } = work;
     let mut reduced = checkpoint.with_model(model);
-    let encoded = reduced.encode()?;
+    let (encoded, kept_layers) = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
         family: checkpoint.family(),
         plan: plan.as_ref(),
         calibration,
+        held_out_change,
         kernel_length,
+        kept_layers,
         parameters_before: checkpoint.parameters()?,
         parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
@@ -228,12 +291,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         layers,
         ..Document::new(arguments)
     };
+    if !arguments.dry_run {
+        document.image = write_image(arguments, &reduced.model, &Storage::single(&reduced.model))?;
+    }
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
         let read_back = encoded.write(output)?;
         let (written, worst) = written(&reduced, read_back, kernel_length, printer)?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
-        reduced = written;
+        reduced = match arguments.dtype {
+            None => written,
+            Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
+        };
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
@@ -253,6 +322,9 @@ impl Document<'_> {
             family: "",
             plan: None,
             calibration: None,
+            held_out_change: None,
+            image: None,
+            kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
             parameters_before: 0,
             parameters_after: 0,
@@ -281,6 +353,7 @@ struct Work {
     layers: Vec<LayerRecord>,
     plan: Option<Plan>,
     calibration: Option<Choice>,
+    held_out_change: Option<f64>,
     kernel_length: usize,
 }
 
@@ -296,6 +369,7 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
         kernel_length: plan.kernel_length(),
         plan: Some(plan),
         calibration: None,
+        held_out_change: None,
     })
 }
 
@@ -310,23 +384,47 @@ fn calibrated(
         (Some(order), ..) => TargetSize::Order(order),
         (_, Some(share), _) => TargetSize::Budget(share),
         (.., Some(error)) => TargetSize::Error(error),
-        _ => bail!("--calibrate takes --order, --budget or --max-error"),
+        _ if arguments.target.is_set() => TargetSize::Budget(1.0),
+        _ => bail!("--calibrate takes --order, --budget, --max-error or a target"),
     };
     let mut settings = Settings::new(size);
-    arguments.ways.apply(&mut settings);
-    settings.kernel_length = checkpoint.declared().length;
     let ways = &arguments.ways;
+    ways.apply(&mut settings);
+    arguments.sharing.apply(arguments.form(), &mut settings)?;
+    settings.kernel_length = checkpoint.declared().length;
     let calibration = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
+    let kernel_length = settings
+        .kernel_length
+        .unwrap_or(calibration.statistics.length());
     let (listed, bars) = (calibration.listed(), Bars::new(printer));
-    let calibrated = prepare(checkpoint, &calibration, &listed, ways, &bars)?.reduce(&settings)?;
+    let Found {
+        calibrated,
+        held_out_change,
+    } = match arguments.target.is_set() {
+        false => Found {
+            calibrated: prepare(checkpoint, &calibration, &listed, ways, &bars)?
+                .reduce(&settings)?,
+            held_out_change: None,
+        },
+        true => {
+            let drawn = Drawn::new(&listed);
+            let target = FileTarget {
+                arguments,
+                checkpoint,
+                prepared: &prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?,
+                settings,
+                held_out: &drawn.held_out,
+            };
+            target.reduced()?
+        }
+    };
     Ok(Work {
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,
-        kernel_length: settings
-            .kernel_length
-            .unwrap_or(calibration.statistics.length()),
+        kernel_length,
         calibration: Some(calibrated.choice),
+        held_out_change,
     })
 }
 
@@ -392,9 +490,15 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     if let Some(choice) = &document.calibration {
         show_choice(choice, printer)?;
     }
+    if let Some(change) = document.held_out_change {
+        let change = percent(change);
+        printer.line(&format!("held out   {change} change of the logits"))?;
+    }
     show_notes(&document.layers, printer);
+    show_kept(&document.kept_layers, printer);
+    let d_state: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
     printer.line(&format!(
-        "parameters {} → {} ({:.1} %) in {:.2} s",
+        "parameters {} → {} ({:.1} %), d_state = {d_state:?}, in {:.2} s",
         grouped(document.parameters_before),
         grouped(document.parameters_after),
         100.0 * document.parameters_after as f64 / document.parameters_before as f64,
@@ -480,12 +584,20 @@ fn states(layer: &LayerRecord) -> String {
 }
 
 fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    if let Some(WrittenImage { path, size }) = &document.image {
+        printer.line(&format!(
+            "wrote {path}: {} bytes of weights, {} of state",
+            grouped(size.weights),
+            grouped(size.state)
+        ))?;
+    }
     match (&document.output, document.rounding_error) {
         (Some(output), Some(rounding)) => printer.line(&format!(
             "wrote {output}{} and read it back; rounding to its number format changes kernels by {}",
             container(Path::new(output)),
             percent(rounding),
         )),
+        _ if document.image.is_some() => Ok(()),
         _ => printer.line("dry run: nothing was written"),
     }
 }

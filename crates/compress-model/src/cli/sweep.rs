@@ -10,12 +10,13 @@ use clap::Args;
 use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
-use hankelite::target::Parts;
+use hankelite::rounding::Storage;
+use hankelite::target::{Parts, Size};
 use hankelite_archive::write_whole;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
+use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
@@ -74,6 +75,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
+    sharing: Sharing,
+    #[command(flatten)]
     declarations: Declarations,
 }
 
@@ -89,9 +92,9 @@ struct Point {
     budget: f64,
     /// The largest order of each layer: what its tensors store.
     stored: Vec<usize>,
-    /// Parameters in the file, relative to those of the full model: channels of a layer are padded
-    /// to the largest.
-    parameters: f64,
+    /// What is stored, relative to the full model: parameters of the file, or bytes of image and
+    /// state.
+    stored_share: f64,
     relative_error: f64,
     logit_change: Option<f64>,
     result: Option<Scores>,
@@ -102,6 +105,8 @@ struct Point {
 struct Document {
     checkpoint: String,
     origin: String,
+    /// What the sizes are of.
+    form: Form,
     weight: &'static str,
     states: usize,
     channels: usize,
@@ -157,6 +162,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let mut document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
+        form: arguments.sharing.form(Form::File),
         weight,
         states: systems.clone().map(|system| system.order()).sum(),
         channels: systems.count(),
@@ -201,8 +207,12 @@ fn orders(requested: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>
     Ok(orders)
 }
 
-/// The settings of a size: a share of all states, which is shared among channels.
-fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Settings {
+/// The settings of a size: a share of all stored states.
+fn settings(
+    order: f64,
+    arguments: &Arguments,
+    checkpoint: &Checkpoint,
+) -> anyhow::Result<Settings> {
     let systems = || {
         checkpoint
             .model
@@ -214,11 +224,14 @@ fn settings(order: f64, arguments: &Arguments, checkpoint: &Checkpoint) -> Setti
     let share = order * systems().count() as f64 / all.max(1) as f64;
     let mut settings = Settings::new(TargetSize::Budget(share.min(1.0)));
     arguments.ways.apply(&mut settings);
-    if settings.allocation == Allocation::Uniform {
+    arguments
+        .sharing
+        .apply(arguments.sharing.form(Form::File), &mut settings)?;
+    if settings.allocation == Allocation::Model {
         settings.size = TargetSize::Order(order.floor() as usize);
     }
     settings.kernel_length = checkpoint.declared().length;
-    settings
+    Ok(settings)
 }
 
 /// What every size is made from and measured on.
@@ -249,15 +262,29 @@ impl Work<'_> {
         Ok((points, weight))
     }
 
+    fn stored_share(&self, reduced: &Checkpoint) -> anyhow::Result<f64> {
+        let [full, reduced] = match self.arguments.sharing.form(Form::File) {
+            Form::File => [self.checkpoint.parameters()?, reduced.parameters()?],
+            Form::Image => {
+                let of = |model| Ok(Size::of(model, &Storage::single(model))?.total());
+                let both: [anyhow::Result<usize>; 2] =
+                    [&self.checkpoint.model, &reduced.model].map(of);
+                let [full, reduced] = both;
+                [full?, reduced?]
+            }
+        };
+        Ok(reduced as f64 / full as f64)
+    }
+
     fn point(&self, order: f64, printer: &Printer) -> anyhow::Result<(Point, &'static str)> {
         let start = Instant::now();
-        let settings = settings(order, self.arguments, self.checkpoint);
+        let settings = settings(order, self.arguments, self.checkpoint)?;
         let calibrated = self.prepared.reduce(&settings)?;
         self.bars.clear();
         let seconds = start.elapsed().as_secs_f64();
         let choice = calibrated.choice;
         let reduced = self.checkpoint.with_model(calibrated.model);
-        let parameters = reduced.encode()?.parameters() as f64;
+        let stored_share = self.stored_share(&reduced)?;
         let result = match self.data {
             Some(data) => Some(score(&reduced, First::all(data), printer)?),
             None => None,
@@ -272,7 +299,7 @@ impl Work<'_> {
             states: choice.states,
             share: choice.states as f64 / choice.states_before as f64,
             stored: calibrated.records.iter().map(|layer| layer.order).collect(),
-            parameters: parameters / self.checkpoint.parameters()? as f64,
+            stored_share,
             relative_error: choice.relative_error,
             logit_change: choice.logit_change,
             result,
@@ -315,7 +342,7 @@ fn recommend(points: &[Point], full: Option<&Scores>) -> (usize, &'static str) {
 /// The command that makes the recommended point, as it can be typed into a shell.
 fn command(arguments: &Arguments, point: &Point) -> String {
     let path = &arguments.input.checkpoint;
-    let size = match arguments.ways.uniform() {
+    let size = match arguments.sharing.is_one_order() {
         true => format!("--order {}", point.order.floor()),
         false => format!("--budget {}", point.budget),
     };
@@ -331,7 +358,7 @@ fn command(arguments: &Arguments, point: &Point) -> String {
         "compress-model reduce {} --calibrate {}{}{} {size} --output {}",
         quoted(&path.display().to_string()),
         quoted(&arguments.calibrate),
-        arguments.ways.typed(),
+        arguments.ways.typed() + &arguments.sharing.typed(),
         arguments.declarations.typed(),
         quoted(&name),
     )
@@ -374,7 +401,10 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         "mean",
         "of states",
         "stored",
-        "in the file",
+        match document.form {
+            Form::File => "in the file",
+            Form::Image => "in the image",
+        },
         "output error",
         "logit change",
         "accuracy",
@@ -397,7 +427,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             ),
             percent(point.share),
             stored.join(","),
-            percent(point.parameters),
+            percent(point.stored_share),
             percent(point.relative_error),
             point.logit_change.map_or("-".to_string(), percent),
             point

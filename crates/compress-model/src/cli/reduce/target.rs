@@ -6,15 +6,13 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::calibrate::LogitFit;
-use hankelite::checkpoint::Checkpoint;
+use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
 use hankelite::rounding::Storage;
-use hankelite::stream::Image;
 use hankelite::target::{
     LogitChanges, MapChoice, Parts, Size, SizePlan, TargetReduction, Targeted, step_microseconds,
 };
-use hankelite_archive::{check_destination, write_whole};
 use hankelite_data::Dataset;
 use serde::Serialize;
 
@@ -22,6 +20,7 @@ use crate::cli::calibration::{CalibrationData, Drawn, prepare};
 use crate::cli::common::{PARTS, grouped, open, short, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::storage::{show_kept, stored, write_image};
 use crate::cli::reduce::{Arguments, percent};
 use crate::cli::score::{First, Scores, labelled, score};
 
@@ -52,7 +51,7 @@ pub(super) struct TargetArguments {
         requires = "calibrate",
         allow_negative_numbers = true
     )]
-    max_microseconds: Option<f64>,
+    pub(super) max_microseconds: Option<f64>,
     /// With --calibrate: the fewest bytes with which the logits of held-out calibration sequences
     /// change by at most this share.
     #[arg(
@@ -61,7 +60,7 @@ pub(super) struct TargetArguments {
         requires = "calibrate",
         allow_negative_numbers = true
     )]
-    max_change: Option<f64>,
+    pub(super) max_change: Option<f64>,
 }
 
 /// What goes with a target.
@@ -70,10 +69,10 @@ pub(super) struct TargetArguments {
 pub(super) struct TargetWays {
     /// What a target makes smaller.
     #[arg(long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
-    only: Parts,
-    /// The image of a target's model, for `stream`, `bench` and devices. The checkpoint of
-    /// --output then holds the same numbers.
-    #[arg(long, value_name = "FILE", requires = "target")]
+    pub(super) only: Parts,
+    /// The image of the smaller model, for `stream`, `bench` and devices. The checkpoint of
+    /// --output holds the same numbers.
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
     pub(super) image: Option<PathBuf>,
 }
 
@@ -85,8 +84,15 @@ impl TargetArguments {
             || self.max_change.is_some()
     }
 
+    /// The bytes that are allowed, of so many.
+    pub(super) fn bytes_of(&self, full: u64) -> Option<u64> {
+        let times = self.times.map(|times| (full as f64 / times) as u64);
+        let most = self.max_bytes.map(|most| most as u64);
+        times.into_iter().chain(most).min()
+    }
+
     /// Refuses numbers that are no targets.
-    fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         for (name, value, least) in [
             ("--times", self.times, 1.0),
             ("--max-microseconds", self.max_microseconds, 0.0),
@@ -138,6 +144,8 @@ struct Document {
     changes: LogitChanges,
     held_out_change: Option<f64>,
     fit: Option<LogitFit>,
+    /// Layers whose poles and residues are not in the number format of --dtype.
+    kept_layers: Vec<KeptLayer>,
     before: Option<Scores>,
     after: Option<Scores>,
     seconds: f64,
@@ -147,17 +155,7 @@ struct Document {
 }
 
 pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
-    arguments.target.check()?;
     let path = &arguments.input.checkpoint;
-    if let Some(image) = &arguments.target_ways.image {
-        check_destination(image, &[path.as_path()])?;
-        if arguments.output.as_ref() == Some(image) {
-            bail!(
-                "--output and --image are both {}, expected two files",
-                image.display()
-            );
-        }
-    }
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() {
         bail!(
@@ -258,6 +256,7 @@ impl Document {
             changes: made.changes,
             held_out_change: None,
             fit: made.fit.clone(),
+            kept_layers: Vec::new(),
             before: None,
             after: None,
             seconds: 0.0,
@@ -275,20 +274,17 @@ fn write(
     made: &Targeted,
     document: &mut Document,
 ) -> anyhow::Result<()> {
-    let encoded = smaller.encode()?;
+    let (encoded, kept) = stored(smaller, arguments.dtype)?;
     document.parameters_after = encoded.parameters();
+    document.kept_layers = kept;
     if arguments.dry_run {
         return Ok(());
     }
     if let Some(output) = &arguments.output {
-        encoded.write(output)?;
+        drop(encoded.write(output)?);
         document.output = Some(output.display().to_string());
     }
-    if let Some(image) = &arguments.target_ways.image {
-        let packed = Image::packed(&made.model, &made.storage)?;
-        write_whole(image, packed.as_bytes())?;
-        document.image = Some(image.display().to_string());
-    }
+    document.image = write_image(arguments, &made.model, &made.storage)?.map(|image| image.path);
     Ok(())
 }
 
@@ -388,10 +384,8 @@ impl Search<'_> {
     /// What the targets of bytes and time leave.
     fn most_bytes(&self) -> anyhow::Result<usize> {
         let full = self.full.size.total();
-        let mut bytes = self.arguments.max_bytes.unwrap_or(full).min(full);
-        if let Some(times) = self.arguments.times {
-            bytes = bytes.min((full as f64 / times) as usize);
-        }
+        let allowed = self.arguments.bytes_of(full as u64);
+        let mut bytes = allowed.map_or(full, |most| full.min(most as usize));
         if let Some(most) = self.arguments.max_microseconds {
             bytes = self.target.bytes_for_step(most, bytes, self.only)?;
         }
@@ -402,7 +396,7 @@ impl Search<'_> {
         let made = self.target.build(plan)?;
         let held_out_change = match self.held_out {
             [] => None,
-            held_out => Some(self.target.change_on(&made.model, held_out)?),
+            held_out => Some(self.target.reduction().change_on(&made.model, held_out)?),
         };
         Ok(Found {
             made,
@@ -494,6 +488,7 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         document.d_state,
         document.seconds,
     ))?;
+    show_kept(&document.kept_layers, printer);
     let files = [&document.output, &document.image];
     for file in files.into_iter().flatten() {
         printer.line(&format!("wrote {file}"))?;

@@ -164,7 +164,7 @@ impl Work<'_> {
         let made = self.target.build(&plan)?;
         let held_out_change = match self.drawn.held_out.as_slice() {
             [] => None,
-            held_out => Some(self.target.change_on(&made.model, held_out)?),
+            held_out => Some(self.target.reduction().change_on(&made.model, held_out)?),
         };
         self.bars.clear();
         let seconds = start.elapsed().as_secs_f64();
@@ -205,7 +205,7 @@ fn command(arguments: &Arguments, row: &Row) -> String {
         "compress-model reduce {} --calibrate {}{}{} --times {}{only} --image small.edge",
         quoted(&arguments.input.checkpoint.display().to_string()),
         quoted(&arguments.calibrate),
-        arguments.ways.typed(),
+        arguments.ways.typed() + &arguments.sharing.typed(),
         arguments.declarations.typed(),
         row.times,
     )

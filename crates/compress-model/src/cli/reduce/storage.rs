@@ -1,0 +1,85 @@
+//! What a smaller model is stored in: a checkpoint of some number format, an image.
+
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer};
+use hankelite::model::Model;
+use hankelite::rounding::Storage;
+use hankelite::stream::Image;
+use hankelite::target::Size;
+use hankelite_archive::{Dtype, write_whole};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::common::{Word, word};
+use crate::cli::printer::Printer;
+use crate::cli::reduce::{Arguments, percent};
+
+/// A number format of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FileDtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+pub(super) const DTYPES: [Word; 3] = [
+    word("f32", "Single precision"),
+    word(
+        "bf16",
+        "Eight bits of the mantissa, the range of single precision",
+    ),
+    word("f16", "Eleven bits of the mantissa, up to 65,504"),
+];
+
+/// The tensors of a checkpoint in a number format, and the layers that do not take it.
+pub(super) fn stored(
+    checkpoint: &Checkpoint,
+    dtype: Option<FileDtype>,
+) -> anyhow::Result<(EncodedCheckpoint<'_>, Vec<KeptLayer>)> {
+    let encoded = checkpoint.encode()?;
+    Ok(match dtype {
+        None => (encoded, Vec::new()),
+        Some(FileDtype::F32) => encoded.in_dtype(Dtype::F32)?,
+        Some(FileDtype::Bf16) => encoded.in_dtype(Dtype::BF16)?,
+        Some(FileDtype::F16) => encoded.in_dtype(Dtype::F16)?,
+    })
+}
+
+/// An image that was written.
+#[derive(Serialize)]
+pub(super) struct WrittenImage {
+    pub(super) path: String,
+    pub(super) size: Size,
+}
+
+/// Writes the image of --image.
+pub(super) fn write_image(
+    arguments: &Arguments,
+    model: &Model,
+    storage: &Storage,
+) -> anyhow::Result<Option<WrittenImage>> {
+    let Some(path) = &arguments.target_ways.image else {
+        return Ok(None);
+    };
+    let packed = Image::packed(model, storage)?;
+    write_whole(path, packed.as_bytes())?;
+    Ok(Some(WrittenImage {
+        path: path.display().to_string(),
+        size: Size::of(model, storage)?,
+    }))
+}
+
+/// Layers that do not take the number format of the file.
+pub(super) fn show_kept(kept: &[KeptLayer], printer: &Printer) {
+    for KeptLayer { layer, change, .. } in kept {
+        let change = match change.is_finite() {
+            true => format!("would change a system by {}", percent(*change)),
+            false => "would make a mode that does not decay".to_string(),
+        };
+        printer.note(
+            "note",
+            &format!(
+                "{layer}: its poles and residues keep their number format; rounding them {change}"
+            ),
+        );
+    }
+}
