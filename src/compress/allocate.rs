@@ -380,7 +380,7 @@ mod tests {
         let needs: Vec<_> = (0..8)
             .map(|h| match h % 2 {
                 0 => convex(vec![1.0; 8]),
-                _ => convex([vec![1.0], vec![1e-3; 7]].concat()),
+                _ => convex([vec![2.0], vec![1e-3; 7]].concat()),
             })
             .collect();
         let importance = vec![vec![1.0; 8]];
