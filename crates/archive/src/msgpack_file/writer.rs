@@ -50,7 +50,7 @@ impl<W: Write> Writing<'_, W> {
             match piece {
                 Piece::New(bytes) => self.put(bytes)?,
                 Piece::Copied(range) => self.copy(source, *range)?,
-                Piece::Array(name) if self.contents.changes.contains(name) => {
+                Piece::Array(name) if self.contents.is_changed(name) => {
                     self.array(name, source.arrays[name].code)?;
                 }
                 Piece::Array(name) => self.copy(source, source.arrays[name].whole)?,
