@@ -171,6 +171,17 @@ pub enum Fault {
         /// The channel.
         channel: usize,
     },
+    /// Tensors that are one in the file and would be two.
+    #[error(
+        "tensors `{first}` and `{second}` share their numbers in the file, but the layers that they \
+         belong to differ now; expected equal ones"
+    )]
+    Untied {
+        /// One of them.
+        first: String,
+        /// Another one.
+        second: String,
+    },
     /// A layer in diagonal-plus-low-rank form that cannot be made diagonal.
     #[error("layer `{layer}`, channel {channel}, made diagonal: {source}")]
     Diagonalised {
@@ -289,6 +300,11 @@ impl Fault {
             Fault::Unsupported { what, .. } if what.contains("DPLR") => Some(
                 "--diagonalise R reads each channel as a diagonal system of R modes, with the error \
                  of its kernel stated"
+                    .to_string(),
+            ),
+            Fault::Untied { .. } => Some(
+                "a module that is applied twice has one reduction: reduce it without calibration, or \
+                 save the state_dict with a copy of every tensor"
                     .to_string(),
             ),
             Fault::Unconsumed { .. } => Some(

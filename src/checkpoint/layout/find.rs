@@ -1,6 +1,6 @@
 //! Finding the state space layers of a file by the names of their tensors, wherever they stand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
@@ -109,8 +109,43 @@ pub(in crate::checkpoint) fn find_layers<'a>(
             })
         })
         .collect();
+    found.extend(damaged(&names, &found));
     found.sort_by_cached_key(|found| counted(&found.place));
     found
+}
+
+/// Layers that lack tensors which another of the same numbered name has, and have nothing else: they
+/// are read as what that one is, and what they lack is named.
+fn damaged(names: &BTreeSet<&str>, found: &[Found]) -> Vec<Found> {
+    let mut known: BTreeMap<String, (&Found, BTreeSet<&str>)> = BTreeMap::new();
+    for layer in found {
+        let (_, tensors) = known
+            .entry(unnumbered(&layer.place))
+            .or_insert((layer, BTreeSet::new()));
+        let own = names.iter().filter(|name| layer.is_kernel(name));
+        tensors.extend(own.map(|name| &name[layer.place.len()..]));
+    }
+    let places: BTreeSet<&str> = names.iter().map(|name| place_of(name)).collect();
+    let missed = places.into_iter().filter_map(|place| {
+        let (like, tensors) = known.get(&unnumbered(place))?;
+        let mut own = names.iter().filter(|name| place_of(name) == place);
+        let all = own.all(|name| tensors.contains(&name[place.len()..]));
+        let met = found.iter().any(|layer| layer.place == place);
+        (all && !met).then(|| Found {
+            place: place.to_string(),
+            feedthrough: feedthrough(names, place, like.kind),
+            ..(*like).clone()
+        })
+    });
+    missed.collect()
+}
+
+/// A name without its numbers.
+fn unnumbered(name: &str) -> String {
+    counted(name)
+        .into_iter()
+        .map(|(text, _)| text + "#")
+        .collect()
 }
 
 /// Everything up to the last separator, which is a dot, or a slash in flax.
@@ -158,9 +193,14 @@ impl Found {
         }
     }
 
+    /// Whether a tensor belongs to the kernel.
+    pub(in crate::checkpoint) fn is_kernel(&self, name: &str) -> bool {
+        place_of(name) == self.place
+    }
+
     /// Whether a tensor belongs to the kernel or is D.
     pub(in crate::checkpoint) fn holds(&self, name: &str) -> bool {
-        self.feedthrough.as_deref() == Some(name) || place_of(name) == self.place
+        self.feedthrough.as_deref() == Some(name) || self.is_kernel(name)
     }
 
     /// The layout of the layer, once it is settled what its names leave open.
