@@ -70,6 +70,18 @@ pub enum Fault {
         /// The first name.
         first: String,
     },
+    /// Nothing in the file is a layer as a person described it.
+    #[error(
+        "no layer has the tensors of the described layout ({}); {}",
+        quoted(tensors),
+        nearest(nearly)
+    )]
+    NoOwnLayer {
+        /// The tensors of such a layer.
+        tensors: Vec<String>,
+        /// Places that have some of them, and which they lack.
+        nearly: Vec<(String, Vec<String>)>,
+    },
     /// A tensor is not there.
     #[error("tensor `{tensor}` is missing, expected {expected}")]
     Missing {
@@ -320,6 +332,23 @@ impl Fault {
 impl From<ArchiveError> for Fault {
     fn from(error: ArchiveError) -> Self {
         Fault::Archive(error)
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    let quoted = names.iter().map(|name| format!("`{name}`"));
+    quoted.collect::<Vec<_>>().join(", ")
+}
+
+/// Which places had some of the names of a layout, and which they lack.
+fn nearest(nearly: &[(String, Vec<String>)]) -> String {
+    let places = nearly.iter().map(|(place, lacking)| {
+        let place = if place.is_empty() { "the top" } else { place };
+        format!("`{place}` lacks {}", quoted(lacking))
+    });
+    match nearly {
+        [] => "no tensor has one of these names".to_string(),
+        _ => places.collect::<Vec<_>>().join("; "),
     }
 }
 

@@ -32,7 +32,9 @@ use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};
 use hankelite_archive::{Archive, Dtype};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
-pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
+pub use layout::{
+    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
+};
 use layout::{Dynamics, Encoded};
 use parts::Parts;
 use tensors::Tensors;

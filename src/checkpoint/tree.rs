@@ -13,7 +13,9 @@ pub(super) use sharing::Shared;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers};
+use crate::checkpoint::layout::{
+    Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers, nearly,
+};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::Settling;
@@ -192,6 +194,12 @@ fn find_parts<'a>(
     if !found.is_empty() {
         return Ok((Tree::Layers, String::new(), found));
     }
+    if let Some(own) = own {
+        return Err(Fault::NoOwnLayer {
+            nearly: nearly(names.clone(), own),
+            tensors: own.marks().into_iter().map(str::to_string).collect(),
+        });
+    }
     // A kernel with some of the tensors is read, and what it lacks is named.
     let mut marked = names
         .clone()
@@ -357,7 +365,7 @@ impl Structure {
     /// Whether the layers are not diagonal in the file.
     pub(super) fn is_low_rank(&self) -> bool {
         let mut found = self.found.iter();
-        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. }))
+        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. } | Kind::AnnotatedDplr))
     }
 
     fn block_name(&self, index: usize) -> String {

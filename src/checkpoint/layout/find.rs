@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
+use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
@@ -21,6 +22,8 @@ pub(in crate::checkpoint) enum Kind {
     Dss,
     AnnotatedS4d,
     AnnotatedDss,
+    /// S4 in diagonal-plus-low-rank form, of annotated-s4.
+    AnnotatedDplr,
     S5 {
         torch: bool,
     },
@@ -57,7 +60,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 15] = [
+pub(super) const MARKS: [(Kind, &[&str]); 16] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -69,6 +72,7 @@ pub(super) const MARKS: [(Kind, &[&str]); 15] = [
     (Kind::S4Repo(Version::V4), &["A_real", "inv_dt"]),
     (Kind::AnnotatedDss, &["Lambda_re", "W", "log_step"]),
     (Kind::AnnotatedS4d, &["A_re", "log_step"]),
+    (Kind::AnnotatedDplr, &["Lambda_re", "P", "B", "log_step"]),
     (Kind::S5 { torch: false }, &["Lambda_re", "log_step"]),
     (Kind::S5 { torch: true }, &["Lambda", "log_step"]),
     (Kind::Dss, &["W", "log_dt"]),
@@ -112,6 +116,26 @@ pub(in crate::checkpoint) fn find_layers<'a>(
     found.extend(damaged(&names, &found));
     found.sort_by_cached_key(|found| counted(&found.place));
     found
+}
+
+/// Places that have some of the tensors of a described layer, with those that they lack: at most five, the
+/// nearest first.
+pub(in crate::checkpoint) fn nearly<'a>(
+    names: impl Iterator<Item = &'a str>,
+    own: &OwnLayout,
+) -> Vec<(String, Vec<String>)> {
+    let names: BTreeSet<&str> = names.collect();
+    let places: BTreeSet<&str> = names.iter().map(|name| place_of(name)).collect();
+    let marks = own.marks();
+    let lacking = places.into_iter().filter_map(|place| {
+        let lacks = |mark: &&&str| !names.contains(format!("{place}{mark}").as_str());
+        let lacking: Vec<String> = marks.iter().filter(lacks).map(|m| m.to_string()).collect();
+        (lacking.len() < marks.len()).then(|| (place.to_string(), lacking))
+    });
+    let mut nearly: Vec<_> = lacking.collect();
+    nearly.sort_by_key(|(place, lacking)| (lacking.len(), counted(place)));
+    nearly.truncate(5);
+    nearly
 }
 
 /// Layers that lack tensors which another of the same numbered name has, and have nothing else: they
@@ -184,7 +208,10 @@ impl Found {
     /// What people call the layer: the place without what only holds the kernel.
     pub(in crate::checkpoint) fn layer(&self) -> String {
         let mut name = self.place.trim_end_matches(['.', '/']);
-        while let Some(shorter) = name.strip_suffix(".kernel") {
+        while let Some(shorter) = name
+            .strip_suffix("kernel")
+            .and_then(|n| n.strip_suffix(['.', '/']))
+        {
             name = shorter;
         }
         match name {
@@ -238,6 +265,11 @@ impl Found {
                 layer,
                 place,
                 dss: self.kind == Kind::AnnotatedDss,
+                settled,
+            }),
+            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
+                layer,
+                place,
                 settled,
             }),
             Kind::S5 { torch } => Arc::new(S5 {
