@@ -50,7 +50,7 @@ const SEQUENCES_MIN: usize = 8;
 const GAIN_MIN: f64 = 0.02;
 
 /// Numbers in the table of gradients at most, 1 GiB.
-const SLOPES_MAX: usize = 1 << 27;
+pub(super) const SLOPES_MAX: usize = 1 << 27;
 
 /// How all channels together were fitted to the logits.
 ///

@@ -6,6 +6,8 @@
 //! channels, and [`CalibratedReduction::reduce`] makes a smaller model of any size from them.
 
 mod calibration;
+mod captured;
+mod gradients;
 mod logits;
 mod parameters;
 mod reduction;
@@ -16,7 +18,9 @@ mod steps;
 
 use std::path::PathBuf;
 
-pub use calibration::{Calibration, LayerCalibration};
+pub use calibration::{Calibration, Known, LayerCalibration};
+pub use captured::{Captured, CapturedError};
+pub use gradients::GradientFit;
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
@@ -55,6 +59,9 @@ pub enum CalibrateError {
         /// The file.
         path: PathBuf,
     },
+    /// A file of captured inputs that does not fit the model.
+    #[error(transparent)]
+    Captured(#[from] CapturedError),
     /// Statistics that no input has.
     #[error("layer `{layer}`: {source}")]
     Statistics {

@@ -5,10 +5,12 @@ use std::sync::OnceLock;
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use serde::Serialize;
 
+use crate::calibrate::captured::Captured;
+use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
-    CalibrateError, Calibration, Importance, LogitFit, Settings, TargetSize, WeightChoice,
+    CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
     layer_inputs,
 };
 use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, allocate};
@@ -31,6 +33,7 @@ pub struct CalibratedReduction<'a> {
     model: &'a Model,
     calibration: &'a Calibration,
     sequences: &'a [Sequence<'a>],
+    captured: Option<&'a Captured>,
     layers: Vec<CalibratedLayer>,
     curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
     logits: Vec<Vec<f64>>,
@@ -83,6 +86,17 @@ pub struct Choice {
     pub sequential: Option<bool>,
     /// How all channels together were fitted to the logits. Absent when they were not.
     pub fit: Option<LogitFit>,
+    /// How all channels together were fitted by captured gradients. Absent when they were not.
+    pub gradient_fit: Option<GradientFit>,
+    /// Which parts of the method could run.
+    pub known: Known,
+}
+
+/// What the layers get, beyond statistics.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    sequences: &'a [Sequence<'a>],
+    captured: Option<&'a Captured>,
 }
 
 /// An allocation of states under trial.
@@ -125,13 +139,53 @@ impl<'a> CalibratedReduction<'a> {
         choice: WeightChoice,
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
+        let inputs = Inputs {
+            sequences,
+            captured: None,
+        };
+        Self::balance(model, calibration, inputs, choice, observer)
+    }
+
+    /// As [`CalibratedReduction::new_observed`], for layer inputs that another program captured, from
+    /// which the statistics come: moments can be exact, and channels be fitted together to first
+    /// order where there are gradients.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Captured`].
+    pub fn of_captured(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        captured: &'a Captured,
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
+        let inputs = Inputs {
+            sequences: &[],
+            captured: Some(captured),
+        };
+        Self::balance(model, calibration, inputs, choice, observer)
+    }
+
+    fn balance(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        inputs: Inputs<'a>,
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
         check_layers(model)?;
+        let Inputs {
+            sequences,
+            captured,
+        } = inputs;
+        let at_hand = !sequences.is_empty() || captured.is_some();
         let mut made = Self {
-            moments: by_moments(model, calibration.length(), sequences, choice)?,
+            moments: by_moments(model, calibration.length(), at_hand, choice)?,
             model,
             calibration,
             sequences,
+            captured,
             layers: Vec::with_capacity(model.blocks().len()),
             curves: [OnceLock::new(), OnceLock::new()],
             logits: Vec::new(),
@@ -147,8 +201,12 @@ impl<'a> CalibratedReduction<'a> {
         observer.begin(Stage::Balancing, model.blocks().len());
         for (block, layer) in model.blocks().iter().zip(calibration.layers()) {
             observer.check()?;
-            let layer = match &network {
-                Some(network) if made.moments => made.balanced(network, made.layers.len())?,
+            let layer = match (&network, captured) {
+                (Some(network), _) if made.moments => made.balanced(network, made.layers.len())?,
+                (None, Some(captured)) if made.moments => {
+                    let inputs = captured.by_channel(made.layers.len())?;
+                    CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
+                }
                 _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
             };
             made.layers.push(layer);
@@ -188,15 +246,28 @@ impl<'a> CalibratedReduction<'a> {
         };
         let sequential = settings.sequential.then_some(followed.is_some());
         let layers = followed.as_ref().unwrap_or(&self.layers);
-        let fit = match settings.fit_logits && !matches!(settings.size, TargetSize::Error(_)) {
+        let together = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
+        let fit = match together {
             true => self.fit(layers, &mut trial)?,
             false => None,
+        };
+        let gradient_fit = match (together, self.captured) {
+            (true, Some(captured)) => {
+                let data = self.logit_data(layers, false);
+                let fitted = fit_gradients(&data, captured, self.model, &trial.model)?;
+                fitted.map(|(model, fit)| {
+                    trial.model = model;
+                    fit
+                })
+            }
+            _ => None,
         };
         let records = self.records(settings, layers, &trial)?;
         Ok(Calibrated {
             choice: Choice {
                 sequential,
                 fit,
+                gradient_fit,
                 ..self.choice(settings, &trial, &records)
             },
             model: trial.model,
@@ -279,6 +350,12 @@ impl<'a> CalibratedReduction<'a> {
             logit_change: trial.change,
             sequential: None,
             fit: None,
+            gradient_fit: None,
+            known: match self.sequences {
+                // Statistics of a network alone say nothing of its logits.
+                [] if self.calibration.known() == Known::Network => Known::InputsAndGradients,
+                _ => self.calibration.known(),
+            },
         }
     }
 
@@ -648,7 +725,7 @@ fn better(trial: &Trial, known: &Trial) -> bool {
 fn by_moments(
     model: &Model,
     length: usize,
-    sequences: &[Sequence<'_>],
+    at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
     let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
@@ -656,8 +733,8 @@ fn by_moments(
     let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),
-        WeightChoice::Auto => Ok(fits && !sequences.is_empty()),
-        WeightChoice::Moments if sequences.is_empty() => Err(CalibrateError::Weight(
+        WeightChoice::Auto => Ok(fits && at_hand),
+        WeightChoice::Moments if !at_hand => Err(CalibrateError::Weight(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
         WeightChoice::Moments if !fits => Err(CalibrateError::Weight(format!(
