@@ -73,6 +73,44 @@ impl Calibration {
         })
     }
 
+    /// Statistics that were gathered by other means, for a network that this crate need not be able
+    /// to run: of the input of every layer, and the importance of each of its channels (positive; 1
+    /// where nothing is known). `origin` describes where the sequences come from.
+    ///
+    /// # Errors
+    /// [`CalibrateError::OtherModel`] for other layers or channels than those of the model;
+    /// [`CalibrateError::Statistics`] for an importance that is negative or not finite.
+    pub fn new(
+        model: &Model,
+        layers: Vec<(InputStatistics, Vec<f64>)>,
+        origin: &str,
+    ) -> Result<Self, CalibrateError> {
+        let (found, expected) = (layers.len(), model.blocks().len());
+        if found != expected {
+            return Err(CalibrateError::OtherModel {
+                found: format!("{found} layers"),
+                expected: format!("{expected}"),
+            });
+        }
+        let named = model.blocks().iter().zip(layers);
+        let layers = named.map(|(block, (statistics, importance))| {
+            let name = block.name().to_string();
+            check_importance(&name, &importance, statistics.channels())?;
+            Ok(LayerCalibration {
+                name,
+                statistics,
+                importance,
+            })
+        });
+        let made = Self {
+            layers: layers.collect::<Result<_, CalibrateError>>()?,
+            fingerprint: fingerprint(model),
+            origin: origin.to_string(),
+        };
+        made.check(model)?;
+        Ok(made)
+    }
+
     /// One entry for each layer.
     pub fn layers(&self) -> &[LayerCalibration] {
         &self.layers
@@ -219,23 +257,34 @@ fn layer(
     };
     let (_, mean) = numbers("mean")?;
     let (_, importance) = numbers("importance")?;
-    let found = importance.len();
-    if found != channels {
-        let expected = channels;
-        return Err(statistics(StatisticsError::Channels { found, expected }));
-    }
-    if let Some(channel) = importance
-        .iter()
-        .position(|i| !(*i >= 0.0 && i.is_finite()))
-    {
-        let what = "the importance";
-        return Err(statistics(StatisticsError::NotFinite { channel, what }));
-    }
+    check_importance(name, &importance, channels)?;
     let lags = DMatrix::from_vec(length, channels, lags);
     Ok(LayerCalibration {
         name: name.to_string(),
         statistics: InputStatistics::new(mean, lags, sequences).map_err(statistics)?,
         importance,
+    })
+}
+
+/// One number of at least 0 for each channel.
+fn check_importance(
+    layer: &str,
+    importance: &[f64],
+    channels: usize,
+) -> Result<(), CalibrateError> {
+    let (found, expected) = (importance.len(), channels);
+    let bad = |i: &f64| !(*i >= 0.0 && i.is_finite());
+    let source = match importance.iter().position(bad) {
+        _ if found != expected => StatisticsError::Channels { found, expected },
+        Some(channel) => StatisticsError::NotFinite {
+            channel,
+            what: "the importance",
+        },
+        None => return Ok(()),
+    };
+    Err(CalibrateError::Statistics {
+        layer: layer.to_string(),
+        source,
     })
 }
 
