@@ -95,6 +95,11 @@ impl EncodedCheckpoint<'_> {
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
 
+    /// The tensors, changed ones in the places of those of the file.
+    pub fn into_archive(self) -> Archive {
+        self.archive
+    }
+
     /// Writes the file: see [`write()`].
     ///
     /// # Errors
