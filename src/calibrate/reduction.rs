@@ -218,6 +218,42 @@ impl<'a> CalibratedReduction<'a> {
         Ok(made)
     }
 
+    /// As [`CalibratedReduction::new_observed`], for a network that this crate need not be able to
+    /// run: without sequences, so that no logits are compared. `weight` gives the metric of the
+    /// input of a channel (layer, channel), e.g. from moments gathered by other means; `None` where
+    /// that input is zero.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new_observed`].
+    pub fn by_weights(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        weight: impl Fn(usize, usize) -> Option<InputWeight> + Sync,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
+        calibration.check(model)?;
+        check_layers(model)?;
+        observer.begin(Stage::Balancing, model.blocks().len());
+        let blocks = model.blocks().iter().enumerate();
+        let layers = blocks.map(|(index, block)| {
+            observer.check()?;
+            let layer = CalibratedLayer::new(block, |h| weight(index, h))?;
+            observer.advance(1);
+            Ok(layer)
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_, CalibrateError>>()?,
+            moments: true,
+            model,
+            calibration,
+            sequences: &[],
+            captured: None,
+            curves: [OnceLock::new(), OnceLock::new()],
+            logits: Vec::new(),
+            observer,
+        })
+    }
+
     /// A layer of the full model, balanced for its input in a network of the full model or of one
     /// that is reduced already before that layer.
     fn balanced(

@@ -121,6 +121,11 @@ impl EncodedCheckpoint<'_> {
         Container::of_path(path).unwrap_or(self.archive.container())
     }
 
+    /// The tensors, changed ones in the places of those of the file.
+    pub fn into_archive(self) -> Archive {
+        self.archive
+    }
+
     /// Writes the file: see [`write()`].
     ///
     /// # Errors

@@ -32,7 +32,7 @@ pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Dtype};
+use hankelite_archive::{Archive, Dtype, RawTensor};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
@@ -94,6 +94,45 @@ pub fn read_own(
     read.map_err(|fault| fault.at(path))
 }
 
+/// As [`read`], from tensors that are in no file; `name` stands for one in messages. Nothing is
+/// looked up on disk.
+///
+/// # Errors
+/// As [`read`], but those of a file.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use hankelite::archive::{Dtype, RawTensor};
+/// use hankelite::checkpoint::from_tensors;
+/// use hankelite::Declared;
+///
+/// let tensor = |shape: &[usize], value: f64| {
+///     let values = vec![value; shape.iter().product()];
+///     RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values)
+/// };
+/// let tensors = BTreeMap::from([
+///     ("layer.D".to_string(), tensor(&[2], 1.0)?),
+///     ("layer.kernel.log_dt".to_string(), tensor(&[2], -4.0)?),
+///     ("layer.kernel.log_A_real".to_string(), tensor(&[2, 3], -0.7)?),
+///     ("layer.kernel.A_imag".to_string(), tensor(&[2, 3], 3.0)?),
+///     ("layer.kernel.C".to_string(), tensor(&[2, 3, 2], 0.5)?),
+/// ]);
+/// let checkpoint = from_tensors("the state dict", tensors, &Declared::default())?;
+/// assert_eq!(checkpoint.model.blocks()[0].channels(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn from_tensors(
+    name: &str,
+    tensors: BTreeMap<String, RawTensor>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::in_memory(name, tensors);
+    let nowhere = Beside::default();
+    let read = decode_archive(archive, nowhere, declared, Parts::Whole);
+    read.map_err(|fault| fault.at(Path::new(name)))
+}
+
 /// As [`read`], but the model holds the systems of every layer and nothing else: it can be
 /// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
 /// the file, so memory is bounded by the dynamics and the largest tensor.
@@ -122,13 +161,32 @@ fn read_archive(
     declared: &Declared,
     parts: Parts,
 ) -> Result<Checkpoint, Fault> {
-    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
-    let own = match own {
-        Some(own) => Some(own.clone()),
-        None => OwnLayout::read(archive.path())?.or(own_in_file),
+    let beside = Beside {
+        layout: match own {
+            Some(own) => Some(own.clone()),
+            None => OwnLayout::read(archive.path())?,
+        },
+        declared: Declared::from_sidecar(archive.path())?,
     };
-    let in_sidecar = Declared::from_sidecar(archive.path())?;
-    let declared = declared.or(in_file).or(in_sidecar);
+    decode_archive(archive, beside, declared, parts)
+}
+
+/// What was given or found beside a file.
+#[derive(Default)]
+struct Beside {
+    layout: Option<OwnLayout>,
+    declared: Declared,
+}
+
+fn decode_archive(
+    archive: Archive,
+    beside: Beside,
+    declared: &Declared,
+    parts: Parts,
+) -> Result<Checkpoint, Fault> {
+    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
+    let own = beside.layout.or(own_in_file);
+    let declared = declared.or(in_file).or(beside.declared);
     refuse::refuse_known(archive.names(), declared.diagonalise.is_some())?;
     let own = own.map(Arc::new);
     let shared = Shared::find(archive, own.as_ref())?;
@@ -293,6 +351,19 @@ impl Checkpoint {
     /// What the file held besides the model.
     pub fn notes(&self) -> &[String] {
         &self.encoding.notes
+    }
+
+    /// The names of the tensors of one layer's systems: those of its kernel, and D.
+    ///
+    /// # Panics
+    /// If there is no layer of that index.
+    pub fn system_tensors(&self, layer: usize) -> Vec<String> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let (prefix, found) = (structure.prefix.as_str(), &structure.found[layer]);
+        let holds = |name: &&str| name.strip_prefix(prefix).is_some_and(|n| found.holds(n));
+        archive.names().filter(holds).map(str::to_string).collect()
     }
 
     /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and
