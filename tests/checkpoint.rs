@@ -16,7 +16,7 @@ use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Declared, DssVersion, Fault, read, read_dynamics, write,
 };
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
+use hankelite::model::{Gate, BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
 use hankelite_archive::{Archive, ArchiveError, Container, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
@@ -750,7 +750,7 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
         });
         let output = layer.output.as_mut().unwrap();
         let channels = output.linear.weight.nrows();
-        output.gated = false;
+        output.gate = Gate::None;
         output.linear.weight = output
             .linear
             .weight

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use hankelite::infer::{Network, Path};
-use hankelite::model::{
+use hankelite::model::{Activation, Gate, 
     BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
@@ -184,9 +184,10 @@ fn model(draw: &Draw, seed: u64) -> Model {
                 systems,
                 backward: Vec::new(),
                 backward_from: 1,
+                activation: Activation::Gelu,
                 output: Some(OutputLinear {
                     linear: linear(random, channels, outputs),
-                    gated: draw.gated,
+                    gate: if draw.gated { Gate::Halves } else { Gate::None },
                 }),
                 norm: Some((norm(random, draw), draw.placement)),
             })
@@ -514,6 +515,7 @@ fn a_shared_system_streams_as_its_recurrence() {
             systems: vec![system.clone()],
             backward: Vec::new(),
             backward_from: 1,
+            activation: Activation::Gelu,
             output: None,
             norm: None,
         })

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion};
+pub use declared::{Declared, Discretisation, DssVersion, HalfGate};
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};

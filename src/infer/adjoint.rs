@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use crate::infer::layer::{StepSums, Trace, gelu, normalised_backward};
+use crate::infer::layer::{StepSums, Trace, normalised_backward};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
 use crate::progress::Stage;
@@ -109,7 +109,7 @@ impl Network<'_> {
             show(LayerSlopes {
                 layer: index,
                 input: trace.input,
-                activated: trace.y.map(gelu),
+                activated: layer.activate(&trace.y),
                 combinations,
             });
             if index <= lowest {
