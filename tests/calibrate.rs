@@ -20,9 +20,9 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Allocation, Method};
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
-use hankelite::model::{Activation, Gate, 
-    Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
-    Placement, Pooling, Sequence,
+use hankelite::model::{
+    Activation, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Norm,
+    OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};

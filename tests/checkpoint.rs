@@ -16,7 +16,7 @@ use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Declared, DssVersion, Fault, read, read_dynamics, write,
 };
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{Gate, BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
+use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
 use hankelite_archive::{Archive, ArchiveError, Container, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};

@@ -8,9 +8,9 @@ use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
 use hankelite::infer::{InferError, Network, Path};
-use hankelite::model::{Activation, Gate, 
-    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelError, ModelParts,
-    Norm, OutputLinear, Placement,
+use hankelite::model::{
+    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model,
+    ModelError, ModelParts, Norm, OutputLinear, Placement,
 };
 
 const CHANNELS: usize = 3;

@@ -10,9 +10,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use hankelite::infer::{Network, Path};
-use hankelite::model::{Activation, Gate, 
-    BatchNorm, Block, BlockParts, Encoder, Head, InputKind, LayerNorm, Linear, Model, ModelParts,
-    Norm, OutputLinear, Placement, Pooling, Sequence,
+use hankelite::model::{
+    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, InputKind, LayerNorm, Linear,
+    Model, ModelParts, Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};

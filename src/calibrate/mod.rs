@@ -7,6 +7,7 @@
 
 mod calibration;
 mod logits;
+mod mimo;
 mod parameters;
 mod reduction;
 mod rescale;
@@ -21,6 +22,7 @@ use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left, relative_change};
+pub use mimo::{Access, LayerReduction, LayerSequences, reduce_layer};
 pub use reduction::{Calibrated, CalibratedReduction, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};

@@ -6,6 +6,7 @@ use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use serde::Serialize;
 
 use crate::calibrate::logits::{fit_logits, relative_change};
+use crate::calibrate::mimo::{Access, SharedReduction};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, LogitFit, Settings, TargetSize, WeightChoice,
@@ -32,6 +33,8 @@ pub struct CalibratedReduction<'a> {
     calibration: &'a Calibration,
     sequences: &'a [Sequence<'a>],
     layers: Vec<CalibratedLayer>,
+    /// In the place of `layers`, where channels share modes or layers run in both directions.
+    shared: Option<SharedReduction<'a>>,
     curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
     logits: Vec<Vec<f64>>,
     moments: bool,
@@ -55,6 +58,8 @@ pub struct Calibrated {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
+    /// What of the network was at hand.
+    pub access: Access,
     /// Where the sequences came from.
     pub origin: String,
     /// Sequences behind the statistics.
@@ -126,8 +131,13 @@ impl<'a> CalibratedReduction<'a> {
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        check_layers(model)?;
+        let length = calibration.length();
+        let shared = match is_bank(model) {
+            true => None,
+            false => Some(SharedReduction::new(model, sequences, length, observer)?),
+        };
         let mut made = Self {
+            shared,
             moments: by_moments(model, calibration.length(), sequences, choice)?,
             model,
             calibration,
@@ -137,6 +147,11 @@ impl<'a> CalibratedReduction<'a> {
             logits: Vec::new(),
             observer,
         };
+        if let Some(shared) = &made.shared {
+            made.logits = shared.logits().to_vec();
+            made.moments = true;
+            return Ok(made);
+        }
         let within = Within(observer);
         let network = match sequences {
             [] => None,
@@ -181,6 +196,9 @@ impl<'a> CalibratedReduction<'a> {
     /// [`CalibrateError::Setting`] for a size out of range; [`CalibrateError::Compress`].
     pub fn reduce(&self, settings: &Settings) -> Result<Calibrated, CalibrateError> {
         let budget = settings.budget(self.model)?;
+        if let Some(shared) = &self.shared {
+            return self.reduce_shared(shared, settings);
+        }
         let mut trial = self.best(settings, budget)?;
         let followed = match settings.sequential {
             true => self.follow(settings, &mut trial)?,
@@ -201,6 +219,39 @@ impl<'a> CalibratedReduction<'a> {
             },
             model: trial.model,
             records,
+        })
+    }
+
+    /// A smaller model whose channels share modes.
+    fn reduce_shared(
+        &self,
+        shared: &SharedReduction<'_>,
+        settings: &Settings,
+    ) -> Result<Calibrated, CalibrateError> {
+        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
+        let orders = shared_orders(shared, settings, kernel_length)?;
+        let fit_logits = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
+        let made = shared.reduce(&orders, settings.refinement, fit_logits, kernel_length)?;
+        let choice = Choice {
+            access: Access::Network,
+            origin: self.calibration.origin().to_string(),
+            sequences: self.calibration.sequences(),
+            length: self.calibration.length(),
+            weight: "moments",
+            allocation: Allocation::Uniform,
+            importance: None,
+            layer_factors: Vec::new(),
+            states: states_of(&made.model),
+            states_before: states_of(self.model),
+            relative_error: shared.relative_error(&made.model)?,
+            logit_change: Some(shared.logit_change(&made.model)?),
+            sequential: Some(true),
+            fit: made.fit,
+        };
+        Ok(Calibrated {
+            model: made.model,
+            records: made.records,
+            choice,
         })
     }
 
@@ -262,6 +313,10 @@ impl<'a> CalibratedReduction<'a> {
         let systems = self.model.blocks().iter().flat_map(|block| block.systems());
         let shared = settings.allocation != Allocation::Uniform;
         Choice {
+            access: match self.sequences.is_empty() {
+                true => Access::InputsAndGradients,
+                false => Access::Network,
+            },
             origin: self.calibration.origin().to_string(),
             sequences: self.calibration.sequences(),
             length: self.calibration.length(),
@@ -504,6 +559,11 @@ impl<'a> CalibratedReduction<'a> {
         &self,
         refinement: Refinement,
     ) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+        if self.shared.is_some() {
+            let what = "channels that share modes, or layers in both directions, have no error \
+                        curves of their own: reduce them by --order or --budget";
+            return Err(CalibrateError::Weight(what.to_string()));
+        }
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
             self.observer.begin(Stage::ErrorCurves, self.layers.len());
@@ -542,6 +602,9 @@ impl<'a> CalibratedReduction<'a> {
     /// # Errors
     /// [`CalibrateError::Compress`] when a kernel cannot be formed.
     pub fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
+        if let Some(shared) = &self.shared {
+            return shared.relative_error(model);
+        }
         let (mut error, mut norm) = (0.0, 0.0);
         for (layer, block) in self.layers.iter().zip(model.blocks()) {
             let (e, n) = layer.errors_of(block)?;
@@ -603,20 +666,49 @@ impl<'a> CalibratedReduction<'a> {
     }
 }
 
-/// Calibration takes causal layers of channels with one input and one output each.
-fn check_layers(model: &Model) -> Result<(), CalibrateError> {
-    let refused = model.blocks().iter().find_map(|block| {
-        let what = match (block.backward().is_empty(), block.is_siso()) {
-            (false, _) => "runs in both directions; calibration takes causal layers only",
-            (_, false) => {
-                "has one system for several channels; calibration takes channels with one input \
-                 and one output each"
+/// The modes of all systems that run forwards in time.
+fn states_of(model: &Model) -> usize {
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
+    systems.map(|system| system.order()).sum()
+}
+
+/// How many modes each layer keeps: the same share everywhere. For a largest error, the smallest
+/// number that meets it, found by halving, each try without the fit to the logits.
+fn shared_orders(
+    shared: &SharedReduction<'_>,
+    settings: &Settings,
+    kernel_length: usize,
+) -> Result<Vec<usize>, CalibrateError> {
+    let full = shared.full_orders();
+    let by_share = |share: f64| -> Vec<usize> {
+        let kept = |order: &usize| ((share * *order as f64 + 1e-9) as usize).max(1);
+        full.iter().map(kept).collect()
+    };
+    match settings.size {
+        TargetSize::Order(order) => Ok(full.iter().map(|most| order.min(*most)).collect()),
+        TargetSize::Budget(share) => Ok(by_share(share)),
+        TargetSize::Error(error) => {
+            let most = full.iter().copied().max().unwrap_or(1);
+            let share = |order: usize| order as f64 / most as f64;
+            let (mut least, mut enough) = (1, most);
+            while least < enough {
+                let order = least.midpoint(enough);
+                let orders = by_share(share(order));
+                let tried = shared.reduce(&orders, settings.refinement, false, kernel_length)?;
+                match shared.relative_error(&tried.model)? <= error {
+                    true => enough = order,
+                    false => least = order + 1,
+                }
             }
-            _ => return None,
-        };
-        Some(format!("layer `{}` {what}", block.name()))
-    });
-    refused.map_or(Ok(()), |what| Err(CalibrateError::Weight(what)))
+            Ok(by_share(share(enough)))
+        }
+    }
+}
+
+/// Whether every channel of every layer is a causal system of its own.
+fn is_bank(model: &Model) -> bool {
+    let mut blocks = model.blocks().iter();
+    blocks.all(|block| block.backward().is_empty() && block.is_siso())
 }
 
 fn better(trial: &Trial, known: &Trial) -> bool {

@@ -441,8 +441,7 @@ fn gelu_tanh_slope(y: f64) -> f64 {
 }
 
 /// √(2/π)
-const FRAC_ROOT_2_PI: f64 =
-    std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+const FRAC_ROOT_2_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
 /// Of the tanh form of GELU.
 const CUBIC: f64 = 0.044715;
 

@@ -6,7 +6,7 @@ use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION,
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::model::{Activation, Gate, Block, Encoder, Linear, Model, Norm, Placement, Pooling};
+use crate::model::{Activation, Block, Encoder, Gate, Linear, Model, Norm, Placement, Pooling};
 use crate::rounding::{Entries, HalfExponents, LayerStorage, MapStorage, Numbers, Storage};
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;

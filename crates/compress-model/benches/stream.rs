@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use compress_model::report::{Captions, Curve, curves_svg};
-use hankelite::model::{Activation, Gate, 
-    Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
-    Placement,
+use hankelite::model::{
+    Activation, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Norm,
+    OutputLinear, Placement,
 };
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner, read_nanoseconds};

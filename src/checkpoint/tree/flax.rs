@@ -155,11 +155,15 @@ impl Flax {
         }
         if settled.pooling.is_none() && !settled.per_step {
             settled.pooling = Some(Pooling::Mean);
-            assume("mean pooling (the default of S5 and of minimal-LRU; --pooling last overrides it)");
+            assume(
+                "mean pooling (the default of S5 and of minimal-LRU; --pooling last overrides it)",
+            );
         }
         if settled.half_gate.is_none() && self.maps == Maps::Gate {
             settled.half_gate = Some(HalfGate::HalfGlu1);
-            assume("gates as `half_glu1` (the file fits half_glu1 and half_glu2; --half-gate overrides it)");
+            assume(
+                "gates as `half_glu1` (the file fits half_glu1 and half_glu2; --half-gate overrides it)",
+            );
         }
     }
 

@@ -20,7 +20,11 @@ pub(super) fn encode_output(
     columns: bool,
     out: &mut Vec<Encoded>,
 ) {
-    let kind = if output.gate == Gate::Halves { "0." } else { "" };
+    let kind = if output.gate == Gate::Halves {
+        "0."
+    } else {
+        ""
+    };
     let first = out.len();
     encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
     let columns = match columns {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use hankelite::checkpoint::{HalfGate, 
-    Checkpoint, Declared, Discretisation, DssVersion, Layerwise, Transform, read, read_dynamics,
-    read_layerwise,
+use hankelite::checkpoint::{
+    Checkpoint, Declared, Discretisation, DssVersion, HalfGate, Layerwise, Transform, read,
+    read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
 use serde::Serialize;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
-use hankelite::calibrate::{Choice, LogitFit, Settings, TargetSize};
+use hankelite::calibrate::{Access, Choice, LogitFit, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
     LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
@@ -409,12 +409,17 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
 /// What calibration chose, in a few lines.
 fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "calibrated on {} ({} steps), weighted by {}",
+        "calibrated on {} ({} steps), weighted by {}; {}",
         choice.origin,
         choice.length,
         match choice.weight {
             "moments" => "their exact moments",
             _ => "their spectrum",
+        },
+        match choice.access {
+            Access::Network => "the whole network was run",
+            Access::InputsAndGradients => "of the network, inputs and gradients of layers alone",
+            _ => "of the network, inputs of layers alone",
         },
     ))?;
     let mut shared = format!(

@@ -1,6 +1,6 @@
 //! What a network from scratch looks like.
 
-use hankelite::model::{Gate, Encoder, Model, Norm, Placement, Pooling};
+use hankelite::model::{Encoder, Gate, Model, Norm, Placement, Pooling};
 
 use crate::nn::Parameterisation;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Activation, Gate, Block, Model, ModelParts};
+use hankelite::model::{Activation, Block, Gate, Model, ModelParts};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

@@ -2,9 +2,9 @@
 
 use std::f64::consts::PI;
 
-use hankelite::model::{Activation, Gate, 
-    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm,
-    OutputLinear, Pooling,
+use hankelite::model::{
+    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model,
+    ModelParts, Norm, OutputLinear, Pooling,
 };
 use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::{DMatrix, SymmetricEigen};
