@@ -18,7 +18,7 @@ use hankelite::checkpoint::{
     write,
 };
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
+use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
 use hankelite::{Plan, Rule, reduce};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
@@ -753,7 +753,7 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
         });
         let output = layer.output.as_mut().unwrap();
         let channels = output.linear.weight.nrows();
-        output.gated = false;
+        output.gate = Gate::None;
         output.linear.weight = output
             .linear
             .weight

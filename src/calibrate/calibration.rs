@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, input_statistics};
 use crate::infer::{Network, importance};
-use crate::model::{Encoder, Linear, Model, Norm, Placement, Pooling, Sequence};
+use crate::model::{Activation, Encoder, Gate, Linear, Model, Norm, Placement, Pooling, Sequence};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
@@ -349,8 +349,16 @@ fn fingerprint(model: &Model) -> String {
     }
     for block in model.blocks() {
         block.all_systems().for_each(|s| hash.take_system(s));
+        if block.activation() != Activation::Gelu {
+            hash.take(&[1.0]);
+        }
         if let Some(output) = block.output() {
-            hash.take(&[f64::from(u8::from(output.gated))]);
+            hash.take(&[match output.gate {
+                Gate::None => 0.0,
+                Gate::Halves => 1.0,
+                Gate::Activated => 2.0,
+                Gate::Response => 3.0,
+            }]);
             hash.take_linear(&output.linear);
         }
         if let Some((norm, placement)) = block.norm() {

@@ -8,7 +8,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::calibrate::statistics::{GROUP, GROUPS_HELD, Gather, Sums};
-use crate::calibrate::{CalibrateError, Calibration, Known, LayerCalibration};
+use crate::calibrate::{CalibrateError, Calibration, Known, LayerCalibration, LayerSequences};
 use crate::model::Model;
 use crate::progress::{ProgressSink, Stage};
 
@@ -277,6 +277,16 @@ impl Captured {
             }
         }
         Ok(inputs)
+    }
+
+    /// Everything that was captured of one layer. Memory O(n L H) with the gradients.
+    pub(super) fn layer(&self, layer: usize) -> Result<LayerSequences, CalibrateError> {
+        let inputs = self.inputs(layer, 0, self.sequences)?;
+        let gradients = match self.has_gradients() {
+            true => self.gradients(layer, 0, self.sequences)?,
+            false => Vec::new(),
+        };
+        LayerSequences::new(inputs, gradients)
     }
 
     fn values(&self, name: &str, first: usize, last: usize) -> Result<Vec<f64>, CalibrateError> {

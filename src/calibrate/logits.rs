@@ -99,7 +99,7 @@ pub(crate) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>])
     }
 }
 
-fn centred(values: &[f64]) -> Vec<f64> {
+pub(super) fn centred(values: &[f64]) -> Vec<f64> {
     let mean = match values.len() {
         0 | 1 => 0.0,
         classes => values.iter().sum::<f64>() / classes as f64,

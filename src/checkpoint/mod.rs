@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion};
+pub use declared::{Declared, Discretisation, DssVersion, HalfGate};
 pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};

@@ -2,6 +2,7 @@
 //! state-spaces/s4 repository, and one layer alone.
 
 mod classifier;
+mod flax;
 mod repository;
 mod sharing;
 mod weights;
@@ -9,6 +10,7 @@ mod weights;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use flax::Flax;
 pub(super) use sharing::Shared;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
@@ -20,7 +22,7 @@ use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::{Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
+use crate::model::{Activation, Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;
@@ -32,6 +34,8 @@ pub(super) enum Tree {
     Classifier,
     /// `encoder.0.*`, `model.layers.{i}.*`, `model.norm.norm.*`, `decoder.0.output_transform.*`.
     Repository,
+    /// A classifier of lindermanlab/S5 or minimal-LRU in flax.
+    Flax,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
@@ -52,6 +56,8 @@ pub(super) struct Structure {
     pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
+    /// The names of a flax tree.
+    flax: Option<Flax>,
     /// Why the network around the layers is not known, where it looks like one that could be.
     pub(super) unknown: Option<String>,
 }
@@ -59,7 +65,7 @@ pub(super) struct Structure {
 impl Tree {
     /// Whether encoder, blocks and head are known.
     fn is_whole(self) -> bool {
-        matches!(self, Tree::Classifier | Tree::Repository)
+        matches!(self, Tree::Classifier | Tree::Repository | Tree::Flax)
     }
 
     /// What the names of the encoder's tensors start with.
@@ -83,7 +89,7 @@ impl Tree {
         match self {
             Tree::Classifier => format!("s4_layers.{index}."),
             Tree::Repository => format!("model.layers.{index}.layer."),
-            Tree::LoneLayer | Tree::Layers => String::new(),
+            Tree::Flax | Tree::LoneLayer | Tree::Layers => String::new(),
         }
     }
 
@@ -276,13 +282,21 @@ impl Structure {
             return Err(Fault::Length { found, most });
         }
         let Recognition {
-            tree,
+            mut tree,
             prefix,
             found,
             others,
-            unknown,
+            mut unknown,
         } = find(shared, own, declared)?;
         let (archive, settings) = (&shared.archive, shared.archive.settings());
+        let mut flax = None;
+        if tree == Tree::Layers && unknown.is_none() {
+            match flax::recognise(shared.once().into_iter(), &found) {
+                Some(Ok(names)) => (tree, flax) = (Tree::Flax, Some(names)),
+                Some(Err(why)) => unknown = Some(why),
+                None => {}
+            }
+        }
         let known: BTreeSet<&str> = archive.names().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
@@ -304,6 +318,7 @@ impl Structure {
             layers: Vec::new(),
             settled: settling.declared,
             assumptions: settling.assumptions,
+            flax,
             unknown,
         };
         let layouts = found.iter().map(|layer| layer.layout(structure.settled));
@@ -318,6 +333,10 @@ impl Structure {
     /// `example.py` has post-norm and mean pooling by default; nothing in the file
     /// shows which was used. The full repository pools where its settings ask for it.
     fn settle_around(&mut self) {
+        if let Some(flax) = &self.flax {
+            flax.settle(&mut self.settled, &mut self.assumptions);
+            return;
+        }
         if self.settled.norm.is_none() {
             self.settled.norm = Some(Placement::Post);
             let text = "post-norm (the default of example.py; --norm pre overrides it)";
@@ -341,7 +360,7 @@ impl Structure {
             Tree::Classifier | Tree::Repository | Tree::LoneLayer => {
                 self.prefix.clone() + &self.tree.layer(layer)
             }
-            Tree::Layers => self.prefix.clone() + &self.found[layer].place,
+            Tree::Flax | Tree::Layers => self.prefix.clone() + &self.found[layer].place,
         }
     }
 
@@ -373,7 +392,7 @@ impl Structure {
             Tree::Classifier => format!("s4_layers.{index}"),
             Tree::Repository => format!("model.layers.{index}"),
             Tree::LoneLayer => "layer".to_string(),
-            Tree::Layers => self.found[index].layer(),
+            Tree::Flax | Tree::Layers => self.found[index].layer(),
         }
     }
 
@@ -385,6 +404,13 @@ impl Structure {
         index: usize,
         keep: bool,
     ) -> Result<(), Fault> {
+        if let Some(flax) = &self.flax {
+            flax.decode_around(block, tensors, index, &self.settled)?;
+            if !keep {
+                (block.output, block.norm) = (None, None);
+            }
+            return Ok(());
+        }
         let (inputs, outputs) = (block.channels(), block.outputs());
         if let (true, Some(placement)) = (self.tree.is_whole(), self.settled.norm) {
             let norm = weights::norm(tensors, &self.tree.norm(index), inputs)?;
@@ -421,6 +447,7 @@ impl Structure {
                 systems: dynamics.systems,
                 backward: dynamics.backward,
                 backward_from: dynamics.backward_from,
+                activation: Activation::Gelu,
                 output: None,
                 norm: None,
             };
@@ -448,6 +475,13 @@ impl Structure {
         tensors: &Tensors<'_>,
         keep: bool,
     ) -> Result<(), Fault> {
+        if let Some(flax) = &self.flax {
+            flax.decode_ends(model, tensors, &self.settled)?;
+            if !keep {
+                (model.encoder, model.head) = (None, None);
+            }
+            return Ok(());
+        }
         let channels = model.blocks.first().map_or(0, Block::channels);
         for (index, block) in model.blocks.iter().enumerate() {
             if block.channels() != channels {
@@ -524,6 +558,7 @@ impl Structure {
                 ..Declared::default()
             },
             assumptions: Vec::new(),
+            flax: None,
             unknown: None,
         })
     }
@@ -531,6 +566,9 @@ impl Structure {
     /// All tensors around the systems that the model holds, in the shapes of `example.py`. What a
     /// model read by [`Parts::Dynamics`] left out is not among them.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
+        if let Some(flax) = &self.flax {
+            return flax.encode(model);
+        }
         let mut out = Vec::new();
         if let Some(encoder) = model.encoder() {
             weights::encode_encoder(self.tree.encoder(), encoder, &mut out);

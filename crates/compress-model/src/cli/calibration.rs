@@ -9,7 +9,7 @@ use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Importance, Settings, TargetSize, WeightChoice,
 };
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::Allocation;
+use hankelite::compress::{Allocation, kernel_distance};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Model, Sequence};
 use hankelite_archive::check_destination;
@@ -450,9 +450,8 @@ fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
     let needed = systems.filter_map(|system| {
         let whole = h2_norm(system.stable().ok()?).ok()?.powi(2);
         let reaches = |steps: usize| {
-            let kernel = system.kernel(steps).ok()?;
-            let energy: f64 = kernel.iter().map(|k| k * k).sum();
-            Some(whole - energy <= BEYOND * whole)
+            let (_, norm) = kernel_distance(system, system, steps).ok()?;
+            Some(whole - norm.powi(2) <= BEYOND * whole)
         };
         let doubled = std::iter::successors(Some(length), |steps| Some(2 * steps));
         let mut few = doubled.take(8);
