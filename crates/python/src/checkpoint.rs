@@ -9,7 +9,8 @@ use hankelite::checkpoint::{Declared, Family, from_tensors};
 use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
-use hankelite::{Plan, Realisation, Rule, TimeBase, compress, progress::ProgressSink};
+use hankelite::progress::ProgressSink;
+use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -323,14 +324,14 @@ fn all_tensors(archive: &Archive) -> Outcome<Vec<(String, RawTensor)>> {
     tensors.collect()
 }
 
-fn spectrum(
-    py: Python<'_>,
-    layer: LayerSpectrum,
-    realisation: Realisation,
-) -> SpectrumOut<'_> {
+fn spectrum(py: Python<'_>, layer: LayerSpectrum, realisation: Realisation) -> SpectrumOut<'_> {
     let channels = &layer.channels;
     let found = channels.iter().map(|c| c.hankel_singular_values.len());
-    let each = if realisation == Realisation::Real { 2 } else { 1 };
+    let each = if realisation == Realisation::Real {
+        2
+    } else {
+        1
+    };
     // Real poles have one value and not two.
     let most = found.max().unwrap_or(0).max(each * layer.order);
     let mut values = numpy::ndarray::Array2::zeros((channels.len(), most));

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import need
 
 import hankelite as hk
 
@@ -338,3 +339,10 @@ def test_other_threads_run_and_ctrl_c_ends_the_work():
     # The interpreter was free all the while.
     assert len(ticks) > 0.2 * took / 0.01
     assert took < 30
+
+
+def test_spectra_are_drawn(waves):
+    need("matplotlib").use("Agg")
+    figure = hk.inspect(waves).plot()
+    assert len(figure.axes) == 2
+    assert len(figure.axes[0].lines) == 17  # 16 channels and their median

@@ -306,3 +306,29 @@ def test_the_distributed_example_ends_with_the_same_weights_after_a_stop(waves, 
     for name, value in ranks[0].items():
         assert all(torch.equal(value, other[name]) for other in ranks[1:]), name
     assert hk.read(runs[0] / "small.safetensors").states == 256
+
+
+def test_a_fit_brings_the_logits_of_any_network_nearer():
+    model, u, fresh = seeded(Other), signals(64, 48), signals(64, 48, seed=1)
+    before = copy.deepcopy(model.state_dict())
+    with hk.torch.listen(model) as statistics:
+        run(model, u)
+    small = hk.reduce(model, order=1, statistics=statistics)
+    seen = []
+    fitted = hk.torch.fit(model, small, u, statistics, progress=lambda *one: seen.append(one))
+    record = fitted.choice["fit"]
+    assert record["steps"] == len(seen) >= 1 and record["after"] < 0.98 * record["before"]
+    assert record["parameters"] == 2 * 8 * 3
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    full, changes = run(model, fresh), []
+    for one in (small, fitted):
+        other = copy.deepcopy(model)
+        one.apply_(other)
+        changes.append(float((run(other, fresh) - full).norm() / full.norm()))
+    assert changes[1] < changes[0], changes
+    # Only output weights and feedthroughs moved.
+    a, b = small.state_dict(), fitted.state_dict()
+    moved = {name for name in a if not torch.equal(a[name], b[name])}
+    assert moved == {f"{layer}.{name}" for layer in ("first", "second") for name in ("kernel.C", "D")}
+    with pytest.raises(hk.CalibrationError, match="expected at least 8"):
+        hk.torch.fit(model, small, u[:5], statistics)

@@ -112,22 +112,32 @@ class _Layer:
             through = torch.from_numpy(np.ascontiguousarray(step[:, -1]))
             d.add_(through.reshape(d.shape).to(d))
 
-    def factors(self, lags: Floats, squares: Floats) -> list[Floats]:
+    def used(self, c: torch.Tensor, d: torch.Tensor) -> npt.NDArray[np.bool_]:
+        """Which numbers of every channel stand for a mode that it has, (H, 2N + 1): a place that a
+        channel does not use holds a weight of zero."""
+        rows = self.rows(c, d)
+        modes = (rows[:, :-1].reshape(self.channels, self.modes, 2) != 0.0).any(axis=2)
+        return np.hstack([modes.repeat(2, axis=1), np.ones((self.channels, 1), dtype=bool)])
+
+    def factors(
+        self, lags: Floats, squares: Floats, used: npt.NDArray[np.bool_]
+    ) -> list[Floats]:
         """For every channel a factor of the price of a step: what its change of the output would
         do to the logits were it noise. ``lags`` is R (H, L), ``squares`` the summed squares of the
-        slopes (H,)."""
+        slopes (H,); numbers that are not ``used`` stay apart from the others."""
         length = lags.shape[1]
         even = np.concatenate([lags, np.zeros((len(lags), 1)), lags[:, :0:-1]], axis=1)
         spectra = np.fft.rfft(even, axis=1).real.clip(0.0)
         count = np.full(length + 1, 2.0)
         count[[0, -1]] = 1.0
         factors = []
-        for system, spectrum, square in zip(self.systems, spectra, squares):
+        for system, spectrum, square, own_used in zip(self.systems, spectra, squares, used):
             powers = np.exp(np.outer(np.arange(length), system.poles * (system.step or 1.0)))
             slopes = powers * (system.b[:, 0] * system.c[0])
             basis = np.zeros((length, self.width))
             basis[:, 0:-1:2], basis[:, 1:-1:2] = slopes.real, -slopes.imag
             basis[0, -1] = 1.0
+            basis[:, ~own_used] = 0.0
             image = np.fft.rfft(basis, 2 * length, axis=0)
             image = image * np.sqrt(count * spectrum / (2 * length))[:, None]
             gram = (image.conj().T @ image).real
@@ -136,7 +146,8 @@ class _Layer:
             own[0:-1:2] += diagonal[1:-1:2]
             own[1:-1:2] += diagonal[0:-1:2]
             gram += np.diag(_PARALLEL * own + 1e-12 * diagonal.max() + 1e-300)
-            factors.append(np.linalg.cholesky(gram * max(square / np.trace(gram), 1e-300)))
+            gram *= max(square / np.trace(gram), 1e-300)
+            factors.append(np.linalg.cholesky(gram))
         return factors
 
 
@@ -225,6 +236,71 @@ class _Problem:
         return np.stack(slopes), np.concatenate(left)
 
 
+def importance(
+    module: torch.nn.Module,
+    model: Model,
+    inputs: Any,
+    statistics: Statistics,
+    *,
+    forward: Optional[Forward] = None,
+    sequences: int = 32,
+) -> dict[str, Floats]:
+    """How much the output error of each channel counts: an estimate of the mean square of the
+    gradient of the (centred) logits with respect to the channel's output, by autograd.
+
+    The gradients are taken with respect to the feedthroughs D, whose square is that of the output's
+    gradient times the input's where both are independent.
+
+    Args:
+        module: the full network.
+        model: the same as :func:`hankelite.read` gives it.
+        inputs: unlabelled sequences, (sequences, ...) or batches of them.
+        statistics: those of the layers' inputs.
+        forward: as for :func:`fit`.
+        sequences: that are used at most.
+
+    Returns:
+        for each layer positive numbers of shape (H,), with mean 1 over all channels.
+    """
+    run = forward or (lambda net, x: net(x))
+    live = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names = [_through(model, name) for name in model.layers]
+    were = [live[name].requires_grad for name in names]
+    through = [live[name].requires_grad_(True) for name in names]
+    sums = [np.zeros(tensor.numel()) for tensor in through]
+    with torch.enable_grad():
+        for index, one in enumerate(_single(inputs)[:sequences]):
+            z = run(module, one)[0]
+            slopes = _slopes(z, _combinations(z.numel(), index).to(z), through)
+            for total, own in zip(sums, slopes):
+                total += own.reshape(len(own), -1).double().square().sum(dim=0).cpu().numpy()
+    for tensor, flag in zip(through, were):
+        tensor.requires_grad_(flag)
+    powers = [statistics[name].autocorrelation[:, 0] for name in model.layers]
+    weights = [total / np.maximum(power, 1e-30) for total, power in zip(sums, powers)]
+    mean = float(np.mean(np.concatenate(weights))) or 1.0
+    return {name: weight / mean for name, weight in zip(model.layers, weights)}
+
+
+def _through(model: Model, layer: str) -> str:
+    for name in model.tensors(layer):
+        if name.rpartition(".")[2] == "D":
+            return name
+    raise CalibrationError(f"layer `{layer}` has no D, expected one for each channel")
+
+
+def logits_apart(module: Any, small: Reduced, parts: Sequence[Any], forward: Forward) -> float:
+    """The relative change of the (centred) logits of batches when a model takes the module's
+    place."""
+    from .torch import apply_
+
+    other = copy.deepcopy(module)
+    apply_(other, small)
+    with torch.no_grad():
+        full = torch.cat([forward(module, part) for part in parts])
+        return _change(full, torch.cat([forward(other, part) for part in parts]))
+
+
 def _single(inputs: Any) -> list[Any]:
     if torch.is_tensor(inputs):
         inputs = [inputs]
@@ -293,7 +369,8 @@ def fit(
     changed = small.changed()
     for number, key in zip(numbers, (key for layer in layers for key in (layer.c, layer.d))):
         changed[key] = number.detach().to(tensors.values[key].device)
-    record = Fit(done, sum(layer.channels * layer.width for layer in layers), before, after)
+    pairs = zip(layers, numbers[0::2], numbers[1::2])
+    record = Fit(done, sum(int(la.used(c, d).sum()) for la, c, d in pairs), before, after)
     core = read({**tensors.values, **changed}, **_declared(small))._core
     choice = {**(small.choice or {}), "fit": vars(record)}
     return Reduced(_Fitted(tensors, changed, core), core, small.records, choice)
@@ -309,11 +386,12 @@ def _step(
     """Takes the step of the best price; what is left of the change, or None where none is better."""
     slopes, left = problem.rows(layers, numbers)
     start, factors = 0, []
-    for layer in layers:
+    for layer, c, d in zip(layers, numbers[0::2], numbers[1::2]):
         own = slopes[:, start : start + layer.channels * layer.width]
-        squares = (own**2).sum(axis=0).reshape(layer.channels, layer.width)
-        # A weight that is zero stands in a place that the channel does not use.
-        factors.append(layer.factors(statistics[layer.name].autocorrelation, squares.sum(axis=1)))
+        used = layer.used(c, d)
+        own *= used.reshape(-1)
+        squares = (own**2).sum(axis=0).reshape(layer.channels, layer.width).sum(axis=1)
+        factors.append(layer.factors(statistics[layer.name].autocorrelation, squares, used))
         start += layer.channels * layer.width
     flat = [factor for own in factors for factor in own]
     scaled, start = np.empty_like(slopes), 0
@@ -346,10 +424,7 @@ def _move(
         for _ in range(layer.channels):
             rows.append(np.linalg.solve(factors[at].T, step[start : start + layer.width]))
             start, at = start + layer.width, at + 1
-        c, d = numbers[2 * index], numbers[2 * index + 1]
-        moved = np.stack(rows)
-        moved[:, :-1][layer.rows(c, d)[:, :-1] == 0.0] = 0.0
-        layer.move(moved, c, d)
+        layer.move(np.stack(rows), numbers[2 * index], numbers[2 * index + 1])
 
 
 def _restore(numbers: list[torch.Tensor], known: list[torch.Tensor]) -> None:

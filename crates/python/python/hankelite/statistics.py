@@ -116,9 +116,19 @@ class Statistics(Mapping[str, LayerStatistics]):
     8
     """
 
+    #: How much the output error of each channel counts, (H,) for each layer; 1 where it is empty.
+    importance: Mapping[str, Floats] = {}
+
     def __init__(self, layers: Mapping[str, LayerStatistics], origin: str = "") -> None:
         self._layers = dict(layers)
         self._origin = origin
+
+    def weighed(self, importance: Mapping[str, npt.ArrayLike]) -> Statistics:
+        """The same, with the importance of each channel for ``budget`` and ``max_error``."""
+        weighed = Statistics(dict(self), self._origin)
+        pairs = importance.items()
+        weighed.importance = {name: np.asarray(own, dtype=np.float64) for name, own in pairs}
+        return weighed
 
     @property
     def origin(self) -> str:
@@ -226,7 +236,7 @@ class Statistics(Mapping[str, LayerStatistics]):
                     np.ascontiguousarray(own.mean),
                     np.ascontiguousarray(own.autocorrelation),
                     own.sequences,
-                    np.ones(channels),
+                    np.ascontiguousarray(self.importance.get(name, np.ones(channels))),
                     None if pairs is None else np.ascontiguousarray(pairs * scale),
                 )
             )

@@ -10,8 +10,9 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from ._fit import Fit, fit
+from ._fit import Fit, Forward, fit, importance, logits_apart
 from ._model import Model, Reduced, inspect, read, reduce
+from ._progress import Progress
 from ._sources import unwrapped
 from .errors import CalibrationError, CheckpointError, InvalidSetting
 from .statistics import LayerStatistics, Statistics
@@ -21,7 +22,9 @@ __all__ = [
     "Fit",
     "Listening",
     "apply_",
+    "calibrate",
     "fit",
+    "importance",
     "inspect",
     "listen",
     "rebuild_optimizer",
@@ -30,6 +33,10 @@ __all__ = [
 
 #: Families whose layers take (batch, steps, channels); the others (batch, channels, steps).
 _CHANNELS_LAST = ("S5", "LRU")
+
+
+#: Numbers that are transformed at a time on a CPU: what its cache holds.
+_CACHED = 1 << 17
 
 
 def _module_name(tensors: list[str]) -> str:
@@ -65,12 +72,16 @@ class _Sums:
         if u.shape[-1] != self.length:
             self.settle()
             self.length = u.shape[-1]
-        # A product of two transforms of twice the length has no wrap-around.
-        spectrum = torch.view_as_real(torch.fft.rfft(u, 2 * self.length))
-        power = spectrum.square_().sum(dim=(0, 3)).double()
-        total = u.sum(dim=(0, 2)).double()
-        self.power = power if self.power is None else self.power + power
-        self.total = total if self.total is None else self.total + total
+        many = max(1, _CACHED // max(1, u[0].numel())) if u.device.type == "cpu" else len(u)
+        for part in u.split(many):
+            # A product of two transforms of twice the length has no wrap-around.
+            spectrum = torch.view_as_real(torch.fft.rfft(part, 2 * self.length))
+            # At frequency zero stands the sum over the steps.
+            total = spectrum[:, :, 0, 0].sum(dim=0).double()
+            # The first axis by itself: ten times as fast as both at once.
+            power = spectrum.square_().sum(dim=0).sum(dim=-1).double()
+            self.power = power if self.power is None else self.power.add_(power)
+            self.total = total if self.total is None else self.total.add_(total)
         if self.with_products:
             across = u.transpose(0, 1)
             pairs = torch.matmul(across.transpose(1, 2), across).double()
@@ -268,6 +279,56 @@ def apply_(module: torch.nn.Module, small: Reduced) -> Applied:
 def _count(module: torch.nn.Module) -> int:
     tensors = [*module.parameters(), *module.buffers()]
     return sum(tensor.numel() for tensor in tensors)
+
+
+def calibrate(
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    order: Optional[int] = None,
+    budget: Optional[float] = None,
+    products: bool = True,
+    forward: Optional[Forward] = None,
+    steps: int = 4,
+    progress: Progress = None,
+    **declared: Any,
+) -> Reduced:
+    """The whole of a calibrated reduction for any network, by its own forward pass.
+
+    Listens to the layers (:func:`listen`), reduces, and fits all channels together to the logits
+    (:func:`fit`). With ``budget`` three ways to weigh the channels are tried (:func:`importance`,
+    its root, all equal), and the sharing that changes the logits least is taken.
+
+    Args:
+        module: the full network, in the mode in which it is used; it is not changed.
+        inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
+        order: stored states of every channel.
+        budget: share of all states, shared among the channels.
+        products: see :func:`listen`.
+        forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
+        steps: Gauss-Newton steps of the fit at most; 0 for none.
+        progress, declared: as for :func:`hankelite.reduce`.
+    """
+    run: Forward = forward or (lambda network, x: network(x))
+    inner = unwrapped(module)
+    batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
+    parts = [part for batch in batches for part in batch.split(32)]
+    with torch.no_grad(), listen(inner, products=products, **declared) as statistics:
+        for part in parts:
+            run(inner, part)
+    model = read(inner, **declared)
+    size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
+    if budget is None:
+        small = reduce(model, statistics=statistics, **size)
+    else:
+        weighed = statistics.weighed(importance(inner, model, batches, statistics, forward=run))
+        kinds = ("equal", "root", "gradient")
+        tries = [reduce(model, statistics=weighed, importance=kind, **size) for kind in kinds]
+        changes = [logits_apart(inner, one, parts, run) for one in tries]
+        small = tries[changes.index(min(changes))]
+    if steps == 0:
+        return small
+    return fit(inner, small, batches, statistics, forward=run, steps=steps, progress=progress)
 
 
 def rebuild_optimizer(optimizer: torch.optim.Optimizer) -> list[str]:
