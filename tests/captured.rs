@@ -132,6 +132,23 @@ fn reduced(model: &Model, path: &Path, weight: WeightChoice) -> Calibrated {
         .unwrap()
 }
 
+/// The statistics of the captures are those of the network itself, to single precision.
+fn assert_statistics(whole: &Model, train: &Dataset, foreign: &Checkpoint, both: &Path) {
+    let captured = Captured::open(both, &foreign.model, SEQUENCES).unwrap();
+    let statistics = captured.statistics("captures", &()).unwrap();
+    let network = Network::new(whole, LENGTH, Run::Auto).unwrap();
+    let listed: Vec<Sequence<'_>> = (0..train.len()).map(|i| train.unpadded(i)).collect();
+    let native = input_statistics(&network, &listed).unwrap();
+    let importance = hankelite::infer::importance(&network, &listed).unwrap();
+    for ((own, native), importance) in statistics.layers().iter().zip(&native).zip(&importance) {
+        let (lags, expected) = (own.statistics.autocorrelation(), native.autocorrelation());
+        assert!((lags - expected).amax() < 1e-5 * expected.amax());
+        // Other signs, so the same but for chance.
+        let sums: [f64; 2] = [own.importance.iter().sum(), importance.iter().sum()];
+        assert!((sums[0] / sums[1] - 1.0).abs() < 0.3, "{sums:?}");
+    }
+}
+
 #[test]
 fn the_shipped_model_with_renamed_parts_is_calibrated_from_captured_inputs() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,21 +169,7 @@ fn the_shipped_model_with_renamed_parts_is_calibrated_from_captured_inputs() {
     let inputs = folder.path().join("inputs.safetensors");
     write_arrays(&inputs, arrays, "").unwrap();
 
-    // The statistics are those of the network itself, to single precision.
-    let captured = Captured::open(&both, &foreign.model, SEQUENCES).unwrap();
-    let statistics = captured.statistics("captures", &()).unwrap();
-    let network = Network::new(&whole, LENGTH, Run::Auto).unwrap();
-    let listed: Vec<Sequence<'_>> = (0..train.len()).map(|i| train.unpadded(i)).collect();
-    let native = input_statistics(&network, &listed).unwrap();
-    let importance = hankelite::infer::importance(&network, &listed).unwrap();
-    for ((own, native), importance) in statistics.layers().iter().zip(&native).zip(&importance) {
-        let (lags, expected) = (own.statistics.autocorrelation(), native.autocorrelation());
-        assert!((lags - expected).amax() < 1e-5 * expected.amax());
-        // Other signs, so the same but for chance.
-        let sums: [f64; 2] = [own.importance.iter().sum(), importance.iter().sum()];
-        assert!((sums[0] / sums[1] - 1.0).abs() < 0.3, "{sums:?}");
-    }
-
+    assert_statistics(&whole, &train, &foreign, &both);
     let test = data(Split::Test, 2000);
     let full = accuracy(&whole, &test);
     let plan = Plan::new(Rule::Order(8)).unwrap();

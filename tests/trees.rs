@@ -117,6 +117,7 @@ fn a_module_under_two_names_is_read_once_and_written_under_both() {
     for name in ["two_names.pth", "two_names.safetensors"] {
         let checkpoint = open(name);
         assert_eq!(checkpoint.model, whole.model, "{name}");
+        assert_eq!(checkpoint.layer_parameters(1), whole.layer_parameters(1));
         let note = checkpoint.notes().join("\n");
         assert!(note.contains("share their numbers"), "{note}");
         assert_eq!(

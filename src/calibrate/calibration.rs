@@ -281,17 +281,23 @@ impl Calibration {
                 path: path.to_path_buf(),
             });
         };
+        // Nothing is left out of what a network that ran here gave.
+        let optional = header.fingerprint.is_none()
+            && header.known.is_none_or(|known| known == Known::Inputs)
+            && !archive.contains("0.importance");
+        let sequences = header.sequences;
         let layers = header.layers.iter().enumerate();
-        let layers = layers.map(|(index, name)| layer(&archive, index, name, header.sequences));
+        let layers = layers.map(|(index, name)| {
+            let importance = (!optional).then_some("importance");
+            layer(&archive, index, name, sequences, importance)
+        });
         let layers = layers.collect::<Result<_, _>>()?;
-        // Files of the first program have neither `known` nor layers without importance.
-        let important = archive.contains("0.importance");
         let known = header
             .known
-            .unwrap_or(match (&header.fingerprint, important) {
+            .unwrap_or(match (&header.fingerprint, optional) {
                 (Some(_), _) => Known::Network,
-                (None, true) => Known::InputsAndGradients,
-                (None, false) => Known::Inputs,
+                (None, false) => Known::InputsAndGradients,
+                (None, true) => Known::Inputs,
             });
         Ok(Self {
             fingerprint: header.fingerprint,
@@ -310,6 +316,7 @@ fn layer(
     index: usize,
     name: &str,
     sequences: usize,
+    importance: Option<&str>,
 ) -> Result<LayerCalibration, CalibrateError> {
     let numbers = |part: &str| {
         let tensor = format!("{index}.{part}");
@@ -329,9 +336,9 @@ fn layer(
         }));
     };
     let (_, mean) = numbers("mean")?;
-    let importance = match archive.contains(&format!("{index}.importance")) {
-        true => numbers("importance")?.1,
-        false => vec![1.0; channels],
+    let importance = match importance {
+        Some(part) => numbers(part)?.1,
+        None => vec![1.0; channels],
     };
     let lags = DMatrix::from_vec(length, channels, lags);
     let input = InputStatistics::new(mean, lags, sequences).map_err(statistics)?;

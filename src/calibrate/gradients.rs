@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::captured::Captured;
-use crate::calibrate::parameters::{LogitData, Parameters};
+use crate::calibrate::parameters::{LogitData, Parameters, Prices};
 use crate::calibrate::{CalibrateError, logits};
 use crate::model::Model;
 use crate::progress::ProgressSink;
@@ -75,43 +75,20 @@ pub(super) fn fit_gradients(
         return Ok(None);
     }
     let rows = rows(&parameters, captured, full, start, data.observer)?;
-    let is_checked = |column: usize| (column / each + 1) % CHECK_EVERY == 0;
+    let is_checked = |column: usize| (column / each + 1).is_multiple_of(CHECK_EVERY);
     let (check, fit): (Vec<_>, Vec<_>) = (0..sequences * each).partition(|&c| is_checked(c));
-    let part = |columns: &[usize]| Rows {
-        slopes: rows.slopes.select_columns(columns),
-        left: rows.left.select_rows(columns),
-    };
-    let (check, fit) = (part(&check), part(&fit));
-    let mut scaled = fit.slopes.clone();
-    let prices = parameters.prices(start, std::iter::empty());
-    prices.divide(&mut scaled);
-    let across = scaled.transpose();
-    let small = scaled.nrows() <= scaled.ncols();
-    let gram = if small {
-        gram_matrix(&across)
-    } else {
-        gram_matrix(&scaled)
-    };
-    let size =
-        |left: &DVector<f64>| (left.norm_squared() / (check.left.len() / each) as f64).sqrt();
+    let (check, fit) = (rows.part(&check), rows.part(&fit));
+    let problem = Problem::new(fit, parameters.prices(start, std::iter::empty()));
+    let size = |left: &DVector<f64>| (left.norm_squared() / checked as f64).sqrt();
     let before = size(&check.left);
     let mut best: Option<(Model, f64, f64)> = None;
     for price in PRICES {
-        let mut priced = gram.clone();
-        (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
-        let Some(root) = Cholesky::new(priced) else {
+        let Some(step) = problem.step(price) else {
             continue;
         };
-        let mut step = match small {
-            true => root.solve(&(&scaled * &fit.left)),
-            false => &scaled * root.solve(&fit.left),
-        };
-        prices.restore(&mut step);
         let after = size(&(&check.left - check.slopes.tr_mul(&step)));
-        let known = best
-            .as_ref()
-            .map_or(before * (1.0 - GAIN_MIN), |(_, _, known)| *known);
-        if after < known
+        let known = best.as_ref().map(|(_, _, known)| *known);
+        if after < known.unwrap_or(before * (1.0 - GAIN_MIN))
             && let Some(model) = parameters.moved(start, step.as_slice())
         {
             best = Some((model, price, after));
@@ -127,6 +104,49 @@ pub(super) fn fit_gradients(
         Some((model, price, after)) => (model, fit(Some(price), after)),
         None => (start.clone(), fit(None, before)),
     }))
+}
+
+impl Rows {
+    /// Those of some combinations.
+    fn part(&self, columns: &[usize]) -> Self {
+        Self {
+            slopes: self.slopes.select_columns(columns),
+            left: self.left.select_rows(columns),
+        }
+    }
+}
+
+/// The linear least squares problem, in coordinates in which the price is ρ ‖δ‖².
+struct Problem {
+    rows: Rows,
+    /// The smaller of the two products of the slopes with themselves.
+    gram: DMatrix<f64>,
+    prices: Prices,
+}
+
+impl Problem {
+    fn new(mut rows: Rows, prices: Prices) -> Self {
+        prices.divide(&mut rows.slopes);
+        let gram = match rows.slopes.nrows() <= rows.slopes.ncols() {
+            true => gram_matrix(&rows.slopes.transpose()),
+            false => gram_matrix(&rows.slopes),
+        };
+        Self { rows, gram, prices }
+    }
+
+    /// The step of a price.
+    fn step(&self, price: f64) -> Option<DVector<f64>> {
+        let Rows { slopes, left } = &self.rows;
+        let mut priced = self.gram.clone();
+        (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
+        let root = Cholesky::new(priced)?;
+        let mut step = match slopes.nrows() <= slopes.ncols() {
+            true => root.solve(&(slopes * left)),
+            false => slopes * root.solve(left),
+        };
+        self.prices.restore(&mut step);
+        Some(step)
+    }
 }
 
 /// Cost O((N + K r) L) for each channel and sequence.

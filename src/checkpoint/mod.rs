@@ -21,7 +21,7 @@ mod settle;
 mod tensors;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -374,7 +374,8 @@ impl Checkpoint {
         } = self.encoding.as_ref();
         let head = structure.layer_prefix(layer);
         let names = archive.names().filter(|name| name.starts_with(&head));
-        let names = names.filter(|name| !archive.repeats(name));
+        let mut seen = BTreeSet::new();
+        let names = names.filter(|name| seen.insert(archive.tied_to(name).unwrap_or(name)));
         let shapes = names.filter_map(|name| archive.shape(name));
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
