@@ -408,7 +408,7 @@ impl<'a> Fitting<'a> {
         let widths = problem.full.blocks().iter().map(Block::width);
         let bytes = 4 * problem.length * widths.sum::<usize>();
         let most = (STREAMS_MAX / bytes.max(1)).max(SEQUENCES_MIN);
-        let held_out = |index: &usize| (index + 1) % CHECK_EVERY == 0;
+        let held_out = |index: &usize| (index + 1).is_multiple_of(CHECK_EVERY);
         let all: Vec<usize> = (0..problem.sequences.len().min(most)).collect();
         let fit: Vec<usize> = all.iter().copied().filter(|i| !held_out(i)).collect();
         let examples = fit.par_iter().map(|&index| {

@@ -88,7 +88,11 @@ impl Modes {
         let order = self.order();
         DMatrix::from_fn(self.feedthrough.nrows(), self.states_count(), |h, k| {
             let c = self.outputs[k / (2 * order)][(h, k % order)];
-            if k / order % 2 == 0 { c.re } else { -c.im }
+            if (k / order).is_multiple_of(2) {
+                c.re
+            } else {
+                -c.im
+            }
         })
     }
 

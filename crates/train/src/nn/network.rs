@@ -335,6 +335,18 @@ fn fitting(model: &Model) -> Parameterisation {
     }
 }
 
+/// Trainable networks have the exact GELU, and gates with maps of their own.
+fn check_activation(block: &Block) -> Result<(), NetworkError> {
+    let gate = block.output().map(|output| output.gate).unwrap_or_default();
+    let halved = matches!(gate, Gate::Activated | Gate::Response);
+    match halved || block.activation() != Activation::Gelu {
+        true => Err(NetworkError::Activation {
+            layer: block.name().to_string(),
+        }),
+        false => Ok(()),
+    }
+}
+
 fn check_channels(model: &Model) -> Result<(), NetworkError> {
     use hankelite::model::Encoder;
     let expected = model.blocks().first().map_or(0, Block::channels);
@@ -365,12 +377,7 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
     for block in model.blocks() {
         let name = format!("layer `{}`", block.name());
         equal(name.clone(), block.channels())?;
-        let gate = block.output().map(|output| output.gate).unwrap_or_default();
-        let halved = matches!(gate, Gate::Activated | Gate::Response);
-        if halved || block.activation() != Activation::Gelu {
-            let layer = block.name().to_string();
-            return Err(NetworkError::Activation { layer });
-        }
+        check_activation(block)?;
         if !block.backward().is_empty() && block.backward_from() != 1 {
             let layer = block.name().to_string();
             return Err(NetworkError::Backward { layer });
