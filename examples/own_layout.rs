@@ -9,7 +9,9 @@
 
 use std::collections::HashMap;
 
-use hankelite::checkpoint::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, read_own};
+use hankelite::checkpoint::{
+    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, read_own,
+};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::Dtype;
 use safetensors::tensor::TensorView;
@@ -39,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             name: "omega".into(),
             sign: 1.0,
         },
-        weight: "w".into(),
+        weight: Weight::One(Complex::Pairs("w".into())),
         feedthrough: Some("skip".into()),
     };
     println!("{}", toml::to_string(&layout)?);

@@ -25,6 +25,8 @@ pub enum Stage {
     Allocation,
     /// Reduction of layer after layer for the inputs in the reduced network; units are layers.
     Sequential,
+    /// Moments of the states of layers whose channels share modes; units are sequences.
+    Moments,
     /// Fit of all channels to the logits; units are Gauss–Newton steps, at most.
     LogitFit,
     /// What every choice of a size does to the logits; units are groups of choices.
@@ -48,6 +50,7 @@ impl fmt::Display for Stage {
             Stage::ErrorCurves => "error curves of layers",
             Stage::Allocation => "allocations tried",
             Stage::Sequential => "reducing layers again",
+            Stage::Moments => "moments of sequences",
             Stage::LogitFit => "steps of the fit to the logits",
             Stage::Choices => "choices of sizes measured",
             Stage::Rounding => "rounding the maps of layers",

@@ -14,19 +14,19 @@ use std::sync::{Arc, Mutex};
 
 use common::shared;
 use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, Importance, Settings, TargetSize,
-    WeightChoice, input_statistics, layer_inputs,
+    CalibrateError, Calibrated, CalibratedReduction, Calibration, Importance, Known, Settings,
+    TargetSize, WeightChoice, input_statistics, layer_inputs,
 };
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Allocation, Method};
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
 use hankelite::model::{
-    Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm, OutputLinear,
-    Placement, Pooling, Sequence,
+    Activation, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Norm,
+    OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
-use hankelite_control::{DiagonalSystem, Refinement, StatisticsError, Time};
+use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
 use models::{change_layer, changed, linear_encoder, with_systems};
 use nalgebra::DMatrix;
@@ -75,9 +75,10 @@ impl Draw {
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
             backward: Vec::new(),
             backward_from: 1,
+            activation: Activation::Gelu,
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),
-                gated,
+                gate: if gated { Gate::Halves } else { Gate::None },
             }),
             norm: norm.map(|placement| {
                 let norm = LayerNorm {
@@ -955,6 +956,48 @@ fn a_reducer_does_what_its_parts_do() {
             assert_eq!(found.choice.unwrap().length, LENGTH);
         }
     }
+}
+
+#[test]
+fn statistics_and_moments_of_other_origin_give_the_same_reduction() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let gathered = gathered(&model, &data);
+    let layers = gathered.layers().iter();
+    let made = Calibration::new(
+        layers.cloned().collect(),
+        gathered.origin(),
+        Known::InputsAndGradients,
+    );
+    let made = made.unwrap();
+    assert!(made.layers() == gathered.layers());
+    let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
+    let blocks = 0..model.blocks().len();
+    let inputs = blocks.map(|layer| layer_inputs(&network, &sequences, layer).unwrap());
+    let inputs: Vec<_> = inputs.collect();
+    let weight = |layer: usize, channel: usize| {
+        let own = &inputs[layer][channel];
+        let products = own.tr_mul(own) / own.len() as f64;
+        InputWeight::of_products(&products)
+    };
+    let mut settings = Settings::new(TargetSize::Order(2));
+    settings.fit_logits = false;
+    let found = CalibratedReduction::by_weights(&model, &made, weight, &()).unwrap();
+    let found = found.reduce(&settings).unwrap();
+    let moments = WeightChoice::Moments;
+    let expected = CalibratedReduction::new(&model, &gathered, &sequences, moments).unwrap();
+    let expected = expected.reduce(&settings).unwrap();
+    assert_eq!(found.choice.weight, "moments");
+    for (found, expected) in found.records.iter().zip(&expected.records) {
+        let found = found.relative_weighted_error.unwrap();
+        let expected = expected.relative_weighted_error.unwrap();
+        // The products are summed in another order.
+        assert!(
+            (found - expected).abs() < 1e-6 * expected,
+            "{found} {expected}"
+        );
+    }
+    assert!(Calibration::new(Vec::new(), "", Known::Inputs).is_err());
 }
 
 #[test]

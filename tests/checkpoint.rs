@@ -9,14 +9,17 @@ mod common;
 #[path = "common/models.rs"]
 mod models;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::{here, shared};
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Declared, DssVersion, Fault, read, read_dynamics, write,
+    Checkpoint, CheckpointError, Declared, DssVersion, Fault, from_tensors, read, read_dynamics,
+    write,
 };
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{BatchNorm, BlockParts, Encoder, Linear, Norm, Placement, Pooling};
+use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
+use hankelite::{Plan, Rule, reduce};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
@@ -750,7 +753,7 @@ fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
         });
         let output = layer.output.as_mut().unwrap();
         let channels = output.linear.weight.nrows();
-        output.gated = false;
+        output.gate = Gate::None;
         output.linear.weight = output
             .linear
             .weight
@@ -828,4 +831,47 @@ fn another_number_format_halves_the_file_and_keeps_the_systems() {
     drop(same.write(&path).unwrap());
     assert!(kept.is_empty());
     assert_same_tensors(Path::new(waves), &path);
+}
+
+#[test]
+fn tensors_in_memory_are_read_as_those_of_a_file() {
+    let path = data("s4d_classifier.safetensors");
+    let archive = Archive::open(&path).unwrap();
+    let named = archive.names().map(|name| {
+        let tensor = archive.tensor(name).unwrap();
+        (name.to_string(), tensor)
+    });
+    let from_file = read(&path, &Declared::default()).unwrap();
+    let in_memory = from_tensors("the tensors", named.collect(), &Declared::default()).unwrap();
+    assert!(in_memory.model == from_file.model);
+    assert_eq!(
+        in_memory.system_tensors(1),
+        [
+            "D",
+            "kernel.A_imag",
+            "kernel.C",
+            "kernel.log_A_real",
+            "kernel.log_dt"
+        ]
+        .map(|name| format!("s4_layers.1.{name}"))
+    );
+    let small = reduce(&in_memory.model, &Plan::new(Rule::Order(2)).unwrap()).unwrap();
+    let small = in_memory.with_model(small.model);
+    let tensors = small.encode().unwrap().into_archive();
+    assert_eq!(tensors.shape("s4_layers.1.kernel.C"), Some(&[4, 2, 2][..]));
+    let folder = tempfile::tempdir().unwrap();
+    let written = folder.path().join("small.safetensors");
+    write(&small, &written).unwrap();
+    let written = Archive::open(&written).unwrap();
+    for name in tensors.names() {
+        assert_eq!(tensors.tensor(name).unwrap(), written.tensor(name).unwrap());
+    }
+    let nothing = from_tensors("the tensors", BTreeMap::new(), &Declared::default());
+    assert!(
+        nothing
+            .err()
+            .unwrap()
+            .to_string()
+            .starts_with("the tensors: ")
+    );
 }

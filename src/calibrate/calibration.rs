@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, input_statistics};
 use crate::infer::{Network, importance};
-use crate::model::{Encoder, Linear, Model, Norm, Placement, Pooling, Sequence};
+use crate::model::{Activation, Encoder, Gate, Linear, Model, Norm, Placement, Pooling, Sequence};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
@@ -26,20 +26,74 @@ pub struct LayerCalibration {
     pub importance: Vec<f64>,
 }
 
+impl LayerCalibration {
+    /// Statistics of the input of the layer of that name, and the importance of each channel: the mean
+    /// square of the derivative of Σ_c s_c z_c by the channel's output, z being the logits and the s_c
+    /// random signs less their mean.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Statistics`] for as many importances as there are no channels, or one that
+    /// is negative or not finite.
+    pub fn new(
+        name: &str,
+        statistics: InputStatistics,
+        importance: Vec<f64>,
+    ) -> Result<Self, CalibrateError> {
+        let wrong = |source| CalibrateError::Statistics {
+            layer: name.to_string(),
+            source,
+        };
+        let (found, expected) = (importance.len(), statistics.channels());
+        if found != expected {
+            return Err(wrong(StatisticsError::Channels { found, expected }));
+        }
+        let fine = |i: &f64| *i >= 0.0 && i.is_finite();
+        if let Some(channel) = importance.iter().position(|i| !fine(i)) {
+            let what = "the importance";
+            return Err(wrong(StatisticsError::NotFinite { channel, what }));
+        }
+        Ok(Self {
+            name: name.to_string(),
+            statistics,
+            importance,
+        })
+    }
+}
+
+/// What is known of a network beyond its layers, which decides the parts of the method that can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known {
+    /// The inputs of the layers: channels are balanced and refined for them, one by one.
+    Inputs,
+    /// Gradients of the logits too: states are shared by importance, and all channels are fitted
+    /// together to first order where the gradients themselves are at hand.
+    InputsAndGradients,
+    /// The network runs: allocations are compared, and all channels are fitted together, by its
+    /// logits, where the sequences are at hand.
+    Network,
+}
+
 /// The inputs of a network's layers, gathered once; enough to reduce it again without the data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     layers: Vec<LayerCalibration>,
-    fingerprint: String,
+    /// Of the model that ran; `None` where another program ran it.
+    fingerprint: Option<String>,
     origin: String,
+    known: Known,
 }
 
 /// What stands beside the arrays of a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     format: String,
-    fingerprint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
+    #[serde(default)]
     origin: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    known: Option<Known>,
     sequences: usize,
     layers: Vec<String>,
 }
@@ -68,9 +122,54 @@ impl Calibration {
         });
         Ok(Self {
             layers: layers.collect(),
-            fingerprint: fingerprint(model),
+            fingerprint: Some(fingerprint(model)),
             origin: origin.to_string(),
+            known: Known::Network,
         })
+    }
+
+    /// Statistics that were gathered elsewhere, in the order of the model's layers; `origin` describes
+    /// the sequences behind them. Without a fingerprint only names and channels are compared with
+    /// the model.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Statistics`] for no layer, and for layers of different lengths or numbers of
+    /// sequences.
+    pub fn new(
+        layers: Vec<LayerCalibration>,
+        origin: &str,
+        known: Known,
+    ) -> Result<Self, CalibrateError> {
+        let size =
+            |layer: &LayerCalibration| (layer.statistics.length(), layer.statistics.sequences());
+        let first = layers.first().map(size);
+        let other = layers.iter().find(|layer| Some(size(layer)) != first);
+        let empty = |layer: String, (length, sequences)| CalibrateError::Statistics {
+            layer,
+            source: StatisticsError::Empty { sequences, length },
+        };
+        match (first, other) {
+            (None, _) => Err(empty(String::new(), (0, 0))),
+            (Some(_), Some(other)) => Err(CalibrateError::OtherModel {
+                found: format!(
+                    "{:?} steps and sequences in layer `{}`",
+                    size(other),
+                    other.name
+                ),
+                expected: format!("{:?}, as in the first", first.unwrap_or_default()),
+            }),
+            (Some(_), None) => Ok(Self {
+                layers,
+                fingerprint: None,
+                origin: origin.to_string(),
+                known,
+            }),
+        }
+    }
+
+    /// What is known of the network beyond its layers.
+    pub fn known(&self) -> Known {
+        self.known
     }
 
     /// One entry for each layer.
@@ -97,7 +196,8 @@ impl Calibration {
         &self.origin
     }
 
-    /// Whether the statistics are of this very model.
+    /// Whether the statistics are of this very model: its layers' names and channels, and its numbers
+    /// where there is a fingerprint.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`].
@@ -121,13 +221,13 @@ impl Calibration {
             });
         }
         let expected = fingerprint(model);
-        if self.fingerprint != expected {
-            return Err(CalibrateError::OtherModel {
-                found: format!("the same shapes but fingerprint {}", self.fingerprint),
+        match &self.fingerprint {
+            Some(found) if *found != expected => Err(CalibrateError::OtherModel {
+                found: format!("the same shapes but fingerprint {found}"),
                 expected,
-            });
+            }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes the statistics as a safetensors file, whole or not at all.
@@ -137,6 +237,7 @@ impl Calibration {
     pub fn write(&self, path: &Path) -> Result<(), ArchiveError> {
         let mut arrays = Vec::new();
         for (index, layer) in self.layers.iter().enumerate() {
+            // The file's own description is in docs/calibrate-your-own-network.md.
             let statistics = &layer.statistics;
             let (length, channels) = statistics.autocorrelation().shape();
             // Column-major L × H is row-major H × L.
@@ -155,6 +256,7 @@ impl Calibration {
             format: FORMAT.to_string(),
             fingerprint: self.fingerprint.clone(),
             origin: self.origin.clone(),
+            known: Some(self.known),
             sequences: self.sequences(),
             layers: self.layers.iter().map(|layer| layer.name.clone()).collect(),
         };
@@ -179,12 +281,27 @@ impl Calibration {
                 path: path.to_path_buf(),
             });
         };
+        // Nothing is left out of what a network that ran here gave.
+        let optional = header.fingerprint.is_none()
+            && header.known.is_none_or(|known| known == Known::Inputs)
+            && !archive.contains("0.importance");
+        let sequences = header.sequences;
         let layers = header.layers.iter().enumerate();
-        let layers = layers.map(|(index, name)| layer(&archive, index, name, header.sequences));
+        let layers = layers.map(|(index, name)| {
+            let importance = (!optional).then_some("importance");
+            layer(&archive, index, name, sequences, importance)
+        });
+        let layers = layers.collect::<Result<_, _>>()?;
+        let known = header
+            .known
+            .unwrap_or(match (&header.fingerprint, optional) {
+                (Some(_), _) => Known::Network,
+                (None, false) => Known::InputsAndGradients,
+                (None, true) => Known::Inputs,
+            });
         Ok(Self {
-            layers: layers.collect::<Result<_, _>>()?,
             fingerprint: header.fingerprint,
-            origin: header.origin,
+            ..Self::new(layers, &header.origin, known)?
         })
     }
 }
@@ -199,6 +316,7 @@ fn layer(
     index: usize,
     name: &str,
     sequences: usize,
+    importance: Option<&str>,
 ) -> Result<LayerCalibration, CalibrateError> {
     let numbers = |part: &str| {
         let tensor = format!("{index}.{part}");
@@ -218,25 +336,13 @@ fn layer(
         }));
     };
     let (_, mean) = numbers("mean")?;
-    let (_, importance) = numbers("importance")?;
-    let found = importance.len();
-    if found != channels {
-        let expected = channels;
-        return Err(statistics(StatisticsError::Channels { found, expected }));
-    }
-    if let Some(channel) = importance
-        .iter()
-        .position(|i| !(*i >= 0.0 && i.is_finite()))
-    {
-        let what = "the importance";
-        return Err(statistics(StatisticsError::NotFinite { channel, what }));
-    }
+    let importance = match importance {
+        Some(part) => numbers(part)?.1,
+        None => vec![1.0; channels],
+    };
     let lags = DMatrix::from_vec(length, channels, lags);
-    Ok(LayerCalibration {
-        name: name.to_string(),
-        statistics: InputStatistics::new(mean, lags, sequences).map_err(statistics)?,
-        importance,
-    })
+    let input = InputStatistics::new(mean, lags, sequences).map_err(statistics)?;
+    LayerCalibration::new(name, input, importance)
 }
 
 /// A hash (FNV-1a, 64 bits) of every number of the model: all of them decide the inputs of the
@@ -250,8 +356,16 @@ fn fingerprint(model: &Model) -> String {
     }
     for block in model.blocks() {
         block.all_systems().for_each(|s| hash.take_system(s));
+        if block.activation() != Activation::Gelu {
+            hash.take(&[1.0]);
+        }
         if let Some(output) = block.output() {
-            hash.take(&[f64::from(u8::from(output.gated))]);
+            hash.take(&[match output.gate {
+                Gate::None => 0.0,
+                Gate::Halves => 1.0,
+                Gate::Activated => 2.0,
+                Gate::Response => 3.0,
+            }]);
             hash.take_linear(&output.linear);
         }
         if let Some((norm, placement)) = block.norm() {

@@ -50,7 +50,7 @@ const SEQUENCES_MIN: usize = 8;
 const GAIN_MIN: f64 = 0.02;
 
 /// Numbers in the table of gradients at most, 1 GiB.
-const SLOPES_MAX: usize = 1 << 27;
+pub(super) const SLOPES_MAX: usize = 1 << 27;
 
 /// How all channels together were fitted to the logits.
 ///
@@ -99,7 +99,7 @@ pub(crate) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>])
     }
 }
 
-fn centred(values: &[f64]) -> Vec<f64> {
+pub(super) fn centred(values: &[f64]) -> Vec<f64> {
     let mean = match values.len() {
         0 | 1 => 0.0,
         classes => values.iter().sum::<f64>() / classes as f64,

@@ -6,7 +6,10 @@
 //! channels, and [`CalibratedReduction::reduce`] makes a smaller model of any size from them.
 
 mod calibration;
+mod captured;
+mod gradients;
 mod logits;
+mod mimo;
 mod parameters;
 mod reduction;
 mod rescale;
@@ -16,11 +19,14 @@ mod steps;
 
 use std::path::PathBuf;
 
-pub use calibration::{Calibration, LayerCalibration};
+pub use calibration::{Calibration, Known, LayerCalibration};
+pub use captured::{Captured, CapturedError};
+pub use gradients::GradientFit;
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
+pub use mimo::{LayerReduction, LayerSequences, reduce_layer};
 pub use reduction::{Calibrated, CalibratedReduction, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};
@@ -55,6 +61,9 @@ pub enum CalibrateError {
         /// The file.
         path: PathBuf,
     },
+    /// A file of captured inputs that does not fit the model.
+    #[error(transparent)]
+    Captured(#[from] CapturedError),
     /// Statistics that no input has.
     #[error("layer `{layer}`: {source}")]
     Statistics {

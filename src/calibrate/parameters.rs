@@ -154,6 +154,15 @@ impl<'a> Parameters<'a> {
         }
     }
 
+    /// The first parameter of a channel that moves.
+    pub(super) fn place(&self, layer: usize, channel: usize) -> Option<usize> {
+        let key = (layer, channel);
+        let found = self
+            .channels
+            .binary_search_by_key(&key, |own| (own.layer, own.channel));
+        Some(self.channels[found.ok()?].first)
+    }
+
     /// How many numbers move.
     pub(super) fn count(&self) -> usize {
         self.count

@@ -5,10 +5,13 @@ use std::sync::OnceLock;
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use serde::Serialize;
 
+use crate::calibrate::captured::Captured;
+use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
+use crate::calibrate::mimo::{SharedReduction, reduce_layer};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
-    CalibrateError, Calibration, Importance, LogitFit, Settings, TargetSize, WeightChoice,
+    CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
     layer_inputs,
 };
 use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, allocate};
@@ -31,7 +34,10 @@ pub struct CalibratedReduction<'a> {
     model: &'a Model,
     calibration: &'a Calibration,
     sequences: &'a [Sequence<'a>],
+    captured: Option<&'a Captured>,
     layers: Vec<CalibratedLayer>,
+    /// In the place of `layers`, where channels share modes or layers run in both directions.
+    shared: Option<SharedReduction<'a>>,
     curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
     logits: Vec<Vec<f64>>,
     moments: bool,
@@ -83,6 +89,17 @@ pub struct Choice {
     pub sequential: Option<bool>,
     /// How all channels together were fitted to the logits. Absent when they were not.
     pub fit: Option<LogitFit>,
+    /// How all channels together were fitted by captured gradients. Absent when they were not.
+    pub gradient_fit: Option<GradientFit>,
+    /// Which parts of the method could run.
+    pub known: Known,
+}
+
+/// What the layers get, beyond statistics.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    sequences: &'a [Sequence<'a>],
+    captured: Option<&'a Captured>,
 }
 
 /// An allocation of states under trial.
@@ -125,18 +142,73 @@ impl<'a> CalibratedReduction<'a> {
         choice: WeightChoice,
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
+        let inputs = Inputs {
+            sequences,
+            captured: None,
+        };
+        Self::balance(model, calibration, inputs, choice, observer)
+    }
+
+    /// As [`CalibratedReduction::new_observed`], for layer inputs that another program captured, from
+    /// which the statistics come: moments can be exact, and channels be fitted together to first
+    /// order where there are gradients.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Captured`].
+    pub fn of_captured(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        captured: &'a Captured,
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
+        let inputs = Inputs {
+            sequences: &[],
+            captured: Some(captured),
+        };
+        Self::balance(model, calibration, inputs, choice, observer)
+    }
+
+    fn balance(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        inputs: Inputs<'a>,
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        check_layers(model)?;
+        let Inputs {
+            sequences,
+            captured,
+        } = inputs;
+        let at_hand = !sequences.is_empty() || captured.is_some();
+        let length = calibration.length();
+        let bank = is_bank(model);
+        let shared = match bank || captured.is_some() {
+            true => None,
+            false => Some(SharedReduction::new(model, sequences, length, observer)?),
+        };
         let mut made = Self {
-            moments: by_moments(model, calibration.length(), sequences, choice)?,
+            shared,
+            moments: by_moments(model, calibration.length(), at_hand, choice)?,
             model,
             calibration,
             sequences,
+            captured,
             layers: Vec::with_capacity(model.blocks().len()),
             curves: [OnceLock::new(), OnceLock::new()],
             logits: Vec::new(),
             observer,
         };
+        if let Some(shared) = &made.shared {
+            made.logits = shared.logits().to_vec();
+            made.moments = true;
+            return Ok(made);
+        }
+        if !bank {
+            made.moments = true;
+            return Ok(made);
+        }
         let within = Within(observer);
         let network = match sequences {
             [] => None,
@@ -147,8 +219,12 @@ impl<'a> CalibratedReduction<'a> {
         observer.begin(Stage::Balancing, model.blocks().len());
         for (block, layer) in model.blocks().iter().zip(calibration.layers()) {
             observer.check()?;
-            let layer = match &network {
-                Some(network) if made.moments => made.balanced(network, made.layers.len())?,
+            let layer = match (&network, captured) {
+                (Some(network), _) if made.moments => made.balanced(network, made.layers.len())?,
+                (None, Some(captured)) if made.moments => {
+                    let inputs = captured.by_channel(made.layers.len())?;
+                    CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
+                }
                 _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
             };
             made.layers.push(layer);
@@ -158,6 +234,47 @@ impl<'a> CalibratedReduction<'a> {
             made.logits = network.observed(observer).logits_of_all(sequences)?;
         }
         Ok(made)
+    }
+
+    /// As [`CalibratedReduction::new_observed`], for a network that this crate need not be able to
+    /// run: without sequences, so that no logits are compared. `weight` gives the metric of the
+    /// input of a channel (layer, channel), e.g. from moments gathered by other means; `None` where
+    /// that input is zero.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new_observed`].
+    pub fn by_weights(
+        model: &'a Model,
+        calibration: &'a Calibration,
+        weight: impl Fn(usize, usize) -> Option<InputWeight> + Sync,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
+        calibration.check(model)?;
+        if !is_bank(model) {
+            let what = "moments of single channels are for causal layers with one system per channel; \
+                        others take the inputs themselves";
+            return Err(CalibrateError::Weight(what.to_string()));
+        }
+        observer.begin(Stage::Balancing, model.blocks().len());
+        let blocks = model.blocks().iter().enumerate();
+        let layers = blocks.map(|(index, block)| {
+            observer.check()?;
+            let layer = CalibratedLayer::new(block, |h| weight(index, h))?;
+            observer.advance(1);
+            Ok(layer)
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_, CalibrateError>>()?,
+            moments: true,
+            model,
+            calibration,
+            sequences: &[],
+            captured: None,
+            shared: None,
+            curves: [OnceLock::new(), OnceLock::new()],
+            logits: Vec::new(),
+            observer,
+        })
     }
 
     /// A layer of the full model, balanced for its input in a network of the full model or of one
@@ -181,6 +298,12 @@ impl<'a> CalibratedReduction<'a> {
     /// [`CalibrateError::Setting`] for a size out of range; [`CalibrateError::Compress`].
     pub fn reduce(&self, settings: &Settings) -> Result<Calibrated, CalibrateError> {
         let budget = settings.budget(self.model)?;
+        if let Some(shared) = &self.shared {
+            return self.reduce_shared(shared, settings);
+        }
+        if let Some(captured) = self.captured.filter(|_| !is_bank(self.model)) {
+            return self.reduce_captured(captured, settings);
+        }
         let mut trial = self.best(settings, budget)?;
         let followed = match settings.sequential {
             true => self.follow(settings, &mut trial)?,
@@ -188,20 +311,117 @@ impl<'a> CalibratedReduction<'a> {
         };
         let sequential = settings.sequential.then_some(followed.is_some());
         let layers = followed.as_ref().unwrap_or(&self.layers);
-        let fit = match settings.fit_logits && !matches!(settings.size, TargetSize::Error(_)) {
+        let together = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
+        let fit = match together {
             true => self.fit(layers, &mut trial)?,
             false => None,
+        };
+        let gradient_fit = match (together, self.captured) {
+            (true, Some(captured)) => {
+                let data = self.logit_data(layers, false);
+                let fitted = fit_gradients(&data, captured, self.model, &trial.model)?;
+                fitted.map(|(model, fit)| {
+                    trial.model = model;
+                    fit
+                })
+            }
+            _ => None,
         };
         let records = self.records(settings, layers, &trial)?;
         Ok(Calibrated {
             choice: Choice {
                 sequential,
                 fit,
+                gradient_fit,
                 ..self.choice(settings, &trial, &records)
             },
             model: trial.model,
             records,
         })
+    }
+
+    /// A smaller model whose channels share modes.
+    fn reduce_shared(
+        &self,
+        shared: &SharedReduction<'_>,
+        settings: &Settings,
+    ) -> Result<Calibrated, CalibrateError> {
+        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
+        let error_of = |orders: &[usize]| {
+            let tried = shared.reduce(orders, settings.refinement, false, kernel_length)?;
+            shared.relative_error(&tried.model)
+        };
+        let orders = layer_orders(&shared.full_orders(), settings, error_of)?;
+        let fit_logits = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
+        let made = shared.reduce(&orders, settings.refinement, fit_logits, kernel_length)?;
+        let choice = Choice {
+            relative_error: shared.relative_error(&made.model)?,
+            logit_change: Some(shared.logit_change(&made.model)?),
+            sequential: Some(true),
+            fit: made.fit,
+            ..self.joint_choice(&made.model, Known::Network)
+        };
+        Ok(Calibrated {
+            model: made.model,
+            records: made.records,
+            choice,
+        })
+    }
+
+    /// A smaller model whose channels share modes, each layer alone for its captured inputs.
+    fn reduce_captured(
+        &self,
+        captured: &Captured,
+        settings: &Settings,
+    ) -> Result<Calibrated, CalibrateError> {
+        let blocks = self.model.blocks();
+        let reduced = |orders: &[usize]| {
+            self.observer.begin(Stage::Sequential, orders.len());
+            let layers = blocks.iter().zip(orders).enumerate();
+            let layers = layers.map(|(layer, (block, &order))| {
+                let sequences = captured.layer(layer)?;
+                let made = reduce_layer(block, &sequences, order, settings.refinement)?;
+                self.observer.step()?;
+                Ok(made)
+            });
+            layers.collect::<Result<Vec<_>, CalibrateError>>()
+        };
+        let error_of =
+            |orders: &[usize]| Ok(weighted_error(reduced(orders)?.iter().map(|l| &l.record)));
+        let full: Vec<usize> = blocks.iter().map(|block| block.order()).collect();
+        let made = reduced(&layer_orders(&full, settings, error_of)?)?;
+        let model = self
+            .model
+            .with_blocks(made.iter().map(|layer| layer.block.clone()).collect())?;
+        Ok(Calibrated {
+            choice: Choice {
+                relative_error: weighted_error(made.iter().map(|layer| &layer.record)),
+                ..self.joint_choice(&model, self.calibration.known())
+            },
+            records: made.into_iter().map(|layer| layer.record).collect(),
+            model,
+        })
+    }
+
+    /// What is said of any model whose channels share modes.
+    fn joint_choice(&self, model: &Model, known: Known) -> Choice {
+        Choice {
+            known,
+            origin: self.calibration.origin().to_string(),
+            sequences: self.calibration.sequences(),
+            length: self.calibration.length(),
+            weight: "moments",
+            allocation: Allocation::Model,
+            importance: None,
+            layer_factors: Vec::new(),
+            states: states_of(model),
+            states_before: states_of(self.model),
+            relative_error: 0.0,
+            logit_change: None,
+            sequential: None,
+            fit: None,
+            gradient_fit: None,
+        }
     }
 
     /// Fits all channels together to the logits, where there are sequences and pooled logits.
@@ -252,11 +472,6 @@ impl<'a> CalibratedReduction<'a> {
     }
 
     fn choice(&self, settings: &Settings, trial: &Trial, records: &[LayerRecord]) -> Choice {
-        let weighted = records.iter().flat_map(|layer| &layer.channels);
-        let weighted = weighted.filter_map(|channel| channel.weighted.as_ref());
-        let sums = weighted.fold((0.0, 0.0), |(error, norm), w| {
-            (error + w.last().powi(2), norm + w.norm.powi(2))
-        });
         let states = records.iter().flat_map(|layer| &layer.channels);
         let states = states.map(|channel| channel.order);
         let systems = self.model.blocks().iter().flat_map(|block| block.systems());
@@ -271,14 +486,16 @@ impl<'a> CalibratedReduction<'a> {
             layer_factors: trial.factors.clone(),
             states: states.sum(),
             states_before: systems.map(|system| system.order()).sum(),
-            relative_error: if sums.0 > 0.0 {
-                (sums.0 / sums.1).sqrt()
-            } else {
-                0.0
-            },
+            relative_error: weighted_error(records.iter()),
             logit_change: trial.change,
             sequential: None,
             fit: None,
+            gradient_fit: None,
+            known: match self.sequences {
+                // Statistics of a network alone say nothing of its logits.
+                [] if self.calibration.known() == Known::Network => Known::InputsAndGradients,
+                _ => self.calibration.known(),
+            },
         }
     }
 
@@ -522,6 +739,11 @@ impl<'a> CalibratedReduction<'a> {
         &self,
         refinement: Refinement,
     ) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+        if !is_bank(self.model) {
+            let what = "channels that share modes, or layers in both directions, have no error \
+                        curves of their own: reduce them by --order or --budget";
+            return Err(CalibrateError::Weight(what.to_string()));
+        }
         let made = &self.curves[usize::from(refinement == Refinement::None)];
         if made.get().is_none() {
             self.observer.begin(Stage::ErrorCurves, self.layers.len());
@@ -560,6 +782,9 @@ impl<'a> CalibratedReduction<'a> {
     /// # Errors
     /// [`CalibrateError::Compress`] when a kernel cannot be formed.
     pub fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
+        if let Some(shared) = &self.shared {
+            return shared.relative_error(model);
+        }
         let (mut error, mut norm) = (0.0, 0.0);
         for (layer, block) in self.layers.iter().zip(model.blocks()) {
             let (e, n) = layer.errors_of(block)?;
@@ -621,20 +846,59 @@ impl<'a> CalibratedReduction<'a> {
     }
 }
 
-/// Calibration takes causal layers of channels with one input and one output each.
-fn check_layers(model: &Model) -> Result<(), CalibrateError> {
-    let refused = model.blocks().iter().find_map(|block| {
-        let what = match (block.backward().is_empty(), block.is_siso()) {
-            (false, _) => "runs in both directions; calibration takes causal layers only",
-            (_, false) => {
-                "has one system for several channels; calibration takes channels with one input \
-                 and one output each"
-            }
-            _ => return None,
-        };
-        Some(format!("layer `{}` {what}", block.name()))
+/// The modes of all systems that run forwards in time.
+fn states_of(model: &Model) -> usize {
+    let systems = model.blocks().iter().flat_map(|block| block.systems());
+    systems.map(|system| system.order()).sum()
+}
+
+/// (Σ E(error)/Σ E(output))^{1/2} over the channels of all layers.
+fn weighted_error<'r>(records: impl Iterator<Item = &'r LayerRecord>) -> f64 {
+    let weighted = records.flat_map(|layer| &layer.channels);
+    let weighted = weighted.filter_map(|channel| channel.weighted.as_ref());
+    let sums = weighted.fold((0.0, 0.0), |(error, norm), w| {
+        (error + w.last().powi(2), norm + w.norm.powi(2))
     });
-    refused.map_or(Ok(()), |what| Err(CalibrateError::Weight(what)))
+    match sums.0 > 0.0 {
+        true => f64::sqrt(sums.0 / sums.1),
+        false => 0.0,
+    }
+}
+
+/// How many modes each layer keeps of those it has: the same share everywhere. For a largest error,
+/// the smallest number that meets it, found by halving.
+fn layer_orders(
+    full: &[usize],
+    settings: &Settings,
+    error_of: impl Fn(&[usize]) -> Result<f64, CalibrateError>,
+) -> Result<Vec<usize>, CalibrateError> {
+    let by_share = |share: f64| -> Vec<usize> {
+        let kept = |order: &usize| ((share * *order as f64 + 1e-9) as usize).max(1);
+        full.iter().map(kept).collect()
+    };
+    match settings.size {
+        TargetSize::Order(order) => Ok(full.iter().map(|most| order.min(*most)).collect()),
+        TargetSize::Budget(share) => Ok(by_share(share)),
+        TargetSize::Error(error) => {
+            let most = full.iter().copied().max().unwrap_or(1);
+            let share = |order: usize| order as f64 / most as f64;
+            let (mut least, mut enough) = (1, most);
+            while least < enough {
+                let order = least.midpoint(enough);
+                match error_of(&by_share(share(order)))? <= error {
+                    true => enough = order,
+                    false => least = order + 1,
+                }
+            }
+            Ok(by_share(share(enough)))
+        }
+    }
+}
+
+/// Whether every channel of every layer is a causal system of its own.
+fn is_bank(model: &Model) -> bool {
+    let mut blocks = model.blocks().iter();
+    blocks.all(|block| block.backward().is_empty() && block.is_siso())
 }
 
 fn better(trial: &Trial, known: &Trial) -> bool {
@@ -648,7 +912,7 @@ fn better(trial: &Trial, known: &Trial) -> bool {
 fn by_moments(
     model: &Model,
     length: usize,
-    sequences: &[Sequence<'_>],
+    at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
     let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
@@ -656,8 +920,8 @@ fn by_moments(
     let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),
-        WeightChoice::Auto => Ok(fits && !sequences.is_empty()),
-        WeightChoice::Moments if sequences.is_empty() => Err(CalibrateError::Weight(
+        WeightChoice::Auto => Ok(fits && at_hand),
+        WeightChoice::Moments if !at_hand => Err(CalibrateError::Weight(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
         WeightChoice::Moments if !fits => Err(CalibrateError::Weight(format!(

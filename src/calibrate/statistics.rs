@@ -9,10 +9,10 @@ use crate::model::Sequence;
 use crate::progress::Stage;
 
 /// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
-const GROUP: usize = 4;
+pub(super) const GROUP: usize = 4;
 
 /// Groups whose sums are held at a time.
-const GROUPS_HELD: usize = 8;
+pub(super) const GROUPS_HELD: usize = 8;
 
 /// What is summed over sequences for one layer.
 pub(super) trait Gather: Send {
@@ -64,7 +64,7 @@ pub(super) fn gathered<T: Gather>(
 }
 
 /// Sums over sequences for one layer.
-struct Sums {
+pub(super) struct Sums {
     /// Σ u, one for each channel.
     values: Vec<f64>,
     /// Σ |U(k)|² on 2L frequencies, L + 1 × H.
@@ -104,7 +104,7 @@ impl Gather for Sums {
 
 impl Sums {
     /// Means and autocorrelations.
-    fn statistics(&self, sequences: usize) -> Result<InputStatistics, StatisticsError> {
+    pub(super) fn statistics(&self, sequences: usize) -> Result<InputStatistics, StatisticsError> {
         let (bins, channels) = self.power.shape();
         let length = bins - 1;
         let samples = (sequences * length) as f64;

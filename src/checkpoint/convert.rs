@@ -1,6 +1,6 @@
 //! The same systems in the tensors of another family.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor};
@@ -12,7 +12,7 @@ use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Version};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tree::{Structure, Tree};
+use crate::checkpoint::tree::{Shared, Structure, Tree};
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
 
 /// A family to convert to.
@@ -144,9 +144,15 @@ impl Checkpoint {
         }
         shape_outputs(structure, family, &mut tensors)?;
         let archive = Archive::in_memory(&archive.path().to_string_lossy(), tensors);
-        let names: Vec<String> = archive.names().map(str::to_string).collect();
-        let names = || names.iter().map(String::as_str);
-        let structure = Structure::detect(names(), None, declared, archive.settings())?;
+        let mut notes = self.encoding.notes.clone();
+        if let others @ 1.. = structure.others.len() {
+            notes.push(format!(
+                "{others} other names of the same tensors are left out of what is converted"
+            ));
+        }
+        let shared = Shared::find(archive, None)?;
+        let structure = Structure::detect(&shared, None, declared)?;
+        let archive = shared.archive;
         let tensors = Tensors::new(&archive, &structure.prefix);
         let (model, _) = structure.decode(&tensors, parts)?;
         let carried = tensors.unused(None);
@@ -155,7 +161,8 @@ impl Checkpoint {
             structure,
             stored: model.blocks().to_vec(),
             carried,
-            notes: self.encoding.notes.clone(),
+            notes,
+            elements: self.encoding.elements,
         });
         Ok(Checkpoint { model, encoding })
     }
@@ -182,14 +189,18 @@ fn merged(dynamics: Dynamics, layer: &str) -> Result<Dynamics, Fault> {
     })
 }
 
-/// All tensors but those of the kernels and D.
+/// All tensors but those of the kernels and D, each under one name.
 fn around(archive: &Archive, structure: &Structure) -> Result<BTreeMap<String, RawTensor>, Fault> {
     let inside = |name: &str| {
         let name = name.strip_prefix(structure.prefix.as_str()).unwrap_or(name);
         let mut found = structure.found.iter();
         found.any(|layer| layer.holds(name))
     };
-    let names = archive.names().filter(|name| !inside(name));
+    let others: BTreeSet<&String> = structure.others.iter().collect();
+    let is_other = |name: &str| others.contains(&name.to_string());
+    let names = archive
+        .names()
+        .filter(|name| !inside(name) && !is_other(name));
     let tensors = names.map(|name| Ok((name.to_string(), archive.tensor(name)?)));
     tensors.collect()
 }

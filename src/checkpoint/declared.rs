@@ -49,10 +49,26 @@ pub struct Declared {
     /// Whether S5 cuts real parts at −1e-4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_eigs: Option<bool>,
+    /// What the single map of a layer of S5 gates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub half_gate: Option<HalfGate>,
     /// Stored modes of each channel that S4 layers in diagonal-plus-low-rank form are to have as
     /// diagonal ones; they are refused without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diagonalise: Option<usize>,
+}
+
+/// What the gates of a layer of lindermanlab/S5 with one map act on, y being what the state spaces
+/// give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HalfGate {
+    /// GELU(y).
+    #[serde(rename = "half-glu1")]
+    HalfGlu1,
+    /// y.
+    #[serde(rename = "half-glu2")]
+    HalfGlu2,
 }
 
 /// How a continuous system becomes a discrete one.
@@ -125,6 +141,7 @@ impl Declared {
             bandlimit: self.bandlimit.or(other.bandlimit),
             conj_sym: self.conj_sym.or(other.conj_sym),
             clip_eigs: self.clip_eigs.or(other.clip_eigs),
+            half_gate: self.half_gate.or(other.half_gate),
             diagonalise: self.diagonalise.or(other.diagonalise),
         }
     }

@@ -80,19 +80,26 @@ impl Checkpoint {
         require_equal("blocks", self.model.blocks().len(), stored.len())?;
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
+        leave_to_others(archive, &mut changed);
+        let mut systems = BTreeMap::new();
         for (index, block) in self.model.blocks().iter().enumerate() {
-            changed.extend(self.encoding.changed_layer(index, &stored[index], block)?);
+            systems.extend(self.encoding.changed_layer(index, &stored[index], block)?);
         }
-        Ok(changed)
+        let apart = self.encoding.left_behind(&systems);
+        match apart.or_else(|| leave_to_others(archive, &mut systems)) {
+            Some((first, second)) => Err(Fault::Untied { first, second }),
+            None => {
+                changed.extend(systems);
+                Ok(changed)
+            }
+        }
     }
 }
 
 impl EncodedCheckpoint<'_> {
-    /// Real numbers in all tensors.
+    /// Real numbers in all tensors. Those that several tensors share count once.
     pub fn parameters(&self) -> usize {
-        let names = self.archive.names();
-        let shapes = names.filter_map(|name| self.archive.shape(name));
-        shapes.map(|shape| shape.iter().product::<usize>()).sum()
+        self.archive.elements()
     }
 
     /// Bytes of the file that would be written to `path`, of a sharded checkpoint those of its
@@ -112,6 +119,11 @@ impl EncodedCheckpoint<'_> {
     /// The container of a path: by its ending, else that of the source.
     fn container(&self, path: &Path) -> Container {
         Container::of_path(path).unwrap_or(self.archive.container())
+    }
+
+    /// The tensors, changed ones in the places of those of the file.
+    pub fn into_archive(self) -> Archive {
+        self.archive
     }
 
     /// Writes the file: see [`write()`].
@@ -143,6 +155,23 @@ impl EncodedCheckpoint<'_> {
 }
 
 impl Encoding {
+    /// A changed tensor and one that is tied to it, but belongs to a layer that did not change.
+    fn left_behind(&self, changed: &BTreeMap<String, RawTensor>) -> Option<(String, String)> {
+        let root = |name: &str| self.archive.tied_to(name).unwrap_or(name).to_string();
+        let roots: BTreeMap<String, &String> =
+            changed.keys().map(|name| (root(name), name)).collect();
+        let prefix = self.structure.prefix.as_str();
+        let mut kernels = self.archive.names().filter(|name| {
+            let inside = name.strip_prefix(prefix);
+            let mut found = self.structure.found.iter();
+            inside.is_some_and(|name| found.any(|layer| layer.is_kernel(name)))
+        });
+        kernels.find_map(|name| {
+            let first = roots.get(&root(name))?;
+            (!changed.contains_key(name)).then(|| ((*first).clone(), name.to_string()))
+        })
+    }
+
     /// The tensors of one layer that differ from those of the file, which hold `stored`.
     pub(super) fn changed_layer(
         &self,
@@ -172,6 +201,29 @@ impl Encoding {
         }
         Ok(changed)
     }
+}
+
+/// Takes out all but the first of tied tensors that change to the same; two that do not.
+fn leave_to_others(
+    archive: &Archive,
+    changed: &mut BTreeMap<String, RawTensor>,
+) -> Option<(String, String)> {
+    let mut firsts: BTreeMap<String, String> = BTreeMap::new();
+    let (mut followers, mut apart) = (Vec::new(), None);
+    for (name, tensor) in changed.iter() {
+        let root = archive.tied_to(name).unwrap_or(name).to_string();
+        match firsts.get(&root) {
+            None => {
+                firsts.insert(root, name.clone());
+            }
+            Some(first) if changed[first] == *tensor => followers.push(name.clone()),
+            Some(first) => apart = Some((first.clone(), name.clone())),
+        }
+    }
+    for name in followers {
+        changed.remove(&name);
+    }
+    apart
 }
 
 pub(super) fn not_readable(source: CheckpointError, path: &Path) -> CheckpointError {

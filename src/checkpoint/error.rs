@@ -70,6 +70,18 @@ pub enum Fault {
         /// The first name.
         first: String,
     },
+    /// Nothing in the file is a layer as a person described it.
+    #[error(
+        "no layer has the tensors of the described layout ({}); {}",
+        quoted(tensors),
+        nearest(nearly)
+    )]
+    NoOwnLayer {
+        /// The tensors of such a layer.
+        tensors: Vec<String>,
+        /// Places that have some of them, and which they lack.
+        nearly: Vec<(String, Vec<String>)>,
+    },
     /// A tensor is not there.
     #[error("tensor `{tensor}` is missing, expected {expected}")]
     Missing {
@@ -170,6 +182,17 @@ pub enum Fault {
         layer: String,
         /// The channel.
         channel: usize,
+    },
+    /// Tensors that are one in the file and would be two.
+    #[error(
+        "tensors `{first}` and `{second}` share their numbers in the file, but the layers that they \
+         belong to differ now; expected equal ones"
+    )]
+    Untied {
+        /// One of them.
+        first: String,
+        /// Another one.
+        second: String,
     },
     /// A layer in diagonal-plus-low-rank form that cannot be made diagonal.
     #[error("layer `{layer}`, channel {channel}, made diagonal: {source}")]
@@ -291,6 +314,11 @@ impl Fault {
                  of its kernel stated"
                     .to_string(),
             ),
+            Fault::Untied { .. } => Some(
+                "a module that is applied twice has one reduction: reduce it without calibration, or \
+                 save the state_dict with a copy of every tensor"
+                    .to_string(),
+            ),
             Fault::Unconsumed { .. } => Some(
                 "a file is only rewritten when every tensor in it is understood; save the \
                  state_dict of the S4Model or of one layer alone"
@@ -304,6 +332,23 @@ impl Fault {
 impl From<ArchiveError> for Fault {
     fn from(error: ArchiveError) -> Self {
         Fault::Archive(error)
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    let quoted = names.iter().map(|name| format!("`{name}`"));
+    quoted.collect::<Vec<_>>().join(", ")
+}
+
+/// Which places had some of the names of a layout, and which they lack.
+fn nearest(nearly: &[(String, Vec<String>)]) -> String {
+    let places = nearly.iter().map(|(place, lacking)| {
+        let place = if place.is_empty() { "the top" } else { place };
+        format!("`{place}` lacks {}", quoted(lacking))
+    });
+    match nearly {
+        [] => "no tensor has one of these names".to_string(),
+        _ => places.collect::<Vec<_>>().join("; "),
     }
 }
 

@@ -74,6 +74,8 @@ impl Layerwise {
         Ok(Rewrite {
             source: self,
             spill,
+            kept: output.is_some(),
+            firsts: BTreeMap::new(),
         })
     }
 }
@@ -82,6 +84,10 @@ impl Layerwise {
 pub struct Rewrite<'a> {
     source: &'a Layerwise,
     spill: ChangesOnDisk,
+    /// Whether tensors are kept, and not only their sizes.
+    kept: bool,
+    /// Of tensors that are tied, the one that was set first, by the one they are tied to.
+    firsts: BTreeMap<String, String>,
 }
 
 impl Rewrite<'_> {
@@ -103,9 +109,30 @@ impl Rewrite<'_> {
         let encoded = self.encode(index, stored, block);
         let (systems, changed) = encoded.map_err(|fault| fault.at(archive.path()))?;
         for (name, tensor) in changed {
-            self.spill.add(name, &tensor)?;
+            self.add(name, &tensor)
+                .map_err(|fault| fault.at(archive.path()))?;
         }
         Ok(systems)
+    }
+
+    /// Sets a tensor aside, unless one that it is tied to holds the same already.
+    fn add(&mut self, name: String, tensor: &RawTensor) -> Result<(), Fault> {
+        let archive = &self.source.0.encoding.archive;
+        let root = archive.tied_to(&name).unwrap_or(&name).to_string();
+        let Some(first) = self.firsts.get(&root).filter(|first| **first != name) else {
+            self.firsts.insert(root, name.clone());
+            return Ok(self.spill.add(name, tensor)?);
+        };
+        // Where only sizes are kept there is nothing to compare with.
+        let same = !self.kept || self.spill.tensor(first).transpose()?.as_ref() == Some(tensor);
+        let first = first.clone();
+        match same {
+            true => Ok(()),
+            false => Err(Fault::Untied {
+                first,
+                second: name,
+            }),
+        }
     }
 
     fn encode(&self, index: usize, stored: Block, block: &Block) -> Result<Encoded, Fault> {
@@ -124,16 +151,20 @@ impl Rewrite<'_> {
         }
     }
 
-    /// Real numbers in all tensors, as they would be written.
+    /// Real numbers in all tensors, as they would be written. Those that several tensors share count
+    /// once.
     pub fn parameters(&self) -> usize {
         let archive = &self.source.0.encoding.archive;
-        let changed: usize = self.spill.headers().map(|header| size(header.shape)).sum();
-        let names = archive.names().filter(|name| !self.spill.contains(name));
-        changed
-            + names
-                .filter_map(|name| archive.shape(name))
-                .map(size)
-                .sum::<usize>()
+        let root = |name| archive.tied_to(name).unwrap_or(name);
+        let changed = self.spill.headers();
+        let changed: BTreeMap<&str, usize> = changed
+            .map(|header| (root(header.name), size(header.shape)))
+            .collect();
+        let names = archive.names();
+        let others =
+            names.filter(|name| !archive.repeats(name) && !changed.contains_key(root(name)));
+        let others = others.filter_map(|name| archive.shape(name)).map(size);
+        changed.values().sum::<usize>() + others.sum::<usize>()
     }
 
     /// Writes the checkpoint as [`crate::checkpoint::write()`] does. The finished file is read

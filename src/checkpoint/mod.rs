@@ -21,24 +21,26 @@ mod settle;
 mod tensors;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion};
+pub use declared::{Declared, Discretisation, DssVersion, HalfGate};
 pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Dtype};
+use hankelite_archive::{Archive, Dtype, RawTensor};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
-pub use layout::{Axes, Frequency, Hold, OwnLayout, Stored, Transform, layout_table};
+pub use layout::{
+    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
+};
 use layout::{Dynamics, Encoded};
 use parts::Parts;
 use tensors::Tensors;
-use tree::Structure;
+use tree::{Shared, Structure};
 
 use crate::model::{Block, Model};
 
@@ -60,6 +62,8 @@ struct Encoding {
     carried: Vec<String>,
     /// What a person should know about the file.
     notes: Vec<String>,
+    /// Numbers in all tensors of the file that was read.
+    elements: usize,
 }
 
 /// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
@@ -90,6 +94,45 @@ pub fn read_own(
     read.map_err(|fault| fault.at(path))
 }
 
+/// As [`read`], from tensors that are in no file; `name` stands for one in messages. Nothing is
+/// looked up on disk.
+///
+/// # Errors
+/// As [`read`], but those of a file.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use hankelite::archive::{Dtype, RawTensor};
+/// use hankelite::checkpoint::from_tensors;
+/// use hankelite::Declared;
+///
+/// let tensor = |shape: &[usize], value: f64| {
+///     let values = vec![value; shape.iter().product()];
+///     RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values)
+/// };
+/// let tensors = BTreeMap::from([
+///     ("layer.D".to_string(), tensor(&[2], 1.0)?),
+///     ("layer.kernel.log_dt".to_string(), tensor(&[2], -4.0)?),
+///     ("layer.kernel.log_A_real".to_string(), tensor(&[2, 3], -0.7)?),
+///     ("layer.kernel.A_imag".to_string(), tensor(&[2, 3], 3.0)?),
+///     ("layer.kernel.C".to_string(), tensor(&[2, 3, 2], 0.5)?),
+/// ]);
+/// let checkpoint = from_tensors("the state dict", tensors, &Declared::default())?;
+/// assert_eq!(checkpoint.model.blocks()[0].channels(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn from_tensors(
+    name: &str,
+    tensors: BTreeMap<String, RawTensor>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::in_memory(name, tensors);
+    let nowhere = Beside::default();
+    let read = decode_archive(archive, nowhere, declared, Parts::Whole);
+    read.map_err(|fault| fault.at(Path::new(name)))
+}
+
 /// As [`read`], but the model holds the systems of every layer and nothing else: it can be
 /// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
 /// the file, so memory is bounded by the dynamics and the largest tensor.
@@ -118,17 +161,37 @@ fn read_archive(
     declared: &Declared,
     parts: Parts,
 ) -> Result<Checkpoint, Fault> {
-    let names: Vec<String> = archive.names().map(str::to_string).collect();
-    let names = || names.iter().map(String::as_str);
-    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
-    let own = match own {
-        Some(own) => Some(own.clone()),
-        None => OwnLayout::read(archive.path())?.or(own_in_file),
+    let beside = Beside {
+        layout: match own {
+            Some(own) => Some(own.clone()),
+            None => OwnLayout::read(archive.path())?,
+        },
+        declared: Declared::from_sidecar(archive.path())?,
     };
-    let in_sidecar = Declared::from_sidecar(archive.path())?;
-    let declared = declared.or(in_file).or(in_sidecar);
-    refuse::refuse_known(names(), declared.diagonalise.is_some())?;
-    let structure = Structure::detect(names(), own, declared, archive.settings())?;
+    decode_archive(archive, beside, declared, parts)
+}
+
+/// What was given or found beside a file.
+#[derive(Default)]
+struct Beside {
+    layout: Option<OwnLayout>,
+    declared: Declared,
+}
+
+fn decode_archive(
+    archive: Archive,
+    beside: Beside,
+    declared: &Declared,
+    parts: Parts,
+) -> Result<Checkpoint, Fault> {
+    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
+    let own = beside.layout.or(own_in_file);
+    let declared = declared.or(in_file).or(beside.declared);
+    refuse::refuse_known(archive.names(), declared.diagonalise.is_some())?;
+    let own = own.map(Arc::new);
+    let shared = Shared::find(archive, own.as_ref())?;
+    let structure = Structure::detect(&shared, own.as_ref(), declared)?;
+    let archive = shared.archive;
     let tensors = Tensors::new(&archive, &structure.prefix);
     let low_rank = structure.is_low_rank();
     let read = match (low_rank, parts) {
@@ -137,15 +200,20 @@ fn read_archive(
         _ => parts,
     };
     let (model, lost) = structure.decode(&tensors, read)?;
+    for name in &structure.others {
+        tensors.set_aside_whole(name);
+    }
     let closed = structure.closed();
     tensors.require_all_used(closed.as_deref())?;
     let carried = tensors.unused(None);
     let mut notes = archive.notes().to_vec();
     notes.extend(lost);
+    notes.extend(shared_note(&archive));
     if !carried.is_empty() {
         notes.push(carried_note(carried.len(), structure.unknown.as_deref()));
     }
     let encoding = Arc::new(Encoding {
+        elements: archive.elements(),
         archive,
         structure,
         stored: model.blocks().to_vec(),
@@ -157,6 +225,22 @@ fn read_archive(
         true => checkpoint.convert(Family::S4V4, parts),
         false => Ok(checkpoint),
     }
+}
+
+/// Which tensors stand for the same numbers.
+fn shared_note(archive: &Archive) -> Option<String> {
+    let mut tied = archive
+        .names()
+        .filter_map(|name| Some((name, archive.tied_to(name)?)));
+    let (name, first) = tied.next()?;
+    let more = match tied.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "tensors share their numbers (`{name}` with `{first}`{more}): they are reduced and counted \
+         once, and stay equal"
+    ))
 }
 
 fn carried_note(carried: usize, why: Option<&str>) -> String {
@@ -235,9 +319,51 @@ impl Checkpoint {
         !known && (self.carried() > 0 || self.model.blocks().len() > 1)
     }
 
+    /// Two layers of the network that are one in the file, if there are such.
+    pub fn tied_layers(&self) -> Option<(String, String)> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+        for (index, layer) in structure.found.iter().enumerate() {
+            let inside = archive.names().filter(|name| {
+                let name = name.strip_prefix(structure.prefix.as_str());
+                name.is_some_and(|name| layer.is_kernel(name))
+            });
+            for name in inside {
+                let root = archive.tied_to(name).unwrap_or(name);
+                let owner = *owners.entry(root).or_insert(index);
+                if owner != index {
+                    let name = |index: usize| self.model.blocks()[index].name().to_string();
+                    return Some((name(owner), name(index)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Real numbers in all tensors of the file, before anything was made of them; those that several
+    /// tensors share count once.
+    pub fn parameters_of_file(&self) -> usize {
+        self.encoding.elements
+    }
+
     /// What the file held besides the model.
     pub fn notes(&self) -> &[String] {
         &self.encoding.notes
+    }
+
+    /// The names of the tensors of one layer's systems: those of its kernel, and D.
+    ///
+    /// # Panics
+    /// If there is no layer of that index.
+    pub fn system_tensors(&self, layer: usize) -> Vec<String> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let (prefix, found) = (structure.prefix.as_str(), &structure.found[layer]);
+        let holds = |name: &&str| name.strip_prefix(prefix).is_some_and(|n| found.holds(n));
+        archive.names().filter(holds).map(str::to_string).collect()
     }
 
     /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and
@@ -248,6 +374,8 @@ impl Checkpoint {
         } = self.encoding.as_ref();
         let head = structure.layer_prefix(layer);
         let names = archive.names().filter(|name| name.starts_with(&head));
+        let mut seen = BTreeSet::new();
+        let names = names.filter(|name| seen.insert(archive.tied_to(name).unwrap_or(name)));
         let shapes = names.filter_map(|name| archive.shape(name));
         shapes.map(|shape| shape.iter().product::<usize>()).sum()
     }
@@ -281,6 +409,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     let archive = Archive::in_memory(NEW, tensors);
     let (model, _) = structure.decode(&Tensors::new(&archive, ""), Parts::Whole)?;
     let encoding = Arc::new(Encoding {
+        elements: archive.elements(),
         archive,
         structure,
         stored: model.blocks().to_vec(),

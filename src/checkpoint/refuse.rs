@@ -29,13 +29,26 @@ const DPLR: [Mark; 2] = [
     },
 ];
 
+/// Why selective layers are refused.
+const SELECTIVE: &str = "its dynamics depend on the input, so it has no fixed poles, Gramians or \
+                         Hankel singular values";
+
 /// Ordered likewise.
-const MARKS: [Mark; 3] = [
+const MARKS: [Mark; 5] = [
     Mark {
-        ending: &["A_log", "x_proj.weight", "dt_proj.weight"],
+        ending: &["B_bias", "C_bias", "mimo_x", "mimo_z"],
+        what: "a Mamba-3 (selective) layer",
+        why: SELECTIVE,
+    },
+    Mark {
+        ending: &["x_proj.weight", "dt_proj.weight"],
         what: "a Mamba (selective) layer",
-        why: "its dynamics depend on the input, so it has no fixed poles, Gramians or Hankel \
-              singular values",
+        why: SELECTIVE,
+    },
+    Mark {
+        ending: &["A_log"],
+        what: "a Mamba-2 (selective) layer",
+        why: SELECTIVE,
     },
     Mark {
         ending: &["reverse_layer.kernel.C", "bidirectional_linear.weight"],
@@ -50,23 +63,57 @@ const MARKS: [Mark; 3] = [
 ];
 
 /// Marks of models without a state space layer.
-const OTHERS: [Mark; 3] = [
+const OTHERS: [Mark; 4] = [
+    Mark {
+        ending: &[
+            "time_decay",
+            "time_first",
+            "time_faaaa",
+            "time_maa_x",
+            "time_mix_k",
+            "att.w0",
+            "att.x_r",
+        ],
+        what: "an RWKV network",
+        why: "it has no state space layer",
+    },
     Mark {
         ending: &[
             "attn.in_proj_weight",
-            "self_attn.in_proj_weight",
             "attn.c_attn.weight",
+            "attention.self.query.weight",
+            "self_attention.query_key_value.weight",
+            "attention.query_key_value.weight",
+            "self_attn.q_proj.weight",
+            "attn.q_proj.weight",
+            "SelfAttention.q.weight",
+            "attn.qkv.weight",
+            "query/kernel",
         ],
         what: "a transformer",
         why: "it has no state space layer",
     },
     Mark {
-        ending: &["weight_ih_l0", "weight_hh_l0"],
+        ending: &[
+            "weight_ih_l0",
+            "weight_hh_l0",
+            "weight_ih",
+            "weight_hh",
+            "hn/kernel",
+            "hi/kernel",
+        ],
         what: "a gated recurrent network (RNN, GRU or LSTM)",
         why: "it has no state space layer",
     },
     Mark {
-        ending: &["conv1.weight", "features.0.weight", "conv.weight"],
+        ending: &[
+            "conv1.weight",
+            "features.0.weight",
+            "conv.weight",
+            "conv1d.weight",
+            "conv_stem.weight",
+            "Conv_0/kernel",
+        ],
         what: "a convolutional network",
         why: "it has no state space layer",
     },
@@ -93,7 +140,10 @@ fn refuse<'a>(marks: &[Mark], names: impl Iterator<Item = &'a str> + Clone) -> R
     for mark in marks {
         let mut bearers = names.clone().filter(|name| {
             let mut endings = mark.ending.iter();
-            endings.any(|ending| *name == *ending || name.ends_with(&format!(".{ending}")))
+            endings.any(|ending| {
+                let before = name.strip_suffix(ending);
+                before.is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '/']))
+            })
         });
         if let Some(tensor) = bearers.next() {
             return Err(Fault::Unsupported {

@@ -119,10 +119,18 @@ impl<'a> Settling<'a> {
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
             Kind::Dplr { v4 } => self.dplr(v4)?,
             Kind::S5 { torch } => self.s5(torch),
+            Kind::AnnotatedDplr if self.declared.diagonalise.is_none() => {
+                return Err(Fault::Unsupported {
+                    what: "an S4 layer of annotated-s4 in diagonal-plus-low-rank form (DPLR)",
+                    tensor: format!("{prefix}{}P", layer.place),
+                    why: "its state matrix is diag(λ) − P P*, not diagonal",
+                });
+            }
             Kind::Own
             | Kind::S4d
             | Kind::AnnotatedS4d
             | Kind::AnnotatedDss
+            | Kind::AnnotatedDplr
             | Kind::Lru
             | Kind::Ema => {}
         }

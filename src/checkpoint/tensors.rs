@@ -70,6 +70,11 @@ impl<'a> Tensors<'a> {
         self.used.borrow_mut().insert(self.full(name));
     }
 
+    /// The same, by its name in the file.
+    pub(super) fn set_aside_whole(&self, full: &str) {
+        self.used.borrow_mut().insert(full.to_string());
+    }
+
     /// A tensor of one of the given shapes; `expected` names them.
     pub(super) fn shaped(
         &self,

@@ -1,22 +1,28 @@
 //! The whole-model trees: the `S4Model` classifier of `example.py`, the sequence model of the full
 //! state-spaces/s4 repository, and one layer alone.
 
+mod classifier;
+mod flax;
 mod repository;
+mod sharing;
 mod weights;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use repository::Recognised;
+use flax::Flax;
+pub(super) use sharing::Shared;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers};
+use crate::checkpoint::layout::{
+    Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers, nearly,
+};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
-use crate::checkpoint::settle::{Settings, Settling};
+use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::{Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
+use crate::model::{Activation, Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;
@@ -28,6 +34,8 @@ pub(super) enum Tree {
     Classifier,
     /// `encoder.0.*`, `model.layers.{i}.*`, `model.norm.norm.*`, `decoder.0.output_transform.*`.
     Repository,
+    /// A classifier of lindermanlab/S5 or minimal-LRU in flax.
+    Flax,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
@@ -41,11 +49,15 @@ pub(super) struct Structure {
     pub(super) prefix: String,
     /// The layers, with names after the prefix.
     pub(super) found: Vec<Found>,
+    /// Other names of tensors that have one in the tree.
+    pub(super) others: Vec<String>,
     /// Whether biases of new output maps are columns.
     columns: bool,
     pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
+    /// The names of a flax tree.
+    flax: Option<Flax>,
     /// Why the network around the layers is not known, where it looks like one that could be.
     pub(super) unknown: Option<String>,
 }
@@ -53,7 +65,7 @@ pub(super) struct Structure {
 impl Tree {
     /// Whether encoder, blocks and head are known.
     fn is_whole(self) -> bool {
-        matches!(self, Tree::Classifier | Tree::Repository)
+        matches!(self, Tree::Classifier | Tree::Repository | Tree::Flax)
     }
 
     /// What the names of the encoder's tensors start with.
@@ -77,7 +89,7 @@ impl Tree {
         match self {
             Tree::Classifier => format!("s4_layers.{index}."),
             Tree::Repository => format!("model.layers.{index}.layer."),
-            Tree::LoneLayer | Tree::Layers => String::new(),
+            Tree::Flax | Tree::LoneLayer | Tree::Layers => String::new(),
         }
     }
 
@@ -93,25 +105,89 @@ impl Tree {
 /// What the names of the last normalisation start with.
 const FINAL_NORM: &str = "model.norm.norm.";
 
-/// The tree, what all names start with, and the layers.
-fn find<'a>(
+/// Whether a file holds a network that is known.
+enum Recognised {
+    /// It does, and nothing else.
+    Whole {
+        /// What all names start with.
+        at: String,
+        /// The layers, with names after that.
+        layers: Vec<Found>,
+        /// Other names of its tensors.
+        others: Vec<String>,
+    },
+    /// It looks like that, but for some things.
+    Unlike {
+        /// Those things.
+        why: String,
+    },
+    /// It does not look like that.
+    Other,
+}
+
+/// A tree that was found.
+struct Recognition {
+    tree: Tree,
+    /// What all names start with.
+    prefix: String,
+    /// The layers, with names after the prefix.
+    found: Vec<Found>,
+    /// Other names of tensors that have one in the tree.
+    others: Vec<String>,
+    /// Why the network around the layers is not known, where it looks like one that could be.
+    unknown: Option<String>,
+}
+
+/// Looks for a whole network first, by the names and shapes of its tensors.
+fn find(
+    shared: &Shared,
+    own: Option<&Arc<OwnLayout>>,
+    declared: Declared,
+) -> Result<Recognition, Fault> {
+    let archive = &shared.archive;
+    let whole = [
+        (Tree::Classifier, classifier::recognise(archive, own)),
+        (
+            Tree::Repository,
+            repository::recognise(archive, own, declared),
+        ),
+    ];
+    let mut unknown = None;
+    for (tree, recognised) in whole {
+        match recognised {
+            Recognised::Whole { at, layers, others } => {
+                return Ok(Recognition {
+                    tree,
+                    prefix: at,
+                    found: layers,
+                    others,
+                    unknown: None,
+                });
+            }
+            Recognised::Unlike { why } => {
+                unknown.get_or_insert(why);
+            }
+            Recognised::Other => {}
+        }
+    }
+    let names = shared.once();
+    let once: BTreeSet<&str> = names.iter().copied().collect();
+    let others = archive.names().filter(|name| !once.contains(name));
+    let (tree, prefix, found) = find_parts(names.iter().copied(), own)?;
+    Ok(Recognition {
+        tree,
+        prefix,
+        found,
+        others: others.map(str::to_string).collect(),
+        unknown: unknown.filter(|_| tree == Tree::Layers),
+    })
+}
+
+/// One layer or several, what all names start with, and the layers.
+fn find_parts<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
     own: Option<&Arc<OwnLayout>>,
 ) -> Result<(Tree, String, Vec<Found>), Fault> {
-    let marked = |mark: &'static str| {
-        let mut hits = names
-            .clone()
-            .filter_map(move |name| name.find(mark).map(|at| (name, at)));
-        hits.next()
-    };
-    if let Some((name, at)) = marked("s4_layers.") {
-        let prefix = &name[..at];
-        return Ok((
-            Tree::Classifier,
-            prefix.to_string(),
-            numbered(names, prefix, own),
-        ));
-    }
     let found = find_layers(names.clone(), "", own);
     if let [one] = found.as_slice()
         && is_lone(one, names.clone())
@@ -124,8 +200,17 @@ fn find<'a>(
     if !found.is_empty() {
         return Ok((Tree::Layers, String::new(), found));
     }
+    if let Some(own) = own {
+        return Err(Fault::NoOwnLayer {
+            nearly: nearly(names.clone(), own),
+            tensors: own.marks().into_iter().map(str::to_string).collect(),
+        });
+    }
     // A kernel with some of the tensors is read, and what it lacks is named.
-    if let Some((name, at)) = marked("log_dt") {
+    let mut marked = names
+        .clone()
+        .filter_map(|name| Some((name, name.find("log_dt")?)));
+    if let Some((name, at)) = marked.next() {
         let head = &name[..at];
         let prefix = head.strip_suffix("kernel.").unwrap_or(head);
         let kernel = head[prefix.len()..].to_string();
@@ -150,37 +235,6 @@ fn unmarked(place: String) -> Found {
         feedthrough: None,
         own: None,
     }
-}
-
-/// The layers of the classifier of `example.py`, every number's.
-fn numbered<'a>(
-    names: impl Iterator<Item = &'a str> + Clone,
-    prefix: &str,
-    own: Option<&Arc<OwnLayout>>,
-) -> Vec<Found> {
-    let head = format!("{prefix}s4_layers.");
-    let inside = names.clone().filter_map(|name| name.strip_prefix(&*head));
-    let numbers = inside.filter_map(|rest| rest.split('.').next()?.parse::<usize>().ok());
-    let count = numbers.collect::<BTreeSet<_>>().len();
-    let found = find_layers(names.clone(), prefix, own);
-    let layer = |index: usize| {
-        let place = format!("s4_layers.{index}.");
-        let mut inside = found.iter().filter(|layer| layer.place.starts_with(&place));
-        match inside.next() {
-            Some(layer) => layer.clone(),
-            None => {
-                let d = format!("{place}D");
-                let has_d = names
-                    .clone()
-                    .any(|name| name.strip_prefix(prefix) == Some(&d));
-                Found {
-                    feedthrough: Some(d).filter(|_| has_d),
-                    ..unmarked(format!("{place}kernel."))
-                }
-            }
-        }
-    };
-    (0..count).map(layer).collect()
 }
 
 /// Whether a file holds nothing but one layer of S4D or DSS: its kernel, D and output map.
@@ -214,12 +268,12 @@ fn require_one_family(found: &[Found], settled: Declared) -> Result<(), Fault> {
 }
 
 impl Structure {
-    /// Finds tree, prefix and layers from the names, and settles what the names leave open.
-    pub(super) fn detect<'a>(
-        names: impl Iterator<Item = &'a str> + Clone,
-        own: Option<OwnLayout>,
+    /// Finds tree, prefix and layers from the names and shapes, and settles what these leave open. No
+    /// tensor is read.
+    pub(super) fn detect(
+        shared: &Shared,
+        own: Option<&Arc<OwnLayout>>,
         declared: Declared,
-        settings: &Settings,
     ) -> Result<Self, Fault> {
         if let Some(found) = declared.length
             && !(1..=LENGTH_MAX).contains(&found)
@@ -227,19 +281,23 @@ impl Structure {
             let most = LENGTH_MAX;
             return Err(Fault::Length { found, most });
         }
-        let own = own.map(Arc::new);
-        let (mut tree, mut prefix, mut found) = find(names.clone(), own.as_ref())?;
-        let mut unknown = None;
-        if tree == Tree::Layers {
-            match repository::recognise(names.clone(), own.as_ref(), settings, declared) {
-                Recognised::Whole { at, layers } => {
-                    (tree, prefix, found) = (Tree::Repository, at, layers);
-                }
-                Recognised::Unlike { why } => unknown = Some(why),
-                Recognised::Other => {}
+        let Recognition {
+            mut tree,
+            prefix,
+            found,
+            others,
+            mut unknown,
+        } = find(shared, own, declared)?;
+        let (archive, settings) = (&shared.archive, shared.archive.settings());
+        let mut flax = None;
+        if tree == Tree::Layers && unknown.is_none() {
+            match flax::recognise(shared.once().into_iter(), &found) {
+                Some(Ok(names)) => (tree, flax) = (Tree::Flax, Some(names)),
+                Some(Err(why)) => unknown = Some(why),
+                None => {}
             }
         }
-        let known: BTreeSet<&str> = names.clone().collect();
+        let known: BTreeSet<&str> = archive.names().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
             settling.layer(layer, &known, &prefix)?;
@@ -256,9 +314,11 @@ impl Structure {
             prefix,
             columns: found.first().is_some_and(|layer| layer.kind == Kind::Dss),
             found: Vec::new(),
+            others,
             layers: Vec::new(),
             settled: settling.declared,
             assumptions: settling.assumptions,
+            flax,
             unknown,
         };
         let layouts = found.iter().map(|layer| layer.layout(structure.settled));
@@ -273,6 +333,10 @@ impl Structure {
     /// `example.py` has post-norm and mean pooling by default; nothing in the file
     /// shows which was used. The full repository pools where its settings ask for it.
     fn settle_around(&mut self) {
+        if let Some(flax) = &self.flax {
+            flax.settle(&mut self.settled, &mut self.assumptions);
+            return;
+        }
         if self.settled.norm.is_none() {
             self.settled.norm = Some(Placement::Post);
             let text = "post-norm (the default of example.py; --norm pre overrides it)";
@@ -296,7 +360,7 @@ impl Structure {
             Tree::Classifier | Tree::Repository | Tree::LoneLayer => {
                 self.prefix.clone() + &self.tree.layer(layer)
             }
-            Tree::Layers => self.prefix.clone() + &self.found[layer].place,
+            Tree::Flax | Tree::Layers => self.prefix.clone() + &self.found[layer].place,
         }
     }
 
@@ -320,7 +384,7 @@ impl Structure {
     /// Whether the layers are not diagonal in the file.
     pub(super) fn is_low_rank(&self) -> bool {
         let mut found = self.found.iter();
-        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. }))
+        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. } | Kind::AnnotatedDplr))
     }
 
     fn block_name(&self, index: usize) -> String {
@@ -328,7 +392,7 @@ impl Structure {
             Tree::Classifier => format!("s4_layers.{index}"),
             Tree::Repository => format!("model.layers.{index}"),
             Tree::LoneLayer => "layer".to_string(),
-            Tree::Layers => self.found[index].layer(),
+            Tree::Flax | Tree::Layers => self.found[index].layer(),
         }
     }
 
@@ -340,6 +404,13 @@ impl Structure {
         index: usize,
         keep: bool,
     ) -> Result<(), Fault> {
+        if let Some(flax) = &self.flax {
+            flax.decode_around(block, tensors, index, &self.settled)?;
+            if !keep {
+                (block.output, block.norm) = (None, None);
+            }
+            return Ok(());
+        }
         let (inputs, outputs) = (block.channels(), block.outputs());
         if let (true, Some(placement)) = (self.tree.is_whole(), self.settled.norm) {
             let norm = weights::norm(tensors, &self.tree.norm(index), inputs)?;
@@ -376,6 +447,7 @@ impl Structure {
                 systems: dynamics.systems,
                 backward: dynamics.backward,
                 backward_from: dynamics.backward_from,
+                activation: Activation::Gelu,
                 output: None,
                 norm: None,
             };
@@ -403,6 +475,13 @@ impl Structure {
         tensors: &Tensors<'_>,
         keep: bool,
     ) -> Result<(), Fault> {
+        if let Some(flax) = &self.flax {
+            flax.decode_ends(model, tensors, &self.settled)?;
+            if !keep {
+                (model.encoder, model.head) = (None, None);
+            }
+            return Ok(());
+        }
         let channels = model.blocks.first().map_or(0, Block::channels);
         for (index, block) in model.blocks.iter().enumerate() {
             if block.channels() != channels {
@@ -467,6 +546,7 @@ impl Structure {
             found: indices()
                 .map(|i| unmarked(format!("s4_layers.{i}.kernel.")))
                 .collect(),
+            others: Vec::new(),
             columns: softmax.is_some(),
             layers: indices().map(|i| new_layer(i, softmax)).collect(),
             settled: Declared {
@@ -478,6 +558,7 @@ impl Structure {
                 ..Declared::default()
             },
             assumptions: Vec::new(),
+            flax: None,
             unknown: None,
         })
     }
@@ -485,6 +566,9 @@ impl Structure {
     /// All tensors around the systems that the model holds, in the shapes of `example.py`. What a
     /// model read by [`Parts::Dynamics`] left out is not among them.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
+        if let Some(flax) = &self.flax {
+            return flax.encode(model);
+        }
         let mut out = Vec::new();
         if let Some(encoder) = model.encoder() {
             weights::encode_encoder(self.tree.encoder(), encoder, &mut out);

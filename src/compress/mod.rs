@@ -6,6 +6,7 @@ mod candidate;
 mod cut;
 mod distance;
 mod inspect;
+mod joint;
 mod plan;
 mod record;
 mod reduce;
@@ -17,6 +18,7 @@ pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
+pub(crate) use joint::{JointRecord, record_of_joint};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
 pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
@@ -71,7 +73,7 @@ pub enum CompressError {
 
 impl CompressError {
     /// A fault of one channel of a layer.
-    fn channel(block: &Block, channel: usize, source: ControlError) -> Self {
+    pub(crate) fn channel(block: &Block, channel: usize, source: ControlError) -> Self {
         Self::Channel {
             layer: block.name().to_string(),
             channel,

@@ -76,7 +76,7 @@ impl WeightedRecord {
     }
 
     /// Of a channel that stays as it is, or whose output is zero.
-    pub(super) fn identity(norm: f64) -> Self {
+    pub(crate) fn identity(norm: f64) -> Self {
         Self {
             norm,
             unweighted: 0.0,

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::infer::mimo::Mimo;
 use crate::infer::{InferError, Path};
-use crate::model::{Block, Linear, Norm, Placement};
+use crate::model::{Activation, Block, Gate, Linear, Norm, Placement};
 
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {
@@ -40,8 +40,8 @@ pub(super) struct Trace {
     pub(super) input: DMatrix<f64>,
     /// What they give.
     pub(super) y: DMatrix<f64>,
-    /// What the map that mixes channels gives, where half of it are gates.
-    gates: Option<DMatrix<f64>>,
+    /// What the map that mixes channels gives, where there are gates in it.
+    mixed: Option<DMatrix<f64>>,
     /// What is normalised.
     normed: DMatrix<f64>,
     /// The same, before factors and offsets.
@@ -94,6 +94,14 @@ impl Slopes {
                 .map(|slope| [slope.sum(), slope.norm_squared()]),
         );
     }
+}
+
+/// What follows the systems of a layer.
+struct Mixed {
+    /// What the map gives, where there are gates in it.
+    mixed: Option<DMatrix<f64>>,
+    /// What is added to the residual stream.
+    branch: DMatrix<f64>,
 }
 
 enum Operator {
@@ -238,17 +246,7 @@ impl<'a> Layer<'a> {
     pub(super) fn forward(&self, x: DMatrix<f64>, trace: Option<&mut Trace>) -> DMatrix<f64> {
         let input = self.input_of(&x);
         let y = self.convolved(&input);
-        let activated = y.map(gelu);
-        let mixed = match self.block.output() {
-            Some(output) => apply_linear(&output.linear, &activated),
-            None => activated,
-        };
-        let is_gated = self.block.output().is_some_and(|output| output.gated);
-        let branch = if is_gated {
-            gated(&mixed)
-        } else {
-            mixed.clone()
-        };
+        let Mixed { mixed, branch } = self.mixed(&y);
         let sum = match self.block.norm() {
             None => branch,
             Some(_) => branch + &x,
@@ -256,7 +254,7 @@ impl<'a> Layer<'a> {
         if let Some(trace) = trace {
             trace.input = input.into_owned();
             trace.y = y;
-            trace.gates = is_gated.then_some(mixed);
+            trace.mixed = mixed;
             trace.normed = match self.block.norm() {
                 Some((_, Placement::Post)) => sum.clone(),
                 _ => x,
@@ -316,37 +314,81 @@ impl<'a> Layer<'a> {
         slope: &DMatrix<f64>,
         mixed: &mut DMatrix<f64>,
     ) -> DMatrix<f64> {
-        let gates = match &trace.gates {
-            Some(gates) => gated_backward(gates, slope),
-            None => slope.clone(),
+        let Some(output) = self.block.output() else {
+            return self.activation_backward(slope.clone(), &trace.y);
         };
-        let mut own = match self.block.output() {
-            Some(output) => {
-                let own = &gates * output.linear.weight.transpose();
-                *mixed = gates;
-                own
+        let weight = &output.linear.weight;
+        let by_map = |gates: &DMatrix<f64>| gates * weight.transpose();
+        match (&trace.mixed, output.gate) {
+            (Some(map), Gate::Halves) => {
+                *mixed = gated_backward(map, slope);
+                self.activation_backward(by_map(mixed), &trace.y)
             }
-            None => gates,
-        };
-        own.zip_apply(&trace.y, |slope, y| *slope *= gelu_slope(y));
-        own
+            (Some(map), Gate::Activated) => {
+                let activated = self.activate(&trace.y);
+                *mixed = gate_slope(map, &activated, slope);
+                let own = by_map(mixed) + sigmoid(map).component_mul(slope);
+                self.activation_backward(own, &trace.y)
+            }
+            (Some(map), Gate::Response) => {
+                *mixed = gate_slope(map, &trace.y, slope);
+                let own = self.activation_backward(by_map(mixed), &trace.y);
+                own + sigmoid(map).component_mul(slope)
+            }
+            (None, _) | (_, Gate::None) => {
+                *mixed = slope.clone();
+                self.activation_backward(by_map(mixed), &trace.y)
+            }
+        }
     }
 
-    /// What the map between the channels takes, GELU(y), from the layer's input.
-    pub(super) fn activated(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
-        self.convolved(&self.input_of(x)).map(gelu)
+    /// The derivative by y from that by what the activation gives.
+    fn activation_backward(&self, mut slope: DMatrix<f64>, y: &DMatrix<f64>) -> DMatrix<f64> {
+        let of = match self.block.activation() {
+            Activation::Gelu => gelu_slope,
+            Activation::GeluTanh => gelu_tanh_slope,
+        };
+        slope.zip_apply(y, |slope, y| *slope *= of(y));
+        slope
     }
 
-    /// The layer's output from its input and from what its map takes.
-    pub(super) fn finished(&self, x: &DMatrix<f64>, activated: DMatrix<f64>) -> DMatrix<f64> {
-        let mixed = match self.block.output() {
-            Some(output) => apply_linear(&output.linear, &activated),
-            None => activated,
+    /// What the activation makes of the outputs of the systems.
+    pub(super) fn activate(&self, y: &DMatrix<f64>) -> DMatrix<f64> {
+        y.map(match self.block.activation() {
+            Activation::Gelu => gelu,
+            Activation::GeluTanh => gelu_tanh,
+        })
+    }
+
+    /// Activation, map and gate.
+    fn mixed(&self, y: &DMatrix<f64>) -> Mixed {
+        let activated = self.activate(y);
+        let Some(output) = self.block.output() else {
+            let (mixed, branch) = (None, activated);
+            return Mixed { mixed, branch };
         };
-        let branch = match self.block.output().is_some_and(|output| output.gated) {
-            true => gated(&mixed),
-            false => mixed,
+        let map = apply_linear(&output.linear, &activated);
+        let branch = match output.gate {
+            Gate::None => {
+                let (mixed, branch) = (None, map);
+                return Mixed { mixed, branch };
+            }
+            Gate::Halves => gated(&map),
+            Gate::Activated => activated.component_mul(&sigmoid(&map)),
+            Gate::Response => y.component_mul(&sigmoid(&map)),
         };
+        let mixed = Some(map);
+        Mixed { mixed, branch }
+    }
+
+    /// What the systems give, from the layer's input.
+    pub(super) fn response(&self, x: &DMatrix<f64>) -> DMatrix<f64> {
+        self.convolved(&self.input_of(x))
+    }
+
+    /// The layer's output from its input and from what its systems give.
+    pub(super) fn finished(&self, x: &DMatrix<f64>, y: &DMatrix<f64>) -> DMatrix<f64> {
+        let branch = self.mixed(y).branch;
         match self.block.norm() {
             None => branch,
             Some((norm, Placement::Post)) => normalised(norm, branch + x),
@@ -384,6 +426,36 @@ impl<'a> Layer<'a> {
 /// a Φ(a) with the exact normal distribution.
 pub(super) fn gelu(a: f64) -> f64 {
     0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2))
+}
+
+/// y (1 + tanh(√(2/π) (y + 0.044715 y³)))/2.
+fn gelu_tanh(y: f64) -> f64 {
+    0.5 * y * (1.0 + (FRAC_ROOT_2_PI * (y + CUBIC * y.powi(3))).tanh())
+}
+
+/// The derivative of [`gelu_tanh`].
+fn gelu_tanh_slope(y: f64) -> f64 {
+    let tanh = (FRAC_ROOT_2_PI * (y + CUBIC * y.powi(3))).tanh();
+    let inner = FRAC_ROOT_2_PI * (1.0 + 3.0 * CUBIC * y * y);
+    0.5 * (1.0 + tanh) + 0.5 * y * (1.0 - tanh * tanh) * inner
+}
+
+/// √(2/π)
+const FRAC_ROOT_2_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+/// Of the tanh form of GELU.
+const CUBIC: f64 = 0.044715;
+
+/// Of every entry.
+fn sigmoid(x: &DMatrix<f64>) -> DMatrix<f64> {
+    x.map(|x| 1.0 / (1.0 + (-x).exp()))
+}
+
+/// The derivative by g of a ∘ sigmoid(g) from that by the product.
+fn gate_slope(gates: &DMatrix<f64>, a: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut out = sigmoid(gates).map(|gate| gate * (1.0 - gate));
+    out.component_mul_assign(a);
+    out.component_mul_assign(slope);
+    out
 }
 
 /// a ∘ sigmoid(g) of the halves (a, g).

@@ -220,19 +220,29 @@ impl<'a> Network<'a> {
         logits.collect()
     }
 
-    /// What the map between the channels of a layer takes, L × H, from the layer's input.
-    pub(crate) fn activated(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
-        self.layers[layer].activated(x)
+    /// What the systems of a layer give, L × outputs, from the layer's input.
+    pub(crate) fn response(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
+        self.layers[layer].response(x)
     }
 
-    /// A layer's output from its input and from what its map takes.
+    /// What the systems of a layer take, L × H, from the layer's input.
+    pub(crate) fn system_input(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
+        self.layers[layer].input_of(x).into_owned()
+    }
+
+    /// What the map between the channels takes, from what the systems give.
+    pub(crate) fn activated(&self, layer: usize, y: &DMatrix<f64>) -> DMatrix<f64> {
+        self.layers[layer].activate(y)
+    }
+
+    /// A layer's output from its input and from what its systems give.
     pub(crate) fn finished(
         &self,
         layer: usize,
         x: &DMatrix<f64>,
-        activated: DMatrix<f64>,
+        y: &DMatrix<f64>,
     ) -> DMatrix<f64> {
-        self.layers[layer].finished(x, activated)
+        self.layers[layer].finished(x, y)
     }
 
     /// The input of the first layer.

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use hankelite_control::DiagonalSystem;
 
-use crate::model::parts::{BlockParts, Norm, OutputLinear, Placement};
+use crate::model::parts::{Activation, BlockParts, Norm, OutputLinear, Placement};
 use crate::model::{ModelError, check};
 
 /// One residual layer, checked: shapes fit and all numbers are finite. A clone shares its memory.
 ///
 /// ```text
 /// post: x ← norm(x + f(x))        pre: x ← x + f(norm(x))
-/// f(x) = output(GELU(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
+/// f(x) = output(σ(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
 /// ```
 ///
-/// GELU is the exact one, a Φ(a). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
+/// σ is the [`Activation`](crate::model::Activation), GELU as a rule, and what the output map does is
+/// its [`Gate`](crate::model::Gate). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
 /// being `backward_from`. In a layer of S5 or LRU one system takes all channels and gives all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block(Arc<BlockParts>);
@@ -46,6 +47,7 @@ impl Block {
             systems,
             backward,
             backward_from: stored.backward_from,
+            activation: stored.activation,
             output: stored.output.clone(),
             norm: stored.norm.clone(),
         };
@@ -82,6 +84,11 @@ impl Block {
     /// The lag at which the kernels backwards in time start, 0 or 1.
     pub fn backward_from(&self) -> usize {
         self.0.backward_from
+    }
+
+    /// What follows the state spaces.
+    pub fn activation(&self) -> Activation {
+        self.0.activation
     }
 
     /// The map that mixes channels.

@@ -3,7 +3,7 @@
 use hankelite_control::{DiagonalSystem, Time};
 
 use crate::model::ModelError;
-use crate::model::parts::{BlockParts, Linear, Norm, OutputLinear};
+use crate::model::parts::{BlockParts, Gate, Linear, Norm, OutputLinear};
 
 /// Whether the systems of a layer are discrete, of one shape, and the same in both directions.
 pub(super) fn systems(parts: &BlockParts) -> Result<(), ModelError> {
@@ -73,16 +73,20 @@ pub(super) fn same_shapes(stored: &BlockParts, parts: &BlockParts) -> Result<(),
 /// Whether the output map and the normalisation of a layer fit its systems.
 pub(super) fn around(parts: &BlockParts) -> Result<(), ModelError> {
     let place = &parts.name;
-    if let Some(OutputLinear { linear, gated }) = &parts.output {
+    if let Some(OutputLinear { linear, gate }) = &parts.output {
         self::linear(place, linear, parts.outputs())?;
         let columns = linear.weight.ncols();
-        if *gated {
-            size(
+        match gate {
+            Gate::None => {}
+            Gate::Halves => size(
                 place,
                 "outputs of a gated map, of which half are gates,",
                 columns,
                 columns & !1,
-            )?;
+            )?,
+            Gate::Activated | Gate::Response => {
+                size(place, "gates", columns, parts.outputs())?;
+            }
         }
     }
     if let Some((norm, _)) = &parts.norm {

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 pub use block::Block;
 use nalgebra::DMatrix;
-pub use parts::{BatchNorm, BlockParts, LayerNorm, Linear, Norm, OutputLinear, Placement};
+pub use parts::{
+    Activation, BatchNorm, BlockParts, Gate, LayerNorm, Linear, Norm, OutputLinear, Placement,
+};
 pub use sequence::{InputError, InputKind, Sequence};
 
 /// What a [`Model`] is made of, unchecked.

@@ -20,6 +20,8 @@ pub struct BlockParts {
     /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
     /// current sample, which is then an input of both directions (S5, MEGA).
     pub backward_from: usize,
+    /// What follows the state spaces.
+    pub activation: Activation,
     /// The map that mixes channels. `None` when the file holds bare kernels.
     pub output: Option<OutputLinear>,
     /// The normalisation and its place. `None` for a lone layer, which has no residual either.
@@ -42,7 +44,9 @@ impl BlockParts {
     /// The number of channels behind the layer.
     pub fn width(&self) -> usize {
         match &self.output {
-            Some(OutputLinear { linear, gated }) if *gated => linear.weight.ncols() / 2,
+            Some(OutputLinear { linear, gate }) if *gate == Gate::Halves => {
+                linear.weight.ncols() / 2
+            }
             Some(OutputLinear { linear, .. }) => linear.weight.ncols(),
             None => self.outputs(),
         }
@@ -69,13 +73,41 @@ pub struct Linear {
     pub bias: Option<Vec<f64>>,
 }
 
+/// The nonlinear function behind the state spaces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// GELU, y Φ(y), as torch has it.
+    #[default]
+    Gelu,
+    /// GELU by a tanh, y (1 + tanh(√(2/π) (y + 0.044715 y³)))/2, as jax has it by default; at most
+    /// 5e-4 from the other.
+    GeluTanh,
+}
+
+/// What the outputs m of the linear map of a layer do, y being what the state spaces give and z the
+/// activation of that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gate {
+    /// m is what the layer gives.
+    #[default]
+    None,
+    /// a ∘ sigmoid(g) of the halves m = (a, g) (GLU; S5: `full_glu`).
+    Halves,
+    /// z ∘ sigmoid(m) (S5: `half_glu1`).
+    Activated,
+    /// y ∘ sigmoid(m) (S5: `half_glu2`).
+    Response,
+}
+
 /// The linear map after the activation, with or without a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputLinear {
-    /// From H channels to H, or to 2H when gated.
+    /// From H channels to H, or to 2H where half of them are gates.
     pub linear: Linear,
-    /// Whether the second half of the rows gates the first: a ∘ sigmoid(g).
-    pub gated: bool,
+    /// What its outputs do.
+    pub gate: Gate,
 }
 
 /// The normalisation of a block.

@@ -148,7 +148,7 @@ impl LayerStorage {
             systems,
             output: block.output().map(|output| OutputLinear {
                 linear: self.map.applied(&output.linear, self.numbers),
-                gated: output.gated,
+                gate: output.gate,
             }),
             norm: block
                 .norm()

@@ -6,7 +6,7 @@ use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION,
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::model::{Block, Encoder, Linear, Model, Norm, Placement, Pooling};
+use crate::model::{Activation, Block, Encoder, Gate, Linear, Model, Norm, Placement, Pooling};
 use crate::rounding::{Entries, HalfExponents, LayerStorage, MapStorage, Numbers, Storage};
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
@@ -271,6 +271,7 @@ impl Packer {
     ) -> Result<Layer, StreamError> {
         self.place = block.name().to_string();
         check_causal(block)?;
+        check_activation(block)?;
         let mut layer = Layer::default();
         match applied.systems() {
             [one] if one.as_siso().is_err() => self.shared(&mut layer, one)?,
@@ -290,12 +291,12 @@ impl Packer {
             self.norm(&mut layer, norm, storage.numbers)?;
         }
         if let Some(output) = applied.output() {
-            let halves = if output.gated { 2 } else { 1 };
-            layer.mixing = if output.gated {
-                code::GATED
-            } else {
-                code::MIXED
+            let (halves, mixing) = match output.gate {
+                Gate::Halves => (2, code::GATED),
+                // Others were refused.
+                _ => (1, code::MIXED),
             };
+            layer.mixing = mixing;
             let rows = output.linear.weight.ncols();
             let expected = halves * self.channels;
             expect("the number of outputs", &self.place, rows, expected)?;
@@ -648,6 +649,18 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
     }
     let layer = block.name().to_string();
     Err(StreamError::Bidirectional { layer })
+}
+
+/// The step has the exact GELU, and maps with gates of their own.
+fn check_activation(block: &Block) -> Result<(), StreamError> {
+    let gate = block.output().map(|output| output.gate).unwrap_or_default();
+    let found = match (block.activation(), gate) {
+        (Activation::Gelu, Gate::None | Gate::Halves) => return Ok(()),
+        (Activation::GeluTanh, _) => "the tanh form of GELU",
+        (_, Gate::Activated | Gate::Response) => "gates of one half (half_glu)",
+    };
+    let layer = block.name().to_string();
+    Err(StreamError::Activation { layer, found })
 }
 
 /// Pole less 1 and residue of every mode whose residue is not zero: a layout of one width for all

@@ -156,21 +156,23 @@ impl TargetReduction<'_> {
             observer.step()?;
             let network = Network::new(&model, length, InferPath::Auto)?;
             let each = pairs.par_iter().map(|[own, of_full]| {
-                let own = network.activated(layer, &own.x);
-                [own, full.activated(layer, &of_full.x)]
+                let own = network.response(layer, &own.x);
+                [own, full.response(layer, &of_full.x)]
             });
-            let activated: Vec<_> = each.collect();
+            let responses: Vec<_> = each.collect();
             if let Some(choice) = choice.map.filter(|choice| choice.entries != Entries::Full) {
-                let moments = moments(&activated, &pairs, model.blocks()[layer].outputs())?;
+                let activated = |y: &DMatrix<f64>| full.activated(layer, y);
+                let outputs = model.blocks()[layer].outputs();
+                let moments = moments(&responses, activated, &pairs, outputs)?;
                 let (rounded, map) = self.rounded_map(&model, layer, choice, &moments)?;
                 storage.layers[layer].map = map;
                 model = rounded;
             }
             let network = Network::new(&model, length, InferPath::Auto)?;
-            let each = pairs.par_iter_mut().zip(activated);
-            each.for_each(|([own, of_full], [x, u])| {
-                own.x = network.finished(layer, &own.x, x);
-                of_full.x = full.finished(layer, &of_full.x, u);
+            let each = pairs.par_iter_mut().zip(responses);
+            each.for_each(|([own, of_full], [y, z])| {
+                own.x = network.finished(layer, &own.x, &y);
+                of_full.x = full.finished(layer, &of_full.x, &z);
             });
         }
         Ok(model)
@@ -251,19 +253,17 @@ fn numbers_only(choice: &LayerChoice) -> LayerStorage {
 
 /// Moments of what a map takes in both networks.
 fn moments(
-    activated: &[[DMatrix<f64>; 2]],
+    responses: &[[DMatrix<f64>; 2]],
+    activated: impl Fn(&DMatrix<f64>) -> DMatrix<f64> + Sync,
     pairs: &[[Signal; 2]],
     inputs: usize,
 ) -> Result<MapMoments, TargetError> {
-    let both: Vec<_> = activated.iter().zip(pairs).collect();
+    let both: Vec<_> = responses.iter().zip(pairs).collect();
     let groups = both.par_chunks(GROUP).map(|members| {
         let mut sums = MapMoments::new(inputs);
-        for ([x, u], [signal, _]) in members {
-            let steps = signal.steps;
-            sums.add(
-                &x.rows(0, steps).into_owned(),
-                &u.rows(0, steps).into_owned(),
-            )?;
+        for ([y, z], [signal, _]) in members {
+            let own = |y: &DMatrix<f64>| activated(&y.rows(0, signal.steps).into_owned());
+            sums.add(&own(y), &own(z))?;
         }
         Ok(sums)
     });

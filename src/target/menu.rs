@@ -288,10 +288,11 @@ impl<'a> TargetReduction<'a> {
             for &sequence in members {
                 let mut signal = network.encode(sequence)?;
                 for (layer, sums) in sums.iter_mut().enumerate() {
-                    let activated = network.activated(layer, &signal.x);
+                    let y = network.response(layer, &signal.x);
+                    let activated = network.activated(layer, &y);
                     let own: DMatrix<f64> = activated.rows(0, signal.steps).into_owned();
                     sums.add(&own, &own)?;
-                    signal.x = network.finished(layer, &signal.x, activated);
+                    signal.x = network.finished(layer, &signal.x, &y);
                 }
             }
             Ok(sums)
@@ -345,9 +346,9 @@ fn choices(inputs: usize) -> Vec<MapChoice> {
 
 /// The block with another map.
 pub(super) fn with_map(block: &Block, linear: Linear) -> Result<Block, TargetError> {
-    let gated = block.output().is_some_and(|output| output.gated);
+    let gate = block.output().map(|output| output.gate).unwrap_or_default();
     Ok(Block::new(BlockParts {
-        output: Some(OutputLinear { linear, gated }),
+        output: Some(OutputLinear { linear, gate }),
         ..block.clone().into_parts()
     })?)
 }

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::changes::Changes;
 use crate::container::{Container, is_index};
-use crate::contents::{Contents, Shapes, TensorFile, borrowed};
+use crate::contents::{Contents, Shapes, TensorFile, Ties, borrowed};
 use crate::destination::Destination;
 use crate::error::ArchiveError;
 use crate::msgpack_file::MsgpackFile;
@@ -36,6 +37,10 @@ pub struct Archive {
     source: Arc<Source>,
     shapes: Shapes,
     changes: Changes,
+    /// Of the file, and those that were added.
+    tied: Arc<Ties>,
+    /// The same as the changes leave them.
+    ties: Ties,
 }
 
 #[derive(Debug)]
@@ -88,16 +93,71 @@ impl Archive {
     }
 
     fn of(path: PathBuf, source: Source) -> Archive {
+        let ties = source.file().ties();
         Archive {
             path,
             shapes: source.shapes(),
+            tied: Arc::new(ties.clone()),
+            ties,
             source: Arc::new(source),
             changes: Changes::default(),
         }
     }
 
-    /// The same file with some tensors changed; element types and shapes may differ from those in
-    /// the file. Tensors that are changed already in this archive are those of the file again.
+    /// The same file, of which some tensors are tied: each of the keys follows a change of its
+    /// value, and PyTorch gets one storage for both. Tensors that share a storage in a Torch file
+    /// are tied already.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoSuchTensor`] for a tensor that is not in the file.
+    pub fn tied(mut self, ties: BTreeMap<String, String>) -> Result<Archive, ArchiveError> {
+        for (name, first) in ties {
+            if let Some(tensor) = [&name, &first]
+                .into_iter()
+                .find(|name| !self.contains(name))
+            {
+                return Err(ArchiveError::NoSuchTensor {
+                    path: self.path,
+                    tensor: tensor.clone(),
+                });
+            }
+            let first = self.ties.get(&first).cloned().unwrap_or(first);
+            let followers = self.ties.iter_mut().filter(|(_, known)| **known == name);
+            followers.for_each(|(_, known)| known.clone_from(&first));
+            if name != first {
+                self.ties.insert(name, first);
+            }
+        }
+        self.tied = Arc::new(self.ties.clone());
+        Ok(self)
+    }
+
+    /// The tensor that this one is tied to: the first, in the order of names, of those that share
+    /// their elements. `None` for that one, and for all that stand alone.
+    #[must_use]
+    pub fn tied_to(&self, name: &str) -> Option<&str> {
+        self.ties.get(name).map(String::as_str)
+    }
+
+    /// Numbers in all tensors. Those that several tensors share count once.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        let names = self.names().filter(|name| !self.repeats(name));
+        let shapes = names.filter_map(|name| self.shape(name));
+        shapes.map(|shape| shape.iter().product::<usize>()).sum()
+    }
+
+    /// Whether all numbers of a tensor are counted with one before it: it is tied, or looks at the
+    /// same elements along other axes.
+    #[must_use]
+    pub fn repeats(&self, name: &str) -> bool {
+        let contents = self.contents("");
+        let unchanged = || !contents.is_changed(name) && self.source.file().repeats(name);
+        self.ties.contains_key(name) || unchanged()
+    }
+
+    /// The same file with some tensors changed, and those that are tied to them with them; element
+    /// types and shapes may differ from those in the file. Tensors that are changed already in this archive are those of the file again.
     /// The file is not read.
     ///
     /// # Errors
@@ -114,12 +174,48 @@ impl Archive {
             };
             *known = (dtype, shape.to_vec());
         }
+        let ties = self.ties_led_by(&changes);
+        for (name, first) in &ties {
+            if changes.contains(first) {
+                shapes.insert(name.clone(), shapes[first].clone());
+            }
+        }
         Ok(Archive {
             path: self.path.clone(),
             source: Arc::clone(&self.source),
+            tied: Arc::clone(&self.tied),
+            ties,
             shapes,
             changes,
         })
+    }
+
+    /// The ties once some tensors are changed: of those that are tied together, the ones without a
+    /// change follow the first with one.
+    fn ties_led_by(&self, changes: &Changes) -> Ties {
+        let mut leaders: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, first) in self.tied.iter() {
+            let changed = [first, name]
+                .into_iter()
+                .find(|name| changes.contains(name));
+            if let Some(changed) = changed {
+                leaders.entry(first).or_insert(changed);
+            }
+        }
+        let leader = |first: &str| leaders.get(first).copied().unwrap_or(first).to_owned();
+        let firsts: std::collections::BTreeSet<_> = self.tied.values().collect();
+        let mut ties = Ties::new();
+        let all = self
+            .tied
+            .iter()
+            .chain(firsts.into_iter().map(|first| (first, first)));
+        for (name, first) in all.filter(|(name, _)| !changes.contains(name)) {
+            let leader = leader(first);
+            if *name != leader {
+                ties.insert(name.clone(), leader);
+            }
+        }
+        ties
     }
 
     /// What was given to [`Archive::with`], without a copy.
@@ -135,7 +231,7 @@ impl Archive {
 
     /// The names of all tensors, sorted. A tensor of nested dictionaries is named by its keys,
     /// joined by dots (in MessagePack files by slashes).
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.shapes.keys().map(String::as_str)
     }
 
@@ -163,6 +259,34 @@ impl Archive {
     /// [`ArchiveError::NoSuchTensor`], or the file can no longer be read.
     pub fn tensor(&self, name: &str) -> Result<RawTensor, ArchiveError> {
         self.contents("").tensor(name).map(Cow::into_owned)
+    }
+
+    /// Reads some entries of the first axis of a tensor of the file. Of safetensors files, sharded or
+    /// not, and of npz files in C order only their bytes are read.
+    ///
+    /// # Errors
+    /// As [`Archive::tensor`].
+    ///
+    /// # Panics
+    /// If the tensor has no such entries.
+    pub fn rows(&self, name: &str, rows: Range<usize>) -> Result<RawTensor, ArchiveError> {
+        let extent = self.shape(name).and_then(|shape| shape.first().copied());
+        if let Some(extent) = extent {
+            assert!(
+                rows.start <= rows.end && rows.end <= extent,
+                "{rows:?} of {extent}"
+            );
+        }
+        match self.contents("").is_changed(name) || extent.is_none() {
+            true => self
+                .tensor(name)?
+                .rows(rows)
+                .map_err(|error| error.of(name)),
+            false => match self.source.file().rows(name, rows) {
+                Some(read) => read.map(Cow::into_owned),
+                None => self.tensor(name),
+            },
+        }
     }
 
     /// The text that [`Archive::write`] stored beside the tensors, if any.
@@ -220,7 +344,8 @@ impl Archive {
 
     /// Writes all tensors to `path`, changed ones as they are now.
     ///
-    /// All other tensors keep their bytes. A Torch file made from a Torch file keeps its wrapper,
+    /// All other tensors keep their bytes, and in a Torch file those that share a storage still do.
+    /// A Torch file made from a Torch file keeps its wrapper,
     /// the order and `_metadata` of its state dict, and the plain data beside it; a safetensors
     /// file made from a safetensors file keeps the texts in its header; a sharded checkpoint made
     /// from a sharded one keeps which tensor is in which file; a MessagePack file made from a
@@ -315,6 +440,7 @@ impl Archive {
             path: &self.path,
             file: self.source.file(),
             changes: &self.changes,
+            ties: &self.ties,
             shapes: &self.shapes,
             metadata,
         }

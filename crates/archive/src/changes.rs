@@ -166,7 +166,10 @@ impl ChangesOnDisk {
     }
 
     /// Reads one tensor back; `None` when there is none of that name.
-    fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
+    ///
+    /// # Errors
+    /// [`ArchiveError::Read`]; also where only element types and shapes are kept.
+    pub fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
         let place = self.tensors.get(name)?;
         let bytes = self.bytes(place).map_err(ArchiveError::read(&self.folder));
         Some(bytes.and_then(|bytes| {

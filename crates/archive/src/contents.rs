@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::changes::Changes;
@@ -23,6 +24,16 @@ pub(crate) trait TensorFile: fmt::Debug + Send + Sync {
     /// Reads one tensor; `None` when there is none of that name.
     fn tensor(&self, name: &str) -> Option<Read<'_>>;
 
+    /// Reads some entries of the first axis of one tensor; `None` when there is none of that name.
+    /// The range lies within the tensor. A file without a quicker way reads all of it.
+    fn rows(&self, name: &str, rows: Range<usize>) -> Option<Read<'_>> {
+        let tensor = self.tensor(name)?;
+        Some(tensor.and_then(|tensor| {
+            let part = tensor.rows(rows).map_err(|error| error.of(name));
+            part.map(Cow::Owned)
+        }))
+    }
+
     /// Our own text.
     fn metadata(&self) -> Option<&str> {
         None
@@ -32,7 +43,22 @@ pub(crate) trait TensorFile: fmt::Debug + Send + Sync {
     fn notes(&self) -> &[String] {
         &[]
     }
+
+    /// Tensors that are the same view of the same storage as one before them in the order of
+    /// names, with that one.
+    fn ties(&self) -> Ties {
+        Ties::new()
+    }
+
+    /// Whether a tensor's numbers are those of one before it in the order of names, perhaps along
+    /// other axes.
+    fn repeats(&self, _name: &str) -> bool {
+        false
+    }
 }
+
+/// Names of tensors that stand for the same numbers as another, with that one's name.
+pub(crate) type Ties = BTreeMap<String, String>;
 
 /// Tensors in no file yet.
 impl TensorFile for BTreeMap<String, RawTensor> {
@@ -55,6 +81,7 @@ pub(crate) struct Contents<'a> {
     pub(crate) path: &'a Path,
     pub(crate) file: &'a dyn TensorFile,
     pub(crate) changes: &'a Changes,
+    pub(crate) ties: &'a Ties,
     /// With the changes.
     pub(crate) shapes: &'a Shapes,
     /// Our own text, empty when none is to be stored.
@@ -72,9 +99,19 @@ impl<'a> Contents<'a> {
         })
     }
 
+    /// The tensor that this one is tied to, itself where it stands alone.
+    pub(crate) fn source_of<'n>(&'n self, name: &'n str) -> &'n str {
+        self.ties.get(name).map_or(name, String::as_str)
+    }
+
+    /// Whether a tensor is not that of the file.
+    pub(crate) fn is_changed(&self, name: &str) -> bool {
+        self.changes.contains(self.source_of(name))
+    }
+
     /// One tensor, from the changes or from the file.
     pub(crate) fn tensor(&self, name: &str) -> Read<'a> {
-        let tensor = self.changes.tensor(name);
+        let tensor = self.changes.tensor(self.source_of(name));
         let tensor = tensor.or_else(|| self.file.tensor(name));
         tensor.unwrap_or_else(|| {
             Err(ArchiveError::NoSuchTensor {

@@ -47,11 +47,16 @@ const TYPES: [(&str, Dtype); 16] = [
     ("float8_e5m2", Dtype::F8_E5M2),
 ];
 
+/// NumPy's name of complex numbers of two doubles, for which there is no element type here.
+const COMPLEX_DOUBLE: &str = "complex128";
+
 /// Where an array lies.
 #[derive(Debug)]
 struct Array {
     dtype: Dtype,
     shape: Vec<usize>,
+    /// Whether it is of complex128, which is read as pairs of float64 on a last axis of two.
+    double: bool,
     /// Type of the extension.
     code: i8,
     /// The extension, with its head.

@@ -9,6 +9,7 @@ mod error;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{Seek, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -140,6 +141,34 @@ impl TensorFile for NpzFile {
             bytes.drain(..start);
             let bytes = header.row_major(bytes);
             let tensor = RawTensor::new(header.dtype, header.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
+        }))
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>) -> Option<Read<'_>> {
+        let Array {
+            header,
+            record,
+            start,
+        } = self.arrays.get(name)?;
+        if header.fortran && header.shape.len() > 1 {
+            let tensor = self.tensor(name)?;
+            return Some(tensor.and_then(|tensor| {
+                let part = tensor.rows(rows).map_err(|error| error.of(name));
+                part.map(Cow::Owned)
+            }));
+        }
+        let mut shape = header.shape.clone();
+        let extent = shape.first_mut()?;
+        let row = (record.length as usize - start) / (*extent).max(1);
+        *extent = rows.len();
+        let mut bytes = vec![0; row * rows.len()];
+        let from = (start + rows.start * row) as u64;
+        let mut zip = self.zip.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = read_range(&mut zip, record.index, from, &mut bytes);
+        let read = read.map_err(|source| record_error(&self.path, record, source));
+        Some(read.and_then(|()| {
+            let tensor = RawTensor::new(header.dtype, shape, bytes);
             tensor.map(Cow::Owned).map_err(|error| error.of(name))
         }))
     }

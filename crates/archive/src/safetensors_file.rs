@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -96,9 +97,8 @@ impl SafetensorsFile {
         &self.texts
     }
 
-    fn bytes(&self, info: &TensorInfo) -> std::io::Result<Vec<u8>> {
+    fn bytes(&self, start: usize, end: usize) -> std::io::Result<Vec<u8>> {
         // `open` compared the offsets with the length of the file.
-        let (start, end) = info.data_offsets;
         let mut bytes = vec![0; end - start];
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(self.data_start + start as u64))?;
@@ -118,9 +118,27 @@ impl TensorFile for SafetensorsFile {
 
     fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
         let info = self.tensors.get(name)?;
-        let bytes = self.bytes(info).map_err(ArchiveError::read(&self.path));
+        let (start, end) = info.data_offsets;
+        let bytes = self
+            .bytes(start, end)
+            .map_err(ArchiveError::read(&self.path));
         Some(bytes.and_then(|bytes| {
             let tensor = RawTensor::new(info.dtype, info.shape.clone(), bytes);
+            tensor.map(Cow::Owned).map_err(|error| error.of(name))
+        }))
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>) -> Option<TensorRead<'_>> {
+        let info = self.tensors.get(name)?;
+        let (start, end) = info.data_offsets;
+        let mut shape = info.shape.clone();
+        let extent = shape.first_mut()?;
+        let row = (end - start) / (*extent).max(1);
+        *extent = rows.len();
+        let bytes = self.bytes(start + rows.start * row, start + rows.end * row);
+        let bytes = bytes.map_err(ArchiveError::read(&self.path));
+        Some(bytes.and_then(|bytes| {
+            let tensor = RawTensor::new(info.dtype, shape, bytes);
             tensor.map(Cow::Owned).map_err(|error| error.of(name))
         }))
     }

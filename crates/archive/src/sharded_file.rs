@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::{fmt, io};
 
@@ -158,6 +159,10 @@ impl TensorFile for ShardedFile {
 
     fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
         self.shards[self.weight_map.get(name)?].tensor(name)
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>) -> Option<TensorRead<'_>> {
+        self.shards[self.weight_map.get(name)?].rows(name, rows)
     }
 
     fn metadata(&self) -> Option<&str> {

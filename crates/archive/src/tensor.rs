@@ -4,6 +4,8 @@
 //! keeps its bytes; the conversions to `f64` and back are for the few tensors that are read or
 //! replaced.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use num_complex::Complex;
 pub use safetensors::Dtype;
@@ -114,6 +116,17 @@ impl RawTensor {
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
+    }
+
+    /// Some entries of the first axis, which must have them.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Result<RawTensor, TensorError> {
+        let mut shape = self.shape.clone();
+        let row = self.bytes.len() / shape.first().copied().unwrap_or(1).max(1);
+        if let Some(extent) = shape.first_mut() {
+            *extent = rows.len();
+        }
+        let bytes = self.bytes[rows.start * row..rows.end * row].to_vec();
+        RawTensor::new(self.dtype, shape, bytes)
     }
 
     /// The same elements in another shape.

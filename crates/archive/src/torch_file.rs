@@ -7,21 +7,23 @@
 //! written again.
 
 mod settings;
+mod sharing;
 mod state_dict;
 pub(crate) mod writer;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 pub use settings::Setting;
 
-use crate::contents::{Read, TensorFile};
+use crate::contents::{Read, TensorFile, Ties};
 use crate::error::ArchiveError;
 use crate::pickle::Plain;
 use crate::strides::{gather, row_major};
 use crate::tensor::{Dtype, Header, RawTensor};
+use crate::torch_file::sharing::Stretch;
 use crate::torch_file::state_dict::StateDict;
 use crate::zip_records::{
     Record, Zip, list_records, read_range, read_record, read_text, record_error,
@@ -111,6 +113,8 @@ pub(crate) struct TorchFile {
     path: PathBuf,
     zip: Mutex<Zip>,
     state_dict: StateDict,
+    /// Tensors whose elements are those of one before them.
+    repeated: BTreeSet<String>,
     metadata: Option<String>,
 }
 
@@ -136,6 +140,7 @@ impl TorchFile {
         Ok(TorchFile {
             path: path.to_owned(),
             zip: Mutex::new(zip),
+            repeated: sharing::repeats(&state_dict.tensors),
             state_dict,
             metadata,
         })
@@ -151,19 +156,36 @@ impl TorchFile {
         &self.state_dict.settings
     }
 
-    /// The bytes from a tensor's first to its last element.
-    fn stored_bytes(&self, stored: &StoredTensor) -> Result<Vec<u8>, ArchiveError> {
-        let size = stored.dtype.bitsize() / 8;
-        let (start, length) = (stored.first * size, stored.span * size);
+    /// So many elements of a record from one on.
+    fn stored_bytes(
+        &self,
+        record: &Record,
+        dtype: Dtype,
+        first: usize,
+        span: usize,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let size = dtype.bitsize() / 8;
+        let (start, length) = (first * size, span * size);
         let mut zip = self.zip.lock().unwrap_or_else(PoisonError::into_inner);
-        if start == 0 && length as u64 == stored.record.length {
+        if start == 0 && length as u64 == record.length {
             // Only a record read as a whole can be checked against its checksum.
-            return read_record(&self.path, &mut zip, &stored.record);
+            return read_record(&self.path, &mut zip, record);
         }
         let mut bytes = vec![0; length];
-        let read = read_range(&mut zip, stored.record.index, start as u64, &mut bytes);
-        read.map_err(|source| record_error(&self.path, &stored.record, source))?;
+        let read = read_range(&mut zip, record.index, start as u64, &mut bytes);
+        read.map_err(|source| record_error(&self.path, record, source))?;
         Ok(bytes)
+    }
+
+    /// The bytes of a stretch.
+    fn stretch_bytes(&self, stretch: &Stretch) -> Result<Vec<u8>, ArchiveError> {
+        let Stretch {
+            record,
+            dtype,
+            first,
+            span,
+        } = stretch;
+        self.stored_bytes(record, *dtype, *first, *span)
     }
 }
 
@@ -179,7 +201,15 @@ impl TensorFile for TorchFile {
 
     fn tensor(&self, name: &str) -> Option<Read<'_>> {
         let stored = self.state_dict.tensors.get(name)?;
-        Some(self.stored_bytes(stored).and_then(|bytes| {
+        let StoredTensor {
+            record,
+            dtype,
+            first,
+            span,
+            ..
+        } = stored;
+        let bytes = self.stored_bytes(record, *dtype, *first, *span);
+        Some(bytes.and_then(|bytes| {
             let bytes = stored.unfold(bytes);
             let tensor = RawTensor::new(stored.dtype, stored.shape.clone(), bytes);
             tensor.map(Cow::Owned).map_err(|error| error.of(name))
@@ -192,6 +222,14 @@ impl TensorFile for TorchFile {
 
     fn notes(&self) -> &[String] {
         &self.state_dict.notes
+    }
+
+    fn ties(&self) -> Ties {
+        sharing::ties(&self.state_dict.tensors)
+    }
+
+    fn repeats(&self, name: &str) -> bool {
+        self.repeated.contains(name)
     }
 }
 

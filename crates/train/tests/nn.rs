@@ -296,7 +296,7 @@ fn same_block(a: &Block, b: &Block, tolerance: f64) -> bool {
     let (x, y) = (output(a), output(b));
     let ((n, place), (m, other)) = (norm(a), norm(b));
     let bias = |linear: &hankelite::model::Linear| linear.bias.clone().unwrap_or_default();
-    x.gated == y.gated
+    x.gate == y.gate
         && place == other
         && close(
             x.linear.weight.as_slice(),

@@ -114,13 +114,28 @@ impl Dplr {
         Ok(found.data.iter().map(|&x| transform.apply(x)).collect())
     }
 
-    fn note(
-        &self,
-        systems: &[DiagonalSystem],
-        errors: &[(f64, f64)],
-        modes: usize,
-        horizon: usize,
-    ) -> String {
+    /// L of C̃; 0 where C itself is stored.
+    fn length(&self, tensors: &Tensors<'_>) -> Result<usize, Fault> {
+        let name = self.name(if self.v4 { "l_kernel" } else { "L" });
+        match tensors.contains(&name) {
+            true => tensors.count(&name),
+            false => Ok(0),
+        }
+    }
+}
+
+/// What is reported of a layer that was made diagonal.
+pub(super) struct Report<'a> {
+    pub(super) layer: &'a str,
+    /// Modes that the file stores.
+    pub(super) modes: usize,
+    /// Steps over which the kernel error is taken.
+    pub(super) horizon: usize,
+}
+
+impl Report<'_> {
+    fn note(&self, systems: &[DiagonalSystem], errors: &[(f64, f64)]) -> String {
+        let Report { modes, horizon, .. } = self;
         let sum = errors
             .iter()
             .fold((0.0, 0.0), |(e, n), (error, norm)| (e + error, n + norm));
@@ -135,15 +150,34 @@ impl Dplr {
             (sum.0 / sum.1).sqrt(),
         )
     }
+}
 
-    /// L of C̃; 0 where C itself is stored.
-    fn length(&self, tensors: &Tensors<'_>) -> Result<usize, Fault> {
-        let name = self.name(if self.v4 { "l_kernel" } else { "L" });
-        match tensors.contains(&name) {
-            true => tensors.count(&name),
-            false => Ok(0),
-        }
-    }
+/// All channels of a layer as diagonal systems, in parallel, with a note of what that costs. `dense`
+/// gives the system of a channel with C̃ for `length` steps, or with C where that is 0.
+pub(super) fn made_diagonal(
+    report: &Report<'_>,
+    channels: usize,
+    length: usize,
+    order: usize,
+    dense: impl Fn(usize) -> Result<DenseSystem, SystemError> + Sync,
+) -> Result<(Vec<DiagonalSystem>, String), Fault> {
+    let made = (0..channels).into_par_iter().map(|h| {
+        let dense = dense(h).and_then(|dense| with_output_behind(&dense, length));
+        let system = dense.map_err(ControlError::from).and_then(|dense| {
+            let system = diagonal(&dense, order)?;
+            let errors = distance(&dense, &system, report.horizon);
+            Ok((system, errors))
+        });
+        system.map_err(|source| Fault::Diagonalised {
+            layer: report.layer.to_string(),
+            channel: h,
+            source,
+        })
+    });
+    let made = made.collect::<Result<Vec<_>, _>>()?;
+    let (systems, errors): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+    let note = report.note(&systems, &errors);
+    Ok((systems, note))
 }
 
 impl Layout for Dplr {
@@ -177,26 +211,19 @@ impl Layout for Dplr {
         let length = self.length(tensors)?;
         let order = self.settled.diagonalise.unwrap_or(modes).min(2 * modes);
         let horizon = if length == 0 { HORIZON } else { length };
-        let systems = (0..channels).into_par_iter().map(|h| {
+        let dense = |h: usize| {
             let p: Vec<_> = (0..low_rank.rows).map(|r| low_rank.of(r, h)).collect();
             let c: Vec<_> = (0..output.rows).map(|k| output.of(k, h)).collect();
-            let dense = discretised(steps[h], lambdas.of(0, h), &p, input.of(0, h), &c)
-                .and_then(|dense| with_output_behind(&dense, length));
-            let system = dense.map_err(ControlError::from).and_then(|dense| {
-                let system = diagonal(&dense, order)?;
-                let errors = distance(&dense, &system, horizon);
-                Ok((system, errors))
-            });
-            system.map_err(|source| Fault::Diagonalised {
-                layer: self.layer.clone(),
-                channel: h,
-                source,
-            })
-        });
-        let systems = systems.collect::<Result<Vec<_>, _>>()?;
-        let (systems, errors): (Vec<_>, Vec<_>) = systems.into_iter().unzip();
+            discretised(steps[h], lambdas.of(0, h), &p, input.of(0, h), &c)
+        };
+        let report = Report {
+            layer: &self.layer,
+            modes,
+            horizon,
+        };
+        let (systems, note) = made_diagonal(&report, channels, length, order, dense)?;
         Ok(Dynamics {
-            note: Some(self.note(&systems, &errors, modes, horizon)),
+            note: Some(note),
             ..split(&self.layer, &systems, &through)?
         })
     }
@@ -235,17 +262,25 @@ fn discretised(
         true => 2.0 * outputs[k][j].re,
         false => -2.0 * outputs[k][j - n].im,
     });
-    let one = DMatrix::identity(2 * n, 2 * n);
+    bilinear(step, &a, b, c)
+}
+
+/// The bilinear transform of A, B, C.
+pub(super) fn bilinear(
+    step: f64,
+    a: &DMatrix<f64>,
+    b: DMatrix<f64>,
+    c: DMatrix<f64>,
+) -> Result<DenseSystem, SystemError> {
+    let one = DMatrix::identity(a.nrows(), a.nrows());
     let singular = SystemError::NotFinite {
         what: "the bilinear transform",
         mode: 0,
     };
-    let lu = (&one - 0.5 * step * &a).lu();
-    let da = lu
-        .solve(&(&one + 0.5 * step * &a))
-        .ok_or(singular.clone())?;
+    let lu = (&one - 0.5 * step * a).lu();
+    let da = lu.solve(&(&one + 0.5 * step * a)).ok_or(singular.clone())?;
     let db = lu.solve(&(b * step)).ok_or(singular)?;
-    let through = DMatrix::zeros(outputs.len(), 1);
+    let through = DMatrix::zeros(c.nrows(), 1);
     DenseSystem::new(Time::Discrete { step }, da, db, c, through)
 }
 
@@ -320,7 +355,11 @@ fn distance(dense: &DenseSystem, system: &DiagonalSystem, length: usize) -> (f64
 }
 
 /// Kernels apart: forwards, and backwards where there are twice as many as rows of D.
-fn split(layer: &str, systems: &[DiagonalSystem], through: &[Vec<f64>]) -> Result<Dynamics, Fault> {
+pub(super) fn split(
+    layer: &str,
+    systems: &[DiagonalSystem],
+    through: &[Vec<f64>],
+) -> Result<Dynamics, Fault> {
     let outputs = through.len();
     let part = |first: usize, d: &dyn Fn(usize, usize) -> f64| {
         let parts = systems.iter().enumerate().map(|(h, system)| {

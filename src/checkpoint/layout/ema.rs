@@ -68,7 +68,7 @@ impl Ema {
         for (exponent, residue) in system.scaled_exponents().into_iter().zip(residues) {
             if exponent.im != 0.0 || exponent.re >= 0.0 {
                 let why = "the layout holds real poles between 0 and 1 only; a modal method keeps \
-                           poles as they are (--method modal-h2)";
+                           poles as they are (`compress-model reduce` with --method modal-h2)";
                 return Err(not_representable("MEGA", &self.layer, at, exponent, why));
             }
             // σ(delta) = σ(alpha) = √(1 − q)

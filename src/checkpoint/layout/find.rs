@@ -1,10 +1,11 @@
 //! Finding the state space layers of a file by the names of their tensors, wherever they stand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
+use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
@@ -21,6 +22,8 @@ pub(in crate::checkpoint) enum Kind {
     Dss,
     AnnotatedS4d,
     AnnotatedDss,
+    /// S4 in diagonal-plus-low-rank form, of annotated-s4.
+    AnnotatedDplr,
     S5 {
         torch: bool,
     },
@@ -57,7 +60,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 15] = [
+pub(super) const MARKS: [(Kind, &[&str]); 16] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -69,6 +72,7 @@ pub(super) const MARKS: [(Kind, &[&str]); 15] = [
     (Kind::S4Repo(Version::V4), &["A_real", "inv_dt"]),
     (Kind::AnnotatedDss, &["Lambda_re", "W", "log_step"]),
     (Kind::AnnotatedS4d, &["A_re", "log_step"]),
+    (Kind::AnnotatedDplr, &["Lambda_re", "P", "B", "log_step"]),
     (Kind::S5 { torch: false }, &["Lambda_re", "log_step"]),
     (Kind::S5 { torch: true }, &["Lambda", "log_step"]),
     (Kind::Dss, &["W", "log_dt"]),
@@ -109,8 +113,63 @@ pub(in crate::checkpoint) fn find_layers<'a>(
             })
         })
         .collect();
+    found.extend(damaged(&names, &found));
     found.sort_by_cached_key(|found| counted(&found.place));
     found
+}
+
+/// Places that have some of the tensors of a described layer, with those that they lack: at most five, the
+/// nearest first.
+pub(in crate::checkpoint) fn nearly<'a>(
+    names: impl Iterator<Item = &'a str>,
+    own: &OwnLayout,
+) -> Vec<(String, Vec<String>)> {
+    let names: BTreeSet<&str> = names.collect();
+    let places: BTreeSet<&str> = names.iter().map(|name| place_of(name)).collect();
+    let marks = own.marks();
+    let lacking = places.into_iter().filter_map(|place| {
+        let lacks = |mark: &&&str| !names.contains(format!("{place}{mark}").as_str());
+        let lacking: Vec<String> = marks.iter().filter(lacks).map(|m| m.to_string()).collect();
+        (lacking.len() < marks.len()).then(|| (place.to_string(), lacking))
+    });
+    let mut nearly: Vec<_> = lacking.collect();
+    nearly.sort_by_key(|(place, lacking)| (lacking.len(), counted(place)));
+    nearly.truncate(5);
+    nearly
+}
+
+/// Layers that lack tensors which another of the same numbered name has, and have nothing else: they
+/// are read as what that one is, and what they lack is named.
+fn damaged(names: &BTreeSet<&str>, found: &[Found]) -> Vec<Found> {
+    let mut known: BTreeMap<String, (&Found, BTreeSet<&str>)> = BTreeMap::new();
+    for layer in found {
+        let (_, tensors) = known
+            .entry(unnumbered(&layer.place))
+            .or_insert((layer, BTreeSet::new()));
+        let own = names.iter().filter(|name| layer.is_kernel(name));
+        tensors.extend(own.map(|name| &name[layer.place.len()..]));
+    }
+    let places: BTreeSet<&str> = names.iter().map(|name| place_of(name)).collect();
+    let missed = places.into_iter().filter_map(|place| {
+        let (like, tensors) = known.get(&unnumbered(place))?;
+        let mut own = names.iter().filter(|name| place_of(name) == place);
+        let all = own.all(|name| tensors.contains(&name[place.len()..]));
+        let met = found.iter().any(|layer| layer.place == place);
+        (all && !met).then(|| Found {
+            place: place.to_string(),
+            feedthrough: feedthrough(names, place, like.kind),
+            ..(*like).clone()
+        })
+    });
+    missed.collect()
+}
+
+/// A name without its numbers.
+fn unnumbered(name: &str) -> String {
+    counted(name)
+        .into_iter()
+        .map(|(text, _)| text + "#")
+        .collect()
 }
 
 /// Everything up to the last separator, which is a dot, or a slash in flax.
@@ -149,7 +208,10 @@ impl Found {
     /// What people call the layer: the place without what only holds the kernel.
     pub(in crate::checkpoint) fn layer(&self) -> String {
         let mut name = self.place.trim_end_matches(['.', '/']);
-        while let Some(shorter) = name.strip_suffix(".kernel") {
+        while let Some(shorter) = name
+            .strip_suffix("kernel")
+            .and_then(|n| n.strip_suffix(['.', '/']))
+        {
             name = shorter;
         }
         match name {
@@ -158,9 +220,14 @@ impl Found {
         }
     }
 
+    /// Whether a tensor belongs to the kernel.
+    pub(in crate::checkpoint) fn is_kernel(&self, name: &str) -> bool {
+        place_of(name) == self.place
+    }
+
     /// Whether a tensor belongs to the kernel or is D.
     pub(in crate::checkpoint) fn holds(&self, name: &str) -> bool {
-        self.feedthrough.as_deref() == Some(name) || place_of(name) == self.place
+        self.feedthrough.as_deref() == Some(name) || self.is_kernel(name)
     }
 
     /// The layout of the layer, once it is settled what its names leave open.
@@ -198,6 +265,11 @@ impl Found {
                 layer,
                 place,
                 dss: self.kind == Kind::AnnotatedDss,
+                settled,
+            }),
+            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
+                layer,
+                place,
                 settled,
             }),
             Kind::S5 { torch } => Arc::new(S5 {

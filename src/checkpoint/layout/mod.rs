@@ -2,6 +2,7 @@
 //! beside `encode`.
 
 mod annotated;
+mod annotated_dplr;
 mod bank;
 mod dplr;
 mod dss;
@@ -20,9 +21,9 @@ use std::fmt::Debug;
 
 pub(super) use dss::Dss;
 pub(super) use encoded::{Encoded, Role};
-pub(super) use find::{Found, Kind, find_layers};
+pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_control::DiagonalSystem;
-pub use own::{Axes, Frequency, Hold, OwnLayout, Stored};
+pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub use table::layout_table;

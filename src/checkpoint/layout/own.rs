@@ -41,14 +41,57 @@ pub struct OwnLayout {
     pub decay: Stored,
     /// Im λ.
     pub frequency: Frequency,
-    /// The name of the complex weights w: a complex tensor, or a real one with a last axis of two.
-    pub weight: String,
+    /// The complex weights w.
+    pub weight: Weight,
     /// The name of D, one number for each channel.
     pub feedthrough: Option<String>,
 }
 
 fn one() -> f64 {
     1.0
+}
+
+/// The complex weights w of the modes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Weight {
+    /// One tensor.
+    One(Complex),
+    /// The product of two, B and C: what is written has the product in the second, and 1 in the first.
+    Product([Complex; 2]),
+}
+
+/// Complex numbers in a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Complex {
+    /// The name of a complex tensor, or of a real one with a last axis of two.
+    Pairs(String),
+    /// The names of two real tensors.
+    Split {
+        /// Of the real parts.
+        re: String,
+        /// Of the imaginary parts.
+        im: String,
+    },
+}
+
+impl Weight {
+    fn factors(&self) -> &[Complex] {
+        match self {
+            Weight::One(one) => std::slice::from_ref(one),
+            Weight::Product(both) => both,
+        }
+    }
+}
+
+impl Complex {
+    fn names(&self) -> Vec<&str> {
+        match self {
+            Complex::Pairs(name) => vec![name],
+            Complex::Split { re, im } => vec![re, im],
+        }
+    }
 }
 
 /// A tensor and what its numbers go through.
@@ -142,9 +185,10 @@ impl OwnLayout {
     }
 
     /// The tensors by which a layer is known.
-    pub(super) fn marks(&self) -> Vec<&str> {
-        let marks = [&self.decay.name, &self.frequency.name, &self.weight];
-        marks.into_iter().map(String::as_str).collect()
+    pub(in crate::checkpoint) fn marks(&self) -> Vec<&str> {
+        let weights = self.weight.factors().iter().flat_map(Complex::names);
+        let poles = [self.decay.name.as_str(), self.frequency.name.as_str()];
+        poles.into_iter().chain(weights).collect()
     }
 }
 
@@ -199,6 +243,58 @@ impl OwnLayer {
         }
     }
 
+    /// The weights of all modes: the product of the factors.
+    fn weights(&self, tensors: &Tensors<'_>, shape: &[usize]) -> Result<Vec<Complex64>, Fault> {
+        let expected = format!("{shape:?}, the shape of {}", self.layout.decay.name);
+        let mut weights = vec![Complex64::ONE; shape.iter().product()];
+        for factor in self.layout.weight.factors() {
+            let values = match factor {
+                Complex::Pairs(name) => tensors.complex(&self.name(name), &[shape])?.1,
+                Complex::Split { re, im } => {
+                    let [re, im] =
+                        [re, im].map(|name| tensors.shaped(&self.name(name), &[shape], &expected));
+                    let parts = re?.data.into_iter().zip(im?.data);
+                    parts.map(|(re, im)| Complex64::new(re, im)).collect()
+                }
+            };
+            weights
+                .iter_mut()
+                .zip(values)
+                .for_each(|(w, own)| *w *= own);
+        }
+        Ok(weights)
+    }
+
+    /// The factors of the weights: 1 in all but the last.
+    fn encode_weights(&self, weights: &[Complex64], shape: &[usize]) -> Vec<Encoded> {
+        let factors = self.layout.weight.factors();
+        let ones = vec![Complex64::ONE; weights.len()];
+        let mut encoded = Vec::new();
+        for (index, factor) in factors.iter().enumerate() {
+            let values = if index + 1 == factors.len() {
+                weights
+            } else {
+                &ones
+            };
+            match factor {
+                Complex::Pairs(name) => {
+                    let pairs = [shape, &[2]].concat();
+                    encoded.push(Encoded::mode(self.name(name), pairs, interleave(values)));
+                }
+                Complex::Split { re, im } => {
+                    let parts = values.iter();
+                    let [real, imaginary]: [Vec<f64>; 2] = [
+                        parts.clone().map(|z| z.re).collect(),
+                        parts.map(|z| z.im).collect(),
+                    ];
+                    encoded.push(Encoded::mode(self.name(re), shape.to_vec(), real));
+                    encoded.push(Encoded::mode(self.name(im), shape.to_vec(), imaginary));
+                }
+            }
+        }
+        encoded
+    }
+
     fn steps(&self, tensors: &Tensors<'_>, channels: usize) -> Result<Vec<f64>, Fault> {
         let Some(step) = &self.layout.step else {
             return Ok(vec![1.0; channels]);
@@ -233,7 +329,7 @@ impl Layout for OwnLayer {
         let expected = format!("{:?}, the shape of {}", decay.shape, own.decay.name);
         let frequency = self.name(&own.frequency.name);
         let frequency = tensors.shaped(&frequency, &[&decay.shape], &expected)?;
-        let (_, weights) = tensors.complex(&self.name(&own.weight), &[&decay.shape])?;
+        let weights = self.weights(tensors, &decay.shape)?;
         let steps = self.steps(tensors, channels)?;
         let through = own.feedthrough.as_ref().map(|name| self.name(name));
         let through = tensors.feedthrough(through.as_deref(), channels, 1)?;
@@ -282,12 +378,11 @@ impl Layout for OwnLayer {
             }
         }
         let shape = self.shape(channels, modes);
-        let pairs = [shape.clone(), vec![2]].concat();
         let mut encoded = vec![
             Encoded::mode(self.name(&own.decay.name), shape.clone(), decay),
-            Encoded::mode(self.name(&own.frequency.name), shape, frequency),
-            Encoded::mode(self.name(&own.weight), pairs, interleave(&weights)),
+            Encoded::mode(self.name(&own.frequency.name), shape.clone(), frequency),
         ];
+        encoded.extend(self.encode_weights(&weights, &shape));
         if let Some(step) = &own.step {
             encoded.push(Encoded::unshaped_step(self.name(&step.name), steps));
         }

@@ -21,6 +21,7 @@ fn row(kind: Kind) -> Row {
         Kind::Dss => DSS,
         Kind::AnnotatedS4d => ANNOTATED_S4D,
         Kind::AnnotatedDss => ANNOTATED_DSS,
+        Kind::AnnotatedDplr => ANNOTATED_DPLR,
         Kind::S5 { torch: false } => S5,
         Kind::S5 { torch: true } => S5_TORCH,
         Kind::Lru => LRU,
@@ -34,6 +35,14 @@ const S4D: Row = Row {
     tensors: "`log_dt` (H), `log_A_real`, `A_imag` (H, N), `C` (H, N, 2), `D` (H)",
     open: "",
     written: "N",
+};
+
+const ANNOTATED_DPLR: Row = Row {
+    family: "S4 (DPLR) of annotated-s4",
+    tensors: "`Lambda_re`, `Lambda_im`, `P`, `B` (N, H), `C` or `C_real_imag` (N, H, 2), `D`, `log_step` \
+              (1, H)",
+    open: "**`--diagonalise R`**, **L**",
+    written: "a diagonal kernel of v4, zoh",
 };
 
 const S4_V2: Row = Row {

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hankelite_archive::Setting;
+use hankelite_archive::{Archive, Setting};
 
 use crate::checkpoint::declared::Declared;
 use crate::checkpoint::layout::{Found, OwnLayout, find_layers};
 use crate::checkpoint::settle::{Settings, decoder_mode};
+use crate::checkpoint::tree::Recognised;
+use crate::checkpoint::tree::sharing::Beside;
 
 /// What the names of all layers have in them.
 const MARK: &str = "model.layers.";
@@ -29,47 +31,25 @@ const KNOWN: [(&str, &[&str]); 5] = [
     (".pool.stride", &["1"]),
 ];
 
-/// Whether a file holds the repository's model.
-pub(super) enum Recognised {
-    /// It does, and nothing else.
-    Whole {
-        /// What all names start with.
-        at: String,
-        /// The layers, with names after that.
-        layers: Vec<Found>,
-    },
-    /// It looks like that, but for one thing.
-    Unlike {
-        /// That thing.
-        why: String,
-    },
-    /// It does not look like that.
-    Other,
-}
-
 /// Looks for the repository's model. With one tensor more or less, or with settings that ask for
 /// another network, it is not that.
-pub(super) fn recognise<'a>(
-    names: impl Iterator<Item = &'a str> + Clone,
+pub(super) fn recognise(
+    archive: &Archive,
     own: Option<&Arc<OwnLayout>>,
-    settings: &Settings,
     declared: Declared,
 ) -> Recognised {
-    let mut marked = names.clone().filter_map(|name| name.split_once(MARK));
+    let (names, settings) = (archive.names(), archive.settings());
+    let mut marked = archive.names().filter_map(|name| name.split_once(MARK));
     let Some((at, _)) = marked.next() else {
         return Recognised::Other;
     };
-    let layers = find_layers(names.clone(), at, own);
-    let tensors: BTreeSet<&str> = names.clone().filter_map(|n| n.strip_prefix(at)).collect();
-    let strange = names
-        .filter(|name| !name.starts_with(at))
-        .chain(
-            tensors
-                .iter()
-                .copied()
-                .filter(|name| !is_known(name, &layers)),
-        )
-        .next();
+    let layers = find_layers(archive.names(), at, own);
+    let tensors: BTreeSet<&str> = names.filter_map(|n| n.strip_prefix(at)).collect();
+    let beside = Beside::of(archive, |name| {
+        let inside = name.strip_prefix(at);
+        inside.is_some_and(|name| is_known(name, &layers))
+    });
+    let strange = beside.strange.first();
     let unlike = strange
         .map(|name| format!("tensor `{name}` is none of the repository's plain model"))
         .or_else(|| missing(&tensors, &layers))
@@ -80,6 +60,7 @@ pub(super) fn recognise<'a>(
         None => Recognised::Whole {
             at: at.to_string(),
             layers,
+            others: beside.others,
         },
     }
 }

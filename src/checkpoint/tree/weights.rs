@@ -7,7 +7,7 @@ use nalgebra::DMatrix;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Encoded;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::{BatchNorm, Encoder, LayerNorm, Linear, Norm, OutputLinear};
+use crate::model::{BatchNorm, Encoder, Gate, LayerNorm, Linear, Norm, OutputLinear};
 
 /// ε of torch's LayerNorm and BatchNorm.
 const NORM_EPSILON: f64 = 1e-5;
@@ -20,7 +20,11 @@ pub(super) fn encode_output(
     columns: bool,
     out: &mut Vec<Encoded>,
 ) {
-    let kind = if output.gated { "0." } else { "" };
+    let kind = if output.gate == Gate::Halves {
+        "0."
+    } else {
+        ""
+    };
     let first = out.len();
     encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
     let columns = match columns {
@@ -112,8 +116,10 @@ pub(super) fn output_linear(
             expected: format!("[{}, {inputs}, 1]", 2 * channels),
         });
     };
-    let gated = head.ends_with("0.");
-    let rows = if gated { 2 * channels } else { channels };
+    let (gate, rows) = match head.ends_with("0.") {
+        true => (Gate::Halves, 2 * channels),
+        false => (Gate::None, channels),
+    };
     let weight_name = format!("{head}weight");
     let expected = format!("[{rows}, {inputs}, 1] or [{rows}, {inputs}]");
     let shapes: [&[usize]; 2] = [&[rows, inputs, 1], &[rows, inputs]];
@@ -134,7 +140,7 @@ pub(super) fn output_linear(
             weight: transposed(rows, inputs, weight.data),
             bias,
         },
-        gated,
+        gate,
     }))
 }
 

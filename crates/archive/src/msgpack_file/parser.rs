@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 
 use crate::msgpack_file::writer::map_head;
-use crate::msgpack_file::{Array, MsgpackError, Piece, Range, SEPARATOR, TYPES};
+use crate::msgpack_file::{Array, COMPLEX_DOUBLE, MsgpackError, Piece, Range, SEPARATOR, TYPES};
 use crate::tensor::byte_length;
 
 /// Nesting that is followed.
@@ -231,7 +231,7 @@ impl<'a> Parser<'a> {
         };
         self.room(extension.length)?;
         let end = self.at + extension.length;
-        let (shape, type_name) = self.array_head(name)?;
+        let (mut shape, type_name) = self.array_head(name)?;
         let Head::Bytes(length) = self.head()? else {
             return Err(wrong("its bytes"));
         };
@@ -239,7 +239,16 @@ impl<'a> Parser<'a> {
         if start + length != end {
             return Err(wrong("bytes up to the end of its extension"));
         }
-        let dtype = TYPES.iter().find(|(known, _)| *known == type_name);
+        let double = type_name == COMPLEX_DOUBLE;
+        if double {
+            shape.push(2);
+        }
+        let known = if double {
+            "float64"
+        } else {
+            type_name.as_str()
+        };
+        let dtype = TYPES.iter().find(|(name, _)| *name == known);
         let Some(&(_, dtype)) = dtype else {
             return Err(MsgpackError::ElementType {
                 tensor: name.to_owned(),
@@ -253,6 +262,7 @@ impl<'a> Parser<'a> {
         Ok(Array {
             dtype,
             shape,
+            double,
             code: extension.code,
             whole: Range {
                 start: extension.start,

@@ -7,8 +7,8 @@ use std::sync::PoisonError;
 
 use crate::contents::Contents;
 use crate::error::ArchiveError;
-use crate::msgpack_file::{MsgpackFile, Piece, Range, SEPARATOR, TYPES};
-use crate::tensor::RawTensor;
+use crate::msgpack_file::{Array, COMPLEX_DOUBLE, MsgpackFile, Piece, Range, SEPARATOR, TYPES};
+use crate::tensor::{Dtype, RawTensor};
 
 /// The extension that flax keeps an array in.
 const ARRAY: i8 = 1;
@@ -50,8 +50,9 @@ impl<W: Write> Writing<'_, W> {
             match piece {
                 Piece::New(bytes) => self.put(bytes)?,
                 Piece::Copied(range) => self.copy(source, *range)?,
-                Piece::Array(name) if self.contents.changes.contains(name) => {
-                    self.array(name, source.arrays[name].code)?;
+                Piece::Array(name) if self.contents.is_changed(name) => {
+                    let Array { code, double, .. } = source.arrays[name];
+                    self.array(name, code, double)?;
                 }
                 Piece::Array(name) => self.copy(source, source.arrays[name].whole)?,
             }
@@ -76,7 +77,7 @@ impl<W: Write> Writing<'_, W> {
 
     fn node(&mut self, node: &Node<'_>) -> Result<(), ArchiveError> {
         match node {
-            Node::Array(name) => self.array(name, ARRAY),
+            Node::Array(name) => self.array(name, ARRAY, false),
             Node::Map(entries) => {
                 self.put(&map_head(entries.len()))?;
                 for (key, node) in entries {
@@ -88,9 +89,11 @@ impl<W: Write> Writing<'_, W> {
         }
     }
 
-    fn array(&mut self, name: &str, code: i8) -> Result<(), ArchiveError> {
+    /// An array, of complex128 where that is `double` and pairs of float64 are at hand.
+    fn array(&mut self, name: &str, code: i8, double: bool) -> Result<(), ArchiveError> {
         let tensor = self.contents.tensor(name)?;
-        let head = array_head(&tensor, code).ok_or_else(|| self.no_place(name, &tensor))?;
+        let double = double && tensor.dtype() == Dtype::F64 && tensor.shape().last() == Some(&2);
+        let head = array_head(&tensor, code, double).ok_or_else(|| self.no_place(name, &tensor))?;
         self.put(&head)?;
         self.put(tensor.bytes())
     }
@@ -154,14 +157,18 @@ impl<'a> Node<'a> {
 
 /// All of an array but its elements, as Python's `msgpack.packb` writes it. `None` where there is
 /// no name for the type, or the length has more than 32 bits.
-fn array_head(tensor: &RawTensor, code: i8) -> Option<Vec<u8>> {
+fn array_head(tensor: &RawTensor, code: i8, double: bool) -> Option<Vec<u8>> {
     let (name, _) = TYPES.iter().find(|(_, known)| *known == tensor.dtype())?;
+    let (name, shape) = match (double, tensor.shape()) {
+        (true, [shape @ .., _]) => (&COMPLEX_DOUBLE, shape),
+        (_, shape) => (name, shape),
+    };
     let mut inner = vec![0x93];
-    inner.extend(match tensor.shape().len() {
+    inner.extend(match shape.len() {
         axes @ 0..16 => vec![0x90 | axes as u8],
         axes => [&[0xdc][..], &u16::try_from(axes).ok()?.to_be_bytes()].concat(),
     });
-    for extent in tensor.shape() {
+    for extent in shape {
         inner.extend(whole(*extent as u64));
     }
     inner.extend(text(name));

@@ -10,13 +10,17 @@ use crate::pickle::Plain;
 use crate::pickle::writer::PickleWriter;
 use crate::strides::row_major;
 use crate::tensor::Dtype;
-use crate::torch_file::{Document, Item, METADATA_RECORD, STORAGES, TorchFile, UNTYPED};
+use crate::torch_file::sharing::{Stretch, stretches};
+use crate::torch_file::{
+    Document, Item, METADATA_RECORD, STORAGES, StoredTensor, TorchFile, UNTYPED,
+};
 use crate::zip_records::RecordWriter;
 
 /// Writes the contents as `torch.save` lays them out, tensor by tensor.
 ///
-/// What stood around the tensors in `source` is kept. Each tensor gets a storage of its own, so tensors that shared one no longer
-/// do; their values are the same.
+/// What stood around the tensors in `source` is kept. Tensors that are tied share a storage, and
+/// unchanged ones that looked at common elements of one still do; every other tensor gets one of
+/// its own.
 pub(crate) fn write(
     out: impl Write + Seek,
     path: &Path,
@@ -31,8 +35,18 @@ pub(crate) fn write(
             &flat
         }
     };
+    let unchanged = source.into_iter().flat_map(|source| {
+        let tensors = source.state_dict.tensors.iter();
+        tensors.filter(|(name, _)| !contents.is_changed(name))
+    });
+    let (stretches, places) = stretches(unchanged.map(|(name, stored)| (name.as_str(), stored)));
     let mut pickling = Pickling {
         path,
+        contents,
+        source: source.map(|source| &source.state_dict.tensors),
+        stretches: &stretches,
+        places,
+        keys: BTreeMap::new(),
         tensors: contents
             .headers()
             .map(|header| (header.name, (header.dtype, header.shape)))
@@ -43,25 +57,30 @@ pub(crate) fn write(
     pickling.document(document)?;
     let (order, pickle) = (pickling.order, pickling.pickle.finish());
     let mut records = RecordWriter::new(path, out, format!("{}/", prefix_of(path)));
-    let written = write_records(&mut records, &pickle, &order, contents);
+    let bytes = |storage: &Storage<'_>| match (storage, source) {
+        (Storage::Stretch(index), Some(source)) => source.stretch_bytes(&stretches[*index]),
+        (Storage::Stretch(_), None) => unreachable!("stretches are those of a source"),
+        (Storage::Tensor(name), _) => Ok(contents.tensor(name)?.into_owned().into_bytes()),
+    };
+    let written = write_records(&mut records, &pickle, &order, contents.metadata, bytes);
     records.finish(written)
 }
 
 fn write_records<W: Write + Seek>(
     records: &mut RecordWriter<'_, W>,
     pickle: &[u8],
-    order: &[&str],
-    contents: &Contents<'_>,
+    order: &[Storage<'_>],
+    metadata: &str,
+    bytes: impl Fn(&Storage<'_>) -> Result<Vec<u8>, ArchiveError>,
 ) -> Result<(), ArchiveError> {
     records.write("data.pkl", &[pickle])?;
     records.write("byteorder", &[b"little"])?;
-    for (key, name) in order.iter().enumerate() {
-        let tensor = contents.tensor(name)?;
-        records.write(&format!("data/{key}"), &[tensor.bytes()])?;
+    for (key, storage) in order.iter().enumerate() {
+        records.write(&format!("data/{key}"), &[&bytes(storage)?])?;
     }
     records.write("version", &[b"3\n"])?;
-    if !contents.metadata.is_empty() {
-        records.write(METADATA_RECORD, &[contents.metadata.as_bytes()])?;
+    if !metadata.is_empty() {
+        records.write(METADATA_RECORD, &[metadata.as_bytes()])?;
     }
     Ok(())
 }
@@ -72,12 +91,36 @@ fn prefix_of(path: &Path) -> String {
     stem.unwrap_or("archive").to_owned()
 }
 
+/// A storage that is written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Storage<'a> {
+    /// The elements of one tensor, last axis fastest.
+    Tensor(&'a str),
+    /// Elements of the source as they lie there, by number.
+    Stretch(usize),
+}
+
+/// How a tensor looks at its storage.
+struct Looks {
+    key: usize,
+    /// Elements of the storage.
+    count: usize,
+    offset: usize,
+    strides: Vec<usize>,
+}
+
 /// The pickle of a document, and the storages it refers to by number.
 struct Pickling<'a> {
     path: &'a Path,
+    contents: &'a Contents<'a>,
+    source: Option<&'a BTreeMap<String, StoredTensor>>,
+    stretches: &'a [Stretch],
+    /// The stretch of each tensor that has one.
+    places: BTreeMap<&'a str, usize>,
+    keys: BTreeMap<Storage<'a>, usize>,
     tensors: BTreeMap<&'a str, (Dtype, &'a [usize])>,
     pickle: PickleWriter,
-    order: Vec<&'a str>,
+    order: Vec<Storage<'a>>,
 }
 
 impl<'a> Pickling<'a> {
@@ -100,13 +143,50 @@ impl<'a> Pickling<'a> {
         Ok(())
     }
 
+    /// The storage of a tensor, a new one where nothing else looks at it yet.
+    fn looks(&mut self, name: &'a str, shape: &[usize]) -> Looks {
+        let stored = self.source.and_then(|source| source.get(name));
+        let (storage, looks) = match (self.places.get(name), stored) {
+            (Some(&index), Some(stored)) => {
+                let stretch = &self.stretches[index];
+                let looks = (
+                    stretch.span,
+                    stored.first - stretch.first,
+                    stored.strides.clone(),
+                );
+                (Storage::Stretch(index), looks)
+            }
+            _ => {
+                let looks = (shape.iter().product(), 0, row_major(shape));
+                (Storage::Tensor(self.contents.source_of(name)), looks)
+            }
+        };
+        let next = self.order.len();
+        let key = *self.keys.entry(storage.clone()).or_insert(next);
+        if key == next {
+            self.order.push(storage);
+        }
+        let (count, offset, strides) = looks;
+        Looks {
+            key,
+            count,
+            offset,
+            strides,
+        }
+    }
+
     /// One call of `_rebuild_tensor_v2`, or of `_rebuild_tensor_v3` for an
     /// element type without a storage class.
     fn tensor(&mut self, name: &'a str) -> Result<(), ArchiveError> {
         let (dtype, shape) = self.tensors[name];
         let class = STORAGES.iter().find(|(.., found)| *found == dtype);
         let code = UNTYPED.iter().find(|(_, found)| *found == dtype);
-        let count: usize = shape.iter().product();
+        let Looks {
+            key,
+            count,
+            offset,
+            strides,
+        } = self.looks(name, shape);
         let pickle = &mut self.pickle;
         let (rebuild, module, class, length) = match (class, code) {
             (Some((class, ..)), _) => ("_rebuild_tensor_v2", "torch", *class, count),
@@ -133,14 +213,14 @@ impl<'a> Pickling<'a> {
         pickle.instruction(b'(');
         pickle.text("storage");
         pickle.global(module, class);
-        pickle.text(&self.order.len().to_string());
+        pickle.text(&key.to_string());
         pickle.text("cpu");
         pickle.size(length);
         pickle.instruction(b't');
         pickle.instruction(b'Q');
-        pickle.size(0);
+        pickle.size(offset);
         pickle.sizes(shape);
-        pickle.sizes(&row_major(shape));
+        pickle.sizes(&strides);
         pickle.plain(&Plain::Bool(false));
         pickle.empty_dict(true);
         if let (Some((code, _)), "_rebuild_tensor_v3") = (code, rebuild) {
@@ -148,7 +228,6 @@ impl<'a> Pickling<'a> {
         }
         pickle.instruction(b't');
         pickle.instruction(b'R');
-        self.order.push(name);
         Ok(())
     }
 }

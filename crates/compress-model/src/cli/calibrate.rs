@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   compress-model calibrate model.pth --data mnist:data/mnist --output model.stats
   compress-model calibrate model.pth --data train.safetensors --sequences 30 --output model.stats
+  compress-model calibrate model.pth --inputs inputs.safetensors --output model.stats
   compress-model reduce model.pth --calibrate model.stats --order 4 --output small.pth
 
 Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of every
@@ -28,8 +29,12 @@ pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
     /// Unlabelled sequences: any data source of `evaluate`.
-    #[arg(long, value_name = "DATA")]
-    data: String,
+    #[arg(long, value_name = "DATA", required_unless_present = "inputs")]
+    data: Option<String>,
+    /// Inputs of the layers, captured in another program: a tensor (B, L, H) for each layer under its
+    /// name, and perhaps NAME.output_gradient (B, K, L, H); .safetensors or .npz.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    inputs: Option<PathBuf>,
     /// Where the statistics go.
     #[arg(long, short, value_name = "STATS")]
     output: PathBuf,
@@ -67,12 +72,19 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let start = Instant::now();
     let path = &arguments.input.checkpoint;
-    let source = source_path(&arguments.data);
+    let source = arguments.data.as_deref().and_then(source_path);
     let mut inputs = vec![path.as_path()];
-    inputs.extend(source.as_deref());
+    inputs.extend(source.as_deref().or(arguments.inputs.as_deref()));
     check_destination(&arguments.output, &inputs)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let data = CalibrationData::open(&arguments.data, &arguments.sequences, &checkpoint, printer)?;
+    let sequences = &arguments.sequences;
+    let data = match (&arguments.inputs, &arguments.data) {
+        (Some(file), _) => CalibrationData::captured(file, sequences, &checkpoint, printer)?,
+        (None, source) => {
+            let source = source.as_deref().unwrap_or_default();
+            CalibrationData::open(source, sequences, &checkpoint, printer)?
+        }
+    };
     let calibration = &data.statistics;
     calibration.write(&arguments.output)?;
     let document = Document {

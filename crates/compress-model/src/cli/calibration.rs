@@ -6,10 +6,10 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hankelite::calibrate::{
-    CalibratedReduction, Calibration, Importance, Settings, TargetSize, WeightChoice,
+    CalibratedReduction, Calibration, Captured, Importance, Settings, TargetSize, WeightChoice,
 };
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::Allocation;
+use hankelite::compress::{Allocation, kernel_distance};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Model, Sequence};
 use hankelite_archive::check_destination;
@@ -282,6 +282,7 @@ impl Ways {
 pub(super) struct CalibrationData {
     pub(super) statistics: Calibration,
     data: Option<Dataset>,
+    captured: Option<Captured>,
 }
 
 impl CalibrationData {
@@ -293,13 +294,35 @@ impl CalibrationData {
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let file = Path::new(source);
+        if let Some((first, second)) = checkpoint.tied_layers() {
+            bail!(
+                "layers `{first}` and `{second}` are one in the file, but have inputs of their own: \
+                 expected layers that share no tensors, or a reduction without calibration"
+            );
+        }
         if file.is_file() && Calibration::is_file_of(file) {
             let statistics = Calibration::read(file)?;
             statistics.check(&checkpoint.model)?;
             return Ok(Self {
                 statistics,
                 data: None,
+                captured: None,
             });
+        }
+        if file.exists() && Captured::is_file_of(file, &checkpoint.model) {
+            return Self::captured(file, sequences, checkpoint, printer);
+        }
+        if checkpoint.model.encoder().is_none() || checkpoint.model.head().is_none() {
+            let first = checkpoint
+                .model
+                .blocks()
+                .first()
+                .map_or("", |block| block.name());
+            bail!(
+                "layers alone were read, so no sequences can be run through the network: expected \
+                 statistics, or captured inputs with a tensor `{first}` (sequences, steps, channels) \
+                 and so on for every layer, as docs/calibrate-your-own-network.md makes them"
+            );
         }
         let source: Source = source.parse()?;
         let (data, origin) = read(&source, sequences, printer)?;
@@ -313,6 +336,28 @@ impl CalibrationData {
         Ok(Self {
             statistics,
             data: Some(data),
+            captured: None,
+        })
+    }
+
+    /// From a file of captured layer inputs.
+    pub(super) fn captured(
+        file: &Path,
+        sequences: &Sequences,
+        checkpoint: &Checkpoint,
+        printer: &Printer,
+    ) -> anyhow::Result<Self> {
+        let captured = Captured::open(file, &checkpoint.model, sequences.count)?;
+        let count = captured.sequences();
+        let origin = format!("{count} captured sequences of {}", file.display());
+        let bars = Bars::new(printer);
+        let statistics = captured.statistics(&origin, &bars)?;
+        bars.clear();
+        remark_on_length(&checkpoint.model, captured.length(), printer);
+        Ok(Self {
+            statistics,
+            data: None,
+            captured: Some(captured),
         })
     }
 
@@ -354,7 +399,12 @@ pub(super) fn prepare<'a>(
 ) -> anyhow::Result<CalibratedReduction<'a>> {
     let (model, calibration) = (&checkpoint.model, &data.statistics);
     let weight = ways.weight();
-    let balanced = CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?;
+    let balanced = match &data.captured {
+        Some(captured) => {
+            CalibratedReduction::of_captured(model, calibration, captured, weight, bars)?
+        }
+        None => CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?,
+    };
     bars.clear();
     Ok(balanced)
 }
@@ -400,9 +450,8 @@ fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
     let needed = systems.filter_map(|system| {
         let whole = h2_norm(system.stable().ok()?).ok()?.powi(2);
         let reaches = |steps: usize| {
-            let kernel = system.kernel(steps).ok()?;
-            let energy: f64 = kernel.iter().map(|k| k * k).sum();
-            Some(whole - energy <= BEYOND * whole)
+            let (_, norm) = kernel_distance(system, system, steps).ok()?;
+            Some(whole - norm.powi(2) <= BEYOND * whole)
         };
         let doubled = std::iter::successors(Some(length), |steps| Some(2 * steps));
         let mut few = doubled.take(8);

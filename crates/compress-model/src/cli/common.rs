@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hankelite::checkpoint::{
-    Checkpoint, Declared, Discretisation, DssVersion, Layerwise, Transform, read, read_dynamics,
-    read_layerwise,
+    Checkpoint, Declared, Discretisation, DssVersion, HalfGate, Layerwise, Transform, read,
+    read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
 use serde::Serialize;
@@ -51,6 +51,9 @@ pub(super) struct Declarations {
     /// Whether S5 cuts the real parts of its poles at -1e-4 [default: false].
     #[arg(long, value_name = "BOOL")]
     clip_eigs: Option<bool>,
+    /// What the gates of a layer of S5 with one map act on [default: half-glu1].
+    #[arg(long, value_parser = words::<HalfGate>(["half-glu1", "half-glu2"]))]
+    half_gate: Option<HalfGate>,
     /// Read S4 layers in diagonal-plus-low-rank form (DPLR) as diagonal ones with R stored modes per
     /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
     #[arg(long, value_name = "R", value_parser = positive)]
@@ -79,6 +82,7 @@ impl Declarations {
             ("--bandlimit", self.bandlimit.map(|value| value.to_string())),
             ("--conj-sym", yes(self.conj_sym)),
             ("--clip-eigs", yes(self.clip_eigs)),
+            ("--half-gate", self.half_gate.as_ref().map(word_of)),
             ("--diagonalise", number(self.diagonalise)),
         ];
         let given = options.into_iter();
@@ -200,6 +204,7 @@ impl Declarations {
             bandlimit: self.bandlimit,
             conj_sym: self.conj_sym,
             clip_eigs: self.clip_eigs,
+            half_gate: self.half_gate,
             diagonalise: self.diagonalise,
         }
     }

@@ -38,9 +38,9 @@ residualisation, and balancing for the layers' inputs, refined, and shared among
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// Unlabelled sequences (any data source of `evaluate`), or the statistics that `calibrate`
-    /// wrote.
-    #[arg(long, value_name = "DATA|STATS")]
+    /// Unlabelled sequences (any data source of `evaluate`), the statistics that `calibrate`
+    /// wrote, or captured inputs of the layers.
+    #[arg(long, value_name = "DATA|STATS|INPUTS")]
     calibrate: String,
     /// Labelled data: also accuracies.
     #[arg(long, value_name = "DATA")]

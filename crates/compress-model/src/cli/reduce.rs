@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
-use hankelite::calibrate::{Choice, LogitFit, Settings, TargetSize};
+use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Settings, TargetSize};
 use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::{
     LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
@@ -83,8 +83,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DTYPE", value_parser = words::<FileDtype>(DTYPES), requires = "output")]
     dtype: Option<FileDtype>,
     /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
-    /// `evaluate`) or given by the statistics that `calibrate` wrote.
-    #[arg(long, value_name = "DATA|STATS",
+    /// `evaluate`), given by the statistics that `calibrate` wrote, or captured in another program:
+    /// a file with a tensor (B, L, H) for each layer.
+    #[arg(long, value_name = "DATA|STATS|INPUTS",
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,
     /// How a channel is made smaller.
@@ -284,7 +285,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         held_out_change,
         kernel_length,
         kept_layers,
-        parameters_before: checkpoint.parameters()?,
+        parameters_before: checkpoint.parameters_of_file(),
         parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
@@ -536,6 +537,7 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         shared.push_str(&format!(", layers times {}", factors.join(", ")));
     }
     printer.line(&shared)?;
+    printer.line(&format!("known      {}", known(choice.known)))?;
     let mut error = format!(
         "error      {} of the layers' output",
         percent(choice.relative_error)
@@ -551,9 +553,37 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         None => {}
     }
     printer.line(&error)?;
+    if let Some(fit) = &choice.gradient_fit {
+        printer.line(&fitted_by_gradients(fit))?;
+    }
     match &choice.fit {
         Some(fit) => printer.line(&fitted(fit)),
         None => Ok(()),
+    }
+}
+
+/// Which parts of the method could run.
+fn known(known: Known) -> &'static str {
+    match known {
+        Known::Inputs => "the inputs of the layers only: each channel is reduced by itself",
+        Known::InputsAndGradients => {
+            "the inputs of the layers and gradients of the logits: no logits were compared"
+        }
+        Known::Network => "the whole network",
+    }
+}
+
+/// What fitting all channels together to first order brought.
+fn fitted_by_gradients(fit: &GradientFit) -> String {
+    match fit.price {
+        None => "fitted     no step of all channels together is better to first order".to_string(),
+        Some(_) => format!(
+            "fitted     {} residues and feedthroughs by gradients: {} → {} of the logits' change to \
+             first order on held-out sequences",
+            grouped(fit.parameters),
+            short(fit.before),
+            short(fit.after)
+        ),
     }
 }
 

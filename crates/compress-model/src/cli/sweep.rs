@@ -42,9 +42,9 @@ point to the last, error against the logarithm of the states.";
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// Unlabelled sequences (any data source of `evaluate`), or the statistics that `calibrate`
-    /// wrote.
-    #[arg(long, value_name = "DATA|STATS")]
+    /// Unlabelled sequences (any data source of `evaluate`), the statistics that `calibrate`
+    /// wrote, or captured inputs of the layers.
+    #[arg(long, value_name = "DATA|STATS|INPUTS")]
     calibrate: String,
     /// Labelled data: also the accuracy at every size.
     #[arg(long, value_name = "DATA")]

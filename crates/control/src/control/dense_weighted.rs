@@ -67,6 +67,47 @@ pub fn dense_weighted_balance(
     balanced_by(system, &factors, false)
 }
 
+/// Balances a system by measured Gramians: the second moments of its states over some inputs, and
+/// those of its adjoint states over some gradients by its output.
+///
+/// ```text
+/// G = mean x xᵀ,   Q = mean p pᵀ,   p_k = Aᵀ p_{k+1} + Cᵀ g_k
+/// ```
+///
+/// With g the gradients of a network's logits, balanced states count by what they do to these for
+/// the inputs that occur. The result need not be stable and no error bound is known. With the
+/// Gramians of white noise it is [`dense_balance`](crate::control::dense_balance), to the root of
+/// machine precision. Cost about 100 n³.
+///
+/// # Errors
+/// [`ControlError::System`] for moments of another size; [`ControlError::Linalg`].
+///
+/// # References
+/// Moore, *Principal component analysis in linear systems*, IEEE Trans. Automat. Control 26 (1981);
+/// Lall, Marsden and Glavaški, *A subspace approach to balanced truncation for model reduction of
+/// nonlinear control systems*, Int. J. Robust Nonlinear Control 12 (2002).
+pub fn dense_moment_balance(
+    system: &DenseSystem,
+    states: &DMatrix<f64>,
+    adjoints: &DMatrix<f64>,
+) -> Result<DenseBalanced, ControlError> {
+    let n = system.order();
+    for moments in [states, adjoints] {
+        if moments.shape() != (n, n) {
+            return Err(ControlError::System(SystemError::Shape {
+                matrix: "moments",
+                found: moments.shape(),
+                expected: (n, n),
+            }));
+        }
+    }
+    let factors = GramianFactors {
+        controllability: symmetric_root(states)?,
+        observability: symmetric_root(adjoints)?,
+    };
+    balanced_by(system, &factors, false)
+}
+
 /// Balances a stable continuous system for a small relative error G⁻¹ (G − G_r) (balanced
 /// stochastic truncation).
 ///

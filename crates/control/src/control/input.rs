@@ -246,7 +246,17 @@ impl InputWeight {
     /// ```
     pub fn moments(inputs: &DMatrix<f64>) -> Option<Self> {
         let (sequences, length) = inputs.shape();
-        let gamma = multiply_adjoint(inputs, inputs) / (sequences * length).max(1) as f64;
+        Self::of_products(&(multiply_adjoint(inputs, inputs) / (sequences * length).max(1) as f64))
+    }
+
+    /// As [`InputWeight::moments`], from the products Γ (L × L) themselves, e.g. sums that were
+    /// gathered without keeping the sequences. `None` when they are zero.
+    ///
+    /// # Panics
+    /// If Γ is not square.
+    pub fn of_products(gamma: &DMatrix<f64>) -> Option<Self> {
+        assert!(gamma.is_square(), "products of all pairs of steps");
+        let length = gamma.nrows();
         let mut moments = DMatrix::zeros(length, length);
         for j in (0..length).rev() {
             for i in (0..length).rev() {

@@ -34,7 +34,7 @@ pub use dense::{
     DenseBalanced, DenseGramians, DenseReduced, dense_balance, dense_gramian_factors,
     dense_gramians, dense_h2_norm, dense_hankel_values, diagonalise,
 };
-pub use dense_weighted::{dense_stochastic_balance, dense_weighted_balance};
+pub use dense_weighted::{dense_moment_balance, dense_stochastic_balance, dense_weighted_balance};
 pub use gramian::{GramianFactors, complex_gramian_factors, real_gramian_factors};
 pub use h2_optimal::{H2Refined, h2_optimal, h2_refine};
 pub use hankel::{HankelValues, hankel_values};

@@ -1,6 +1,6 @@
 //! What a network from scratch looks like.
 
-use hankelite::model::{Encoder, Model, Norm, Placement, Pooling};
+use hankelite::model::{Encoder, Gate, Model, Norm, Placement, Pooling};
 
 use crate::nn::Parameterisation;
 
@@ -216,9 +216,10 @@ impl Architecture {
                 Norm::Batch(_) => Normalisation::Batch,
             },
             placement: *placement,
-            output: match first.output()?.gated {
-                true => OutputKind::Glu,
-                false => OutputKind::Linear,
+            output: match first.output()?.gate {
+                Gate::Halves => OutputKind::Glu,
+                Gate::None => OutputKind::Linear,
+                Gate::Activated | Gate::Response => return None,
             },
             pooling: match head.pooling {
                 Some(Pooling::Mean) => PoolingKind::Mean,

@@ -136,7 +136,7 @@ impl TrainableBlock {
         let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, to));
         let output = block.output().map(|output| {
             let linear = TrainableLinear::new(&output.linear, to)?;
-            Ok::<_, candle_core::Error>((linear, output.gated))
+            Ok::<_, candle_core::Error>((linear, output.gate == model::Gate::Halves))
         });
         Ok(Self {
             name: block.name().to_string(),
@@ -286,7 +286,10 @@ impl TrainableBlock {
         let output = self.output.as_ref().map(|(linear, gated)| {
             Ok::<_, candle_core::Error>(OutputLinear {
                 linear: linear.to_linear()?,
-                gated: *gated,
+                gate: match gated {
+                    true => model::Gate::Halves,
+                    false => model::Gate::None,
+                },
             })
         });
         Ok(model::Block::new(model::BlockParts {
@@ -297,6 +300,7 @@ impl TrainableBlock {
                 .transpose()?
                 .unwrap_or_default(),
             backward_from: 1,
+            activation: model::Activation::Gelu,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
         })?)

@@ -55,6 +55,15 @@ pub enum NetworkError {
         /// Channels of the first layer.
         expected: usize,
     },
+    /// A nonlinear function that trainable networks do not have.
+    #[error(
+        "layer `{layer}` has the tanh form of GELU or gates of one half, expected the exact GELU and \
+         full gates or none"
+    )]
+    Activation {
+        /// The layer.
+        layer: String,
+    },
     /// Kernels backwards in time that start at the sample at hand.
     #[error(
         "layer `{layer}`: its kernels backwards in time include the sample at hand, expected them to \

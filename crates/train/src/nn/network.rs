@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Block, Model, ModelParts};
+use hankelite::model::{Activation, Block, Gate, Model, ModelParts};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -335,6 +335,18 @@ fn fitting(model: &Model) -> Parameterisation {
     }
 }
 
+/// Trainable networks have the exact GELU, and gates with maps of their own.
+fn check_activation(block: &Block) -> Result<(), NetworkError> {
+    let gate = block.output().map(|output| output.gate).unwrap_or_default();
+    let halved = matches!(gate, Gate::Activated | Gate::Response);
+    match halved || block.activation() != Activation::Gelu {
+        true => Err(NetworkError::Activation {
+            layer: block.name().to_string(),
+        }),
+        false => Ok(()),
+    }
+}
+
 fn check_channels(model: &Model) -> Result<(), NetworkError> {
     use hankelite::model::Encoder;
     let expected = model.blocks().first().map_or(0, Block::channels);
@@ -365,6 +377,7 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
     for block in model.blocks() {
         let name = format!("layer `{}`", block.name());
         equal(name.clone(), block.channels())?;
+        check_activation(block)?;
         if !block.backward().is_empty() && block.backward_from() != 1 {
             let layer = block.name().to_string();
             return Err(NetworkError::Backward { layer });
@@ -378,7 +391,10 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
         if let Some(output) = block.output() {
             let (inputs, outputs) = output.linear.weight.shape();
             equal(format!("{name}, the input of its output map,"), inputs)?;
-            let outputs = if output.gated { outputs / 2 } else { outputs };
+            let outputs = match output.gate {
+                Gate::Halves => outputs / 2,
+                _ => outputs,
+            };
             equal(format!("{name}, its output map,"), outputs)?;
         }
         if let Some((norm, _)) = block.norm() {

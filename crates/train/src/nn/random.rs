@@ -3,8 +3,8 @@
 use std::f64::consts::PI;
 
 use hankelite::model::{
-    BatchNorm, Block, BlockParts, Encoder, Head, LayerNorm, Linear, Model, ModelParts, Norm,
-    OutputLinear, Pooling,
+    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model,
+    ModelParts, Norm, OutputLinear, Pooling,
 };
 use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::{DMatrix, SymmetricEigen};
@@ -192,9 +192,9 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         true => systems(draw, false)?,
         false => Vec::new(),
     };
-    let (rows, gated) = match architecture.output {
-        OutputKind::Glu => (2 * channels, true),
-        OutputKind::Linear => (channels, false),
+    let (rows, gate) = match architecture.output {
+        OutputKind::Glu => (2 * channels, Gate::Halves),
+        OutputKind::Linear => (channels, Gate::None),
     };
     let (weight, bias, epsilon) = (vec![1.0; channels], vec![0.0; channels], NORM_EPSILON);
     let norm = match architecture.norm {
@@ -216,9 +216,10 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         systems: forward,
         backward,
         backward_from: 1,
+        activation: Activation::Gelu,
         output: Some(OutputLinear {
             linear: draw.linear(channels, rows),
-            gated,
+            gate,
         }),
         norm: Some((norm, architecture.placement)),
     })?)

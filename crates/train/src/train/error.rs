@@ -100,7 +100,7 @@ pub enum TrainError {
         expected: usize,
     },
     /// A model without encoder or head.
-    #[error("the model has no {missing}: it is a lone layer, expected a whole classifier")]
+    #[error("the model has no {missing}: layers alone were read, expected a whole classifier")]
     NotAClassifier {
         /// `encoder` or `head`.
         missing: &'static str,

@@ -283,7 +283,7 @@ impl<'a> Prepared<'a> {
             }
         };
         let Some(architecture) = Architecture::of(&full.model, self.kind) else {
-            bail!("a lone layer cannot be trained, expected a whole classifier");
+            bail!("layers alone were read, which cannot be trained: expected a whole classifier");
         };
         Ok(Study {
             prepared: self,

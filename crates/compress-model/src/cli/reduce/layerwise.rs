@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         family: outline.family(),
         plan: Some(&plan),
         kernel_length: plan.kernel_length(),
-        parameters_before: outline.parameters()?,
+        parameters_before: outline.parameters_of_file(),
         parameters_after,
         assumptions: outline.assumptions(),
         notes: outline.notes(),

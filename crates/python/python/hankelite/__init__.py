@@ -1,0 +1,80 @@
+"""Smaller diagonal state space models (S4D, DSS, S5, LRU) from trained ones.
+
+A model in any form goes in (a file, a state dict, a live torch module, a JAX pytree), the same form
+with fewer states comes out. See docs/python.md for a walk through.
+
+>>> import hankelite as hk
+>>> small = hk.reduce(example, order=8)
+>>> int(small.orders["s4_layers.0"].max())
+8
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from . import control, errors
+from ._core import __version__
+from ._model import (
+    Model,
+    Reduced,
+    Spectra,
+    Spectrum,
+    Stream,
+    System,
+    convert,
+    inspect,
+    read,
+    reduce,
+    stream,
+    write,
+)
+from ._sweep import sweep
+from .errors import (
+    CalibrationError,
+    CheckpointError,
+    ControlError,
+    HankeliteError,
+    InvalidSetting,
+    ReductionError,
+    StreamError,
+    UnstableModes,
+)
+from .statistics import LayerStatistics, Statistics
+
+__all__ = [
+    "CalibrationError",
+    "CheckpointError",
+    "ControlError",
+    "HankeliteError",
+    "InvalidSetting",
+    "LayerStatistics",
+    "Model",
+    "Reduced",
+    "ReductionError",
+    "Spectra",
+    "Spectrum",
+    "Statistics",
+    "Stream",
+    "StreamError",
+    "System",
+    "UnstableModes",
+    "__version__",
+    "control",
+    "convert",
+    "errors",
+    "inspect",
+    "read",
+    "reduce",
+    "stream",
+    "sweep",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # hk.torch and hk.jax import their libraries, so they come when they are used.
+    if name in ("torch", "jax"):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

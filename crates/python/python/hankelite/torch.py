@@ -1,0 +1,352 @@
+"""Live PyTorch modules: statistics by hooks, smaller parameters in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from ._fit import Fit, Forward, fit, importance, logits_apart
+from ._model import Model, Reduced, inspect, read, reduce
+from ._progress import Progress
+from ._sources import unwrapped
+from .errors import CalibrationError, CheckpointError, InvalidSetting
+from .statistics import LayerStatistics, Statistics
+
+__all__ = [
+    "Applied",
+    "Fit",
+    "Listening",
+    "apply_",
+    "calibrate",
+    "fit",
+    "importance",
+    "inspect",
+    "listen",
+    "rebuild_optimizer",
+    "reduce",
+]
+
+#: Families whose layers take (batch, steps, channels); the others (batch, channels, steps).
+_CHANNELS_LAST = ("S5", "LRU")
+
+
+#: Numbers that are transformed at a time on a CPU: what its cache holds.
+_CACHED = 1 << 17
+
+
+def _module_name(tensors: list[str]) -> str:
+    """The module of a layer: the innermost that holds its kernel and D."""
+    paths = [name.split(".")[:-1] for name in tensors]
+    common: list[str] = []
+    for parts in zip(*paths):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    while common and common[-1] == "kernel":
+        common.pop()
+    return ".".join(common)
+
+
+class _Sums:
+    """What is summed for one layer, where its inputs are."""
+
+    def __init__(self, channels: int, products: bool) -> None:
+        self.channels = channels
+        self.with_products = products
+        self.length = 0
+        self.sequences = 0
+        self.done: Optional[LayerStatistics] = None
+        self.power: Any = None
+        self.total: Any = None
+        self.pairs: Any = None
+
+    def add(self, u: torch.Tensor) -> None:
+        """Adds inputs (sequences, channels, steps)."""
+        u = u.detach()
+        u = u.float() if u.dtype in (torch.float16, torch.bfloat16) else u
+        if u.shape[-1] != self.length:
+            self.settle()
+            self.length = u.shape[-1]
+        many = max(1, _CACHED // max(1, u[0].numel())) if u.device.type == "cpu" else len(u)
+        for part in u.split(many):
+            # A product of two transforms of twice the length has no wrap-around.
+            spectrum = torch.view_as_real(torch.fft.rfft(part, 2 * self.length))
+            # At frequency zero stands the sum over the steps.
+            total = spectrum[:, :, 0, 0].sum(dim=0).double()
+            # The first axis by itself: ten times as fast as both at once.
+            power = spectrum.square_().sum(dim=0).sum(dim=-1).double()
+            self.power = power if self.power is None else self.power.add_(power)
+            self.total = total if self.total is None else self.total.add_(total)
+        if self.with_products:
+            across = u.transpose(0, 1)
+            pairs = torch.matmul(across.transpose(1, 2), across).double()
+            self.pairs = pairs if self.pairs is None else self.pairs.add_(pairs)
+        self.sequences += u.shape[0]
+
+    def settle(self) -> Optional[LayerStatistics]:
+        """Moves the sums to the host, added to those of other lengths."""
+        if self.power is None:
+            return self.done
+        lags = torch.fft.irfft(self.power, 2 * self.length)[:, : self.length]
+        pairs = None if self.pairs is None else self.pairs.cpu().numpy()
+        own = LayerStatistics(
+            np.ascontiguousarray(lags.cpu().numpy()),
+            self.total.cpu().numpy(),
+            self.sequences,
+            pairs,
+        )
+        self.done = own if self.done is None else self.done + own
+        self.power, self.total, self.pairs, self.sequences = None, None, None, 0
+        return self.done
+
+
+class Listening(Statistics):
+    """Statistics that grow while their module runs; see :func:`listen`."""
+
+    def __init__(self, model: Model, products: bool, origin: str) -> None:
+        super().__init__({}, origin)
+        sums = zip(model.layers, model._core.channels)
+        self._sums = {name: _Sums(channels, products) for name, channels in sums}
+        self._handles: list[Any] = []
+
+    def _hook(self, name: str, axis: Optional[int], family: str) -> Any:
+        sums = self._sums[name]
+
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            values = [*args, *kwargs.values()]
+            u = next((v for v in values if torch.is_tensor(v) and v.is_floating_point()), None)
+            if u is None:
+                raise CalibrationError(f"layer `{name}` was called without a tensor of inputs")
+            sums.add(_channels_first(u, sums.channels, axis, family, name))
+
+        return hook
+
+    def __getitem__(self, name: str) -> LayerStatistics:
+        own = self._sums[name].settle()
+        if own is None:
+            raise CalibrationError(f"layer `{name}`: no sequence went through it")
+        return own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sums)
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    @property
+    def sequences(self) -> int:
+        done = self._sums[next(iter(self._sums))].settle()
+        return 0 if done is None else done.sequences
+
+
+def _channels_first(
+    u: torch.Tensor, channels: int, axis: Optional[int], family: str, name: str
+) -> torch.Tensor:
+    """Inputs as (sequences, channels, steps)."""
+    if u.ndim == 2:
+        u = u.unsqueeze(0)
+    if u.ndim != 3:
+        raise CalibrationError(
+            f"layer `{name}` was called with a tensor of shape {tuple(u.shape)}, expected "
+            f"(batch, {channels}, steps) or (batch, steps, {channels})"
+        )
+    if axis is None:
+        fits = [at for at in (1, 2) if u.shape[at] == channels]
+        if not fits:
+            raise CalibrationError(
+                f"layer `{name}` was called with a tensor of shape {tuple(u.shape)}, expected one "
+                f"axis of {channels} channels"
+            )
+        axis = fits[0] if len(fits) == 1 else (2 if family in _CHANNELS_LAST else 1)
+    if u.shape[axis] != channels:
+        raise CalibrationError(
+            f"layer `{name}` has {u.shape[axis]} numbers on axis {axis}, expected {channels} channels"
+        )
+    return u.movedim(axis, 1)
+
+
+@contextmanager
+def listen(
+    module: torch.nn.Module,
+    *,
+    products: bool = False,
+    channel_axis: Optional[int] = None,
+    origin: str = "",
+    **declared: Any,
+) -> Iterator[Listening]:
+    """Gathers the inputs of every recognised layer while the module runs, in any network.
+
+    Forward pre-hooks add up the autocorrelation, the mean and the count; memory does not grow with
+    the number of batches. The sums stay on the device of the inputs until they are used.
+
+    Args:
+        module: a ``torch.nn.Module``, also inside of ``torch.compile``, ``DataParallel`` or
+            ``DistributedDataParallel``.
+        products: gather the products of all pairs of steps, too (H L^2 numbers for each layer): the
+            exact moments instead of a stationary spectrum, worth some tenths of a point at the
+            smallest sizes.
+        channel_axis: the axis of the channels in the layers' inputs, 1 or 2; found by its size
+            where it is not given.
+        origin: where the sequences come from, for records.
+        declared: as for :func:`hankelite.read`.
+
+    Yields:
+        statistics that :func:`hankelite.reduce` takes, also after the block has ended.
+
+    Raises:
+        CheckpointError: no known layers in the module.
+        CalibrationError: a layer is called with something else than its inputs.
+    """
+    if channel_axis not in (None, 1, 2):
+        raise InvalidSetting(f"channel_axis is {channel_axis}, expected 1 or 2")
+    inner = unwrapped(module)
+    model = read(inner, **declared)
+    listening = Listening(model, products, origin)
+    try:
+        for name in model.layers:
+            place = _module_name(model.tensors(name))
+            layer = inner.get_submodule(place)
+            hook = listening._hook(name, channel_axis, model.family)
+            listening._handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        yield listening
+    finally:
+        for handle in listening._handles:
+            handle.remove()
+
+
+@dataclass
+class Applied:
+    """What :func:`apply_` changed.
+
+    Attributes:
+        parameters: names of the parameters and buffers that are smaller now.
+        before, after: numbers in all parameters and buffers of the module.
+    """
+
+    parameters: list[str] = field(default_factory=list)
+    before: int = 0
+    after: int = 0
+
+
+def _place(module: torch.nn.Module, name: str) -> tuple[Any, str]:
+    owner, _, attribute = name.rpartition(".")
+    try:
+        return module.get_submodule(owner), attribute
+    except AttributeError:
+        raise CheckpointError(f"the module has no `{owner}`, expected tensor `{name}`") from None
+
+
+def apply_(module: torch.nn.Module, small: Reduced) -> Applied:
+    """Puts the tensors of a reduced model into a module, in place.
+
+    Parameters stay the same objects: references to them (ties, optimisers, attributes such as
+    ``_optim``), ``requires_grad``, device and dtype are kept, their gradients dropped. All tensors
+    are looked up before the first is changed. Afterwards :func:`rebuild_optimizer` takes care of
+    an optimiser, and DistributedDataParallel has to be wrapped again.
+
+    Raises:
+        CheckpointError: the module lacks a tensor, or has another one in its place.
+    """
+    inner = unwrapped(module)
+    before = _count(inner)
+    changes: list[tuple[str, Any, str, Any, Any]] = []
+    for name, value in small.changed().items():
+        owner, attribute = _place(inner, name)
+        old: Any = getattr(owner, attribute, None)
+        if not torch.is_tensor(old):
+            raise CheckpointError(f"the module has no tensor `{name}`")
+        value = torch.as_tensor(value)
+        if value.ndim != old.ndim:
+            raise CheckpointError(
+                f"tensor `{name}` has shape {tuple(old.shape)} in the module, expected one of "
+                f"{value.ndim} axes"
+            )
+        if value.shape != old.shape or not torch.equal(value.to(old), old):
+            changes.append((name, owner, attribute, old, value.detach()))
+    for _, owner, attribute, old, value in changes:
+        new = value.to(device=old.device, dtype=old.dtype)
+        if attribute in owner._parameters:
+            old.grad = None
+        old.data = new
+    return Applied([name for name, *_ in changes], before, _count(inner))
+
+
+def _count(module: torch.nn.Module) -> int:
+    tensors = [*module.parameters(), *module.buffers()]
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def calibrate(
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    order: Optional[int] = None,
+    budget: Optional[float] = None,
+    products: bool = True,
+    forward: Optional[Forward] = None,
+    steps: int = 4,
+    progress: Progress = None,
+    **declared: Any,
+) -> Reduced:
+    """The whole of a calibrated reduction for any network, by its own forward pass.
+
+    Listens to the layers (:func:`listen`), reduces, and fits all channels together to the logits
+    (:func:`fit`). With ``budget`` three ways to weigh the channels are tried (:func:`importance`,
+    its root, all equal), and the sharing that changes the logits least is taken.
+
+    Args:
+        module: the full network, in the mode in which it is used; it is not changed.
+        inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
+        order: stored states of every channel.
+        budget: share of all states, shared among the channels.
+        products: see :func:`listen`.
+        forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
+        steps: Gauss-Newton steps of the fit at most; 0 for none.
+        progress, declared: as for :func:`hankelite.reduce`.
+    """
+    run: Forward = forward or (lambda network, x: network(x))
+    inner = unwrapped(module)
+    batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
+    parts = [part for batch in batches for part in batch.split(32)]
+    with torch.no_grad(), listen(inner, products=products, **declared) as statistics:
+        for part in parts:
+            run(inner, part)
+    model = read(inner, **declared)
+    size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
+    if budget is None:
+        small = reduce(model, statistics=statistics, **size)
+    else:
+        weighed = statistics.weighed(importance(inner, model, batches, statistics, forward=run))
+        kinds = ("equal", "root", "gradient")
+        tries = [reduce(model, statistics=weighed, importance=kind, **size) for kind in kinds]
+        changes = [logits_apart(inner, one, parts, run) for one in tries]
+        small = tries[changes.index(min(changes))]
+    if steps == 0:
+        return small
+    return fit(inner, small, batches, statistics, forward=run, steps=steps, progress=progress)
+
+
+def rebuild_optimizer(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Resets the state of parameters whose shape has changed since the optimiser last stepped.
+
+    Moments of other shapes belong to other coordinates: a reduced pole has no predecessor, so they
+    are dropped and start again; the state of all other parameters, and all settings of the groups,
+    stay.
+
+    Returns:
+        for each parameter that was reset its place, ``"group.parameter"``.
+    """
+    reset = []
+    for g, group in enumerate(optimizer.param_groups):
+        for p, parameter in enumerate(group["params"]):
+            state = optimizer.state.get(parameter, {})
+            tensors = [value for value in state.values() if torch.is_tensor(value) and value.ndim]
+            if any(value.shape != parameter.shape for value in tensors):
+                del optimizer.state[parameter]
+                reset.append(f"{g}.{p}")
+    return reset

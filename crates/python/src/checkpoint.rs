@@ -1,0 +1,462 @@
+//! A checkpoint, from a file or from tensors in memory.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
+use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
+use hankelite::checkpoint::{Declared, Family, from_tensors};
+use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_observed};
+use hankelite::infer::{Network, Path};
+use hankelite::model::{InputKind, Model, Sequence};
+use hankelite::progress::ProgressSink;
+use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use crate::control::{ArraysOut, arrays};
+use crate::failure::{Failure, Outcome, in_python};
+use crate::progress::watched;
+use crate::statistics::{Gathered, LayerIn, Wish};
+use crate::stream::Stream;
+
+/// Name, element type, shape and little-endian bytes.
+type TensorIn<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
+type TensorOut<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
+
+/// Of a layer: name, Hankel values (a row for each channel, NaN where there are none, 0 behind the
+/// last), stored states, step, largest |pole|, indices of the modes that do not decay.
+type SpectrumOut<'py> = (
+    String,
+    Bound<'py, PyArray2<f64>>,
+    Vec<usize>,
+    Vec<f64>,
+    Vec<f64>,
+    Vec<Vec<usize>>,
+);
+
+/// A model with how its tensors encode it.
+#[pyclass(frozen, module = "hankelite._core")]
+pub(crate) struct Checkpoint(hankelite::Checkpoint);
+
+#[pymethods]
+impl Checkpoint {
+    /// Reads a file. `declared` is JSON.
+    #[staticmethod]
+    fn read(py: Python<'_>, path: PathBuf, declared: &str) -> PyResult<Self> {
+        let declared = parse_declared(declared)?;
+        let read = py.detach(|| hankelite::read(path, &declared));
+        Ok(Self(read.map_err(Failure::from)?))
+    }
+
+    /// Takes tensors.
+    #[staticmethod]
+    fn from_tensors(
+        py: Python<'_>,
+        name: &str,
+        tensors: Vec<TensorIn<'_>>,
+        declared: &str,
+    ) -> PyResult<Self> {
+        let declared = parse_declared(declared)?;
+        let mut taken = BTreeMap::new();
+        for (name, dtype, shape, bytes) in tensors {
+            let dtype: Dtype = parse(&dtype)?;
+            let tensor = RawTensor::new(dtype, shape, bytes.as_slice()?.to_vec());
+            let tensor = tensor.map_err(|error| Failure::from(error.of(&name)))?;
+            taken.insert(name, tensor);
+        }
+        let read = py.detach(|| from_tensors(name, taken, &declared));
+        Ok(Self(read.map_err(Failure::from)?))
+    }
+
+    /// The family of the layers.
+    #[getter]
+    fn family(&self) -> &'static str {
+        self.0.family()
+    }
+
+    /// The names of the layers.
+    #[getter]
+    fn layers(&self) -> Vec<&str> {
+        let blocks = self.0.model.blocks().iter();
+        blocks.map(|block| block.name()).collect()
+    }
+
+    /// Stored states of every channel of every layer, those backwards in time last.
+    #[getter]
+    fn orders(&self) -> Vec<Vec<usize>> {
+        let blocks = self.0.model.blocks().iter();
+        let orders = blocks.map(|block| block.all_systems().map(|s| s.order()).collect());
+        orders.collect()
+    }
+
+    /// Inputs of every layer.
+    #[getter]
+    fn channels(&self) -> Vec<usize> {
+        let blocks = self.0.model.blocks().iter();
+        blocks.map(|block| block.channels()).collect()
+    }
+
+    /// What was assumed because nothing declared it.
+    #[getter]
+    fn assumptions(&self) -> Vec<String> {
+        let assumptions = self.0.assumptions().iter();
+        assumptions.map(|text| in_python(text)).collect()
+    }
+
+    /// What a person should know about the file.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.0.notes().iter().map(|text| in_python(text)).collect()
+    }
+
+    /// What was declared or assumed, as JSON.
+    #[getter]
+    fn declared(&self) -> PyResult<String> {
+        json(&self.0.declared())
+    }
+
+    /// Whether the whole network is known, so that it can be run.
+    #[getter]
+    fn runs(&self) -> bool {
+        self.0.model.head().is_some()
+    }
+
+    /// Whether the network takes tokens; nothing where it has no encoder.
+    #[getter]
+    fn tokens(&self) -> Option<bool> {
+        let encoder = self.0.model.encoder()?;
+        Some(matches!(encoder.takes(), InputKind::Tokens { .. }))
+    }
+
+    /// The names of the tensors of one layer's systems.
+    fn system_tensors(&self, layer: usize) -> PyResult<Vec<String>> {
+        self.require_layer(layer)?;
+        Ok(self.0.system_tensors(layer))
+    }
+
+    /// The systems of one layer, those backwards in time last.
+    fn systems<'py>(&self, py: Python<'py>, layer: usize) -> PyResult<Vec<ArraysOut<'py>>> {
+        self.require_layer(layer)?;
+        let systems = self.0.model.blocks()[layer].all_systems();
+        Ok(systems.map(|system| arrays(py, system)).collect())
+    }
+
+    /// Hankel singular values and stability of all channels.
+    #[pyo3(signature = (time, realisation, progress))]
+    fn inspect<'py>(
+        &self,
+        py: Python<'py>,
+        time: &str,
+        realisation: &str,
+        progress: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<SpectrumOut<'py>>> {
+        let time: TimeBase = parse(time)?;
+        let realisation: Realisation = parse(realisation)?;
+        let model = &self.0.model;
+        let spectra = watched(py, progress.as_ref(), |observer| {
+            inspect_observed(model, time, realisation, observer)
+        })?;
+        let spectra = spectra.map_err(Failure::from)?;
+        let layers = spectra.into_iter();
+        Ok(layers.map(|one| spectrum(py, one, realisation)).collect())
+    }
+
+    /// A smaller checkpoint for white noise, and its records as JSON. `plan` is JSON.
+    #[pyo3(signature = (plan, progress))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        plan: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String)> {
+        let plan = PlanIn::parse(plan)?.plan(self.0.declared().length)?;
+        let model = &self.0.model;
+        let reduced = watched(py, progress.as_ref(), |observer| {
+            compress::reduce_observed(model, &plan, observer)
+        })?;
+        let reduced = reduced.map_err(Failure::from)?;
+        let records = json(&reduced.records)?;
+        Ok((Self(self.0.with_model(reduced.model)), records))
+    }
+
+    /// A smaller checkpoint for the inputs that its layers get; records and choice as JSON.
+    #[pyo3(signature = (layers, wish, progress))]
+    fn reduce_by_statistics(
+        &self,
+        py: Python<'_>,
+        layers: Vec<LayerIn<'_>>,
+        wish: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String, String)> {
+        let wish = Wish::parse(wish)?;
+        let gathered = Gathered::new(&layers)?;
+        let model = &self.0.model;
+        let reduced = watched(py, progress.as_ref(), |observer| {
+            gathered.reduce(model, &wish, observer)
+        })??;
+        let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
+        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+    }
+
+    /// A smaller checkpoint by sequences that the network itself runs on.
+    #[pyo3(signature = (sequences, wish, progress))]
+    fn reduce_by_sequences(
+        &self,
+        py: Python<'_>,
+        sequences: Sequences<'_>,
+        wish: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String, String)> {
+        let wish = Wish::parse(wish)?;
+        let settings = wish.settings()?;
+        let owned = sequences.owned();
+        let model = &self.0.model;
+        let reduced = watched(py, progress.as_ref(), |observer| {
+            let borrowed = owned.borrowed();
+            let calibration = gather(model, &borrowed, owned.steps(model), &wish, observer)?;
+            let reduction = CalibratedReduction::new_observed(
+                model,
+                &calibration,
+                &borrowed,
+                WeightChoice::Auto,
+                observer,
+            )?;
+            Ok::<_, Failure>(reduction.reduce(&settings)?)
+        })??;
+        let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
+        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+    }
+
+    /// Logits of every sequence.
+    #[pyo3(signature = (sequences, progress))]
+    fn logits(
+        &self,
+        py: Python<'_>,
+        sequences: Sequences<'_>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Vec<f64>>> {
+        let owned = sequences.owned();
+        let model = &self.0.model;
+        let logits = watched(py, progress.as_ref(), |observer| {
+            let network = Network::new(model, owned.steps(model), Path::Auto)?;
+            network.observed(observer).logits_of_all(&owned.borrowed())
+        })?;
+        Ok(logits.map_err(Failure::from)?)
+    }
+
+    /// The tensors as they would be written: all of them, or those that differ from what was read.
+    fn tensors<'py>(&self, py: Python<'py>, all: bool) -> PyResult<Vec<TensorOut<'py>>> {
+        let made = py.detach(|| {
+            let archive = self.0.encode()?.into_archive();
+            match all {
+                true => all_tensors(&archive),
+                false => match archive.into_changes() {
+                    Changes::InMemory(changed) => Ok(changed.into_iter().collect()),
+                    _ => unreachable!("a checkpoint in memory encodes into memory"),
+                },
+            }
+        });
+        let tensors: Vec<(String, RawTensor)> = made?;
+        let out = tensors.into_iter().map(|(name, tensor)| {
+            let (dtype, shape) = (tensor.dtype().to_string(), tensor.shape().to_vec());
+            let bytes = PyArray1::from_vec(py, tensor.into_bytes());
+            (name, dtype, shape, bytes)
+        });
+        Ok(out.collect())
+    }
+
+    /// Writes a file; which container it is follows from the name.
+    fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| hankelite::write(&self.0, path));
+        Ok(written.map(drop).map_err(Failure::from)?)
+    }
+
+    /// The same systems in the tensors of another family.
+    fn convert(&self, py: Python<'_>, family: &str) -> PyResult<Self> {
+        let family: Family = parse(family)?;
+        let converted = py.detach(|| self.0.converted(family));
+        Ok(Self(converted.map_err(Failure::from)?))
+    }
+
+    /// Real numbers in all tensors.
+    fn parameters(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(py.detach(|| self.0.parameters()).map_err(Failure::from)?)
+    }
+
+    /// The model one sample at a time, its state at zero.
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        Ok(py.detach(|| Stream::new(&self.0.model))?)
+    }
+}
+
+impl Checkpoint {
+    fn require_layer(&self, layer: usize) -> Outcome<()> {
+        let layers = self.0.model.blocks().len();
+        match layer < layers {
+            true => Ok(()),
+            false => Err(Failure::setting(format!(
+                "layer {layer} of {layers}, expected 0 to {}",
+                layers.saturating_sub(1)
+            ))),
+        }
+    }
+}
+
+fn gather(
+    model: &Model,
+    sequences: &[Sequence<'_>],
+    length: usize,
+    wish: &Wish,
+    observer: &dyn ProgressSink,
+) -> Outcome<Calibration> {
+    let network = Network::new(model, length, Path::Auto)?;
+    let network = network.observed(observer);
+    Ok(Calibration::gather(&network, sequences, &wish.origin)?)
+}
+
+fn all_tensors(archive: &Archive) -> Outcome<Vec<(String, RawTensor)>> {
+    let tensors = archive.names().map(|name| {
+        let tensor = archive.tensor(name)?;
+        Ok((name.to_string(), tensor))
+    });
+    tensors.collect()
+}
+
+fn spectrum(py: Python<'_>, layer: LayerSpectrum, realisation: Realisation) -> SpectrumOut<'_> {
+    let channels = &layer.channels;
+    let found = channels.iter().map(|c| c.hankel_singular_values.len());
+    let each = if realisation == Realisation::Real {
+        2
+    } else {
+        1
+    };
+    // Real poles have one value and not two.
+    let most = found.max().unwrap_or(0).max(each * layer.order);
+    let mut values = numpy::ndarray::Array2::zeros((channels.len(), most));
+    for (mut row, channel) in values.outer_iter_mut().zip(channels) {
+        match channel.stable {
+            true => {
+                let found = channel.hankel_singular_values.iter();
+                row.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
+            }
+            false => row.fill(f64::NAN),
+        }
+    }
+    (
+        layer.name,
+        PyArray2::from_owned_array(py, values),
+        channels.iter().map(|channel| channel.states).collect(),
+        channels.iter().map(|channel| channel.step).collect(),
+        channels
+            .iter()
+            .map(|channel| channel.slowest_pole)
+            .collect(),
+        channels
+            .iter()
+            .map(|channel| channel.unstable_modes.clone())
+            .collect(),
+    )
+}
+
+/// Sequences of equal length: numbers (sequences × (steps · inputs)) or tokens (sequences × steps).
+#[derive(FromPyObject)]
+enum Sequences<'py> {
+    Values(PyReadonlyArray2<'py, f32>),
+    Tokens(PyReadonlyArray2<'py, u32>),
+}
+
+enum Owned {
+    Values(Vec<Vec<f32>>),
+    Tokens(Vec<Vec<u32>>),
+}
+
+impl Sequences<'_> {
+    fn owned(&self) -> Owned {
+        fn rows<T: Copy>(array: numpy::ndarray::ArrayView2<'_, T>) -> Vec<Vec<T>> {
+            array.outer_iter().map(|row| row.to_vec()).collect()
+        }
+        match self {
+            Sequences::Values(values) => Owned::Values(rows(values.as_array())),
+            Sequences::Tokens(tokens) => Owned::Tokens(rows(tokens.as_array())),
+        }
+    }
+}
+
+impl Owned {
+    fn borrowed(&self) -> Vec<Sequence<'_>> {
+        match self {
+            Owned::Values(rows) => rows.iter().map(|row| Sequence::Values(row)).collect(),
+            Owned::Tokens(rows) => rows.iter().map(|row| Sequence::Tokens(row)).collect(),
+        }
+    }
+
+    fn steps(&self, model: &Model) -> usize {
+        match self {
+            Owned::Values(rows) => {
+                let inputs = model.inputs().unwrap_or(1).max(1);
+                rows.first().map_or(0, |row| row.len() / inputs)
+            }
+            Owned::Tokens(rows) => rows.first().map_or(0, Vec::len),
+        }
+    }
+}
+
+/// The settings of a reduction for white noise as Python gives them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanIn {
+    order: Option<usize>,
+    energy: Option<f64>,
+    tolerance: Option<f64>,
+    method: Method,
+    time: TimeBase,
+    realisation: RealisationChoice,
+    length: Option<usize>,
+    unstable: bool,
+    share_poles: bool,
+}
+
+impl PlanIn {
+    fn parse(text: &str) -> Outcome<Self> {
+        serde_json::from_str(text).map_err(Failure::setting)
+    }
+
+    fn plan(self, declared: Option<usize>) -> Outcome<Plan> {
+        let rule = match (self.order, self.energy, self.tolerance) {
+            (Some(order), None, None) => Rule::Order(order),
+            (None, Some(share), None) => Rule::Energy(share),
+            (None, None, Some(tolerance)) => Rule::Tolerance(tolerance),
+            _ => {
+                let expected = "expected one of order, energy and tolerance";
+                return Err(Failure::setting(expected));
+            }
+        };
+        let plan = Plan::new(rule)?
+            .with_method(self.method)?
+            .with_time(self.time)?
+            .with_realisation(self.realisation)
+            .with_unstable(self.unstable)?
+            .with_shared_poles(self.share_poles)?;
+        Ok(match self.length.or(declared) {
+            Some(length) => plan.with_kernel_length(length),
+            None => plan,
+        })
+    }
+}
+
+fn parse_declared(text: &str) -> Outcome<Declared> {
+    serde_json::from_str(text).map_err(Failure::setting)
+}
+
+/// A word out of a closed set.
+fn parse<T: serde::de::DeserializeOwned>(word: &str) -> Outcome<T> {
+    let word = serde_json::Value::String(word.to_string());
+    serde_json::from_value(word).map_err(Failure::setting)
+}
+
+fn json(value: &impl serde::Serialize) -> PyResult<String> {
+    let text = serde_json::to_string(value);
+    text.map_err(|error| Failure::new("HankeliteError", error).into())
+}

@@ -1,0 +1,153 @@
+//! Statistics of layer inputs that were gathered in Python.
+
+use hankelite::ProgressSink;
+use hankelite::calibrate::{
+    Calibrated, CalibratedReduction, Calibration, Importance, Known, LayerCalibration, Settings,
+    TargetSize, WeightChoice,
+};
+use hankelite::compress::Allocation;
+use hankelite::control::nalgebra::DMatrix;
+use hankelite::control::{InputStatistics, InputWeight, Refinement};
+use hankelite::model::Model;
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3};
+use serde::Deserialize;
+
+use crate::failure::{Failure, Outcome};
+
+/// Of one layer, as it comes: H means, autocorrelation H × L, sequences, H importances, and the
+/// products of all pairs of steps H × L × L where they were gathered.
+pub(crate) type LayerIn<'py> = (
+    PyReadonlyArray1<'py, f64>,
+    PyReadonlyArray2<'py, f64>,
+    usize,
+    PyReadonlyArray1<'py, f64>,
+    Option<PyReadonlyArray3<'py, f64>>,
+);
+
+/// Of all layers.
+pub(crate) struct Gathered {
+    layers: Vec<(InputStatistics, Vec<f64>)>,
+    /// Γ of each channel; empty where only autocorrelations were gathered.
+    products: Vec<Vec<DMatrix<f64>>>,
+}
+
+impl Gathered {
+    /// Checks and copies what came.
+    pub(crate) fn new(layers: &[LayerIn<'_>]) -> Outcome<Self> {
+        let mut made = Self {
+            layers: Vec::new(),
+            products: Vec::new(),
+        };
+        for (mean, lags, sequences, importance, products) in layers {
+            let lags = lags.as_array();
+            let lags = DMatrix::from_fn(lags.ncols(), lags.nrows(), |m, h| lags[(h, m)]);
+            let mean = mean.as_array().to_vec();
+            let statistics = InputStatistics::new(mean, lags, *sequences);
+            let statistics = statistics.map_err(|e| Failure::new("CalibrationError", e))?;
+            made.layers
+                .push((statistics, importance.as_array().to_vec()));
+            if let Some(products) = products {
+                let products = products.as_array();
+                let (channels, length, _) = products.dim();
+                let of = |h| DMatrix::from_fn(length, length, |s, t| products[(h, s, t)]);
+                made.products.push((0..channels).map(of).collect());
+            }
+        }
+        Ok(made)
+    }
+
+    /// A model reduced for these inputs.
+    pub(crate) fn reduce(
+        self,
+        model: &Model,
+        wish: &Wish,
+        observer: &dyn ProgressSink,
+    ) -> Outcome<Calibrated> {
+        let settings = wish.settings()?;
+        let calibration = calibration(model, &self.layers, &wish.origin)?;
+        let reduction = match self.products.len() == model.blocks().len() {
+            true => CalibratedReduction::by_weights(
+                model,
+                &calibration,
+                |layer, h| InputWeight::of_products(&self.products[layer][h]),
+                observer,
+            )?,
+            false => CalibratedReduction::new_observed(
+                model,
+                &calibration,
+                &[],
+                WeightChoice::Spectrum,
+                observer,
+            )?,
+        };
+        Ok(reduction.reduce(&settings)?)
+    }
+}
+
+/// The statistics under the names of the model's layers.
+fn calibration(
+    model: &Model,
+    layers: &[(InputStatistics, Vec<f64>)],
+    origin: &str,
+) -> Outcome<Calibration> {
+    let named = model.blocks().iter().zip(layers);
+    let layers = named.map(|(block, (statistics, importance))| {
+        LayerCalibration::new(block.name(), statistics.clone(), importance.clone())
+    });
+    let layers = layers.collect::<Result<Vec<_>, _>>()?;
+    // Where no gradients were gathered every channel counts the same.
+    let mut all = layers.iter().flat_map(|layer| &layer.importance);
+    let known = match all.all(|importance| *importance == 1.0) {
+        true => Known::Inputs,
+        false => Known::InputsAndGradients,
+    };
+    let calibration = Calibration::new(layers, origin, known)?;
+    calibration.check(model)?;
+    Ok(calibration)
+}
+
+/// The settings of a calibrated reduction as Python gives them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wish {
+    order: Option<usize>,
+    budget: Option<f64>,
+    max_error: Option<f64>,
+    allocation: Option<Allocation>,
+    importance: Option<Importance>,
+    refinement: Option<Refinement>,
+    #[serde(default)]
+    sequential: bool,
+    fit_logits: Option<bool>,
+    /// Steps of the kernel error.
+    pub(crate) length: Option<usize>,
+    /// Where the sequences came from.
+    #[serde(default)]
+    pub(crate) origin: String,
+}
+
+impl Wish {
+    pub(crate) fn parse(text: &str) -> Outcome<Self> {
+        serde_json::from_str(text).map_err(Failure::setting)
+    }
+
+    pub(crate) fn settings(&self) -> Outcome<Settings> {
+        let size = match (self.order, self.budget, self.max_error) {
+            (Some(order), None, None) => TargetSize::Order(order),
+            (None, Some(share), None) => TargetSize::Budget(share),
+            (None, None, Some(error)) => TargetSize::Error(error),
+            _ => {
+                let expected = "expected one of order, budget and max_error";
+                return Err(Failure::setting(expected));
+            }
+        };
+        let mut settings = Settings::new(size);
+        settings.allocation = self.allocation.unwrap_or(settings.allocation);
+        settings.importance = self.importance.unwrap_or(settings.importance);
+        settings.refinement = self.refinement.unwrap_or(settings.refinement);
+        settings.sequential = self.sequential;
+        settings.fit_logits = self.fit_logits.unwrap_or(settings.fit_logits);
+        settings.kernel_length = self.length;
+        Ok(settings)
+    }
+}

@@ -1,0 +1,238 @@
+//! The classifiers of lindermanlab/S5 and minimal-LRU in their flax trees, run as their code runs
+//! them, and their calibrated reduction. The fixtures and their logits are made by
+//! `tests/reference/make_flax.py`.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::here;
+use hankelite::calibrate::{
+    CalibratedReduction, Calibration, Known, Settings, TargetSize, WeightChoice,
+};
+use hankelite::checkpoint::HalfGate;
+use hankelite::infer::{Network, Path as InferPath};
+use hankelite::model::{Activation, Gate, Model, Placement, Pooling, Sequence};
+use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite_archive::Archive;
+use hankelite_control::Refinement;
+
+const LENGTH: usize = 24;
+const MODELS: [&str; 5] = [
+    "s5_full_glu",
+    "s5_half_glu2",
+    "s5_gelu",
+    "lru_half_glu1",
+    "lru_tokens",
+];
+
+fn file(name: &str) -> PathBuf {
+    here("data/flax").join(format!("{name}.safetensors"))
+}
+
+fn opened(name: &str) -> Checkpoint {
+    let declared = Declared {
+        norm: (name == "s5_half_glu2").then_some(Placement::Post),
+        half_gate: (name == "s5_half_glu2").then_some(HalfGate::HalfGlu2),
+        pooling: (name == "s5_gelu").then_some(Pooling::Last),
+        ..Declared::default()
+    };
+    read(file(name), &declared).unwrap()
+}
+
+/// The sequences of the golden file.
+struct Data {
+    values: Vec<Vec<f32>>,
+    tokens: Vec<Vec<u32>>,
+}
+
+impl Data {
+    fn new() -> Self {
+        let golden = Archive::open(file("golden")).unwrap();
+        let inputs = golden.tensor("inputs").unwrap().to_f64().unwrap();
+        let tokens = golden.tensor("tokens").unwrap().to_i64().unwrap();
+        let values = inputs.chunks(2 * LENGTH);
+        let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect();
+        let index = |tokens: &[i64]| tokens.iter().map(|&token| token as u32).collect();
+        Self {
+            values: values.map(single).collect(),
+            tokens: tokens.chunks(LENGTH).map(index).collect(),
+        }
+    }
+
+    fn sequences(&self, name: &str) -> Vec<Sequence<'_>> {
+        match name {
+            "lru_tokens" => self.tokens.iter().map(|t| Sequence::Tokens(t)).collect(),
+            _ => self.values.iter().map(|v| Sequence::Values(v)).collect(),
+        }
+    }
+}
+
+fn logits(model: &Model, sequences: &[Sequence<'_>]) -> Vec<f64> {
+    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+    network.logits_of_all(sequences).unwrap().concat()
+}
+
+fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    apart.fold(0.0, f64::max)
+}
+
+#[test]
+fn logits_are_those_of_the_original_formulas() {
+    let (golden, data) = (Archive::open(file("golden")).unwrap(), Data::new());
+    for name in MODELS {
+        let expected = golden.tensor(&format!("{name}/logits")).unwrap();
+        let found = logits(&opened(name).model, &data.sequences(name));
+        let apart = largest_difference(&found, &expected.to_f64().unwrap());
+        assert!(apart < 1e-10, "{name}: {apart:e}");
+    }
+}
+
+#[test]
+fn what_no_tensor_records_is_assumed_and_can_be_declared() {
+    let read = |declared: &Declared| read(file("s5_half_glu2"), declared).unwrap();
+    let assumed = read(&Declared::default());
+    let gate = |checkpoint: &Checkpoint| checkpoint.model.blocks()[0].output().unwrap().gate;
+    assert_eq!(gate(&assumed), Gate::Activated);
+    for text in ["pre-norm", "mean pooling", "half_glu1"] {
+        let mut found = assumed.assumptions().iter();
+        assert!(found.any(|line| line.contains(text)), "{text}");
+    }
+    let declared = Declared {
+        half_gate: Some(HalfGate::HalfGlu2),
+        ..Declared::default()
+    };
+    assert_eq!(gate(&read(&declared)), Gate::Response);
+    let activation = assumed.model.blocks()[0].activation();
+    assert_eq!(activation, Activation::GeluTanh);
+}
+
+#[test]
+fn unchanged_models_come_back_bit_for_bit_and_reduced_ones_as_they_were_written() {
+    let (folder, data) = (tempfile::tempdir().unwrap(), Data::new());
+    for name in MODELS {
+        let checkpoint = opened(name);
+        let path = folder.path().join(format!("{name}.safetensors"));
+        write(&checkpoint, &path).unwrap();
+        let (before, after) = (
+            Archive::open(file(name)).unwrap(),
+            Archive::open(&path).unwrap(),
+        );
+        for tensor in before.names() {
+            assert_eq!(
+                before.tensor(tensor).unwrap(),
+                after.tensor(tensor).unwrap()
+            );
+        }
+        let plan = Plan::new(Rule::Order(4)).unwrap();
+        let reduced = reduce(&checkpoint.model, &plan).unwrap();
+        write(&checkpoint.with_model(reduced.model.clone()), &path).unwrap();
+        // What was declared stands in the file.
+        let again = read(&path, &Declared::default()).unwrap();
+        assert!(again.assumptions().is_empty(), "{:?}", again.assumptions());
+        let sequences = data.sequences(name);
+        let apart = largest_difference(
+            &logits(&again.model, &sequences),
+            &logits(&reduced.model, &sequences),
+        );
+        assert!(apart < 1e-4, "{name}: {apart:e}");
+    }
+}
+
+#[test]
+fn a_tree_with_one_tensor_more_is_layers_alone_and_the_note_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("more.safetensors");
+    let bytes = std::fs::read(file("lru_half_glu1")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut all = tensors.tensors();
+    let bias = tensors.tensor("params/decoder/bias").unwrap();
+    all.push(("params/decoder/scale".to_string(), bias));
+    let bytes = safetensors::serialize(all, None).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    let checkpoint = read(&path, &Declared::default()).unwrap();
+    assert!(checkpoint.is_layers_alone());
+    let note = checkpoint.notes().join("\n");
+    assert!(note.contains("`params/decoder/scale`"), "{note}");
+}
+
+fn calibrated(model: &Model, sequences: &[Sequence<'_>], settings: &Settings) -> (Model, f64) {
+    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+    let statistics = Calibration::gather(&network, sequences, "the test").unwrap();
+    let choice = WeightChoice::Auto;
+    let reduction = CalibratedReduction::new(model, &statistics, sequences, choice).unwrap();
+    let made = reduction.reduce(settings).unwrap();
+    assert_eq!(made.choice.known, Known::Network);
+    assert_eq!(made.records.len(), model.blocks().len());
+    (made.model, made.choice.logit_change.unwrap())
+}
+
+#[test]
+fn every_part_of_the_calibration_brings_the_logits_nearer() {
+    let data = Data::new();
+    for name in ["s5_full_glu", "s5_half_glu2", "lru_half_glu1", "lru_tokens"] {
+        let (checkpoint, sequences) = (opened(name), data.sequences(name));
+        let model = &checkpoint.model;
+        let mut settings = Settings::new(TargetSize::Order(3));
+        let fitted = calibrated(model, &sequences, &settings).1;
+        settings.fit_logits = false;
+        let (alone, refined) = calibrated(model, &sequences, &settings);
+        assert!(alone.blocks().iter().all(|block| block.order() == 3));
+        settings.refinement = Refinement::None;
+        let truncated = calibrated(model, &sequences, &settings).1;
+        let plan = Plan::new(Rule::Order(3)).unwrap();
+        let white = reduce(model, &plan).unwrap().model;
+        let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+        let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
+        let choice = WeightChoice::Auto;
+        let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
+        let white = reduction.logit_change(&white).unwrap().unwrap();
+        let all = format!("{name}: white {white}, {truncated}, {refined}, {fitted}");
+        assert!(refined < truncated && refined < 0.8 * white, "{all}");
+        assert!(fitted <= refined, "{all}");
+    }
+}
+
+#[test]
+fn the_full_order_is_the_network_itself() {
+    let data = Data::new();
+    for name in MODELS {
+        let (checkpoint, sequences) = (opened(name), data.sequences(name));
+        let settings = Settings::new(TargetSize::Order(6));
+        let (model, change) = calibrated(&checkpoint.model, &sequences, &settings);
+        assert_eq!(model, checkpoint.model, "{name}");
+        assert_eq!(change, 0.0);
+    }
+}
+
+#[test]
+fn a_largest_error_is_met_with_the_fewest_modes() {
+    let data = Data::new();
+    let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
+    let order = |error: f64| {
+        let settings = Settings::new(TargetSize::Error(error));
+        let (model, _) = calibrated(&checkpoint.model, &sequences, &settings);
+        model.blocks()[0].order()
+    };
+    let (loose, tight) = (order(0.5), order(1e-3));
+    assert!(loose < tight && tight <= 6, "{loose} {tight}");
+}
+
+#[test]
+fn what_needs_the_sequences_is_refused_without_them() {
+    let data = Data::new();
+    let (checkpoint, sequences) = (opened("s5_gelu"), data.sequences("s5_gelu"));
+    let network = Network::new(&checkpoint.model, LENGTH, InferPath::Auto).unwrap();
+    let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
+    let choice = WeightChoice::Auto;
+    let refused = CalibratedReduction::new(&checkpoint.model, &statistics, &[], choice);
+    let message = refused.err().unwrap().to_string();
+    assert!(
+        message.contains("need the calibration sequences"),
+        "{message}"
+    );
+}

@@ -1,0 +1,192 @@
+//! Layers in further spellings, and networks without a layer that can be read. The fixtures are made by
+//! `tests/reference/make_spellings.py`.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use common::here;
+use hankelite::checkpoint::{CheckpointError, Fault};
+use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
+
+fn file(name: &str) -> PathBuf {
+    here("data/spellings").join(name)
+}
+
+fn fault(path: &Path, declared: &Declared) -> Fault {
+    match read(path, declared).map(|_| ()).unwrap_err() {
+        CheckpointError::Content { fault, .. } => fault,
+        other => panic!("{other}"),
+    }
+}
+
+/// The kernels of all layers and channels against those of the script.
+fn assert_kernels(checkpoint: &Checkpoint, name: &str) {
+    let truth = Archive::open(file("kernels.safetensors")).unwrap();
+    let expected = truth.tensor(name).unwrap().to_f64().unwrap();
+    let systems = checkpoint
+        .model
+        .blocks()
+        .iter()
+        .flat_map(|block| block.systems());
+    let found: Vec<f64> = systems
+        .flat_map(|system| system.kernel(40).unwrap())
+        .collect();
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!(
+            (found - expected).abs() <= 1e-6 * scale,
+            "{name}: {found} for {expected}"
+        );
+    }
+}
+
+#[test]
+fn low_rank_layers_of_annotated_s4_are_named_and_made_diagonal() {
+    for name in ["dplr_64", "dplr_128"] {
+        let path = file(&format!("{name}.msgpack"));
+        let error = read(&path, &Declared::default()).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("annotated-s4"), "{error}");
+        assert!(error.hint().unwrap().contains("--diagonalise"));
+        let mut declared = Declared {
+            diagonalise: Some(16),
+            ..Declared::default()
+        };
+        assert!(matches!(fault(&path, &declared), Fault::Undeclared { .. }));
+        declared.length = Some(32);
+        let full = read(&path, &declared).unwrap();
+        assert_kernels(&full, name);
+        assert_eq!(full.model.blocks()[0].name(), "params/layers_0/seq");
+        assert_eq!(
+            full.parameters_of_file(),
+            Archive::open(&path).unwrap().elements()
+        );
+        assert!(
+            full.carried_names()
+                .iter()
+                .any(|name| name == "params/decoder/kernel")
+        );
+    }
+}
+
+#[test]
+fn complex_numbers_of_two_doubles_are_read_as_pairs_and_come_back() {
+    let path = file("dplr_128.msgpack");
+    let archive = Archive::open(&path).unwrap();
+    let name = "params/layers_0/seq/P";
+    assert_eq!(archive.dtype(name), Some(Dtype::F64));
+    assert_eq!(archive.shape(name).unwrap(), [8, 3, 2]);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("same.msgpack");
+    archive.write(&out, Container::Msgpack, "").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&out).unwrap());
+    // Changed numbers keep the type.
+    let values: Vec<f64> = (0..48).map(f64::from).collect();
+    let tensor = RawTensor::from_f64(Dtype::F64, vec![8, 3, 2], &values).unwrap();
+    let changed = archive
+        .with(BTreeMap::from([(name.to_string(), tensor)]))
+        .unwrap();
+    changed.write(&out, Container::Msgpack, "").unwrap();
+    let back = Archive::open(&out).unwrap();
+    assert_eq!(back.tensor(name).unwrap().to_f64().unwrap(), values);
+    let bytes = std::fs::read(&out).unwrap();
+    let double = bytes
+        .windows(10)
+        .filter(|part| part == b"complex128")
+        .count();
+    assert_eq!(double, 4);
+}
+
+#[test]
+fn weights_may_be_products_of_split_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = read(file("product.safetensors"), &Declared::default()).unwrap();
+    assert_eq!(full.family(), "own layout");
+    assert_kernels(&full, "product");
+    let same = folder.path().join("same.safetensors");
+    write(&full, &same).unwrap();
+    assert_eq!(read(&same, &Declared::default()).unwrap().model, full.model);
+    let small = reduce(&full.model, &Plan::new(Rule::Order(2)).unwrap())
+        .unwrap()
+        .model;
+    let path = folder.path().join("small.safetensors");
+    write(&full.with_model(small.clone()), &path).unwrap();
+    let back = read(&path, &Declared::default()).unwrap();
+    for (a, b) in back.model.blocks()[1]
+        .systems()
+        .iter()
+        .zip(small.blocks()[1].systems())
+    {
+        let (a, b) = (a.kernel(40).unwrap(), b.kernel(40).unwrap());
+        let scale = b.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5 * scale));
+    }
+}
+
+#[test]
+fn a_layout_that_matches_nothing_reports_what_is_missing_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.safetensors");
+    std::fs::copy(file("product.safetensors"), &path).unwrap();
+    let layout = std::fs::read_to_string(file("product.layout.toml")).unwrap();
+    let beside = folder.path().join("mine.layout.toml");
+    std::fs::write(&beside, layout.replace("C_im", "C_imag")).unwrap();
+    let found = fault(&path, &Declared::default());
+    assert!(matches!(found, Fault::NoOwnLayer { .. }), "{found}");
+    let text = found.to_string();
+    assert!(
+        text.contains("`mix.0.` lacks `C_imag`; `mix.1.` lacks `C_imag`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn networks_without_a_layer_that_can_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    for (tensors, word) in [
+        (
+            ["blocks.0.att.time_decay", "blocks.0.att.key.weight"],
+            "RWKV",
+        ),
+        (
+            [
+                "model.layers.0.self_attn.q_proj.weight",
+                "model.norm.weight",
+            ],
+            "transformer",
+        ),
+        (["h.0.attn.c_attn.weight", "wte.weight"], "transformer"),
+        (["rnn.weight_ih_l0", "rnn.weight_hh_l0"], "GRU"),
+        (
+            ["features.0.weight", "classifier.1.weight"],
+            "convolutional",
+        ),
+        (
+            ["layers.0.mixer.x_proj.weight", "layers.0.mixer.A_log"],
+            "a Mamba (selective)",
+        ),
+        (
+            ["layers.0.mixer.dt_bias", "layers.0.mixer.A_log"],
+            "a Mamba-2 (selective)",
+        ),
+        (
+            ["layers.0.mixer.dt_bias", "layers.0.mixer.B_bias"],
+            "a Mamba-3 (selective)",
+        ),
+    ] {
+        let tensor = RawTensor::from_f64(Dtype::F32, vec![2, 2], &[0.0; 4]).unwrap();
+        write_arrays(&path, tensors.map(|name| (name, tensor.clone())), "").unwrap();
+        let found = fault(&path, &Declared::default());
+        assert!(
+            matches!(found, Fault::Unsupported { .. }),
+            "{word}: {found}"
+        );
+        assert!(found.to_string().contains(word), "{word}: {found}");
+    }
+}
