@@ -674,7 +674,9 @@ fn more_states_bring_the_logits_nearer() {
         changes.push([uniform, shared].map(|found| found.choice.logit_change.unwrap()));
     }
     assert_eq!(changes[4], [0.0, 0.0]);
-    assert!(changes[3][1] < 0.1 * changes[0][1], "{changes:?}");
+    // Three channels share a group of lanes, so only layers differ.
+    assert!(changes.iter().all(|[uniform, shared]| shared <= uniform));
+    assert!(changes[3][1] < 0.1 * changes[1][1], "{changes:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hankelite_archive::{Archive, Changes, Dtype, RawTensor};
-use hankelite_control::{DiagonalSystem, h2_error, h2_norm};
+use hankelite_control::{DiagonalSystem, Time, h2_error, h2_norm};
 
 use crate::checkpoint::encode::{EncodedCheckpoint, floating, require_finite};
 use crate::checkpoint::layout::Dynamics;
@@ -115,9 +115,21 @@ fn change(planned: &Dynamics, rounded: &Dynamics) -> f64 {
 }
 
 fn relative_error(planned: &DiagonalSystem, rounded: &DiagonalSystem) -> Option<f64> {
-    let [planned, rounded] = [planned, rounded].map(|system| system.stable().ok());
-    let (planned, rounded) = (planned?, rounded?);
+    let (planned, rounded) = (in_steps(planned)?, in_steps(rounded)?);
+    let (planned, rounded) = (planned.stable().ok()?, rounded.stable().ok()?);
     let error = h2_error(planned, rounded).ok()?;
     let norm = h2_norm(planned).ok()?;
     Some(if error > 0.0 { error / norm } else { 0.0 })
+}
+
+/// The same samples with a step of one: rounding changes the step, too.
+fn in_steps(system: &DiagonalSystem) -> Option<DiagonalSystem> {
+    let made = DiagonalSystem::new(
+        Time::Discrete { step: 1.0 },
+        system.scaled_exponents(),
+        system.input().clone(),
+        system.output().clone(),
+        system.feedthrough().clone(),
+    );
+    made.ok()
 }

@@ -379,7 +379,7 @@ mod tests {
         // Eight channels, every other one of which needs many states.
         let needs: Vec<_> = (0..8)
             .map(|h| match h % 2 {
-                0 => convex(vec![1.0; 8]),
+                0 => convex((3..11).map(|n| 0.1 * f64::from(n)).collect()),
                 _ => convex([vec![2.0], vec![1e-3; 7]].concat()),
             })
             .collect();
