@@ -332,3 +332,18 @@ def test_a_fit_brings_the_logits_of_any_network_nearer():
     assert moved == {f"{layer}.{name}" for layer in ("first", "second") for name in ("kernel.C", "D")}
     with pytest.raises(hk.CalibrationError, match="expected at least 8"):
         hk.torch.fit(model, small, u[:5], statistics)
+
+
+def test_calibrating_leaves_the_module_as_it_was():
+    model, u = seeded(Other), signals(24, 48)
+    model.train()
+    model.second_norm.eval()  # frozen, as in a fine-tuning
+    before = copy.deepcopy(model.state_dict())
+    flags = [part.training for part in model.modules()]
+    small = hk.torch.calibrate(model, u, budget=0.25)
+    assert small.states <= 0.25 * 2 * 8 * 16 and small.choice["fit"]["steps"] >= 0
+    assert small.choice["weight"] == "moments"
+    assert small.choice["importance"] in ("equal", "root", "gradient")
+    assert [part.training for part in model.modules()] == flags
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -180,11 +181,23 @@ def _slopes(z: torch.Tensor, rows: torch.Tensor, inputs: list[torch.Tensor]) -> 
     """Gradients of combinations of the outputs of one sequence, one row each."""
     try:
         return list(
-            torch.autograd.grad(z, inputs, rows, is_grads_batched=True, allow_unused=False)
+            torch.autograd.grad(z, inputs, rows, retain_graph=True, is_grads_batched=True)
         )
     except RuntimeError:
         each = [torch.autograd.grad(z, inputs, row, retain_graph=True) for row in rows]
         return [torch.stack(parts) for parts in zip(*each)]
+
+
+@contextmanager
+def evaluating(module: Any) -> Iterator[None]:
+    """The module as it is used: without dropout, norms at rest. Every part is as before later."""
+    parts = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in parts:
+            part.training = training
 
 
 class _Problem:
@@ -196,11 +209,8 @@ class _Problem:
         self.forward = forward
         self.module = copy.deepcopy(module).eval()
         sequences = _single(inputs)
-        was = module.training
-        module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(module):
             full = [self._logits(module, one) for one in sequences]
-        module.train(was)
         apply_(self.module, small)
         held = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY == 0]
         rest = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY]
@@ -268,7 +278,7 @@ def importance(
     were = [live[name].requires_grad for name in names]
     through = [live[name].requires_grad_(True) for name in names]
     sums = [np.zeros(tensor.numel()) for tensor in through]
-    with torch.enable_grad():
+    with torch.enable_grad(), evaluating(module):
         for index, one in enumerate(_single(inputs)[:sequences]):
             z = run(module, one)[0]
             slopes = _slopes(z, _combinations(z.numel(), index).to(z), through)
@@ -294,9 +304,9 @@ def logits_apart(module: Any, small: Reduced, parts: Sequence[Any], forward: For
     place."""
     from .torch import apply_
 
-    other = copy.deepcopy(module)
+    other = copy.deepcopy(module).eval()
     apply_(other, small)
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(module):
         full = torch.cat([forward(module, part) for part in parts])
         return _change(full, torch.cat([forward(other, part) for part in parts]))
 
@@ -373,7 +383,9 @@ def fit(
     record = Fit(done, sum(int(la.used(c, d).sum()) for la, c, d in pairs), before, after)
     core = read({**tensors.values, **changed}, **_declared(small))._core
     choice = {**(small.choice or {}), "fit": vars(record)}
-    return Reduced(_Fitted(tensors, changed, core), core, small.records, choice)
+    fitted = Reduced(_Fitted(tensors, changed, core), core, small.records, choice)
+    fitted._fitted_from = small
+    return fitted
 
 
 def _step(

@@ -150,13 +150,17 @@ class Model:
     @property
     def orders(self) -> dict[str, npt.NDArray[np.int64]]:
         """Stored states of every channel of each layer (of both directions), shape (H,)."""
-        orders = zip(self._core.layers, self._core.orders)
+        orders = zip(self._core.layers, self._stored())
         return {name: np.array(order, dtype=np.int64) for name, order in orders}
 
     @property
     def states(self) -> int:
         """Stored states of all channels together."""
-        return sum(sum(order) for order in self._core.orders)
+        return sum(sum(order) for order in self._stored())
+
+    def _stored(self) -> list[list[int]]:
+        """Stored states of every channel of each layer."""
+        return self._core.orders
 
     @property
     def parameters(self) -> int:
@@ -298,6 +302,11 @@ class Reduced(Model):
         super().__init__(source, core)
         self.records = records
         self.choice = choice
+        # Tensors that were fitted do not tell a mode without effect from one that is used.
+        self._fitted_from: Optional[Reduced] = None
+
+    def _stored(self) -> list[list[int]]:
+        return self._core.orders if self._fitted_from is None else self._fitted_from._stored()
 
     def changed(self) -> dict[str, Any]:
         """The tensors that differ from those of the full model, by name, as in

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from ._fit import Fit, Forward, fit, importance, logits_apart
+from ._fit import Fit, Forward, evaluating, fit, importance, logits_apart
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
 from ._sources import unwrapped
@@ -300,7 +300,7 @@ def calibrate(
     its root, all equal), and the sharing that changes the logits least is taken.
 
     Args:
-        module: the full network, in the mode in which it is used; it is not changed.
+        module: the full network; it runs in evaluation mode, and is not changed.
         inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
         order: stored states of every channel.
         budget: share of all states, shared among the channels.
@@ -313,7 +313,9 @@ def calibrate(
     inner = unwrapped(module)
     batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
     parts = [part for batch in batches for part in batch.split(32)]
-    with torch.no_grad(), listen(inner, products=products, **declared) as statistics:
+    with torch.no_grad(), evaluating(inner), listen(
+        inner, products=products, **declared
+    ) as statistics:
         for part in parts:
             run(inner, part)
     model = read(inner, **declared)
