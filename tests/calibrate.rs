@@ -21,8 +21,8 @@ use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Allocation, Method};
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
 use hankelite::model::{
-    Activation, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Norm,
-    OutputLinear, Placement, Pooling, Sequence,
+    Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
+    Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
@@ -75,7 +75,7 @@ impl Draw {
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
             backward: Vec::new(),
             backward_from: 1,
-            activation: Activation::Gelu,
+            activation: Nonlinearity::Gelu,
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),
                 gate: if gated { Gate::Halves } else { Gate::None },

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::compress::{CalibratedChannel, CalibratedLayer, LayerRecord};
-use hankelite::model::{Activation, Block, BlockParts};
+use hankelite::model::{Block, BlockParts, Nonlinearity};
 use hankelite_control::{
     ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,
     SystemError, Time, balance, balance_weighted, lags_of, weighted_error, weighted_norm,
@@ -129,7 +129,7 @@ fn block(system: &DiagonalSystem) -> Block {
         systems: vec![system.clone()],
         backward: Vec::new(),
         backward_from: 1,
-        activation: Activation::Gelu,
+        activation: Nonlinearity::Gelu,
         output: None,
         norm: None,
     })

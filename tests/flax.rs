@@ -14,7 +14,7 @@ use hankelite::calibrate::{
 };
 use hankelite::checkpoint::HalfGate;
 use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Activation, Gate, Model, Placement, Pooling, Sequence};
+use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::Archive;
 use hankelite_control::Refinement;
@@ -108,7 +108,7 @@ fn what_no_tensor_records_is_assumed_and_can_be_declared() {
     };
     assert_eq!(gate(&read(&declared)), Gate::Response);
     let activation = assumed.model.blocks()[0].activation();
-    assert_eq!(activation, Activation::GeluTanh);
+    assert_eq!(activation, Nonlinearity::GeluTanh);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
 use hankelite::infer::{InferError, Network, Path};
 use hankelite::model::{
-    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model,
-    ModelError, ModelParts, Norm, OutputLinear, Placement,
+    BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelError,
+    ModelParts, Nonlinearity, Norm, OutputLinear, Placement,
 };
 
 const CHANNELS: usize = 3;
@@ -45,7 +45,7 @@ fn layer() -> BlockParts {
         systems: vec![discrete(); CHANNELS],
         backward: vec![discrete(); CHANNELS],
         backward_from: 1,
-        activation: Activation::Gelu,
+        activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: linear(CHANNELS, 2 * CHANNELS),
             gate: Gate::Halves,

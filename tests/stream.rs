@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use hankelite::infer::{Network, Path};
 use hankelite::model::{
-    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, InputKind, LayerNorm, Linear,
-    Model, ModelParts, Norm, OutputLinear, Placement, Pooling, Sequence,
+    BatchNorm, Block, BlockParts, Encoder, Gate, Head, InputKind, LayerNorm, Linear, Model,
+    ModelParts, Nonlinearity, Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
@@ -184,7 +184,7 @@ fn model(draw: &Draw, seed: u64) -> Model {
                 systems,
                 backward: Vec::new(),
                 backward_from: 1,
-                activation: Activation::Gelu,
+                activation: Nonlinearity::Gelu,
                 output: Some(OutputLinear {
                     linear: linear(random, channels, outputs),
                     gate: if draw.gated { Gate::Halves } else { Gate::None },
@@ -515,7 +515,7 @@ fn a_shared_system_streams_as_its_recurrence() {
             systems: vec![system.clone()],
             backward: Vec::new(),
             backward_from: 1,
-            activation: Activation::Gelu,
+            activation: Nonlinearity::Gelu,
             output: None,
             norm: None,
         })

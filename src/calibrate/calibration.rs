@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, input_statistics};
 use crate::infer::{Network, importance};
-use crate::model::{Activation, Encoder, Gate, Linear, Model, Norm, Placement, Pooling, Sequence};
+use crate::model::{
+    Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
+};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
@@ -356,7 +358,7 @@ fn fingerprint(model: &Model) -> String {
     }
     for block in model.blocks() {
         block.all_systems().for_each(|s| hash.take_system(s));
-        if block.activation() != Activation::Gelu {
+        if block.activation() != Nonlinearity::Gelu {
             hash.take(&[1.0]);
         }
         if let Some(output) = block.output() {

@@ -26,7 +26,7 @@ use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
-pub use mimo::{LayerReduction, LayerSequences, reduce_layer};
+pub use mimo::{LayerReduction, LayerSequences, reduce_layer_jointly};
 pub use reduction::{Calibrated, CalibratedReduction, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};

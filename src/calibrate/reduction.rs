@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::calibrate::captured::Captured;
 use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
-use crate::calibrate::mimo::{SharedReduction, reduce_layer};
+use crate::calibrate::mimo::{SharedReduction, reduce_layer_jointly};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
@@ -380,7 +380,7 @@ impl<'a> CalibratedReduction<'a> {
             let layers = blocks.iter().zip(orders).enumerate();
             let layers = layers.map(|(layer, (block, &order))| {
                 let sequences = captured.layer(layer)?;
-                let made = reduce_layer(block, &sequences, order, settings.refinement)?;
+                let made = reduce_layer_jointly(block, &sequences, order, settings.refinement)?;
                 self.observer.step()?;
                 Ok(made)
             });

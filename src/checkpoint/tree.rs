@@ -22,7 +22,7 @@ use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
-use crate::model::{Activation, Block, BlockParts, Head, Model, ModelParts, Placement, Pooling};
+use crate::model::{Block, BlockParts, Head, Model, ModelParts, Nonlinearity, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
 pub(crate) const LENGTH_MAX: usize = 1 << 24;
@@ -447,7 +447,7 @@ impl Structure {
                 systems: dynamics.systems,
                 backward: dynamics.backward,
                 backward_from: dynamics.backward_from,
-                activation: Activation::Gelu,
+                activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,
             };

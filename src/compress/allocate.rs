@@ -7,7 +7,7 @@ use crate::compress::ErrorCurve;
 
 /// Channels that an image gathers at least: they are stored and run side by side, with as many
 /// states as the largest of them.
-pub const LANES: usize = 4;
+pub const LANES_LEAST: usize = 4;
 
 /// How states are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -19,7 +19,7 @@ pub enum Allocation {
     Model,
     /// One order per layer, none below half the mean.
     Layer,
-    /// One order for every [`LANES`] channels of a layer, gathered by how many states they need:
+    /// One order for every [`LANES_LEAST`] channels of a layer, gathered by how many states they need:
     /// what an image stores. In a checkpoint they are padded to the largest order of the layer.
     Channel,
 }
@@ -162,7 +162,7 @@ impl Errors<'_> {
         }
     }
 
-    /// Groups of [`LANES`] channels of a layer with orders next to each other.
+    /// Groups of [`LANES_LEAST`] channels of a layer with orders next to each other.
     fn gathered(&self, orders: &[Vec<usize>]) -> Vec<Group> {
         let layers = orders.iter().enumerate();
         let groups = layers.flat_map(|(layer, orders)| {
@@ -189,11 +189,14 @@ impl Errors<'_> {
     }
 }
 
-/// The channels of a layer in groups of [`LANES`], those of the highest order first.
+/// The channels of a layer in groups of [`LANES_LEAST`], those of the highest order first.
 pub(crate) fn by_order(orders: &[usize]) -> Vec<Vec<usize>> {
     let mut channels: Vec<usize> = (0..orders.len()).collect();
     channels.sort_by_key(|&channel| std::cmp::Reverse(orders[channel]));
-    channels.chunks(LANES).map(<[usize]>::to_vec).collect()
+    channels
+        .chunks(LANES_LEAST)
+        .map(<[usize]>::to_vec)
+        .collect()
 }
 
 fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -> Vec<usize> {

@@ -13,7 +13,7 @@ mod reduce;
 mod share;
 
 pub(crate) use allocate::by_order;
-pub use allocate::{Allocation, LANES, allocate};
+pub use allocate::{Allocation, LANES_LEAST, allocate};
 pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::kernel_distance;
 use hankelite_control::ControlError;

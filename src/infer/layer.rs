@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::infer::mimo::Mimo;
 use crate::infer::{InferError, Path};
-use crate::model::{Activation, Block, Gate, Linear, Norm, Placement};
+use crate::model::{Block, Gate, Linear, Nonlinearity, Norm, Placement};
 
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {
@@ -345,8 +345,8 @@ impl<'a> Layer<'a> {
     /// The derivative by y from that by what the activation gives.
     fn activation_backward(&self, mut slope: DMatrix<f64>, y: &DMatrix<f64>) -> DMatrix<f64> {
         let of = match self.block.activation() {
-            Activation::Gelu => gelu_slope,
-            Activation::GeluTanh => gelu_tanh_slope,
+            Nonlinearity::Gelu => gelu_slope,
+            Nonlinearity::GeluTanh => gelu_tanh_slope,
         };
         slope.zip_apply(y, |slope, y| *slope *= of(y));
         slope
@@ -355,8 +355,8 @@ impl<'a> Layer<'a> {
     /// What the activation makes of the outputs of the systems.
     pub(super) fn activate(&self, y: &DMatrix<f64>) -> DMatrix<f64> {
         y.map(match self.block.activation() {
-            Activation::Gelu => gelu,
-            Activation::GeluTanh => gelu_tanh,
+            Nonlinearity::Gelu => gelu,
+            Nonlinearity::GeluTanh => gelu_tanh,
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hankelite_control::DiagonalSystem;
 
-use crate::model::parts::{Activation, BlockParts, Norm, OutputLinear, Placement};
+use crate::model::parts::{BlockParts, Nonlinearity, Norm, OutputLinear, Placement};
 use crate::model::{ModelError, check};
 
 /// One residual layer, checked: shapes fit and all numbers are finite. A clone shares its memory.
@@ -14,7 +14,7 @@ use crate::model::{ModelError, check};
 /// f(x) = output(σ(y)),   y_h = k_h ∗ x_h + D_h x_h   for every channel h
 /// ```
 ///
-/// σ is the [`Activation`](crate::model::Activation), GELU as a rule, and what the output map does is
+/// σ is the [`Nonlinearity`](crate::model::Nonlinearity), GELU as a rule, and what the output map does is
 /// its [`Gate`](crate::model::Gate). A bidirectional layer adds Σ_{j≥0} k'_h\[j\] x_h\[t+s+j\], s
 /// being `backward_from`. In a layer of S5 or LRU one system takes all channels and gives all.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +87,7 @@ impl Block {
     }
 
     /// What follows the state spaces.
-    pub fn activation(&self) -> Activation {
+    pub fn activation(&self) -> Nonlinearity {
         self.0.activation
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use block::Block;
 use nalgebra::DMatrix;
 pub use parts::{
-    Activation, BatchNorm, BlockParts, Gate, LayerNorm, Linear, Norm, OutputLinear, Placement,
+    BatchNorm, BlockParts, Gate, LayerNorm, Linear, Nonlinearity, Norm, OutputLinear, Placement,
 };
 pub use sequence::{InputError, InputKind, Sequence};
 

@@ -21,7 +21,7 @@ pub struct BlockParts {
     /// current sample, which is then an input of both directions (S5, MEGA).
     pub backward_from: usize,
     /// What follows the state spaces.
-    pub activation: Activation,
+    pub activation: Nonlinearity,
     /// The map that mixes channels. `None` when the file holds bare kernels.
     pub output: Option<OutputLinear>,
     /// The normalisation and its place. `None` for a lone layer, which has no residual either.
@@ -76,7 +76,7 @@ pub struct Linear {
 /// The nonlinear function behind the state spaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Activation {
+pub enum Nonlinearity {
     /// GELU, y Φ(y), as torch has it.
     #[default]
     Gelu,

@@ -6,7 +6,7 @@ use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION,
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::model::{Activation, Block, Encoder, Gate, Linear, Model, Norm, Placement, Pooling};
+use crate::model::{Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling};
 use crate::rounding::{Entries, HalfExponents, LayerStorage, MapStorage, Numbers, Storage};
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
@@ -655,8 +655,8 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
 fn check_activation(block: &Block) -> Result<(), StreamError> {
     let gate = block.output().map(|output| output.gate).unwrap_or_default();
     let found = match (block.activation(), gate) {
-        (Activation::Gelu, Gate::None | Gate::Halves) => return Ok(()),
-        (Activation::GeluTanh, _) => "the tanh form of GELU",
+        (Nonlinearity::Gelu, Gate::None | Gate::Halves) => return Ok(()),
+        (Nonlinearity::GeluTanh, _) => "the tanh form of GELU",
         (_, Gate::Activated | Gate::Response) => "gates of one half (half_glu)",
     };
     let layer = block.name().to_string();

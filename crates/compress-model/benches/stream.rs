@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use compress_model::report::{Captions, Curve, curves_svg};
 use hankelite::model::{
-    Activation, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Norm,
-    OutputLinear, Placement,
+    Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
+    Norm, OutputLinear, Placement,
 };
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner, read_nanoseconds};
@@ -70,7 +70,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
             systems: (0..channels).map(system).collect(),
             backward: Vec::new(),
             backward_from: 1,
-            activation: Activation::Gelu,
+            activation: Nonlinearity::Gelu,
             output: Some(OutputLinear {
                 linear: linear(channels, if gated { 2 * channels } else { channels }),
                 gate: if gated { Gate::Halves } else { Gate::None },

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use hankelite::compress::{Plan, Rule, reduce_layer};
-use hankelite::model::{Activation, Block, BlockParts};
+use hankelite::model::{Block, BlockParts, Nonlinearity};
 use hankelite_control::{DiagonalSystem, Realisation, Time, balance};
 use num_complex::Complex64;
 use plotters::prelude::*;
@@ -90,7 +90,7 @@ fn over_channels() -> Result<Panel, Failure> {
                 systems: systems.collect::<Result<_, _>>()?,
                 backward: Vec::new(),
                 backward_from: 1,
-                activation: Activation::Gelu,
+                activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,
             })?;

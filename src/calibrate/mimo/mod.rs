@@ -10,7 +10,7 @@
 //!    taken only where the error on held-out sequences falls.
 //! 5. C and D of all layers are fitted to the logits.
 //!
-//! [`reduce_layer`] takes what is known of one layer alone: its inputs, or its inputs and gradients.
+//! [`reduce_layer_jointly`] takes what is known of one layer alone: its inputs, or its inputs and gradients.
 //! Without gradients every output counts the same; without the network steps 3 and 5 are left out.
 
 mod fit;
@@ -121,7 +121,7 @@ pub struct LayerReduction {
 /// # Errors
 /// [`CalibrateError::Weight`] for inputs of other widths than the layer's, and for directions with
 /// different modes; [`CalibrateError::Compress`] for modes that do not decay.
-pub fn reduce_layer(
+pub fn reduce_layer_jointly(
     block: &Block,
     sequences: &LayerSequences,
     order: usize,

@@ -10,9 +10,9 @@ use crate::calibrate::Known;
 use crate::calibrate::mimo::fit::{Problem, Sample};
 use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::moments::Moments;
-use crate::calibrate::mimo::{LayerSequences, reduce_layer, starts};
+use crate::calibrate::mimo::{LayerSequences, reduce_layer_jointly, starts};
 use crate::compress::kernel_distance;
-use crate::model::{Activation, Block, BlockParts};
+use crate::model::{Block, BlockParts, Nonlinearity};
 
 struct Draw(ChaCha8Rng);
 
@@ -314,7 +314,7 @@ fn block(modes: &Modes) -> Block {
         systems,
         backward,
         backward_from: modes.lag.min(1),
-        activation: Activation::Gelu,
+        activation: Nonlinearity::Gelu,
         output: None,
         norm: None,
     })
@@ -329,11 +329,11 @@ fn a_layer_is_reduced_from_captured_inputs_alone() {
         let block = block(&modes);
         let inputs: Vec<_> = (0..12).map(|_| draw.smooth(80, 3)).collect();
         let sequences = LayerSequences::new(inputs.clone(), Vec::new()).unwrap();
-        let whole = reduce_layer(&block, &sequences, 8, Refinement::Full).unwrap();
+        let whole = reduce_layer_jointly(&block, &sequences, 8, Refinement::Full).unwrap();
         assert_eq!(whole.block, block, "the full order changes nothing");
         assert_eq!(whole.known, Known::Inputs);
         let errors = [Refinement::None, Refinement::Residues, Refinement::Full].map(|refinement| {
-            let made = reduce_layer(&block, &sequences, 4, refinement).unwrap();
+            let made = reduce_layer_jointly(&block, &sequences, 4, refinement).unwrap();
             assert_eq!(made.block.order(), 4);
             made.record.relative_weighted_error.unwrap()
         });
@@ -342,14 +342,14 @@ fn a_layer_is_reduced_from_captured_inputs_alone() {
             "{errors:?}"
         );
         let white = {
-            let made = reduce_layer(&block, &sequences, 4, Refinement::Full).unwrap();
+            let made = reduce_layer_jointly(&block, &sequences, 4, Refinement::Full).unwrap();
             let weighted = made.record.channels[0].weighted.clone().unwrap();
             weighted.unweighted / weighted.norm
         };
         assert!(errors[2] < white, "{errors:?} {white}");
         let gradients = vec![vec![draw.matrix(80, 3)]; 12];
         let sequences = LayerSequences::new(inputs, gradients).unwrap();
-        let made = reduce_layer(&block, &sequences, 4, Refinement::Full).unwrap();
+        let made = reduce_layer_jointly(&block, &sequences, 4, Refinement::Full).unwrap();
         assert_eq!(made.known, Known::InputsAndGradients);
     }
 }
@@ -371,7 +371,7 @@ fn captures_that_do_not_fit_are_refused() {
     assert!(text(LayerSequences::new(vec![nan], Vec::new())).contains("not finite"));
     let fine = LayerSequences::new(vec![u(4, 2)], Vec::new()).unwrap();
     let layer = block(&Draw::new(1).modes(3, 3, 3, 1));
-    let refused = reduce_layer(&layer, &fine, 2, Refinement::Full).unwrap_err();
+    let refused = reduce_layer_jointly(&layer, &fine, 2, Refinement::Full).unwrap_err();
     assert!(
         refused
             .to_string()

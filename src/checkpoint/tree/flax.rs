@@ -11,7 +11,7 @@ use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Encoded, Found, Kind};
 use crate::checkpoint::tensors::Tensors;
 use crate::model::{
-    Activation, BatchNorm, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, ModelParts, Norm,
+    BatchNorm, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, ModelParts, Nonlinearity, Norm,
     OutputLinear, Placement, Pooling,
 };
 
@@ -181,7 +181,7 @@ impl Flax {
             let head = format!("{place}{name}{}", self.separator);
             dense(tensors, &head, outputs, Some(channels))
         };
-        block.activation = Activation::GeluTanh;
+        block.activation = Nonlinearity::GeluTanh;
         block.output = match self.maps {
             Maps::None => None,
             Maps::Gate => Some(OutputLinear {

@@ -300,7 +300,7 @@ impl TrainableBlock {
                 .transpose()?
                 .unwrap_or_default(),
             backward_from: 1,
-            activation: model::Activation::Gelu,
+            activation: model::Nonlinearity::Gelu,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
         })?)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Activation, Block, Gate, Model, ModelParts};
+use hankelite::model::{Block, Gate, Model, ModelParts, Nonlinearity};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -339,7 +339,7 @@ fn fitting(model: &Model) -> Parameterisation {
 fn check_activation(block: &Block) -> Result<(), NetworkError> {
     let gate = block.output().map(|output| output.gate).unwrap_or_default();
     let halved = matches!(gate, Gate::Activated | Gate::Response);
-    match halved || block.activation() != Activation::Gelu {
+    match halved || block.activation() != Nonlinearity::Gelu {
         true => Err(NetworkError::Activation {
             layer: block.name().to_string(),
         }),

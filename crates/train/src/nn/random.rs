@@ -3,8 +3,8 @@
 use std::f64::consts::PI;
 
 use hankelite::model::{
-    Activation, BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model,
-    ModelParts, Norm, OutputLinear, Pooling,
+    BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts,
+    Nonlinearity, Norm, OutputLinear, Pooling,
 };
 use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::{DMatrix, SymmetricEigen};
@@ -216,7 +216,7 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         systems: forward,
         backward,
         backward_from: 1,
-        activation: Activation::Gelu,
+        activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: draw.linear(channels, rows),
             gate,
