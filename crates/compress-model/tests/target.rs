@@ -146,76 +146,79 @@ fn a_budget_is_a_share_of_what_is_stored() {
     assert!(accuracy(&image, &["--stream"]) > 0.95);
 }
 
+/// Arguments, the exit code, and words of the message.
+const WRONG: &[(&[&str], i32, &str)] = &[
+    (&["--times", "5"], 2, "--output"),
+    (&["--times", "5", "--order", "8", "--dry-run"], 2, "--order"),
+    (
+        &["--times", "0.5", "--dry-run"],
+        1,
+        "--times is 0.5, expected a number above 1",
+    ),
+    (&["--max-bytes", "many", "--dry-run"], 2, "100k or 1.2M"),
+    (
+        &["--max-bytes", "100", "--dry-run"],
+        1,
+        "a target of 100 bytes, expected at least",
+    ),
+    (
+        &[
+            "--times",
+            "5",
+            "--output",
+            "same.edge",
+            "--image",
+            "same.edge",
+        ],
+        1,
+        "same.edge",
+    ),
+    (
+        &["--max-bytes", "1k", "--for", "file", "--dry-run"],
+        1,
+        "--for image takes them down",
+    ),
+    (
+        &[
+            "--times",
+            "2",
+            "--for",
+            "file",
+            "--only",
+            "maps",
+            "--dry-run",
+        ],
+        1,
+        "--only maps goes with --for image",
+    ),
+    (
+        &["--max-microseconds", "9", "--for", "file", "--dry-run"],
+        1,
+        "leave out --for file",
+    ),
+    (
+        &[
+            "--budget",
+            "0.5",
+            "--for",
+            "file",
+            "--allocate",
+            "channel",
+            "--dry-run",
+        ],
+        1,
+        "--for image, or --allocate layer",
+    ),
+    (
+        &["--max-microseconds", "1e-9", "--dry-run"],
+        1,
+        "us, expected at least",
+    ),
+];
+
 #[test]
 fn wrong_targets_are_refused() {
-    for (more, code, words) in [
-        (&["--times", "5"][..], 2, "--output"),
-        (&["--times", "5", "--order", "8", "--dry-run"], 2, "--order"),
-        (
-            &["--times", "0.5", "--dry-run"],
-            1,
-            "--times is 0.5, expected a number above 1",
-        ),
-        (&["--max-bytes", "many", "--dry-run"], 2, "100k or 1.2M"),
-        (
-            &["--max-bytes", "100", "--dry-run"],
-            1,
-            "a target of 100 bytes, expected at least",
-        ),
-        (
-            &[
-                "--times",
-                "5",
-                "--output",
-                "same.edge",
-                "--image",
-                "same.edge",
-            ],
-            1,
-            "same.edge",
-        ),
-        (
-            &["--max-bytes", "1k", "--for", "file", "--dry-run"],
-            1,
-            "--for image takes them down",
-        ),
-        (
-            &[
-                "--times",
-                "2",
-                "--for",
-                "file",
-                "--only",
-                "maps",
-                "--dry-run",
-            ],
-            1,
-            "--only maps goes with --for image",
-        ),
-        (
-            &["--max-microseconds", "9", "--for", "file", "--dry-run"],
-            1,
-            "leave out --for file",
-        ),
-        (
-            &[
-                "--budget",
-                "0.5",
-                "--for",
-                "file",
-                "--allocate",
-                "channel",
-                "--dry-run",
-            ],
-            1,
-            "--for image, or --allocate layer",
-        ),
-        (
-            &["--max-microseconds", "1e-9", "--dry-run"],
-            1,
-            "us, expected at least",
-        ),
-    ] {
+    for &(more, code, words) in WRONG {
         let start = ["reduce", MODEL, "--calibrate", "waves", "--sequences", "20"];
         let output = run(&[&start, more].concat());
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
