@@ -10,13 +10,13 @@ use std::path::PathBuf;
 
 use common::here;
 use hankelite::calibrate::{
-    CalibratedReduction, Calibration, Known, Settings, TargetSize, WeightChoice,
+    CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
 };
 use hankelite::checkpoint::HalfGate;
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
-use hankelite_archive::Archive;
+use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
 
 const LENGTH: usize = 24;
@@ -235,4 +235,64 @@ fn what_needs_the_sequences_is_refused_without_them() {
         message.contains("need the calibration sequences"),
         "{message}"
     );
+}
+
+/// Inputs of the layers, and gradients by their outputs, in a file.
+fn captured(model: &Model, gradients: bool) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("captured.safetensors");
+    let mut tensors = Vec::new();
+    for (layer, block) in model.blocks().iter().enumerate() {
+        let wave = |n: usize| (0.7 * n as f64 + layer as f64).sin() + 0.5 * (0.11 * n as f64).cos();
+        let mut add = |name: String, shape: Vec<usize>| {
+            let values: Vec<f64> = (0..shape.iter().product()).map(wave).collect();
+            let tensor = RawTensor::from_f64(Dtype::F32, shape, &values).unwrap();
+            tensors.push((name, tensor));
+        };
+        let (name, channels) = (block.name(), block.channels());
+        add(name.to_string(), vec![12, LENGTH, channels]);
+        if gradients {
+            let shape = vec![12, 2, LENGTH, block.outputs()];
+            add(format!("{name}.output_gradient"), shape);
+        }
+    }
+    write_arrays(&path, tensors, "").unwrap();
+    (folder, path)
+}
+
+#[test]
+fn layers_alone_are_reduced_for_captured_inputs() {
+    for (name, gradients) in [("lru_half_glu1", true), ("s5_gelu", false)] {
+        let model = opened(name).model;
+        let (_folder, path) = captured(&model, gradients);
+        let inputs = Captured::open(&path, &model, 100).unwrap();
+        let statistics = inputs.statistics("the test", &()).unwrap();
+        let choice = WeightChoice::Auto;
+        let reduction =
+            CalibratedReduction::of_captured(&model, &statistics, &inputs, choice, &()).unwrap();
+        let mut errors = Vec::new();
+        for order in [2, 3] {
+            let made = reduction
+                .reduce(&Settings::new(TargetSize::Order(order)))
+                .unwrap();
+            assert!(
+                made.model
+                    .blocks()
+                    .iter()
+                    .all(|block| block.order() == order)
+            );
+            let known = [Known::Inputs, Known::InputsAndGradients][usize::from(gradients)];
+            assert_eq!(made.choice.known, known, "{name}");
+            assert_eq!(made.records.len(), model.blocks().len());
+            assert!(made.choice.logit_change.is_none());
+            errors.push(made.choice.relative_error);
+        }
+        assert!(
+            errors[1] < errors[0] && errors[0] < 1.0,
+            "{name}: {errors:?}"
+        );
+        let most = Settings::new(TargetSize::Error(errors[0]));
+        let met = reduction.reduce(&most).unwrap();
+        assert!(met.choice.relative_error <= errors[0], "{name}");
+    }
 }

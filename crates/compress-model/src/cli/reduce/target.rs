@@ -187,7 +187,9 @@ fn reduced(
         CalibrationData::open(source, arguments.ways.sequences(), checkpoint, printer)?;
     let listed = calibration.listed();
     if listed.is_empty() {
-        bail!("a target needs the calibration sequences; {source} holds their statistics only");
+        bail!(
+            "a target runs the calibration sequences through the network; {source} holds statistics or inputs of layers"
+        );
     }
     let drawn = Drawn::new(&listed);
     let bars = Bars::new(printer);

@@ -68,7 +68,7 @@ pub(super) fn run(
     let listed = calibration.listed();
     if listed.is_empty() {
         bail!(
-            "--times needs the calibration sequences; {} holds their statistics only",
+            "--times runs the calibration sequences through the network; {} holds statistics or inputs of layers",
             arguments.calibrate
         );
     }
