@@ -252,10 +252,7 @@ impl Checkpoint {
             let archive = self.0.encode()?.into_archive();
             match all {
                 true => all_tensors(&archive),
-                false => match archive.into_changes() {
-                    Changes::InMemory(changed) => Ok(changed.into_iter().collect()),
-                    _ => unreachable!("a checkpoint in memory encodes into memory"),
-                },
+                false => Ok(changed_tensors(archive)),
             }
         });
         let tensors: Vec<(String, RawTensor)> = made?;
@@ -314,6 +311,24 @@ fn gather(
     let network = Network::new(model, length, Path::Auto)?;
     let network = network.observed(observer);
     Ok(Calibration::gather(&network, sequences, &wish.origin)?)
+}
+
+/// The tensors that differ from what was read, under every name that shares them.
+fn changed_tensors(archive: Archive) -> Vec<(String, RawTensor)> {
+    let tied = archive.names().filter_map(|name| {
+        let first = archive.tied_to(name)?;
+        Some((name.to_string(), first.to_string()))
+    });
+    let tied: Vec<_> = tied.collect();
+    let Changes::InMemory(mut changed) = archive.into_changes() else {
+        unreachable!("a checkpoint in memory encodes into memory");
+    };
+    for (name, first) in tied {
+        if let Some(tensor) = changed.get(&first).cloned() {
+            changed.insert(name, tensor);
+        }
+    }
+    changed.into_iter().collect()
 }
 
 fn all_tensors(archive: &Archive) -> Outcome<Vec<(String, RawTensor)>> {

@@ -191,7 +191,7 @@ def test_statistics_of_inputs_at_hand_give_the_weighted_reduction(waves):
     r = whole[names[0]].autocorrelation
     direct = sum((inputs[:, : 64 - 5, 3] * inputs[:, 5:, 3]).sum(axis=1)) / (12 * 64)
     assert r[3, 5] == pytest.approx(direct, rel=1e-9)
-    shared = hk.reduce(waves, budget=0.125, statistics=whole)
+    shared = hk.reduce(waves, budget=0.125, allocation="channel", statistics=whole)
     assert shared.states <= 128 and len(set(shared.orders["s4_layers.0"])) > 1
     exact = {n: hk.LayerStatistics.of(inputs, products=True) for n in names}
     exact = hk.reduce(waves, order=4, statistics=hk.Statistics(exact))
@@ -314,7 +314,7 @@ def large_model(layers=12, channels=64, modes=64):
 def test_other_threads_run_and_ctrl_c_ends_the_work():
     import signal
 
-    state = large_model()
+    state = large_model(layers=60)
     ticks = []
     done = threading.Event()
 

@@ -489,7 +489,7 @@ def reduce(
             ``modal-h2``, ``h2-optimal``, ``horizon`` or ``hankel-norm``.
         time, realisation: what is balanced without statistics, see :func:`inspect`;
             ``realisation="auto"`` takes the better one for each channel.
-        allocation: with statistics ``uniform``, ``layer`` or ``channel``.
+        allocation: with statistics ``model``, ``layer`` or ``channel``.
         importance: with statistics ``auto``, ``equal``, ``root`` or ``gradient``.
         refinement: with statistics ``none``, ``residues`` or ``full``.
         length: steps over which kernel errors are measured; also the declared one of :func:`read`.
