@@ -108,7 +108,7 @@ fn the_model_is_what_its_storage_stores() {
 }
 
 #[test]
-fn parts_that_are_not_asked_for_stay() {
+fn parts_that_were_not_requested_stay() {
     with_target(|model, target, _| {
         let full = Size::of(model, &Storage::single(model)).unwrap().total();
         let states = target.plan(full / 2, Parts::States).unwrap();

@@ -32,7 +32,7 @@ const RESIDUES: Limits = Limits {
     prices: &[1000.0, 100.0, 10.0, 1.0],
 };
 
-/// Biases and norms, too: more numbers, by more sequences that say less each.
+/// Biases and norms, too: more numbers, by more sequences with fewer combinations each.
 const ALL_NUMBERS: Limits = Limits {
     steps: 8,
     sequences: 1000,

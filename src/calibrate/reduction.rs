@@ -403,7 +403,7 @@ impl<'a> CalibratedReduction<'a> {
         })
     }
 
-    /// What is said of any model whose channels share modes.
+    /// What every record of a model whose channels share modes holds.
     fn joint_choice(&self, model: &Model, known: Known) -> Choice {
         Choice {
             known,
@@ -492,7 +492,7 @@ impl<'a> CalibratedReduction<'a> {
             fit: None,
             gradient_fit: None,
             known: match self.sequences {
-                // Statistics of a network alone say nothing of its logits.
+                // No logits can be compared by the statistics of a network alone.
                 [] if self.calibration.known() == Known::Network => Known::InputsAndGradients,
                 _ => self.calibration.known(),
             },

@@ -189,7 +189,7 @@ impl Problem {
     }
 }
 
-/// The upper factor U of H⁻¹ = Uᵀ U: row i says how an error of input i is spread over those that
+/// The upper factor U of H⁻¹ = Uᵀ U: row i is how an error of input i is spread over those that
 /// follow. `None` where H is not positive definite.
 pub(crate) fn spread(metric: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let inverse = Cholesky::new(metric.clone())?.inverse();

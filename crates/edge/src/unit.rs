@@ -8,7 +8,7 @@ pub const LANES: usize = 16;
 
 /// A vector unit: how many numbers one instruction takes, and the arithmetic on them.
 ///
-/// [`crate::Plain`] takes one. Others are written by whoever may ask the processor what it has. All give
+/// [`crate::Plain`] takes one. Others are written where the features of the processor are known. All give
 /// the same sums in the same order; a fused product rounds once, a plain one twice.
 pub trait Unit<T: Real>: Copy {
     /// What one instruction works on.

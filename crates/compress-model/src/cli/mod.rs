@@ -138,7 +138,7 @@ enum Command {
     Stream(stream::Arguments),
     /// Time a step, beside the time that reading its bytes takes.
     Bench(bench::Arguments),
-    /// Write the image that a device runs, with bf16 or int8 maps where requested.
+    /// Write the image that a device runs, with maps of 16, 8, 4 or 3 bits where requested.
     Pack(pack::Arguments),
     /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
     Bounds(bounds::Arguments),

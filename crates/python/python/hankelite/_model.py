@@ -302,7 +302,7 @@ class Reduced(Model):
         super().__init__(source, core)
         self.records = records
         self.choice = choice
-        # Tensors that were fitted do not tell a mode without effect from one that is used.
+        # Tensors that were fitted do not distinguish a mode without effect from one that is used.
         self._fitted_from: Optional[Reduced] = None
 
     def _stored(self) -> list[list[int]]:

@@ -233,7 +233,7 @@ fn reduced(
 }
 
 impl Document {
-    /// What the model and how it came about say.
+    /// What follows from the model and how it was made.
     fn new(
         arguments: &Arguments,
         checkpoint: &Checkpoint,
