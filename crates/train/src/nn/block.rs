@@ -8,7 +8,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::nn::dynamics::TrainableDynamics;
-use crate::nn::mix::Mixing;
+use hankelite_kernels::Mixing;
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
 use crate::nn::tensors::{TensorType, host, parameter, var};

@@ -4,8 +4,8 @@ use candle_core::{Result, bail};
 use rayon::prelude::*;
 
 use crate::nn::plan::{Encoding, Size};
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::product::{RowMajor, multiply_rows};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
 
 /// Steps of a batch on the host.

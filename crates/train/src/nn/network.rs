@@ -12,7 +12,7 @@ use crate::nn::dynamics::modes_for;
 use crate::nn::ends::{TrainableEncoder, TrainableHead};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
-use crate::nn::pool::Workspaces;
+use hankelite_kernels::Workspaces;
 use crate::nn::random::{Draw, random_model};
 use crate::nn::tensors::TensorType;
 use crate::nn::{

@@ -7,8 +7,8 @@ use hankelite::model::Placement;
 use num_complex::Complex64;
 
 use crate::nn::Penalty;
-use crate::nn::kernel::Modes;
-use crate::nn::mix::Mixing;
+use hankelite_kernels::Modes;
+use hankelite_kernels::Mixing;
 
 /// Batch × length × channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

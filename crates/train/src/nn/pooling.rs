@@ -4,8 +4,9 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::nn::plan::Size;
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::real::{Real, add};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::add;
+use crate::nn::real::Real;
 
 /// The weighted sum over time of each sequence of x: batch × H.
 pub(super) fn pool<T: Real>(x: &[T], weights: &[f64], size: Size) -> Vec<T> {

@@ -12,19 +12,20 @@ use hankelite::model::Placement;
 use rayon::prelude::*;
 
 use crate::nn::Penalty;
-use crate::nn::convolution::Dynamics;
-use crate::nn::fourier::Point;
-use crate::nn::kernel::Modes;
-use crate::nn::lanes::Lanes;
-use crate::nn::mix::{Mix, MixGradient, MixScratch};
-use crate::nn::norm::{
+use hankelite_kernels::Dynamics;
+use hankelite_kernels::Point;
+use hankelite_kernels::Modes;
+use hankelite_kernels::Lanes;
+use hankelite_kernels::{Mix, MixGradient, MixScratch};
+use hankelite_kernels::{
     Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward,
 };
-use crate::nn::operator::Operator;
+use hankelite_kernels::Operator;
 use crate::nn::penalty::{BlockPenalty, InputMoments};
 use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::real::{Real, add};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::add;
+use crate::nn::real::Real;
 
 /// Groups of slabs that gradients are summed over: also the most threads that a backward pass
 /// keeps busy.

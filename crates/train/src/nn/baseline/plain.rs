@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::nn::baseline::recurrence;
-    use crate::nn::pool::Workspaces;
+    use hankelite_kernels::Workspaces;
     use crate::nn::tensors::waves::{wave, worst};
 
     const CELLS: [Cell; 5] = [

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use crate::nn::operation::{Argument, Operation, apply2};
-use crate::nn::product::{RowMajor, multiply_rows};
+use hankelite_kernels::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
 
 /// (…, inputs) and W, outputs × inputs, to (…, outputs).

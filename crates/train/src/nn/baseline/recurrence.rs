@@ -8,7 +8,7 @@ use crate::nn::baseline::gates::{Cell, CellTensors};
 use crate::nn::baseline::steps::{Kept, Operands, Whole};
 use crate::nn::operation::{Argument, Carried, Operation, apply3};
 use crate::nn::plan::Size;
-use crate::nn::pool::Workspaces;
+use hankelite_kernels::Workspaces;
 use crate::nn::real::Real;
 
 /// The states h, batch × L × H. The state before the first step is zero. `keep` is set where a

@@ -10,7 +10,7 @@ use crate::nn::baseline::gates::{Cell, CellTensors};
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::recurrence::recurrence;
 use crate::nn::baseline::{orthogonal, plain};
-use crate::nn::pool::Workspaces;
+use hankelite_kernels::Workspaces;
 use crate::nn::random::Draw;
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, Mode, Parameter};

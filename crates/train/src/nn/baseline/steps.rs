@@ -11,9 +11,10 @@ use rayon::prelude::*;
 
 use crate::nn::baseline::gates::{Backward, Cell, Constants, Forward};
 use crate::nn::plan::Size;
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::product::{RowMajor, multiply_rows};
-use crate::nn::real::{Real, add};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::{RowMajor, multiply_rows};
+use hankelite_kernels::add;
+use crate::nn::real::Real;
 
 /// What every slice keeps of the forward pass, and all states.
 pub(super) struct Kept<T: 'static + Copy> {

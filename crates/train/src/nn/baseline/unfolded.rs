@@ -27,7 +27,7 @@ use crate::nn::baseline::body::{Body, Formed, FormedLayer, Frame, matrix};
 use crate::nn::baseline::dictionary::squared_norm;
 use crate::nn::baseline::unroll::{Form, Sizes, Tensors};
 use crate::nn::baseline::unroll_op;
-use crate::nn::pool::Workspaces;
+use hankelite_kernels::Workspaces;
 use crate::nn::tensors::parameter;
 use crate::nn::{Group, Mode, Parameter};
 

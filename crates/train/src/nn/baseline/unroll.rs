@@ -25,9 +25,10 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 use crate::nn::baseline::prox;
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::product::{RowMajor, multiply_rows};
-use crate::nn::real::{Real, add};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::{RowMajor, multiply_rows};
+use hankelite_kernels::add;
+use crate::nn::real::Real;
 
 /// Multiplications that are worth a piece of their own.
 const PIECE: usize = 1 << 22;

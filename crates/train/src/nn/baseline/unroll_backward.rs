@@ -4,9 +4,10 @@ use crate::nn::baseline::prox;
 use crate::nn::baseline::unroll::{
     Form, Numbers, Saved, Sizes, gather, multiply, place, repeated, scale_rows, scatter, transposed,
 };
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::product::RowMajor;
-use crate::nn::real::{Real, add};
+use hankelite_kernels::{Lease, Workspace};
+use hankelite_kernels::RowMajor;
+use hankelite_kernels::add;
+use crate::nn::real::Real;
 
 /// The gradients of [`Numbers`], in the same order.
 pub(super) struct Gradients<T> {

@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
 use crate::nn::baseline::unroll::{Numbers, Saved, Sizes, Tensors};
 use crate::nn::baseline::{unroll, unroll_backward, unroll_plain};
 use crate::nn::operation::{Argument, Carried, Operation, apply3};
-use crate::nn::pool::Workspaces;
+use hankelite_kernels::Workspaces;
 use crate::nn::real::Real;
 
 /// The codes, batch × L × codes. On the processor this is one operation with its own gradient;

@@ -5,7 +5,7 @@ use hankelite::model::Placement;
 
 use super::*;
 use crate::nn::Penalty;
-use crate::nn::mix::Mixing;
+use hankelite_kernels::Mixing;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan};
 
 const BATCH: usize = 5;

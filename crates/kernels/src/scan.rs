@@ -19,12 +19,12 @@
 use num_complex::Complex64;
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::nn::convolution::{Dynamics, DynamicsGradient};
-use crate::nn::fourier::Point;
-use crate::nn::kernel::Modes;
-use crate::nn::lanes::Lanes;
-use crate::nn::pool::Lease;
-use crate::nn::real::{LANES, Real};
+use crate::convolution::{Dynamics, DynamicsGradient};
+use crate::fourier::Point;
+use crate::kernel::Modes;
+use crate::lanes::Lanes;
+use crate::pool::Lease;
+use crate::real::{LANES, Real};
 
 /// Steps between two corrections, and between two saved states.
 const CHUNK: usize = 64;
@@ -45,7 +45,7 @@ struct Group<T> {
 }
 
 /// A layer's recurrences.
-pub(super) struct Scan<T> {
+pub struct Scan<T> {
     lanes: Lanes,
     groups: Vec<Group<T>>,
     modes: usize,
@@ -53,7 +53,7 @@ pub(super) struct Scan<T> {
 
 impl<T: Real> Scan<T> {
     /// For layers whose modes all decay and run forward in time.
-    pub(super) fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>) -> Self {
+    pub fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>) -> Self {
         let counts = dynamics.forward.iter().map(|modes| modes.exponents.len());
         let modes = counts.max().unwrap_or(0);
         let group = |group: usize| {
@@ -83,7 +83,7 @@ impl<T: Real> Scan<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub(super) fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Lease<Point<T>>; 2]) {
+    pub fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Lease<Point<T>>; 2]) {
         let length = self.lanes.length;
         let (input, output) = (&mut first[..length], &mut second[..length]);
         for (index, group) in self.groups.iter().enumerate() {
@@ -98,17 +98,17 @@ impl<T: Real> Scan<T> {
     }
 
     /// For each group: X and Σ g conj(s) of every mode, and Σ g u.
-    pub(super) fn sums(&self) -> usize {
+    pub fn sums(&self) -> usize {
         self.groups.len() * (2 * self.modes + 1)
     }
 
     /// Points of each of the two buffers that a pass works in.
-    pub(super) fn scratch(&self) -> usize {
+    pub fn scratch(&self) -> usize {
         2 * self.lanes.length
     }
 
     /// u ← its gradient, from the gradient `g` of y.
-    pub(super) fn backward(
+    pub fn backward(
         &self,
         g: &[T],
         u: &mut [T],
@@ -135,7 +135,7 @@ impl<T: Real> Scan<T> {
     }
 
     /// The gradients of the dynamics from the sums over all slabs.
-    pub(super) fn gradient(
+    pub fn gradient(
         &self,
         dynamics: &Dynamics<'_, T>,
         sums: &[Point<T>],
@@ -152,7 +152,7 @@ impl<T: Real> Scan<T> {
             let sum = |point: &Point<T>| -> Complex64 {
                 let lanes = (0..self.lanes.stacked).map(|copy| h % LANES + copy * width);
                 let each = lanes
-                    .map(|lane| Complex64::new(point.re[lane].to_f64(), point.im[lane].to_f64()));
+                    .map(|lane| Complex64::new(point.re[lane].wide(), point.im[lane].wide()));
                 each.sum()
             };
             let mut modes = Modes::default();
@@ -187,7 +187,7 @@ impl<T: Real> LaneMode<T> {
         };
         put(&mut self.pole, z.exp());
         put(&mut self.weight, w);
-        let (re, im) = (self.pole.re[lane].to_f64(), self.pole.im[lane].to_f64());
+        let (re, im) = (self.pole.re[lane].wide(), self.pole.im[lane].wide());
         let rounded = Complex64::new(re, im).powu(CHUNK as u32);
         put(&mut self.drift, (z * CHUNK as f64).exp() - rounded);
     }
@@ -472,8 +472,8 @@ fn run_back<T: Real, S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::convolution::Convolution;
-    use crate::nn::pool::Workspace;
+    use crate::convolution::Convolution;
+    use crate::pool::Workspace;
 
     /// Two channels and three modes, and a slab of odd length that is not full.
     fn dynamics() -> Vec<Modes> {

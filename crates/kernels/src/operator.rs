@@ -2,27 +2,29 @@
 
 use rayon::prelude::*;
 
-use crate::nn::convolution::{Convolution, Dynamics, DynamicsGradient};
-use crate::nn::fourier::Point;
-use crate::nn::kernel::Modes;
-use crate::nn::lanes::Lanes;
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::real::Real;
-use crate::nn::scan::Scan;
+use crate::convolution::{Convolution, Dynamics, DynamicsGradient};
+use crate::fourier::Point;
+use crate::kernel::Modes;
+use crate::lanes::Lanes;
+use crate::pool::{Lease, Workspace};
+use crate::real::Real;
+use crate::scan::Scan;
 
 /// The largest number of modes for which the recurrence is taken: `docs/performance.md` has the
 /// measurement.
 const SCAN_MODES: usize = 8;
 
 /// The state space of a block in the form that is cheaper.
-pub(super) enum Operator<T> {
+pub enum Operator<T> {
+    /// By FFT.
     Convolution(Convolution<T>),
+    /// By the recurrence.
     Scan(Scan<T>),
 }
 
 impl<T: Real> Operator<T> {
     /// With `keep` the kernels stay at hand for [`Operator::kernels`].
-    pub(super) fn new(
+    pub fn new(
         lanes: Lanes,
         dynamics: &Dynamics<'_, T>,
         workspace: &Workspace<T>,
@@ -40,7 +42,7 @@ impl<T: Real> Operator<T> {
 
     /// The forward kernel of every channel, D in its first sample. Cost that of the kernels for a
     /// recurrence, and for a convolution that did not keep them.
-    pub(super) fn kernels(&self, dynamics: &Dynamics<'_, T>, length: usize) -> Vec<Vec<T>> {
+    pub fn kernels(&self, dynamics: &Dynamics<'_, T>, length: usize) -> Vec<Vec<T>> {
         let mut kernels = match self {
             Operator::Convolution(convolution) if !convolution.kernels.is_empty() => {
                 convolution.kernels.clone()
@@ -56,28 +58,32 @@ impl<T: Real> Operator<T> {
         kernels
     }
 
-    pub(super) fn forward(&self, u: &[T], y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
+    /// y ← the output of the state space on a slab u. `points` are two buffers of [`Operator::scratch`].
+    pub fn forward(&self, u: &[T], y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
         match self {
             Operator::Convolution(convolution) => convolution.forward(u, y, points),
             Operator::Scan(scan) => scan.forward(u, y, points),
         }
     }
 
-    pub(super) fn sums(&self) -> usize {
+    /// Points of the sums of gradients over slabs.
+    pub fn sums(&self) -> usize {
         match self {
             Operator::Convolution(convolution) => convolution.sums(),
             Operator::Scan(scan) => scan.sums(),
         }
     }
 
-    pub(super) fn scratch(&self) -> usize {
+    /// Points of each of the two buffers that a pass works in.
+    pub fn scratch(&self) -> usize {
         match self {
             Operator::Convolution(convolution) => convolution.scratch(),
             Operator::Scan(scan) => scan.scratch(),
         }
     }
 
-    pub(super) fn backward(
+    /// u ← its gradient, from the gradient `g` of y; adds to the `sums` for [`Operator::gradient`].
+    pub fn backward(
         &self,
         g: &[T],
         u: &mut [T],
@@ -92,7 +98,7 @@ impl<T: Real> Operator<T> {
 
     /// The gradients of the dynamics from the sums over all slabs; `further` is a gradient of the
     /// forward kernels, with D in the first sample, beside that of the outputs.
-    pub(super) fn gradient(
+    pub fn gradient(
         &self,
         dynamics: &Dynamics<'_, T>,
         sums: &mut [Point<T>],

@@ -4,14 +4,14 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 
 /// The real numbers of [`multiply_rows`]: f32 and f64.
-pub(super) trait RealNumber: faer::traits::ComplexField + Copy {}
+pub trait RealNumber: faer::traits::ComplexField + Copy {}
 
 impl RealNumber for f32 {}
 impl RealNumber for f64 {}
 
 /// A row-major matrix, or the transpose of one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RowMajor<'a, T> {
+pub struct RowMajor<'a, T> {
     data: &'a [T],
     rows: usize,
     columns: usize,
@@ -25,7 +25,7 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     ///
     /// # Panics
     /// Unless `data` holds rows × columns numbers.
-    pub(super) fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
+    pub fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
         assert_eq!(data.len(), rows * columns, "a matrix has rows x columns");
         Self {
             data,
@@ -37,7 +37,7 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     }
 
     /// Its transpose, without moving a number.
-    pub(super) fn transpose(self) -> Self {
+    pub fn transpose(self) -> Self {
         Self {
             transposed: !self.transposed,
             ..self
@@ -56,13 +56,12 @@ impl<'a, T: RealNumber> RowMajor<'a, T> {
     }
 }
 
-#[cfg(feature = "baselines")]
 impl<T: RealNumber> RowMajor<'_, T> {
     /// Some columns of the matrix as it is stored, without moving a number.
     ///
     /// # Panics
     /// When the range ends behind the last column, or the matrix is a transpose or has no row.
-    pub(super) fn columns(self, range: std::ops::Range<usize>) -> Self {
+    pub fn columns(self, range: std::ops::Range<usize>) -> Self {
         let fits = range.start <= range.end && range.end <= self.columns;
         assert!(fits && !self.transposed && self.rows > 0, "columns of it");
         let last = (self.rows - 1) * self.stride + range.end;
@@ -74,7 +73,7 @@ impl<T: RealNumber> RowMajor<'_, T> {
     }
 
     /// Rows and columns, of the transpose if it is one.
-    pub(super) fn shape(&self) -> (usize, usize) {
+    pub fn shape(&self) -> (usize, usize) {
         if self.transposed {
             (self.columns, self.rows)
         } else {
@@ -87,7 +86,7 @@ impl<T: RealNumber> RowMajor<'_, T> {
 ///
 /// # Panics
 /// When the shapes do not fit.
-pub(super) fn multiply_rows<T: RealNumber>(
+pub fn multiply_rows<T: RealNumber>(
     out: &mut [T],
     a: RowMajor<'_, T>,
     b: RowMajor<'_, T>,
@@ -115,7 +114,6 @@ mod tests {
         assert_eq!(out, [2.0 + 0.5, 12.0 + 11.0, 6.5 + 2.0, 24.0 + 26.0]);
     }
 
-    #[cfg(feature = "baselines")]
     #[test]
     fn columns_of_a_matrix_are_a_matrix() {
         let numbers: Vec<f64> = (0..12).map(f64::from).collect();

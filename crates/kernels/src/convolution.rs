@@ -10,40 +10,44 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::nn::fourier::{Plan, Point};
-use crate::nn::kernel::Modes;
-use crate::nn::lanes::Lanes;
-use crate::nn::pool::{Lease, Workspace};
-use crate::nn::real::{LANES, Real, add};
+use crate::fourier::{Plan, Point};
+use crate::kernel::Modes;
+use crate::lanes::Lanes;
+use crate::pool::{Lease, Workspace};
+use crate::real::{LANES, Real, add};
 
 /// Modes, and so kernels, of every channel of a layer.
-pub(super) struct Dynamics<'a, T> {
+pub struct Dynamics<'a, T> {
     /// Of the causal kernel.
-    pub(super) forward: &'a [Modes],
+    pub forward: &'a [Modes],
     /// Of the other direction; empty for a causal layer.
-    pub(super) backward: &'a [Modes],
-    pub(super) feedthrough: &'a [T],
+    pub backward: &'a [Modes],
+    /// D of every channel.
+    pub feedthrough: &'a [T],
 }
 
 /// The gradients of [`Dynamics`].
-pub(super) struct DynamicsGradient<T> {
-    pub(super) forward: Vec<Modes>,
-    pub(super) backward: Vec<Modes>,
-    pub(super) feedthrough: Vec<T>,
+pub struct DynamicsGradient<T> {
+    /// Of the causal modes (∂/∂Re + i ∂/∂Im).
+    pub forward: Vec<Modes>,
+    /// Of those of the other direction.
+    pub backward: Vec<Modes>,
+    /// Of D.
+    pub feedthrough: Vec<T>,
 }
 
 /// A layer's kernels as spectra.
-pub(super) struct Convolution<T> {
+pub struct Convolution<T> {
     lanes: Lanes,
     plan: Arc<Plan<T>>,
     /// One spectrum after another for each group, scaled by 1/size.
     spectra: Lease<Point<T>>,
     /// The forward kernels without D, where they are kept.
-    pub(super) kernels: Vec<Vec<T>>,
+    pub kernels: Vec<Vec<T>>,
 }
 
 impl<T: Real> Convolution<T> {
-    pub(super) fn new(
+    pub fn new(
         lanes: Lanes,
         dynamics: &Dynamics<'_, T>,
         workspace: &Workspace<T>,
@@ -91,7 +95,7 @@ impl<T: Real> Convolution<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub(super) fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
+    pub fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
         let points = &mut scratch[0][..self.plan.size()];
         for (group, spectrum) in self.spectra.chunks_exact(self.plan.size()).enumerate() {
             self.pack(u, group, points);
@@ -101,17 +105,17 @@ impl<T: Real> Convolution<T> {
     }
 
     /// Points of each of the two buffers that a pass works in.
-    pub(super) fn scratch(&self) -> usize {
+    pub fn scratch(&self) -> usize {
         self.plan.size()
     }
 
     /// Points of the sums of gradients over slabs.
-    pub(super) fn sums(&self) -> usize {
+    pub fn sums(&self) -> usize {
         self.plan.size() * self.lanes.groups
     }
 
     /// u ← its gradient, from the gradient `g` of y.
-    pub(super) fn backward(
+    pub fn backward(
         &self,
         g: &[T],
         u: &mut [T],
@@ -131,7 +135,7 @@ impl<T: Real> Convolution<T> {
     }
 
     /// The gradients of the dynamics from the sums over all slabs.
-    pub(super) fn gradient(
+    pub fn gradient(
         &self,
         dynamics: &Dynamics<'_, T>,
         sums: &mut [Point<T>],

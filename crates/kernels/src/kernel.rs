@@ -13,14 +13,16 @@
 use num_complex::Complex64;
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::nn::product::{RowMajor, multiply_rows};
-use crate::nn::real::Real;
+use crate::product::{RowMajor, multiply_rows};
+use crate::real::Real;
 
 /// The modes of one channel: exponents per step, and weights.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Modes {
-    pub(super) exponents: Vec<Complex64>,
-    pub(super) weights: Vec<Complex64>,
+pub struct Modes {
+    /// z_n: the pole is e^z.
+    pub exponents: Vec<Complex64>,
+    /// w_n: input times output.
+    pub weights: Vec<Complex64>,
 }
 
 impl Modes {
@@ -43,7 +45,7 @@ impl Modes {
     }
 
     /// k[0..length]. Cost O(N √L) powers and 4 N L operations of a matrix product.
-    pub(super) fn kernel<T: Real>(&self, length: usize) -> Vec<T> {
+    pub fn kernel<T: Real>(&self, length: usize) -> Vec<T> {
         let (decaying, growing) = self.split();
         let mut kernel = decaying.decaying_kernel::<T>(length);
         if !growing.exponents.is_empty() {
@@ -56,7 +58,7 @@ impl Modes {
     }
 
     /// The gradients of exponents and weights (∂/∂Re + i ∂/∂Im) from that of the kernel.
-    pub(super) fn gradient<T: Real>(&self, of_kernel: &[T]) -> Self {
+    pub fn gradient<T: Real>(&self, of_kernel: &[T]) -> Self {
         let (decaying, growing) = self.split();
         let forward = decaying.decaying_gradient(of_kernel);
         let turned = if growing.exponents.is_empty() {
@@ -126,8 +128,8 @@ impl Modes {
             let mut power = Complex64::ONE;
             for a in 0..long {
                 let at = a * 2 * count + n;
-                let m = Complex64::new(plain[at].to_f64(), plain[at + count].to_f64());
-                let ramp = Complex64::new(ramped[at].to_f64(), ramped[at + count].to_f64());
+                let m = Complex64::new(plain[at].wide(), plain[at + count].wide());
+                let ramp = Complex64::new(ramped[at].wide(), ramped[at + count].wide());
                 gradient.weights[n] += power * m;
                 gradient.exponents[n] += power * (m * (short * a) as f64 + ramp);
                 power *= step;

@@ -7,11 +7,11 @@ use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::nn::fourier::{Plan, Point};
-use crate::nn::real::Real;
+use crate::fourier::{Plan, Point};
+use crate::real::Real;
 
 /// Buffers that nobody uses at the moment.
-pub(super) struct Pool<E> {
+pub(crate) struct Pool<E> {
     free: Mutex<Vec<Vec<E>>>,
 }
 
@@ -23,7 +23,7 @@ impl<E: Copy> Pool<E> {
     }
 
     /// A buffer of `count` entries that hold anything; `filler` is for those never used before.
-    pub(super) fn lease(self: &Arc<Self>, count: usize, filler: E) -> Lease<E> {
+    fn lease(self: &Arc<Self>, count: usize, filler: E) -> Lease<E> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = free.iter().enumerate();
         let fits = fits.filter(|(_, buffer)| buffer.capacity() >= count);
@@ -53,7 +53,7 @@ impl<E: Copy> Pool<E> {
 }
 
 /// A buffer in use; it goes back to its pool when it is dropped.
-pub(super) struct Lease<E> {
+pub struct Lease<E> {
     entries: Vec<E>,
     /// Entries that were requested; there may be more.
     count: usize,
@@ -87,7 +87,7 @@ impl<E> Drop for Lease<E> {
 }
 
 /// The pools of one number type.
-pub(super) struct Workspace<T> {
+pub struct Workspace<T> {
     numbers: Arc<Pool<T>>,
     points: Arc<Pool<Point<T>>>,
     /// The transform that was last requested.
@@ -95,7 +95,8 @@ pub(super) struct Workspace<T> {
 }
 
 impl<T: Real> Workspace<T> {
-    pub(super) fn new() -> Self {
+    /// Empty pools.
+    pub fn new() -> Self {
         Self {
             numbers: Pool::new(),
             points: Pool::new(),
@@ -104,17 +105,17 @@ impl<T: Real> Workspace<T> {
     }
 
     /// `count` numbers that hold anything.
-    pub(super) fn numbers(&self, count: usize) -> Lease<T> {
+    pub fn numbers(&self, count: usize) -> Lease<T> {
         self.numbers.lease(count, T::zero())
     }
 
     /// `count` points that hold anything.
-    pub(super) fn points(&self, count: usize) -> Lease<Point<T>> {
+    pub fn points(&self, count: usize) -> Lease<Point<T>> {
         self.points.lease(count, Point::zero())
     }
 
     /// The transform for at least `least` points.
-    pub(super) fn plan(&self, least: usize) -> Arc<Plan<T>> {
+    pub fn plan(&self, least: usize) -> Arc<Plan<T>> {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         match &*plan {
             Some((size, plan)) if *size == least => Arc::clone(plan),
@@ -126,7 +127,8 @@ impl<T: Real> Workspace<T> {
         }
     }
 
-    pub(super) fn zero_points(&self, count: usize) -> Lease<Point<T>> {
+    /// `count` points that are 0.
+    pub fn zero_points(&self, count: usize) -> Lease<Point<T>> {
         let mut points = self.points(count);
         points.fill(Point::zero());
         points
@@ -134,13 +136,14 @@ impl<T: Real> Workspace<T> {
 }
 
 /// The pools of a network; one of them stays empty.
-pub(super) struct Workspaces {
+pub struct Workspaces {
     single: Workspace<f32>,
     double: Workspace<f64>,
 }
 
 impl Workspaces {
-    pub(super) fn new() -> Arc<Self> {
+    /// Empty pools.
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             single: Workspace::new(),
             double: Workspace::new(),
@@ -148,7 +151,7 @@ impl Workspaces {
     }
 
     /// The pools of T.
-    pub(super) fn of<T: Real>(&self) -> &Workspace<T> {
+    pub fn of<T: Real>(&self) -> &Workspace<T> {
         let both: [&dyn Any; 2] = [&self.single, &self.double];
         let own = both.iter().find_map(|one| one.downcast_ref());
         own.expect("T is f32 or f64")

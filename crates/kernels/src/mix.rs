@@ -9,12 +9,12 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::nn::product::{RowMajor, multiply_rows};
-use crate::nn::real::Real;
+use crate::product::{RowMajor, multiply_rows};
+use crate::real::Real;
 
 /// The map after the state space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mixing {
+pub enum Mixing {
     /// None: a bare layer ends with the GELU.
     None,
     /// H × H.
@@ -25,7 +25,7 @@ pub(super) enum Mixing {
 
 impl Mixing {
     /// Rows of W.
-    pub(super) fn rows(self, channels: usize) -> usize {
+    pub fn rows(self, channels: usize) -> usize {
         match self {
             Mixing::None => 0,
             Mixing::Plain => channels,
@@ -36,25 +36,34 @@ impl Mixing {
 
 /// Weights and masks for the rows of one sequence.
 #[derive(Clone, Copy)]
-pub(super) struct Mix<'a, T> {
-    pub(super) mixing: Mixing,
-    pub(super) channels: usize,
-    pub(super) weight: &'a [T],
-    pub(super) bias: &'a [T],
-    pub(super) inner: Option<&'a [T]>,
-    pub(super) outer: Option<&'a [T]>,
+pub struct Mix<'a, T> {
+    /// Which map.
+    pub mixing: Mixing,
+    /// H.
+    pub channels: usize,
+    /// W, rows × H by rows; empty for no map.
+    pub weight: &'a [T],
+    /// b, one for each row of W.
+    pub bias: &'a [T],
+    /// p.
+    pub inner: Option<&'a [T]>,
+    /// q.
+    pub outer: Option<&'a [T]>,
 }
 
 /// The gradients of y, which is set, and of W and b, which are added to.
-pub(super) struct MixGradient<'a, T> {
-    pub(super) y: &'a mut [T],
-    pub(super) weight: &'a mut [T],
-    pub(super) bias: &'a mut [T],
+pub struct MixGradient<'a, T> {
+    /// Of y.
+    pub y: &'a mut [T],
+    /// Of W.
+    pub weight: &'a mut [T],
+    /// Of b.
+    pub bias: &'a mut [T],
 }
 
 /// Room for the rows in work, kept between calls.
 #[derive(Default)]
-pub(super) struct MixScratch<T> {
+pub struct MixScratch<T> {
     active: Vec<T>,
     slope: Vec<T>,
     mixed: Vec<T>,
@@ -69,7 +78,7 @@ fn sized<T: Real>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
 
 impl<T: Real> Mix<'_, T> {
     /// o from y, row by row.
-    pub(super) fn forward(&self, y: &[T], out: &mut [T], scratch: &mut MixScratch<T>) {
+    pub fn forward(&self, y: &[T], out: &mut [T], scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);
         let active = sized(&mut scratch.active, y.len());
         Arch::new().dispatch(Activate { y, active });
@@ -105,7 +114,7 @@ impl<T: Real> Mix<'_, T> {
     }
 
     /// The gradients from that of o; `g` is used up.
-    pub(super) fn backward(
+    pub fn backward(
         &self,
         y: &[T],
         g: &mut [T],

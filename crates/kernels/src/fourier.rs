@@ -10,18 +10,21 @@
 use hankelite_control::Convolver;
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::nn::real::{LANES, Real};
+use crate::real::{LANES, Real};
 
 /// One sample, or one bin, of sixteen complex sequences.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Point<T> {
-    pub(super) re: [T; LANES],
-    pub(super) im: [T; LANES],
+pub struct Point<T> {
+    /// Real parts, or the first sequence of each pair.
+    pub re: [T; LANES],
+    /// Imaginary parts, or the second one.
+    pub im: [T; LANES],
 }
 
 impl<T: Real> Point<T> {
-    pub(super) fn zero() -> Self {
+    /// All lanes 0.
+    pub fn zero() -> Self {
         Self {
             re: [T::zero(); LANES],
             im: [T::zero(); LANES],
@@ -33,7 +36,7 @@ impl<T: Real> Point<T> {
 const BLOCK: usize = 256;
 
 /// Radices and twiddle factors of one size.
-pub(super) struct Plan<T> {
+pub struct Plan<T> {
     size: usize,
     levels: Vec<Level<T>>,
     arch: Arch,
@@ -68,7 +71,7 @@ impl<T: Real> Level<T> {
 
 impl<T: Real> Plan<T> {
     /// A plan for at least `least` points: 4 · 2^a 3^b 5^c.
-    pub(super) fn new(least: usize) -> Self {
+    pub fn new(least: usize) -> Self {
         let size = Convolver::fft_size(least, 4);
         let mut levels = Vec::new();
         let mut block = size;
@@ -84,19 +87,19 @@ impl<T: Real> Plan<T> {
     }
 
     /// The number of points.
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.size
     }
 
     /// data ← spectrum.
-    pub(super) fn forward(&self, data: &mut [Point<T>]) {
+    pub fn forward(&self, data: &mut [Point<T>]) {
         for level in &self.levels {
             self.pass::<false, false>(level, data);
         }
     }
 
     /// data ← size · sequence.
-    pub(super) fn inverse(&self, data: &mut [Point<T>]) {
+    pub fn inverse(&self, data: &mut [Point<T>]) {
         for level in self.levels.iter().rev() {
             self.pass::<true, false>(level, data);
         }
@@ -104,7 +107,7 @@ impl<T: Real> Plan<T> {
 
     /// data ← size · (kernel ∗ data), where the kernel is given by its spectrum. `data` is read in
     /// its first half, and only the first half of the answer is formed.
-    pub(super) fn convolve(&self, data: &mut [Point<T>], kernel: &[Point<T>]) {
+    pub fn convolve(&self, data: &mut [Point<T>], kernel: &[Point<T>]) {
         let first = &self.levels[0];
         self.pass::<false, true>(first, data);
         let parts = data.chunks_exact_mut(first.part);
@@ -147,7 +150,7 @@ impl<T: Real> Plan<T> {
     /// The real part of the inverse transform of `sum` is size times the gradient of the kernel:
     /// each product of two of the four real spectra is the spectrum of a real sequence, and those
     /// of unlike pairs stand in the imaginary part.
-    pub(super) fn correlate(
+    pub fn correlate(
         &self,
         g: &mut [Point<T>],
         u: &mut [Point<T>],

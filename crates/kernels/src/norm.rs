@@ -9,29 +9,34 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::nn::real::Real;
+use crate::real::Real;
 
 /// Weight and bias, and what is added to the variance.
 #[derive(Clone, Copy)]
-pub(super) struct Affine<'a, T> {
-    pub(super) weight: &'a [T],
-    pub(super) bias: &'a [T],
-    pub(super) epsilon: f64,
+pub struct Affine<'a, T> {
+    /// w.
+    pub weight: &'a [T],
+    /// b.
+    pub bias: &'a [T],
+    /// ε.
+    pub epsilon: f64,
 }
 
 /// The gradients of weight and bias.
-pub(super) struct AffineGradient<'a, T> {
-    pub(super) weight: &'a mut [T],
-    pub(super) bias: &'a mut [T],
+pub struct AffineGradient<'a, T> {
+    /// Of w.
+    pub weight: &'a mut [T],
+    /// Of b.
+    pub bias: &'a mut [T],
 }
 
 /// Normalises every row in place over its channels.
-pub(super) fn layer_norm<T: Real>(rows: &mut [T], affine: Affine<'_, T>) {
+pub fn layer_norm<T: Real>(rows: &mut [T], affine: Affine<'_, T>) {
     Arch::new().dispatch(LayerForward { rows, affine });
 }
 
 /// g ← the gradient of the rows x, given that of their layer norm.
-pub(super) fn layer_norm_backward<T: Real>(
+pub fn layer_norm_backward<T: Real>(
     x: &[T],
     g: &mut [T],
     affine: Affine<'_, T>,
@@ -47,14 +52,18 @@ pub(super) fn layer_norm_backward<T: Real>(
 
 /// Mean and 1/√(v + ε) of each channel, over all rows.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ChannelStatistics<T> {
-    pub(super) mean: Vec<T>,
-    pub(super) variance: Vec<T>,
-    pub(super) scale: Vec<T>,
+pub struct ChannelStatistics<T> {
+    /// μ.
+    pub mean: Vec<T>,
+    /// v.
+    pub variance: Vec<T>,
+    /// 1/√(v + ε).
+    pub scale: Vec<T>,
 }
 
 impl<T: Real> ChannelStatistics<T> {
-    pub(super) fn new(mean: Vec<T>, variance: Vec<T>, epsilon: f64) -> Self {
+    /// From mean and population variance of every channel.
+    pub fn new(mean: Vec<T>, variance: Vec<T>, epsilon: f64) -> Self {
         let scale = variance.iter();
         let scale = scale.map(|v| T::one() / (*v + T::of(epsilon)).root());
         Self {
@@ -65,7 +74,7 @@ impl<T: Real> ChannelStatistics<T> {
     }
 
     /// Normalises every row in place.
-    pub(super) fn apply(&self, rows: &mut [T], affine: Affine<'_, T>) {
+    pub fn apply(&self, rows: &mut [T], affine: Affine<'_, T>) {
         Arch::new().dispatch(BatchForward {
             rows,
             statistics: self,
@@ -74,7 +83,7 @@ impl<T: Real> ChannelStatistics<T> {
     }
 
     /// Adds Σ g x̂ and Σ g over the rows: the gradients of weight and bias.
-    pub(super) fn sums(&self, x: &[T], g: &[T], sums: AffineGradient<'_, T>) {
+    pub fn sums(&self, x: &[T], g: &[T], sums: AffineGradient<'_, T>) {
         let statistics = self;
         Arch::new().dispatch(BatchSums {
             x,
@@ -89,7 +98,7 @@ impl<T: Real> ChannelStatistics<T> {
     /// ```text
     /// ∂x = w s (g − mean g − x̂ mean(g x̂))
     /// ```
-    pub(super) fn backward(&self, x: &[T], g: &mut [T], weight: &[T], means: Means<'_, T>) {
+    pub fn backward(&self, x: &[T], g: &mut [T], weight: &[T], means: Means<'_, T>) {
         let statistics = self;
         Arch::new().dispatch(BatchBackward {
             x,
@@ -103,9 +112,11 @@ impl<T: Real> ChannelStatistics<T> {
 
 /// Means over all rows for each channel: of g x̂, and of g.
 #[derive(Clone, Copy)]
-pub(super) struct Means<'a, T> {
-    pub(super) tilted: &'a [T],
-    pub(super) plain: &'a [T],
+pub struct Means<'a, T> {
+    /// Of g x̂.
+    pub tilted: &'a [T],
+    /// Of g.
+    pub plain: &'a [T],
 }
 
 struct BatchForward<'a, T> {

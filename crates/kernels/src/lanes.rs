@@ -1,7 +1,7 @@
 //! How the rows of a batch are laid into vector lanes.
 
-use crate::nn::fourier::Point;
-use crate::nn::real::{LANES, Real};
+use crate::fourier::Point;
+use crate::real::{LANES, Real};
 
 /// Batch × L × H numbers are cut into slabs of a few sequences; a slab fills both parts of the
 /// points of every group.
@@ -9,17 +9,20 @@ use crate::nn::real::{LANES, Real};
 /// With H ≥ 16 a slab is two sequences, and a group is sixteen channels of both. With H < 16 a
 /// part holds ⌊16/H⌋ sequences, so that no lane stays empty.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Lanes {
-    pub(super) channels: usize,
-    pub(super) length: usize,
+pub struct Lanes {
+    /// H.
+    pub channels: usize,
+    /// L, steps of a sequence.
+    pub length: usize,
     /// Sequences in one part of a point.
-    pub(super) stacked: usize,
+    pub stacked: usize,
     /// Groups of channels.
-    pub(super) groups: usize,
+    pub groups: usize,
 }
 
 impl Lanes {
-    pub(super) fn new(channels: usize, length: usize) -> Self {
+    /// The layout of sequences of `length` steps and `channels` channels.
+    pub fn new(channels: usize, length: usize) -> Self {
         Self {
             channels,
             length,
@@ -29,24 +32,24 @@ impl Lanes {
     }
 
     /// Numbers in the slab of a full pair of parts.
-    pub(super) fn slab(&self) -> usize {
+    pub fn slab(&self) -> usize {
         2 * self.stacked * self.length * self.channels
     }
 
     /// The channels of a group: the first one, and how many.
-    pub(super) fn channels_of(&self, group: usize) -> (usize, usize) {
+    pub fn channels_of(&self, group: usize) -> (usize, usize) {
         let first = group * LANES;
         (first, (self.channels - first).min(LANES))
     }
 
     /// The channel of every lane of a group; empty lanes have none.
-    pub(super) fn channel_of_lane(&self, group: usize, lane: usize) -> Option<usize> {
+    pub fn channel_of_lane(&self, group: usize, lane: usize) -> Option<usize> {
         let (first, width) = self.channels_of(group);
         (lane < width * self.stacked).then(|| first + lane % width)
     }
 
     /// points[0..L] ← the rows of a slab.
-    pub(super) fn pack<T: Real>(&self, slab: &[T], group: usize, points: &mut [Point<T>]) {
+    pub fn pack<T: Real>(&self, slab: &[T], group: usize, points: &mut [Point<T>]) {
         let (first, width) = self.channels_of(group);
         let points = &mut points[..self.length];
         let row = self.length * self.channels;
@@ -77,7 +80,7 @@ impl Lanes {
     }
 
     /// The reverse of [`Lanes::pack`].
-    pub(super) fn unpack<T: Real>(&self, points: &[Point<T>], group: usize, slab: &mut [T]) {
+    pub fn unpack<T: Real>(&self, points: &[Point<T>], group: usize, slab: &mut [T]) {
         let (first, width) = self.channels_of(group);
         let row = self.length * self.channels;
         for (index, sequence) in slab.chunks_exact_mut(row).enumerate() {

@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+
+mod convolution;
+mod fourier;
+mod kernel;
+mod lanes;
+mod mix;
+mod norm;
+mod operator;
+mod pool;
+mod product;
+mod real;
+mod scan;
+
+pub use convolution::{Dynamics, DynamicsGradient};
+pub use fourier::Point;
+pub use kernel::Modes;
+pub use lanes::Lanes;
+pub use mix::{Mix, MixGradient, MixScratch, Mixing};
+pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward};
+pub use operator::Operator;
+pub use pool::{Lease, Workspace, Workspaces};
+pub use product::{RealNumber, RowMajor, multiply_rows};
+pub use real::{LANES, Real, add};

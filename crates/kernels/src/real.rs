@@ -1,0 +1,277 @@
+//! The two number types of the fast path, f32 and f64, and their vectors.
+
+use hankelite_edge::{erf, exp};
+use pulp::Simd;
+
+use crate::product::RealNumber;
+
+/// Numbers that one lane group holds: a full vector of f32 on the widest units.
+pub const LANES: usize = 16;
+
+/// f32 in training, f64 where gradients are checked.
+///
+/// A `Vector` is what one instruction works on; its width depends on the machine and is a
+/// divisor of [`LANES`].
+pub trait Real:
+    num_traits::NumAssign + PartialOrd + RealNumber + Default + Send + Sync + std::any::Any
+{
+    /// What one instruction works on.
+    type Vector<S: Simd>: Copy;
+
+    /// The vectors that `lanes` consists of.
+    fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>];
+    /// The same, to be changed.
+    fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>];
+    /// Whole vectors, and what is left.
+    fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+    /// The same, to be changed.
+    fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]);
+    /// The sum of all lanes.
+    fn sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
+    /// The same number in all lanes.
+    fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
+    /// a + b.
+    fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// a − b.
+    fn minus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// a b.
+    fn times<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// a b + c.
+    fn fused<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
+
+    /// Smaller numbers are taken as zero in powers: products with subnormals are slow.
+    const TINY: f64;
+
+    /// Rounded.
+    fn of(value: f64) -> Self;
+    /// As f64.
+    fn wide(self) -> f64;
+    /// √x.
+    fn root(self) -> Self;
+    /// a Φ(a) and its derivative Φ(a) + a φ(a), with the exact normal distribution.
+    fn gelu_with_slope(self) -> (Self, Self);
+    /// a Φ(a).
+    fn gelu(self) -> Self;
+    /// e^x for x ≤ 0; f32 stops at e^−80.
+    fn power(self) -> Self;
+    /// 1/(1 + e^−x).
+    fn sigmoid(self) -> Self;
+    /// tanh x.
+    fn tangent(self) -> Self;
+}
+
+macro_rules! vectors_of {
+    ($t:ident, $vector:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident, $sub:ident,
+     $mul:ident, $fma:ident, $sum:ident) => {
+        type Vector<S: Simd> = S::$vector;
+
+        #[inline(always)]
+        fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>] {
+            S::$view(lanes).0
+        }
+        #[inline(always)]
+        fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>] {
+            S::$view_mut(lanes).0
+        }
+        #[inline(always)]
+        fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]) {
+            S::$view(row)
+        }
+        #[inline(always)]
+        fn parts_mut<S: Simd>(row: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]) {
+            S::$view_mut(row)
+        }
+        #[inline(always)]
+        fn sum<S: Simd>(simd: S, a: S::$vector) -> Self {
+            simd.$sum(a)
+        }
+        #[inline(always)]
+        fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S> {
+            simd.$splat(value)
+        }
+        #[inline(always)]
+        fn plus<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$add(a, b)
+        }
+        #[inline(always)]
+        fn minus<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$sub(a, b)
+        }
+        #[inline(always)]
+        fn times<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+            simd.$mul(a, b)
+        }
+        #[inline(always)]
+        fn fused<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
+            simd.$fma(a, b, c)
+        }
+        #[inline(always)]
+        fn of(value: f64) -> Self {
+            value as $t
+        }
+        #[inline(always)]
+        fn wide(self) -> f64 {
+            self.into()
+        }
+        #[inline(always)]
+        fn root(self) -> Self {
+            self.sqrt()
+        }
+    };
+}
+
+impl Real for f64 {
+    const TINY: f64 = 1e-290;
+
+    vectors_of!(
+        f64,
+        f64s,
+        as_simd_f64s,
+        as_mut_simd_f64s,
+        splat_f64s,
+        add_f64s,
+        sub_f64s,
+        mul_f64s,
+        mul_add_e_f64s,
+        reduce_sum_f64s
+    );
+
+    fn gelu_with_slope(self) -> (Self, Self) {
+        let distribution = 0.5 * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2));
+        let density = (-0.5 * self * self).exp() * DENSITY_AT_ZERO;
+        (self * distribution, distribution + self * density)
+    }
+    fn gelu(self) -> Self {
+        0.5 * self * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2))
+    }
+    fn power(self) -> Self {
+        self.exp()
+    }
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + (-self).exp())
+    }
+    fn tangent(self) -> Self {
+        self.tanh()
+    }
+}
+
+impl Real for f32 {
+    const TINY: f64 = 1e-30;
+
+    vectors_of!(
+        f32,
+        f32s,
+        as_simd_f32s,
+        as_mut_simd_f32s,
+        splat_f32s,
+        add_f32s,
+        sub_f32s,
+        mul_f32s,
+        mul_add_e_f32s,
+        reduce_sum_f32s
+    );
+
+    #[inline(always)]
+    fn gelu_with_slope(self) -> (Self, Self) {
+        let distribution = 0.5 + 0.5 * erf(self * std::f32::consts::FRAC_1_SQRT_2);
+        let density = exp((-0.5 * self * self).max(-80.0)) * DENSITY_AT_ZERO as f32;
+        (self * distribution, distribution + self * density)
+    }
+    #[inline(always)]
+    fn gelu(self) -> Self {
+        self * (0.5 + 0.5 * erf(self * std::f32::consts::FRAC_1_SQRT_2))
+    }
+    #[inline(always)]
+    fn power(self) -> Self {
+        exp(self.max(-80.0))
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        1.0 / (1.0 + exp((-self).clamp(-80.0, 80.0)))
+    }
+    #[inline(always)]
+    fn tangent(self) -> Self {
+        tanh(self)
+    }
+}
+
+/// out ← out + more.
+pub fn add<T: Real>(out: &mut [T], more: &[T]) {
+    out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
+}
+
+/// 1/√(2π).
+const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
+
+/// tanh to 4e-7 of its size, as a quotient of polynomials.
+///
+/// # References
+/// The coefficients of Eigen, `MathFunctionsImpl.h`, `generic_fast_tanh_float`.
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    let x = x.clamp(-7.905_311, 7.905_311);
+    let square = x * x;
+    let mut p = -2.760_768_4e-16;
+    for c in [
+        2.000_188e-13,
+        -8.604_672e-11,
+        5.122_297_3e-8,
+        1.485_722_35e-5,
+        6.372_619_5e-4,
+        4.893_524_6e-3,
+    ] {
+        p = p * square + c;
+    }
+    let mut q = 1.198_258_4e-6;
+    for c in [1.185_347_1e-4, 2.268_434_7e-3, 4.893_525e-3] {
+        q = q * square + c;
+    }
+    x * p / q
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_functions_agree_with_the_exact_ones() {
+        for i in -100_000..=100_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let (value, slope) = x.gelu_with_slope();
+            let (exact, exact_slope) = wide.gelu_with_slope();
+            let scale = wide.abs().max(1.0);
+            assert!((f64::from(value) - exact).abs() < 5e-7 * scale, "gelu {x}");
+            assert!((f64::from(x.gelu()) - exact).abs() < 5e-7 * scale, "{x}");
+            assert!((f64::from(slope) - exact_slope).abs() < 1e-6, "slope {x}");
+            assert!(
+                (f64::from(x.sigmoid()) - wide.sigmoid()).abs() < 3e-7,
+                "{x}"
+            );
+            if wide.abs() <= 80.0 {
+                assert!(
+                    (f64::from(exp(x)) / wide.exp() - 1.0).abs() < 4e-7,
+                    "exp {x}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_hyperbolic_tangent_is_that_of_double_precision() {
+        for i in -100_000..=100_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let tangent = f64::from(Real::tangent(x));
+            assert!(
+                (tangent - wide.tanh()).abs() <= 5e-7 * wide.tanh().abs(),
+                "tanh {x}"
+            );
+        }
+    }
+}
