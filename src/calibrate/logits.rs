@@ -177,8 +177,18 @@ pub(super) fn fit_logits(
         before,
         after: before,
     };
+    let mut problem: Option<Problem> = None;
     while fit.steps < limits.steps && fit.after > 0.0 {
-        let Some(step) = fitting.best_step(&model, fit.after)? else {
+        // New slopes cost ten times what a look with the last ones costs. Where those bring nothing
+        // any more, new ones hardly do.
+        if let Some(known) = &mut problem {
+            known.residual = fitting.residual(&model)?;
+            if fitting.best_step(known, &model, fit.after)?.is_none() {
+                break;
+            }
+        }
+        let current = problem.insert(Problem::new(&fitting, &model)?);
+        let Some(step) = fitting.best_step(current, &model, fit.after)? else {
             break;
         };
         model = step.model;
@@ -210,8 +220,12 @@ struct Fitting<'a> {
 
 impl Fitting<'_> {
     /// The step of the best price; `None` where none is better than `change` by enough.
-    fn best_step(&self, model: &Model, change: f64) -> Result<Option<Stepped>, CalibrateError> {
-        let problem = Problem::new(self, model)?;
+    fn best_step(
+        &self,
+        problem: &Problem,
+        model: &Model,
+        change: f64,
+    ) -> Result<Option<Stepped>, CalibrateError> {
         let mut best: Option<Stepped> = None;
         for &price in self.limits.prices {
             let Some(candidate) = problem.moved(model, &self.parameters, price) else {
@@ -228,6 +242,20 @@ impl Fitting<'_> {
             }
         }
         Ok(best)
+    }
+
+    /// What is left of the combinations of the sequences that fit.
+    fn residual(&self, model: &Model) -> Result<DVector<f64>, CalibrateError> {
+        let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
+        let fit = &self.parts.fit;
+        let sequences: Vec<_> = fit.iter().map(|example| example.sequence).collect();
+        let logits = network.logits_of_all(&sequences)?;
+        let pairs = fit.iter().zip(&logits).enumerate();
+        let rows = pairs.flat_map(|(index, (example, logits))| {
+            let own = left(example.logits, logits, &self.combinations.of(index));
+            own.iter().copied().collect::<Vec<_>>()
+        });
+        Ok(DVector::from_vec(rows.collect()))
     }
 
     /// The relative change of the logits over the held-out sequences.

@@ -1,14 +1,12 @@
 //! The numbers of a network that are fitted to its logits.
 
-use hankelite_control::{
-    DiagonalSystem, InputWeight, output_slopes, residue_gram, with_moved_residues,
-};
+use hankelite_control::{DiagonalSystem, InputWeight, residue_gram, with_moved_residues};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 
 use crate::calibrate::Calibration;
-use crate::compress::{CalibratedChannel, CalibratedLayer};
-use crate::infer::{CombinationSlopes, InferError, LayerSlopes, Network, StepSums};
+use crate::compress::CalibratedLayer;
+use crate::infer::{InferError, Network, StepSums, VectorSlopes};
 use crate::model::{Block, BlockParts, Head, Model, ModelParts, Norm, Sequence};
 use crate::progress::ProgressSink;
 
@@ -37,7 +35,6 @@ struct Channel<'a> {
     channel: usize,
     /// Its first parameter.
     first: usize,
-    full: &'a CalibratedChannel,
     weight: &'a InputWeight,
     /// I L n.
     importance: f64,
@@ -113,7 +110,6 @@ impl<'a> Parameters<'a> {
                         layer,
                         channel,
                         first: made.count,
-                        full,
                         weight,
                         importance: importance * samples,
                         input_min: if data.vectors { INPUT_MIN } else { 0.0 },
@@ -184,11 +180,16 @@ impl<'a> Parameters<'a> {
         let mut slopes = DMatrix::zeros(self.count, combinations.len());
         let from = self.vectors_from();
         let mut squares = DVector::zeros(self.count - from);
-        let blocks = network.model().blocks();
-        let logits = network.differentiate(sequence, combinations, 0, |layer| {
-            self.channel_slopes(&blocks[layer.layer], &layer, &mut slopes);
+        let vectors = !self.vectors.is_empty();
+        let logits = network.number_slopes(sequence, combinations, vectors, |layer| {
+            for place in self.channels.iter().filter(|p| p.layer == layer.layer) {
+                for (mut column, own) in slopes.column_iter_mut().zip(&layer.residues) {
+                    let own = &own[place.channel];
+                    column.rows_mut(place.first, own.len()).copy_from_slice(own);
+                }
+            }
             for vector in &self.vectors {
-                for (k, own) in layer.combinations.iter().enumerate() {
+                for (k, own) in layer.vectors.iter().enumerate() {
                     let Some(own) = vector.of.sums(layer.layer, own) else {
                         continue;
                     };
@@ -213,17 +214,6 @@ impl<'a> Parameters<'a> {
             squares,
             logits,
         })
-    }
-
-    fn channel_slopes(&self, block: &Block, layer: &LayerSlopes, slopes: &mut DMatrix<f64>) {
-        for place in self.channels.iter().filter(|p| p.layer == layer.layer) {
-            let input = layer.input.column(place.channel);
-            let output = output_slopes(&block.systems()[place.channel], input.as_slice());
-            for (mut column, own) in slopes.column_iter_mut().zip(&layer.combinations) {
-                let own = output.tr_mul(&own.output.column(place.channel));
-                column.rows_mut(place.first, own.nrows()).copy_from(&own);
-            }
-        }
     }
 
     /// The prices at a model, from the squares of all sequences: what a change of the layers'
@@ -278,7 +268,7 @@ impl<'a> Parameters<'a> {
 
 impl VectorOf {
     /// Its derivatives, if it belongs to this layer.
-    fn sums(self, layer: usize, slopes: &CombinationSlopes) -> Option<&StepSums> {
+    fn sums(self, layer: usize, slopes: &VectorSlopes) -> Option<&StepSums> {
         match self {
             Self::Bias(of) if of == layer => Some(&slopes.bias),
             Self::Factors(of) if of == layer => Some(&slopes.factors),
@@ -344,7 +334,7 @@ impl Prices {
 /// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
 fn factor(model: &Model, place: &Channel<'_>) -> DMatrix<f64> {
     let system: &DiagonalSystem = &model.blocks()[place.layer].systems()[place.channel];
-    let mut price = residue_gram(place.full.system(), system, place.weight);
+    let mut price = residue_gram(system, place.weight);
     price *= place.importance;
     let last = price.nrows() - 1;
     for n in 0..last / 2 {

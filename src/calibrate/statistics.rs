@@ -36,22 +36,16 @@ pub(super) fn gathered<T: Gather>(
             .collect()
     };
     let observer = network.begin(Stage::LayerInputs, sequences.len());
+    network.steps_of_all(sequences)?;
     let mut total = empty();
-    for (part, held) in sequences.chunks(GROUP * GROUPS_HELD).enumerate() {
-        let groups = held.par_chunks(GROUP).enumerate();
-        let sums = groups.map(|(group, members)| {
+    for held in sequences.chunks(GROUP * GROUPS_HELD) {
+        let sums = held.par_chunks(GROUP).map(|members| {
             let mut sums = empty();
-            for (i, &sequence) in members.iter().enumerate() {
-                observer.step()?;
-                let index = (part * GROUPS_HELD + group) * GROUP + i;
-                let run = network.visit_inputs(sequence, blocks.len(), |layer, input, steps| {
-                    sums[layer].add(input, steps);
-                });
-                run.map_err(|source| InferError::Sequence {
-                    index,
-                    source: Box::new(source),
-                })?;
-            }
+            observer.check()?;
+            network.visit_inputs(members, blocks.len(), |_, layer, input, steps| {
+                sums[layer].add(input, steps);
+            })?;
+            observer.advance(members.len());
             Ok(sums)
         });
         for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
@@ -134,21 +128,20 @@ pub fn layer_inputs(
         return Err(InferError::NoSequences);
     }
     let observer = network.begin(Stage::LayerInputs, sequences.len());
-    let numbered = sequences.par_iter().enumerate();
-    let inputs = numbered.map(|(index, &sequence)| {
-        observer.step()?;
-        let mut kept = DMatrix::zeros(0, 0);
-        let run = network.visit_inputs(sequence, layer, |at, input, _| {
+    network.steps_of_all(sequences)?;
+    let few = sequences.par_chunks(network.together());
+    let inputs = few.map(|members| {
+        observer.check()?;
+        let mut kept = vec![DMatrix::zeros(0, 0); members.len()];
+        network.visit_inputs(members, layer, |member, at, input, _| {
             if at == layer {
-                kept = input.clone();
+                kept[member] = input.clone();
             }
-        });
-        run.map(|()| kept).map_err(|source| InferError::Sequence {
-            index,
-            source: Box::new(source),
-        })
+        })?;
+        observer.advance(members.len());
+        Ok(kept)
     });
-    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let inputs = inputs.collect::<Result<Vec<_>, InferError>>()?.concat();
     let (length, channels) = inputs[0].shape();
     let of = |h| DMatrix::from_fn(inputs.len(), length, |n, t| inputs[n][(t, h)]);
     Ok((0..channels).map(of).collect())

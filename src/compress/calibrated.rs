@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, balance, balance_weighted,
-    weighted_error, weighted_norm, weighted_refine, weighted_residues,
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, WeightedChannel, balance,
+    balance_weighted,
 };
 use rayon::prelude::*;
 
@@ -23,6 +23,8 @@ const DENSE_ORDERS: usize = 8;
 pub struct CalibratedChannel {
     system: DiagonalSystem,
     weight: Option<InputWeight>,
+    /// Prepared for the weight.
+    target: Option<WeightedChannel>,
     white: Cutter,
     weighted: Option<Cutter>,
     norm: f64,
@@ -76,11 +78,12 @@ impl CalibratedChannel {
             Some(weight) => Some(Cutter::Weighted(balance_weighted(stable, weight)?)),
             None => None,
         };
+        let target = weight.as_ref();
+        let target = target.map(|weight| WeightedChannel::new(system, weight));
+        let target = target.transpose()?;
         Ok(Self {
-            norm: match &weight {
-                Some(weight) => weighted_norm(system, weight)?,
-                None => 0.0,
-            },
+            norm: target.as_ref().map_or(0.0, WeightedChannel::norm),
+            target,
             white: Cutter::Truncate(balance(stable, Realisation::Real)?),
             system: system.clone(),
             weighted,
@@ -99,10 +102,10 @@ impl CalibratedChannel {
     /// zero.
     ///
     /// # Errors
-    /// As [`weighted_error`].
+    /// [`ControlError::System`] for more than one input or output.
     pub fn error_of(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
-        match &self.weight {
-            Some(weight) => Ok(weighted_error(&self.system, reduced, weight)?.powi(2)),
+        match &self.target {
+            Some(target) => Ok(target.error(reduced)?.powi(2)),
             None => Ok(0.0),
         }
     }
@@ -166,7 +169,7 @@ impl CalibratedChannel {
             return Ok(Cut { candidate, record });
         }
         let mut white = self.truncated(&self.white, order)?;
-        let Some((weight, cutter)) = self.weight.as_ref().zip(self.weighted.as_ref()) else {
+        let Some((target, cutter)) = self.target.as_ref().zip(self.weighted.as_ref()) else {
             let note = "its input is zero in the calibration data: balanced for white noise";
             white.notes.push(note.into());
             return Ok(Cut {
@@ -177,7 +180,7 @@ impl CalibratedChannel {
         let weighted = self.truncated(cutter, order)?;
         let refined = |candidate: &Candidate, refinement| {
             let start = candidate.system.stable()?;
-            weighted_refine(&self.system, start, order, weight, refinement)
+            target.refine(start, order, refinement)
         };
         let unweighted = refined(&white, Refinement::None)?.error;
         let white_noise = unweighted < refined(&weighted, Refinement::None)?.error;
@@ -328,7 +331,7 @@ impl CalibratedLayer {
     }
 
     /// The best residues and feedthroughs for the poles that some systems have, each in the
-    /// weighted error of its channel alone and with a ridge, see [`weighted_residues`]. Channels whose input is zero, and systems that are no
+    /// weighted error of its channel alone and with a ridge, see [`hankelite_control::weighted_residues`]. Channels whose input is zero, and systems that are no
     /// smaller than their channel, stay as they are.
     ///
     /// # Errors
@@ -341,13 +344,14 @@ impl CalibratedLayer {
     ) -> Result<Vec<DiagonalSystem>, CompressError> {
         let channels = self.channels.par_iter().zip(systems).enumerate();
         let refitted = channels.map(|(index, (channel, system))| {
-            let Some(weight) = channel.weight.as_ref() else {
+            let Some(target) = channel.target.as_ref() else {
                 return Ok(system.clone());
             };
             if system.order() >= channel.system.order() {
                 return Ok(system.clone());
             }
-            weighted_residues(&channel.system, system, weight, ridge)
+            target
+                .residues(system, ridge)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
         refitted.collect()

@@ -1,14 +1,15 @@
 //! Derivatives of the logits by the output of every channel: reverse mode over a whole sequence.
 
-use hankelite_control::StatisticsError;
+use hankelite_control::{DiagonalSystem, StatisticsError, output_slopes};
 use nalgebra::DMatrix;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::infer::layer::{StepSums, Trace, normalised_backward};
+use crate::infer::single::{HeadSlopes, NumberSlopes, Pulled, Single, VectorSlopes, Wanted};
 use crate::infer::{InferError, Network, Signal};
-use crate::model::{Pooling, Sequence};
+use crate::model::{Block, Pooling, Sequence};
 use crate::progress::Stage;
 
 /// The input of one layer, and the gradient of a combination of the logits by its output.
@@ -46,6 +47,39 @@ pub(crate) struct CombinationSlopes {
     pub(crate) offsets: StepSums,
 }
 
+impl NumberSlopes {
+    /// From derivatives by the outputs of the channels, in double precision.
+    fn of_layer(block: &Block, layer: LayerSlopes) -> Self {
+        let bases = match block.is_siso() {
+            true => block.systems(),
+            false => &[],
+        };
+        let bases = bases.iter().enumerate().map(|(h, system)| {
+            let input = layer.input.column(h);
+            output_slopes(system, input.as_slice())
+        });
+        let bases: Vec<DMatrix<f64>> = bases.collect();
+        let residues = layer.combinations.iter().map(|own| {
+            let channels = bases.iter().zip(own.output.column_iter());
+            let slopes = channels.map(|(basis, j)| basis.tr_mul(&j).iter().copied().collect());
+            slopes.collect()
+        });
+        Self {
+            layer: layer.layer,
+            residues: residues.collect(),
+            vectors: layer
+                .combinations
+                .into_iter()
+                .map(|own| VectorSlopes {
+                    bias: own.bias,
+                    factors: own.factors,
+                    offsets: own.offsets,
+                })
+                .collect(),
+        }
+    }
+}
+
 impl Network<'_> {
     /// The derivatives of Σ_c `combination`_c logit_c by the output of every channel of every
     /// layer. Cost about three forward passes; memory O(L H) for each layer.
@@ -57,7 +91,7 @@ impl Network<'_> {
         sequence: Sequence<'_>,
         combination: &[f64],
     ) -> Result<Vec<OutputGradients>, InferError> {
-        let mut layers = Vec::with_capacity(self.layers.len());
+        let mut layers = Vec::with_capacity(self.model.blocks().len());
         let combination = combination.to_vec();
         self.differentiate(sequence, &[combination], 0, |mut layer| {
             let gradient = layer.combinations.swap_remove(0).output;
@@ -82,8 +116,9 @@ impl Network<'_> {
         mut show: impl FnMut(LayerSlopes),
     ) -> Result<Vec<f64>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
-        let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
-        for layer in &self.layers {
+        let layers = self.layers()?;
+        let mut traces: Vec<Trace> = Vec::with_capacity(layers.len());
+        for layer in layers {
             let mut trace = Trace::default();
             x = layer.forward(x, Some(&mut trace));
             traces.push(trace);
@@ -91,7 +126,7 @@ impl Network<'_> {
         let slopes = combinations.iter();
         let mut slopes: Vec<_> = slopes.map(|c| self.head_slope(&x, steps, c)).collect();
         let logits = self.head(x, steps);
-        for (index, (layer, trace)) in self.layers.iter().zip(traces).enumerate().rev() {
+        for (index, (layer, trace)) in layers.iter().zip(traces).enumerate().rev() {
             let passed = slopes.into_iter();
             let passed = passed.map(|slope| layer.backward(&trace, slope));
             let (below, combinations) = passed
@@ -120,6 +155,97 @@ impl Network<'_> {
         Ok(logits)
     }
 
+    /// One forward pass, whose logits are returned, and one backward pass for n combinations of the
+    /// logits: their derivatives by the residues and feedthroughs of every layer that has one system
+    /// per channel, and with `vectors` by biases and norms. `show` gets the layers from the last one
+    /// down to the first. Cost about 1 + n forward passes.
+    ///
+    /// # Errors
+    /// As [`Network::logits`].
+    pub(crate) fn number_slopes(
+        &self,
+        sequence: Sequence<'_>,
+        combinations: &[Vec<f64>],
+        vectors: bool,
+        mut show: impl FnMut(NumberSlopes),
+    ) -> Result<Vec<f64>, InferError> {
+        let blocks = self.model.blocks();
+        let Some(single) = &self.single else {
+            return self.differentiate(sequence, combinations, 0, |layer| {
+                show(NumberSlopes::of_layer(&blocks[layer.layer], layer));
+            });
+        };
+        let wanted = Wanted { lowest: 0, vectors };
+        self.pull_back(single, sequence, combinations, wanted, |pulled| {
+            let systems = blocks[pulled.layer].systems().iter();
+            let orders: Vec<usize> = systems.map(DiagonalSystem::order).collect();
+            show(NumberSlopes {
+                layer: pulled.layer,
+                residues: single.residue_slopes(&pulled, &orders),
+                vectors: pulled.vectors,
+            });
+        })
+    }
+
+    /// The way forwards and back in single precision.
+    fn pull_back(
+        &self,
+        single: &Single,
+        sequence: Sequence<'_>,
+        combinations: &[Vec<f64>],
+        wanted: Wanted,
+        show: impl FnMut(Pulled<'_>),
+    ) -> Result<Vec<f64>, InferError> {
+        let steps = self.steps_of(sequence)?;
+        let head = self.model.head().expect("new() requested a head");
+        let weight = head.linear.weight.as_ref();
+        let by_features = combinations.iter().map(|combination| {
+            let slope = weight * nalgebra::DVector::from_column_slice(combination);
+            slope.iter().copied().collect()
+        });
+        let by_features: Vec<Vec<f64>> = by_features.collect();
+        let head = HeadSlopes {
+            by_features: &by_features,
+            pooling: head.pooling,
+            steps,
+        };
+        let features = single.pull_back(sequence, head, wanted, show);
+        Ok(self.read_out(&features))
+    }
+
+    /// Σ_t J² of every channel of every layer, J being the derivative of a combination of the
+    /// logits by its output.
+    fn squared_gradients(
+        &self,
+        sequence: Sequence<'_>,
+        combination: Vec<f64>,
+    ) -> Result<Vec<Vec<f64>>, InferError> {
+        let mut layers = Vec::with_capacity(self.model.blocks().len());
+        let Some(single) = &self.single else {
+            for layer in self.output_gradients(sequence, &combination)? {
+                let columns = layer.gradient.column_iter();
+                layers.push(columns.map(|j| j.norm_squared()).collect());
+            }
+            return Ok(layers);
+        };
+        let wanted = Wanted {
+            lowest: 0,
+            vectors: false,
+        };
+        self.pull_back(single, sequence, &[combination], wanted, |pulled| {
+            let channels = self.model.blocks()[pulled.layer].channels();
+            let mut squares = vec![0.0; channels];
+            for row in pulled.outputs.chunks_exact(channels) {
+                for (sum, &j) in squares.iter_mut().zip(row) {
+                    *sum += f64::from(j).powi(2);
+                }
+            }
+            layers.push(squares);
+        })?;
+        layers.reverse();
+        Ok(layers)
+    }
+
     /// One pass forwards and one backwards for a function of the logits and of every layer's output.
     /// `slopes` gets both and gives the derivatives by them; the answer are the layers' inputs and
     /// the derivatives by the channels' outputs. Cost about three forward passes; memory O(L H) for
@@ -133,9 +259,10 @@ impl Network<'_> {
         slopes: impl FnOnce(&[f64], &[DMatrix<f64>]) -> (Vec<f64>, Vec<DMatrix<f64>>),
     ) -> Result<Vec<OutputGradients>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
-        let mut traces: Vec<Trace> = Vec::with_capacity(self.layers.len());
-        let mut streams = Vec::with_capacity(self.layers.len());
-        for layer in &self.layers {
+        let layers = self.layers()?;
+        let mut traces: Vec<Trace> = Vec::with_capacity(layers.len());
+        let mut streams = Vec::with_capacity(layers.len());
+        for layer in layers {
             let mut trace = Trace::default();
             x = layer.forward(x, Some(&mut trace));
             streams.push(x.clone());
@@ -145,7 +272,7 @@ impl Network<'_> {
         let (combination, by_streams) = slopes(&logits, &streams);
         let mut slope = self.head_slope(&x, steps, &combination);
         let mut pulled = Vec::with_capacity(traces.len());
-        let parts = self.layers.iter().zip(traces).zip(by_streams);
+        let parts = layers.iter().zip(traces).zip(by_streams);
         for ((layer, trace), own) in parts.rev() {
             let made = layer.backward(&trace, slope + own);
             slope = made.below;
@@ -164,7 +291,7 @@ impl Network<'_> {
     /// As [`Network::logits`].
     pub(crate) fn streams(&self, sequence: Sequence<'_>) -> Result<Vec<DMatrix<f64>>, InferError> {
         let Signal { mut x, .. } = self.encode(sequence)?;
-        let streams = self.layers.iter().map(|layer| {
+        let streams = self.layers()?.iter().map(|layer| {
             x = layer.forward(std::mem::take(&mut x), None);
             x.clone()
         });
@@ -229,16 +356,11 @@ pub fn importance(
     let numbered = sequences.par_iter().enumerate();
     let squares = numbered.map(|(index, &sequence)| {
         observer.step()?;
-        let layers = network.output_gradients(sequence, &combination(index, classes));
-        let layers = layers.map_err(|source| InferError::Sequence {
+        let channels = network.squared_gradients(sequence, combination(index, classes));
+        channels.map_err(|source| InferError::Sequence {
             index,
             source: Box::new(source),
-        })?;
-        let channels = layers.iter().map(|layer| {
-            let columns = layer.gradient.column_iter();
-            columns.map(|j| j.norm_squared()).collect::<Vec<f64>>()
-        });
-        Ok(channels.collect::<Vec<_>>())
+        })
     });
     let squares = squares.collect::<Result<Vec<_>, InferError>>()?;
     let samples = (sequences.len() * network.length) as f64;
@@ -274,7 +396,7 @@ pub(crate) fn combination(index: usize, classes: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Block, Model, Norm};
+    use crate::model::{Model, Norm};
 
     /// Numbers of a layer that act at every step.
     #[derive(Debug, Clone, Copy)]

@@ -62,6 +62,25 @@ impl StepSums {
         let (sum, squares) = sums.map(|[sum, squares]| (sum, squares)).unzip();
         Self { sum, squares }
     }
+
+    /// Adds rows of `width` numbers, each times that of `by`.
+    pub(super) fn count(&mut self, rows: &[f32], by: Option<&[f32]>, width: usize) {
+        self.sum.resize(width, 0.0);
+        self.squares.resize(width, 0.0);
+        if width == 0 {
+            return;
+        }
+        let others = by.unwrap_or_default().chunks_exact(width);
+        let others = others.map(Some).chain(std::iter::repeat(None));
+        for (row, other) in rows.chunks_exact(width).zip(others) {
+            let sums = self.sum.iter_mut().zip(&mut self.squares);
+            for (i, (value, (sum, squares))) in row.iter().zip(sums).enumerate() {
+                let value = f64::from(other.map_or(*value, |other| value * other[i]));
+                *sum += value;
+                *squares += value * value;
+            }
+        }
+    }
 }
 
 /// The derivatives by a layer's input and by its numbers.
@@ -117,7 +136,7 @@ impl Channel {
         convolver: &Convolver,
     ) -> Result<Self, InferError> {
         let operator = match path {
-            Path::Auto | Path::Fft => {
+            Path::Auto | Path::Double | Path::Fft => {
                 Operator::Spectrum(convolver.spectrum(&system.kernel(length)?))
             }
             Path::Recurrence => {

@@ -1,21 +1,28 @@
-//! Running a model on whole sequences on the host, in double precision.
+//! Running a model on whole sequences on the host.
 //!
 //! This is the path that accuracies and comparisons come from. It keeps no state between calls
-//! and needs no training crate. Every sequence is independent, so they run on all cores.
+//! and needs no training crate. Every sequence is independent, so they run on all cores: in single
+//! precision, a few sequences at a time in vector lanes, where the network has nothing but what
+//! that path knows; else, and on request, in double precision.
 
 mod adjoint;
 mod layer;
 mod mimo;
 mod score;
+mod single;
 
-pub(crate) use adjoint::{CombinationSlopes, LayerSlopes, combination};
+pub(crate) use adjoint::{LayerSlopes, combination};
 pub use adjoint::{OutputGradients, importance};
+use std::sync::OnceLock;
+
 use hankelite_control::{Convolver, StatisticsError, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 pub use score::{Agreement, Score};
+use single::Single;
+pub(crate) use single::VectorSlopes;
 
 use crate::measure::MeasureError;
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
@@ -26,8 +33,13 @@ use crate::progress::{Cancelled, ProgressSink, Stage};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Path {
-    /// By FFT where every system of a layer has one input and one output, else by the recurrence.
+    /// The fastest one that is right to single precision: in single precision where every system
+    /// has one input and one output and all parts of the network are known there, else as
+    /// [`Path::Double`].
     Auto,
+    /// Double precision: by FFT where every system of a layer has one input and one output, else
+    /// by the recurrence.
+    Double,
     /// Convolution with the kernel by FFT: O(L log L) per channel. For layers whose systems have
     /// one input and one output each.
     Fft,
@@ -101,7 +113,10 @@ pub enum InferError {
 /// A model prepared for sequences of one length.
 pub struct Network<'a> {
     model: &'a Model,
-    layers: Vec<Layer<'a>>,
+    single: Option<Single>,
+    path: Path,
+    /// Formed at first use where the single precision path does the work.
+    layers: OnceLock<Vec<Layer<'a>>>,
     length: usize,
     observer: &'a dyn ProgressSink,
 }
@@ -119,15 +134,34 @@ impl<'a> Network<'a> {
         if model.head().is_none() {
             return Err(InferError::NotAClassifier { missing: "head" });
         }
-        let convolver = std::sync::Arc::new(Convolver::new(length));
-        let layers = model.blocks().iter();
-        let layers = layers.map(|block| Layer::new(block, length, path, &convolver));
-        Ok(Self {
+        let single = match path {
+            Path::Auto => Single::new(model, length),
+            _ => None,
+        };
+        let network = Self {
             model,
-            layers: layers.collect::<Result<_, _>>()?,
+            single,
+            path,
+            layers: OnceLock::new(),
             length,
             observer: &(),
-        })
+        };
+        if network.single.is_none() {
+            network.layers()?;
+        }
+        Ok(network)
+    }
+
+    /// The layers in double precision.
+    fn layers(&self) -> Result<&[Layer<'a>], InferError> {
+        if let Some(layers) = self.layers.get() {
+            return Ok(layers);
+        }
+        let convolver = std::sync::Arc::new(Convolver::new(self.length));
+        let layers = self.model.blocks().iter();
+        let layers = layers.map(|block| Layer::new(block, self.length, self.path, &convolver));
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        Ok(self.layers.get_or_init(|| layers))
     }
 
     /// The same network, whose work on many sequences `observer` follows and can cancel.
@@ -157,11 +191,74 @@ impl<'a> Network<'a> {
     /// # Errors
     /// An [`InferError`] that states how the sequence does not fit the model.
     pub fn logits(&self, sequence: Sequence<'_>) -> Result<Vec<f64>, InferError> {
-        let Signal { mut x, steps } = self.encode(sequence)?;
-        for layer in &self.layers {
-            x = layer.forward(x, None);
+        let mut logits = self.logits_of_few(&[sequence], &[self.steps_of(sequence)?])?;
+        Ok(logits.swap_remove(0))
+    }
+
+    /// Steps of a sequence that fits the model.
+    fn steps_of(&self, sequence: Sequence<'_>) -> Result<usize, InferError> {
+        let encoder = self.model.encoder().expect("new() requested an encoder");
+        Ok(encoder.takes().steps_of(sequence, self.length)?)
+    }
+
+    /// Steps of sequences that all fit the model.
+    pub(crate) fn steps_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<usize>, InferError> {
+        let numbered = sequences.par_iter().enumerate();
+        let steps = numbered.map(|(index, &sequence)| {
+            let steps = self.steps_of(sequence);
+            steps.map_err(|source| InferError::Sequence {
+                index,
+                source: Box::new(source),
+            })
+        });
+        steps.collect()
+    }
+
+    /// Sequences that one thread takes at a time.
+    pub(crate) fn together(&self) -> usize {
+        self.single.as_ref().map_or(1, Single::together)
+    }
+
+    /// The logits of at most [`Network::together`] sequences, which were checked.
+    fn logits_of_few(
+        &self,
+        sequences: &[Sequence<'_>],
+        steps: &[usize],
+    ) -> Result<Vec<Vec<f64>>, InferError> {
+        if let Some(single) = &self.single {
+            let pooling = self.pooling();
+            let features = single.features(sequences, steps, &mut single.buffers(), pooling);
+            return Ok(features.iter().map(|of| self.read_out(of)).collect());
         }
-        Ok(self.head(x, steps))
+        let layers = self.layers()?;
+        let logits = sequences.iter().map(|&sequence| {
+            let Signal { mut x, steps } = self.encode(sequence)?;
+            for layer in layers {
+                x = layer.forward(x, None);
+            }
+            Ok(self.head(x, steps))
+        });
+        logits.collect()
+    }
+
+    fn pooling(&self) -> Option<Pooling> {
+        self.model.head().expect("new() requested a head").pooling
+    }
+
+    /// The logits from what the head takes, one row for each step where nothing is pooled.
+    fn read_out(&self, features: &[f64]) -> Vec<f64> {
+        let linear = &self.model.head().expect("new() requested a head").linear;
+        let rows = features.chunks_exact(linear.weight.nrows().max(1));
+        let logits = rows.flat_map(|row| {
+            let of_class = |(class, column): (usize, nalgebra::DVectorView<'_, f64>)| {
+                let offset = linear.bias.as_ref().map_or(0.0, |bias| bias[class]);
+                let products = column.iter().zip(row).map(|(w, x)| w * x);
+                offset + products.sum::<f64>()
+            };
+            let columns = linear.weight.column_iter().enumerate();
+            columns.map(of_class).collect::<Vec<_>>()
+        });
+        logits.collect()
     }
 
     /// The logits from the last layer's output, of which so many steps are no padding.
@@ -182,22 +279,41 @@ impl<'a> Network<'a> {
         logits.transpose().iter().copied().collect()
     }
 
-    /// Runs the layers on a sequence and shows the input of each, L × H, after
-    /// the normalisation where that comes first; then the steps that are no padding. Ends with
-    /// layer `last`.
+    /// Runs the layers on a few sequences and shows the input of each for each of them (its place in
+    /// the list), L × H, after the normalisation where that comes first; then the steps that are no
+    /// padding. Ends with layer `last`.
     pub(crate) fn visit_inputs(
         &self,
-        sequence: Sequence<'_>,
+        sequences: &[Sequence<'_>],
         last: usize,
-        mut show: impl FnMut(usize, &DMatrix<f64>, usize),
+        mut show: impl FnMut(usize, usize, &DMatrix<f64>, usize),
     ) -> Result<(), InferError> {
-        let Signal { mut x, steps } = self.encode(sequence)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            show(index, &layer.input_of(&x), steps);
-            if index >= last || index + 1 == self.layers.len() {
-                break;
+        if let Some(single) = &self.single {
+            let mut buffers = single.buffers();
+            for (first, few) in sequences.chunks(single.together()).enumerate() {
+                let steps = few.iter().map(|&sequence| self.steps_of(sequence));
+                let steps = steps.collect::<Result<Vec<_>, _>>()?;
+                single.run(few, &mut buffers, last, |layer, input| {
+                    let each = input.len() / few.len();
+                    for (i, input) in input.chunks_exact(each).enumerate() {
+                        let wide = input.iter().map(|&value| f64::from(value));
+                        let input = DMatrix::from_row_iterator(self.length, each / self.length, wide);
+                        show(first * single.together() + i, layer, &input, steps[i]);
+                    }
+                });
             }
-            x = layer.forward(x, None);
+            return Ok(());
+        }
+        let layers = self.layers()?;
+        for (index, &sequence) in sequences.iter().enumerate() {
+            let Signal { mut x, steps } = self.encode(sequence)?;
+            for (at, layer) in layers.iter().enumerate() {
+                show(index, at, &layer.input_of(&x), steps);
+                if at >= last || at + 1 == layers.len() {
+                    break;
+                }
+                x = layer.forward(x, None);
+            }
         }
         Ok(())
     }
@@ -208,31 +324,43 @@ impl<'a> Network<'a> {
     /// As [`Network::logits`], for the first sequence that fails; [`InferError::Cancelled`].
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
         let observer = self.begin(Stage::Logits, sequences.len());
-        let numbered = sequences.par_iter().enumerate();
-        let logits = numbered.map(|(index, &sequence)| {
-            observer.step()?;
-            self.logits(sequence)
-                .map_err(|source| InferError::Sequence {
-                    index,
-                    source: Box::new(source),
-                })
+        let steps = self.steps_of_all(sequences)?;
+        let few = self.together();
+        let parts = sequences.par_chunks(few).zip(steps.par_chunks(few));
+        let logits = parts.map(|(few, steps)| {
+            observer.check()?;
+            let logits = self.logits_of_few(few, steps)?;
+            observer.advance(few.len());
+            Ok(logits)
         });
-        logits.collect()
+        Ok(logits.collect::<Result<Vec<_>, InferError>>()?.concat())
     }
 
     /// What the systems of a layer give, L × outputs, from the layer's input.
-    pub(crate) fn response(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
-        self.layers[layer].response(x)
+    pub(crate) fn response(
+        &self,
+        layer: usize,
+        x: &DMatrix<f64>,
+    ) -> Result<DMatrix<f64>, InferError> {
+        Ok(self.layers()?[layer].response(x))
     }
 
     /// What the systems of a layer take, L × H, from the layer's input.
-    pub(crate) fn system_input(&self, layer: usize, x: &DMatrix<f64>) -> DMatrix<f64> {
-        self.layers[layer].input_of(x).into_owned()
+    pub(crate) fn system_input(
+        &self,
+        layer: usize,
+        x: &DMatrix<f64>,
+    ) -> Result<DMatrix<f64>, InferError> {
+        Ok(self.layers()?[layer].input_of(x).into_owned())
     }
 
     /// What the map between the channels takes, from what the systems give.
-    pub(crate) fn activated(&self, layer: usize, y: &DMatrix<f64>) -> DMatrix<f64> {
-        self.layers[layer].activate(y)
+    pub(crate) fn activated(
+        &self,
+        layer: usize,
+        y: &DMatrix<f64>,
+    ) -> Result<DMatrix<f64>, InferError> {
+        Ok(self.layers()?[layer].activate(y))
     }
 
     /// A layer's output from its input and from what its systems give.
@@ -241,8 +369,8 @@ impl<'a> Network<'a> {
         layer: usize,
         x: &DMatrix<f64>,
         y: &DMatrix<f64>,
-    ) -> DMatrix<f64> {
-        self.layers[layer].finished(x, y)
+    ) -> Result<DMatrix<f64>, InferError> {
+        Ok(self.layers()?[layer].finished(x, y))
     }
 
     /// The input of the first layer.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::calibrate::LogitFit;
 use crate::compress::LayerRecord;
-use crate::infer::{Network, Path as InferPath, Signal};
+use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::{Encoder, Head, Linear, Model};
 use crate::progress::Stage;
 use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
@@ -156,10 +156,10 @@ impl TargetReduction<'_> {
             observer.step()?;
             let network = Network::new(&model, length, InferPath::Auto)?;
             let each = pairs.par_iter().map(|[own, of_full]| {
-                let own = network.response(layer, &own.x);
-                [own, full.response(layer, &of_full.x)]
+                let own = network.response(layer, &own.x)?;
+                Ok([own, full.response(layer, &of_full.x)?])
             });
-            let responses: Vec<_> = each.collect();
+            let responses = each.collect::<Result<Vec<_>, InferError>>()?;
             if let Some(choice) = choice.map.filter(|choice| choice.entries != Entries::Full) {
                 let activated = |y: &DMatrix<f64>| full.activated(layer, y);
                 let outputs = model.blocks()[layer].outputs();
@@ -170,10 +170,11 @@ impl TargetReduction<'_> {
             }
             let network = Network::new(&model, length, InferPath::Auto)?;
             let each = pairs.par_iter_mut().zip(responses);
-            each.for_each(|([own, of_full], [y, z])| {
-                own.x = network.finished(layer, &own.x, &y);
-                of_full.x = full.finished(layer, &of_full.x, &z);
-            });
+            each.try_for_each(|([own, of_full], [y, z])| {
+                own.x = network.finished(layer, &own.x, &y)?;
+                of_full.x = full.finished(layer, &of_full.x, &z)?;
+                Ok::<_, InferError>(())
+            })?;
         }
         Ok(model)
     }
@@ -254,7 +255,7 @@ fn numbers_only(choice: &LayerChoice) -> LayerStorage {
 /// Moments of what a map takes in both networks.
 fn moments(
     responses: &[[DMatrix<f64>; 2]],
-    activated: impl Fn(&DMatrix<f64>) -> DMatrix<f64> + Sync,
+    activated: impl Fn(&DMatrix<f64>) -> Result<DMatrix<f64>, InferError> + Sync,
     pairs: &[[Signal; 2]],
     inputs: usize,
 ) -> Result<MapMoments, TargetError> {
@@ -263,7 +264,7 @@ fn moments(
         let mut sums = MapMoments::new(inputs);
         for ([y, z], [signal, _]) in members {
             let own = |y: &DMatrix<f64>| activated(&y.rows(0, signal.steps).into_owned());
-            sums.add(&own(y), &own(z))?;
+            sums.add(&own(y)?, &own(z)?)?;
         }
         Ok(sums)
     });

@@ -288,11 +288,11 @@ impl<'a> TargetReduction<'a> {
             for &sequence in members {
                 let mut signal = network.encode(sequence)?;
                 for (layer, sums) in sums.iter_mut().enumerate() {
-                    let y = network.response(layer, &signal.x);
-                    let activated = network.activated(layer, &y);
+                    let y = network.response(layer, &signal.x)?;
+                    let activated = network.activated(layer, &y)?;
                     let own: DMatrix<f64> = activated.rows(0, signal.steps).into_owned();
                     sums.add(&own, &own)?;
-                    signal.x = network.finished(layer, &signal.x, &y);
+                    signal.x = network.finished(layer, &signal.x, &y)?;
                 }
             }
             Ok(sums)

@@ -8,7 +8,7 @@ pub use control::{
     Balanced, ControlError, DcBalanced, DenseBalanced, DenseGramians, DenseReduced, GramianFactors,
     H2Refined, HankelValues, HinfNorm, HorizonBalanced, HorizonMethod, HorizonReduced,
     InputStatistics, InputWeight, ModalScore, OverHorizon, Realisation, Reduced, Refined,
-    Refinement, StatisticsError, WeightedBalanced, balance, balance_for_dc, balance_over_horizon,
+    Refinement, StatisticsError, WeightedBalanced, WeightedChannel, balance, balance_for_dc, balance_over_horizon,
     balance_weighted, complex_gramian_factors, dc_gain, dense_balance, dense_gramian_factors,
     dense_gramians, dense_h2_norm, dense_hankel_values, dense_moment_balance,
     dense_stochastic_balance, dense_weighted_balance, diagonalise, h2_error, h2_norm, h2_optimal,

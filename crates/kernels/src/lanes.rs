@@ -31,6 +31,14 @@ impl Lanes {
         }
     }
 
+    /// The same with one sequence in each part of a point, whatever lanes stay empty.
+    pub fn unstacked(channels: usize, length: usize) -> Self {
+        Self {
+            stacked: 1,
+            ..Self::new(channels, length)
+        }
+    }
+
     /// Numbers in the slab of a full pair of parts.
     pub fn slab(&self) -> usize {
         2 * self.stacked * self.length * self.channels

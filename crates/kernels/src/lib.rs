@@ -22,3 +22,4 @@ pub use operator::Operator;
 pub use pool::{Lease, Workspace, Workspaces};
 pub use product::{RealNumber, RowMajor, multiply_rows};
 pub use real::{LANES, Real, add};
+pub use scan::Scan;

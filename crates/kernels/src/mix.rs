@@ -67,6 +67,14 @@ pub struct MixScratch<T> {
     active: Vec<T>,
     slope: Vec<T>,
     mixed: Vec<T>,
+    of_map: Vec<T>,
+}
+
+impl<T> MixScratch<T> {
+    /// The gradient of the map's outputs that [`Mix::pull`] left for so many numbers.
+    pub fn of_map(&self, count: usize) -> &[T] {
+        &self.of_map[..count]
+    }
 }
 
 fn sized<T: Real>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
@@ -118,43 +126,70 @@ impl<T: Real> Mix<'_, T> {
         &self,
         y: &[T],
         g: &mut [T],
-        mut gradient: MixGradient<'_, T>,
+        gradient: MixGradient<'_, T>,
         scratch: &mut MixScratch<T>,
     ) {
-        let channels = self.channels;
+        self.linearise(y, scratch);
+        scale(g, self.outer, self.channels);
+        self.pull(g, gradient.y, scratch);
+        let rows = y.len() / self.channels;
+        let outputs = self.bias.len();
+        if self.mixing != Mixing::None {
+            let of_map = match self.mixing {
+                Mixing::Gated => &scratch.of_map[..rows * outputs],
+                _ => g,
+            };
+            let active = RowMajor::new(&scratch.active[..y.len()], rows, self.channels);
+            let turned = RowMajor::new(of_map, rows, outputs).transpose();
+            multiply_rows(gradient.weight, turned, active, true);
+            Arch::new().dispatch(SumRows {
+                rows: of_map,
+                sums: gradient.bias,
+            });
+        }
+    }
+
+    /// Prepares [`Mix::pull`] for the rows y.
+    pub fn linearise(&self, y: &[T], scratch: &mut MixScratch<T>) {
         let active = sized(&mut scratch.active, y.len());
         let slope = sized(&mut scratch.slope, y.len());
         Arch::new().dispatch(ActivateWithSlope { y, active, slope });
-        scale(active, self.inner, channels);
-        scale(g, self.outer, channels);
-        match self.mixing {
-            Mixing::None => gradient.y.copy_from_slice(g),
-            Mixing::Plain => self.linear_backward(active, g, &mut gradient),
-            Mixing::Gated => {
-                let mixed = sized(&mut scratch.mixed, 2 * y.len());
-                self.linear(active, mixed, y.len() / channels);
-                Arch::new().dispatch(GateBackward { mixed, g, channels });
-                self.linear_backward(active, mixed, &mut gradient);
-            }
+        scale(active, self.inner, self.channels);
+        if self.mixing == Mixing::Gated {
+            let mixed = sized(&mut scratch.mixed, 2 * y.len());
+            self.linear(active, mixed, y.len() / self.channels);
+            Arch::new().dispatch(GateSlopes {
+                mixed,
+                channels: self.channels,
+            });
         }
-        scale(gradient.y, self.inner, channels);
-        Arch::new().dispatch(Product {
-            out: gradient.y,
-            by: slope,
-        });
     }
 
-    fn linear_backward(&self, active: &[T], g: &[T], gradient: &mut MixGradient<'_, T>) {
-        let (outputs, channels) = (self.bias.len(), self.channels);
-        let rows = active.len() / channels;
-        let weight = RowMajor::new(self.weight, outputs, channels);
-        let of_out = RowMajor::new(g, rows, outputs);
-        multiply_rows(gradient.y, of_out, weight, false);
-        let active = RowMajor::new(active, rows, channels);
-        multiply_rows(gradient.weight, of_out.transpose(), active, true);
-        Arch::new().dispatch(SumRows {
-            rows: g,
-            sums: gradient.bias,
+    /// The gradient of y from that of q ∘ o, for the rows that were linearised last; any number of
+    /// gradients may be pulled back after one linearisation. The gradient of the map's outputs is
+    /// left in the scratch, where there is a gate; else it is `g`.
+    pub fn pull(&self, g: &[T], of_y: &mut [T], scratch: &mut MixScratch<T>) {
+        let (channels, rows) = (self.channels, g.len() / self.channels);
+        let weight = RowMajor::new(self.weight, self.bias.len(), channels);
+        match self.mixing {
+            Mixing::None => of_y.copy_from_slice(g),
+            Mixing::Plain => multiply_rows(of_y, RowMajor::new(g, rows, channels), weight, false),
+            Mixing::Gated => {
+                let of_map = sized(&mut scratch.of_map, 2 * g.len());
+                Arch::new().dispatch(GatePull {
+                    slopes: &scratch.mixed[..2 * g.len()],
+                    of_map,
+                    g,
+                    channels,
+                });
+                let of_map = RowMajor::new(of_map, rows, 2 * channels);
+                multiply_rows(of_y, of_map, weight, false);
+            }
+        }
+        scale(of_y, self.inner, channels);
+        Arch::new().dispatch(Product {
+            out: of_y,
+            by: &scratch.slope[..g.len()],
         });
     }
 }
@@ -223,25 +258,50 @@ impl<T: Real> WithSimd for Gate<'_, T> {
     }
 }
 
-/// (a, c) ← their gradients.
-struct GateBackward<'a, T> {
+/// (a, c) ← the derivatives of a ∘ sigmoid(c) by both.
+struct GateSlopes<'a, T> {
     mixed: &'a mut [T],
-    g: &'a [T],
     channels: usize,
 }
 
-impl<T: Real> WithSimd for GateBackward<'_, T> {
+impl<T: Real> WithSimd for GateSlopes<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let rows = self.mixed.chunks_exact_mut(2 * self.channels);
-        for (mixed, g) in rows.zip(self.g.chunks_exact(self.channels)) {
+        for mixed in self.mixed.chunks_exact_mut(2 * self.channels) {
             let (a, c) = mixed.split_at_mut(self.channels);
-            for ((a, c), g) in a.iter_mut().zip(c).zip(g) {
+            for (a, c) in a.iter_mut().zip(c) {
                 let open = c.sigmoid();
-                *c = *g * *a * open * (T::one() - open);
-                *a = *g * open;
+                *c = *a * open * (T::one() - open);
+                *a = open;
+            }
+        }
+    }
+}
+
+/// The gradients of (a, c).
+struct GatePull<'a, T> {
+    slopes: &'a [T],
+    of_map: &'a mut [T],
+    g: &'a [T],
+    channels: usize,
+}
+
+impl<T: Real> WithSimd for GatePull<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let rows = self.slopes.chunks_exact(2 * self.channels);
+        let rows = rows.zip(self.of_map.chunks_exact_mut(2 * self.channels));
+        for ((slopes, of_map), g) in rows.zip(self.g.chunks_exact(self.channels)) {
+            let (by_a, by_c) = slopes.split_at(self.channels);
+            let (of_a, of_c) = of_map.split_at_mut(self.channels);
+            let slopes = by_a.iter().zip(by_c).zip(g);
+            for (((by_a, by_c), g), (of_a, of_c)) in slopes.zip(of_a.iter_mut().zip(of_c)) {
+                *of_a = *g * *by_a;
+                *of_c = *g * *by_c;
             }
         }
     }

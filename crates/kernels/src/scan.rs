@@ -134,6 +134,58 @@ impl<T: Real> Scan<T> {
         }
     }
 
+    /// Points of the sums of [`Scan::residue_slopes`].
+    pub fn residue_sums(&self) -> usize {
+        self.sums()
+    }
+
+    /// Σ_t g_t s_t of every mode, s being its states under the input u (L × H), and Σ_t g_t u_t, for
+    /// one or two gradients g (each L × H) by the outputs; read by [`Scan::residue_slope`].
+    pub fn residue_slopes(
+        &self,
+        u: &[T],
+        g: &[T],
+        sums: &mut [Point<T>],
+        [first, second]: &mut [Lease<Point<T>>; 2],
+    ) {
+        let length = self.lanes.length;
+        let (input, of_y) = (&mut first[..length], &mut second[..length]);
+        let each = sums.chunks_exact_mut(2 * self.modes + 1);
+        for (index, (group, sums)) in self.groups.iter().zip(each).enumerate() {
+            self.lanes.pack(u, index, input);
+            self.lanes.pack(g, index, of_y);
+            sums.fill(Point::zero());
+            Arch::new().dispatch(ResidueSlopes {
+                modes: &group.modes,
+                input,
+                of_y,
+                sums,
+            });
+        }
+    }
+
+    /// The derivatives of Σ_t g_t y_t by Re w_n, Im w_n of the modes of channel h and, last, by D,
+    /// where `part` is 0 for the first g and 1 for the second.
+    pub fn residue_slope(
+        &self,
+        sums: &[Point<T>],
+        channel: usize,
+        part: usize,
+    ) -> impl Iterator<Item = f64> {
+        let per_group = 2 * self.modes + 1;
+        let group = channel / LANES;
+        let sums = &sums[group * per_group..(group + 1) * per_group];
+        let lane = channel % LANES;
+        sums.iter().enumerate().map(move |(index, point)| {
+            let value = if part == 0 { point.re[lane] } else { point.im[lane] };
+            // ∂y/∂Im w = −Im s.
+            match index % 2 == 1 {
+                true => -value.wide(),
+                false => value.wide(),
+            }
+        })
+    }
+
     /// The gradients of the dynamics from the sums over all slabs.
     pub fn gradient(
         &self,
@@ -361,6 +413,95 @@ fn run<const M: usize, T: Real, S: Simd>(
     }
 }
 
+struct ResidueSlopes<'a, T> {
+    modes: &'a [LaneMode<T>],
+    /// The input in the first parts.
+    input: &'a [Point<T>],
+    of_y: &'a [Point<T>],
+    /// For each mode the sums with Re s and with Im s; last those with u.
+    sums: &'a mut [Point<T>],
+}
+
+impl<T: Real> WithSimd for ResidueSlopes<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Some((of_input, of_modes)) = self.sums.split_last_mut() else {
+            return;
+        };
+        let width = T::vectors::<S>(&of_input.re).len();
+        let (pairs, rest) = self.modes.as_chunks::<2>();
+        let (pair_sums, rest_sums) = of_modes.split_at_mut(4 * pairs.len());
+        for c in 0..width {
+            let chunks = pairs.iter().zip(pair_sums.chunks_exact_mut(4));
+            for (pair, sums) in chunks {
+                gather::<2, T, S>(simd, pair, c, [self.input, self.of_y], sums);
+            }
+            for (one, sums) in rest.iter().zip(rest_sums.chunks_exact_mut(2)) {
+                gather::<1, T, S>(simd, &[*one], c, [self.input, self.of_y], sums);
+            }
+            let zero = T::splat(simd, T::zero());
+            let mut total = [zero; 2];
+            for (u, g) in self.input.iter().zip(self.of_y) {
+                let ([u, _], g) = (both::<T, S>(u, c), both::<T, S>(g, c));
+                total = std::array::from_fn(|part| T::fused(simd, u, g[part], total[part]));
+            }
+            put::<T, S>(of_input, c, total);
+        }
+    }
+}
+
+/// The sums of M modes with their states; those of 64 steps first, so that rounding does not grow
+/// with the length.
+#[inline(always)]
+fn gather<const M: usize, T: Real, S: Simd>(
+    simd: S,
+    modes: &[LaneMode<T>; M],
+    c: usize,
+    [input, of_y]: [&[Point<T>]; 2],
+    sums: &mut [Point<T>],
+) {
+    let poles: [_; M] = std::array::from_fn(|m| Constant::of::<T, S>(simd, &modes[m].pole, c));
+    let zero = T::splat(simd, T::zero());
+    let mut states = [[zero; 2]; M];
+    let mut totals = [[[zero; 2]; 2]; M];
+    for (input, of_y) in input.chunks(CHUNK).zip(of_y.chunks(CHUNK)) {
+        let start = states;
+        let mut own = [[[zero; 2]; 2]; M];
+        for (u, g) in input.iter().zip(of_y) {
+            let ([u, _], g) = (both::<T, S>(u, c), both::<T, S>(g, c));
+            for m in 0..M {
+                let [re, im] = states[m];
+                let next = T::fused(simd, poles[m].minus_im, im, u);
+                let next = T::fused(simd, poles[m].re, re, next);
+                let turned = T::times(simd, poles[m].im, re);
+                states[m] = [next, T::fused(simd, poles[m].re, im, turned)];
+                for (part, &g) in g.iter().enumerate() {
+                    own[m][0][part] = T::fused(simd, g, states[m][0], own[m][0][part]);
+                    own[m][1][part] = T::fused(simd, g, states[m][1], own[m][1][part]);
+                }
+            }
+        }
+        for m in 0..M {
+            let drift = Constant::of::<T, S>(simd, &modes[m].drift, c);
+            let [re, im] = start[m];
+            let next = T::fused(simd, drift.re, re, states[m][0]);
+            let next_im = T::fused(simd, drift.re, im, states[m][1]);
+            states[m] = [
+                T::fused(simd, drift.minus_im, im, next),
+                T::fused(simd, drift.im, re, next_im),
+            ];
+            for (total, own) in totals[m].iter_mut().flatten().zip(own[m].iter().flatten()) {
+                *total = T::plus(simd, *total, *own);
+            }
+        }
+    }
+    for (sum, total) in sums.iter_mut().zip(totals.iter().flatten()) {
+        put::<T, S>(sum, c, *total);
+    }
+}
+
 struct Backward<'a, T> {
     group: &'a Group<T>,
     input: &'a [Point<T>],
@@ -487,6 +628,52 @@ mod tests {
             Modes { exponents, weights }
         };
         (0..2).map(channel).collect()
+    }
+
+    #[test]
+    fn slopes_of_residues_are_those_of_the_outputs() {
+        for length in [1, 64, 150] {
+            let lanes = Lanes::unstacked(2, length);
+            let forward = dynamics();
+            let scan = Scan::new(
+                lanes,
+                &Dynamics {
+                    forward: &forward,
+                    backward: &[],
+                    feedthrough: &[0.3, -1.2],
+                },
+            );
+            let u: Vec<f64> = (0..2 * length).map(|i| (0.7 * i as f64).sin()).collect();
+            let g: Vec<f64> = (0..4 * length).map(|i| (1.9 * i as f64).cos()).collect();
+            let workspace = Workspace::new();
+            let mut scratch = [workspace.points(length), workspace.points(length)];
+            let mut sums = workspace.zero_points(scan.residue_sums());
+            scan.residue_slopes(&u, &g, &mut sums, &mut scratch);
+            for channel in 0..2 {
+                for part in 0..2 {
+                    let found: Vec<f64> = scan.residue_slope(&sums, channel, part).collect();
+                    let at = |x: &[f64], t: usize| x[2 * t + channel];
+                    let mut direct = Vec::new();
+                    for z in &forward[channel].exponents {
+                        let (mut state, mut sum) = (Complex64::ZERO, Complex64::ZERO);
+                        for t in 0..length {
+                            state = z.exp() * state + at(&u, t);
+                            sum += state * at(&g[part * 2 * length..], t);
+                        }
+                        direct.extend([sum.re, -sum.im]);
+                    }
+                    direct.push(
+                        (0..length)
+                            .map(|t| at(&u, t) * at(&g[part * 2 * length..], t))
+                            .sum(),
+                    );
+                    assert_eq!(found.len(), direct.len());
+                    for (a, b) in found.iter().zip(&direct) {
+                        assert!((a - b).abs() < 1e-11 * (1.0 + b.abs()), "{length}: {a} {b}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

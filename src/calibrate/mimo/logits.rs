@@ -365,7 +365,7 @@ fn sizes(
         .map(|units| vec![None; units.len()])
         .collect();
     for example in examples.iter().take(2 * SEQUENCES_MIN) {
-        network.visit_inputs(example.sequence, usize::MAX, |layer, input, steps| {
+        network.visit_inputs(&[example.sequence], usize::MAX, |_, layer, input, steps| {
             let u = input.rows(0, steps).into_owned();
             for (unit, of) in problem.layers[layer].iter().enumerate() {
                 let modes = modes_of(&model.blocks()[layer], unit);

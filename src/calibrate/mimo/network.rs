@@ -265,10 +265,10 @@ impl<'a> Flow<'a> {
     fn pairs(&self, layer: usize) -> Result<Vec<Pair>, CalibrateError> {
         let network = Network::new(&self.model, self.reduction.length, InferPath::Auto)?;
         let pairs = self.signals.par_iter().map(|[own, of_full]| {
-            let input = network.system_input(layer, &own.x);
-            (input, self.full.response(layer, &of_full.x))
+            let input = network.system_input(layer, &own.x)?;
+            Ok((input, self.full.response(layer, &of_full.x)?))
         });
-        Ok(pairs.collect())
+        pairs.collect()
     }
 
     /// The same of one system of a layer, without padding.
@@ -288,10 +288,10 @@ impl<'a> Flow<'a> {
     fn advance(&mut self, layer: usize, pairs: Vec<Pair>) -> Result<(), CalibrateError> {
         let network = Network::new(&self.model, self.reduction.length, InferPath::Auto)?;
         let each = self.signals.par_iter_mut().zip(pairs);
-        each.for_each(|([own, of_full], (_, y))| {
-            own.x = network.finished(layer, &own.x, &network.response(layer, &own.x));
-            of_full.x = self.full.finished(layer, &of_full.x, &y);
-        });
-        Ok(())
+        each.try_for_each(|([own, of_full], (_, y))| {
+            own.x = network.finished(layer, &own.x, &network.response(layer, &own.x)?)?;
+            of_full.x = self.full.finished(layer, &of_full.x, &y)?;
+            Ok(())
+        })
     }
 }

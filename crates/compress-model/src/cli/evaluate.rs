@@ -62,15 +62,15 @@ fn examples() -> String {
 
 /// Options that streaming has no use for.
 #[cfg(feature = "train")]
-const STREAM_EXCLUDES: [&str; 4] = ["path", "device", "against", "logits"];
+const STREAM_EXCLUDES: [&str; 5] = ["path", "precision", "device", "against", "logits"];
 #[cfg(not(feature = "train"))]
-const STREAM_EXCLUDES: [&str; 3] = ["path", "against", "logits"];
+const STREAM_EXCLUDES: [&str; 4] = ["path", "precision", "against", "logits"];
 
 /// Options that a check of the declarations has no use for.
 #[cfg(feature = "train")]
-const CHECK_EXCLUDES: [&str; 5] = ["path", "device", "against", "logits", "stream"];
+const CHECK_EXCLUDES: [&str; 6] = ["path", "precision", "device", "against", "logits", "stream"];
 #[cfg(not(feature = "train"))]
-const CHECK_EXCLUDES: [&str; 4] = ["path", "against", "logits", "stream"];
+const CHECK_EXCLUDES: [&str; 5] = ["path", "precision", "against", "logits", "stream"];
 
 #[derive(Debug, Args)]
 #[command(after_help = examples())]
@@ -92,10 +92,15 @@ pub(super) struct Arguments {
     /// How the layers are run: all give the same numbers to rounding.
     #[arg(long, default_value = "auto", value_parser = words::<Path>(PATHS))]
     path: Path,
+    /// The numbers that whole sequences run in [default: single, which is several times as fast;
+    /// double with --against, --logits and --stream, whose differences would drown in rounding, and
+    /// for layers with several inputs or outputs].
+    #[arg(long, value_enum, conflicts_with = "path")]
+    precision: Option<Precision>,
     /// Run on the training engine, in single precision, on cpu, cuda or cuda:N, and pool true
-    /// lengths only; without it, in double precision on the host.
+    /// lengths only.
     #[cfg(feature = "train")]
-    #[arg(long, value_name = "DEVICE", conflicts_with = "path")]
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["path", "precision"])]
     device: Option<Place>,
     /// Run one sample at a time in single precision, as a device does (CKPT may be an image), and
     /// compare with the convolution in double precision.
@@ -121,6 +126,15 @@ pub(super) struct Arguments {
     declarations: Declarations,
 }
 
+/// The numbers that whole sequences run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Precision {
+    /// 24 bits.
+    Single,
+    /// 53 bits.
+    Double,
+}
+
 const PATHS: [Word; 3] = [
     word(
         "auto",
@@ -128,9 +142,9 @@ const PATHS: [Word; 3] = [
     ),
     word(
         "fft",
-        "Convolution by FFT; refused for systems with several inputs or outputs",
+        "Convolution by FFT in double precision; refused for systems with several inputs or outputs",
     ),
-    word("recurrence", "The recurrence, as a device runs it"),
+    word("recurrence", "The recurrence in double precision"),
 ];
 
 impl Arguments {
@@ -170,7 +184,15 @@ impl Arguments {
         if let Some(place) = self.device {
             return Engine::Trainer(place);
         }
-        Engine::Host(self.path)
+        let exact = self.against.is_some() || self.logits.is_some();
+        let precision = match exact {
+            true => self.precision.unwrap_or(Precision::Double),
+            false => self.precision.unwrap_or(Precision::Single),
+        };
+        Engine::Host(match (self.path, precision) {
+            (Path::Auto, Precision::Double) => Path::Double,
+            (path, _) => path,
+        })
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn labelled(checkpoint: &Checkpoint, source: &Source) -> anyhow::Resu
     Ok(data)
 }
 
-/// Accuracy and loss of a checkpoint, in double precision.
+/// Accuracy and loss of a checkpoint, right to single precision.
 pub(super) fn score(
     checkpoint: &Checkpoint,
     sequences: First<'_>,
@@ -118,7 +118,7 @@ pub(super) fn logits(
     }
 }
 
-/// The same in double precision on the host.
+/// The same on the host.
 pub(super) fn host_logits(
     model: &Model,
     sequences: First<'_>,

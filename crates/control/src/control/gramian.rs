@@ -110,6 +110,14 @@ pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f
     };
     let modes = real_modes(siso);
     let plane = Plane::of(system.time());
+    Ok(GramianFactors {
+        controllability: real_factor(plane, &modes, |lambda| lambda, vec![1.0; modes.len()]),
+        observability: real_observability(plane, &modes),
+    })
+}
+
+/// The factor of the observability Gramian of real modes, each with an input of weight 1.
+pub(super) fn real_observability(plane: Plane, modes: &[RealMode]) -> DMatrix<f64> {
     let weights: Vec<f64> = modes
         .iter()
         .map(|mode| mode.residue.norm() * if mode.single { 1.0 } else { 0.5 })
@@ -120,11 +128,8 @@ pub fn real_gramian_factors(system: StableSystem<'_>) -> Result<GramianFactors<f
         .iter()
         .map(|mode| phase(mode.residue.conj()))
         .collect();
-    let observability = real_factor(plane, &modes, |lambda| lambda.conj(), weights);
-    Ok(GramianFactors {
-        controllability: real_factor(plane, &modes, |lambda| lambda, vec![1.0; modes.len()]),
-        observability: apply_modes(&modes, &phases, &observability),
-    })
+    let observability = real_factor(plane, modes, |lambda| lambda.conj(), weights);
+    apply_modes(modes, &phases, &observability)
 }
 
 fn complex_factors_of_several(system: &DiagonalSystem) -> GramianFactors<Complex64> {

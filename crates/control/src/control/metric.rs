@@ -1,25 +1,18 @@
 //! The metric in which a channel is refined: its input, and a little of what comes after.
 
-use nalgebra::DMatrix;
+use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
+use crate::control::products::{Behind, Node, Products};
 use crate::control::{ControlError, InputWeight};
+use crate::linalg::{Jet, Polynomials};
 use crate::ssm::{DiagonalSystem, SystemError};
 
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
 pub(super) const DECAY_MAX: f64 = 16.0;
 
-/// Steps between two exact powers.
-const POWER_BLOCK: usize = 64;
-
 /// What white noise of the input's power counts, in amplitude, behind the weight's last step.
 const TAIL_WEIGHT: f64 = 0.01;
-
-/// Steps behind the last one at which the tail is looked at, and where e^{−16} of it is left.
-const TAIL: (usize, f64) = (96, 16.0);
-
-/// The last step that is looked at, however slow the poles.
-const TAIL_MAX: f64 = 1e9;
 
 /// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
 ///
@@ -55,130 +48,224 @@ fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemEr
     Ok(kernel)
 }
 
-/// The weight of an input with, behind its last step, white noise of the same power times
-/// [`TAIL_WEIGHT`]: what the calibration did not show must not ring on after it.
-pub(super) struct Metric<'a> {
-    pub(super) weight: &'a InputWeight,
+/// A channel to be approximated, under the weight of its input with, behind the last step, white
+/// noise of the same power times [`TAIL_WEIGHT`] squared: what the calibration did not show must not
+/// ring on after it.
+#[derive(Debug, Clone)]
+pub(super) struct Metric {
+    weight: InputWeight,
+    behind: Behind,
     /// The least −Re z of the full channel.
     pub(super) slowest: f64,
-    /// Steps behind the last one, with the weight of each.
-    tail: Vec<(usize, f64)>,
+    /// The full channel's exponents and residues.
+    modes: Vec<(Complex64, Complex64)>,
+    /// M k, k being the full channel's response with D.
+    weighted: Polynomials<f64>,
+    /// E of the full channel.
+    pub(super) within: f64,
+    /// The same, with what is behind the last step.
+    pub(super) whole: f64,
+    /// The first value of M k.
+    first: f64,
 }
 
-impl<'a> Metric<'a> {
-    pub(super) fn new(full: &DiagonalSystem, weight: &'a InputWeight) -> Self {
-        let slowest = slowest(full);
-        let tail = tail(weight, slowest);
-        Self {
-            weight,
-            slowest,
-            tail,
+/// Products of the basis of some poles: Re e^{zl} and −Im e^{zl} of each, and last a sample at step 0.
+pub(super) struct Basis {
+    pub(super) nodes: Vec<Node>,
+    /// With one another.
+    pub(super) gram: DMatrix<f64>,
+    /// With the full channel.
+    pub(super) cross: DVector<f64>,
+}
+
+/// Products of the derivatives of modes by their exponents: for mode n those of Re(w_n e^{zl}) by
+/// Re z and by Im z.
+pub(super) struct Tangents {
+    /// With one another.
+    pub(super) gram: DMatrix<f64>,
+    /// With the basis: rows are the basis.
+    pub(super) basis: DMatrix<f64>,
+    /// With the full channel.
+    pub(super) cross: DVector<f64>,
+}
+
+impl Metric {
+    pub(super) fn new(full: &DiagonalSystem, weight: &InputWeight) -> Result<Self, SystemError> {
+        let length = weight.length();
+        let signal = response(full, length)?;
+        let weighted = weight.applied(&signal);
+        let within = signal.iter().zip(&weighted).map(|(d, w)| d * w).sum();
+        let modes = full.scaled_exponents().into_iter();
+        let mut made = Self {
+            modes: modes.zip(full.as_siso()?.residues()).collect(),
+            weight: weight.clone(),
+            behind: behind(weight),
+            slowest: slowest(full),
+            within,
+            whole: within,
+            first: weighted.first().copied().unwrap_or(0.0),
+            weighted: Polynomials::new(&[&weighted]),
+        };
+        let tails = made.modes.iter().map(|(z, w)| (w * made.tail(*z)[0]).re);
+        made.whole += tails.sum::<f64>();
+        Ok(made)
+    }
+
+    /// What the full channel's response behind the last step gives with an exponential.
+    fn tail(&self, z: Complex64) -> Jet {
+        let mut sum = [Complex64::ZERO; 2];
+        for &(mode, w) in &self.modes {
+            let own = self.behind.product(z, mode, false);
+            let mirrored = self.behind.product(z, mode, true);
+            sum[0] += 0.5 * (w.conj() * own.value + w * mirrored.value);
+            sum[1] += 0.5 * (w.conj() * own.first + w * mirrored.first);
+        }
+        sum
+    }
+
+    /// Σ_l e^{zl} (M k)_l, and its derivative.
+    fn with_full(&self, z: Complex64) -> Jet {
+        self.weighted.at(z)[0]
+    }
+
+    /// E(k − k_r) over the weight's steps, as [`weighted_error`] squared, to 1e-14 E(k).
+    pub(super) fn square_of(&self, reduced: &DiagonalSystem) -> Result<f64, SystemError> {
+        let siso = reduced.as_siso()?;
+        let nodes = reduced.scaled_exponents().into_iter();
+        let nodes: Vec<Node> = nodes.map(|z| self.weight.products().node(z)).collect();
+        let mut solution: Vec<f64> = siso.residues().flat_map(|w| [w.re, w.im]).collect();
+        solution.push(siso.feedthrough());
+        let solution = DVector::from_vec(solution);
+        let gram = gram(self.weight.products(), None, &nodes);
+        let cross = self.cross(&nodes, false);
+        Ok((self.within - solution.dot(&(2.0 * cross - gram * &solution))).max(0.0))
+    }
+
+    /// Products of the basis of some poles with the full channel, with or without what is behind the
+    /// last step.
+    fn cross(&self, nodes: &[Node], behind: bool) -> DVector<f64> {
+        let last = 2 * nodes.len();
+        let mut cross = DVector::zeros(last + 1);
+        for (n, a) in nodes.iter().enumerate() {
+            let mut full = self.with_full(a.z)[0];
+            if behind {
+                full += self.tail(a.z)[0];
+            }
+            cross[2 * n] = full.re;
+            cross[2 * n + 1] = -full.im;
+        }
+        cross[last] = self.first;
+        cross
+    }
+
+    /// Cost O(L) for each pole and each term of the metric, and O(r² + r N) divisions.
+    pub(super) fn basis(&self, nodes: &[Complex64]) -> Basis {
+        let products = self.weight.products();
+        let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
+        Basis {
+            gram: gram(products, Some(self.behind), &nodes),
+            cross: self.cross(&nodes, true),
+            nodes,
         }
     }
 
-    /// k + D e₀ at every step and at each one behind.
-    pub(super) fn response(&self, system: &DiagonalSystem) -> Result<DMatrix<f64>, SystemError> {
-        let mut signal = response(system, self.weight.length())?;
-        let exponents = system.scaled_exponents();
-        let modes: Vec<_> = exponents
-            .into_iter()
-            .zip(system.as_siso()?.residues())
-            .collect();
-        signal.extend(self.tail.iter().map(|&(l, _)| {
-            let terms = modes.iter().map(|(z, w)| (w * (z * l as f64).exp()).re);
-            terms.sum::<f64>()
-        }));
-        Ok(DMatrix::from_vec(signal.len(), 1, signal))
-    }
-
-    /// The rows of signals, one value for each step and for each one behind, whose sum of squares
-    /// is the error.
-    pub(super) fn image(&self, signals: &DMatrix<f64>) -> DMatrix<f64> {
-        let length = self.weight.length();
-        let within = self.weight.image(&signals.rows(0, length).into_owned());
-        let rows = within.nrows();
-        let mut image = within.resize_vertically(rows + self.tail.len(), 0.0);
-        for (k, (_, weight)) in self.tail.iter().enumerate() {
-            image.set_row(rows + k, &(signals.row(length + k) * *weight));
-        }
-        image
-    }
-
-    /// e^{zl} at every step and at each one behind, with l.
-    pub(super) fn powers(&self, z: Complex64) -> impl Iterator<Item = (usize, Complex64)> + '_ {
-        let within = powers(z, self.weight.length()).into_iter().enumerate();
-        let behind = self
-            .tail
-            .iter()
-            .map(move |&(l, _)| (l, (z * l as f64).exp()));
-        within.chain(behind)
-    }
-
-    /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
-    pub(super) fn basis(&self, nodes: &[Complex64]) -> DMatrix<f64> {
-        let mut signals = DMatrix::zeros(self.rows(), 2 * nodes.len() + 1);
-        for (n, &z) in nodes.iter().enumerate() {
-            for (row, (_, power)) in self.powers(z).enumerate() {
-                signals[(row, 2 * n)] = power.re;
-                signals[(row, 2 * n + 1)] = -power.im;
+    /// The derivatives of modes with these residues by their exponents.
+    pub(super) fn tangents(&self, basis: &Basis, residues: &[Complex64]) -> Tangents {
+        let count = 2 * basis.nodes.len();
+        let mut gram = DMatrix::zeros(count, count);
+        let mut with_basis = DMatrix::zeros(count + 1, count);
+        let mut cross = DVector::zeros(count);
+        // ∂/∂Re z of Re(w e^{zl}) is Re(w l e^{zl}), ∂/∂Im z is Re(i w l e^{zl}).
+        let both = |w: Complex64| [w, Complex64::I * w];
+        let pair = [Complex64::ONE, Complex64::I];
+        for (n, (a, &w)) in basis.nodes.iter().zip(residues).enumerate() {
+            for (m, (b, &v)) in basis.nodes.iter().zip(residues).enumerate() {
+                let [own, mirrored] = [false, true].map(|mirrored| {
+                    self.weight.products().product(a, b, mirrored)
+                        + self.behind.product(a.z, b.z, mirrored)
+                });
+                let tangents = real_block(own.both, mirrored.both, both(w), both(v));
+                let crossed = real_block(own.first, mirrored.first, both(w), pair);
+                for p in 0..2 {
+                    for q in 0..2 {
+                        gram[(2 * n + p, 2 * m + q)] = tangents[p][q];
+                        with_basis[(2 * m + q, 2 * n + p)] = crossed[p][q];
+                    }
+                }
+            }
+            let [_, sample] = a.with_sample();
+            let full = self.with_full(a.z)[1] + self.tail(a.z)[1];
+            for (p, factor) in both(w).into_iter().enumerate() {
+                with_basis[(count, 2 * n + p)] = (factor * sample).re;
+                cross[2 * n + p] = (factor * full).re;
             }
         }
-        signals[(0, 2 * nodes.len())] = 1.0;
-        signals
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        self.weight.length() + self.tail.len()
+        Tangents {
+            gram,
+            basis: with_basis,
+            cross,
+        }
     }
 }
 
-/// Steps behind the last one up to where the slowest pole has died down, ever farther apart, each
-/// with the weight that makes their sum of squares one over all steps.
-fn tail(weight: &InputWeight, slowest: f64) -> Vec<(usize, f64)> {
-    let (points, reach) = TAIL;
-    let length = weight.length() as f64;
-    let mut first = vec![0.0; weight.length()];
-    first[0] = TAIL_WEIGHT;
-    let power = weight.norm(&first);
-    let growth = ((reach / slowest).min(TAIL_MAX) / length).powf(1.0 / points as f64);
-    let start = |k: usize| (length * growth.powi(k as i32)).floor();
-    let steps = (0..points).map(|k| (start(k) as usize, start(k + 1) - start(k)));
-    let steps = steps.filter(|(_, gap)| *gap > 0.0);
-    steps.map(|(l, gap)| (l, power * gap.sqrt())).collect()
+/// The basis of some poles under a weight, with what rings on behind its last step.
+pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64> {
+    let products = weight.products();
+    let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
+    gram(products, Some(behind(weight)), &nodes)
+}
+
+/// What counts behind the last step of a weight.
+fn behind(weight: &InputWeight) -> Behind {
+    Behind {
+        length: weight.length() as f64,
+        power: TAIL_WEIGHT * TAIL_WEIGHT * weight.lags()[0],
+    }
+}
+
+/// Products of the basis of some poles with one another.
+fn gram(products: &Products, behind: Option<Behind>, nodes: &[Node]) -> DMatrix<f64> {
+    let last = 2 * nodes.len();
+    let mut gram = DMatrix::zeros(last + 1, last + 1);
+    let pair = [Complex64::ONE, Complex64::I];
+    for (n, a) in nodes.iter().enumerate() {
+        for (m, b) in nodes.iter().enumerate().take(n + 1) {
+            let [own, mirrored] = [false, true].map(|mirrored| {
+                let tail = behind.map(|behind| behind.product(a.z, b.z, mirrored).value);
+                products.product(a, b, mirrored).value + tail.unwrap_or_default()
+            });
+            let block = real_block(own, mirrored, pair, pair);
+            for (p, row) in block.iter().enumerate() {
+                for (q, &value) in row.iter().enumerate() {
+                    gram[(2 * n + p, 2 * m + q)] = value;
+                    gram[(2 * m + q, 2 * n + p)] = value;
+                }
+            }
+        }
+        let [sample, _] = a.with_sample();
+        for (p, value) in [sample.re, -sample.im].into_iter().enumerate() {
+            gram[(2 * n + p, last)] = value;
+            gram[(last, 2 * n + p)] = value;
+        }
+    }
+    gram[(last, last)] = products.power();
+    gram
+}
+
+/// ⟨Re(α e_a), Re(β e_b)⟩ = Re(α β̄ P(a, b) + α β P(a, b̄))/2 for two α and two β.
+fn real_block(
+    own: Complex64,
+    mirrored: Complex64,
+    first: [Complex64; 2],
+    second: [Complex64; 2],
+) -> [[f64; 2]; 2] {
+    first.map(|alpha| {
+        second.map(|beta| 0.5 * (alpha * (beta.conj() * own + beta * mirrored)).re)
+    })
 }
 
 /// The least −Re z of a channel with stable poles.
 pub(super) fn slowest(system: &DiagonalSystem) -> f64 {
     let decays = system.scaled_exponents().into_iter().map(|z| -z.re);
     decays.fold(DECAY_MAX, f64::min).max(f64::MIN_POSITIVE)
-}
-
-/// e^{zl} for l < length.
-pub(super) fn powers(z: Complex64, length: usize) -> Vec<Complex64> {
-    let pole = z.exp();
-    let mut powers = Vec::with_capacity(length);
-    let mut power = Complex64::ONE;
-    for l in 0..length {
-        power = match l % POWER_BLOCK {
-            0 => (z * l as f64).exp(),
-            _ => power * pole,
-        };
-        powers.push(power);
-    }
-    powers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn powers_do_not_drift() {
-        let z = Complex64::new(-1e-4, 2.9);
-        for (l, power) in powers(z, 3000).into_iter().enumerate() {
-            // The angle itself is rounded.
-            let error = (power - (z * l as f64).exp()).norm();
-            assert!(error < 1e-15 * (64.0 + 3.0 * l as f64), "{l}: {error:e}");
-        }
-    }
 }

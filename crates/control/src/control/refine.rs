@@ -2,12 +2,11 @@
 
 use std::f64::consts::PI;
 
-use nalgebra::{Cholesky, DMatrix, DVector};
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use num_complex::Complex64;
 
-use crate::control::metric::{DECAY_MAX, Metric, slowest, weighted_error};
+use crate::control::metric::{Basis, DECAY_MAX, Metric, slowest};
 use crate::control::{ControlError, InputWeight};
-use crate::linalg::{LeastSquares, least_squares, multiply, multiply_adjoint};
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
 
 /// Gauss–Newton steps at most.
@@ -25,6 +24,9 @@ const STEP_MAX: (f64, f64) = (0.7, 0.3);
 /// What a weight costs by itself, as a share of its mode's norm: 16 times what single precision
 /// rounds it by, so that weights that nearly cancel survive being written.
 const RIDGE: f64 = 1e-6;
+
+/// What rounding leaves of products, relative to the norms.
+const ROUNDING: f64 = 1e-13;
 
 /// Poles that decay faster than this start as slow as this: they would only double D.
 const START_MAX: f64 = 3.0;
@@ -77,8 +79,9 @@ pub struct Refined {
 /// pole becomes slower than the slowest of the full channel and of the start. Behind the weight's L
 /// steps white noise counts a little: what they do not show must not ring on.
 ///
-/// The result is never worse than the start, by [`weighted_error`]. Cost about
-/// O(r L log L + r² L) for each of at most 30 steps, with moments O(r L²).
+/// The result is never worse than the start, by [`weighted_error`]. All sums over steps are in closed
+/// form: each of at most 30 steps costs O(r L + r N + r³), with the moments of n sequences
+/// O(r n L + r² n).
 ///
 /// # Errors
 /// [`ControlError::System`] for continuous time, and for more than one input or output.
@@ -94,35 +97,109 @@ pub fn weighted_refine(
     weight: &InputWeight,
     refinement: Refinement,
 ) -> Result<Refined, ControlError> {
-    let start = start.system();
-    let Time::Discrete { step } = full.time() else {
-        return Err(ControlError::System(SystemError::WrongTime {
-            found: "continuous",
-            expected: "discrete",
-        }));
-    };
-    let truncated = weighted_error(full, start, weight)?;
-    let mut refined = Refined {
-        system: start.clone(),
-        truncated,
-        refitted: truncated,
-        error: truncated,
-        steps: 0,
-    };
-    if refinement == Refinement::None {
-        return Ok(refined);
+    WeightedChannel::new(full, weight)?.refine(start, slots, refinement)
+}
+
+/// A channel under the weight of its input, prepared for many systems in its place.
+#[derive(Debug, Clone)]
+pub struct WeightedChannel {
+    time: Time,
+    step: f64,
+    metric: Metric,
+}
+
+impl WeightedChannel {
+    /// Prepares a discrete channel. Cost O(L log L), with the moments of sequences as often as they
+    /// have terms; memory that of the weight, and L numbers.
+    ///
+    /// # Errors
+    /// [`ControlError::System`] for continuous time, and for more than one input or output.
+    pub fn new(full: &DiagonalSystem, weight: &InputWeight) -> Result<Self, ControlError> {
+        let Time::Discrete { step } = full.time() else {
+            return Err(ControlError::System(SystemError::WrongTime {
+                found: "continuous",
+                expected: "discrete",
+            }));
+        };
+        Ok(Self {
+            metric: Metric::new(full, weight)?,
+            time: full.time(),
+            step,
+        })
     }
-    let mut target = Target::new(full, weight, step)?;
-    // Truncation may leave a pole that is slower than any before.
-    target.slowest = target.slowest.min(slowest(start));
-    target.offer(&mut refined, &target.refit(start.scaled_exponents()))?;
-    refined.refitted = refined.error;
-    if refinement == Refinement::Full {
-        let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
-        refined.steps = steps;
-        target.offer(&mut refined, &point)?;
+
+    /// The weighted norm √E of the channel itself.
+    pub fn norm(&self) -> f64 {
+        self.metric.within.max(0.0).sqrt()
     }
-    Ok(refined)
+
+    /// √E of the difference of the channel and another system, as [`weighted_error`] but from the
+    /// exponents: right to 1e-7 of the norm. Cost O(r L), with moments as often as they have terms.
+    ///
+    /// # Errors
+    /// [`ControlError::System`] for more than one input or output.
+    pub fn error(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
+        Ok(self.metric.square_of(reduced)?.sqrt())
+    }
+
+    /// As [`weighted_refine`].
+    ///
+    /// # Errors
+    /// As [`weighted_refine`].
+    pub fn refine(
+        &self,
+        start: StableSystem<'_>,
+        slots: usize,
+        refinement: Refinement,
+    ) -> Result<Refined, ControlError> {
+        let start = start.system();
+        let truncated = self.error(start)?;
+        let mut refined = Refined {
+            system: start.clone(),
+            truncated,
+            refitted: truncated,
+            error: truncated,
+            steps: 0,
+        };
+        if refinement == Refinement::None {
+            return Ok(refined);
+        }
+        let target = Target {
+            channel: self,
+            // Truncation may leave a pole that is slower than any before.
+            slowest: self.metric.slowest.min(slowest(start)),
+        };
+        target.offer(&mut refined, &target.refit(start.scaled_exponents()))?;
+        refined.refitted = refined.error;
+        if refinement == Refinement::Full {
+            let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
+            refined.steps = steps;
+            target.offer(&mut refined, &point)?;
+        }
+        Ok(refined)
+    }
+
+    /// As [`weighted_residues`].
+    ///
+    /// # Errors
+    /// As [`weighted_residues`].
+    pub fn residues(
+        &self,
+        poles: &DiagonalSystem,
+        ridge: f64,
+    ) -> Result<DiagonalSystem, ControlError> {
+        let target = Target {
+            channel: self,
+            slowest: self.metric.slowest,
+        };
+        let point = target.refit_by(poles.scaled_exponents(), ridge);
+        Ok(DiagonalSystem::siso(
+            poles.time(),
+            poles.exponents().to_vec(),
+            &point.residues(),
+            point.feedthrough(),
+        )?)
+    }
 }
 
 /// The best residues and feedthrough for the poles that a channel has, where every weight costs
@@ -138,21 +215,7 @@ pub fn weighted_residues(
     weight: &InputWeight,
     ridge: f64,
 ) -> Result<DiagonalSystem, ControlError> {
-    let Time::Discrete { step } = full.time() else {
-        return Err(ControlError::System(SystemError::WrongTime {
-            found: "continuous",
-            expected: "discrete",
-        }));
-    };
-    let target = Target::new(full, weight, step)?;
-    let point = target.refit_by(poles.scaled_exponents(), ridge);
-    let residues: Vec<_> = (0..point.nodes.len()).map(|i| point.residue(i)).collect();
-    Ok(DiagonalSystem::siso(
-        poles.time(),
-        poles.exponents().to_vec(),
-        &residues,
-        point.fit.solution[2 * point.nodes.len()],
-    )?)
+    WeightedChannel::new(full, weight)?.residues(poles, ridge)
 }
 
 /// The start's poles as pairs, none slower than `slowest`, and a fast pole for each empty slot.
@@ -177,53 +240,42 @@ fn start_nodes(start: &DiagonalSystem, slots: usize, slowest: f64) -> Vec<Comple
 /// Poles with the best residues and feedthrough for them.
 struct Point {
     nodes: Vec<Complex64>,
-    fit: LeastSquares,
-    error: f64,
+    basis: Basis,
+    /// Re w, Im w of each mode, and D.
+    solution: DVector<f64>,
+    /// Of the ridged products of the basis.
+    root: Cholesky<f64, Dyn>,
+    /// E.
+    square: f64,
 }
 
 impl Point {
-    fn residue(&self, mode: usize) -> Complex64 {
-        let weights = &self.fit.solution;
-        Complex64::new(weights[2 * mode], weights[2 * mode + 1])
+    fn residues(&self) -> Vec<Complex64> {
+        let modes = self.solution.as_slice().chunks_exact(2);
+        modes.map(|own| Complex64::new(own[0], own[1])).collect()
+    }
+
+    fn feedthrough(&self) -> f64 {
+        self.solution[2 * self.nodes.len()]
     }
 }
 
-/// What is approximated, and how errors count.
+/// What is approximated, and how slow a pole may become.
 struct Target<'a> {
-    full: &'a DiagonalSystem,
-    metric: Metric<'a>,
-    image: DVector<f64>,
-    step: f64,
+    channel: &'a WeightedChannel,
     /// The least −Re z that a pole may come to.
     slowest: f64,
 }
 
-impl<'a> Target<'a> {
-    fn new(
-        full: &'a DiagonalSystem,
-        weight: &'a InputWeight,
-        step: f64,
-    ) -> Result<Self, ControlError> {
-        let metric = Metric::new(full, weight);
-        let response = metric.response(full)?;
-        Ok(Self {
-            full,
-            image: metric.image(&response).column(0).into_owned(),
-            slowest: metric.slowest,
-            metric,
-            step,
-        })
-    }
-
+impl Target<'_> {
     /// Takes a point if its system is a better one.
     fn offer(&self, refined: &mut Refined, point: &Point) -> Result<(), ControlError> {
-        let exponents = point.nodes.iter().map(|z| z / self.step).collect();
-        let residues: Vec<_> = (0..point.nodes.len()).map(|i| point.residue(i)).collect();
-        let feedthrough = point.fit.solution[2 * point.nodes.len()];
-        let system = DiagonalSystem::siso(self.full.time(), exponents, &residues, feedthrough);
+        let exponents = point.nodes.iter().map(|z| z / self.channel.step).collect();
+        let (residues, feedthrough) = (point.residues(), point.feedthrough());
+        let system = DiagonalSystem::siso(self.channel.time, exponents, &residues, feedthrough);
         // Weights that overflowed are no offer.
         let Ok(system) = system else { return Ok(()) };
-        let error = weighted_error(self.full, &system, self.metric.weight)?;
+        let error = self.channel.error(&system)?;
         if error < refined.error && system.is_stable() {
             refined.system = system;
             refined.error = error;
@@ -235,22 +287,37 @@ impl<'a> Target<'a> {
         self.refit_by(nodes, RIDGE)
     }
 
-    /// Two columns for each mode, Re e^{zl} and −Im e^{zl}, and one for the feedthrough.
+    /// min over x of E + ridge² ‖S x‖², S being the norm of each mode and of the sample at step 0.
     fn refit_by(&self, nodes: Vec<Complex64>, ridge: f64) -> Point {
-        let signals = self.metric.basis(&nodes);
-        let images = self.metric.image(&signals);
-        let fit = least_squares(&images, &self.image, &scales(&images), ridge);
+        let basis = self.channel.metric.basis(&nodes);
+        let scales = squared_scales(&basis.gram);
+        let mut share = ridge * ridge;
+        let root = loop {
+            let mut ridged = basis.gram.clone();
+            for (i, scale) in scales.iter().enumerate() {
+                ridged[(i, i)] += share.max(ROUNDING) * scale;
+            }
+            match Cholesky::new(ridged) {
+                Some(root) => break root,
+                // Rounding of products of slow modes.
+                None => share = share.max(ROUNDING) * 100.0,
+            }
+        };
+        let solution = root.solve(&basis.cross);
+        let gained = solution.dot(&(2.0 * &basis.cross - &basis.gram * &solution));
         Point {
             nodes,
-            error: fit.residual.norm(),
-            fit,
+            square: (self.channel.metric.whole - gained).max(0.0),
+            solution,
+            basis,
+            root,
         }
     }
 
     fn descend(&self, nodes: Vec<Complex64>) -> (Point, usize) {
         let mut point = self.refit(nodes);
         let (mut damping, mut steps) = (1e-2, 0);
-        while steps < STEPS_MAX && damping < DAMPING_MAX && point.error > 0.0 {
+        while steps < STEPS_MAX && damping < DAMPING_MAX && point.square > 0.0 {
             let normal = Normal::new(self, &point);
             let mut gain = 0.0;
             while gain <= 0.0 && damping < DAMPING_MAX {
@@ -258,8 +325,8 @@ impl<'a> Target<'a> {
                     .step(damping)
                     .map(|step| self.refit(self.moved(&point, &step)));
                 match next {
-                    Some(next) if next.error < point.error => {
-                        gain = 1.0 - next.error / point.error;
+                    Some(next) if next.square < point.square => {
+                        gain = 1.0 - (next.square / point.square).sqrt();
                         point = next;
                         damping = (damping / 5.0).max(1e-10);
                     }
@@ -287,14 +354,15 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The norm of both columns of a mode together, for each of them, and that of the feedthrough's.
-fn scales(images: &DMatrix<f64>) -> Vec<f64> {
-    let norms: Vec<f64> = images.column_iter().map(|column| column.norm()).collect();
-    let modes = norms.chunks(2).flat_map(|own| {
-        let both = own.iter().map(|norm| norm * norm).sum::<f64>().sqrt();
-        vec![both.max(f64::MIN_POSITIVE); own.len()]
+/// The squared norm of both parts of a mode together, for each of them, and that of the sample's.
+fn squared_scales(gram: &DMatrix<f64>) -> Vec<f64> {
+    let squares: Vec<f64> = gram.diagonal().iter().copied().collect();
+    let modes = squares.chunks(2);
+    let scales = modes.flat_map(|own| {
+        let both = own.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        vec![both; own.len()]
     });
-    modes.collect()
+    scales.collect()
 }
 
 /// The Gauss–Newton equations of the poles.
@@ -305,23 +373,18 @@ struct Normal {
 
 impl Normal {
     fn new(target: &Target<'_>, point: &Point) -> Self {
-        let mut tangents = DMatrix::zeros(target.metric.rows(), 2 * point.nodes.len());
-        for (n, &z) in point.nodes.iter().enumerate() {
-            let residue = point.residue(n);
-            for (row, (l, power)) in target.metric.powers(z).enumerate() {
-                let slope = residue * power * l as f64;
-                // ∂z/∂α = Re z, ∂z/∂θ = i.
-                tangents[(row, 2 * n)] = slope.re * z.re;
-                tangents[(row, 2 * n + 1)] = -slope.im;
-            }
+        let tangents = target.channel.metric.tangents(&point.basis, &point.residues());
+        // The part across the basis, and what is left of the channel there.
+        let within = point.root.solve(&tangents.basis);
+        let mut matrix = &tangents.gram - tangents.basis.tr_mul(&within);
+        let mut right = &tangents.cross - tangents.basis.tr_mul(&point.solution);
+        // ∂z/∂α = Re z, ∂z/∂θ = i.
+        for (n, z) in point.nodes.iter().enumerate() {
+            matrix.row_mut(2 * n).scale_mut(z.re);
+            matrix.column_mut(2 * n).scale_mut(z.re);
+            right[2 * n] *= z.re;
         }
-        let mut jacobian = target.metric.image(&tangents);
-        let inside = multiply_adjoint(&point.fit.span, &jacobian);
-        jacobian -= multiply(&point.fit.span, &inside);
-        Self {
-            matrix: multiply_adjoint(&jacobian, &jacobian),
-            right: jacobian.tr_mul(&point.fit.residual),
-        }
+        Self { matrix, right }
     }
 
     fn step(&self, damping: f64) -> Option<DVector<f64>> {
@@ -337,6 +400,7 @@ impl Normal {
 mod tests {
     use super::*;
     use crate::control::samples::pairs_and_real_poles;
+    use crate::control::weighted_error;
 
     fn sample() -> DiagonalSystem {
         pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2)
@@ -352,7 +416,11 @@ mod tests {
     fn the_right_side_of_the_normal_equations_is_the_slope_of_the_error() {
         let full = sample();
         for weight in weights() {
-            let target = Target::new(&full, &weight, 0.7).unwrap();
+            let channel = WeightedChannel::new(&full, &weight).unwrap();
+            let target = Target {
+                channel: &channel,
+                slowest: 1e-3,
+            };
             let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-0.8, 1.9)];
             let point = target.refit(nodes);
             let normal = Normal::new(&target, &point);
@@ -361,7 +429,7 @@ mod tests {
                 let at = |h: f64| {
                     let mut step = DVector::zeros(4);
                     step[i] = h;
-                    target.refit(target.moved(&point, &step)).error.powi(2)
+                    target.refit(target.moved(&point, &step)).square
                 };
                 // E is twice what the equations halve; the residual falls with the step.
                 let slope = -(at(h) - at(-h)) / (4.0 * h);
@@ -372,19 +440,38 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_leaves_a_residual_across_the_basis() {
+    fn a_fit_is_the_least_weighted_error() {
         let full = sample();
         for weight in weights() {
-            let target = Target::new(&full, &weight, 0.7).unwrap();
-            let point = target.refit(vec![Complex64::new(-0.3, 0.5), Complex64::new(-2.0, 0.3)]);
-            let across = point.fit.span.tr_mul(&point.fit.residual).norm();
-            // The ridge leaves RIDGE² S R⁻ᵀ (S x), of which no more than this can remain.
-            let images = target.metric.image(&target.metric.basis(&point.nodes));
-            let weights = point.fit.solution.iter().zip(scales(&images));
-            let weights = weights.map(|(x, s)| (x * s).powi(2)).sum::<f64>().sqrt();
-            assert!(across < RIDGE * weights, "{across:e} {weights:e}");
-            assert!(across < 1e-5 * point.fit.residual.norm(), "{across:e}");
-            assert!((point.error - point.fit.residual.norm()).abs() < 1e-15);
+            let channel = WeightedChannel::new(&full, &weight).unwrap();
+            let target = Target {
+                channel: &channel,
+                slowest: 1e-3,
+            };
+            let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-2.0, 0.3)];
+            let point = target.refit(nodes.clone());
+            let error = |solution: &DVector<f64>| {
+                let exponents = nodes.iter().map(|z| z / 0.7).collect();
+                let modes = solution.as_slice().chunks_exact(2);
+                let residues: Vec<_> = modes.map(|w| Complex64::new(w[0], w[1])).collect();
+                let made = DiagonalSystem::siso(full.time(), exponents, &residues, solution[4]);
+                weighted_error(&full, &made.unwrap(), &weight).unwrap().powi(2)
+            };
+            // The slow pole's tail behind the last step is in the square alone.
+            let least = error(&point.solution);
+            let exponents = nodes.iter().map(|z| z / 0.7).collect();
+            let made =
+                DiagonalSystem::siso(full.time(), exponents, &point.residues(), point.feedthrough());
+            let closed = channel.error(&made.unwrap()).unwrap().powi(2);
+            assert!((closed / least - 1.0).abs() < 1e-6, "{closed} {least}");
+            assert!((point.square / least - 1.0).abs() < 1e-2, "{} {least}", point.square);
+            for i in 0..5 {
+                for sign in [-1.0, 1.0] {
+                    let mut other = point.solution.clone();
+                    other[i] += sign * 0.01 * (1.0 + other[i].abs());
+                    assert!(error(&other) > least, "{i}");
+                }
+            }
         }
     }
 

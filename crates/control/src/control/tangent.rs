@@ -3,7 +3,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::metric::Metric;
+use crate::control::metric::gram_of;
 use crate::control::{ControlError, InputWeight};
 use crate::ssm::{DiagonalSystem, SystemError};
 
@@ -32,16 +32,9 @@ pub fn output_slopes(system: &DiagonalSystem, input: &[f64]) -> DMatrix<f64> {
 
 /// G, (2r + 1) × (2r + 1) and positive semidefinite: a step δ of a channel's residues and
 /// feedthrough, in the order of [`output_slopes`], changes its output by δᵀ G δ in the weighted
-/// square. `full` is the channel before its reduction, whose slowest pole sets how far behind the
-/// weight's last step a change still counts.
-pub fn residue_gram(
-    full: &DiagonalSystem,
-    reduced: &DiagonalSystem,
-    weight: &InputWeight,
-) -> DMatrix<f64> {
-    let metric = Metric::new(full, weight);
-    let image = metric.image(&metric.basis(&reduced.scaled_exponents()));
-    image.tr_mul(&image)
+/// square, with a little for what rings on behind the weight's last step. Cost O(r L + r²).
+pub fn residue_gram(reduced: &DiagonalSystem, weight: &InputWeight) -> DMatrix<f64> {
+    gram_of(weight, &reduced.scaled_exponents())
 }
 
 /// The channel with its residues and feedthrough moved by `step`, in the order of
@@ -126,7 +119,7 @@ mod tests {
     fn the_gram_matrix_is_the_weighted_square_of_a_change() {
         let (system, step) = sample();
         let weight = InputWeight::moments(&inputs(3)).unwrap();
-        let gram = residue_gram(&system, &system, &weight);
+        let gram = residue_gram(&system, &weight);
         let moved = with_moved_residues(&system, &step).unwrap();
         let change = weighted_error(&system, &moved, &weight).unwrap().powi(2);
         let delta = nalgebra::DVector::from_vec(step);

@@ -62,6 +62,24 @@ impl Convolver {
         spectrum
     }
 
+    /// The reverse of [`Convolver::transform`] for a sequence of even length n, times n: from n/2 + 1
+    /// values, which are used as scratch.
+    pub(crate) fn back(spectrum: &mut [Complex64]) -> Vec<f64> {
+        thread_local! {
+            static PLANNER: RefCell<RealFftPlanner<f64>> = RefCell::new(RealFftPlanner::new());
+        }
+        let size = 2 * (spectrum.len() - 1);
+        // A real signal has a real first and last bin; rounding leaves dust the plan refuses.
+        if let [first, .., last] = spectrum {
+            (first.im, last.im) = (0.0, 0.0);
+        }
+        let plan = PLANNER.with_borrow_mut(|planner| planner.plan_fft_inverse(size));
+        let mut sequence = plan.make_output_vec();
+        plan.process(spectrum, &mut sequence)
+            .expect("both buffers have the planned sizes");
+        sequence
+    }
+
     /// The spectrum of the first `length` samples of a sequence, zero-padded against wrap-around.
     /// Later samples reach none of the outputs.
     pub fn spectrum(&self, sequence: &[f64]) -> Vec<Complex64> {

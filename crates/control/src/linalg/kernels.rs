@@ -12,7 +12,7 @@ use faer::linalg::qr::no_pivoting::factor::recommended_block_size;
 use faer::linalg::solvers::DenseSolveCore;
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use faer::{Conj, MatMut, MatRef, Par};
-use nalgebra::{ComplexField, DMatrix, DVector};
+use nalgebra::{ComplexField, DMatrix};
 use num_complex::Complex64;
 
 use crate::linalg::tridiagonal::Tridiagonal;
@@ -174,77 +174,6 @@ fn phases<T: Scalar>(beside: &[T]) -> Vec<T> {
     phases
 }
 
-/// A least-squares solution and what it was solved with.
-#[derive(Debug, Clone)]
-pub(crate) struct LeastSquares {
-    /// The x with the least ‖A x − b‖² + ridge² ‖S x‖².
-    pub solution: DVector<f64>,
-    /// b − A x.
-    pub residual: DVector<f64>,
-    /// Orthonormal columns that span A.
-    pub span: DMatrix<f64>,
-}
-
-/// Least squares by QR with a ridge on the scaled unknowns, so that columns that are parallel to
-/// rounding share their weight. A is m × n, m of any size: with m < n too the ridge makes the
-/// solution unique. S holds `scales`, above zero, one for each column and about its norm.
-pub(crate) fn least_squares(
-    a: &DMatrix<f64>,
-    b: &DVector<f64>,
-    scales: &[f64],
-    ridge: f64,
-) -> LeastSquares {
-    let n = a.ncols();
-    let mut scaled = a.clone();
-    for (mut column, norm) in scaled.column_iter_mut().zip(scales) {
-        column.unscale_mut(*norm);
-    }
-    let qr = view(&scaled).qr();
-    let (q, r) = (qr.compute_thin_Q(), qr.thin_R());
-    let span = DMatrix::from_fn(q.nrows(), q.ncols(), |i, j| q[(i, j)]);
-    let rank = r.nrows();
-    let mut stacked = DMatrix::zeros(rank + n, n);
-    for j in 0..n {
-        stacked[(rank + j, j)] = ridge;
-        for i in 0..rank.min(j + 1) {
-            stacked[(i, j)] = r[(i, j)];
-        }
-    }
-    let small = stacked.qr();
-    let right = span.tr_mul(b);
-    let mut solution = small.q().rows(0, rank).tr_mul(&right);
-    // With a ridge above zero R has no zero on its diagonal.
-    small.r().solve_upper_triangular_mut(&mut solution);
-    for (value, norm) in solution.iter_mut().zip(scales) {
-        *value /= norm;
-    }
-    LeastSquares {
-        residual: b - a * &solution,
-        solution,
-        span,
-    }
-}
-
-/// G with Gᵀ G = A, upper triangular. `None` when A is not positive definite to rounding.
-pub(crate) fn cholesky_root(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
-    let factor = view(a).llt(faer::Side::Lower).ok()?;
-    let lower = factor.L();
-    Some(DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| {
-        if i <= j { lower[(j, i)] } else { 0.0 }
-    }))
-}
-
-/// R of A = Q R, upper triangular, min(m, n) × n.
-pub(crate) fn triangular_factor(a: &DMatrix<f64>) -> DMatrix<f64> {
-    let qr = view(a).qr();
-    let r = qr.thin_R();
-    DMatrix::from_fn(
-        r.nrows(),
-        r.ncols(),
-        |i, j| if i <= j { r[(i, j)] } else { 0.0 },
-    )
-}
-
 /// X L⁻* with X* X = L L*: nearly orthonormal columns made orthonormal, each changed by those
 /// before it only. `None` when they are linearly dependent.
 pub(super) fn orthonormalised<T: Scalar>(x: &DMatrix<T>) -> Option<DMatrix<T>> {
@@ -319,19 +248,5 @@ mod tests {
             multiply(&empty, &DMatrix::zeros(0, 2)),
             DMatrix::zeros(3, 2)
         );
-    }
-
-    #[test]
-    fn least_squares_take_matrices_of_any_shape() {
-        for (rows, columns) in [(6, 3), (3, 3), (2, 5), (1, 4)] {
-            let a = DMatrix::from_fn(rows, columns, |i, j| ((i * 7 + j * j * 3 + 1) as f64).sin());
-            let b = DVector::from_fn(rows, |i, _| 1.0 - i as f64);
-            let fit = least_squares(&a, &b, &vec![1.0; columns], 1e-10);
-            assert!((&b - &a * &fit.solution - &fit.residual).norm() < 1e-14);
-            let slope = a.tr_mul(&fit.residual).norm();
-            assert!(slope < 1e-9, "{rows} x {columns}: {slope:e}");
-            assert_eq!(fit.span.shape(), (rows, rows.min(columns)));
-            assert!(rows > columns || fit.residual.norm() < 1e-8);
-        }
     }
 }

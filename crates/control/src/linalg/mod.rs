@@ -10,6 +10,7 @@ mod kernels;
 #[cfg(feature = "lapack")]
 mod lapack;
 mod lyapunov;
+mod polynomial;
 #[cfg_attr(
     feature = "lapack",
     allow(dead_code, reason = "LAPACK stands in for two of the three")
@@ -26,11 +27,11 @@ pub(crate) use eigen::{Diagonalised, diagonalise_complex, diagonalise_real};
 pub use fft::Convolver;
 pub use kernels::gram_matrix;
 pub(crate) use kernels::{
-    LeastSquares, Scalar, cholesky_root, least_squares, multiply, multiply_adjoint, spectral_norm,
-    triangular_factor,
+    Scalar, multiply, multiply_adjoint, spectral_norm,
 };
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
+pub(crate) use polynomial::{Jet, Polynomials};
 pub(crate) use qr::{PivotedQr, pivoted_qr};
 pub(crate) use svd::{GradedSvd, graded_svd};
 pub(crate) use wide::{Wide, WideComplex, power_of_two_below, two_product};

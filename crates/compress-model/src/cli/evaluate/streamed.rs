@@ -43,7 +43,7 @@ pub(super) fn run(
     let convolution = match &streamed.model {
         None => None,
         Some(model) => {
-            let second = host_logits(model, sequences, Path::Auto, printer)?;
+            let second = host_logits(model, sequences, Path::Double, printer)?;
             let name = "by convolution".to_string();
             Some(first.compare(name, &second, data)?)
         }

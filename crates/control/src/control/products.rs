@@ -1,0 +1,338 @@
+//! Inner products of exponentials in the metric of an input, in closed form.
+//!
+//! For the kernels e_a = (1, a, a², …) and a metric M of L steps
+//!
+//! ```text
+//! P(a, b) = Σ_{i,j<L} a^i M_ij b̄^j = (f(a) + f(b)‾ − R(0) − Σ_k s_k g_k(a) g_k(b)‾) / (1 − a b̄)
+//! f(a) = Σ_{m<L} R(m) a^m
+//! ```
+//!
+//! since M − Z M Zᵀ, Z shifting by one step, has few rows and columns beside its first ones. Under a
+//! stationary input (M Toeplitz) two g_k, with signs 1 and −1, close the sums at step L:
+//!
+//! ```text
+//! g_±(a) = (ρ a^L ± (h(a) − R(0) a^L/2)/ρ)/√2,   h(a) = Σ_{i=1..L} R(L−i) a^i,   ρ² = R(0)
+//! ```
+//!
+//! Under the moments of sequences there is one for each of them, Σ_i a^{i+1} u[L−1−i]/√(nL): the
+//! states at the end, from which nothing follows (kept in single precision). White noise of power ω
+//! behind the last step adds ω (a b̄)^L/(1 − a b̄). So a pair costs a division, and a new pole O(L)
+//! for each g.
+
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::linalg::{Jet, Polynomials, expm1};
+
+/// |z + z̄'| L below which the quotient loses digits: the mean over a circle round z stands for it.
+const CLOSE: f64 = 0.05;
+
+/// Points of that circle.
+const RING: usize = 10;
+
+/// What products are formed from, for a metric.
+#[derive(Debug, Clone)]
+pub(super) struct Products {
+    length: f64,
+    /// R(0).
+    power: f64,
+    /// f, and h of a stationary input.
+    lags: Polynomials<f64>,
+    /// The generators of sequences.
+    ends: Option<Polynomials<f32>>,
+}
+
+/// An exponential, with what its products need.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) z: Complex64,
+    lags: Jet,
+    /// With their signs.
+    generators: Vec<(f64, Jet)>,
+    /// The same on a circle round a slow one.
+    ring: Vec<Node>,
+}
+
+/// P(a, b), with its derivatives by z_a, by the conjugate of z_b, and by both.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Product {
+    pub(super) value: Complex64,
+    pub(super) first: Complex64,
+    pub(super) second: Complex64,
+    pub(super) both: Complex64,
+}
+
+impl Products {
+    /// Of a stationary input with R(0..L).
+    pub(super) fn stationary(lags: &[f64]) -> Self {
+        let mut turned = vec![0.0];
+        turned.extend(lags.iter().rev());
+        Self {
+            length: lags.len() as f64,
+            power: lags[0],
+            lags: Polynomials::new(&[lags, &turned]),
+            ends: None,
+        }
+    }
+
+    /// Of sequences with R(0..L), and the coefficients of their generators (one in each column).
+    pub(super) fn moments(lags: &[f64], ends: &DMatrix<f64>) -> Self {
+        let shifted = ends.column_iter().map(|end| {
+            let own = end.iter().map(|&value| value as f32);
+            std::iter::once(0.0).chain(own).collect()
+        });
+        let shifted: Vec<Vec<f32>> = shifted.collect();
+        let rows: Vec<&[f32]> = shifted.iter().map(Vec::as_slice).collect();
+        Self {
+            length: lags.len() as f64,
+            power: lags[0],
+            lags: Polynomials::new(&[lags]),
+            ends: Some(Polynomials::new(&rows)),
+        }
+    }
+
+    /// Whether the input is taken as stationary, and not by the moments of its sequences.
+    pub(super) fn is_stationary(&self) -> bool {
+        self.ends.is_none()
+    }
+
+    /// The coefficients γ of the generators of sequences, each of L values.
+    pub(super) fn ends(&self) -> impl Iterator<Item = Vec<f64>> {
+        let count = self.ends.as_ref().map_or(0, Polynomials::count);
+        let own = self.ends.iter().flat_map(move |ends| {
+            (0..count).map(|index| ends.coefficients(index, self.length as usize + 1))
+        });
+        own.map(|mut shifted| {
+            shifted.remove(0);
+            shifted
+        })
+    }
+
+    /// R(0): the product of a single sample with itself.
+    pub(super) fn power(&self) -> f64 {
+        self.power
+    }
+
+    /// The exponential e^{zl}.
+    pub(super) fn node(&self, z: Complex64) -> Node {
+        let mut node = self.bare(z);
+        if -z.re * self.length < CLOSE {
+            let radius = CLOSE / self.length;
+            let turns = (0..RING).map(|k| {
+                let angle = std::f64::consts::TAU * (k as f64 + 0.5) / RING as f64;
+                self.bare(z + Complex64::from_polar(radius, angle))
+            });
+            node.ring = turns.collect();
+        }
+        node
+    }
+
+    fn bare(&self, z: Complex64) -> Node {
+        let jets = self.lags.at(z);
+        let last = (z * self.length).exp();
+        let generators = match &self.ends {
+            Some(ends) => ends.at(z).into_iter().map(|jet| (1.0, jet)).collect(),
+            None => {
+                let root = self.power.sqrt();
+                let end = [last, last * self.length];
+                let of = |sign: f64| {
+                    let parts = [0, 1].map(|part| {
+                        let rest = jets[1][part] - end[part] * (0.5 * self.power);
+                        (end[part] * root + rest * (sign / root)) * 0.5_f64.sqrt()
+                    });
+                    (sign, parts)
+                };
+                vec![of(1.0), of(-1.0)]
+            }
+        };
+        Node {
+            z,
+            lags: jets[0],
+            generators,
+            ring: Vec::new(),
+        }
+    }
+
+    /// P(a, b), or P(a, b̄) with `mirrored`.
+    pub(super) fn product(&self, a: &Node, b: &Node, mirrored: bool) -> Product {
+        let sum = a.z + if mirrored { b.z } else { b.z.conj() };
+        if !a.ring.is_empty() && sum.norm() * self.length < CLOSE {
+            let mut mean = Product::default();
+            for a in &a.ring {
+                let own = self.quotient(a, b, mirrored);
+                mean.value += own.value / RING as f64;
+                mean.first += own.first / RING as f64;
+                mean.second += own.second / RING as f64;
+                mean.both += own.both / RING as f64;
+            }
+            return mean;
+        }
+        self.quotient(a, b, mirrored)
+    }
+
+    fn quotient(&self, a: &Node, b: &Node, mirrored: bool) -> Product {
+        let turn = |value: Complex64| if mirrored { value } else { value.conj() };
+        let shift = expm1(a.z + turn(b.z));
+        // 1/(1 − a b̄) and a b̄.
+        let (u, q) = (-shift.inv(), shift + 1.0);
+        let mut sums = Product::default();
+        for ((sign, own), (_, other)) in a.generators.iter().zip(&b.generators) {
+            let [value, slope] = own.map(|x| x * *sign);
+            let [other, other_slope] = other.map(turn);
+            sums.value += value * other;
+            sums.first += slope * other;
+            sums.second += value * other_slope;
+            sums.both += slope * other_slope;
+        }
+        let top = a.lags[0] + turn(b.lags[0]) - self.power - sums.value;
+        let (first, second) = (a.lags[1] - sums.first, turn(b.lags[1]) - sums.second);
+        let slope = q * u * u;
+        Product {
+            value: top * u,
+            first: first * u + top * slope,
+            second: second * u + top * slope,
+            both: (first + second) * slope - sums.both * u + top * slope * (1.0 + 2.0 * q * u),
+        }
+    }
+
+}
+
+impl Node {
+    /// P(a, 1), the product with a single sample at step 0: f(a).
+    pub(super) fn with_sample(&self) -> Jet {
+        self.lags
+    }
+}
+
+/// What white noise behind the last step adds to products: Σ_{l≥L} a^l b̄^l ω.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Behind {
+    /// L.
+    pub(super) length: f64,
+    /// ω.
+    pub(super) power: f64,
+}
+
+impl Behind {
+    /// The sum for a and b, or b̄ with `mirrored`, with its derivatives.
+    pub(super) fn product(self, a: Complex64, b: Complex64, mirrored: bool) -> Product {
+        let sum = a + if mirrored { b } else { b.conj() };
+        let shift = expm1(sum);
+        let quotient = -(shift + 1.0) / shift;
+        let value = -(sum * self.length).exp() * self.power / shift;
+        let slope = quotient + self.length;
+        Product {
+            value,
+            first: value * slope,
+            second: value * slope,
+            both: value * (slope * slope + quotient + quotient * quotient),
+        }
+    }
+}
+
+impl std::ops::Add for Product {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            value: self.value + other.value,
+            first: self.first + other.first,
+            second: self.second + other.second,
+            both: self.both + other.both,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::InputWeight;
+
+    const LENGTH: usize = 60;
+
+    /// Sequences, and their moments by the definition.
+    fn moments() -> (DMatrix<f64>, DMatrix<f64>) {
+        let inputs = DMatrix::from_fn(3, LENGTH, |n, t| {
+            ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2 + 0.1 * n as f64
+        });
+        let moment = |i: usize, j: usize| {
+            let rows = inputs.row_iter();
+            let sums = rows.map(|u| {
+                let steps = i.max(j)..LENGTH;
+                steps.map(|t| u[t - i] * u[t - j]).sum::<f64>()
+            });
+            sums.sum::<f64>() / inputs.len() as f64
+        };
+        let direct = DMatrix::from_fn(LENGTH, LENGTH, moment);
+        (inputs, direct)
+    }
+
+    fn nodes() -> Vec<Complex64> {
+        [(-0.3, 0.5), (-0.02, 2.9), (-1e-5, 0.0), (-1e-5, 1e-5), (-4.0, 0.2), (-1e-3, 0.4)]
+            .map(|(re, im)| Complex64::new(re, im))
+            .to_vec()
+    }
+
+    /// The product by sums, with white noise behind.
+    fn direct(metric: &DMatrix<f64>, behind: f64, a: Complex64, b: Complex64) -> Complex64 {
+        let power = |z: Complex64, l: usize| (z * l as f64).exp();
+        let mut sum = Complex64::ZERO;
+        for i in 0..LENGTH {
+            for j in 0..LENGTH {
+                sum += power(a, i) * metric[(i, j)] * power(b.conj(), j);
+            }
+        }
+        let both = a + b.conj();
+        sum + behind * power(both, LENGTH) / (Complex64::ONE - both.exp())
+    }
+
+    #[test]
+    fn products_and_their_derivatives_are_those_of_the_sums() {
+        let (inputs, metric) = moments();
+        let exact = InputWeight::moments(&inputs).unwrap();
+        let spectrum = InputWeight::of_sequences(&inputs).unwrap();
+        let lags = spectrum.lags();
+        let toeplitz = DMatrix::from_fn(LENGTH, LENGTH, |i, j| lags[i.abs_diff(j)]);
+        for (name, weight, metric) in [("moments", &exact, &metric), ("spectrum", &spectrum, &toeplitz)] {
+            let scale = metric[(0, 0)];
+            let behind = 1e-4 * scale;
+            let products = weight.products();
+            let behind_last = Behind {
+                length: LENGTH as f64,
+                power: behind,
+            };
+            for a in nodes() {
+                for b in nodes() {
+                    let (na, nb) = (products.node(a), products.node(b));
+                    let own = |a| direct(metric, behind, a, a).re.sqrt();
+                    let size = own(a) * own(b);
+                    for mirrored in [false, true] {
+                        let found = products.product(&na, &nb, mirrored)
+                            + behind_last.product(a, b, mirrored);
+                        let b = if mirrored { b.conj() } else { b };
+                        let at = |da: f64, db: f64| direct(metric, behind, a + da, b + db);
+                        let near = |found: Complex64, expected: Complex64, bound: f64| {
+                            let error = (found - expected).norm() / size;
+                            assert!(error < bound, "{name} {a} {b}: {error:e}");
+                        };
+                        near(found.value, at(0.0, 0.0), 1e-6);
+                        let length = LENGTH as f64;
+                        let h = 1e-3 / length;
+                        let slope = (at(h, 0.0) - at(-h, 0.0)) / (2.0 * h);
+                        if a.re < -1e-4 && b.re < -1e-4 {
+                            near(found.first, slope, 1e-5 * length);
+                            let slope = (at(0.0, h) - at(0.0, -h)) / (2.0 * h);
+                            near(found.second, slope, 1e-5 * length);
+                        }
+                        // Differences of the noise behind the last step need steps far smaller than
+                        // the decay.
+                        if a.re < -1e-2 || b.re < -1e-2 {
+                            let both = (at(h, h) - at(h, -h) - at(-h, h) + at(-h, -h)) / (4.0 * h * h);
+                            near(found.both, both, 1e-5 * length * length);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

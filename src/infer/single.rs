@@ -1,0 +1,684 @@
+//! A network on a few sequences at a time in single precision: the fast path of this room.
+//!
+//! Numbers stand as sequence × step × channel. A slab of sequences goes through all layers on one
+//! thread while it is in the cache; slabs run on all cores. The way back takes any number of
+//! gradients at the same sequence, for which everything but the gradients themselves is formed
+//! once.
+
+use hankelite_control::DiagonalSystem;
+use hankelite_kernels::{
+    Affine, AffineGradient, ChannelStatistics, Dynamics, Lanes, Lease, Mix, MixScratch, Mixing,
+    Modes, Operator, Point, RowMajor, Scan, Workspace, add, layer_norm, layer_norm_backward,
+    multiply_rows,
+};
+use num_complex::Complex64;
+
+use crate::infer::layer::StepSums;
+use crate::model::{
+    Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
+};
+
+/// Numbers that the mixing works on at a time: a few such tiles fit into the first caches.
+const TILE: usize = 4096;
+
+/// A model prepared for sequences of one length.
+pub(super) struct Single {
+    lanes: Lanes,
+    workspace: Workspace<f32>,
+    encoder: Encode,
+    layers: Vec<SingleLayer>,
+    final_norm: Option<SingleNorm>,
+}
+
+enum Encode {
+    Linear { inputs: usize, weight: Vec<f32>, bias: Vec<f32> },
+    /// One row for each token.
+    Embedding(Vec<f32>),
+}
+
+struct SingleLayer {
+    operator: Operator<f32>,
+    /// For derivatives by the residues.
+    scan: Scan<f32>,
+    mixing: Mixing,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    norm: Option<(SingleNorm, Placement)>,
+}
+
+struct SingleNorm {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    epsilon: f64,
+    /// Of a batch norm.
+    channels: Option<ChannelStatistics<f32>>,
+}
+
+/// Buffers of one thread.
+pub(super) struct Buffers {
+    /// The residual stream.
+    x: Lease<f32>,
+    /// What the state spaces take.
+    z: Lease<f32>,
+    /// What they give.
+    y: Lease<f32>,
+    tile: Lease<f32>,
+    points: [Lease<Point<f32>>; 2],
+    mix: MixScratch<f32>,
+}
+
+/// Derivatives of some combinations of the logits by the numbers of one layer.
+pub(crate) struct NumberSlopes {
+    /// Index of the layer.
+    pub(crate) layer: usize,
+    /// For each combination and channel: by Re w_n, Im w_n of every mode and, last, by D.
+    pub(crate) residues: Vec<Vec<Vec<f64>>>,
+    /// For each combination by biases and norms; empty where not requested.
+    pub(crate) vectors: Vec<VectorSlopes>,
+}
+
+/// Derivatives of one combination by numbers that act at every step.
+#[derive(Default)]
+pub(crate) struct VectorSlopes {
+    /// By the bias of the map between the channels.
+    pub(crate) bias: StepSums,
+    /// By the factors of the norm.
+    pub(crate) factors: StepSums,
+    /// By its offsets.
+    pub(crate) offsets: StepSums,
+}
+
+/// What a layer shows on the way back.
+pub(super) struct Pulled<'a> {
+    pub(super) layer: usize,
+    /// What the state spaces take, L × H.
+    pub(super) input: &'a [f32],
+    /// For each combination the derivative by what they give, L × H.
+    pub(super) outputs: &'a [f32],
+    pub(super) vectors: Vec<VectorSlopes>,
+}
+
+/// What is requested on the way back.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// The lowest layer that counts.
+    pub(super) lowest: usize,
+    /// Derivatives by biases and norms.
+    pub(super) vectors: bool,
+}
+
+fn narrow(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&value| value as f32).collect()
+}
+
+/// Weight, outputs × inputs by rows, and bias.
+fn linear_of(linear: &Linear) -> (Vec<f32>, Vec<f32>) {
+    let bias = linear.bias.as_deref().map(narrow);
+    let bias = bias.unwrap_or_else(|| vec![0.0; linear.weight.ncols()]);
+    (narrow(linear.weight.as_slice()), bias)
+}
+
+/// The modes of some systems; `None` where numbers overflow.
+fn modes_of(systems: &[DiagonalSystem], length: usize) -> Option<Vec<Modes>> {
+    let modes = systems.iter().map(|system| {
+        let exponents = system.scaled_exponents();
+        let residues = system.as_siso().ok()?.residues();
+        let anchored = residues.zip(&exponents).map(|(w, z)| match z.re > 0.0 {
+            true => w * (z * (length as f64 - 1.0)).exp(),
+            false => w,
+        });
+        let weights: Vec<Complex64> = anchored.collect();
+        let fine = weights.iter().all(|w| w.re.is_finite() && w.im.is_finite());
+        fine.then_some(Modes { exponents, weights })
+    });
+    modes.collect()
+}
+
+impl SingleNorm {
+    fn new(norm: &Norm) -> Self {
+        let (weight, bias, epsilon) = norm.affine();
+        let channels = match norm {
+            Norm::Layer(_) => None,
+            Norm::Batch(batch) => {
+                let (mean, variance) = (narrow(&batch.mean), narrow(&batch.variance));
+                Some(ChannelStatistics::new(mean, variance, epsilon))
+            }
+        };
+        Self {
+            weight: narrow(weight),
+            bias: narrow(bias),
+            epsilon,
+            channels,
+        }
+    }
+
+    fn affine(&self) -> Affine<'_, f32> {
+        Affine {
+            weight: &self.weight,
+            bias: &self.bias,
+            epsilon: self.epsilon,
+        }
+    }
+
+    fn apply(&self, rows: &mut [f32]) {
+        match &self.channels {
+            None => layer_norm(rows, self.affine()),
+            Some(channels) => channels.apply(rows, self.affine()),
+        }
+    }
+
+    /// The rows with factors 1 and offsets 0.
+    fn standard(&self, rows: &mut [f32]) {
+        let (weight, bias) = (vec![1.0; self.weight.len()], vec![0.0; self.bias.len()]);
+        let affine = Affine {
+            weight: &weight,
+            bias: &bias,
+            epsilon: self.epsilon,
+        };
+        match &self.channels {
+            None => layer_norm(rows, affine),
+            Some(channels) => channels.apply(rows, affine),
+        }
+    }
+
+    /// g ← the gradient of the rows x.
+    fn pull(&self, x: &[f32], g: &mut [f32]) {
+        match &self.channels {
+            None => {
+                let (mut weight, mut bias) = (self.weight.clone(), self.bias.clone());
+                let gradient = AffineGradient {
+                    weight: &mut weight,
+                    bias: &mut bias,
+                };
+                layer_norm_backward(x, g, self.affine(), gradient);
+            }
+            Some(channels) => {
+                for row in g.chunks_exact_mut(self.weight.len()) {
+                    let factors = self.weight.iter().zip(&channels.scale);
+                    for (g, (w, s)) in row.iter_mut().zip(factors) {
+                        *g *= w * s;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl SingleLayer {
+    fn new(block: &Block, lanes: Lanes, workspace: &Workspace<f32>) -> Option<Self> {
+        let channels = lanes.channels;
+        let fits = block.is_siso()
+            && block.channels() == channels
+            && block.width() == channels
+            && block.activation() == Nonlinearity::Gelu;
+        if !fits {
+            return None;
+        }
+        let (mixing, weight, bias) = match block.output() {
+            None => (Mixing::None, Vec::new(), Vec::new()),
+            Some(output) => {
+                let mixing = match output.gate {
+                    Gate::None => Mixing::Plain,
+                    Gate::Halves => Mixing::Gated,
+                    Gate::Activated | Gate::Response => return None,
+                };
+                let (weight, bias) = linear_of(&output.linear);
+                (mixing, weight, bias)
+            }
+        };
+        let forward = modes_of(block.systems(), lanes.length)?;
+        let mut backward = modes_of(block.backward(), lanes.length)?;
+        let feedthrough = block.systems().iter().map(|s| s.feedthrough()[(0, 0)]);
+        let mut feedthrough: Vec<f64> = feedthrough.collect();
+        if block.backward_from() == 0 {
+            lag_by_one(&mut backward, &mut feedthrough)?;
+        }
+        let feedthrough = narrow(&feedthrough);
+        let dynamics = Dynamics {
+            forward: &forward,
+            backward: &backward,
+            feedthrough: &feedthrough,
+        };
+        Some(Self {
+            operator: Operator::new(lanes, &dynamics, workspace, false),
+            scan: Scan::new(Lanes::unstacked(channels, lanes.length), &dynamics),
+            mixing,
+            weight,
+            bias,
+            norm: block
+                .norm()
+                .map(|(norm, placement)| (SingleNorm::new(norm), *placement)),
+        })
+    }
+
+    fn norm(&self, placement: Placement) -> Option<&SingleNorm> {
+        let norm = self.norm.as_ref();
+        norm.filter(|(_, own)| *own == placement).map(|(norm, _)| norm)
+    }
+
+    fn mix(&self, channels: usize) -> Mix<'_, f32> {
+        Mix {
+            mixing: self.mixing,
+            channels,
+            weight: &self.weight,
+            bias: &self.bias,
+            inner: None,
+            outer: None,
+        }
+    }
+
+    /// A tile of the block's output before a norm behind it.
+    fn branch(&self, x: &[f32], y: &[f32], out: &mut [f32], buffer: &mut MixScratch<f32>, channels: usize) {
+        self.mix(channels).forward(y, out, buffer);
+        if self.norm.is_some() {
+            add(out, x);
+        }
+    }
+}
+
+/// Kernels that start at the current sample as D and kernels that start at the next one; `None`
+/// for growing modes, which are anchored at their end.
+fn lag_by_one(modes: &mut [Modes], feedthrough: &mut [f64]) -> Option<()> {
+    for (modes, d) in modes.iter_mut().zip(feedthrough) {
+        for (z, w) in modes.exponents.iter().zip(&mut modes.weights) {
+            if z.re > 0.0 {
+                return None;
+            }
+            *d += w.re;
+            *w *= z.exp();
+        }
+    }
+    Some(())
+}
+
+impl Single {
+    /// `None` for networks with parts that only the double precision path has.
+    pub(super) fn new(model: &Model, length: usize) -> Option<Self> {
+        let (encoder, channels) = match model.encoder()? {
+            Encoder::Linear(linear) => {
+                let (weight, bias) = linear_of(linear);
+                let (inputs, channels) = linear.weight.shape();
+                (Encode::Linear { inputs, weight, bias }, channels)
+            }
+            Encoder::Embedding(table) => (Encode::Embedding(narrow(table.as_slice())), table.nrows()),
+        };
+        if channels == 0 || length == 0 {
+            return None;
+        }
+        let lanes = Lanes::new(channels, length);
+        let workspace = Workspace::new();
+        let layers = model.blocks().iter();
+        let layers = layers.map(|block| SingleLayer::new(block, lanes, &workspace));
+        Some(Self {
+            layers: layers.collect::<Option<_>>()?,
+            final_norm: model.final_norm().map(SingleNorm::new),
+            lanes,
+            workspace,
+            encoder,
+        })
+    }
+
+    /// Sequences that run together.
+    pub(super) fn together(&self) -> usize {
+        2 * self.lanes.stacked
+    }
+
+    /// Numbers of one sequence.
+    fn row(&self) -> usize {
+        self.lanes.length * self.lanes.channels
+    }
+
+    fn tile(&self) -> usize {
+        (TILE / self.lanes.channels).max(8) * self.lanes.channels
+    }
+
+    pub(super) fn buffers(&self) -> Buffers {
+        let slab = self.lanes.slab();
+        let points = self.layers.iter().map(|layer| layer.operator.scratch());
+        let points = points.max().unwrap_or(0).max(self.lanes.length);
+        let workspace = &self.workspace;
+        Buffers {
+            x: workspace.numbers(slab),
+            z: workspace.numbers(slab),
+            y: workspace.numbers(slab),
+            tile: workspace.numbers(self.tile()),
+            points: [workspace.points(points), workspace.points(points)],
+            mix: MixScratch::default(),
+        }
+    }
+
+    /// What goes into the first layer. The sequences were checked.
+    fn encode(&self, sequences: &[Sequence<'_>], x: &mut [f32]) {
+        let channels = self.lanes.channels;
+        for (sequence, x) in sequences.iter().zip(x.chunks_exact_mut(self.row())) {
+            match (&self.encoder, sequence) {
+                (Encode::Linear { inputs, weight, bias }, Sequence::Values(values)) => {
+                    x.chunks_exact_mut(channels).for_each(|row| row.copy_from_slice(bias));
+                    let steps = values.len() / inputs;
+                    let weight = RowMajor::new(weight, channels, *inputs).transpose();
+                    let values = RowMajor::new(values, steps, *inputs);
+                    multiply_rows(&mut x[..steps * channels], values, weight, true);
+                }
+                (Encode::Embedding(table), Sequence::Tokens(tokens)) => {
+                    let padded = tokens.iter().chain(std::iter::repeat(&0));
+                    for (row, &token) in x.chunks_exact_mut(channels).zip(padded) {
+                        let start = token as usize * channels;
+                        row.copy_from_slice(&table[start..start + channels]);
+                    }
+                }
+                _ => unreachable!("the kind was checked"),
+            }
+        }
+    }
+
+    /// z ← what the state spaces of a layer take, from the stream.
+    fn input(&self, layer: &SingleLayer, x: &[f32], z: &mut [f32]) {
+        z.copy_from_slice(x);
+        if let Some(norm) = layer.norm(Placement::Pre) {
+            norm.apply(z);
+        }
+    }
+
+    /// The stream behind a layer, from that before and from what its state spaces give.
+    fn finish(&self, layer: &SingleLayer, buffers: &mut Buffers, count: usize) {
+        let Buffers { x, y, tile, mix, .. } = buffers;
+        let size = self.tile();
+        let tiles = x[..count].chunks_mut(size).zip(y[..count].chunks(size));
+        for (x, y) in tiles {
+            let out = &mut tile[..x.len()];
+            layer.branch(x, y, out, mix, self.lanes.channels);
+            if let Some(norm) = layer.norm(Placement::Post) {
+                norm.apply(out);
+            }
+            x.copy_from_slice(out);
+        }
+    }
+
+    /// Runs at most [`Single::together`] sequences up to layer `last`; `show` gets what the state
+    /// spaces of every layer take, sequence × L × H.
+    pub(super) fn run(
+        &self,
+        sequences: &[Sequence<'_>],
+        buffers: &mut Buffers,
+        last: usize,
+        mut show: impl FnMut(usize, &[f32]),
+    ) {
+        let count = sequences.len() * self.row();
+        self.encode(sequences, &mut buffers.x[..count]);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let Buffers { x, z, y, points, .. } = buffers;
+            self.input(layer, &x[..count], &mut z[..count]);
+            show(index, &z[..count]);
+            if index >= last {
+                break;
+            }
+            layer.operator.forward(&z[..count], &mut y[..count], points);
+            self.finish(layer, buffers, count);
+        }
+    }
+
+    /// What the head takes: the stream behind the last layer, normalised, pooled over the sequence's
+    /// own steps; without pooling every step.
+    fn pooled(&self, x: &mut [f32], steps: usize, pooling: Option<Pooling>) -> Vec<f64> {
+        let channels = self.lanes.channels;
+        if let Some(norm) = &self.final_norm {
+            norm.apply(x);
+        }
+        let rows = x.chunks_exact(channels);
+        match pooling {
+            None => x.iter().map(|&value| f64::from(value)).collect(),
+            Some(Pooling::Last) => {
+                let row = &x[(steps - 1) * channels..steps * channels];
+                row.iter().map(|&value| f64::from(value)).collect()
+            }
+            Some(Pooling::Mean) => {
+                let mut sums = vec![0.0; channels];
+                for row in rows.take(steps) {
+                    for (sum, &value) in sums.iter_mut().zip(row) {
+                        *sum += f64::from(value);
+                    }
+                }
+                sums.iter().map(|sum| sum / steps as f64).collect()
+            }
+        }
+    }
+
+    /// What the head takes, for each sequence.
+    pub(super) fn features(
+        &self,
+        sequences: &[Sequence<'_>],
+        steps: &[usize],
+        buffers: &mut Buffers,
+        pooling: Option<Pooling>,
+    ) -> Vec<Vec<f64>> {
+        self.run(sequences, buffers, usize::MAX, |_, _| {});
+        let rows = buffers.x.chunks_exact_mut(self.row()).zip(steps);
+        rows.take(sequences.len())
+            .map(|(x, &steps)| self.pooled(x, steps, pooling))
+            .collect()
+    }
+
+    /// One way forwards and one backwards. `slope` gets what the head takes and gives the derivatives
+    /// of every combination by it (K × as many numbers); `show` gets the layers from the last one
+    /// down to the lowest that counts.
+    pub(super) fn pull_back(
+        &self,
+        sequence: Sequence<'_>,
+        head: HeadSlopes<'_>,
+        wanted: Wanted,
+        mut show: impl FnMut(Pulled<'_>),
+    ) -> Vec<f64> {
+        let (row, mut buffers) = (self.row(), self.buffers());
+        let mut streams = self.workspace.numbers(row * (self.layers.len() + 1));
+        let mut responses = self.workspace.numbers(row * self.layers.len());
+        self.encode(&[sequence], &mut buffers.x[..row]);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let own = index * row..(index + 1) * row;
+            streams[own.clone()].copy_from_slice(&buffers.x[..row]);
+            let Buffers { x, z, y, points, .. } = &mut buffers;
+            self.input(layer, &x[..row], &mut z[..row]);
+            layer.operator.forward(&z[..row], &mut y[..row], points);
+            responses[own].copy_from_slice(&y[..row]);
+            self.finish(layer, &mut buffers, row);
+        }
+        let last = self.layers.len() * row;
+        streams[last..].copy_from_slice(&buffers.x[..row]);
+        let features = self.pooled(&mut buffers.x[..row], head.steps, head.pooling);
+        let mut g = self.spread(&head, &streams[last..]);
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let own = index * row..(index + 1) * row;
+            let (x, y) = (&streams[own.clone()], &responses[own]);
+            let mut of_y = self.workspace.numbers(g.len());
+            let mut back = LayerBack {
+                single: self,
+                layer,
+                buffers: &mut buffers,
+                x,
+                sums: Vec::new(),
+            };
+            if wanted.vectors {
+                back.sums.resize_with(g.len() / row, VectorSlopes::default);
+            }
+            back.mixing(y, &mut g, &mut of_y);
+            if index > wanted.lowest || (wanted.vectors && layer.norm(Placement::Pre).is_some()) {
+                back.state_spaces(&of_y, &mut g);
+            }
+            let vectors = back.sums;
+            self.input(layer, x, &mut buffers.z[..row]);
+            show(Pulled {
+                layer: index,
+                input: &buffers.z[..row],
+                outputs: &of_y,
+                vectors,
+            });
+            if index <= wanted.lowest {
+                break;
+            }
+        }
+        features
+    }
+
+    /// The derivatives of the combinations by the last layer's output x: K × L × H.
+    fn spread(&self, head: &HeadSlopes<'_>, x: &[f32]) -> Lease<f32> {
+        let (channels, row) = (self.lanes.channels, self.row());
+        let mut g = self.workspace.numbers(head.by_features.len() * row);
+        for (by_features, g) in head.by_features.iter().zip(g.chunks_exact_mut(row)) {
+            g.fill(0.0);
+            let (first, share) = match head.pooling {
+                Some(Pooling::Last) => (head.steps - 1, 1.0),
+                Some(Pooling::Mean) => (0, head.steps as f64),
+                // The combination is taken at every step, and the sum counts.
+                None => (0, 1.0),
+            };
+            for row in g[first * channels..head.steps * channels].chunks_exact_mut(channels) {
+                for (g, by) in row.iter_mut().zip(by_features) {
+                    *g = (by / share) as f32;
+                }
+            }
+            if let Some(norm) = &self.final_norm {
+                norm.pull(x, g);
+            }
+        }
+        g
+    }
+
+    /// Derivatives by the residues and feedthroughs of a layer, from what it shows.
+    pub(super) fn residue_slopes(&self, pulled: &Pulled<'_>, orders: &[usize]) -> Vec<Vec<Vec<f64>>> {
+        let scan = &self.layers[pulled.layer].scan;
+        let workspace = &self.workspace;
+        let length = self.lanes.length;
+        let mut points = [workspace.points(length), workspace.points(length)];
+        let mut sums = workspace.points(scan.residue_sums());
+        let mut all = Vec::new();
+        for g in pulled.outputs.chunks(2 * self.row()) {
+            scan.residue_slopes(pulled.input, g, &mut sums, &mut points);
+            for part in 0..g.len() / self.row() {
+                let channels = orders.iter().enumerate().map(|(h, &order)| {
+                    let mut own: Vec<f64> = scan.residue_slope(&sums, h, part).collect();
+                    let last = own.pop().unwrap_or(0.0);
+                    own.truncate(2 * order);
+                    own.push(last);
+                    own
+                });
+                all.push(channels.collect());
+            }
+        }
+        all
+    }
+}
+
+/// The derivatives of the combinations of the logits by what the head takes.
+pub(super) struct HeadSlopes<'a> {
+    pub(super) by_features: &'a [Vec<f64>],
+    pub(super) pooling: Option<Pooling>,
+    /// Steps that are no padding; all of them without pooling.
+    pub(super) steps: usize,
+}
+
+/// The way back through one layer, for K gradients at one sequence.
+struct LayerBack<'a> {
+    single: &'a Single,
+    layer: &'a SingleLayer,
+    buffers: &'a mut Buffers,
+    /// The stream before the layer.
+    x: &'a [f32],
+    /// One for each gradient; empty where not requested.
+    sums: Vec<VectorSlopes>,
+}
+
+impl LayerBack<'_> {
+    /// of_y ← the gradients by what the state spaces give; g ← those by the block's output before a
+    /// norm behind it.
+    fn mixing(&mut self, y: &[f32], g: &mut [f32], of_y: &mut [f32]) {
+        let (row, size) = (self.single.row(), self.single.tile());
+        let channels = self.single.lanes.channels;
+        let mix = self.layer.mix(channels);
+        let post = self.layer.norm(Placement::Post);
+        let mut standard = Vec::new();
+        for (index, (x, y)) in self.x.chunks(size).zip(y.chunks(size)).enumerate() {
+            let own = index * size..index * size + x.len();
+            let Buffers { tile, mix: scratch, .. } = &mut *self.buffers;
+            let work = &mut tile[..x.len()];
+            if let Some(norm) = post {
+                self.layer.branch(x, y, work, scratch, channels);
+                if !self.sums.is_empty() {
+                    standard.clear();
+                    standard.extend_from_slice(work);
+                    norm.standard(&mut standard);
+                }
+            }
+            mix.linearise(y, scratch);
+            let gradients = g.chunks_exact_mut(row).zip(of_y.chunks_exact_mut(row));
+            for (k, (g, of_y)) in gradients.enumerate() {
+                let (g, of_y) = (&mut g[own.clone()], &mut of_y[own.clone()]);
+                if let Some(norm) = post {
+                    if let Some(sums) = self.sums.get_mut(k) {
+                        sums.count_norm(g, &standard, channels);
+                    }
+                    norm.pull(work, g);
+                }
+                mix.pull(g, of_y, scratch);
+                if let Some(sums) = self.sums.get_mut(k) {
+                    let of_map = match self.layer.mixing {
+                        Mixing::None => &[],
+                        Mixing::Plain => &*g,
+                        Mixing::Gated => scratch.of_map(2 * g.len()),
+                    };
+                    sums.bias.count(of_map, None, self.layer.bias.len());
+                }
+            }
+        }
+    }
+
+    /// g ← the gradients by the stream before the layer.
+    fn state_spaces(&mut self, of_y: &[f32], g: &mut [f32]) {
+        let single = self.single;
+        let (row, channels) = (single.row(), single.lanes.channels);
+        let some = single.together() * row;
+        let pre = self.layer.norm(Placement::Pre);
+        let mut standard = Vec::new();
+        if let (Some(norm), false) = (pre, self.sums.is_empty()) {
+            standard.extend_from_slice(self.x);
+            norm.standard(&mut standard);
+        }
+        for (first, (of_y, g)) in of_y.chunks(some).zip(g.chunks_mut(some)).enumerate() {
+            let Buffers { z, y, points, .. } = &mut *self.buffers;
+            let (z, y) = (&mut z[..g.len()], &mut y[..g.len()]);
+            // The adjoint of a convolution is the convolution in reversed time.
+            turn(of_y, z, row, channels);
+            self.layer.operator.forward(z, y, points);
+            turn(y, z, row, channels);
+            let gradients = z.chunks_exact_mut(row).zip(g.chunks_exact_mut(row));
+            for (k, (z, g)) in gradients.enumerate() {
+                if let Some(norm) = pre {
+                    if let Some(sums) = self.sums.get_mut(first * single.together() + k) {
+                        sums.count_norm(z, &standard, channels);
+                    }
+                    norm.pull(self.x, z);
+                }
+                match self.layer.norm.is_some() {
+                    true => add(g, z),
+                    false => g.copy_from_slice(z),
+                }
+            }
+        }
+    }
+}
+
+impl VectorSlopes {
+    /// Counts the gradient by what a norm gives, from the normalised rows.
+    fn count_norm(&mut self, g: &[f32], standard: &[f32], channels: usize) {
+        self.factors.count(g, Some(standard), channels);
+        self.offsets.count(g, None, channels);
+    }
+}
+
+/// The rows of every sequence in reversed order.
+fn turn(from: &[f32], to: &mut [f32], row: usize, channels: usize) {
+    for (from, to) in from.chunks_exact(row).zip(to.chunks_exact_mut(row)) {
+        let rows = from.chunks_exact(channels).rev();
+        for (to, from) in to.chunks_exact_mut(channels).zip(rows) {
+            to.copy_from_slice(from);
+        }
+    }
+}
