@@ -293,6 +293,74 @@ fn layers_that_share_modes_and_unstable_ones_have_reports_too() {
 }
 
 #[test]
+fn a_reduced_file_holds_how_it_was_made() {
+    let folder = Folder::new();
+    for ending in ["safetensors", "pth", "npz"] {
+        let (small, card) = (
+            folder.path(&format!("small.{ending}")),
+            folder.path("README.md"),
+        );
+        let model = waves();
+        let plain = ["reduce", &model, "--order", "8", "--output", &small];
+        passes(&plain);
+        let made: Value =
+            serde_json::from_str(&passes(&["inspect", &small, "--format", "json"])).unwrap();
+        let made = &made["provenance"];
+        assert_eq!(made["source"], "model.safetensors");
+        assert!(
+            made["source_sha256"]
+                .as_str()
+                .unwrap()
+                .starts_with("839aec4a1e945fb2")
+        );
+        assert_eq!(made["orders"], serde_json::json!([8, 8]));
+        assert!(
+            made["method"]
+                .as_str()
+                .unwrap()
+                .contains("balanced, discrete time, real system")
+        );
+        // One layer after the other or all at once, the note is the same.
+        let shown = ["--card", &card];
+        passes(&[&plain[..], &shown].concat());
+        let again: Value =
+            serde_json::from_str(&passes(&["inspect", &small, "--format", "json"])).unwrap();
+        assert_eq!(again["provenance"], *made);
+        let text = std::fs::read_to_string(&card).unwrap();
+        for word in [
+            "---\ntags:\n",
+            "SHA-256 `839aec4a",
+            "2,442 instead of 5,514",
+            "[8, 8] instead of [32, 32]",
+        ] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+        // A copy keeps the note; a model of other systems has none.
+        assert!(passes(&["inspect", &small]).contains("reduced from model.safetensors"));
+        let twice = folder.path("twice.safetensors");
+        passes(&[
+            "reduce",
+            &small,
+            "--calibrate",
+            "waves",
+            "--order",
+            "4",
+            "--output",
+            &twice,
+        ]);
+        let shown = passes(&["inspect", &twice]);
+        assert!(
+            shown.contains(&format!("reduced from small.{ending}")),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("calibrated on 100 sequences of waves"),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
 fn a_report_never_takes_the_place_of_what_it_reads() {
     let folder = Folder::new();
     let small = folder.path("small.safetensors");

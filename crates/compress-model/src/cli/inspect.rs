@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use hankelite::calibrate::step_statistics;
-use hankelite::checkpoint::{Checkpoint, Declared};
+use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
@@ -66,6 +66,8 @@ struct Document<'a> {
     realisation: Realisation,
     assumptions: &'a [String],
     notes: &'a [String],
+    /// How the file came about, where this program reduced it.
+    provenance: Option<&'a Provenance>,
     layers: Vec<Layer>,
 }
 
@@ -102,6 +104,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         realisation,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
+        provenance: checkpoint.provenance(),
         layers: layers(&checkpoint, arguments.time, realisation, printer)?,
     };
     for (layer, measure) in document.layers.iter_mut().zip(measures) {
@@ -224,6 +227,19 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
         document.layers.len(),
         grouped(document.parameters),
     ))?;
+    if let Some(made) = document.provenance {
+        let on = made.calibration.as_ref();
+        let on = on.map_or(String::new(), |origin| format!(", calibrated on {origin}"));
+        printer.line(&format!(
+            "reduced from {} (SHA-256 {}) by version {}: {}{on}; states {:?} → {:?}",
+            made.source,
+            made.source_sha256,
+            made.version,
+            made.method,
+            made.orders_before,
+            made.orders
+        ))?;
+    }
     let header = [
         "layer",
         "channels",
@@ -309,11 +325,15 @@ fn show_spectrum(
     let margin = bars.labels.first().map_or(0, String::len);
     let per_column = match bars.values_per_column {
         1 => String::new(),
-        n => format!(", {n} values in each column"),
+        n => format!(", {n} in each column"),
+    };
+    let states = match document.realisation {
+        Realisation::Real => "real states, two for each stored pair",
+        Realisation::Complex => "stored states",
     };
     printer.line(&format!("  {:margin$} └{}", "", "─".repeat(columns)))?;
     printer.line(&format!(
-        "  {:margin$}  1 … {}{per_column}",
+        "  {:margin$}  1 … {} {states}{per_column}",
         "",
         typical.len()
     ))

@@ -2,6 +2,7 @@
 
 mod file_target;
 mod layerwise;
+mod provenance;
 mod report;
 mod rounding;
 mod storage;
@@ -22,7 +23,7 @@ use hankelite::compress::{
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Parts;
-use hankelite_archive::{Container, check_destination};
+use hankelite_archive::{Container, check_destination, write_whole};
 use hankelite_data::Source;
 use serde::Serialize;
 
@@ -33,6 +34,7 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::file_target::{FileTarget, Found};
+use crate::cli::reduce::provenance::{Way, card, provenance};
 use crate::cli::reduce::report::report;
 use crate::cli::reduce::rounding::written;
 use crate::cli::reduce::storage::{
@@ -130,6 +132,15 @@ pub(super) struct Arguments {
     /// before and after.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE.md",
+        requires = "output",
+        conflicts_with = "target"
+    )]
+    card: Option<PathBuf>,
     #[command(flatten)]
     report: ReportFile,
     #[command(flatten)]
@@ -207,6 +218,7 @@ impl Arguments {
             ("--output", &self.output),
             ("--image", &self.target_ways.image),
             ("--report", &self.report.path),
+            ("--card", &self.card),
         ];
         let given = destinations
             .iter()
@@ -277,6 +289,7 @@ struct Document<'a> {
     /// What --image wrote.
     image: Option<WrittenImage>,
     report: Option<WrittenReport>,
+    card: Option<String>,
     /// Layers whose poles and residues are not in the number format of --dtype.
     kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
@@ -300,7 +313,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     if arguments.target.is_set() && arguments.form() == Form::Image {
         return target::run(arguments, start, printer);
     }
-    let alone = arguments.data.is_none() && arguments.report.path.is_none();
+    let beside = arguments.report.path.is_some() || arguments.card.is_some();
+    let alone = arguments.data.is_none() && !beside;
     if alone && arguments.calibrate.is_none() && arguments.dtype.is_none() {
         return layerwise::run(arguments, start, printer);
     }
@@ -320,7 +334,13 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_length,
         statistics,
     } = work;
-    let mut reduced = checkpoint.with_model(model);
+    let way = match (&calibration, &plan) {
+        (Some(choice), _) => Way::Calibrated(choice),
+        (None, Some(plan)) => Way::Plan(plan),
+        (None, None) => bail!("{}: neither a plan nor a calibration", path.display()),
+    };
+    let made = provenance(path, &layers, &way).with_context(here)?;
+    let mut reduced = checkpoint.with_model(model).with_provenance(made.clone());
     let (encoded, kept_layers) = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
         family: checkpoint.family(),
@@ -354,6 +374,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         document.before = Some(score(&checkpoint, First::all(data), printer)?);
         document.after = Some(score(&reduced, First::all(data), printer)?);
     }
+    if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
+        write_whole(file, card(&document, &made))?;
+        document.card = Some(file.display().to_string());
+    }
     if let Some(path) = &arguments.report.path {
         let written = report(
             path,
@@ -381,6 +405,7 @@ impl Document<'_> {
             held_out_change: None,
             image: None,
             report: None,
+            card: None,
             kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
             parameters_before: 0,
@@ -569,6 +594,9 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
     show_outcome(document, printer)?;
+    if let Some(card) = &document.card {
+        printer.line(&format!("wrote {card}"))?;
+    }
     match &document.report {
         Some(report) => report.show(printer),
         None => Ok(()),

@@ -20,6 +20,7 @@ use crate::cli::calibration::{CalibrationData, Drawn, prepare};
 use crate::cli::common::{PARTS, grouped, open, short, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
 use crate::cli::reduce::{Arguments, percent};
 use crate::cli::report::{
@@ -220,7 +221,11 @@ fn reduced(
         held_out_change,
     } = search.run()?;
     bars.clear();
-    let smaller = checkpoint.with_model(made.model.clone());
+    let way = Way::Target(calibration.statistics.origin());
+    let note = provenance(&arguments.input.checkpoint, &made.records, &way)?;
+    let smaller = checkpoint
+        .with_model(made.model.clone())
+        .with_provenance(note);
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
