@@ -24,6 +24,11 @@ fn passes(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+fn json(arguments: &[&str]) -> Value {
+    let text = passes(&[arguments, &["--format", "json"]].concat());
+    serde_json::from_str(&text).unwrap()
+}
+
 fn fails(arguments: &[&str], words: &[&str]) {
     let output = run(arguments);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -220,6 +225,13 @@ fn commands_write_reports_beside_their_results() {
     ];
     passes(&against);
     assert!(Report::read(&page).verdict().contains("accuracy is"));
+}
+
+#[test]
+fn commands_that_try_sizes_write_reports_to_choose_from() {
+    let folder = Folder::new();
+    let page = folder.path("report.html");
+    let test = "waves:held_out=200";
     let orders = ["--calibrate", "waves", "--orders", "4,8", "--report", &page];
     passes(&[&["sweep", &waves(), "--data", test][..], &orders].concat());
     let report = Report::read(&page);
@@ -293,6 +305,53 @@ fn layers_that_share_modes_and_unstable_ones_have_reports_too() {
 }
 
 #[test]
+fn one_kind_of_chart_is_drawn_as_a_picture() {
+    let folder = Folder::new();
+    let (small, picture) = (folder.path("small.safetensors"), folder.path("picture.svg"));
+    let model = waves();
+    passes(&["reduce", &model, "--order", "8", "--output", &small]);
+    for (show, words) in [
+        (
+            "spectra",
+            [
+                "real states of the median channels are kept",
+                ">median<",
+                ">bound<",
+            ],
+        ),
+        (
+            "frequency",
+            ["The largest error is at", ">gain<", ">error<"],
+        ),
+        (
+            "allocation",
+            ["Stored states kept: 8.0, 8.0", "layers.0", "channel"],
+        ),
+        ("poles", ["slowest keeps 99.97 %", "○ before", "● after"]),
+    ] {
+        let drawn = [
+            "report",
+            &model,
+            &small,
+            "--picture",
+            &picture,
+            "--show",
+            show,
+        ];
+        assert!(passes(&drawn).contains("wrote"), "{show}");
+        let svg = std::fs::read_to_string(&picture).unwrap();
+        for word in words {
+            assert!(svg.contains(word), "{show}: {word}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{show}");
+    }
+    fails(
+        &["report", &model, "--picture", &model],
+        &["model.safetensors"],
+    );
+}
+
+#[test]
 fn a_reduced_file_holds_how_it_was_made() {
     let folder = Folder::new();
     for ending in ["safetensors", "pth", "npz"] {
@@ -303,8 +362,7 @@ fn a_reduced_file_holds_how_it_was_made() {
         let model = waves();
         let plain = ["reduce", &model, "--order", "8", "--output", &small];
         passes(&plain);
-        let made: Value =
-            serde_json::from_str(&passes(&["inspect", &small, "--format", "json"])).unwrap();
+        let made = json(&["inspect", &small]);
         let made = &made["provenance"];
         assert_eq!(made["source"], "model.safetensors");
         assert!(
@@ -323,8 +381,7 @@ fn a_reduced_file_holds_how_it_was_made() {
         // One layer after the other or all at once, the note is the same.
         let shown = ["--card", &card];
         passes(&[&plain[..], &shown].concat());
-        let again: Value =
-            serde_json::from_str(&passes(&["inspect", &small, "--format", "json"])).unwrap();
+        let again = json(&["inspect", &small]);
         assert_eq!(again["provenance"], *made);
         let text = std::fs::read_to_string(&card).unwrap();
         for word in [

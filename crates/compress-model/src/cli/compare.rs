@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize};
+use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
     Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
@@ -178,63 +178,55 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
-    let count = CONTENDERS.len() * arguments.orders.len();
-    let mut rows = Vec::new();
-    for &order in &arguments.orders {
-        for (name, contender) in CONTENDERS {
-            bars.part(format!("reduction {} of {count}", rows.len() + 1));
-            let trial = Trial {
-                checkpoint: &checkpoint,
-                prepared: &prepared,
-                bars: &bars,
-                data: data.as_ref(),
-                ways: &arguments.ways,
-            };
-            rows.push(trial.row(name, contender, order, printer)?);
-        }
-    }
-    let mut document = Document {
+    let work = Work {
+        arguments,
+        checkpoint: &checkpoint,
+        prepared: &prepared,
+        bars: &bars,
+        data: data.as_ref(),
+    };
+    let document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
         full,
-        rows,
+        rows: work.rows(printer)?,
         picture: None,
         report: None,
     };
+    let alone = Alone {
+        path,
+        checkpoint: &checkpoint,
+        scores: None,
+        statistics: Some(&calibration.statistics),
+    };
+    conclude(arguments, document, alone, printer)
+}
+
+/// Draws and prints what was found.
+fn conclude(
+    arguments: &Arguments,
+    mut document: Document,
+    full: Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
         write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if let Some(file) = &arguments.report.path {
-        let page = page(
-            &document,
-            path,
-            &checkpoint,
-            &calibration.statistics,
-            printer,
-        )?;
+        let page = page(&document, full, printer)?;
         document.report = Some(write_page(&page, file)?);
     }
-    if printer.is_json() {
-        return printer.json(&document);
+    match printer.is_json() {
+        true => printer.json(&document),
+        false => show(&document, printer),
     }
-    show(&document, printer)
 }
 
 /// The report: all methods as a table, beside the full model's layers.
-fn page(
-    document: &Document,
-    path: &std::path::Path,
-    checkpoint: &Checkpoint,
-    statistics: &Calibration,
-    printer: &Printer,
-) -> anyhow::Result<Page> {
-    let full = Alone {
-        path,
-        checkpoint,
-        scores: document.full.as_ref(),
-        statistics: Some(statistics),
-    };
+fn page(document: &Document, full: Alone<'_>, printer: &Printer) -> anyhow::Result<Page> {
+    let scores = document.full.as_ref();
+    let full = Alone { scores, ..full };
     let mut page = full.page(document, printer)?;
     let number = |value: f64| Cell::number(value, percent);
     let rows = document.rows.iter().map(|row| {
@@ -301,15 +293,30 @@ fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Resul
 }
 
 /// What every row is measured on.
-struct Trial<'a> {
+struct Work<'a> {
+    arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
     bars: &'a Bars<'a>,
     data: Option<&'a Dataset>,
-    ways: &'a Ways,
 }
 
-impl Trial<'_> {
+impl Work<'_> {
+    /// Every method at every order.
+    fn rows(&self, printer: &Printer) -> anyhow::Result<Vec<Row>> {
+        let orders = &self.arguments.orders;
+        let count = CONTENDERS.len() * orders.len();
+        let mut rows = Vec::with_capacity(count);
+        for &order in orders {
+            for (name, contender) in CONTENDERS {
+                let part = format!("reduction {} of {count}", rows.len() + 1);
+                self.bars.part(part);
+                rows.push(self.row(name, contender, order, printer)?);
+            }
+        }
+        Ok(rows)
+    }
+
     fn row(
         &self,
         method: &'static str,
@@ -373,7 +380,7 @@ impl Trial<'_> {
                 fit_logits,
             } => {
                 let mut settings = Settings::new(TargetSize::Order(order));
-                self.ways.apply(&mut settings);
+                self.arguments.ways.apply(&mut settings);
                 settings.refinement = refinement;
                 settings.fit_logits = fit_logits;
                 settings.allocation = allocation;

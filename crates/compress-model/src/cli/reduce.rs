@@ -16,7 +16,7 @@ use clap::{ArgGroup, Args};
 use hankelite::calibrate::{
     Calibration, Choice, GradientFit, Known, LogitFit, Settings, TargetSize,
 };
-use hankelite::checkpoint::{Checkpoint, KeptLayer};
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
 use hankelite::compress::{
     LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
@@ -34,14 +34,14 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::file_target::{FileTarget, Found};
-use crate::cli::reduce::provenance::{Way, card, provenance};
-use crate::cli::reduce::report::report;
+use crate::cli::reduce::provenance::{Way, card, longest, provenance};
+use crate::cli::reduce::report::page;
 use crate::cli::reduce::rounding::written;
 use crate::cli::reduce::storage::{
     DTYPES, FileDtype, WrittenImage, show_kept, stored, write_image,
 };
 use crate::cli::reduce::target::{TargetArguments, TargetWays};
-use crate::cli::report::{ReportFile, WrittenReport};
+use crate::cli::report::{ReportFile, WrittenReport, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
 
 /// Steps over which kernels are compared unless the length of sequences is declared.
@@ -201,6 +201,12 @@ struct RuleArguments {
 }
 
 impl Arguments {
+    /// Whether one layer after the other is enough.
+    fn is_of_layers_alone(&self) -> bool {
+        let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
+        !shown && self.calibrate.is_none() && self.dtype.is_none()
+    }
+
     /// What the smaller model is stored in.
     fn form(&self) -> Form {
         let image = self.target_ways.image.is_some() && self.output.is_none();
@@ -307,24 +313,25 @@ struct Document<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    let path = &arguments.input.checkpoint;
     let start = Instant::now();
     arguments.check()?;
     if arguments.target.is_set() && arguments.form() == Form::Image {
         return target::run(arguments, start, printer);
     }
-    let beside = arguments.report.path.is_some() || arguments.card.is_some();
-    let alone = arguments.data.is_none() && !beside;
-    if alone && arguments.calibrate.is_none() && arguments.dtype.is_none() {
+    if arguments.is_of_layers_alone() {
         return layerwise::run(arguments, start, printer);
     }
+    whole(arguments, start, printer)
+}
+
+/// Reduces all layers at once.
+fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let here = || path.display().to_string();
     let data = match &arguments.data {
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
-    let work = work(arguments, &checkpoint, printer).with_context(here)?;
     let Work {
         model,
         layers,
@@ -333,13 +340,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         held_out_change,
         kernel_length,
         statistics,
-    } = work;
-    let way = match (&calibration, &plan) {
-        (Some(choice), _) => Way::Calibrated(choice),
-        (None, Some(plan)) => Way::Plan(plan),
-        (None, None) => bail!("{}: neither a plan nor a calibration", path.display()),
-    };
-    let made = provenance(path, &layers, &way).with_context(here)?;
+        made,
+    } = work(arguments, &checkpoint, printer).with_context(|| path.display().to_string())?;
     let mut reduced = checkpoint.with_model(model).with_provenance(made.clone());
     let (encoded, kept_layers) = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
@@ -360,36 +362,67 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         document.image = write_image(arguments, &reduced.model, &Storage::single(&reduced.model))?;
     }
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let read_back = encoded.write(output)?;
-        let (written, worst) = written(&reduced, read_back, kernel_length, printer)?;
+        let (held, worst) = write(
+            arguments,
+            encoded,
+            (&reduced, output),
+            kernel_length,
+            printer,
+        )?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
-        reduced = match arguments.dtype {
-            None => written,
-            Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
-        };
+        reduced = held;
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
         document.before = Some(score(&checkpoint, First::all(data), printer)?);
         document.after = Some(score(&reduced, First::all(data), printer)?);
     }
+    let models = [&checkpoint, &reduced];
+    describe(
+        arguments,
+        models,
+        &mut document,
+        (&made, statistics.as_ref()),
+        printer,
+    )?;
+    finish(&document, printer)
+}
+
+/// Writes the smaller checkpoint: what the file holds, and how far rounding changed a kernel.
+fn write(
+    arguments: &Arguments,
+    encoded: EncodedCheckpoint<'_>,
+    (reduced, output): (&Checkpoint, &Path),
+    kernel_length: usize,
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, f64)> {
+    let read_back = encoded.write(output)?;
+    let (written, worst) = written(reduced, read_back, kernel_length, printer)?;
+    let held = match arguments.dtype {
+        None => written,
+        Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
+    };
+    Ok((held, worst))
+}
+
+/// Writes the card and the report.
+fn describe(
+    arguments: &Arguments,
+    models: [&Checkpoint; 2],
+    document: &mut Document<'_>,
+    (made, statistics): (&Provenance, Option<&Calibration>),
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
-        write_whole(file, card(&document, &made))?;
+        write_whole(file, card(document, made))?;
         document.card = Some(file.display().to_string());
     }
-    if let Some(path) = &arguments.report.path {
-        let written = report(
-            path,
-            &checkpoint,
-            &reduced,
-            &document,
-            statistics.as_ref(),
-            printer,
-        )?;
-        document.report = Some(written);
+    if let Some(file) = &arguments.report.path {
+        let page = page(models, document, statistics, printer)?;
+        document.report = Some(write_page(&page, file)?);
     }
-    finish(&document, printer)
+    Ok(())
 }
 
 impl Document<'_> {
@@ -439,6 +472,8 @@ struct Work {
     kernel_length: usize,
     /// Of the layers' inputs, with calibration.
     statistics: Option<Calibration>,
+    /// For the file's metadata.
+    made: Provenance,
 }
 
 fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> anyhow::Result<Work> {
@@ -447,7 +482,9 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     }
     let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
+    let source = &arguments.input.checkpoint;
     Ok(Work {
+        made: provenance(source, &reduced.records, &Way::Plan(&plan))?,
         model: reduced.model,
         layers: reduced.records,
         kernel_length: plan.kernel_length(),
@@ -499,11 +536,18 @@ fn calibrated(
                 prepared: &prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?,
                 settings,
                 held_out: &drawn.held_out,
+                note: longest(
+                    &arguments.input.checkpoint,
+                    checkpoint,
+                    calibration.statistics.origin(),
+                )?,
             };
             target.reduced()?
         }
     };
+    let way = Way::Calibrated(&calibrated.choice);
     Ok(Work {
+        made: provenance(&arguments.input.checkpoint, &calibrated.records, &way)?,
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,

@@ -174,75 +174,108 @@ struct LayerErrors {
     states_after: Option<usize>,
 }
 
+/// What a report is made from.
+struct Opened {
+    full: Checkpoint,
+    smaller: Option<Checkpoint>,
+    calibration: Option<CalibrationData>,
+}
+
+impl Opened {
+    fn new(arguments: &Arguments, printer: &Printer) -> anyhow::Result<Self> {
+        let path = &arguments.input.checkpoint;
+        let declared = arguments.declarations.declared();
+        let full = open(path, &declared, printer)?;
+        let smaller = match &arguments.smaller {
+            None => None,
+            Some(file) => Some(open(file, &declared, printer)?),
+        };
+        let calibration = match &arguments.calibrate {
+            None => None,
+            Some(source) => {
+                let data = CalibrationData::open(source, &arguments.sequences, &full, printer);
+                Some(data.with_context(|| format!("{} on {source}", path.display()))?)
+            }
+        };
+        Ok(Self {
+            full,
+            smaller,
+            calibration,
+        })
+    }
+
+    fn statistics(&self) -> Option<&Calibration> {
+        self.calibration.as_ref().map(|data| &data.statistics)
+    }
+
+    fn plotted(&self) -> Plotted<'_> {
+        Plotted {
+            full: &self.full.model,
+            reduced: self.smaller.as_ref().map(|smaller| &smaller.model),
+            calibration: self.statistics(),
+            records: None,
+            steps: kernel_steps(&self.full, self.statistics().map(Calibration::length)),
+        }
+    }
+
+    fn document(&self, arguments: &Arguments, printer: &Printer) -> anyhow::Result<Document> {
+        let smaller = self.smaller.as_ref();
+        let (scores, against) = scored(arguments, &self.full, smaller, printer)?;
+        let shown = |path: &PathBuf| path.display().to_string();
+        Ok(Document {
+            checkpoint: shown(&arguments.input.checkpoint),
+            family: self.full.family(),
+            smaller: arguments.smaller.as_ref().map(shown),
+            report: None,
+            picture: None,
+            parameters: self.full.parameters()?,
+            parameters_after: smaller.map(Checkpoint::parameters).transpose()?,
+            origin: self
+                .statistics()
+                .map(|statistics| statistics.origin().to_string()),
+            scores,
+            against,
+            layers: layer_errors(&self.full, smaller),
+        })
+    }
+
+    fn story<'a>(&'a self, arguments: &'a Arguments, document: &'a Document) -> Story<'a> {
+        let of = |checkpoint: &Checkpoint| Footprint::of(&checkpoint.model);
+        Story {
+            source: &arguments.input.checkpoint,
+            other: document.smaller.as_deref(),
+            family: document.family,
+            parameters: Pair {
+                before: document.parameters,
+                after: document.parameters_after,
+            },
+            footprint: of(&self.full).map(|before| Pair {
+                before,
+                after: self.smaller.as_ref().and_then(of),
+            }),
+            accuracy: document.scores.as_ref().map(|before| Pair {
+                before,
+                after: document.against.as_ref().map(|against| &against.scores),
+            }),
+            logit_change: None,
+            assumptions: self.full.assumptions(),
+            warnings: self.full.notes().to_vec(),
+            provenance: origins(arguments, document.origin.as_deref()),
+        }
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     check(arguments)?;
-    let path = &arguments.input.checkpoint;
-    let declared = arguments.declarations.declared();
-    let full = open(path, &declared, printer)?;
-    let smaller = match &arguments.smaller {
-        None => None,
-        Some(file) => Some(open(file, &declared, printer)?),
-    };
-    let calibration = match &arguments.calibrate {
-        None => None,
-        Some(source) => Some(
-            CalibrationData::open(source, &arguments.sequences, &full, printer)
-                .with_context(|| format!("{} on {source}", path.display()))?,
-        ),
-    };
-    let statistics = calibration.as_ref().map(|data| &data.statistics);
-    let (scores, against) = scored(arguments, &full, smaller.as_ref(), printer)?;
-    let of = |checkpoint: &Checkpoint| Footprint::of(&checkpoint.model);
-    let after = smaller.as_ref().map(Checkpoint::parameters).transpose()?;
-    let mut document = Document {
-        checkpoint: path.display().to_string(),
-        family: full.family(),
-        smaller: arguments
-            .smaller
-            .as_ref()
-            .map(|file| file.display().to_string()),
-        report: None,
-        picture: None,
-        parameters: full.parameters()?,
-        parameters_after: after,
-        origin: statistics.map(|statistics| statistics.origin().to_string()),
-        scores,
-        against,
-        layers: layer_errors(&full, smaller.as_ref()),
-    };
-    let story = Story {
-        source: path,
-        other: document.smaller.as_deref(),
-        family: document.family,
-        parameters: Pair {
-            before: document.parameters,
-            after,
-        },
-        footprint: of(&full).map(|before| Pair {
-            before,
-            after: smaller.as_ref().and_then(of),
-        }),
-        accuracy: document.scores.as_ref().map(|before| Pair {
-            before,
-            after: document.against.as_ref().map(|against| &against.scores),
-        }),
-        logit_change: None,
-        assumptions: full.assumptions(),
-        warnings: full.notes().to_vec(),
-        provenance: origins(arguments, document.origin.as_deref()),
-    };
-    let plotted = Plotted {
-        full: &full.model,
-        reduced: smaller.as_ref().map(|smaller| &smaller.model),
-        calibration: statistics,
-        records: None,
-        steps: kernel_steps(&full, statistics.map(|statistics| statistics.length())),
-    };
+    let opened = Opened::new(arguments, printer)?;
+    let mut document = opened.document(arguments, printer)?;
+    let plotted = opened.plotted();
     let layers = plotted.layers(printer)?;
     if let Some(file) = &arguments.picture {
         write_whole(file, picture(arguments.show, &layers, &plotted))?;
         document.picture = Some(file.display().to_string());
     }
+    let story = opened.story(arguments, &document);
     let page = story.page_of(layers, &plotted, &document)?;
     printer.line(&page.verdict)?;
     if let Some(output) = &arguments.output {

@@ -126,16 +126,7 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let data = arguments.data.as_ref();
-    check_picture(
-        arguments.picture.as_deref(),
-        path,
-        &arguments.calibrate,
-        data,
-    )?;
-    arguments
-        .report
-        .check_beside(path, &arguments.calibrate, data)?;
+    check(arguments)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let data = match &arguments.data {
         None => None,
@@ -166,7 +157,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let (recommended, rule) = recommend(&points, full.as_ref());
     let blocks = checkpoint.model.blocks().iter();
     let systems = blocks.flat_map(|block| block.systems());
-    let mut document = Document {
+    let document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
         form: arguments.sharing.form(Form::File),
@@ -181,24 +172,43 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         picture: None,
         report: None,
     };
+    let alone = Alone {
+        path,
+        checkpoint: &checkpoint,
+        scores: None,
+        statistics: Some(&calibration.statistics),
+    };
+    conclude(arguments, document, alone, printer)
+}
+
+/// Refuses pictures and reports that would be written over what is read.
+fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let (calibrate, data) = (&arguments.calibrate, arguments.data.as_ref());
+    check_picture(arguments.picture.as_deref(), path, calibrate, data)?;
+    arguments.report.check_beside(path, calibrate, data)
+}
+
+/// Draws and prints what was found.
+fn conclude(
+    arguments: &Arguments,
+    mut document: Document,
+    full: Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
         write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if let Some(file) = &arguments.report.path {
-        let full = Alone {
-            path,
-            checkpoint: &checkpoint,
-            scores: document.full.as_ref(),
-            statistics: Some(&calibration.statistics),
-        };
-        let page = page(arguments, &document, &full, printer)?;
+        let scores = document.full.as_ref();
+        let page = page(arguments, &document, &Alone { scores, ..full }, printer)?;
         document.report = Some(write_page(&page, file)?);
     }
-    if printer.is_json() {
-        return printer.json(&document);
+    match printer.is_json() {
+        true => printer.json(&document),
+        false => show(&document, printer),
     }
-    show(&document, printer)
 }
 
 fn orders(requested: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {

@@ -60,15 +60,6 @@ pub enum Mark {
         /// Whether they are filled.
         filled: bool,
     },
-    /// A bar through a point, from below to above.
-    Error {
-        /// What it belongs to.
-        ink: Ink,
-        /// Its place.
-        x: f64,
-        /// Its ends.
-        y: (f64, f64),
-    },
     /// A vertical line with its name.
     Vertical {
         /// What it belongs to.
@@ -234,101 +225,82 @@ impl Drawing<'_> {
     }
 
     fn mark(&mut self, mark: &Mark) {
-        let _ = match mark {
+        let drawn = match mark {
             Mark::Line {
                 ink,
                 points,
                 dashed,
                 ..
             } => {
-                let path = self.path(points);
-                let dashes = if *dashed {
-                    " stroke-dasharray=\"5 4\""
-                } else {
-                    ""
-                };
-                let colour = ink.colour();
-                writeln!(
-                    self.svg,
-                    "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dashes}/>"
+                let (path, colour) = (self.path(points), ink.colour());
+                let dashes = if *dashed { "5 4" } else { "none" };
+                format!(
+                    "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-dasharray=\"{dashes}\"/>"
                 )
             }
-            Mark::Band { ink, points } => {
-                let over = points.iter().map(|&(x, _, high)| (x, high));
-                let floor = if self.panel.y.log {
-                    self.panel.y.range.0
-                } else {
-                    f64::NEG_INFINITY
-                };
-                let under = points.iter().rev().map(|&(x, low, _)| (x, low.max(floor)));
-                let path = self.path(&over.chain(under).collect::<Vec<_>>());
-                writeln!(
-                    self.svg,
-                    "<path d=\"{path}Z\" fill=\"{}\" opacity=\"0.2\"/>",
-                    ink.colour()
-                )
-            }
+            Mark::Band { ink, points } => self.band(*ink, points),
             Mark::Dots {
                 ink,
                 points,
                 filled,
                 ..
-            } => {
-                let how = match filled {
-                    true => format!("fill=\"{}\"", ink.colour()),
-                    false => format!(
-                        "fill=\"none\" stroke=\"{}\" stroke-width=\"1.3\"",
-                        ink.colour()
-                    ),
-                };
-                let _ = write!(self.svg, "<g {how}>");
-                for &(x, y) in points
-                    .iter()
-                    .filter(|&&(x, y)| x.is_finite() && y.is_finite())
-                {
-                    let (x, y) = (self.x(x), self.y(y));
-                    let _ = write!(self.svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"/>");
-                }
-                writeln!(self.svg, "</g>")
-            }
-            Mark::Error { ink, x, y } => {
-                let (x, low, high) = (self.x(*x), self.y(y.0), self.y(y.1));
-                let colour = ink.colour();
-                writeln!(
-                    self.svg,
-                    "<path d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\" stroke=\"{colour}\"/>",
-                    x - 3.0,
-                    x - 3.0
-                )
-            }
+            } => self.dots(*ink, points, *filled),
             Mark::Vertical { ink, x, .. } => {
                 let (x, colour) = (self.x(*x), ink.colour());
                 let bottom = HEIGHT - BOTTOM;
-                writeln!(
-                    self.svg,
+                format!(
                     "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"{colour}\" stroke-width=\"1.4\"/>"
                 )
             }
-            Mark::Circle => {
-                let rest = HEIGHT - BOTTOM - TOP;
-                let up = rest / (self.panel.y.range.1 - self.panel.y.range.0);
-                let (x, along) = (self.x(0.0), self.x(1.0) - self.x(0.0));
-                let middle = HEIGHT - BOTTOM - share(&self.panel.y, 0.0) * rest;
-                writeln!(
-                    self.svg,
-                    "<ellipse cx=\"{x:.1}\" cy=\"{middle:.1}\" rx=\"{along:.1}\" ry=\"{up:.1}\" fill=\"none\" stroke=\"#777\"/>"
-                )
-            }
+            Mark::Circle => self.disc(),
             Mark::Square { at, share } => {
                 let (x, y) = (self.x(at.0 - 0.5), self.y(at.1 + 0.5));
                 let (across, down) = (self.x(at.0 + 0.5) - x, self.y(at.1 - 0.5) - y);
-                writeln!(
-                    self.svg,
+                format!(
                     "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{across:.2}\" height=\"{down:.2}\" fill=\"{}\"/>",
                     shade(*share)
                 )
             }
         };
+        self.svg.push_str(&drawn);
+        self.svg.push('\n');
+    }
+
+    fn band(&self, ink: Ink, points: &[(f64, f64, f64)]) -> String {
+        let floor = match self.panel.y.log {
+            true => self.panel.y.range.0,
+            false => f64::NEG_INFINITY,
+        };
+        let over = points.iter().map(|&(x, _, high)| (x, high));
+        let under = points.iter().rev().map(|&(x, low, _)| (x, low.max(floor)));
+        let path = self.path(&over.chain(under).collect::<Vec<_>>());
+        let colour = ink.colour();
+        format!("<path d=\"{path}Z\" fill=\"{colour}\" opacity=\"0.2\"/>")
+    }
+
+    fn dots(&self, ink: Ink, points: &[(f64, f64)], filled: bool) -> String {
+        let colour = ink.colour();
+        let mut drawn = match filled {
+            true => format!("<g fill=\"{colour}\">"),
+            false => format!("<g fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.3\">"),
+        };
+        let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
+        for &(x, y) in points.iter().filter(finite) {
+            let (x, y) = (self.x(x), self.y(y));
+            let _ = write!(drawn, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"/>");
+        }
+        drawn + "</g>"
+    }
+
+    /// The unit circle, which is an ellipse where the axes differ.
+    fn disc(&self) -> String {
+        let rest = HEIGHT - BOTTOM - TOP;
+        let up = rest / (self.panel.y.range.1 - self.panel.y.range.0);
+        let (x, along) = (self.x(0.0), self.x(1.0) - self.x(0.0));
+        let y = HEIGHT - BOTTOM - share(&self.panel.y, 0.0) * rest;
+        format!(
+            "<ellipse cx=\"{x:.1}\" cy=\"{y:.1}\" rx=\"{along:.1}\" ry=\"{up:.1}\" fill=\"none\" stroke=\"#777\"/>"
+        )
     }
 
     /// A path through points, parted where one cannot be drawn.
@@ -349,49 +321,31 @@ impl Drawing<'_> {
 
     /// Names at the ends of lines, pushed apart, and those of dots and verticals.
     fn names(&mut self) {
-        let halo = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"3\" font-weight=\"600\"";
+        let panel = self.panel;
         let mut ends: Vec<(f64, &str, Ink)> = Vec::new();
         // In the middle of a disc, in the corner else.
-        let disc = self
-            .panel
-            .marks
-            .iter()
-            .any(|mark| matches!(mark, Mark::Circle));
+        let disc = panel.marks.iter().any(|mark| matches!(mark, Mark::Circle));
         let (left, mut corner) = match disc {
             true => (self.x(0.0) - 28.0, self.y(0.0) - 4.0),
             false => (LEFT + 6.0, TOP + 14.0),
         };
-        for mark in &self.panel.marks {
+        for mark in &panel.marks {
             match mark {
                 Mark::Line {
                     ink, points, name, ..
                 } if !name.is_empty() => {
-                    let drawable = |y: f64| y.is_finite() && !(self.panel.y.log && y <= 0.0);
+                    let drawable = |y: f64| y.is_finite() && !(panel.y.log && y <= 0.0);
                     let last = points.iter().rev().find(|point| drawable(point.1));
-                    if let Some(&(_, y)) = last {
-                        ends.push((self.y(y), name, *ink));
-                    }
+                    ends.extend(last.map(|&(_, y)| (self.y(y), name.as_str(), *ink)));
                 }
-                Mark::Vertical { ink, x, name } if !name.is_empty() => {
-                    let _ = writeln!(
-                        self.svg,
-                        "<text x=\"{:.1}\" y=\"{}\" fill=\"{}\" {halo}>{}</text>",
-                        self.x(*x) + 4.0,
-                        TOP + 12.0,
-                        ink.colour(),
-                        escaped(name)
-                    );
+                Mark::Vertical { ink, x, name } => {
+                    self.label((self.x(*x) + 4.0, TOP + 12.0), *ink, name);
                 }
                 Mark::Dots {
                     ink, name, filled, ..
-                } if !name.is_empty() => {
+                } => {
                     let sign = if *filled { '●' } else { '○' };
-                    let _ = writeln!(
-                        self.svg,
-                        "<text x=\"{left:.1}\" y=\"{corner:.1}\" fill=\"{}\" {halo}>{sign} {}</text>",
-                        ink.colour(),
-                        escaped(name)
-                    );
+                    self.label((left, corner), *ink, &format!("{sign} {name}"));
                     corner += 15.0;
                 }
                 _ => {}
@@ -401,19 +355,20 @@ impl Drawing<'_> {
         for index in 1..ends.len() {
             ends[index].0 = ends[index].0.max(ends[index - 1].0 + 13.0);
         }
-        let over = ends
-            .last()
-            .map_or(0.0, |last| (last.0 - (HEIGHT - BOTTOM)).max(0.0));
+        let below = ends.last().map_or(0.0, |last| last.0 - (HEIGHT - BOTTOM));
         for (y, name, ink) in ends {
-            let _ = writeln!(
-                self.svg,
-                "<text x=\"{}\" y=\"{:.1}\" fill=\"{}\" {halo}>{}</text>",
-                self.wide - RIGHT + 5.0,
-                y - over + 4.0,
-                ink.colour(),
-                escaped(name)
-            );
+            let place = (self.wide - RIGHT + 5.0, y - below.max(0.0) + 4.0);
+            self.label(place, ink, name);
         }
+    }
+
+    fn label(&mut self, (x, y): (f64, f64), ink: Ink, text: &str) {
+        let _ = writeln!(
+            self.svg,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{}\" paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"3\" font-weight=\"600\">{}</text>",
+            ink.colour(),
+            escaped(text)
+        );
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use hankelite::calibrate::Choice;
-use hankelite::checkpoint::Provenance;
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerRecord, Plan};
 
 use crate::cli::common::{grouped, word_of};
@@ -66,10 +66,32 @@ pub(super) fn provenance(
         orders_before: layers.iter().map(|layer| layer.order_before).collect(),
         orders: layers.iter().map(|layer| layer.order).collect(),
         calibration,
-        errors: layers.iter().map(error).collect(),
-        logit_change,
+        errors: layers.iter().map(error).map(rounded).collect(),
+        logit_change: logit_change.map(rounded),
         version: env!("CARGO_PKG_VERSION").to_string(),
     })
+}
+
+/// In four digits, which is what the note is worth and keeps its length the same.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// A note that is no shorter than that of any calibrated reduction of a checkpoint: what a file of
+/// so many bytes has to leave room for.
+pub(super) fn longest(
+    source: &Path,
+    checkpoint: &Checkpoint,
+    origin: &str,
+) -> anyhow::Result<Provenance> {
+    let mut note = provenance(source, &[], &Way::Target(origin))?;
+    let blocks = checkpoint.model.blocks();
+    note.orders_before = blocks.iter().map(|block| block.order()).collect();
+    note.orders.clone_from(&note.orders_before);
+    // The most characters of four digits.
+    note.errors = vec![1.234e-5; blocks.len()];
+    note.logit_change = Some(1.234e-5);
+    Ok(note)
 }
 
 /// A model card in the form of Hugging Face: a head in YAML, then words.

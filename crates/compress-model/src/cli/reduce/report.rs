@@ -7,17 +7,16 @@ use hankelite::checkpoint::Checkpoint;
 
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
-use crate::cli::report::{Footprint, Pair, Plotted, Story, WrittenReport, write_page};
+use crate::cli::report::{Footprint, Pair, Plotted, Story};
+use crate::report::Page;
 
-/// Writes the report of a reduction.
-pub(super) fn report(
-    path: &Path,
-    full: &Checkpoint,
-    reduced: &Checkpoint,
+/// The report of a reduction of the first model to the second.
+pub(super) fn page(
+    [full, reduced]: [&Checkpoint; 2],
     document: &Document<'_>,
     statistics: Option<&Calibration>,
     printer: &Printer,
-) -> anyhow::Result<WrittenReport> {
+) -> anyhow::Result<Page> {
     let choice = document.calibration.as_ref();
     let held_out = document
         .held_out_change
@@ -56,5 +55,5 @@ pub(super) fn report(
         records: Some(&document.layers),
         steps: document.kernel_length,
     };
-    write_page(&story.page(&drawn, document, printer)?, path)
+    story.page(&drawn, document, printer)
 }

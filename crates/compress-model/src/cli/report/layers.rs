@@ -289,72 +289,72 @@ impl LayerParts<'_> {
 
     /// One number for each channel, of several kinds; those of two models come first.
     fn measures(&self, channels: &[Channel]) -> Vec<Measure> {
-        let mut measures = Vec::new();
-        let mut push = |name: &str, unit: &str, values: Vec<f64>| {
-            if values.iter().any(|value| value.is_finite()) {
-                let (name, unit) = (name.to_string(), unit.to_string());
-                measures.push(Measure { name, unit, values });
-            }
+        let mut measures = match self.reduced {
+            Some(_) => self.compared(channels),
+            None => Vec::new(),
         };
-        let share = |(error, norm): (f64, f64)| match error == 0.0 {
-            true => 0.0,
-            false => 100.0 * error / norm,
+        measures.extend(self.own());
+        measures.retain(|measure| measure.values.iter().any(|value| value.is_finite()));
+        for value in measures.iter_mut().flat_map(|measure| &mut measure.values) {
+            *value = four_digits(*value);
+        }
+        measures
+    }
+
+    /// Of the second model beside the first.
+    fn compared(&self, channels: &[Channel]) -> Vec<Measure> {
+        let of = |get: &dyn Fn(&Channel) -> f64| channels.iter().map(get).collect();
+        let kept = |get: fn((usize, usize)) -> usize| {
+            of(&|channel| channel.kept.map_or(f64::NAN, |kept| get(kept) as f64))
         };
-        if self.reduced.is_some() {
-            let kept = |get: fn((usize, usize)) -> usize| {
-                let all = channels.iter().filter_map(|c| c.kept);
-                all.map(|kept| get(kept) as f64).collect()
-            };
-            push("stored states kept", "", kept(|kept| kept.0));
-            push("real states kept", "", kept(|kept| kept.1));
-            let errors = channels
-                .iter()
-                .map(|c| c.weighted_error.map_or(f64::NAN, share));
-            push("output error for its own input", "%", errors.collect());
-            let errors = channels.iter().map(|c| share(c.kernel_error));
-            push(
-                &format!("kernel error over {} steps", self.steps),
+        let weighted = of(&|channel| channel.weighted_error.map_or(f64::NAN, percentage));
+        let kernel = format!("kernel error over {} steps", self.steps);
+        let mut measures = vec![
+            measure("stored states kept", "", kept(|kept| kept.0)),
+            measure("real states kept", "", kept(|kept| kept.1)),
+            measure("output error for its own input", "%", weighted),
+            measure(
+                &kernel,
                 "%",
-                errors.collect(),
-            );
-            if channels.iter().any(|c| c.feedthrough_change > 0.0) {
-                let moved = channels.iter().map(|c| c.feedthrough_change);
-                push("change of D", "", moved.collect());
-            }
+                of(&|channel| percentage(channel.kernel_error)),
+            ),
+        ];
+        if channels.iter().any(|c| c.feedthrough_change > 0.0) {
+            let moved = of(&|channel| channel.feedthrough_change);
+            measures.push(measure("change of D", "", moved));
         }
+        measures
+    }
+
+    /// Of the first model, its input and its record.
+    fn own(&self) -> Vec<Measure> {
+        let of = |get: &dyn Fn(&ChannelSpectrum) -> f64| {
+            let channels = self.spectrum.channels.iter();
+            channels.map(get).collect()
+        };
+        let largest = of(&|channel| {
+            let first = channel.hankel_singular_values.first();
+            first.copied().unwrap_or(f64::NAN)
+        });
+        let mut measures = Vec::new();
         if let Some(record) = self.record {
-            let errors = record
-                .channels
-                .iter()
-                .map(|c| share((c.h2_error, c.h2_norm)));
-            push("H2 error", "%", errors.collect());
+            let errors = record.channels.iter();
+            let errors = errors.map(|channel| percentage((channel.h2_error, channel.h2_norm)));
+            measures.push(measure("H2 error", "%", errors.collect()));
         }
-        let spectra = || self.spectrum.channels.iter();
-        push(
-            "real states for an error bound of 1 %",
-            "",
-            spectra().map(needed).collect(),
-        );
-        let largest = |c: &ChannelSpectrum| c.hankel_singular_values.first().copied();
-        let gains = spectra().map(|c| largest(c).unwrap_or(f64::NAN));
-        push("largest Hankel singular value", "", gains.collect());
-        push(
-            "slowest |a|",
-            "",
-            spectra().map(|c| c.slowest_pole).collect(),
-        );
-        push("step Δ", "", spectra().map(|c| c.step).collect());
+        measures.extend([
+            measure("real states for an error bound of 1 %", "", of(&needed)),
+            measure("largest Hankel singular value", "", largest),
+            measure("slowest |a|", "", of(&|channel| channel.slowest_pole)),
+            measure("step Δ", "", of(&|channel| channel.step)),
+        ]);
         if let Some(input) = self.input {
             let lags = input.statistics.autocorrelation().column_iter();
             let roots = lags.map(|lags| lags[0].max(0.0).sqrt());
-            push("input, root mean square", "", roots.collect());
-            push("importance", "", input.importance.clone());
-        }
-        for measure in &mut measures {
-            measure
-                .values
-                .iter_mut()
-                .for_each(|value| *value = four_digits(*value));
+            measures.extend([
+                measure("input, root mean square", "", roots.collect()),
+                measure("importance", "", input.importance.clone()),
+            ]);
         }
         measures
     }
@@ -397,6 +397,22 @@ impl LayerParts<'_> {
             error: some(|c| c.error.clone()),
             input: some(|c| c.input.clone()),
         }
+    }
+}
+
+fn measure(name: &str, unit: &str, values: Vec<f64>) -> Measure {
+    Measure {
+        name: name.to_string(),
+        unit: unit.to_string(),
+        values,
+    }
+}
+
+/// error / norm in per cent; 0 where both are.
+fn percentage((error, norm): (f64, f64)) -> f64 {
+    match error == 0.0 {
+        true => 0.0,
+        false => 100.0 * error / norm,
     }
 }
 

@@ -123,25 +123,25 @@ impl Story<'_> {
             return self.verdict_of_one(layers);
         };
         let ratio = parameters as f64 / self.parameters.before.max(1) as f64;
-        let mut text = format!(
-            "The smaller model stores {:.1} % of the parameters",
-            100.0 * ratio
-        );
-        if let Some(Pair {
-            before,
-            after: Some(after),
-        }) = self.footprint
-        {
-            let _ = write!(
-                text,
-                ", runs in {} bytes instead of {}{} and takes {} µs a step instead of {}",
+        let stores = format!("stores {:.1} % of the parameters", 100.0 * ratio);
+        let runs = self.footprint.and_then(|pair| {
+            let (before, after) = (pair.before, pair.after?);
+            let text = format!(
+                "runs in {} bytes instead of {}{} and takes {} µs a step instead of {}",
                 grouped(after.bytes),
                 grouped(before.bytes),
                 after.stored,
                 short(after.microseconds),
                 short(before.microseconds)
             );
-        }
+            Some((text, after.stored.is_empty()))
+        });
+        let mut text = match runs {
+            // An image: the parameters of a checkpoint say little about it.
+            Some((runs, true)) => format!("The smaller model {runs}"),
+            Some((runs, false)) => format!("The smaller model {stores}, {runs}"),
+            None => format!("The smaller model {stores}"),
+        };
         match (self.accuracy, self.logit_change) {
             (
                 Some(Pair {
