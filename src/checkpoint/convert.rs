@@ -164,7 +164,11 @@ impl Checkpoint {
             notes,
             elements: self.encoding.elements,
         });
-        Ok(Checkpoint { model, encoding })
+        Ok(Checkpoint {
+            model,
+            encoding,
+            provenance: None,
+        })
     }
 }
 

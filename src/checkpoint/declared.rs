@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{OwnLayout, Transform};
+use crate::checkpoint::provenance::Provenance;
 use crate::model::{Placement, Pooling};
 
 /// Things a person declares because no tensor records them. Each may stand on the command line, in
@@ -181,6 +182,9 @@ pub(super) struct Metadata {
     /// The description of the layers, where a person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) layout: Option<OwnLayout>,
+    /// How the file came about, where it was reduced here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) provenance: Option<Provenance>,
 }
 
 /// What a file of a network without state space layers records.
@@ -195,29 +199,40 @@ struct BaselineLayer {
 }
 
 impl Metadata {
-    pub(super) fn parse(text: Option<&str>) -> Result<(Declared, Option<OwnLayout>), Fault> {
+    pub(super) fn parse(text: Option<&str>) -> Result<Self, Fault> {
         let Some(text) = text else {
-            return Ok((Declared::default(), None));
+            return Ok(Self::new(Declared::default(), None, None));
         };
         if let Ok(mark) = serde_json::from_str::<BaselineMark>(text) {
             return Err(Fault::Baseline {
                 layer: mark.baseline.layer,
             });
         }
-        let metadata: Metadata =
-            serde_json::from_str(text).map_err(|error| Fault::Declarations {
-                place: "the metadata key `hankelite`".to_string(),
-                message: error.to_string(),
-            })?;
-        Ok((metadata.declared, metadata.layout))
+        serde_json::from_str(text).map_err(|error| Fault::Declarations {
+            place: "the metadata key `hankelite`".to_string(),
+            message: error.to_string(),
+        })
     }
 
-    pub(super) fn render(declared: Declared, layout: Option<&OwnLayout>) -> String {
-        let metadata = Metadata {
+    fn new(
+        declared: Declared,
+        layout: Option<&OwnLayout>,
+        provenance: Option<&Provenance>,
+    ) -> Self {
+        Self {
             hankelite: env!("CARGO_PKG_VERSION").to_string(),
             declared,
             layout: layout.cloned(),
-        };
+            provenance: provenance.cloned(),
+        }
+    }
+
+    pub(super) fn render(
+        declared: Declared,
+        layout: Option<&OwnLayout>,
+        provenance: Option<&Provenance>,
+    ) -> String {
+        let metadata = Self::new(declared, layout, provenance);
         serde_json::to_string(&metadata).expect("plain fields serialise")
     }
 }

@@ -11,12 +11,13 @@ use crate::checkpoint::declared::Metadata;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Encoded, Role};
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
+use crate::checkpoint::{Checkpoint, CheckpointError, Encoding, Provenance};
 use crate::model::Block;
 
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
     pub(super) encoding: &'a Encoding,
+    pub(super) provenance: Option<&'a Provenance>,
     /// The file with its changed tensors in their places.
     pub(super) archive: Archive,
 }
@@ -58,6 +59,7 @@ impl Checkpoint {
         let archive = changed.and_then(|changed| Ok(encoding.archive.with(changed)?));
         Ok(EncodedCheckpoint {
             encoding,
+            provenance: self.provenance(),
             archive: archive.map_err(|fault| fault.at(encoding.archive.path()))?,
         })
     }
@@ -109,7 +111,7 @@ impl EncodedCheckpoint<'_> {
     /// As [`write()`], where the container cannot hold a tensor.
     pub fn file_bytes(&self, path: impl AsRef<Path>) -> Result<u64, CheckpointError> {
         let (path, structure) = (path.as_ref(), &self.encoding.structure);
-        let metadata = Metadata::render(structure.settled, structure.own());
+        let metadata = Metadata::render(structure.settled, structure.own(), self.provenance);
         let bytes = self
             .archive
             .written_bytes(path, self.container(path), &metadata);
@@ -134,7 +136,7 @@ impl EncodedCheckpoint<'_> {
         let path = path.as_ref();
         let structure = &self.encoding.structure;
         let container = self.container(path);
-        let metadata = Metadata::render(structure.settled, structure.own());
+        let metadata = Metadata::render(structure.settled, structure.own(), self.provenance);
         let mut layers = Vec::new();
         // The systems are what encoding can spoil; all other numbers are only rounded.
         let accept = |written: &Path| {

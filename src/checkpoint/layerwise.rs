@@ -12,6 +12,7 @@ use crate::checkpoint::encode::{not_readable, require_equal};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::provenance::Provenance;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::{Checkpoint, CheckpointError, Declared, Encoding, read_parts};
 use crate::model::Block;
@@ -76,6 +77,7 @@ impl Layerwise {
             spill,
             kept: output.is_some(),
             firsts: BTreeMap::new(),
+            provenance: None,
         })
     }
 }
@@ -88,9 +90,16 @@ pub struct Rewrite<'a> {
     kept: bool,
     /// Of tensors that are tied, the one that was set first, by the one they are tied to.
     firsts: BTreeMap<String, String>,
+    /// For the metadata.
+    provenance: Option<Provenance>,
 }
 
 impl Rewrite<'_> {
+    /// A note of how the file came about, for its metadata.
+    pub fn note(&mut self, provenance: Provenance) {
+        self.provenance = Some(provenance);
+    }
+
     /// Encodes a layer that was `stored` so in the file. Gives its systems back as rounded to the
     /// number format of the file, those backwards in time after the others.
     ///
@@ -180,7 +189,8 @@ impl Rewrite<'_> {
             archive, structure, ..
         } = self.source.0.encoding.as_ref();
         let container = Container::of_path(path).unwrap_or(archive.container());
-        let metadata = Metadata::render(structure.settled, structure.own());
+        let metadata =
+            Metadata::render(structure.settled, structure.own(), self.provenance.as_ref());
         let changed = archive.with(self.spill)?;
         let accept = |written: &Path| {
             let archive =

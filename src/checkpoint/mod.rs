@@ -16,6 +16,7 @@ mod error;
 mod layerwise;
 mod layout;
 mod parts;
+mod provenance;
 mod refuse;
 mod settle;
 mod tensors;
@@ -39,6 +40,7 @@ pub use layout::{
 };
 use layout::{Dynamics, Encoded};
 use parts::Parts;
+pub use provenance::Provenance;
 use tensors::Tensors;
 use tree::{Shared, Structure};
 
@@ -50,6 +52,7 @@ pub struct Checkpoint {
     /// The canonical model.
     pub model: Model,
     encoding: Arc<Encoding>,
+    provenance: Option<Arc<Provenance>>,
 }
 
 /// Everything about a file that is not in the canonical model.
@@ -184,9 +187,9 @@ fn decode_archive(
     declared: &Declared,
     parts: Parts,
 ) -> Result<Checkpoint, Fault> {
-    let (in_file, own_in_file) = Metadata::parse(archive.metadata())?;
-    let own = beside.layout.or(own_in_file);
-    let declared = declared.or(in_file).or(beside.declared);
+    let metadata = Metadata::parse(archive.metadata())?;
+    let own = beside.layout.or(metadata.layout);
+    let declared = declared.or(metadata.declared).or(beside.declared);
     refuse::refuse_known(archive.names(), declared.diagonalise.is_some())?;
     let own = own.map(Arc::new);
     let shared = Shared::find(archive, own.as_ref())?;
@@ -220,7 +223,11 @@ fn decode_archive(
         carried,
         notes,
     });
-    let checkpoint = Checkpoint { model, encoding };
+    let checkpoint = Checkpoint {
+        model,
+        encoding,
+        provenance: metadata.provenance.map(Arc::new),
+    };
     match low_rank {
         true => checkpoint.convert(Family::S4V4, parts),
         false => Ok(checkpoint),
@@ -275,12 +282,26 @@ impl Checkpoint {
         new(model, Some(length)).map_err(|fault| fault.at(Path::new(NEW)))
     }
 
-    /// The same file with another model in it, e.g. a reduced one.
+    /// The same file with another model in it, e.g. a reduced one. A note of how the first came about
+    /// is left out.
     pub fn with_model(&self, model: Model) -> Self {
         Self {
             model,
             encoding: Arc::clone(&self.encoding),
+            provenance: None,
         }
+    }
+
+    /// The same with a note of how it came about, which is written into the file's metadata, in
+    /// containers that have such: safetensors, npz, torch.
+    pub fn with_provenance(mut self, provenance: Provenance) -> Self {
+        self.provenance = Some(Arc::new(provenance));
+        self
+    }
+
+    /// How the file came about, where it was reduced by this library and not changed since.
+    pub fn provenance(&self) -> Option<&Provenance> {
+        self.provenance.as_deref()
     }
 
     /// The family of the layers, e.g. `S4D` or `DSS`.
@@ -416,5 +437,9 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
         carried: Vec::new(),
         notes: Vec::new(),
     });
-    Ok(Checkpoint { model, encoding })
+    Ok(Checkpoint {
+        model,
+        encoding,
+        provenance: None,
+    })
 }

@@ -179,7 +179,7 @@ fn main() {
 
 fn draw(path: &str, curves: &[Curve], title: &str, y: &str) {
     let x = "pairs of states of each channel";
-    let picture = curves_svg(curves, &Captions { title, x, y }, None);
+    let picture = curves_svg(curves, &[], &Captions { title, x, y }, None);
     std::fs::write(path, picture).expect("the picture's folder");
 }
 

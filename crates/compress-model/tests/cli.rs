@@ -510,6 +510,68 @@ fn wrong_usage_exits_with_two_and_help_with_zero() {
 
 #[test]
 #[cfg(feature = "research")]
+fn short_help_has_the_flags_that_matter_and_long_help_all() {
+    let help = |command: &str, how: &str| text(&run(&[command, how]).stdout);
+    for (command, shown, hidden) in [
+        ("reduce", "--times", "--max-microseconds"),
+        ("reduce", "--report", "--importance"),
+        ("inspect", "--channels", "--realisation <"),
+        ("sweep", "--calibrate", "--refine"),
+        ("evaluate", "--against", "--numbers"),
+    ] {
+        let (short, long) = (help(command, "-h"), help(command, "--help"));
+        assert!(short.contains(shown) && !short.contains(hidden), "{short}");
+        assert!(long.contains(shown) && long.contains(hidden), "{long}");
+        assert!(
+            short.lines().count() < 60,
+            "{command}: {}",
+            short.lines().count()
+        );
+    }
+    let top = text(&run(&["--help"]).stdout);
+    for word in ["Train:", "Look and make smaller:", "Exit codes: 0 done"] {
+        assert!(top.contains(word), "{word}");
+    }
+    // Every command stands in a group.
+    let listed = top
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.contains("compress-model"));
+    let known = listed.filter_map(|line| line.split_whitespace().next());
+    let known: Vec<&str> = known.collect();
+    for command in [
+        "inspect",
+        "reduce",
+        "report",
+        "bounds",
+        "man",
+        "completions",
+        "bench",
+    ] {
+        assert!(known.contains(&command), "{command}");
+    }
+}
+
+#[test]
+fn shells_and_man_get_their_pages() {
+    for (shell, word) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef"),
+        ("fish", "complete -c"),
+    ] {
+        let script = text(&run(&["completions", shell]).stdout);
+        assert!(
+            script.contains(word) && script.contains("compress-model"),
+            "{shell}"
+        );
+    }
+    let folder = Folder::new();
+    assert!(run(&["man", &folder.path("")]).status.success());
+    let page = std::fs::read_to_string(folder.path("compress-model-reduce.1")).unwrap();
+    assert!(page.contains("calibrate") && page.contains(".TH"), "{page}");
+    assert_fails(&["man", &folder.path("nowhere")], &["nowhere", "folder"]);
+}
+
+#[test]
 fn the_page_of_commands_is_the_help() {
     let page = common::top().join("docs/cli.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -521,6 +583,9 @@ fn the_page_of_commands_is_the_help() {
         &["sweep"],
         &["compare"],
         &["evaluate"],
+        &["report"],
+        &["completions"],
+        &["man"],
         &["pretrain"],
         &["retrain"],
         &["pipeline"],

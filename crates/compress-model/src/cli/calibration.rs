@@ -39,10 +39,17 @@ pub(super) struct Sequences {
     #[arg(long = "sequences", value_name = "N", default_value = "100", value_parser = positive)]
     count: usize,
     /// Chooses the sequences.
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        visible_alias = "seed",
+        value_name = "S",
+        default_value_t = 0
+    )]
     calibration_seed: u64,
     /// The part of the data they come from [default: train, where there are parts].
-    #[arg(long, value_parser = words::<Split>(SPLITS))]
+    #[arg(hide_short_help = true, long, visible_alias = "split",
+          value_parser = words::<Split>(SPLITS))]
     calibration_split: Option<Split>,
 }
 
@@ -54,20 +61,20 @@ pub(super) struct Ways {
     sequences: Sequences,
     /// What stands for the input: exact moments of the sequences, or the spectrum of a stationary
     /// input with the same autocorrelation.
-    #[arg(long, default_value = "auto", requires = "calibrate",
+    #[arg(hide_short_help = true, long, default_value = "auto", requires = "calibrate",
           value_parser = words::<WeightChoice>(WEIGHTS))]
     weight: WeightChoice,
     /// How far truncated channels are refined: alone, in the weighted error, and then together, in
     /// the logits of the calibration sequences.
-    #[arg(long, default_value = LOGITS, requires = "calibrate", value_parser = refine())]
+    #[arg(hide_short_help = true, long, default_value = LOGITS, requires = "calibrate", value_parser = refine())]
     refine: Refine,
     /// What counts when states are shared.
-    #[arg(long, default_value = "auto", requires = "calibrate",
+    #[arg(hide_short_help = true, long, default_value = "auto", requires = "calibrate",
           value_parser = words::<Importance>(IMPORTANCES))]
     importance: Importance,
     /// Reduce each layer again for its input in the reduced network, and keep that where the logits
     /// come nearer.
-    #[arg(long, requires = "calibrate")]
+    #[arg(hide_short_help = true, long, requires = "calibrate")]
     sequential: bool,
 }
 
@@ -85,12 +92,12 @@ pub(super) enum Form {
 pub(super) struct Sharing {
     /// What the smaller model is stored in, which decides how states are shared and what their
     /// number means [default: image for targets and where only --image is written, else file].
-    #[arg(long = "for", value_name = "FORM", requires = "calibrate",
+    #[arg(hide_short_help = true, long = "for", value_name = "FORM", requires = "calibrate",
           value_parser = words::<Form>(FORMS))]
     form: Option<Form>,
     /// How states are shared [default: model for --order; for other sizes layer in a file, channel
     /// in an image].
-    #[arg(long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
+    #[arg(hide_short_help = true, long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
     allocate: Option<Allocation>,
 }
 

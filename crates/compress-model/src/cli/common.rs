@@ -24,39 +24,39 @@ pub(super) struct Declarations {
     #[arg(long, value_parser = words::<Placement>(["pre", "post"]))]
     norm: Option<Placement>,
     /// How the steps are pooled [default: mean, as example.py].
-    #[arg(long, value_parser = words::<Pooling>(["mean", "last"]))]
+    #[arg(hide_short_help = true, long, value_parser = words::<Pooling>(["mean", "last"]))]
     pooling: Option<Pooling>,
     /// The kernel formula of a DSS layer [default: softmax or exp, by the tensor names].
-    #[arg(long, value_parser = words::<DssVersion>(DSS_VERSIONS))]
+    #[arg(hide_short_help = true, long, value_parser = words::<DssVersion>(DSS_VERSIONS))]
     dss_version: Option<DssVersion>,
     /// The sequence length L: needed by the softmax kernel of DSS; kernel errors are measured
     /// over L steps [default: 1024].
-    #[arg(long, value_name = "L", value_parser = positive)]
+    #[arg(hide_short_help = true, long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
     /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
-    #[arg(long, alias = "discretization", value_parser = words::<Discretisation>(["zoh", "bilinear", "dss"]))]
+    #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(["zoh", "bilinear", "dss"]))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
-    #[arg(long, value_parser = words::<Transform>(TRANSFORMS))]
+    #[arg(hide_short_help = true, long, value_parser = words::<Transform>(TRANSFORMS))]
     dt_transform: Option<Transform>,
     /// What the decays of state-spaces/s4 v3 and v4 go through [default: exp].
-    #[arg(long, value_parser = words::<Transform>(TRANSFORMS))]
+    #[arg(hide_short_help = true, long, value_parser = words::<Transform>(TRANSFORMS))]
     real_transform: Option<Transform>,
     /// The `bandlimit` of state-spaces/s4 v4 [default: none].
-    #[arg(long, value_name = "F")]
+    #[arg(hide_short_help = true, long, value_name = "F")]
     bandlimit: Option<f64>,
     /// Whether S5 stores one of each conjugate pair [default: true for flax, false for torch].
-    #[arg(long, value_name = "BOOL")]
+    #[arg(hide_short_help = true, long, value_name = "BOOL")]
     conj_sym: Option<bool>,
     /// Whether S5 cuts the real parts of its poles at -1e-4 [default: false].
-    #[arg(long, value_name = "BOOL")]
+    #[arg(hide_short_help = true, long, value_name = "BOOL")]
     clip_eigs: Option<bool>,
     /// What the gates of a layer of S5 with one map act on [default: half-glu1].
-    #[arg(long, value_parser = words::<HalfGate>(["half-glu1", "half-glu2"]))]
+    #[arg(hide_short_help = true, long, value_parser = words::<HalfGate>(["half-glu1", "half-glu2"]))]
     half_gate: Option<HalfGate>,
     /// Read S4 layers in diagonal-plus-low-rank form (DPLR) as diagonal ones with R stored modes per
     /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
-    #[arg(long, value_name = "R", value_parser = positive)]
+    #[arg(hide_short_help = true, long, value_name = "R", value_parser = positive)]
     diagonalise: Option<usize>,
 }
 

@@ -20,8 +20,9 @@ use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
-use crate::report::{Captions, Curve, curves_svg};
+use crate::report::{Captions, Cell, Curve, Page, PageTable, curves_svg};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,6 +58,8 @@ pub(super) struct Arguments {
     /// Draw accuracy (or, without --data, the output error) against states into an SVG file.
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportFile,
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
@@ -141,6 +144,7 @@ struct Document {
     full: Option<Scores>,
     rows: Vec<Row>,
     picture: Option<String>,
+    report: Option<WrittenReport>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -152,6 +156,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         &arguments.calibrate,
         data,
     )?;
+    arguments
+        .report
+        .check_beside(path, &arguments.calibrate, data)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     check_orders(arguments, &checkpoint)?;
     let data = match &arguments.data {
@@ -171,36 +178,105 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
         None => None,
     };
-    let count = CONTENDERS.len() * arguments.orders.len();
-    let mut rows = Vec::new();
-    for &order in &arguments.orders {
-        for (name, contender) in CONTENDERS {
-            bars.part(format!("reduction {} of {count}", rows.len() + 1));
-            let trial = Trial {
-                checkpoint: &checkpoint,
-                prepared: &prepared,
-                bars: &bars,
-                data: data.as_ref(),
-                ways: &arguments.ways,
-            };
-            rows.push(trial.row(name, contender, order, printer)?);
-        }
-    }
-    let mut document = Document {
+    let work = Work {
+        arguments,
+        checkpoint: &checkpoint,
+        prepared: &prepared,
+        bars: &bars,
+        data: data.as_ref(),
+    };
+    let document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
         full,
-        rows,
+        rows: work.rows(printer)?,
         picture: None,
+        report: None,
     };
+    let alone = Alone {
+        path,
+        checkpoint: &checkpoint,
+        scores: None,
+        statistics: Some(&calibration.statistics),
+    };
+    conclude(arguments, document, alone, printer)
+}
+
+/// Draws and prints what was found.
+fn conclude(
+    arguments: &Arguments,
+    mut document: Document,
+    full: Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
         write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
-    if printer.is_json() {
-        return printer.json(&document);
+    if let Some(file) = &arguments.report.path {
+        let page = page(&document, full, printer)?;
+        document.report = Some(write_page(&page, file)?);
     }
-    show(&document, printer)
+    match printer.is_json() {
+        true => printer.json(&document),
+        false => show(&document, printer),
+    }
+}
+
+/// The report: all methods as a table, beside the full model's layers.
+fn page(document: &Document, full: Alone<'_>, printer: &Printer) -> anyhow::Result<Page> {
+    let scores = document.full.as_ref();
+    let full = Alone { scores, ..full };
+    let mut page = full.page(document, printer)?;
+    let number = |value: f64| Cell::number(value, percent);
+    let rows = document.rows.iter().map(|row| {
+        let accuracy = row.result.as_ref().and_then(|result| result.accuracy);
+        let shown = row.result.as_ref().map_or(String::new(), Scores::to_string);
+        vec![
+            Cell::text(row.method),
+            Cell::number(row.order as f64, |order| format!("{order:.0}")),
+            number(row.weighted_error),
+            number(row.h2_error),
+            number(row.logit_change.unwrap_or(f64::NAN)),
+            Cell::number(accuracy.unwrap_or(f64::NAN), |_| shown.clone()),
+        ]
+    });
+    let header = [
+        "method",
+        "states",
+        "error for own input",
+        "error for white noise",
+    ];
+    let header = header.into_iter().chain(["logit change", "accuracy"]);
+    let table = PageTable {
+        title: "Methods".to_string(),
+        caption: "Every method keeps the same number of states of a channel.".to_string(),
+        header: header.map(str::to_string).collect(),
+        rows: rows.collect(),
+    };
+    if let Some(best) = best(&document.rows) {
+        let reached = match &best.result {
+            Some(result) => format!("an accuracy of {result}"),
+            None => format!("the least output error, {}", percent(best.weighted_error)),
+        };
+        page.verdict = format!(
+            "At {} states a channel, the fewest that were tried, “{}” is best: {reached}.",
+            best.order, best.method
+        );
+    }
+    page.tables.push(table);
+    Ok(page)
+}
+
+/// The best method at the fewest states.
+fn best(rows: &[Row]) -> Option<&Row> {
+    let least = rows.iter().map(|row| row.order).min()?;
+    let merit = |row: &Row| match row.result.as_ref().and_then(|result| result.accuracy) {
+        Some(accuracy) => accuracy,
+        None => -row.weighted_error,
+    };
+    let fewest = rows.iter().filter(|row| row.order == least);
+    fewest.max_by(|a, b| merit(a).total_cmp(&merit(b)))
 }
 
 fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<()> {
@@ -217,15 +293,30 @@ fn check_orders(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Resul
 }
 
 /// What every row is measured on.
-struct Trial<'a> {
+struct Work<'a> {
+    arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
     bars: &'a Bars<'a>,
     data: Option<&'a Dataset>,
-    ways: &'a Ways,
 }
 
-impl Trial<'_> {
+impl Work<'_> {
+    /// Every method at every order.
+    fn rows(&self, printer: &Printer) -> anyhow::Result<Vec<Row>> {
+        let orders = &self.arguments.orders;
+        let count = CONTENDERS.len() * orders.len();
+        let mut rows = Vec::with_capacity(count);
+        for &order in orders {
+            for (name, contender) in CONTENDERS {
+                let part = format!("reduction {} of {count}", rows.len() + 1);
+                self.bars.part(part);
+                rows.push(self.row(name, contender, order, printer)?);
+            }
+        }
+        Ok(rows)
+    }
+
     fn row(
         &self,
         method: &'static str,
@@ -289,7 +380,7 @@ impl Trial<'_> {
                 fit_logits,
             } => {
                 let mut settings = Settings::new(TargetSize::Order(order));
-                self.ways.apply(&mut settings);
+                self.arguments.ways.apply(&mut settings);
                 settings.refinement = refinement;
                 settings.fit_logits = fit_logits;
                 settings.allocation = allocation;
@@ -314,15 +405,18 @@ fn drawn(document: &Document) -> String {
             points,
         }
     });
+    let title = best(&document.rows).map_or(String::new(), |best| {
+        format!("best at {} states: {}", best.order, best.method)
+    });
     let captions = Captions {
-        title: &document.checkpoint,
+        title: &title,
         x: "states kept per channel, mean",
         y: match document.full {
             Some(_) => "accuracy, %",
             None => "output error, %",
         },
     };
-    curves_svg(&curves.collect::<Vec<_>>(), &captions, None)
+    curves_svg(&curves.collect::<Vec<_>>(), &[], &captions, None)
 }
 
 fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
@@ -359,8 +453,11 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     printer.line(
         "seconds: calibrated rows share the balancing, which was done before, and cuts already made",
     )?;
-    match &document.picture {
-        Some(picture) => printer.line(&format!("wrote {picture}")),
+    if let Some(picture) = &document.picture {
+        printer.line(&format!("wrote {picture}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
         None => Ok(()),
     }
 }

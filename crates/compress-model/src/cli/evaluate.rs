@@ -24,7 +24,11 @@ use serde::Serialize;
 use crate::cli::common::{Declarations, Input, Word, open, positive, word, words};
 use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS};
 use crate::cli::printer::Printer;
+use crate::cli::report::{
+    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, write_page,
+};
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
+use crate::report::Page;
 
 /// Sequences on which a check of the declarations runs, unless --limit is given.
 const CHECKED: usize = 500;
@@ -90,7 +94,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
     /// How the layers are run: all give the same numbers to rounding.
-    #[arg(long, default_value = "auto", value_parser = words::<Path>(PATHS))]
+    #[arg(hide_short_help = true, long, default_value = "auto", value_parser = words::<Path>(PATHS))]
     path: Path,
     /// The numbers that whole sequences run in [default: single, which is several times as fast;
     /// double with --against, --logits and --stream, whose differences would drown in rounding, and
@@ -107,21 +111,24 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with_all = STREAM_EXCLUDES)]
     stream: bool,
     /// How the maps between channels are stored while streaming.
-    #[arg(long, requires = "stream", value_parser = words::<Entries>(MIXING))]
+    #[arg(hide_short_help = true, long, requires = "stream", value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// How the numbers beside the maps are stored while streaming.
-    #[arg(long, requires = "stream", value_parser = words::<Numbers>(NUMBERS))]
+    #[arg(hide_short_help = true, long, requires = "stream", value_parser = words::<Numbers>(NUMBERS))]
     numbers: Option<Numbers>,
     /// Inputs of a map that share a scale while streaming: a multiple of 16 [default: 32].
-    #[arg(long, requires = "stream", value_name = "N", value_parser = positive)]
+    #[arg(hide_short_help = true, long, requires = "stream", value_name = "N", value_parser = positive)]
     group: Option<usize>,
     /// Declare one thing after the other otherwise, on the first sequences (500 without --limit),
     /// and report where that fits the labels clearly better.
-    #[arg(long, conflicts_with_all = CHECK_EXCLUDES)]
+    #[arg(hide_short_help = true, long, conflicts_with_all = CHECK_EXCLUDES)]
     check: bool,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     logits: Option<PathBuf>,
+    /// With --against: also write a report on both, one HTML file for a browser.
+    #[arg(long, value_name = "FILE.html", requires = "against")]
+    report: Option<PathBuf>,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -204,10 +211,11 @@ struct Document<'a> {
     assumptions: &'a [String],
     notes: &'a [String],
     against: Option<Comparison>,
+    report: Option<WrittenReport>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    if let Some(file) = &arguments.logits {
+    for file in [&arguments.logits, &arguments.report].into_iter().flatten() {
         check_destination(file, &inputs(arguments))?;
     }
     let data = Dataset::read(&arguments.data, arguments.split)?;
@@ -255,26 +263,80 @@ fn evaluated(
         write_arrays(file, [("logits", logits)], "")?;
     }
     let scores = own.scores(data)?;
-    let against = match &arguments.against {
+    let other = match &arguments.against {
         None => None,
-        Some(other) => {
-            let declared = arguments.declarations.declared();
-            let second = of(&open(other, &declared, printer)?, other)?;
-            Some(own.compare(other.display().to_string(), &second, data)?)
+        Some(file) => Some((
+            file,
+            open(file, &arguments.declarations.declared(), printer)?,
+        )),
+    };
+    let against = match &other {
+        None => None,
+        Some((file, other)) => {
+            let second = of(other, file)?;
+            Some(own.compare(file.display().to_string(), &second, data)?)
         }
     };
-    let document = Document {
+    let mut document = Document {
         checkpoint: arguments.input.checkpoint.display().to_string(),
         scores: &scores,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
         against,
+        report: None,
     };
+    if let (Some(path), Some((_, other))) = (&arguments.report, &other) {
+        let page = page(arguments, [checkpoint, other], &document, printer)?;
+        document.report = Some(write_page(&page, path)?);
+    }
     if printer.is_json() {
         return printer.json(&document);
     }
     let against = document.against.as_ref();
-    show_scores(&document.checkpoint, &scores, against, printer)
+    show_scores(&document.checkpoint, &scores, against, printer)?;
+    match &document.report {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
+}
+
+/// The report on two checkpoints.
+fn page(
+    arguments: &Arguments,
+    [full, other]: [&Checkpoint; 2],
+    document: &Document<'_>,
+    printer: &Printer,
+) -> anyhow::Result<Page> {
+    let against = document.against.as_ref();
+    let story = Story {
+        source: &arguments.input.checkpoint,
+        other: against.map(|against| against.checkpoint.as_str()),
+        family: full.family(),
+        parameters: Pair {
+            before: full.parameters()?,
+            after: Some(other.parameters()?),
+        },
+        footprint: Footprint::of(&full.model).map(|before| Pair {
+            before,
+            after: Footprint::of(&other.model),
+        }),
+        accuracy: Some(Pair {
+            before: document.scores,
+            after: against.map(|against| &against.scores),
+        }),
+        logit_change: None,
+        assumptions: document.assumptions,
+        warnings: document.notes.to_vec(),
+        provenance: vec![("Accuracy on".to_string(), arguments.data.to_string())],
+    };
+    let plotted = Plotted {
+        full: &full.model,
+        reduced: Some(&other.model),
+        calibration: None,
+        records: None,
+        steps: kernel_steps(full, None),
+    };
+    story.page(&plotted, document, printer)
 }
 
 #[derive(Serialize)]

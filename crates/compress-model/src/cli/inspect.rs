@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use hankelite::calibrate::step_statistics;
-use hankelite::checkpoint::{Checkpoint, Declared};
+use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
@@ -17,6 +17,7 @@ use crate::cli::common::{
 };
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::report::{Alone, ReportFile, write_page};
 use crate::report::log_bars;
 
 const EXAMPLES: &str = "\
@@ -33,12 +34,12 @@ pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
     /// The time base whose Hankel singular values are shown.
-    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    #[arg(hide_short_help = true, long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
     time: TimeBase,
     /// The system whose values are shown: the real one, whose output the network uses, or the
     /// complex
     /// modes as stored.
-    #[arg(long, default_value = "real", value_parser = words::<Realisation>(["real", "complex"]))]
+    #[arg(hide_short_help = true, long, default_value = "real", value_parser = words::<Realisation>(["real", "complex"]))]
     realisation: Realisation,
     /// Show a row for each channel too.
     #[arg(long)]
@@ -48,8 +49,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     /// With --data: use the first N sequences only.
-    #[arg(long, value_name = "N", value_parser = positive, requires = "data")]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = positive, requires = "data")]
     limit: Option<usize>,
+    #[command(flatten)]
+    report: ReportFile,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -63,6 +66,8 @@ struct Document<'a> {
     realisation: Realisation,
     assumptions: &'a [String],
     notes: &'a [String],
+    /// How the file came about, where this program reduced it.
+    provenance: Option<&'a Provenance>,
     layers: Vec<Layer>,
 }
 
@@ -82,7 +87,14 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         source: arguments.data.as_ref(),
         limit: arguments.limit,
     };
-    let (checkpoint, measures) = open_measured(path, &declared, data, printer)?;
+    let mut inputs = vec![path.as_path()];
+    inputs.extend(arguments.data.as_ref().and_then(Source::path));
+    arguments.report.check(&inputs)?;
+    let (checkpoint, measures) = match (&arguments.report.path, &arguments.data) {
+        // The bytes of a device are those of the whole network.
+        (Some(_), None) => (open(path, &declared, printer)?, Vec::new()),
+        _ => open_measured(path, &declared, data, printer)?,
+    };
     let realisation = arguments.realisation;
     let mut document = Document {
         checkpoint: path.display().to_string(),
@@ -92,15 +104,32 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         realisation,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
+        provenance: checkpoint.provenance(),
         layers: layers(&checkpoint, arguments.time, realisation, printer)?,
     };
     for (layer, measure) in document.layers.iter_mut().zip(measures) {
         layer.measure = Some(measure);
     }
+    let written = match &arguments.report.path {
+        Some(file) => {
+            let alone = Alone {
+                path,
+                checkpoint: &checkpoint,
+                scores: None,
+                statistics: None,
+            };
+            Some(write_page(&alone.page(&document, printer)?, file)?)
+        }
+        None => None,
+    };
     if printer.is_json() {
         return printer.json(&document);
     }
-    show(&document, arguments.channels, printer)
+    show(&document, arguments.channels, printer)?;
+    match written {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
 }
 
 fn layers(
@@ -198,6 +227,19 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
         document.layers.len(),
         grouped(document.parameters),
     ))?;
+    if let Some(made) = document.provenance {
+        let on = made.calibration.as_ref();
+        let on = on.map_or(String::new(), |origin| format!(", calibrated on {origin}"));
+        printer.line(&format!(
+            "reduced from {} (SHA-256 {}) by version {}: {}{on}; states {:?} → {:?}",
+            made.source,
+            made.source_sha256,
+            made.version,
+            made.method,
+            made.orders_before,
+            made.orders
+        ))?;
+    }
     let header = [
         "layer",
         "channels",
@@ -283,11 +325,15 @@ fn show_spectrum(
     let margin = bars.labels.first().map_or(0, String::len);
     let per_column = match bars.values_per_column {
         1 => String::new(),
-        n => format!(", {n} values in each column"),
+        n => format!(", {n} in each column"),
+    };
+    let states = match document.realisation {
+        Realisation::Real => "real states, two for each stored pair",
+        Realisation::Complex => "stored states",
     };
     printer.line(&format!("  {:margin$} └{}", "", "─".repeat(columns)))?;
     printer.line(&format!(
-        "  {:margin$}  1 … {}{per_column}",
+        "  {:margin$}  1 … {} {states}{per_column}",
         "",
         typical.len()
     ))

@@ -24,10 +24,12 @@ mod pretrain;
 mod printer;
 mod progress;
 mod reduce;
+mod report;
 #[cfg(feature = "train")]
 mod retrain;
 mod samples;
 mod score;
+mod shell;
 mod stream;
 mod sweep;
 #[cfg(feature = "train")]
@@ -38,7 +40,7 @@ mod training;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use hankelite::checkpoint::CheckpointError;
 use hankelite_control::{ControlError, SystemError};
 use hankelite_data::DataError;
@@ -51,7 +53,8 @@ use printer::Printer;
     name = "compress-model",
     version,
     after_help = EXAMPLES,
-    max_term_width = 100
+    max_term_width = 100,
+    disable_help_subcommand = true
 )]
 struct Cli {
     #[command(subcommand)]
@@ -70,7 +73,53 @@ Examples:
   compress-model evaluate model.pth --against small.pth --data test.safetensors
   compress-model data adding:length=200
 
-`compress-model COMMAND --help` shows the options of one command, with examples.";
+`compress-model COMMAND -h` shows the options of one command that matter most, `--help` all of them.
+
+Results go to stdout, messages to stderr. Exit codes: 0 done; 1 the input or the run failed, with the
+file, what was found and what was expected on stderr; 2 wrong usage; 130 a training was interrupted,
+and `--resume` goes on.";
+
+/// The commands in groups, as `compress-model --help` lists them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    (
+        "Look and make smaller",
+        &[
+            "inspect",
+            "reduce",
+            "sweep",
+            "evaluate",
+            "report",
+            "calibrate",
+            "compare",
+            "convert",
+        ],
+    ),
+    ("Run on a device", &["pack", "stream", "bench"]),
+    ("Train", &["retrain", "pretrain", "pipeline"]),
+    ("More", &["data", "bounds", "completions", "man"]),
+];
+
+/// The program's commands, listed in groups: clap lists them in one.
+fn commands() -> clap::Command {
+    let command = Cli::command();
+    let about = |name: &str| {
+        let found = command.get_subcommands().find(|c| c.get_name() == name)?;
+        Some(found.get_about()?.to_string())
+    };
+    let mut listed = String::new();
+    for (title, names) in GROUPS {
+        let known = names.iter().filter_map(|name| Some((name, about(name)?)));
+        let lines: Vec<String> = known
+            .map(|(name, about)| format!("  {name:<12} {about}\n"))
+            .collect();
+        if !lines.is_empty() {
+            listed.push_str(&format!("\n{title}:\n{}", lines.concat()));
+        }
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{listed}\nOptions:\n{{options}}{{after-help}}"
+    ))
+}
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -78,10 +127,10 @@ struct Global {
     #[arg(long, value_enum, default_value_t = Format::Human, global = true)]
     format: Format,
     /// When to use colour. `auto` follows NO_COLOR and the terminal.
-    #[arg(long, value_enum, default_value_t = Colour::Auto, global = true)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t = Colour::Auto, global = true)]
     color: Colour,
     /// Threads to use; 0 takes all cores.
-    #[arg(long, default_value_t = 0, value_name = "N", global = true,
+    #[arg(hide_short_help = true, long, default_value_t = 0, value_name = "N", global = true,
           value_parser = clap::value_parser!(u16).range(..=1024))]
     threads: u16,
     /// Print nothing on stderr but errors.
@@ -123,6 +172,8 @@ enum Command {
     Compare(compare::Arguments),
     /// Run the classifier on data, or compare two checkpoints.
     Evaluate(evaluate::Arguments),
+    /// Show one model, or two side by side, as a page for a browser.
+    Report(report::Arguments),
     /// Train a network from a random start.
     #[cfg(feature = "train")]
     Pretrain(pretrain::Arguments),
@@ -144,12 +195,17 @@ enum Command {
     Bounds(bounds::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
     Data(data::Arguments),
+    /// Print the completions of a shell.
+    Completions(shell::Completions),
+    /// Write the manual pages.
+    Man(shell::Manual),
 }
 
 /// Runs the program with the given arguments, the first being its name. Returns the exit code:
 /// 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = commands().try_get_matches_from(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come this way too, with exit code 0. A closed pipe is no error.
@@ -193,6 +249,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Sweep(arguments) => sweep::run(arguments, printer),
         Command::Compare(arguments) => compare::run(arguments, printer),
         Command::Evaluate(arguments) => evaluate::run(arguments, printer),
+        Command::Report(arguments) => report::run(arguments, printer),
         #[cfg(feature = "train")]
         Command::Pretrain(arguments) => pretrain::run(arguments, printer),
         #[cfg(feature = "train")]
@@ -205,6 +262,8 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Pack(arguments) => pack::run(arguments, printer),
         Command::Bounds(arguments) => bounds::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
+        Command::Completions(arguments) => shell::completions(arguments, commands(), printer),
+        Command::Man(arguments) => shell::manual(arguments, commands(), printer),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod file_target;
 mod layerwise;
+mod provenance;
+mod report;
 mod rounding;
 mod storage;
 mod target;
@@ -11,15 +13,17 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
-use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Settings, TargetSize};
-use hankelite::checkpoint::{Checkpoint, KeptLayer};
+use hankelite::calibrate::{
+    Calibration, Choice, GradientFit, Known, LogitFit, Settings, TargetSize,
+};
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
 use hankelite::compress::{
     LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Parts;
-use hankelite_archive::{Container, check_destination};
+use hankelite_archive::{Container, check_destination, write_whole};
 use hankelite_data::Source;
 use serde::Serialize;
 
@@ -30,15 +34,27 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::file_target::{FileTarget, Found};
+use crate::cli::reduce::provenance::{Way, card, longest, provenance};
+use crate::cli::reduce::report::page;
 use crate::cli::reduce::rounding::written;
 use crate::cli::reduce::storage::{
     DTYPES, FileDtype, WrittenImage, show_kept, stored, write_image,
 };
 use crate::cli::reduce::target::{TargetArguments, TargetWays};
+use crate::cli::report::{ReportFile, WrittenReport, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
 
 /// Steps over which kernels are compared unless the length of sequences is declared.
 const KERNEL_LENGTH: usize = 1024;
+
+/// Those of `-h`, which shows few options.
+const FEW_EXAMPLES: &str = "\
+Examples:
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
+  compress-model reduce model.pth --order 8 --output small.pth --report report.html
+
+`--help` lists every option.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +62,7 @@ Examples:
   compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
   compress-model reduce model.pth --energy 0.999 --dry-run
   compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
-  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth --report report.html
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --image small.edge
   compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
@@ -60,7 +76,11 @@ real pole. All tensors but those of poles and residues are copied bit for bit.";
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = EXAMPLES,
+    after_help = FEW_EXAMPLES,
+    after_long_help = EXAMPLES,
+    override_usage = "compress-model reduce <CKPT> --output <OUT> --order <R> [OPTIONS]\n       \
+                      compress-model reduce <CKPT> --output <OUT> --calibrate <DATA> \
+                      --order <R>|--budget <F>|--times <X> [OPTIONS]",
     group(ArgGroup::new("size").required(true).multiple(true).args([
         "order", "energy", "tolerance", "budget", "max_error", "max_bytes", "times",
         "max_microseconds", "max_change",
@@ -72,15 +92,9 @@ pub(super) struct Arguments {
     /// Where the smaller checkpoint goes. Its ending chooses the container.
     #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "image"])]
     output: Option<PathBuf>,
-    #[command(flatten)]
-    rule: RuleArguments,
-    #[command(flatten)]
-    target: TargetArguments,
-    #[command(flatten)]
-    target_ways: TargetWays,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
     /// residues keep theirs where rounding them would change a system by more than 1 %.
-    #[arg(long, value_name = "DTYPE", value_parser = words::<FileDtype>(DTYPES), requires = "output")]
+    #[arg(hide_short_help = true, long, value_name = "DTYPE", value_parser = words::<FileDtype>(DTYPES), requires = "output")]
     dtype: Option<FileDtype>,
     /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
     /// `evaluate`), given by the statistics that `calibrate` wrote, or captured in another program:
@@ -89,23 +103,27 @@ pub(super) struct Arguments {
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     calibrate: Option<String>,
     /// How a channel is made smaller.
-    #[arg(long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
     method: Method,
     /// Reduce channels with modes that do not decay over the sequence length (--length) instead
     /// of refusing them. The method and the realisation do not apply to such channels.
-    #[arg(long)]
+    #[arg(
+        help_heading = "Method without calibration",
+        hide_short_help = true,
+        long
+    )]
     unstable: bool,
     /// Give all channels of a layer the same poles, as they have them in DSS: its module then loads
     /// the file with nothing changed but N, at a larger error.
-    #[arg(long, conflicts_with_all = ["calibrate", "time", "realisation"])]
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, conflicts_with_all = ["calibrate", "time", "realisation"])]
     share_poles: bool,
     /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
     /// Nyquist frequency.
-    #[arg(long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
     time: TimeBase,
     /// The system that is balanced: the real one, whose output the network uses, the complex modes as
     /// stored, or per channel whichever leaves the smaller error.
-    #[arg(long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
     realisation: RealisationChoice,
     /// Plan and report without writing.
     #[arg(long)]
@@ -114,6 +132,23 @@ pub(super) struct Arguments {
     /// before and after.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE.md",
+        requires = "output",
+        conflicts_with = "target"
+    )]
+    card: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportFile,
+    #[command(flatten)]
+    rule: RuleArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    target_ways: TargetWays,
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
@@ -124,15 +159,26 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Args)]
 #[group(id = "rule", multiple = false, conflicts_with = "target")]
+#[command(next_help_heading = "Size")]
 struct RuleArguments {
     /// Stored states to keep in every channel.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     order: Option<usize>,
     /// Keep the smallest order with this share of the sum of squared Hankel singular values.
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "F",
+        allow_negative_numbers = true
+    )]
     energy: Option<f64>,
     /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "T",
+        allow_negative_numbers = true
+    )]
     tolerance: Option<f64>,
     /// With --calibrate: keep this share of all stored states, shared among layers, or, in an image
     /// (--for), among channels.
@@ -145,6 +191,7 @@ struct RuleArguments {
     budget: Option<f64>,
     /// With --calibrate: keep the fewest states with this output error, relative to the output.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "E",
         allow_negative_numbers = true,
@@ -154,6 +201,12 @@ struct RuleArguments {
 }
 
 impl Arguments {
+    /// Whether one layer after the other is enough.
+    fn is_of_layers_alone(&self) -> bool {
+        let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
+        !shown && self.calibrate.is_none() && self.dtype.is_none()
+    }
+
     /// What the smaller model is stored in.
     fn form(&self) -> Form {
         let image = self.target_ways.image.is_some() && self.output.is_none();
@@ -167,18 +220,24 @@ impl Arguments {
     /// do not go together.
     fn check(&self) -> anyhow::Result<()> {
         let source = self.input.checkpoint.as_path();
-        for destination in [&self.output, &self.target_ways.image]
-            .into_iter()
-            .flatten()
-        {
-            check_destination(destination, &[source])?;
-        }
-        if self.output.is_some() && self.output == self.target_ways.image {
-            let both = self.output.as_deref().unwrap_or(source);
-            bail!(
-                "--output and --image are both {}, expected two files",
-                both.display()
-            );
+        let destinations = [
+            ("--output", &self.output),
+            ("--image", &self.target_ways.image),
+            ("--report", &self.report.path),
+            ("--card", &self.card),
+        ];
+        let given = destinations
+            .iter()
+            .filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        let given: Vec<_> = given.collect();
+        for (index, (name, path)) in given.iter().enumerate() {
+            check_destination(path, &[source])?;
+            if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
+                bail!(
+                    "{other} and {name} are both {}, expected two files",
+                    path.display()
+                );
+            }
         }
         self.target.check()?;
         if self.target.is_set() && self.form() == Form::File {
@@ -235,6 +294,8 @@ struct Document<'a> {
     dry_run: bool,
     /// What --image wrote.
     image: Option<WrittenImage>,
+    report: Option<WrittenReport>,
+    card: Option<String>,
     /// Layers whose poles and residues are not in the number format of --dtype.
     kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
@@ -252,22 +313,25 @@ struct Document<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    let path = &arguments.input.checkpoint;
     let start = Instant::now();
     arguments.check()?;
     if arguments.target.is_set() && arguments.form() == Form::Image {
         return target::run(arguments, start, printer);
     }
-    if arguments.data.is_none() && arguments.calibrate.is_none() && arguments.dtype.is_none() {
+    if arguments.is_of_layers_alone() {
         return layerwise::run(arguments, start, printer);
     }
+    whole(arguments, start, printer)
+}
+
+/// Reduces all layers at once.
+fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let here = || path.display().to_string();
     let data = match &arguments.data {
         None => None,
         Some(source) => Some(labelled(&checkpoint, source)?),
     };
-    let work = work(arguments, &checkpoint, printer).with_context(here)?;
     let Work {
         model,
         layers,
@@ -275,8 +339,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         calibration,
         held_out_change,
         kernel_length,
-    } = work;
-    let mut reduced = checkpoint.with_model(model);
+        statistics,
+        made,
+    } = work(arguments, &checkpoint, printer).with_context(|| path.display().to_string())?;
+    let mut reduced = checkpoint.with_model(model).with_provenance(made.clone());
     let (encoded, kept_layers) = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
         family: checkpoint.family(),
@@ -296,21 +362,67 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         document.image = write_image(arguments, &reduced.model, &Storage::single(&reduced.model))?;
     }
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let read_back = encoded.write(output)?;
-        let (written, worst) = written(&reduced, read_back, kernel_length, printer)?;
+        let (held, worst) = write(
+            arguments,
+            encoded,
+            (&reduced, output),
+            kernel_length,
+            printer,
+        )?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
-        reduced = match arguments.dtype {
-            None => written,
-            Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
-        };
+        reduced = held;
     }
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
         document.before = Some(score(&checkpoint, First::all(data), printer)?);
         document.after = Some(score(&reduced, First::all(data), printer)?);
     }
+    let models = [&checkpoint, &reduced];
+    describe(
+        arguments,
+        models,
+        &mut document,
+        (&made, statistics.as_ref()),
+        printer,
+    )?;
     finish(&document, printer)
+}
+
+/// Writes the smaller checkpoint: what the file holds, and how far rounding changed a kernel.
+fn write(
+    arguments: &Arguments,
+    encoded: EncodedCheckpoint<'_>,
+    (reduced, output): (&Checkpoint, &Path),
+    kernel_length: usize,
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, f64)> {
+    let read_back = encoded.write(output)?;
+    let (written, worst) = written(reduced, read_back, kernel_length, printer)?;
+    let held = match arguments.dtype {
+        None => written,
+        Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
+    };
+    Ok((held, worst))
+}
+
+/// Writes the card and the report.
+fn describe(
+    arguments: &Arguments,
+    models: [&Checkpoint; 2],
+    document: &mut Document<'_>,
+    (made, statistics): (&Provenance, Option<&Calibration>),
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
+        write_whole(file, card(document, made))?;
+        document.card = Some(file.display().to_string());
+    }
+    if let Some(file) = &arguments.report.path {
+        let page = page(models, document, statistics, printer)?;
+        document.report = Some(write_page(&page, file)?);
+    }
+    Ok(())
 }
 
 impl Document<'_> {
@@ -325,6 +437,8 @@ impl Document<'_> {
             calibration: None,
             held_out_change: None,
             image: None,
+            report: None,
+            card: None,
             kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
             parameters_before: 0,
@@ -356,6 +470,10 @@ struct Work {
     calibration: Option<Choice>,
     held_out_change: Option<f64>,
     kernel_length: usize,
+    /// Of the layers' inputs, with calibration.
+    statistics: Option<Calibration>,
+    /// For the file's metadata.
+    made: Provenance,
 }
 
 fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> anyhow::Result<Work> {
@@ -364,13 +482,16 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     }
     let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
+    let source = &arguments.input.checkpoint;
     Ok(Work {
+        made: provenance(source, &reduced.records, &Way::Plan(&plan))?,
         model: reduced.model,
         layers: reduced.records,
         kernel_length: plan.kernel_length(),
         plan: Some(plan),
         calibration: None,
         held_out_change: None,
+        statistics: None,
     })
 }
 
@@ -415,17 +536,25 @@ fn calibrated(
                 prepared: &prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?,
                 settings,
                 held_out: &drawn.held_out,
+                note: longest(
+                    &arguments.input.checkpoint,
+                    checkpoint,
+                    calibration.statistics.origin(),
+                )?,
             };
             target.reduced()?
         }
     };
+    let way = Way::Calibrated(&calibrated.choice);
     Ok(Work {
+        made: provenance(&arguments.input.checkpoint, &calibrated.records, &way)?,
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,
         kernel_length,
         calibration: Some(calibrated.choice),
         held_out_change,
+        statistics: Some(calibration.statistics),
     })
 }
 
@@ -508,7 +637,14 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     if let (Some(before), Some(after)) = (&document.before, &document.after) {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
-    show_outcome(document, printer)
+    show_outcome(document, printer)?;
+    if let Some(card) = &document.card {
+        printer.line(&format!("wrote {card}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
 }
 
 /// What calibration chose, in a few lines.

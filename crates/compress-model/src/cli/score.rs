@@ -70,9 +70,9 @@ impl std::fmt::Display for Scores {
 /// The scores of a second checkpoint, and how far its logits are from those of the first.
 #[derive(Serialize)]
 pub(super) struct Comparison {
-    checkpoint: String,
+    pub(super) checkpoint: String,
     #[serde(flatten)]
-    scores: Scores,
+    pub(super) scores: Scores,
     max_difference: f64,
     mean_difference: f64,
     agreement: f64,

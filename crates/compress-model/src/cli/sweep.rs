@@ -20,8 +20,9 @@ use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_pictur
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
-use crate::report::{Captions, Curve, curves_svg};
+use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 
 /// Mean states of a channel that are tried, up to half of what there is.
 const ORDERS: [f64; 10] = [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0];
@@ -50,7 +51,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
     /// Mean numbers of states to try [default: 1.5 to half of what there is].
-    #[arg(long, value_name = "R,R,...", value_delimiter = ',')]
+    #[arg(long, alias = "order", value_name = "R,R,...", value_delimiter = ',')]
     orders: Vec<f64>,
     /// The curve over bytes instead, states and maps together (`reduce --times`): how many times
     /// fewer bytes of weights and state than in single precision to try. Each row appears as it is
@@ -72,6 +73,8 @@ pub(super) struct Arguments {
     /// Draw the curve into an SVG file.
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportFile,
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
@@ -118,17 +121,12 @@ struct Document {
     rule: &'static str,
     command: String,
     picture: Option<String>,
+    report: Option<WrittenReport>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let data = arguments.data.as_ref();
-    check_picture(
-        arguments.picture.as_deref(),
-        path,
-        &arguments.calibrate,
-        data,
-    )?;
+    check(arguments)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let data = match &arguments.data {
         None => None,
@@ -159,7 +157,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let (recommended, rule) = recommend(&points, full.as_ref());
     let blocks = checkpoint.model.blocks().iter();
     let systems = blocks.flat_map(|block| block.systems());
-    let mut document = Document {
+    let document = Document {
         checkpoint: path.display().to_string(),
         origin: calibration.statistics.origin().to_string(),
         form: arguments.sharing.form(Form::File),
@@ -172,15 +170,45 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         recommended,
         rule,
         picture: None,
+        report: None,
     };
+    let alone = Alone {
+        path,
+        checkpoint: &checkpoint,
+        scores: None,
+        statistics: Some(&calibration.statistics),
+    };
+    conclude(arguments, document, alone, printer)
+}
+
+/// Refuses pictures and reports that would be written over what is read.
+fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    let path = &arguments.input.checkpoint;
+    let (calibrate, data) = (&arguments.calibrate, arguments.data.as_ref());
+    check_picture(arguments.picture.as_deref(), path, calibrate, data)?;
+    arguments.report.check_beside(path, calibrate, data)
+}
+
+/// Draws and prints what was found.
+fn conclude(
+    arguments: &Arguments,
+    mut document: Document,
+    full: Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
         write_whole(picture, drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
-    if printer.is_json() {
-        return printer.json(&document);
+    if let Some(file) = &arguments.report.path {
+        let scores = document.full.as_ref();
+        let page = page(arguments, &document, &Alone { scores, ..full }, printer)?;
+        document.report = Some(write_page(&page, file)?);
     }
-    show(&document, printer)
+    match printer.is_json() {
+        true => printer.json(&document),
+        false => show(&document, printer),
+    }
 }
 
 fn orders(requested: &[f64], checkpoint: &Checkpoint) -> anyhow::Result<Vec<f64>> {
@@ -385,12 +413,111 @@ fn drawn(document: &Document) -> String {
         name: "calibrated".to_string(),
         points,
     };
+    let error = |scores: Option<&Scores>| {
+        100.0
+            * scores
+                .and_then(|scores| scores.standard_error)
+                .unwrap_or(0.0)
+    };
+    let results = document.points.iter().map(|point| point.result.as_ref());
+    let errors = results.chain([document.full.as_ref()]).map(error).collect();
+    let title = ring.map_or(String::new(), |(states, _)| {
+        format!("{states:.2} states a channel: {}", why(document.rule))
+    });
     let captions = Captions {
-        title: &document.checkpoint,
+        title: &title,
         x: "states used per channel, mean",
         y: name,
     };
-    curves_svg(&[curve], &captions, ring)
+    curves_svg(&[curve], &[errors], &captions, ring)
+}
+
+/// The report: the sizes to choose from, beside the full model's layers.
+fn page(
+    arguments: &Arguments,
+    document: &Document,
+    full: &Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<Page> {
+    let mut page = full.page(document, printer)?;
+    let channels = document.channels.max(1) as f64;
+    let labelled = document.full.is_some();
+    let point = |point: &Point| SizePoint {
+        x: point.states as f64 / channels,
+        y: match (labelled, &point.result) {
+            (true, result) => 100.0 * result.as_ref().and_then(|r| r.accuracy).unwrap_or(f64::NAN),
+            _ => 100.0 * point.logit_change.unwrap_or(point.relative_error),
+        },
+        error: point
+            .result
+            .as_ref()
+            .and_then(|r| Some(100.0 * r.standard_error?)),
+        details: details(point),
+        command: Some(command(arguments, point)),
+    };
+    let full = document.full.as_ref().map(|scores| SizePoint {
+        x: document.states as f64 / channels,
+        y: 100.0 * scores.accuracy.unwrap_or(f64::NAN),
+        error: scores.standard_error.map(|error| 100.0 * error),
+        details: Vec::new(),
+        command: None,
+    });
+    let best = &document.points[document.recommended];
+    let reached = match (&best.result, best.logit_change) {
+        (Some(result), _) => format!("an accuracy of {result}"),
+        (_, Some(change)) => format!("logits changed by {}", percent(change)),
+        _ => format!("an output error of {}", percent(best.relative_error)),
+    };
+    let why = why(document.rule);
+    page.verdict = format!(
+        "Keep {:.2} of {:.0} stored states a channel ({:.1} % of all): {reached}, {why}.",
+        best.states as f64 / channels,
+        document.states as f64 / channels,
+        100.0 * best.share,
+    );
+    page.sizes = Some(SizeCurve {
+        x: "stored states used per channel, mean".to_string(),
+        y: match labelled {
+            true => "accuracy, %".to_string(),
+            false => "change of the logits, %".to_string(),
+        },
+        points: document.points.iter().map(point).collect(),
+        full,
+        recommended: Some((document.recommended, why.to_string())),
+    });
+    Ok(page)
+}
+
+fn details(point: &Point) -> Vec<(String, String)> {
+    let named = |name: &str, text: String| (name.to_string(), text);
+    let stored: Vec<String> = point.stored.iter().map(usize::to_string).collect();
+    let mut details = vec![
+        named(
+            "Stored states",
+            format!("{} ({})", grouped(point.states), percent(point.share)),
+        ),
+        named("Order of each layer", stored.join(", ")),
+        named("Of what is stored now", percent(point.stored_share)),
+        named("Error of the layers' output", percent(point.relative_error)),
+    ];
+    let change = point
+        .logit_change
+        .map(|change| named("Change of the logits", percent(change)));
+    details.extend(change);
+    details.extend(
+        point
+            .result
+            .as_ref()
+            .map(|result| named("Accuracy", result.to_string())),
+    );
+    details
+}
+
+fn why(rule: &str) -> &'static str {
+    match rule {
+        "knee" => "the knee of the curve",
+        _ => "the smallest within two standard errors of the full model",
+    }
 }
 
 fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
@@ -444,13 +571,13 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
             grouped(document.states)
         ))?;
     }
-    let why = match document.rule {
-        "knee" => "the knee of the curve",
-        _ => "the smallest within two standard errors of the full model",
-    };
+    let why = why(document.rule);
     printer.line(&format!("recommended (→): {why}\n  {}", document.command))?;
-    match &document.picture {
-        Some(picture) => printer.line(&format!("wrote {picture}")),
+    if let Some(picture) = &document.picture {
+        printer.line(&format!("wrote {picture}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
         None => Ok(()),
     }
 }

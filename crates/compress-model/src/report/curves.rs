@@ -42,31 +42,30 @@ const COLOURS: [RGBColor; 12] = [
 const SIZE: (u32, u32, u32) = (760, 400, 480);
 
 /// Draws curves with marked points; x is logarithmic with ticks at powers of two, y linear. A
-/// point may be ringed. Points that are not finite are left out.
-pub fn curves_svg(curves: &[Curve], captions: &Captions<'_>, ringed: Option<(f64, f64)>) -> String {
+/// point may be ringed, and have a bar of ± its error: `errors[c][p]` for point p of curve c, none
+/// where it is missing. Points that are not finite are left out.
+pub fn curves_svg(
+    curves: &[Curve],
+    errors: &[Vec<f64>],
+    captions: &Captions<'_>,
+    ringed: Option<(f64, f64)>,
+) -> String {
     let picture = Picture {
         curves,
-        errors: &[],
+        errors,
         captions,
         ringed,
     };
     picture.svg()
 }
 
-/// As [`curves_svg`], with a bar of ± the error through every point: `errors[c][p]` for point p of
-/// curve c; what is missing has no bar.
+/// As [`curves_svg`], without a ring.
 pub fn curves_with_errors_svg(
     curves: &[Curve],
     errors: &[Vec<f64>],
     captions: &Captions<'_>,
 ) -> String {
-    let picture = Picture {
-        curves,
-        errors,
-        captions,
-        ringed: None,
-    };
-    picture.svg()
+    curves_svg(curves, errors, captions, None)
 }
 
 struct Picture<'a> {
@@ -249,17 +248,19 @@ mod tests {
             y: "accuracy",
         };
         let two = [curve.clone(), curve.clone()];
-        let svg = curves_svg(&two, &captions, Some((4.0, 90.0)));
+        let svg = curves_svg(&two, &[], &captions, Some((4.0, 90.0)));
         for word in ["title", "states", "accuracy", "one", "</svg>"] {
             assert!(svg.contains(word), "{word}");
         }
         assert!(!svg.contains("NaN"));
         let barred = curves_with_errors_svg(std::slice::from_ref(&curve), &[vec![5.0]], &captions);
-        assert!(barred.len() > curves_svg(std::slice::from_ref(&curve), &captions, None).len());
+        assert!(
+            barred.len() > curves_svg(std::slice::from_ref(&curve), &[], &captions, None).len()
+        );
         let nothing = Curve {
             points: Vec::new(),
             ..curve
         };
-        assert!(!curves_svg(&[nothing], &captions, None).contains("NaN"));
+        assert!(!curves_svg(&[nothing], &[], &captions, None).contains("NaN"));
     }
 }

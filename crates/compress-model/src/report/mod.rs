@@ -1,7 +1,17 @@
-//! Pictures of plain numbers, for the terminal and as SVG. Nothing here knows what the numbers mean.
+//! Pictures of plain numbers, for the terminal and as SVG, and reports as HTML. Nothing here
+//! computes what the numbers are of.
 
 mod bars;
 mod curves;
+mod packed;
+mod page;
+mod panels;
 
 pub use bars::{Bars, log_bars};
 pub use curves::{Captions, Curve, curves_svg, curves_with_errors_svg};
+pub use packed::{Levels, Packed};
+pub use page::{
+    Cell, ChannelPlots, Fact, FrequencyPlot, LayerPlots, Measure, Page, PageTable, SizeCurve,
+    SizePoint, SpectrumPlot, page_html,
+};
+pub use panels::{Ink, Mark, Panel, PanelAxis, panels_svg};

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use hankelite::calibrate::{Calibrated, CalibratedReduction, Settings, TargetSize};
-use hankelite::checkpoint::Checkpoint;
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::model::{Model, Sequence};
 use hankelite::target::stand_in;
 
@@ -21,6 +21,8 @@ pub(super) struct FileTarget<'a> {
     /// Its size is what is looked for.
     pub(super) settings: Settings,
     pub(super) held_out: &'a [Sequence<'a>],
+    /// For the metadata, at its longest.
+    pub(super) note: Provenance,
 }
 
 /// What was found, and the change of the logits of the sequences held out.
@@ -145,6 +147,7 @@ impl FileTarget<'_> {
             None => &self.arguments.input.checkpoint,
         };
         let checkpoint = self.checkpoint.with_model(model.clone());
+        let checkpoint = checkpoint.with_provenance(self.note.clone());
         let (encoded, _) = stored(&checkpoint, self.arguments.dtype)?;
         Ok(encoded.file_bytes(path)?)
     }

@@ -11,6 +11,7 @@ use hankelite::{ProgressSink, Stage};
 use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
 use crate::cli::reduce::{Arguments, Document, finish, plan};
 
@@ -26,6 +27,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
     let parameters_after = rewrite.parameters();
     if let Some(output) = output {
+        rewrite.note(provenance(path, &layers, &Way::Plan(&plan)).with_context(here)?);
         rewrite.write(output)?;
         warn_of_rounding(worst, printer);
     }

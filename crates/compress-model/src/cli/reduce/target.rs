@@ -1,11 +1,11 @@
 //! A model to a target of bytes, time or change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::calibrate::LogitFit;
+use hankelite::calibrate::{Calibration, LogitFit};
 use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
@@ -20,9 +20,14 @@ use crate::cli::calibration::{CalibrationData, Drawn, prepare};
 use crate::cli::common::{PARTS, grouped, open, short, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
 use crate::cli::reduce::{Arguments, percent};
+use crate::cli::report::{
+    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, write_page,
+};
 use crate::cli::score::{First, Scores, labelled, score};
+use crate::report::Page;
 
 /// Plans that are made at most to meet a target that only a finished model shows.
 const TRIES: usize = 4;
@@ -34,7 +39,7 @@ const TRIES: usize = 4;
 pub(super) struct TargetArguments {
     /// With --calibrate: states and maps together in at most so many bytes, those of the image and
     /// of one stream's state. `k` stands for a thousand, `M` for a million.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
+    #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
     max_bytes: Option<usize>,
     /// With --calibrate: this many times fewer bytes than in single precision.
     #[arg(
@@ -46,6 +51,7 @@ pub(super) struct TargetArguments {
     times: Option<f64>,
     /// With --calibrate: a step of at most so many microseconds on this machine.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "T",
         requires = "calibrate",
@@ -55,6 +61,7 @@ pub(super) struct TargetArguments {
     /// With --calibrate: the fewest bytes with which the logits of held-out calibration sequences
     /// change by at most this share.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "E",
         requires = "calibrate",
@@ -68,7 +75,7 @@ pub(super) struct TargetArguments {
 #[command(next_help_heading = "Targets")]
 pub(super) struct TargetWays {
     /// What a target makes smaller.
-    #[arg(long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
+    #[arg(hide_short_help = true, long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
     pub(super) only: Parts,
     /// The image of the smaller model, for `stream`, `bench` and devices. The checkpoint of
     /// --output holds the same numbers.
@@ -128,6 +135,7 @@ struct Document {
     family: &'static str,
     output: Option<String>,
     image: Option<String>,
+    report: Option<WrittenReport>,
     dry_run: bool,
     origin: String,
     /// Sequences that took part, and those that did not.
@@ -213,7 +221,11 @@ fn reduced(
         held_out_change,
     } = search.run()?;
     bars.clear();
-    let smaller = checkpoint.with_model(made.model.clone());
+    let way = Way::Target(calibration.statistics.origin());
+    let note = provenance(&arguments.input.checkpoint, &made.records, &way)?;
+    let smaller = checkpoint
+        .with_model(made.model.clone())
+        .with_provenance(note);
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
@@ -228,6 +240,11 @@ fn reduced(
     if let Some(data) = data {
         document.before = Some(score(checkpoint, First::all(data), printer)?);
         document.after = Some(score(&smaller, First::all(data), printer)?);
+    }
+    if let Some(path) = &arguments.report.path {
+        let models = [checkpoint, &smaller];
+        let page = document.page(models, &calibration.statistics, printer)?;
+        document.report = Some(write_page(&page, path)?);
     }
     Ok(document)
 }
@@ -244,6 +261,7 @@ impl Document {
             family: checkpoint.family(),
             output: None,
             image: None,
+            report: None,
             dry_run: arguments.dry_run,
             origin: String::new(),
             sequences: [0; 2],
@@ -266,6 +284,56 @@ impl Document {
             notes: checkpoint.notes().to_vec(),
             layers: made.records.clone(),
         })
+    }
+}
+
+impl Document {
+    /// The report on the models before and after.
+    fn page(
+        &self,
+        [full, smaller]: [&Checkpoint; 2],
+        statistics: &Calibration,
+        printer: &Printer,
+    ) -> anyhow::Result<Page> {
+        let footprint = |size: Size, microseconds| Footprint {
+            bytes: size.total(),
+            microseconds,
+            stored: "",
+        };
+        let after = footprint(self.size, self.step_microseconds);
+        let name = self.output.as_deref().or(self.image.as_deref());
+        let story = Story {
+            source: Path::new(&self.checkpoint),
+            other: Some(name.unwrap_or("dry run")),
+            family: self.family,
+            parameters: Pair {
+                before: self.parameters_before,
+                after: Some(self.parameters_after),
+            },
+            footprint: Some(Pair {
+                before: footprint(self.size_before, self.step_microseconds_before),
+                after: Some(after),
+            }),
+            accuracy: self.before.as_ref().map(|before| Pair {
+                before,
+                after: self.after.as_ref(),
+            }),
+            logit_change: Some(match self.held_out_change {
+                Some(change) => (change, "held-out sequences"),
+                None => (self.changes.after, "the calibration sequences"),
+            }),
+            assumptions: &self.assumptions,
+            warnings: self.notes.clone(),
+            provenance: vec![("Calibration".to_string(), self.origin.clone())],
+        };
+        let drawn = Plotted {
+            full: &full.model,
+            reduced: Some(&smaller.model),
+            calibration: Some(statistics),
+            records: Some(&self.layers),
+            steps: kernel_steps(full, Some(statistics.length())),
+        };
+        story.page(&drawn, self, printer)
     }
 }
 
@@ -496,9 +564,12 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("wrote {file}"))?;
     }
     if document.dry_run {
-        printer.line("nothing was written (--dry-run)")?;
+        printer.line("dry run: no model was written")?;
     }
-    Ok(())
+    match &document.report {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
 }
 
 /// How a map is stored, in words.

@@ -14,9 +14,10 @@ use crate::cli::calibration::{CalibrationData, Drawn, prepare};
 use crate::cli::common::{grouped, quoted, short, word_of};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::report::{Alone, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, score};
 use crate::cli::sweep::Arguments;
-use crate::report::{Captions, Curve, curves_svg};
+use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 
 /// Without labels the smallest model is recommended that changes the logits by no more than this.
 const CHANGE_MAX: f64 = 0.1;
@@ -46,6 +47,7 @@ struct Document {
     recommended: Option<usize>,
     command: Option<String>,
     picture: Option<String>,
+    report: Option<WrittenReport>,
 }
 
 /// Makes the model of every size in turn, and shows each as it is finished.
@@ -55,13 +57,7 @@ pub(super) fn run(
     data: Option<&Dataset>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    if let Some(wrong) = arguments
-        .times
-        .iter()
-        .find(|x| !(**x > 1.0 && x.is_finite()))
-    {
-        bail!("--times has {wrong}, expected numbers above 1");
-    }
+    check(&arguments.times)?;
     let ways = &arguments.ways;
     let calibration =
         CalibrationData::open(&arguments.calibrate, ways.sequences(), checkpoint, printer)?;
@@ -96,6 +92,7 @@ pub(super) fn run(
         recommended: None,
         command: None,
         picture: None,
+        report: None,
     };
     begin(&document, printer)?;
     let mut times = arguments.times.clone();
@@ -108,7 +105,25 @@ pub(super) fn run(
         document.rows.push(row);
     }
     conclude(arguments, &mut document)?;
+    if let Some(file) = &arguments.report.path {
+        let full = Alone {
+            path: &arguments.input.checkpoint,
+            checkpoint,
+            scores: document.full.result.as_ref(),
+            statistics: Some(&calibration.statistics),
+        };
+        let page = page(arguments, &document, &full, printer)?;
+        document.report = Some(write_page(&page, file)?);
+    }
     finish(&document, printer)
+}
+
+/// Refuses numbers that make nothing smaller.
+fn check(times: &[f64]) -> anyhow::Result<()> {
+    match times.iter().find(|x| !(**x > 1.0 && x.is_finite())) {
+        Some(wrong) => bail!("--times has {wrong}, expected numbers above 1"),
+        None => Ok(()),
+    }
 }
 
 /// Recommends a size, and draws the curve.
@@ -225,8 +240,18 @@ fn drawn_curve(document: &Document) -> String {
     points.push((kilobytes(&document.full), height(&document.full)));
     let ring = document.recommended.map(|at| &document.rows[at]);
     let ring = ring.map(|row| (kilobytes(row), height(row)));
+    let error = |row: &Row| {
+        let error = row.result.as_ref().and_then(|result| result.standard_error);
+        100.0 * error.unwrap_or(0.0)
+    };
+    let rows = document.rows.iter().rev().chain([&document.full]);
+    let errors = rows.map(error).collect();
+    let title = match document.recommended.map(|at| &document.rows[at]) {
+        Some(row) => format!("1/{} of the bytes: {}", row.times, why(labelled)),
+        None => format!("none of these sizes is {}", why(labelled)),
+    };
     let captions = Captions {
-        title: &document.checkpoint,
+        title: &title,
         x: "kilobytes of weights and state",
         y: match labelled {
             true => "accuracy, %",
@@ -234,7 +259,94 @@ fn drawn_curve(document: &Document) -> String {
         },
     };
     let name = "states and maps together".to_string();
-    curves_svg(&[Curve { name, points }], &captions, ring)
+    curves_svg(&[Curve { name, points }], &[errors], &captions, ring)
+}
+
+/// The report: the sizes to choose from, beside the full model's layers.
+fn page(
+    arguments: &Arguments,
+    document: &Document,
+    full: &Alone<'_>,
+    printer: &Printer,
+) -> anyhow::Result<Page> {
+    let mut page = full.page(document, printer)?;
+    let labelled = document.full.result.is_some();
+    let point = |row: &Row| SizePoint {
+        x: row.size.total() as f64 / 1e3,
+        y: match (labelled, &row.result) {
+            (true, result) => 100.0 * result.as_ref().and_then(|r| r.accuracy).unwrap_or(f64::NAN),
+            _ => 100.0 * row.held_out_change.unwrap_or(row.change),
+        },
+        error: row
+            .result
+            .as_ref()
+            .and_then(|r| Some(100.0 * r.standard_error?)),
+        details: details(row),
+        command: (row.times > 1.0).then(|| command(arguments, row)),
+    };
+    if let Some(row) = document.recommended.map(|at| &document.rows[at]) {
+        let reached = match &row.result {
+            Some(result) => format!("an accuracy of {result}"),
+            None => format!(
+                "logits changed by {}",
+                percent(row.held_out_change.unwrap_or(row.change))
+            ),
+        };
+        page.verdict = format!(
+            "1/{} of the bytes, {} instead of {}: {reached}, {}.",
+            row.times,
+            grouped(row.size.total()),
+            grouped(document.full.size.total()),
+            why(labelled)
+        );
+    }
+    let mut points: Vec<SizePoint> = document.rows.iter().map(point).collect();
+    points.reverse();
+    let last = document.rows.len().saturating_sub(1);
+    page.sizes = Some(SizeCurve {
+        x: "kilobytes of weights and state".to_string(),
+        y: match labelled {
+            true => "accuracy, %".to_string(),
+            false => "change of the logits, %".to_string(),
+        },
+        points,
+        full: labelled.then(|| point(&document.full)),
+        recommended: document
+            .recommended
+            .map(|at| (last - at, why(labelled).to_string())),
+    });
+    Ok(page)
+}
+
+fn details(row: &Row) -> Vec<(String, String)> {
+    let named = |name: &str, text: String| (name.to_string(), text);
+    let mut details = vec![
+        named("Of the bytes", format!("1/{}", row.times)),
+        named("Weights", format!("{} bytes", grouped(row.size.weights))),
+        named("State", format!("{} bytes", grouped(row.size.state))),
+        named(
+            "A step on this machine",
+            format!("{} µs", short(row.step_microseconds)),
+        ),
+        named("Change of the logits", percent(row.change)),
+    ];
+    let held_out = row
+        .held_out_change
+        .map(|change| named("The same, held out", percent(change)));
+    details.extend(held_out);
+    details.extend(
+        row.result
+            .as_ref()
+            .map(|result| named("Accuracy", result.to_string())),
+    );
+    details
+}
+
+fn why(labelled: bool) -> &'static str {
+    match labelled {
+        true => "the smallest within two standard errors of the full model",
+        false => "the smallest that changes the logits of held-out sequences by at most 10 %",
+    }
 }
 
 /// Widths of the columns: rows are shown one by one.
@@ -275,10 +387,7 @@ fn finish(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
         return printer.json(document);
     }
-    let why = match document.full.result.is_some() {
-        true => "the smallest within two standard errors of the full model",
-        false => "the smallest that changes the logits of held-out sequences by at most 10 %",
-    };
+    let why = why(document.full.result.is_some());
     match (&document.command, document.recommended) {
         (Some(command), Some(at)) => printer.line(&format!(
             "recommended: 1/{}, {why}\n  {command}",
@@ -286,8 +395,11 @@ fn finish(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         ))?,
         _ => printer.line(&format!("none of these sizes is {why}"))?,
     }
-    match &document.picture {
-        Some(picture) => printer.line(&format!("wrote {picture}")),
+    if let Some(picture) = &document.picture {
+        printer.line(&format!("wrote {picture}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
         None => Ok(()),
     }
 }

@@ -1,0 +1,59 @@
+//! The report of a reduction.
+
+use std::path::Path;
+
+use hankelite::calibrate::Calibration;
+use hankelite::checkpoint::Checkpoint;
+
+use crate::cli::printer::Printer;
+use crate::cli::reduce::Document;
+use crate::cli::report::{Footprint, Pair, Plotted, Story};
+use crate::report::Page;
+
+/// The report of a reduction of the first model to the second.
+pub(super) fn page(
+    [full, reduced]: [&Checkpoint; 2],
+    document: &Document<'_>,
+    statistics: Option<&Calibration>,
+    printer: &Printer,
+) -> anyhow::Result<Page> {
+    let choice = document.calibration.as_ref();
+    let held_out = document
+        .held_out_change
+        .map(|change| (change, "held-out sequences"));
+    let calibrated = choice.and_then(|choice| choice.logit_change);
+    let calibrated = calibrated.map(|change| (change, "the calibration sequences"));
+    let footprint = Footprint::of(&full.model).map(|before| Pair {
+        before,
+        after: Footprint::of(&reduced.model),
+    });
+    let story = Story {
+        source: Path::new(&document.checkpoint),
+        other: Some(document.output.as_deref().unwrap_or("dry run")),
+        family: document.family,
+        parameters: Pair {
+            before: document.parameters_before,
+            after: Some(document.parameters_after),
+        },
+        footprint,
+        accuracy: document.before.as_ref().map(|before| Pair {
+            before,
+            after: document.after.as_ref(),
+        }),
+        logit_change: held_out.or(calibrated),
+        assumptions: document.assumptions,
+        warnings: document.notes.to_vec(),
+        provenance: choice
+            .map(|choice| ("Calibration".to_string(), choice.origin.clone()))
+            .into_iter()
+            .collect(),
+    };
+    let drawn = Plotted {
+        full: &full.model,
+        reduced: Some(&reduced.model),
+        calibration: statistics,
+        records: Some(&document.layers),
+        steps: document.kernel_length,
+    };
+    story.page(&drawn, document, printer)
+}

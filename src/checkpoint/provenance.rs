@@ -1,0 +1,30 @@
+//! How a file came about.
+
+use serde::{Deserialize, Serialize};
+
+/// How a reduced checkpoint was made: stands in the metadata of the file that is written. It holds
+/// no time and no place, so that the same command writes the same bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The name of the file that was reduced, without its folder.
+    pub source: String,
+    /// The SHA-256 of that file, in hexadecimal digits; empty for a folder.
+    pub source_sha256: String,
+    /// In a few words.
+    pub method: String,
+    /// Stored states of each channel before, layer by layer.
+    pub orders_before: Vec<usize>,
+    /// The same now.
+    pub orders: Vec<usize>,
+    /// Where the calibration sequences came from, and by which seed. Absent without calibration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<String>,
+    /// The error of each layer's output for its own input with calibration, of its kernels over the
+    /// first steps without, both relative.
+    pub errors: Vec<f64>,
+    /// Relative change of the logits, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logit_change: Option<f64>,
+    /// Version of the program.
+    pub version: String,
+}
