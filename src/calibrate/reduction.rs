@@ -116,7 +116,7 @@ impl<'a> CalibratedReduction<'a> {
     /// only their statistics) the weight is the spectrum and no logits are compared.
     ///
     /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes; memory up to 4 n L
-    /// bytes for each channel with the moments of n sequences, 256 L at most.
+    /// bytes for each channel with the moments of n sequences, 512 L at most.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
@@ -918,7 +918,7 @@ fn by_moments(
     let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
     let (length, sequences) = (calibration.length(), calibration.sequences());
     // Of the ends of the sequences at most so many terms are kept.
-    let terms = sequences.min(64);
+    let terms = sequences.min(128);
     let bytes = channels.saturating_mul(length).saturating_mul(4 * terms);
     let fits = bytes <= MOMENTS_MAX;
     match choice {

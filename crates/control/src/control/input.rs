@@ -17,11 +17,11 @@ const JITTER: f64 = 1e-10;
 
 /// Terms that stand for the ends of the sequences of moments: at least, where there are as many, and
 /// at most.
-const ENDS: (usize, usize) = (16, 64);
+const ENDS: (usize, usize) = (16, 128);
 
 /// What may be left of them beyond the least, as a share of their power: they are a correction to the spectrum, of
 /// about the size of a kernel's reach over the length of the sequences.
-const ENDS_LEFT: f64 = 0.1;
+const ENDS_LEFT: f64 = 0.01;
 
 /// A mean square below this counts as zero: what is added to it would be no normal number.
 const POWER_MIN: f64 = 1e-280;
@@ -256,9 +256,9 @@ impl InputWeight {
 
     /// The exact moments of sequences, one in each row of `inputs` (sequences × L). `None` when
     /// they are zero. They are a Toeplitz matrix less one of displacement rank n, so neither time nor
-    /// memory is quadratic in L: cost O(K n L) and memory O(K L) with K ≤ min(n, 64): of more than
-    /// 16 sequences a tenth of the power of their ends may be left out, which overrates errors by at
-    /// most a tenth of what the ends take away.
+    /// memory is quadratic in L: cost O(K n L) and memory O(K L) with K ≤ min(n, 128): of more than
+    /// 16 sequences a hundredth of the power of their ends may be left out, which overrates errors by
+    /// at most a hundredth of what the ends take away.
     ///
     /// ```text
     /// M_ij = R(|i−j|) − Σ_{p=1..min(i,j)} γ_{i−p, j−p},   γ_st = mean over sequences of u[L−1−s] u[L−1−t] / L
@@ -504,7 +504,7 @@ mod tests {
                 let applied = DVector::from_vec(weight.applied(d.as_slice()));
                 let error = (applied - &direct * &d).norm() / scale;
                 // What is left of the ends, where there are many.
-                let bound = if sequences > 3 { 0.1 * ENDS_LEFT } else { 1e-6 };
+                let bound = if sequences > 3 { ENDS_LEFT } else { 1e-6 };
                 assert!(error < bound, "{sequences} {length}: {error:e}");
                 let exact = d.dot(&(&direct * &d)).sqrt();
                 let error = (weight.norm(d.as_slice()) / exact - 1.0).abs();
