@@ -40,6 +40,8 @@ pub(super) struct TrainableDynamics {
     weights: Var,
     /// 1 for modes in use; `None` where all are.
     used: Option<Tensor>,
+    /// Whether steps and poles are those of other dynamics, which list them.
+    shares_poles: bool,
     /// The systems that the parameters came from, and the parameters they gave.
     source: Vec<DiagonalSystem>,
     initial: Numbers,
@@ -87,12 +89,25 @@ impl TrainableDynamics {
             used: ragged
                 .then(|| Tensor::from_vec(used, (channels, modes), to.device))
                 .transpose()?,
+            shares_poles: false,
             source: systems.to_vec(),
             initial: numbers,
         };
         // As rounded to the network's type.
         made.initial = made.numbers()?;
         Ok(made)
+    }
+
+    /// With the steps and poles of other dynamics in place of its own equal ones: trained together,
+    /// they stay equal.
+    pub(super) fn with_poles_of(self, other: &Self) -> Self {
+        Self {
+            log_step: other.log_step.clone(),
+            decay: other.decay.clone(),
+            frequency: other.frequency.clone(),
+            shares_poles: true,
+            ..self
+        }
     }
 
     /// Modes of every channel, empty slots included.
@@ -112,7 +127,9 @@ impl TrainableDynamics {
             ("frequency", &self.frequency, Group::Poles),
             ("weights", &self.weights, Group::Plain),
         ];
-        let named = named.into_iter();
+        // The weights alone stand last.
+        let own = if self.shares_poles { 3 } else { 0 };
+        let named = named.into_iter().skip(own);
         named
             .map(|(name, var, group)| parameter(prefix, name, var, group))
             .collect()

@@ -14,6 +14,7 @@ mod ends;
 mod error;
 mod filter;
 mod fourier;
+mod hankel;
 mod kernel;
 mod lanes;
 mod mix;
@@ -35,6 +36,7 @@ mod random;
 mod real;
 mod scan;
 mod stack;
+mod straight;
 mod tensors;
 
 pub use architecture::{
@@ -48,6 +50,7 @@ pub use network::{TrainableNetwork, TrainableOptions};
 pub use parameterisation::Parameterisation;
 use rand_chacha::ChaCha8Rng;
 pub use random::{random_model, with_fresh_dynamics};
+pub use straight::MapRounding;
 pub(crate) use tensors::host;
 
 /// Which optimiser settings a parameter takes.
@@ -111,6 +114,10 @@ pub enum Penalty {
     Measure,
     /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
     FilterNorm,
+    /// The mean over the channels of Σ σ, the Hankel singular values of the real discrete system. In
+    /// training each step looks at an eighth of the channels, drawn at random, so that it costs
+    /// little; in expectation that is the mean over all.
+    Hankel,
 }
 
 /// What is requested beside the outputs.

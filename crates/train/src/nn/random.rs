@@ -188,8 +188,29 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         (0..channels).map(one).collect::<Result<Vec<_>, _>>()
     };
     let forward = systems(draw, true)?;
+    // Both directions have the poles of the forward one, as files hold them.
+    let fault = |channel| {
+        let layer = name.clone();
+        move |source| NetworkError::System {
+            layer,
+            channel,
+            source,
+        }
+    };
+    let turned = |(channel, system): (usize, &DiagonalSystem)| {
+        let exponents = system.exponents().to_vec();
+        let Time::Discrete { step } = system.time() else {
+            return Ok(system.clone());
+        };
+        let own = draw.residues(start, step, &exponents);
+        DiagonalSystem::siso(system.time(), exponents, &own, 0.0).map_err(fault(channel))
+    };
     let backward = match architecture.bidirectional {
-        true => systems(draw, false)?,
+        true => forward
+            .iter()
+            .enumerate()
+            .map(turned)
+            .collect::<Result<_, _>>()?,
         false => Vec::new(),
     };
     let (rows, gate) = match architecture.output {
@@ -271,6 +292,13 @@ impl Draw {
                 .collect(),
             fixed => fixed.to_vec(),
         };
+        let residues = self.residues(start, step, &poles);
+        DiagonalSystem::siso(Time::Discrete { step }, poles, &residues, feedthrough)
+    }
+
+    /// Random residues of modes with these poles.
+    fn residues(&mut self, start: &Start<'_>, step: f64, poles: &[Complex64]) -> Vec<Complex64> {
+        let architecture = start.architecture;
         let spread = match architecture.layer {
             LayerKind::S4d => std::f64::consts::FRAC_1_SQRT_2,
             LayerKind::DssExp | LayerKind::DssSoftmax => 1.0,
@@ -279,14 +307,11 @@ impl Draw {
             kind: architecture.layer.parameterisation(),
             length: start.length,
         };
-        let residues: Vec<Complex64> = poles
-            .iter()
-            .map(|&lambda| {
-                let weight = Complex64::new(self.normal(), self.normal()) * spread;
-                weight * form.gain(lambda, step)
-            })
-            .collect();
-        DiagonalSystem::siso(Time::Discrete { step }, poles, &residues, feedthrough)
+        let residue = |&lambda: &Complex64| {
+            let weight = Complex64::new(self.normal(), self.normal()) * spread;
+            weight * form.gain(lambda, step)
+        };
+        poles.iter().map(residue).collect()
     }
 }
 
