@@ -18,8 +18,10 @@ const CLIP_EPSILON: f64 = 1e-6;
 pub struct AdamWSettings {
     /// Learning rate of the groups `Plain` and `NoDecay`.
     pub lr: f64,
-    /// Learning rate of the groups `Dynamics` and `Poles`.
+    /// Learning rate of the group `Poles`.
     pub lr_dynamics: f64,
+    /// Learning rate of the group `Dynamics`, the steps Δ.
+    pub lr_steps: f64,
     /// Decay of the group `Plain`.
     pub weight_decay: f64,
     /// Decay of the group `Poles`; the others do not decay.
@@ -34,9 +36,9 @@ pub struct AdamWSettings {
 
 impl AdamWSettings {
     /// The rate and the decay of a group.
-    fn of(&self, group: Group) -> (f64, f64) {
+    pub(super) fn of(&self, group: Group) -> (f64, f64) {
         match group {
-            Group::Dynamics => (self.lr_dynamics, 0.0),
+            Group::Dynamics => (self.lr_steps, 0.0),
             Group::Poles => (self.lr_dynamics, self.weight_decay_poles),
             Group::Plain => (self.lr, self.weight_decay),
             Group::NoDecay => (self.lr, 0.0),
@@ -173,11 +175,22 @@ impl Gradients {
     /// # Errors
     /// candle's.
     pub fn norm(&self) -> candle_core::Result<f64> {
-        let mut sum = 0.0;
-        for gradient in &self.0 {
-            sum += sum_of_squares(gradient)?;
-        }
-        Ok(sum.sqrt())
+        norm(self.0.iter())
+    }
+
+    /// The same of those that an optimiser with these settings moves: a parameter with a rate of zero
+    /// is not to be clipped for.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn norm_of_moved(
+        &self,
+        parameters: &[Parameter],
+        settings: &AdamWSettings,
+    ) -> candle_core::Result<f64> {
+        let pairs = self.0.iter().zip(parameters);
+        let moved = pairs.filter(|(_, parameter)| settings.of(parameter.group).0 > 0.0);
+        norm(moved.map(|(gradient, _)| gradient))
     }
 }
 
@@ -185,6 +198,14 @@ impl Gradients {
 /// there is no limit.
 pub fn clip_factor(norm: f64, most: Option<f64>) -> f64 {
     most.map_or(1.0, |most| (most / (norm + CLIP_EPSILON)).min(1.0))
+}
+
+fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<f64> {
+    let mut sum = 0.0;
+    for gradient in gradients {
+        sum += sum_of_squares(gradient)?;
+    }
+    Ok(sum.sqrt())
 }
 
 fn sum_of_squares(tensor: &Tensor) -> candle_core::Result<f64> {

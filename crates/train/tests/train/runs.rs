@@ -153,7 +153,7 @@ fn metrics_that_no_snapshot_knows_of_are_written_again() {
 }
 
 /// A validation part that gets worse as the training part is learnt: its labels are turned round.
-fn contrary(folder: &Path) -> (Dataset, Dataset) {
+pub(crate) fn contrary(folder: &Path) -> (Dataset, Dataset) {
     let good = points(folder, 48);
     let Targets::Classes { labels, .. } = good.targets() else {
         panic!("points have classes");
@@ -286,6 +286,8 @@ fn what_cannot_work_is_reported_before_the_first_step() {
         ),
         ("schedule", |r| r.schedule = Course::Plateau),
         ("monitor", |r| r.monitor = Monitor::Accuracy),
+        ("monitor", |r| r.monitor = Monitor::Teacher),
+        ("keep_start", |r| r.keep_start = true),
     ] {
         let error = with(&change);
         let expected = RecipeError::NoValidation { key };

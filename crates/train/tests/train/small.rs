@@ -103,6 +103,7 @@ pub(crate) fn recipe() -> Recipe {
         lr: 0.05,
         lr_dynamics: 0.02,
         clip: Some(1.0),
+        average: 0.6,
         warmup: 3,
         label_smoothing: 0.05,
         snapshot_every: 2,
