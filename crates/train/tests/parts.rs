@@ -9,6 +9,8 @@ mod models;
 
 use candle_core::{DType, Device, Tensor, Var};
 use common::here;
+use hankelite::control::num_complex::Complex64;
+use hankelite::control::{DiagonalSystem, Time};
 use hankelite::model::{BatchNorm, Norm, Sequence};
 use hankelite::rounding::{Entries, Storage};
 use hankelite::{Declared, Model, infer};
@@ -208,13 +210,11 @@ fn held(entries: Entries) -> (TrainableNetwork, TrainableNetwork) {
 fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them() {
     let (_, input) = inputs();
     let plain = outputs(&network(&pre()), &input);
-    let mut last = 0.0;
+    let mut moved = Vec::new();
     for entries in [Entries::Int8, Entries::Int4, Entries::Int3] {
         let (held, rounded) = held(entries);
         assert!(worst(&outputs(&held, &input), &outputs(&rounded, &input)) < 1e-12);
-        let moved = worst(&outputs(&held, &input), &plain);
-        assert!(moved > last, "{entries:?}: {moved} {last}");
-        last = moved;
+        moved.push(worst(&outputs(&held, &input), &plain));
         // What is written is what an image of as many bits stores.
         let model = held.to_model().unwrap();
         let stored = Storage::nearest(&pre(), entries, 32).unwrap();
@@ -244,6 +244,10 @@ fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them()
         let size = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));
         assert!(worst(&own, &expected) < 1e-10 * size);
     }
+    assert!(
+        0.0 < moved[0] && moved[0] < moved[1].min(moved[2]),
+        "{moved:?}"
+    );
 }
 
 #[test]
@@ -262,5 +266,84 @@ fn rounding_that_cannot_be_is_refused() {
         let error = TrainableNetwork::from_model(&pre(), &options, &Device::Cpu).err();
         let error = error.unwrap().to_string();
         assert!(error.contains("int8, int4 or int3"), "{error}");
+    }
+}
+
+/// Two real poles 1 ± h as the pair 1 ± i h: the weights are as 1/h, and cancel.
+fn nearly_one(h: f64) -> Model {
+    let text = "layer = \"s4d\"\nchannels = 1\nstates = 2\nlayers = 1\ninputs = 2\noutputs = 3";
+    let model = random_model(&toml::from_str(text).unwrap(), LENGTH, 1).unwrap();
+    models::with_systems(&model, |system| {
+        let poles = vec![Complex64::new(-1.0, h), Complex64::new(-2.0, 30.0)];
+        let residues = [Complex64::new(0.2, -0.1 / h), Complex64::new(0.5, 0.3)];
+        let time = Time::Discrete { step: 0.1 };
+        let d = system.feedthrough()[(0, 0)];
+        DiagonalSystem::siso(time, poles, &residues, d).unwrap()
+    })
+}
+
+#[test]
+fn rates_of_poles_are_scaled_where_the_kernel_turns_over() {
+    let of = |model: &Model| {
+        let options = TrainableOptions {
+            dtype: DType::F64,
+            scaled_poles: true,
+            ..TrainableOptions::new(LENGTH)
+        };
+        TrainableNetwork::from_model(model, &options, &Device::Cpu).unwrap()
+    };
+    for h in [1e-2, 1e-4] {
+        let network = of(&nearly_one(h));
+        let scaled: Vec<_> = (network.parameters().iter())
+            .filter_map(|one| Some((&*one.name, one.scale.as_ref()?)))
+            .collect();
+        let names: Vec<&str> = scaled.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["blocks.0.log_decay", "blocks.0.frequency"]);
+        let values =
+            |(_, scale): &(&str, &Tensor)| scale.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        // Together the two poles may move freely, apart they may not.
+        let (decay, frequency) = (values(&scaled[0]), values(&scaled[1]));
+        assert!(decay[0] > 0.1, "{h}: {decay:?}");
+        assert!(
+            frequency[0] < 30.0 * h && frequency[0] > h / 30.0,
+            "{h}: {frequency:?}"
+        );
+        for scale in [decay[1], frequency[1]] {
+            assert!(scale > 0.3 && scale <= 1.0, "{h}: {scale}");
+        }
+    }
+    // By the definition: the kernel moves by the share of its norm that the step is.
+    let (h, by) = (1e-3, 1e-9);
+    let network = of(&nearly_one(h));
+    let kernel = |network: &TrainableNetwork| -> Vec<f64> {
+        let model = network.to_model().unwrap();
+        let system = &model.blocks()[0].systems()[0];
+        let mut kernel = vec![0.0; LENGTH];
+        for (z, w) in system.exponents().iter().zip(system.residues().unwrap()) {
+            for (l, k) in kernel.iter_mut().enumerate() {
+                *k += (w * (z * 0.1 * l as f64).exp()).re;
+            }
+        }
+        kernel[0] += system.feedthrough()[(0, 0)];
+        kernel
+    };
+    let before = kernel(&network);
+    let norm = |k: &[f64]| k.iter().map(|x| x * x).sum::<f64>().sqrt();
+    for parameter in network.parameters() {
+        let Some(scale) = &parameter.scale else {
+            continue;
+        };
+        let scale = scale.flatten_all().unwrap().to_vec1::<f64>().unwrap()[0];
+        let start = parameter.var.as_tensor().copy().unwrap();
+        let mut moved = start.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        moved[0] += by * scale;
+        let moved = Tensor::from_vec(moved, start.shape(), &Device::Cpu).unwrap();
+        parameter.var.set(&moved).unwrap();
+        let after = kernel(&network);
+        parameter.var.set(&start).unwrap();
+        let apart: Vec<f64> = before.iter().zip(&after).map(|(a, b)| a - b).collect();
+        let share = norm(&apart) / norm(&before) / by;
+        assert!(share < 1.001, "{}: {share}", parameter.name);
+        assert!(scale == 1.0 || share > 0.999, "{}: {share}", parameter.name);
     }
 }

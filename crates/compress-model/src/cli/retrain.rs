@@ -234,6 +234,7 @@ impl Way<'_> {
                 dtype: self.settings.file.train.precision.dtype(),
                 dropout: self.settings.file.dropout,
                 parameterisation: parameterisation(checkpoint),
+                scaled_poles: self.settings.file.scaled_poles,
                 maps,
                 ..TrainableOptions::new(data.length())
             };

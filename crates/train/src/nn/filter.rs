@@ -46,6 +46,7 @@ impl Filter {
         let form = ModeForm {
             kind: Parameterisation::S4d,
             length: 1,
+            scaled: false,
         };
         let to = TensorType { dtype, device };
         let dynamics = TrainableDynamics::new("filter", systems, system.order(), form, to)?;

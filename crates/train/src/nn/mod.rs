@@ -77,6 +77,9 @@ pub struct Parameter {
     pub var: Var,
     /// Its optimiser group.
     pub group: Group,
+    /// What the rate of every element is multiplied with, a tensor of its shape; gradients are
+    /// multiplied with it before they are clipped. `None` is one.
+    pub scale: Option<Tensor>,
 }
 
 /// A tensor that training changes without a gradient, e.g. the running mean of a batch norm.

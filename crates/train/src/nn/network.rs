@@ -41,6 +41,9 @@ pub struct TrainableOptions {
     /// How poles and weights are trained. `None` (the default) takes S4D, or DSS-softmax where a
     /// mode does not decay.
     pub parameterisation: Option<Parameterisation>,
+    /// Whether the rates of poles are scaled down where a kernel would turn over at a small step: see
+    /// [`Parameter::scale`]. `false` is the default.
+    pub scaled_poles: bool,
     /// How the output maps of the layers are held. `None` (the default) leaves them as they are.
     pub maps: Option<MapRounding>,
 }
@@ -53,6 +56,7 @@ impl TrainableOptions {
             dtype: DType::F32,
             dropout: 0.0,
             parameterisation: None,
+            scaled_poles: false,
             maps: None,
         }
     }
@@ -133,6 +137,7 @@ impl TrainableNetwork {
         let form = ModeForm {
             kind: options.parameterisation.unwrap_or_else(|| fitting(model)),
             length: options.length,
+            scaled: options.scaled_poles,
         };
         let block = |block| TrainableBlock::new(block, form, options.maps, to);
         let encoder = model.encoder();

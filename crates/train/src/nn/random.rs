@@ -306,6 +306,7 @@ impl Draw {
         let form = ModeForm {
             kind: architecture.layer.parameterisation(),
             length: start.length,
+            scaled: false,
         };
         let residue = |&lambda: &Complex64| {
             let weight = Complex64::new(self.normal(), self.normal()) * spread;

@@ -53,7 +53,8 @@ impl AdamWSettings {
 /// θ ← θ − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
 /// ```
 ///
-/// with rate η and decay γ of the parameter's group. On the CPU tensors are updated in place, on
+/// with rate η and decay γ of the parameter's group; where it has a scale s, g is s times the gradient
+/// and η of the last line s times the rate. On the CPU tensors are updated in place, on
 /// all cores; the result does not depend on their number.
 ///
 /// # References
@@ -128,7 +129,7 @@ impl AdamW {
                 root: (1.0 - beta2.powi(t)).sqrt(),
                 epsilon: settings.epsilon,
             };
-            match slot.first.device().is_cpu() {
+            match slot.first.device().is_cpu() && slot.parameter.scale.is_none() {
                 true => update.in_place(slot, gradient),
                 false => update.by_tensors(slot, gradient),
             }
@@ -155,14 +156,17 @@ impl AdamW {
 pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
-    /// Takes them out of what the backward pass left.
+    /// Takes them out of what the backward pass left, scaled where the parameter is.
     ///
     /// # Errors
     /// [`TrainError::NoGradient`] for a parameter that got none: some ops drop gradients without
     /// a word, and what lies before them would never be trained.
     pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self, TrainError> {
         let one = |parameter: &Parameter| match store.get(parameter.var.as_tensor()) {
-            Some(gradient) => Ok(gradient.contiguous()?),
+            Some(gradient) => Ok(match &parameter.scale {
+                None => gradient.contiguous()?,
+                Some(scale) => (gradient * scale)?.contiguous()?,
+            }),
             None => Err(TrainError::NoGradient {
                 parameter: parameter.name.clone(),
             }),
@@ -245,13 +249,16 @@ impl Update {
         var.inplace_op3(&slot.first, &slot.second, &Step(*self))
     }
 
-    /// The same by candle's ops, for devices.
+    /// The same by candle's ops, for devices and for scaled rates.
     fn by_tensors(&self, slot: &mut Slot, gradient: &Tensor) -> candle_core::Result<()> {
         let gradient = (gradient * self.scale)?;
         slot.first = (&slot.first + ((gradient.clone() - &slot.first)? * (1.0 - self.beta1))?)?;
         slot.second = ((&slot.second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
         let root = ((slot.second.sqrt()? / self.root)? + self.epsilon)?;
-        let move_by = ((&slot.first / root)? * self.step_size)?;
+        let mut move_by = ((&slot.first / root)? * self.step_size)?;
+        if let Some(scale) = &slot.parameter.scale {
+            move_by = (move_by * scale)?;
+        }
         let var = &slot.parameter.var;
         var.set(&((var.as_tensor().detach() * self.keep)? - move_by)?)
     }
@@ -425,6 +432,7 @@ mod tests {
                 name: "p".to_string(),
                 var: Var::from_tensor(&values(1.0)).unwrap(),
                 group: Group::Plain,
+                scale: None,
             },
             first: values(0.1),
             second: values(0.3).sqr().unwrap(),

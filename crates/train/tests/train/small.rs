@@ -27,6 +27,7 @@ impl Small {
                 name: name.to_string(),
                 var: Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap(),
                 group,
+                scale: None,
             }
         };
         let passes = Tensor::zeros(1, dtype, &Device::Cpu).unwrap();

@@ -68,12 +68,15 @@ fn entries(text: &str) -> Result<Entries, String> {
 }
 
 /// What a file may hold.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     /// The share of channels that dropout sets to zero.
     #[serde(default)]
     pub(super) dropout: f64,
+    /// Whether the rates of poles are scaled down where the kernel would turn over at a small step.
+    #[serde(default = "yes")]
+    pub(super) scaled_poles: bool,
     /// What C and D are multiplied with at the start.
     #[serde(default)]
     pub(super) rescale: Rescale,
@@ -91,11 +94,16 @@ pub(super) struct File {
     distil: Option<Distil>,
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// What `config.toml` in the folder of the run holds.
 #[derive(Serialize)]
 struct Config<'a> {
     checkpoint: String,
     dropout: f64,
+    scaled_poles: bool,
     rescale: Rescale,
     #[serde(skip_serializing_if = "Option::is_none")]
     teacher: Option<String>,
@@ -121,7 +129,7 @@ impl Settings {
     pub(super) fn read(config: Option<&Path>, options: &Options) -> anyhow::Result<Self> {
         let mut settings = match config {
             None => Self {
-                file: File::default(),
+                file: toml::from_str("")?,
                 given: BTreeSet::new(),
             },
             Some(path) => {
@@ -167,6 +175,7 @@ impl Settings {
         Ok(toml::to_string(&Config {
             checkpoint: checkpoint.display().to_string(),
             dropout: file.dropout,
+            scaled_poles: file.scaled_poles,
             rescale: file.rescale,
             teacher: teacher.map(|path| path.display().to_string()),
             data: self.data()?,
@@ -245,8 +254,7 @@ impl Settings {
         if is_free("average") {
             recipe.average = AVERAGE;
         }
-        // Poles of its own give a channel all that a step gives it, and the gradient of a step that
-        // fast modes share is far too steep.
+        // Poles of its own give a channel all that a step gives it, one by one and not all at once.
         if is_free("lr_steps") {
             recipe.lr_steps = Some(0.0);
         }
