@@ -30,7 +30,7 @@ const TOLERANCE: f64 = 1.25;
 #[serde(deny_unknown_fields, default)]
 pub struct Trial {
     /// What `lr` and `lr_dynamics` are multiplied with, each above 0, to 1000; one or none tries
-    /// nothing. Default 0.25, 0.5, 1, 2.
+    /// nothing. Default 0.25, 1, 2, 4.
     pub factors: Vec<f64>,
     /// Steps of each, 1 to 10⁹. Default: a twentieth of the training, 20 to 200, and never more
     /// than it has.
@@ -73,7 +73,7 @@ pub struct TrialOutcome {
 impl Default for Trial {
     fn default() -> Self {
         Self {
-            factors: vec![0.25, 0.5, 1.0, 2.0],
+            factors: vec![0.25, 1.0, 2.0, 4.0],
             steps: None,
         }
     }
