@@ -523,24 +523,7 @@ impl Structure {
         if model.final_norm().is_some() {
             return Err(Fault::FinalNorm);
         }
-        let placed = |block: &Block| block.norm().map(|(_, placement)| *placement);
-        let norm = model.blocks().first().and_then(placed);
-        let whole = [
-            ("encoder", model.encoder().is_some()),
-            ("head", model.head().is_some()),
-            ("layer", !model.blocks().is_empty()),
-            (
-                "output map of a layer",
-                model.blocks().iter().all(|block| block.output().is_some()),
-            ),
-            (
-                "normalisation, at one place in all layers",
-                norm.is_some() && model.blocks().iter().all(|block| placed(block) == norm),
-            ),
-        ];
-        if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
-            return Err(Fault::Incomplete { missing });
-        }
+        let norm = require_whole(model)?;
         let pooling = model.head().and_then(|head| head.pooling);
         let settled = Declared {
             norm,
@@ -606,6 +589,29 @@ impl Structure {
         }
         out
     }
+}
+
+/// The place of the normalisations of a model that has every part of the classifier.
+fn require_whole(model: &Model) -> Result<Option<Placement>, Fault> {
+    let placed = |block: &Block| block.norm().map(|(_, placement)| *placement);
+    let norm = model.blocks().first().and_then(placed);
+    let whole = [
+        ("encoder", model.encoder().is_some()),
+        ("head", model.head().is_some()),
+        ("layer", !model.blocks().is_empty()),
+        (
+            "output map of a layer",
+            model.blocks().iter().all(|block| block.output().is_some()),
+        ),
+        (
+            "normalisation, at one place in all layers",
+            norm.is_some() && model.blocks().iter().all(|block| placed(block) == norm),
+        ),
+    ];
+    if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
+        return Err(Fault::Incomplete { missing });
+    }
+    Ok(norm)
 }
 
 /// A layer of the diagonal kernel of state-spaces/s4 version 4, which may have both directions.

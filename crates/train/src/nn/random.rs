@@ -173,9 +173,9 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
     let architecture = start.architecture;
     let channels = architecture.channels;
     let name = format!("blocks.{index}");
-    let systems = |draw: &mut Draw, feedthrough: bool| {
+    let forward = {
         let one = |channel| {
-            let d = if feedthrough { draw.normal() } else { 0.0 };
+            let d = draw.normal();
             let (low, high) = (architecture.step_min.ln(), architecture.step_max.ln());
             let step = draw.uniform(low, high).exp();
             let system = draw.system(start, step, d);
@@ -185,32 +185,10 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
                 source,
             })
         };
-        (0..channels).map(one).collect::<Result<Vec<_>, _>>()
-    };
-    let forward = systems(draw, true)?;
-    // Both directions have the poles of the forward one, as files hold them.
-    let fault = |channel| {
-        let layer = name.clone();
-        move |source| NetworkError::System {
-            layer,
-            channel,
-            source,
-        }
-    };
-    let turned = |(channel, system): (usize, &DiagonalSystem)| {
-        let exponents = system.exponents().to_vec();
-        let Time::Discrete { step } = system.time() else {
-            return Ok(system.clone());
-        };
-        let own = draw.residues(start, step, &exponents);
-        DiagonalSystem::siso(system.time(), exponents, &own, 0.0).map_err(fault(channel))
+        (0..channels).map(one).collect::<Result<Vec<_>, _>>()?
     };
     let backward = match architecture.bidirectional {
-        true => forward
-            .iter()
-            .enumerate()
-            .map(turned)
-            .collect::<Result<_, _>>()?,
+        true => turned(start, &name, &forward, draw)?,
         false => Vec::new(),
     };
     let (rows, gate) = match architecture.output {
@@ -244,6 +222,29 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         }),
         norm: Some((norm, architecture.placement)),
     })?)
+}
+
+/// The second direction of a layer, with the poles of the first, as files hold them.
+fn turned(
+    start: &Start<'_>,
+    layer: &str,
+    forward: &[DiagonalSystem],
+    draw: &mut Draw,
+) -> Result<Vec<DiagonalSystem>, NetworkError> {
+    let one = |(channel, system): (usize, &DiagonalSystem)| {
+        let Time::Discrete { step } = system.time() else {
+            return Ok(system.clone());
+        };
+        let poles = system.exponents().to_vec();
+        let residues = draw.residues(start, step, &poles);
+        let system = DiagonalSystem::siso(system.time(), poles, &residues, 0.0);
+        system.map_err(|source| NetworkError::System {
+            layer: layer.to_string(),
+            channel,
+            source,
+        })
+    };
+    forward.iter().enumerate().map(one).collect()
 }
 
 /// The source of all random numbers.

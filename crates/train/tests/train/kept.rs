@@ -4,13 +4,13 @@ use candle_core::Tensor;
 use hankelite_data::Targets;
 use hankelite_train::nn::{Mode, SequenceModel};
 use hankelite_train::{
-    Evaluation, Examples, Folder, Loss, Monitor, Objective, Recipe, Stop, Task, TrainError,
-    Training, task_loss,
+    Evaluation, Examples, Folder, Loss, Monitor, Objective, Recipe, RecipeError, Stop, Task,
+    TrainError, Training, task_loss,
 };
 
 use crate::points::points;
 use crate::runs::contrary;
-use crate::small::{Small, StopAfter, recipe, run, run_in};
+use crate::small::{Small, StopAfter, recipe, refused, run, run_in};
 
 #[test]
 fn averaged_weights_follow_their_formula() {
@@ -161,4 +161,23 @@ fn an_epoch_that_loses_accuracy_is_not_taken_though_it_is_nearer_the_teacher() {
     assert_eq!(best, [false, true, true, false]);
     assert_eq!(outcome.best.unwrap().epoch, 3);
     assert_eq!(outcome.start.unwrap().tally().accuracy(), Some(0.7));
+}
+
+#[test]
+fn what_is_kept_by_held_out_sequences_needs_some() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = points(folder.path(), 24);
+    let teacher = Recipe {
+        monitor: Monitor::Teacher,
+        ..recipe()
+    };
+    let start = Recipe {
+        keep_start: true,
+        ..recipe()
+    };
+    for (key, recipe) in [("monitor", teacher), ("keep_start", start)] {
+        let error = refused((&data, None), &recipe);
+        let expected = RecipeError::NoValidation { key };
+        assert!(matches!(error, TrainError::Recipe(found) if found == expected));
+    }
 }

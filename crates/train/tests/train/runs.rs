@@ -286,8 +286,6 @@ fn what_cannot_work_is_reported_before_the_first_step() {
         ),
         ("schedule", |r| r.schedule = Course::Plateau),
         ("monitor", |r| r.monitor = Monitor::Accuracy),
-        ("monitor", |r| r.monitor = Monitor::Teacher),
-        ("keep_start", |r| r.keep_start = true),
     ] {
         let error = with(&change);
         let expected = RecipeError::NoValidation { key };

@@ -27,7 +27,7 @@ fn network(states: usize, seed: u64) -> TrainableNetwork {
 
 fn unlabelled(folder: &Path, count: usize) -> Dataset {
     points(folder, count);
-    let archive = Archive::open(&folder.join("points.safetensors")).unwrap();
+    let archive = Archive::open(folder.join("points.safetensors")).unwrap();
     let inputs = archive.tensor("inputs").unwrap();
     let path = folder.join("unlabelled.safetensors");
     write_arrays(&path, [("inputs", inputs)], "").unwrap();
