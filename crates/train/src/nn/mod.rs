@@ -118,8 +118,8 @@ pub enum Penalty {
     /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
     FilterNorm,
     /// The mean over the channels of Σ σ, the Hankel singular values of the real discrete system. In
-    /// training each step looks at an eighth of the channels, drawn at random, so that it costs
-    /// little; in expectation that is the mean over all.
+    /// training each step looks at a sixteenth of the channels, one at least, drawn at random; in
+    /// expectation that is the mean over all.
     Hankel,
 }
 

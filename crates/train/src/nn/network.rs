@@ -25,7 +25,7 @@ use crate::nn::{
 const SENSING: u64 = 1;
 
 /// A training step looks at the Hankel values of every so many channels.
-const HANKEL_EVERY: usize = 8;
+const HANKEL_EVERY: usize = 16;
 
 /// Settings of a trainable network.
 #[derive(Debug, Clone, PartialEq)]
