@@ -712,11 +712,62 @@ fn the_layout_of_a_new_model_holds_what_it_says() {
         );
     }
     let (_, both_ways) = variants(&dss);
-    let error = Checkpoint::new_s4d(&both_ways).err().unwrap().to_string();
+    let error = Checkpoint::new_dss_softmax(&both_ways, 48).err().unwrap();
+    assert!(error.to_string().contains("bidirectional"), "{error}");
+    let one_way = changed(&both_ways, |parts| {
+        change_layer(parts, 0, |layer| layer.backward.clear());
+    });
+    let error = Checkpoint::new_s4d(&one_way).err().unwrap().to_string();
     assert!(error.contains("bidirectional"), "{error}");
     let layer = open("s4d_layer.safetensors", Declared::default()).model;
     let error = Checkpoint::new_s4d(&layer).err().unwrap().to_string();
     assert!(error.contains("the model has no encoder"), "{error}");
+}
+
+#[test]
+fn a_new_model_in_both_directions_is_written_as_version_4_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open("s4d_classifier.pth", Declared::default()).model;
+    let (_, both_ways) = variants(&model);
+    let new = Checkpoint::new_s4d(&both_ways).unwrap();
+    assert_eq!(new.family(), "S4D (state-spaces/s4 v4)");
+    for name in ["both.safetensors", "both.pth"] {
+        let path = folder.path().join(name);
+        write(&new, &path).unwrap();
+        let written = Archive::open(&path).unwrap();
+        let (block, order) = (&model.blocks()[0], model.blocks()[0].order());
+        let shape = written.shape("s4_layers.0.layer.kernel.C").unwrap();
+        assert_eq!(shape, [2, block.channels(), order, 2]);
+        let found = read(&path, &Declared::default()).unwrap();
+        assert!(found.assumptions().is_empty(), "{:?}", found.assumptions());
+        assert!(found.model == new.model);
+        assert_eq!(found.model.blocks()[0].backward_from(), 1);
+        assert_close_to(
+            &found,
+            &both_ways,
+            "s4d_classifier_golden.safetensors",
+            1e-5,
+        );
+    }
+    // The second direction counts.
+    let both = logits(&new, "s4d_classifier_golden.safetensors", Run::Fft);
+    let causal = logits(
+        &new.with_model(model),
+        "s4d_classifier_golden.safetensors",
+        Run::Fft,
+    );
+    let apart = both.iter().zip(&causal).map(|(a, b)| (a - b).abs());
+    assert!(apart.fold(0.0, f64::max) > 1e-2);
+    let own_poles = changed(&both_ways, |parts| {
+        change_layer(parts, 0, |layer| {
+            let step = layer.systems[0].time();
+            let poles = vec![num_complex::Complex64::new(-0.5, 1.0)];
+            let residues = [num_complex::Complex64::ONE];
+            layer.backward[0] = DiagonalSystem::siso(step, poles, &residues, 0.0).unwrap();
+        });
+    });
+    let error = Checkpoint::new_s4d(&own_poles).err().unwrap().to_string();
+    assert!(error.contains("poles"), "{error}");
 }
 
 /// The logits of two models differ by single precision only.

@@ -260,8 +260,11 @@ pub enum Fault {
         /// Found in the file.
         expected: usize,
     },
-    /// Layers that run backwards in time too, which no layout written here holds.
-    #[error("the model is bidirectional; expected causal layers, all that the layout holds")]
+    /// Layers that run backwards in time too, as no layout written here holds them.
+    #[error(
+        "the model is bidirectional in a way that no layout written here holds; expected causal \
+         layers, or all in both directions, backwards from the next step on, with poles that decay"
+    )]
     Bidirectional,
     /// A normalisation before the head, for a layout without.
     #[error(

@@ -261,12 +261,15 @@ fn carried_note(carried: usize, why: Option<&str>) -> String {
 
 impl Checkpoint {
     /// A new file for a model that came from none: S4D layers in the classifier `S4Model` of
-    /// `example.py` (state-spaces/s4), in single precision. The checkpoint holds the model as
-    /// rounded to that.
+    /// `example.py` (state-spaces/s4), in single precision; layers in both directions of time are
+    /// written as the diagonal kernels of version 4, which hold them. The checkpoint holds the model
+    /// as rounded to that.
     ///
     /// # Errors
     /// [`Fault::Incomplete`] for a model without encoder, normalisation or head;
-    /// [`Fault::Bidirectional`]; [`Fault::NotRepresentable`] for a pole that does not decay;
+    /// [`Fault::Bidirectional`] where only some layers have both directions, or where the second one
+    /// begins elsewhere than at the next step; [`Fault::NotShared`] where the directions of a channel
+    /// have poles of their own; [`Fault::NotRepresentable`] for a pole that does not decay;
     /// [`Fault::Overflow`].
     pub fn new_s4d(model: &Model) -> Result<Self, CheckpointError> {
         new(model, None).map_err(|fault| fault.at(Path::new(NEW)))
@@ -414,7 +417,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     let mut encoded = structure.encode(model);
     let nothing = Archive::in_memory(NEW, BTreeMap::new());
     for (block, layout) in model.blocks().iter().zip(&structure.layers) {
-        let dynamics = Dynamics::causal(block.systems().to_vec());
+        let dynamics = Dynamics::of(block);
         encoded.extend(layout.encode(&dynamics, &Tensors::new(&nothing, ""))?);
     }
     let mut tensors = BTreeMap::new();

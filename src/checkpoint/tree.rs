@@ -13,15 +13,16 @@ use std::sync::Arc;
 use flax::Flax;
 pub(super) use sharing::Shared;
 
-use crate::checkpoint::declared::{Declared, DssVersion};
+use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{
-    Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, find_layers, nearly,
+    Dss, Encoded, Found, Kind, Layout, OwnLayout, S4d, Transform, Version, find_layers, nearly,
 };
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::refuse::refuse_others;
 use crate::checkpoint::settle::Settling;
 use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::tree::weights::MapShape;
 use crate::model::{Block, BlockParts, Head, Model, ModelParts, Nonlinearity, Placement, Pooling};
 
 /// The longest sequence that is believed: kernels of this length still fit into memory.
@@ -51,8 +52,8 @@ pub(super) struct Structure {
     pub(super) found: Vec<Found>,
     /// Other names of tensors that have one in the tree.
     pub(super) others: Vec<String>,
-    /// Whether biases of new output maps are columns.
-    columns: bool,
+    /// The shapes of new output maps.
+    maps: MapShape,
     pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
@@ -312,7 +313,10 @@ impl Structure {
         let mut structure = Self {
             tree,
             prefix,
-            columns: found.first().is_some_and(|layer| layer.kind == Kind::Dss),
+            maps: match found.first().map(|layer| layer.kind) {
+                Some(Kind::Dss) => MapShape::Column,
+                _ => MapShape::Convolution,
+            },
             found: Vec::new(),
             others,
             layers: Vec::new(),
@@ -507,56 +511,51 @@ impl Structure {
 }
 
 impl Structure {
-    /// The tree of a new classifier as `example.py` names it: S4D layers, or DSS-softmax layers
-    /// for a length.
+    /// The tree of a new classifier as `example.py` names it: S4D layers, DSS-softmax layers for a
+    /// length, or, for layers in both directions of time, those of version 4.
     pub(super) fn new(model: &Model, softmax: Option<usize>) -> Result<Self, Fault> {
-        if model
-            .blocks()
-            .iter()
-            .any(|block| !block.backward().is_empty())
-        {
+        let turns = |block: &Block| !block.backward().is_empty();
+        let bidirectional = model.blocks().iter().any(turns);
+        let held = |block: &Block| turns(block) && block.backward_from() == 1;
+        if bidirectional && (softmax.is_some() || !model.blocks().iter().all(held)) {
             return Err(Fault::Bidirectional);
         }
         if model.final_norm().is_some() {
             return Err(Fault::FinalNorm);
         }
-        let placed = |block: &Block| block.norm().map(|(_, placement)| *placement);
-        let norm = model.blocks().first().and_then(placed);
-        let whole = [
-            ("encoder", model.encoder().is_some()),
-            ("head", model.head().is_some()),
-            ("layer", !model.blocks().is_empty()),
-            (
-                "output map of a layer",
-                model.blocks().iter().all(|block| block.output().is_some()),
-            ),
-            (
-                "normalisation, at one place in all layers",
-                norm.is_some() && model.blocks().iter().all(|block| placed(block) == norm),
-            ),
-        ];
-        if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
-            return Err(Fault::Incomplete { missing });
-        }
+        let norm = require_whole(model)?;
         let pooling = model.head().and_then(|head| head.pooling);
+        let settled = Declared {
+            norm,
+            pooling,
+            per_step: pooling.is_none(),
+            dss_version: softmax.map(|_| DssVersion::Softmax),
+            length: softmax,
+            ..Declared::default()
+        };
+        let (settled, maps) = match (bidirectional, softmax) {
+            (true, _) => (version_4(settled), MapShape::Linear),
+            (false, Some(_)) => (settled, MapShape::Column),
+            (false, None) => (settled, MapShape::Convolution),
+        };
+        let layer = |index| match bidirectional {
+            true => new_version_4(index),
+            false => unmarked(format!("s4_layers.{index}.kernel.")),
+        };
         let indices = || 0..model.blocks().len();
         Ok(Self {
             tree: Tree::Classifier,
             prefix: String::new(),
-            found: indices()
-                .map(|i| unmarked(format!("s4_layers.{i}.kernel.")))
-                .collect(),
+            found: indices().map(layer).collect(),
             others: Vec::new(),
-            columns: softmax.is_some(),
-            layers: indices().map(|i| new_layer(i, softmax)).collect(),
-            settled: Declared {
-                norm,
-                pooling,
-                per_step: pooling.is_none(),
-                dss_version: softmax.map(|_| DssVersion::Softmax),
-                length: softmax,
-                ..Declared::default()
-            },
+            maps,
+            layers: indices()
+                .map(|index| match bidirectional {
+                    true => new_version_4(index).layout(settled),
+                    false => new_layer(index, softmax),
+                })
+                .collect(),
+            settled,
             assumptions: Vec::new(),
             flax: None,
             unknown: None,
@@ -576,7 +575,7 @@ impl Structure {
         for (index, block) in model.blocks().iter().enumerate() {
             if let Some(output) = block.output() {
                 let place = self.tree.layer(index);
-                weights::encode_output(&place, output, self.columns, &mut out);
+                weights::encode_output(&place, output, self.maps, &mut out);
             }
             if let Some((norm, _)) = block.norm() {
                 weights::encode_norm(&self.tree.norm(index), norm, &mut out);
@@ -589,6 +588,49 @@ impl Structure {
             weights::encode_linear(self.tree.decoder(), &head.linear, &mut out);
         }
         out
+    }
+}
+
+/// The place of the normalisations of a model that has every part of the classifier.
+fn require_whole(model: &Model) -> Result<Option<Placement>, Fault> {
+    let placed = |block: &Block| block.norm().map(|(_, placement)| *placement);
+    let norm = model.blocks().first().and_then(placed);
+    let whole = [
+        ("encoder", model.encoder().is_some()),
+        ("head", model.head().is_some()),
+        ("layer", !model.blocks().is_empty()),
+        (
+            "output map of a layer",
+            model.blocks().iter().all(|block| block.output().is_some()),
+        ),
+        (
+            "normalisation, at one place in all layers",
+            norm.is_some() && model.blocks().iter().all(|block| placed(block) == norm),
+        ),
+    ];
+    if let Some((missing, _)) = whole.into_iter().find(|(_, there)| !there) {
+        return Err(Fault::Incomplete { missing });
+    }
+    Ok(norm)
+}
+
+/// A layer of the diagonal kernel of state-spaces/s4 version 4, which may have both directions.
+fn new_version_4(index: usize) -> Found {
+    Found {
+        place: format!("s4_layers.{index}.layer.kernel."),
+        kind: Kind::S4Repo(Version::V4),
+        own: None,
+        feedthrough: Some(format!("s4_layers.{index}.layer.D")),
+    }
+}
+
+/// What that kernel leaves open, as it is written.
+fn version_4(settled: Declared) -> Declared {
+    Declared {
+        discretisation: Some(Discretisation::Zoh),
+        real_transform: Some(Transform::Exp),
+        dt_transform: Some(Transform::Exp),
+        ..settled
     }
 }
 

@@ -29,6 +29,7 @@ type Failure = Box<dyn std::error::Error>;
 const SETTINGS: AdamWSettings = AdamWSettings {
     lr: 1e-3,
     lr_dynamics: 1e-3,
+    lr_steps: 1e-3,
     weight_decay: 0.01,
     weight_decay_poles: 0.0,
     beta1: 0.9,
@@ -121,9 +122,10 @@ fn peak_mib() -> f64 {
 }
 
 fn penalty() -> Penalty {
-    match flag("filter-norm") {
-        true => Penalty::FilterNorm,
-        false => Penalty::Measure,
+    match (flag("filter-norm"), flag("hankel")) {
+        (true, _) => Penalty::FilterNorm,
+        (_, true) => Penalty::Hankel,
+        _ => Penalty::Measure,
     }
 }
 

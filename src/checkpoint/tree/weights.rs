@@ -12,12 +12,22 @@ use crate::model::{BatchNorm, Encoder, Gate, LayerNorm, Linear, Norm, OutputLine
 /// ε of torch's LayerNorm and BatchNorm.
 const NORM_EPSILON: f64 = 1e-5;
 
-/// The map behind a layer: a convolution of width one behind S4D, a linear map whose bias is a
-/// column behind DSS.
+/// How the tensors of a new output map are shaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MapShape {
+    /// A convolution of width one: behind S4D.
+    Convolution,
+    /// A linear map whose bias is a column: behind DSS.
+    Column,
+    /// A linear map: behind the kernels of the full repository.
+    Linear,
+}
+
+/// The map behind a layer.
 pub(super) fn encode_output(
     place: &str,
     output: &OutputLinear,
-    columns: bool,
+    maps: MapShape,
     out: &mut Vec<Encoded>,
 ) {
     let kind = if output.gate == Gate::Halves {
@@ -27,11 +37,13 @@ pub(super) fn encode_output(
     };
     let first = out.len();
     encode_linear(&format!("{place}output_linear.{kind}"), &output.linear, out);
-    let columns = match columns {
-        false => &mut out[first..=first],
-        true => &mut out[first + 1..],
+    let end = out.len();
+    let longer = match maps {
+        MapShape::Convolution => first..first + 1,
+        MapShape::Column => first + 1..end,
+        MapShape::Linear => end..end,
     };
-    for shape in columns
+    for shape in out[longer]
         .iter_mut()
         .filter_map(|tensor| tensor.shape.as_mut())
     {

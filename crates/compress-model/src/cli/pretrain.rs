@@ -215,7 +215,7 @@ impl Run<'_> {
             validation: sets.validation.as_ref(),
             recipe,
         };
-        training.check()?;
+        training.check(objective)?;
         let text = toml::to_string(self.config)?;
         let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
         let start = Start::of(network)?;

@@ -10,8 +10,8 @@ use hankelite::calibrate::Rescaled;
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_train::nn::SequenceModel;
 use hankelite_train::{
-    Best, Entry, Folder, Objective, Observer, Outcome, Recipe, Step, Stop, Tally, Training,
-    evaluate, psnr,
+    Best, Entry, Folder, Monitor, Objective, Observer, Outcome, Recipe, Step, Stop, Tally, Task,
+    Training, Trial, TrialOutcome, Tried, evaluate_by, psnr,
 };
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,12 @@ fn held_out(whole: Dataset, share: f64, seed: u64) -> anyhow::Result<(Dataset, O
 /// A text with every key of a configuration, and an error that names the place.
 pub(super) fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    toml::from_str(&text)
+    parsed(path, &text)
+}
+
+/// The same for the text of a file.
+pub(super) fn parsed<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> anyhow::Result<T> {
+    toml::from_str(text)
         .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.to_string().trim_end()))
 }
 
@@ -153,16 +158,9 @@ pub(super) fn train(
     stop: &Stop,
     printer: &Printer,
 ) -> anyhow::Result<Outcome> {
-    let mut shown = Progress {
-        printer,
-        bar: None,
-        start: Instant::now(),
-        examples: 0,
-    };
+    let mut shown = Progress::new(printer, TRAINING);
     let outcome = training.run(objective, Some(folder), &mut shown, stop);
-    if let Some(bar) = shown.bar {
-        bar.finish_and_clear();
-    }
+    shown.clear();
     let outcome = outcome?;
     if outcome.end.is_none() {
         let (step, folder) = (outcome.steps, folder.path().to_path_buf());
@@ -171,17 +169,98 @@ pub(super) fn train(
     Ok(outcome)
 }
 
-/// Draws the bar, and a line for each epoch.
+/// The file in the folder of a run that keeps what the trial of rates came to.
+const TRIAL: &str = "trial.json";
+
+/// Tries the rates, or reads what a trial of this run came to before; `None` where nothing is tried.
+pub(super) fn tried(
+    trial: &Trial,
+    training: &Training<'_>,
+    objective: &mut dyn Objective,
+    folder: &Folder,
+    (stop, printer): (&Stop, &Printer),
+) -> anyhow::Result<Option<TrialOutcome>> {
+    let place = folder.path().join(TRIAL);
+    if place.is_file() {
+        let text = std::fs::read_to_string(&place).with_context(|| place.display().to_string())?;
+        let found = serde_json::from_str(&text).with_context(|| place.display().to_string())?;
+        return Ok(Some(found));
+    }
+    let mut shown = Progress::new(printer, "trying rates");
+    let outcome = trial.run(training, objective, &mut shown, stop);
+    shown.clear();
+    let outcome = outcome?;
+    if stop.requested() {
+        let (step, folder) = (0, folder.path().to_path_buf());
+        return Err(Interrupted { step, folder }.into());
+    }
+    if let Some(outcome) = &outcome {
+        folder.write(TRIAL, &serde_json::to_vec_pretty(outcome)?)?;
+        for tried in &outcome.tried {
+            printer.message(&tried_line(tried, outcome));
+        }
+    }
+    Ok(outcome)
+}
+
+/// A rate that was tried, in one line.
+fn tried_line(tried: &Tried, outcome: &TrialOutcome) -> String {
+    let value = match tried.value {
+        None => "diverged".to_string(),
+        Some(value) => match outcome.monitor {
+            Monitor::Teacher => format!("held-out distance from the teacher {value:.5}"),
+            Monitor::Accuracy => format!("held-out accuracy {:.2} %", 100.0 * value),
+            _ => format!("held-out loss {value:.5}"),
+        },
+    };
+    let chosen = if tried.factor == outcome.factor {
+        ", taken"
+    } else {
+        ""
+    };
+    let Tried {
+        lr, lr_dynamics, ..
+    } = tried;
+    format!(
+        "rates {lr} and {lr_dynamics}, {} steps: {value}{chosen}",
+        outcome.steps
+    )
+}
+
+/// What the bar of a training shows in front.
+const TRAINING: &str = "training";
+
+/// Draws the bar, and a line for each epoch of a training proper.
 struct Progress<'a> {
     printer: &'a Printer,
+    what: &'static str,
     bar: Option<ProgressBar>,
     start: Instant,
     examples: usize,
 }
 
+impl<'a> Progress<'a> {
+    fn new(printer: &'a Printer, what: &'static str) -> Self {
+        Self {
+            printer,
+            what,
+            bar: None,
+            start: Instant::now(),
+            examples: 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 impl Observer for Progress<'_> {
     fn start(&mut self, step: u64, total: u64) {
-        let bar = self.printer.progress(total as usize, "training");
+        self.clear();
+        let bar = self.printer.progress(total as usize, self.what);
         bar.set_position(step);
         bar.reset_eta();
         self.start = Instant::now();
@@ -203,7 +282,9 @@ impl Observer for Progress<'_> {
     }
 
     fn epoch(&mut self, entry: &Entry) {
-        let Some(bar) = &self.bar else { return };
+        let Some(bar) = self.bar.as_ref().filter(|_| self.what == TRAINING) else {
+            return;
+        };
         let text = line(entry);
         bar.suspend(|| self.printer.message(&text));
     }
@@ -220,6 +301,9 @@ fn line(entry: &Entry) -> String {
     if let Some(loss) = entry.validation_loss {
         let validated = part(loss, entry.validation_accuracy);
         text = format!("{text}, validation {validated}");
+        if let Some(distance) = entry.validation_distance {
+            text.push_str(&format!(", {distance:.5} from the teacher"));
+        }
         if entry.best {
             text.push_str(", the best so far");
         }
@@ -233,6 +317,9 @@ pub(super) struct Measured {
     pub(super) loss: f64,
     pub(super) accuracy: Option<f64>,
     pub(super) answers: u64,
+    /// The mean distance of the outputs from the teacher's, where one was followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) distance: Option<f64>,
     /// In dB, of networks that are to give images back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) psnr: Option<f64>,
@@ -244,6 +331,7 @@ impl From<Tally> for Measured {
             loss: tally.loss(),
             accuracy: tally.accuracy(),
             answers: tally.answers(),
+            distance: None,
             psnr: None,
         }
     }
@@ -260,6 +348,9 @@ impl std::fmt::Display for Measured {
             ),
             None => write!(f, "loss {:.5}", self.loss),
         }?;
+        if let Some(distance) = self.distance {
+            write!(f, ", {distance:.5} from the teacher")?;
+        }
         match self.psnr {
             Some(psnr) => write!(f, ", PSNR {psnr:.2} dB"),
             None => Ok(()),
@@ -296,6 +387,10 @@ pub(super) struct TrainingReport {
     pub(super) notes: Vec<String>,
     /// How far each group of parameters has moved from the start, relative to its size there.
     pub(super) moved: BTreeMap<String, f64>,
+    /// What each rate that was tried came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trial: Option<TrialOutcome>,
+    /// The settings, with the rates that were taken.
     pub(super) recipe: Recipe,
     pub(super) history: Vec<Entry>,
 }
@@ -320,11 +415,22 @@ pub(super) fn measured(
     data: Option<&Dataset>,
     batch: usize,
 ) -> anyhow::Result<Option<Measured>> {
+    measured_by(&mut Task::default(), network, data, batch)
+}
+
+/// The same by an objective, which may have a teacher.
+pub(super) fn measured_by(
+    objective: &mut dyn Objective,
+    network: &dyn SequenceModel,
+    data: Option<&Dataset>,
+    batch: usize,
+) -> anyhow::Result<Option<Measured>> {
     let Some(data) = data else { return Ok(None) };
-    let tally = evaluate(network, data, batch)?;
+    let found = evaluate_by(objective, network, data, batch)?;
     Ok(Some(Measured {
+        distance: found.distance(),
         psnr: psnr(network, data, batch)?,
-        ..Measured::from(tally)
+        ..Measured::from(*found.tally())
     }))
 }
 
@@ -340,6 +446,7 @@ pub(super) fn finish(
         return printer.json(document);
     }
     let best = match document.best {
+        Some(best) if best.epoch == 0 => ", none better than the start".to_string(),
         Some(best) => format!(", the best after epoch {}", best.epoch),
         None => String::new(),
     };

@@ -168,7 +168,7 @@ fn retrain_takes_the_same_tables() {
     ];
     program.json(&reduce);
     let retrain = "rescale = \"match\"\nteacher = \"run/model.safetensors\"\n\n[data]\n\
-                   source = \"POINTS\"\n\n[train]\nepochs = 2\nbatch = 16\n\n[distil]\n\
+                   source = \"POINTS\"\n\n[train]\nepochs = 2\nbatch = 16\nkeep_start = false\n\n[distil]\n\
                    temperature = 1.0\n\n[regularise]\npenalty = \"filter-norm\"\nweight = 0.01\n\n\
                    [trust]\nothers = 0.0\n";
     program.config(retrain);

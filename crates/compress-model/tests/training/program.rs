@@ -187,14 +187,171 @@ fn a_reduced_model_is_trained_further_in_its_layout() {
 }
 
 #[test]
+fn a_network_in_both_directions_is_trained_written_reduced_and_trained_again() {
+    let program = Program::new(120);
+    program.config(&CONFIG.replace("states = 3", "states = 3\nbidirectional = true"));
+    let record = program.json(&PRETRAIN);
+    let history = record["history"].as_array().unwrap();
+    let first = history[0]["validation_loss"].as_f64().unwrap();
+    assert!(loss(&record["validation"]) < first, "{record}");
+    let model = "run/model.safetensors";
+    let scored = program.json(&["evaluate", model, "--data", "points.safetensors"]);
+    assert!(scored["accuracy"].as_f64().unwrap() > 0.6, "{scored}");
+    program.json(&["reduce", model, "--order", "2", "--output", "small.pth"]);
+    let retrain = [
+        "retrain",
+        "small.pth",
+        "--teacher",
+        model,
+        "--output",
+        "better.pth",
+    ];
+    let data = ["--data", "points.safetensors", "--epochs", "4"];
+    let record = program.json(&[&retrain[..], &data].concat());
+    let distance = |part: &str| record[part]["distance"].as_f64().unwrap();
+    assert!(distance("validation") < distance("before"), "{record}");
+    // The host runs what was written to the same loss.
+    let again = program.json(&["evaluate", "better.pth", "--data", "points.safetensors"]);
+    assert!(again["accuracy"].as_f64().unwrap() > 0.6, "{again}");
+}
+
+/// A network with its reduction and the points without labels.
+fn reduced(program: &Program) {
+    program.json(&PRETRAIN);
+    let model = "run/model.safetensors";
+    program.json(&["reduce", model, "--order", "1", "--output", "small.pth"]);
+    let points = Path::new(&program.path("points.safetensors")).to_path_buf();
+    let archive = hankelite_archive::Archive::open(&points).unwrap();
+    let inputs = archive.tensor("inputs").unwrap();
+    let bare = program.path("bare.safetensors");
+    hankelite_archive::write_arrays(Path::new(&bare), [("inputs", inputs)], "").unwrap();
+}
+
+const TAUGHT: [&str; 6] = [
+    "retrain",
+    "small.pth",
+    "--teacher",
+    "run/model.safetensors",
+    "--data",
+    "bare.safetensors",
+];
+
+#[test]
+fn a_teacher_is_enough_and_nothing_is_lost_by_it() {
+    let program = Program::new(200);
+    reduced(&program);
+    let record = program.json(&[&TAUGHT[..], &["--output", "better.pth"]].concat());
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let (before, after) = (&record["before"], &record["validation"]);
+    assert!(
+        number(&after["distance"]) < number(&before["distance"]),
+        "{record}"
+    );
+    assert!(
+        number(&after["accuracy"]) >= number(&before["accuracy"]),
+        "{record}"
+    );
+    let trial = &record["trial"];
+    let tried = trial["tried"].as_array().unwrap();
+    assert_eq!(tried.len(), 4);
+    let best = tried.iter().map(|tried| number(&tried["value"]));
+    let best = best.fold(f64::INFINITY, f64::min);
+    let taken = tried
+        .iter()
+        .find(|tried| tried["factor"] == trial["factor"])
+        .unwrap();
+    assert!(number(&taken["value"]) <= 1.25 * best, "{trial}");
+    assert_eq!(record["recipe"]["lr"], taken["lr"]);
+    assert_eq!(record["recipe"]["monitor"], "teacher");
+    // A label counts where there is one.
+    let labelled = [
+        &TAUGHT[..5],
+        &[
+            "points.safetensors",
+            "--seed",
+            "1",
+            "--output",
+            "labelled.pth",
+        ],
+    ]
+    .concat();
+    let record = program.json(&labelled);
+    assert!(
+        loss(&record["validation"]) <= loss(&record["before"]),
+        "{record}"
+    );
+    let bare = [
+        "retrain",
+        "small.pth",
+        "--data",
+        "bare.safetensors",
+        "--output",
+        "no.pth",
+    ];
+    program.refuses(&bare, &["no labels", "no teacher"]);
+}
+
+#[test]
+fn a_start_that_is_not_bettered_is_written_and_reported() {
+    let program = Program::new(60);
+    reduced(&program);
+    let still = ["--lr", "0", "--epochs", "2", "--output", "same.pth"];
+    let record = program.json(&[&TAUGHT[..], &still].concat());
+    assert_eq!(record["best"]["epoch"], 0);
+    assert_eq!(record["before"], record["validation"]);
+    assert!(record["trial"].is_null());
+    let note = record["notes"][0].as_str().unwrap();
+    assert!(note.contains("brought nothing"), "{note}");
+    let tensors = |file: &str| {
+        let archive = hankelite_archive::Archive::open(Path::new(&program.path(file))).unwrap();
+        let bytes = |name: &str| archive.tensor(name).unwrap().bytes().to_vec();
+        archive.names().map(bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(tensors("small.pth"), tensors("same.pth"));
+}
+
+#[test]
+fn a_retraining_that_was_killed_anywhere_goes_on_to_the_same_bytes() {
+    let program = Program::new(200);
+    reduced(&program);
+    let run =
+        |name: &'static str| [&TAUGHT[..], &["-q", "--epochs", "4", "--output", name]].concat();
+    assert!(
+        program
+            .command(&run("whole.safetensors"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    killed_until_done(&program, &run("killed.safetensors"), "killed.run");
+    assert_eq!(
+        program.bytes("whole.safetensors"),
+        program.bytes("killed.safetensors")
+    );
+}
+
+#[test]
 fn a_program_that_was_killed_anywhere_goes_on_to_the_same_bytes() {
     let program = Program::new(200);
     let whole = ["pretrain", "config.toml", "--output", "whole", "-q"];
     assert!(program.command(&whole).status().unwrap().success());
+    let run = ["pretrain", "config.toml", "--output", "killed", "-q"];
+    killed_until_done(&program, &run, "killed");
+    assert_eq!(
+        program.bytes("whole/model.safetensors"),
+        program.bytes("killed/model.safetensors")
+    );
+    let left = std::fs::read_dir(program.path("killed")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!left.into_iter().any(|name| name.ends_with(".part")));
+}
+
+/// Kills the program some milliseconds after its start, later each time, and resumes it.
+fn killed_until_done(program: &Program, run: &[&str], folder: &str) {
     let mut kills = 0;
     loop {
-        let mut arguments = vec!["pretrain", "config.toml", "--output", "killed", "-q"];
-        if Path::new(&program.path("killed/config.toml")).exists() {
+        let mut arguments = run.to_vec();
+        if Path::new(&program.path(&format!("{folder}/config.toml"))).exists() {
             arguments.push("--resume");
         }
         let mut child = program.command(&arguments).spawn().unwrap();
@@ -217,13 +374,6 @@ fn a_program_that_was_killed_anywhere_goes_on_to_the_same_bytes() {
         }
     }
     assert!(kills > 0);
-    assert_eq!(
-        program.bytes("whole/model.safetensors"),
-        program.bytes("killed/model.safetensors")
-    );
-    let left = std::fs::read_dir(program.path("killed")).unwrap();
-    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert!(!left.into_iter().any(|name| name.ends_with(".part")));
 }
 
 #[cfg(unix)]
@@ -317,8 +467,8 @@ fn settings_that_cannot_work_are_told_before_training() {
         ),
         ("channels = 4", "channels = 0", &["`channels` is 0"]),
         (
-            "states = 3",
-            "states = 3\nbidirectional = true",
+            "layer = \"s4d\"",
+            "layer = \"dss-softmax\"\nbidirectional = true",
             &["bidirectional"],
         ),
         (

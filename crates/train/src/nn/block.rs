@@ -1,8 +1,9 @@
 //! One block with its trainable tensors.
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{D, Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
+use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +13,7 @@ use hankelite_kernels::Mixing;
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
 use crate::nn::tensors::{TensorType, host, parameter, var};
-use crate::nn::{Buffer, Group, NetworkError, Parameter, Penalty};
+use crate::nn::{Buffer, Group, MapRounding, NetworkError, Parameter, Penalty};
 
 /// How much of a batch's statistics enters the running ones; torch's default.
 const MOMENTUM: f64 = 0.1;
@@ -61,7 +62,7 @@ impl TrainableLinear {
 }
 
 /// Weight and bias of a normalisation; mean and variance of a batch norm.
-struct TrainableNorm {
+pub(super) struct TrainableNorm {
     weight: Var,
     bias: Var,
     running: Option<(Var, Var)>,
@@ -70,7 +71,7 @@ struct TrainableNorm {
 }
 
 impl TrainableNorm {
-    fn new(norm: &Norm, placement: Placement, to: TensorType<'_>) -> Result<Self> {
+    pub(super) fn new(norm: &Norm, placement: Placement, to: TensorType<'_>) -> Result<Self> {
         let (weight, bias, epsilon) = norm.affine();
         let vector = |values: &[f64]| var(values, &[values.len()], to);
         let running = match norm {
@@ -86,7 +87,74 @@ impl TrainableNorm {
         })
     }
 
-    fn to_norm(&self) -> Result<(Norm, Placement)> {
+    pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
+        let named = [("norm.weight", &self.weight), ("norm.bias", &self.bias)];
+        let one = |(name, var)| parameter(prefix, name, var, Group::NoDecay);
+        named.map(one).into()
+    }
+
+    pub(super) fn buffers(&self, prefix: &str) -> Vec<Buffer> {
+        let Some((mean, variance)) = &self.running else {
+            return Vec::new();
+        };
+        let named = |(name, var): (&str, &Var)| Buffer {
+            name: format!("{prefix}norm.{name}"),
+            var: var.clone(),
+        };
+        [("mean", mean), ("variance", variance)].map(named).into()
+    }
+
+    /// Normalises batch × L × H by candle's operations; `training` takes the statistics of the batch
+    /// where it is a batch norm, and moves the running ones.
+    pub(super) fn forward(&self, x: &Tensor, training: bool) -> Result<Tensor> {
+        let (mean, variance) = match &self.running {
+            None => {
+                let mean = x.mean_keepdim(D::Minus1)?;
+                let variance = x.broadcast_sub(&mean)?.sqr()?.mean_keepdim(D::Minus1)?;
+                (mean, variance)
+            }
+            Some((mean, variance)) if !training => {
+                (mean.as_tensor().detach(), variance.as_tensor().detach())
+            }
+            Some(_) => {
+                let (batch, length, channels) = x.dims3()?;
+                let rows = x.reshape((batch * length, channels))?;
+                let mean = rows.mean(0)?;
+                let variance = rows.broadcast_sub(&mean)?.sqr()?.mean(0)?;
+                self.observe(batch * length, &(host(&mean)?, host(&variance)?))?;
+                (mean, variance)
+            }
+        };
+        let scale = (variance + self.epsilon)?.sqrt()?;
+        let normal = x.broadcast_sub(&mean)?.broadcast_div(&scale)?;
+        normal
+            .broadcast_mul(self.weight.as_tensor())?
+            .broadcast_add(self.bias.as_tensor())
+    }
+
+    /// Moves the running statistics towards those of a batch of so many rows; the variance without
+    /// bias.
+    fn observe(&self, rows: usize, found: &(Vec<f64>, Vec<f64>)) -> Result<()> {
+        let Some((mean, variance)) = &self.running else {
+            return Ok(());
+        };
+        let rows = rows as f64;
+        let unbiased = rows / (rows - 1.0).max(1.0);
+        for (var, (values, factor)) in [mean, variance]
+            .into_iter()
+            .zip([(&found.0, 1.0), (&found.1, unbiased)])
+        {
+            let pairs = host(var)?.into_iter().zip(values);
+            let next: Vec<f64> = pairs
+                .map(|(old, new)| old + MOMENTUM * (factor * new - old))
+                .collect();
+            let next = Tensor::from_vec(next, var.shape(), var.device())?;
+            var.set(&next.to_dtype(var.dtype())?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn to_norm(&self) -> Result<(Norm, Placement)> {
         let (weight, bias, epsilon) = (host(&self.weight)?, host(&self.bias)?, self.epsilon);
         let norm = match &self.running {
             None => Norm::Layer(LayerNorm {
@@ -116,18 +184,28 @@ pub(super) struct TrainableBlock {
     source_feedthrough: (Vec<f64>, Vec<f64>),
     norm: Option<TrainableNorm>,
     output: Option<(TrainableLinear, bool)>,
+    /// How the output map is held.
+    held: Option<MapRounding>,
 }
 
 impl TrainableBlock {
     pub(super) fn new(
         block: &model::Block,
         form: ModeForm,
+        held: Option<MapRounding>,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         // Both directions are stored with the same number of modes.
         let order = block.order();
         let made = |systems| TrainableDynamics::new(block.name(), systems, order, form, to);
-        let backward = Some(block.backward()).filter(|systems| !systems.is_empty());
+        let forward = made(block.systems())?;
+        let backward = match block.backward() {
+            [] => None,
+            systems if shared(block.systems(), systems) => {
+                Some(made(systems)?.with_poles_of(&forward))
+            }
+            systems => Some(made(systems)?),
+        };
         let systems = block.systems().iter();
         let source: Vec<f64> = systems.map(|system| system.feedthrough()[(0, 0)]).collect();
         let feedthrough = var(&source, &[source.len()], to)?;
@@ -140,12 +218,13 @@ impl TrainableBlock {
         });
         Ok(Self {
             name: block.name().to_string(),
-            forward: made(block.systems())?,
-            backward: backward.map(made).transpose()?,
+            forward,
+            backward,
             feedthrough,
             source_feedthrough: (source, rounded),
             norm: norm.transpose()?,
             output: output.transpose()?,
+            held,
         })
     }
 
@@ -159,28 +238,13 @@ impl TrainableBlock {
         if let Some((linear, _)) = &self.output {
             all.extend(linear.parameters(&format!("{prefix}output.")));
         }
-        if let Some(norm) = &self.norm {
-            all.push(parameter(
-                prefix,
-                "norm.weight",
-                &norm.weight,
-                Group::NoDecay,
-            ));
-            all.push(parameter(prefix, "norm.bias", &norm.bias, Group::NoDecay));
-        }
+        all.extend(self.norm.iter().flat_map(|norm| norm.parameters(prefix)));
         all
     }
 
     pub(super) fn buffers(&self, prefix: &str) -> Vec<Buffer> {
-        let running = self.norm.as_ref().and_then(|norm| norm.running.as_ref());
-        let Some((mean, variance)) = running else {
-            return Vec::new();
-        };
-        let named = |(name, var): (&str, &Var)| Buffer {
-            name: format!("{prefix}norm.{name}"),
-            var: var.clone(),
-        };
-        [("mean", mean), ("variance", variance)].map(named).into()
+        let norm = self.norm.iter();
+        norm.flat_map(|norm| norm.buffers(prefix)).collect()
     }
 
     /// The dynamics of each direction.
@@ -199,7 +263,11 @@ impl TrainableBlock {
             ]);
         }
         if let Some((linear, _)) = &self.output {
-            parts.extend(linear.flat_parameters()?);
+            let mut flat = linear.flat_parameters()?;
+            if let Some(held) = self.held {
+                flat[0] = held.held(&linear.weight)?.flatten_all()?;
+            }
+            parts.extend(flat);
         }
         Ok(parts)
     }
@@ -254,26 +322,12 @@ impl TrainableBlock {
         Ok(plan)
     }
 
-    /// Moves the running statistics towards those of a batch; the variance without bias.
+    /// Moves the running statistics towards those of a batch.
     pub(super) fn observe(&self, size: Size, found: &(Vec<f64>, Vec<f64>)) -> Result<()> {
-        let running = self.norm.as_ref().and_then(|norm| norm.running.as_ref());
-        let Some((mean, variance)) = running else {
-            return Ok(());
-        };
-        let rows = (size.batch * size.length) as f64;
-        let unbiased = rows / (rows - 1.0).max(1.0);
-        for (var, (values, factor)) in [mean, variance]
-            .into_iter()
-            .zip([(&found.0, 1.0), (&found.1, unbiased)])
-        {
-            let pairs = host(var)?.into_iter().zip(values);
-            let next: Vec<f64> = pairs
-                .map(|(old, new)| old + MOMENTUM * (factor * new - old))
-                .collect();
-            let next = Tensor::from_vec(next, var.shape(), var.device())?;
-            var.set(&next.to_dtype(var.dtype())?)?;
+        match &self.norm {
+            Some(norm) => norm.observe(size.batch * size.length, found),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn to_block(&self) -> std::result::Result<model::Block, NetworkError> {
@@ -284,8 +338,12 @@ impl TrainableBlock {
         let zero = vec![0.0; now.len()];
         let backward = self.backward.as_ref();
         let output = self.output.as_ref().map(|(linear, gated)| {
+            let mut map = linear.to_linear()?;
+            if let Some(held) = self.held {
+                map.weight = held.rounded(&linear.weight)?.into();
+            }
             Ok::<_, candle_core::Error>(OutputLinear {
-                linear: linear.to_linear()?,
+                linear: map,
                 gate: match gated {
                     true => model::Gate::Halves,
                     false => model::Gate::None,
@@ -305,6 +363,13 @@ impl TrainableBlock {
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
         })?)
     }
+}
+
+/// Whether both directions of every channel have the same step and poles, as layouts with one set of
+/// poles for several kernels store them.
+fn shared(forward: &[DiagonalSystem], backward: &[DiagonalSystem]) -> bool {
+    let mut pairs = forward.iter().zip(backward);
+    pairs.all(|(a, b)| (a.time(), a.exponents()) == (b.time(), b.exponents()))
 }
 
 /// Which share of the channels is silenced in training, and by which random numbers.

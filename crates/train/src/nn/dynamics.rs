@@ -40,6 +40,10 @@ pub(super) struct TrainableDynamics {
     weights: Var,
     /// 1 for modes in use; `None` where all are.
     used: Option<Tensor>,
+    /// What the rates of decays and frequencies are multiplied with.
+    scales: Option<[Tensor; 2]>,
+    /// Whether steps and poles are those of other dynamics, which list them.
+    shares_poles: bool,
     /// The systems that the parameters came from, and the parameters they gave.
     source: Vec<DiagonalSystem>,
     initial: Numbers,
@@ -87,12 +91,34 @@ impl TrainableDynamics {
             used: ragged
                 .then(|| Tensor::from_vec(used, (channels, modes), to.device))
                 .transpose()?,
+            scales: None,
+            shares_poles: false,
             source: systems.to_vec(),
             initial: numbers,
         };
         // As rounded to the network's type.
         made.initial = made.numbers()?;
+        if form.scaled {
+            let scales = pole_scales(systems, form, modes).map_err(|why| why.at(layer, 0))?;
+            let tensor = |values: Vec<f64>| {
+                Tensor::from_vec(values, (channels, modes), to.device)?.to_dtype(to.dtype)
+            };
+            made.scales = Some([tensor(scales.decay)?, tensor(scales.frequency)?]);
+        }
         Ok(made)
+    }
+
+    /// With the steps and poles of other dynamics in place of its own equal ones: trained together,
+    /// they stay equal.
+    pub(super) fn with_poles_of(self, other: &Self) -> Self {
+        Self {
+            log_step: other.log_step.clone(),
+            decay: other.decay.clone(),
+            frequency: other.frequency.clone(),
+            scales: other.scales.clone(),
+            shares_poles: true,
+            ..self
+        }
     }
 
     /// Modes of every channel, empty slots included.
@@ -112,10 +138,17 @@ impl TrainableDynamics {
             ("frequency", &self.frequency, Group::Poles),
             ("weights", &self.weights, Group::Plain),
         ];
-        let named = named.into_iter();
-        named
+        // The weights alone stand last.
+        let own = if self.shares_poles { 3 } else { 0 };
+        let named = named.into_iter().skip(own);
+        let mut named: Vec<Parameter> = named
             .map(|(name, var, group)| parameter(prefix, name, var, group))
-            .collect()
+            .collect();
+        let poles = named.iter_mut().filter(|one| one.group == Group::Poles);
+        for (one, scale) in poles.zip(self.scales.iter().flatten()) {
+            one.scale = Some(scale.clone());
+        }
+        named
     }
 
     fn numbers(&self) -> Result<Numbers> {
@@ -211,6 +244,86 @@ fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
     modes(formulas, [&log_step, &poles, &weights])
 }
 
+/// What the rates of poles are multiplied with, channels × modes each.
+#[derive(Default)]
+struct PoleScales {
+    decay: Vec<f64>,
+    frequency: Vec<f64>,
+}
+
+/// The scales of all channels: for a parameter θ of a mode of the kernel k, D in its first sample,
+///
+/// ```text
+/// min(1, ‖k‖/‖∂k/∂θ‖)
+/// ```
+///
+/// over the length of the sequences, C held. It is 1 for modes that stand apart. Two real poles that
+/// were nearly one, as a conjugate pair of a tiny frequency and a huge weight, turn the kernel over at
+/// a small step of either, and it is as small.
+fn pole_scales(
+    systems: &[DiagonalSystem],
+    form: ModeForm,
+    modes: usize,
+) -> std::result::Result<PoleScales, Fault> {
+    let mut scales = PoleScales::default();
+    for system in systems {
+        let residues = system.residues().map_err(Fault::System)?;
+        let Time::Discrete { step } = system.time() else {
+            continue;
+        };
+        let length = form.length;
+        let powers = |lambda: Complex64| {
+            let pole = (lambda * step).exp();
+            std::iter::successors(Some(Complex64::ONE), move |power| Some(power * pole))
+                .take(length)
+        };
+        let mut kernel = vec![0.0; length];
+        kernel[0] = system.feedthrough()[(0, 0)];
+        for (&lambda, residue) in system.exponents().iter().zip(&residues) {
+            for (k, power) in kernel.iter_mut().zip(powers(lambda)) {
+                *k += (residue * power).re;
+            }
+        }
+        let norm = kernel.iter().map(|k| k * k).sum::<f64>().sqrt();
+        for (&lambda, residue) in system.exponents().iter().zip(&residues) {
+            let slope = gain_slope(form, lambda, step);
+            // ∂k/∂Re λ and ∂k/∂Im λ are the parts of this.
+            let each = powers(lambda).enumerate();
+            let slopes = each.map(|(l, power)| residue * power * (slope + step * l as f64));
+            let (mut real, mut imaginary) = (0.0, 0.0);
+            for slope in slopes {
+                real += slope.re * slope.re;
+                imaginary += slope.im * slope.im;
+            }
+            let scale = |steep: f64| if steep > norm { norm / steep } else { 1.0 };
+            scales.frequency.push(scale(imaginary.sqrt()));
+            scales.decay.push(match form.kind {
+                Parameterisation::DssSoftmax => scale(real.sqrt()),
+                Parameterisation::S4d | Parameterisation::DssExp => {
+                    scale(real.sqrt() * lambda.re.abs())
+                }
+            });
+        }
+        for _ in system.order()..modes {
+            scales.frequency.push(1.0);
+            scales.decay.push(1.0);
+        }
+    }
+    Ok(scales)
+}
+
+/// d log gain/dλ, by a difference.
+fn gain_slope(form: ModeForm, lambda: Complex64, step: f64) -> Complex64 {
+    let h = 1e-5 * (lambda.norm() + 1e-3 / step);
+    let (gain, ahead) = (form.gain(lambda, step), form.gain(lambda + h, step));
+    let slope = (ahead / gain - 1.0) / h;
+    if slope.is_finite() {
+        slope
+    } else {
+        Complex64::ZERO
+    }
+}
+
 /// Why a channel cannot be held.
 enum Fault {
     System(SystemError),
@@ -292,7 +405,12 @@ mod tests {
     fn a_growing_mode_is_held() {
         let (lambda, step, length) = (Complex64::new(3.81, 1.68), 0.1, 1024);
         let kind = Parameterisation::DssSoftmax;
-        let form = ModeForm { kind, length };
+        let scaled = false;
+        let form = ModeForm {
+            kind,
+            length,
+            scaled,
+        };
         let weight = Complex64::new(0.3, -0.8);
         let residue = weight * form.gain(lambda, step);
         assert!(residue.norm() > 0.0 && residue.norm_sqr() == 0.0);

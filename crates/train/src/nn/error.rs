@@ -73,12 +73,6 @@ pub enum NetworkError {
         /// The layer.
         layer: String,
     },
-    /// A normalisation that no layer has.
-    #[error(
-        "the model has a normalisation between its last layer and its head, which is not trained; \
-         expected normalisations in the layers only"
-    )]
-    FinalNorm,
     /// A file that cannot be read or written.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

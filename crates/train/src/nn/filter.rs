@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use hankelite_control::DiagonalSystem;
 
 use crate::nn::dynamics::{TrainableDynamics, modes_for};
+use crate::nn::hankel::{HankelPlan, hankel};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::tensors::TensorType;
 use crate::nn::{
@@ -45,6 +46,7 @@ impl Filter {
         let form = ModeForm {
             kind: Parameterisation::S4d,
             length: 1,
+            scaled: false,
         };
         let to = TensorType { dtype, device };
         let dynamics = TrainableDynamics::new("filter", systems, system.order(), form, to)?;
@@ -76,21 +78,26 @@ impl SequenceModel for Filter {
             bail!("a filter takes one number for each step, and has no layers to show");
         }
         let steps = input.steps.to_dtype(self.dtype)?;
-        let modes = modes_for(&[&self.dynamics], length)?;
-        let modes = modes.reshape((4, 1, self.dynamics.modes()))?;
+        let flat = modes_for(&[&self.dynamics], length)?;
+        let modes = flat.reshape((4, 1, self.dynamics.modes()))?;
         let modes = (0..4).map(|part| modes.get(part));
         let kernel = plain::kernel(&modes.collect::<Result<Vec<_>>>()?, length)?;
         let kernel = kernel.to_dtype(self.dtype)?;
         let turned = plain::turned(&kernel)?;
         let input = match wanted.penalty {
             Some(Penalty::Measure) => Some(&steps),
-            Some(Penalty::FilterNorm) | None => None,
+            Some(Penalty::FilterNorm | Penalty::Hankel) | None => None,
         };
-        let penalty = wanted.penalty.map(|_| plain::mean_square(&kernel, input));
+        let penalty = wanted.penalty.map(|penalty| match penalty {
+            Penalty::Hankel => hankel(&flat, HankelPlan::of_one(self.dynamics.modes())),
+            Penalty::Measure | Penalty::FilterNorm => {
+                plain::mean_square(&kernel, input)?.unsqueeze(0)
+            }
+        });
         Ok(Traced {
             outputs: steps.reshape((batch, length))?.matmul(&turned.t()?)?,
             layers: Vec::new(),
-            penalties: penalty.transpose()?.map(|p| p.unsqueeze(0)).transpose()?,
+            penalties: penalty.transpose()?,
         })
     }
 

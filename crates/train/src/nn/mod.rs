@@ -12,6 +12,7 @@ mod encode;
 mod ends;
 mod error;
 mod filter;
+mod hankel;
 mod modes;
 mod modes_plain;
 mod network;
@@ -25,6 +26,7 @@ mod pooling;
 mod random;
 mod real;
 mod stack;
+mod straight;
 mod tensors;
 
 pub use architecture::{
@@ -38,6 +40,7 @@ pub use network::{TrainableNetwork, TrainableOptions};
 pub use parameterisation::Parameterisation;
 use rand_chacha::ChaCha8Rng;
 pub use random::{random_model, with_fresh_dynamics};
+pub use straight::MapRounding;
 pub(crate) use tensors::host;
 
 /// Which optimiser settings a parameter takes.
@@ -64,6 +67,9 @@ pub struct Parameter {
     pub var: Var,
     /// Its optimiser group.
     pub group: Group,
+    /// What the rate of every element is multiplied with, a tensor of its shape; gradients are
+    /// multiplied with it before they are clipped. `None` is one.
+    pub scale: Option<Tensor>,
 }
 
 /// A tensor that training changes without a gradient, e.g. the running mean of a batch norm.
@@ -101,6 +107,10 @@ pub enum Penalty {
     Measure,
     /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
     FilterNorm,
+    /// The mean over the channels of Σ σ, the Hankel singular values of the real discrete system. In
+    /// training each step looks at a sixteenth of the channels, one at least, drawn at random; in
+    /// expectation that is the mean over all.
+    Hankel,
 }
 
 /// What is requested beside the outputs.

@@ -163,7 +163,11 @@ mod tests {
                 let host: Vec<f64> = (0..30).map(|i| f64::from(u8::from(i % 4 != 1))).collect();
                 let used = Tensor::from_slice(&host, (6, MODES), &Device::Cpu).unwrap();
                 let mut formulas = Formulas {
-                    form: ModeForm { kind, length: 40 },
+                    form: ModeForm {
+                        kind,
+                        length: 40,
+                        scaled: false,
+                    },
                     length,
                     layers: LAYERS,
                     used: None,

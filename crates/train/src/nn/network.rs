@@ -3,25 +3,29 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Block, Gate, Model, ModelParts, Nonlinearity};
-use rand::SeedableRng;
+use hankelite::model::{Block, Gate, Model, ModelParts, Nonlinearity, Placement};
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::nn::block::{Dropout, TrainableBlock};
-use crate::nn::dynamics::modes_for;
+use crate::nn::block::{Dropout, TrainableBlock, TrainableNorm};
+use crate::nn::dynamics::{TrainableDynamics, modes_for};
 use crate::nn::ends::{TrainableEncoder, TrainableHead};
+use crate::nn::hankel::{HankelPlan, hankel};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
 use hankelite_kernels::Workspaces;
 use crate::nn::random::{Draw, random_model};
 use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Architecture, Buffer, Mode, NetworkError, NetworkInput, Parameter, Parameterisation,
-    SequenceModel, Traced, Wanted, op,
+    Architecture, Buffer, MapRounding, Mode, NetworkError, NetworkInput, Parameter,
+    Parameterisation, Penalty, SequenceModel, Traced, Wanted, op,
 };
 
 /// The stream of a seed's random numbers for a measurement, apart from those of the model.
 const SENSING: u64 = 1;
+
+/// A training step looks at the Hankel values of every so many channels.
+const HANKEL_EVERY: usize = 16;
 
 /// Settings of a trainable network.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +41,11 @@ pub struct TrainableOptions {
     /// How poles and weights are trained. `None` (the default) takes S4D, or DSS-softmax where a
     /// mode does not decay.
     pub parameterisation: Option<Parameterisation>,
+    /// Whether the rates of poles are scaled down where a kernel would turn over at a small step: see
+    /// [`Parameter::scale`]. `false` is the default.
+    pub scaled_poles: bool,
+    /// How the output maps of the layers are held. `None` (the default) leaves them as they are.
+    pub maps: Option<MapRounding>,
 }
 
 impl TrainableOptions {
@@ -47,6 +56,8 @@ impl TrainableOptions {
             dtype: DType::F32,
             dropout: 0.0,
             parameterisation: None,
+            scaled_poles: false,
+            maps: None,
         }
     }
 
@@ -64,6 +75,13 @@ impl TrainableOptions {
                 what: "dropout",
                 found: self.dropout,
                 expected: "0 up to below 1",
+            });
+        }
+        if let Some(maps) = self.maps.filter(|maps| maps.bits().is_none()) {
+            return Err(NetworkError::Option {
+                what: "the group of [maps]",
+                found: maps.group as f64,
+                expected: "at least 1, with entries int8, int4 or int3",
             });
         }
         match self.dtype {
@@ -87,6 +105,8 @@ impl TrainableOptions {
 pub struct TrainableNetwork {
     encoder: Option<TrainableEncoder>,
     blocks: Vec<TrainableBlock>,
+    /// Between the last block and the head.
+    final_norm: Option<TrainableNorm>,
     head: Option<TrainableHead>,
     parameters: Vec<Parameter>,
     buffers: Vec<Buffer>,
@@ -109,9 +129,6 @@ impl TrainableNetwork {
         device: &Device,
     ) -> Result<Self, NetworkError> {
         options.check()?;
-        if model.final_norm().is_some() {
-            return Err(NetworkError::FinalNorm);
-        }
         check_channels(model)?;
         let to = TensorType {
             dtype: options.dtype,
@@ -120,14 +137,18 @@ impl TrainableNetwork {
         let form = ModeForm {
             kind: options.parameterisation.unwrap_or_else(|| fitting(model)),
             length: options.length,
+            scaled: options.scaled_poles,
         };
-        let block = |block| TrainableBlock::new(block, form, to);
+        let block = |block| TrainableBlock::new(block, form, options.maps, to);
         let encoder = model.encoder();
         let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, to));
+        let last = model.final_norm();
+        let last = last.map(|norm| TrainableNorm::new(norm, Placement::Post, to));
         let head = model.head();
         let mut network = Self {
             encoder: encoder.transpose()?,
             blocks: model.blocks().iter().map(block).collect::<Result<_, _>>()?,
+            final_norm: last.transpose()?,
             head: head.map(|head| TrainableHead::new(head, to)).transpose()?,
             parameters: Vec::new(),
             buffers: Vec::new(),
@@ -189,12 +210,13 @@ impl TrainableNetwork {
     /// [`NetworkError::System`] where training has led to numbers that are not finite.
     pub fn to_model(&self) -> Result<Model, NetworkError> {
         let blocks = self.blocks.iter().map(TrainableBlock::to_block);
+        let last = |norm: &TrainableNorm| Ok::<_, candle_core::Error>(norm.to_norm()?.0);
         let encoder = self.encoder.as_ref();
         let head = self.head.as_ref();
         Ok(Model::new(ModelParts {
             encoder: encoder.map(TrainableEncoder::to_encoder).transpose()?,
             blocks: blocks.collect::<Result<_, _>>()?,
-            final_norm: None,
+            final_norm: self.final_norm.as_ref().map(last).transpose()?,
             head: head.map(TrainableHead::to_head).transpose()?,
         })?)
     }
@@ -206,6 +228,10 @@ impl TrainableNetwork {
             let prefix = format!("blocks.{index}.");
             self.parameters.extend(block.parameters(&prefix));
             self.buffers.extend(block.buffers(&prefix));
+        }
+        if let Some(norm) = &self.final_norm {
+            self.parameters.extend(norm.parameters("final_"));
+            self.buffers.extend(norm.buffers("final_"));
         }
         let head = self.head.iter().flat_map(TrainableHead::parameters);
         self.parameters.extend(head);
@@ -227,14 +253,18 @@ impl TrainableNetwork {
             channels: self.channels,
         };
         let training = random.is_some();
+        // That of the modes needs no kernels.
+        let of_kernels = wanted.penalty.filter(|penalty| *penalty != Penalty::Hankel);
         let encoder = self.encoder.as_ref();
         let head = self.head.as_ref();
+        // What is normalised first is pooled behind that.
+        let head = head.filter(|_| self.final_norm.is_none());
         let pooling = head.map(|head| head.pooling(batch, length, input.lengths.as_deref()));
         let block = |block: &TrainableBlock| {
             let rate = self.dropout;
             let dropout = random.as_deref_mut();
             let dropout = dropout.map(|random| Dropout { random, rate });
-            block.plan(size, wanted.penalty, dropout)
+            block.plan(size, of_kernels, dropout)
         };
         let plan = NetworkPlan {
             channels: self.channels,
@@ -245,6 +275,35 @@ impl TrainableNetwork {
             training,
         };
         Ok((plan, size))
+    }
+
+    /// The channels whose Hankel values are looked at: all in evaluation.
+    fn looked_at(&self, random: Option<&mut ChaCha8Rng>) -> HankelPlan {
+        let every = HANKEL_EVERY.min(self.channels);
+        let layers = self.blocks.iter().map(|block| {
+            let modes = block.dynamics().map(TrainableDynamics::modes);
+            (modes.max().unwrap_or(0), block.dynamics().count())
+        });
+        HankelPlan {
+            channels: self.channels,
+            layers: layers.collect(),
+            every: if random.is_some() { every } else { 1 },
+            offset: random.map_or(0, |random| random.random_range(0..every)),
+        }
+    }
+
+    /// Batch × L × H, pooled where the head pools.
+    fn pooled(&self, x: &Tensor, input: &NetworkInput) -> candle_core::Result<Tensor> {
+        let (batch, length, _) = x.dims3()?;
+        let head = self.head.as_ref();
+        let weights = head.map(|head| head.pooling(batch, length, input.lengths.as_deref()));
+        match weights.transpose()?.flatten() {
+            None => Ok(x.clone()),
+            Some(weights) => {
+                let weights = Tensor::from_vec(weights, (batch, length, 1), x.device())?;
+                x.broadcast_mul(&weights.to_dtype(x.dtype())?)?.sum(1)
+            }
+        }
     }
 
     /// Modes and parameters, flat.
@@ -273,12 +332,12 @@ impl SequenceModel for TrainableNetwork {
         mode: Mode<'_>,
         wanted: Wanted,
     ) -> candle_core::Result<Traced> {
-        let random = match mode {
+        let mut random = match mode {
             Mode::Train(random) => Some(random),
             Mode::Evaluate => None,
         };
         let training = random.is_some();
-        let (plan, size) = self.plan(input, wanted, random)?;
+        let (plan, size) = self.plan(input, wanted, random.as_deref_mut())?;
         let (mut modes, mut parameters) = self.flat(size.length)?;
         if !training {
             // No graph, and so nothing kept.
@@ -301,13 +360,20 @@ impl SequenceModel for TrainableNetwork {
                 statistics.try_for_each(|found| block.observe(size, found))?;
             }
         }
+        let out = match &self.final_norm {
+            None => found.out,
+            Some(norm) => self.pooled(&norm.forward(&found.out, training)?, input)?,
+        };
         Ok(Traced {
             outputs: match &self.head {
-                Some(head) => head.forward(&found.out)?,
-                None => found.out,
+                Some(head) => head.forward(&out)?,
+                None => out,
             },
             layers: found.layers,
-            penalties: found.penalties,
+            penalties: match wanted.penalty {
+                Some(Penalty::Hankel) => Some(hankel(&modes, self.looked_at(random))?),
+                _ => found.penalties,
+            },
         })
     }
 

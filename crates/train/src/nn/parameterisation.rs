@@ -15,11 +15,13 @@ pub enum Parameterisation {
     DssSoftmax,
 }
 
-/// A parameterisation with the L of DSS-softmax.
+/// A parameterisation with the L of DSS-softmax and of the sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ModeForm {
     pub(super) kind: Parameterisation,
     pub(super) length: usize,
+    /// Whether the rates of poles are scaled.
+    pub(super) scaled: bool,
 }
 
 impl ModeForm {

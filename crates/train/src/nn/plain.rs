@@ -112,7 +112,7 @@ impl Block<'_> {
         let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
         let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, x.dim(1)? - 1)?;
         let input = match penalty {
-            Penalty::FilterNorm => None,
+            Penalty::FilterNorm | Penalty::Hankel => None,
             Penalty::Measure => Some(&input),
         };
         Ok(Some(mean_square(&(&kernels[0] + d)?, input)?))

@@ -173,9 +173,9 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
     let architecture = start.architecture;
     let channels = architecture.channels;
     let name = format!("blocks.{index}");
-    let systems = |draw: &mut Draw, feedthrough: bool| {
+    let forward = {
         let one = |channel| {
-            let d = if feedthrough { draw.normal() } else { 0.0 };
+            let d = draw.normal();
             let (low, high) = (architecture.step_min.ln(), architecture.step_max.ln());
             let step = draw.uniform(low, high).exp();
             let system = draw.system(start, step, d);
@@ -185,11 +185,10 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
                 source,
             })
         };
-        (0..channels).map(one).collect::<Result<Vec<_>, _>>()
+        (0..channels).map(one).collect::<Result<Vec<_>, _>>()?
     };
-    let forward = systems(draw, true)?;
     let backward = match architecture.bidirectional {
-        true => systems(draw, false)?,
+        true => turned(start, &name, &forward, draw)?,
         false => Vec::new(),
     };
     let (rows, gate) = match architecture.output {
@@ -223,6 +222,29 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         }),
         norm: Some((norm, architecture.placement)),
     })?)
+}
+
+/// The second direction of a layer, with the poles of the first, as files hold them.
+fn turned(
+    start: &Start<'_>,
+    layer: &str,
+    forward: &[DiagonalSystem],
+    draw: &mut Draw,
+) -> Result<Vec<DiagonalSystem>, NetworkError> {
+    let one = |(channel, system): (usize, &DiagonalSystem)| {
+        let Time::Discrete { step } = system.time() else {
+            return Ok(system.clone());
+        };
+        let poles = system.exponents().to_vec();
+        let residues = draw.residues(start, step, &poles);
+        let system = DiagonalSystem::siso(system.time(), poles, &residues, 0.0);
+        system.map_err(|source| NetworkError::System {
+            layer: layer.to_string(),
+            channel,
+            source,
+        })
+    };
+    forward.iter().enumerate().map(one).collect()
 }
 
 /// The source of all random numbers.
@@ -271,6 +293,13 @@ impl Draw {
                 .collect(),
             fixed => fixed.to_vec(),
         };
+        let residues = self.residues(start, step, &poles);
+        DiagonalSystem::siso(Time::Discrete { step }, poles, &residues, feedthrough)
+    }
+
+    /// Random residues of modes with these poles.
+    fn residues(&mut self, start: &Start<'_>, step: f64, poles: &[Complex64]) -> Vec<Complex64> {
+        let architecture = start.architecture;
         let spread = match architecture.layer {
             LayerKind::S4d => std::f64::consts::FRAC_1_SQRT_2,
             LayerKind::DssExp | LayerKind::DssSoftmax => 1.0,
@@ -278,15 +307,13 @@ impl Draw {
         let form = ModeForm {
             kind: architecture.layer.parameterisation(),
             length: start.length,
+            scaled: false,
         };
-        let residues: Vec<Complex64> = poles
-            .iter()
-            .map(|&lambda| {
-                let weight = Complex64::new(self.normal(), self.normal()) * spread;
-                weight * form.gain(lambda, step)
-            })
-            .collect();
-        DiagonalSystem::siso(Time::Discrete { step }, poles, &residues, feedthrough)
+        let residue = |&lambda: &Complex64| {
+            let weight = Complex64::new(self.normal(), self.normal()) * spread;
+            weight * form.gain(lambda, step)
+        };
+        poles.iter().map(residue).collect()
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) fn parameter(prefix: &str, name: &str, var: &Var, group: Group) -> Pa
         name: format!("{prefix}{name}"),
         var: var.clone(),
         group,
+        scale: None,
     }
 }
 

@@ -7,7 +7,7 @@ use hankelite_data::{Batch, Dataset, Steps};
 use crate::nn::{Mode, NetworkInput, SequenceModel};
 use crate::train::TrainError;
 use crate::train::loss::Tally;
-use crate::train::objective::{Examples, Objective, Task};
+use crate::train::objective::{Evaluation, Examples, Objective, Task};
 
 /// A batch as a network takes it.
 ///
@@ -56,14 +56,32 @@ pub fn evaluate(
     data: &Dataset,
     size: usize,
 ) -> Result<Tally, TrainError> {
+    Ok(*evaluate_by(&mut Task::default(), network, data, size)?.tally())
+}
+
+/// As [`evaluate`], with the distance from the teacher of an objective; data without labels will do
+/// where there is one.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_by(
+    objective: &mut dyn Objective,
+    network: &dyn SequenceModel,
+    data: &Dataset,
+    size: usize,
+) -> Result<Evaluation, TrainError> {
     let indices: Vec<usize> = (0..data.len()).collect();
-    let mut tally = Tally::default();
+    let mut whole = Evaluation::default();
     for batch in indices.chunks(size.max(1)) {
         let examples = examples(network, data, batch)?;
-        let loss = Task::default().loss(network, &examples, Mode::Evaluate)?;
-        tally.add(&loss.tally);
+        match objective.measure(network, &examples) {
+            Ok(part) => whole.add(&part),
+            // A batch in which no step counts adds nothing.
+            Err(TrainError::NothingCounts) => {}
+            Err(error) => return Err(error),
+        }
     }
-    Ok(tally)
+    Ok(whole)
 }
 
 /// The logits of some sequences; for a network without pooling its outputs step by step.

@@ -40,6 +40,11 @@ pub enum RecipeError {
     /// A distillation without a teacher.
     #[error("the table `[distil]` needs a teacher, and there is none, expected the key `teacher`")]
     NoTeacher,
+    /// A choice by the distance from a teacher that there is none.
+    #[error(
+        "`monitor` is teacher, and there is none, expected a teacher and a table `[distil]`, or loss"
+    )]
+    NothingToMonitor,
     /// A choice by accuracy where the targets are numbers.
     #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
     NoAccuracy,
@@ -68,7 +73,7 @@ pub enum TrainError {
         parameter: String,
     },
     /// The data have nothing to be answered.
-    #[error("the data have no labels or targets to train on")]
+    #[error("the data have no labels or targets to train on, and there is no teacher to follow")]
     NoTargets,
     /// A mask that no step passes.
     #[error("the mask of the targets lets no step of a batch count, expected at least one")]

@@ -1,5 +1,6 @@
 //! The trainer; its documentation is that of the crate.
 mod allocator;
+mod average;
 mod batch;
 mod error;
 mod folder;
@@ -14,14 +15,15 @@ mod schedule;
 mod snapshot;
 mod terms;
 mod trainer;
+mod trial;
 mod trust;
 
 pub use allocator::keep_freed_memory;
-pub use batch::{evaluate, input, logits, require_fitting, require_suitable};
+pub use batch::{evaluate, evaluate_by, input, logits, require_fitting, require_suitable};
 pub use error::{RecipeError, TrainError};
 pub use folder::Folder;
 pub use loss::{Loss, Tally, Term, scalar, task_loss};
-pub use objective::{Examples, Objective, Task};
+pub use objective::{Evaluation, Examples, Objective, Task};
 pub use observer::{Entry, Observer, Step, Stop};
 pub use optimiser::{AdamW, AdamWSettings, Gradients, clip_factor};
 pub use place::Place;
@@ -31,4 +33,5 @@ pub use schedule::{Course, Schedule};
 pub use snapshot::{Best, End, Progress};
 pub use terms::{Composed, Distil, FilterPenalty, Regularise, Terms};
 pub use trainer::{Outcome, Training};
+pub use trial::{Trial, TrialOutcome, Tried};
 pub use trust::{Scale, Start, Trust, TrustRegion};

@@ -1,10 +1,11 @@
 //! What is minimised, and what is done to the parameters after a step.
 
 use hankelite_data::Targets;
+use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, Term, task_loss};
+use crate::train::loss::{Loss, Tally, Term, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
@@ -33,6 +34,21 @@ pub trait Objective {
         mode: Mode<'_>,
     ) -> Result<Loss, TrainError>;
 
+    /// What the network shows on examples, in evaluation: its task, without smoothing or further
+    /// terms, and the distance from the teacher, where the objective has one.
+    ///
+    /// # Errors
+    /// As [`Objective::loss`].
+    fn measure(
+        &mut self,
+        network: &dyn SequenceModel,
+        examples: &Examples,
+    ) -> Result<Evaluation, TrainError> {
+        let outputs = network.forward(&examples.input, Mode::Evaluate)?;
+        let loss = task_loss(&outputs, &examples.targets, 0.0)?;
+        Ok(Evaluation::new(loss.tally, None, examples.count))
+    }
+
     /// Called after every step of the optimiser, before snapshots and validation. Gives further
     /// numbers for the means of the epoch.
     ///
@@ -41,6 +57,46 @@ pub trait Objective {
     fn after_step(&mut self, parameters: &[Parameter]) -> Result<Vec<Term>, TrainError> {
         let _ = parameters;
         Ok(Vec::new())
+    }
+}
+
+/// What a network shows on a data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evaluation {
+    tally: Tally,
+    /// Sum over the sequences, where there is a teacher.
+    distances: Option<f64>,
+    sequences: u64,
+}
+
+impl Evaluation {
+    /// Of so many sequences, with their mean distance from a teacher.
+    pub fn new(tally: Tally, distance: Option<f64>, sequences: usize) -> Self {
+        Self {
+            tally,
+            distances: distance.map(|distance| distance * sequences as f64),
+            sequences: sequences as u64,
+        }
+    }
+
+    /// Adds that of other sequences.
+    pub fn add(&mut self, other: &Self) {
+        self.tally.add(&other.tally);
+        self.sequences += other.sequences;
+        if let Some(more) = other.distances {
+            self.distances = Some(self.distances.unwrap_or(0.0) + more);
+        }
+    }
+
+    /// Loss and accuracy of the task; without labels those of answering as the teacher.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The mean distance of the outputs from a teacher's.
+    pub fn distance(&self) -> Option<f64> {
+        self.distances.map(|sum| sum / self.sequences as f64)
     }
 }
 

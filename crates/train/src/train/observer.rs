@@ -24,6 +24,9 @@ pub struct Entry {
     pub validation_loss: Option<f64>,
     /// Accuracy of the validation part.
     pub validation_accuracy: Option<f64>,
+    /// Distance of the validation part from the teacher, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub validation_distance: Option<f64>,
     /// Mean norm of the gradients before clipping.
     pub gradient_norm: f64,
     /// Means of the objective's further terms.

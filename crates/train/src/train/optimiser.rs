@@ -18,8 +18,10 @@ const CLIP_EPSILON: f64 = 1e-6;
 pub struct AdamWSettings {
     /// Learning rate of the groups `Plain` and `NoDecay`.
     pub lr: f64,
-    /// Learning rate of the groups `Dynamics` and `Poles`.
+    /// Learning rate of the group `Poles`.
     pub lr_dynamics: f64,
+    /// Learning rate of the group `Dynamics`, the steps Δ.
+    pub lr_steps: f64,
     /// Decay of the group `Plain`.
     pub weight_decay: f64,
     /// Decay of the group `Poles`; the others do not decay.
@@ -34,9 +36,9 @@ pub struct AdamWSettings {
 
 impl AdamWSettings {
     /// The rate and the decay of a group.
-    fn of(&self, group: Group) -> (f64, f64) {
+    pub(super) fn of(&self, group: Group) -> (f64, f64) {
         match group {
-            Group::Dynamics => (self.lr_dynamics, 0.0),
+            Group::Dynamics => (self.lr_steps, 0.0),
             Group::Poles => (self.lr_dynamics, self.weight_decay_poles),
             Group::Plain => (self.lr, self.weight_decay),
             Group::NoDecay => (self.lr, 0.0),
@@ -51,7 +53,8 @@ impl AdamWSettings {
 /// θ ← θ − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
 /// ```
 ///
-/// with rate η and decay γ of the parameter's group. On the CPU tensors are updated in place, on
+/// with rate η and decay γ of the parameter's group; where it has a scale s, g is s times the gradient
+/// and η of the last line s times the rate. On the CPU tensors are updated in place, on
 /// all cores; the result does not depend on their number.
 ///
 /// # References
@@ -126,7 +129,7 @@ impl AdamW {
                 root: (1.0 - beta2.powi(t)).sqrt(),
                 epsilon: settings.epsilon,
             };
-            match slot.first.device().is_cpu() {
+            match slot.first.device().is_cpu() && slot.parameter.scale.is_none() {
                 true => update.in_place(slot, gradient),
                 false => update.by_tensors(slot, gradient),
             }
@@ -153,14 +156,17 @@ impl AdamW {
 pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
-    /// Takes them out of what the backward pass left.
+    /// Takes them out of what the backward pass left, scaled where the parameter is.
     ///
     /// # Errors
     /// [`TrainError::NoGradient`] for a parameter that got none: some ops drop gradients without
     /// a word, and what lies before them would never be trained.
     pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self, TrainError> {
         let one = |parameter: &Parameter| match store.get(parameter.var.as_tensor()) {
-            Some(gradient) => Ok(gradient.contiguous()?),
+            Some(gradient) => Ok(match &parameter.scale {
+                None => gradient.contiguous()?,
+                Some(scale) => (gradient * scale)?.contiguous()?,
+            }),
             None => Err(TrainError::NoGradient {
                 parameter: parameter.name.clone(),
             }),
@@ -173,11 +179,22 @@ impl Gradients {
     /// # Errors
     /// candle's.
     pub fn norm(&self) -> candle_core::Result<f64> {
-        let mut sum = 0.0;
-        for gradient in &self.0 {
-            sum += sum_of_squares(gradient)?;
-        }
-        Ok(sum.sqrt())
+        norm(self.0.iter())
+    }
+
+    /// The same of those that an optimiser with these settings moves: a parameter with a rate of zero
+    /// is not to be clipped for.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn norm_of_moved(
+        &self,
+        parameters: &[Parameter],
+        settings: &AdamWSettings,
+    ) -> candle_core::Result<f64> {
+        let pairs = self.0.iter().zip(parameters);
+        let moved = pairs.filter(|(_, parameter)| settings.of(parameter.group).0 > 0.0);
+        norm(moved.map(|(gradient, _)| gradient))
     }
 }
 
@@ -185,6 +202,14 @@ impl Gradients {
 /// there is no limit.
 pub fn clip_factor(norm: f64, most: Option<f64>) -> f64 {
     most.map_or(1.0, |most| (most / (norm + CLIP_EPSILON)).min(1.0))
+}
+
+fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<f64> {
+    let mut sum = 0.0;
+    for gradient in gradients {
+        sum += sum_of_squares(gradient)?;
+    }
+    Ok(sum.sqrt())
 }
 
 fn sum_of_squares(tensor: &Tensor) -> candle_core::Result<f64> {
@@ -224,13 +249,16 @@ impl Update {
         var.inplace_op3(&slot.first, &slot.second, &Step(*self))
     }
 
-    /// The same by candle's ops, for devices.
+    /// The same by candle's ops, for devices and for scaled rates.
     fn by_tensors(&self, slot: &mut Slot, gradient: &Tensor) -> candle_core::Result<()> {
         let gradient = (gradient * self.scale)?;
         slot.first = (&slot.first + ((gradient.clone() - &slot.first)? * (1.0 - self.beta1))?)?;
         slot.second = ((&slot.second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
         let root = ((slot.second.sqrt()? / self.root)? + self.epsilon)?;
-        let move_by = ((&slot.first / root)? * self.step_size)?;
+        let mut move_by = ((&slot.first / root)? * self.step_size)?;
+        if let Some(scale) = &slot.parameter.scale {
+            move_by = (move_by * scale)?;
+        }
         let var = &slot.parameter.var;
         var.set(&((var.as_tensor().detach() * self.keep)? - move_by)?)
     }
@@ -404,6 +432,7 @@ mod tests {
                 name: "p".to_string(),
                 var: Var::from_tensor(&values(1.0)).unwrap(),
                 group: Group::Plain,
+                scale: None,
             },
             first: values(0.1),
             second: values(0.3).sqr().unwrap(),

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use crate::train::RecipeError;
+use crate::train::objective::Evaluation;
 use crate::train::optimiser::AdamWSettings;
 use crate::train::schedule::{Course, Schedule};
 
@@ -28,14 +29,22 @@ pub struct Recipe {
     pub lr: f64,
     /// Learning rate of the dynamics (Δ, poles, B), 0 to 1. Default 0.001.
     pub lr_dynamics: f64,
+    /// Learning rate of the steps Δ alone, 0 to 1. Default: `lr_dynamics`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_steps: Option<f64>,
     /// Decoupled decay of weight matrices, 0 to 10. Default 0.01. Biases, normalisations and
     /// steps Δ never decay.
     pub weight_decay: f64,
     /// Decoupled decay of poles, as they are trained, 0 to 10. Default 0.
     pub weight_decay_poles: f64,
-    /// The largest norm of all gradients together, above 0 to 10⁶. Default: no limit.
+    /// The largest norm of all gradients together, above 0 to 10⁶. Default 10, which only a step
+    /// that goes wrong reaches. `None`, which no file can hold, is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
+    /// β, the share that stays of the averaged weights at a step, 0 up to below 1; 0 averages
+    /// nothing. Default 0. Averaged weights are what is validated and kept: behind step t,
+    /// w̄ ← w̄ + (1 − min(β, (1 + t)/(10 + t)))(w − w̄).
+    pub average: f64,
     /// Steps of linear warm-up, 0 to the number of steps. Default 0.
     pub warmup: u64,
     /// `constant`, `cosine` or `plateau`. Default `cosine`.
@@ -54,8 +63,13 @@ pub struct Recipe {
     /// Epochs in a row without a better validation value before training stops, 0 to 10⁶; 0
     /// never stops. Default 0.
     pub patience: u64,
-    /// What `best` is chosen by: `loss` or `accuracy` of the validation part. Default `loss`.
+    /// What `best` is chosen by: `loss` or `accuracy` of the validation part, or its distance from
+    /// the `teacher`. Default `loss`.
     pub monitor: Monitor,
+    /// Whether the start counts among the epochs that `best` is chosen of. Then none is taken
+    /// whose validation accuracy is below the start's (without classes, whose loss is above).
+    /// Default false.
+    pub keep_start: bool,
     /// The share of a label that is spread over all classes, 0 to 0.99. Default 0.
     pub label_smoothing: f64,
     /// Steps between two snapshots beside those at the end of every epoch, 0 to 10⁹; 0 takes
@@ -74,6 +88,19 @@ pub enum Monitor {
     Loss,
     /// The larger the better.
     Accuracy,
+    /// The distance from a teacher, the smaller the better.
+    Teacher,
+}
+
+impl Monitor {
+    /// Its value; none of a teacher that is not there, and no accuracy without classes.
+    pub(super) fn of(self, found: &Evaluation) -> Option<f64> {
+        match self {
+            Monitor::Loss => Some(found.tally().loss()),
+            Monitor::Accuracy => found.tally().accuracy(),
+            Monitor::Teacher => found.distance(),
+        }
+    }
 }
 
 /// The number format that a network is trained in.
@@ -105,9 +132,11 @@ impl Default for Recipe {
             batch: 50,
             lr: 0.004,
             lr_dynamics: 0.001,
+            lr_steps: None,
             weight_decay: 0.01,
             weight_decay_poles: 0.0,
-            clip: None,
+            clip: Some(10.0),
+            average: 0.0,
             warmup: 0,
             schedule: Course::Cosine,
             floor: 0.0,
@@ -116,6 +145,7 @@ impl Default for Recipe {
             seed: 0,
             patience: 0,
             monitor: Monitor::Loss,
+            keep_start: false,
             label_smoothing: 0.0,
             snapshot_every: 0,
             precision: Precision::F32,
@@ -137,12 +167,17 @@ impl Recipe {
         within("batch", self.batch, 1..=1_000_000_000)?;
         within("lr", self.lr, 0.0..=1.0)?;
         within("lr_dynamics", self.lr_dynamics, 0.0..=1.0)?;
+        within("lr_steps", self.lr_steps.unwrap_or(0.0), 0.0..=1.0)?;
         within("weight_decay", self.weight_decay, 0.0..=10.0)?;
         within("weight_decay_poles", self.weight_decay_poles, 0.0..=10.0)?;
         if let Some(clip) = self.clip
             && !(clip > 0.0 && clip <= 1e6)
         {
             return Err(range("clip", clip, "above 0, to 1000000".to_string()));
+        }
+        if !(0.0..1.0).contains(&self.average) {
+            let allowed = "0 up to below 1".to_string();
+            return Err(range("average", self.average, allowed));
         }
         within("warmup", self.warmup, 0..=1_000_000_000)?;
         within("floor", self.floor, 0.0..=1.0)?;
@@ -172,6 +207,7 @@ impl Recipe {
         AdamWSettings {
             lr: self.lr,
             lr_dynamics: self.lr_dynamics,
+            lr_steps: self.lr_steps.unwrap_or(self.lr_dynamics),
             weight_decay: self.weight_decay,
             weight_decay_poles: self.weight_decay_poles,
             beta1: 0.9,
@@ -235,7 +271,10 @@ mod tests {
             epochs: Some(3),
             clip: Some(1.0),
             schedule: Course::Plateau,
-            monitor: Monitor::Accuracy,
+            average: 0.99,
+            lr_steps: Some(0.0),
+            keep_start: true,
+            monitor: Monitor::Teacher,
             precision: Precision::F64,
             ..Recipe::default()
         };
@@ -256,6 +295,7 @@ mod tests {
                 "`weight_decay` is 11, expected 0 to 10",
             ),
             ("clip = 0.0", "`clip` is 0, expected above 0, to 1000000"),
+            ("average = 1.0", "`average` is 1, expected 0 up to below 1"),
             ("floor = 1.5", "`floor` is 1.5, expected 0 to 1"),
             ("plateau = 0", "`plateau` is 0, expected 1 to 1000000"),
             (

@@ -1,7 +1,7 @@
 //! The whole state of a training in one safetensors file.
 //!
-//! Tensors `parameter.NAME`, `first.NAME`, `second.NAME` (the moments of the optimiser) and
-//! `buffer.NAME`; the tensor `progress` holds the bytes of a JSON text. A file is written whole or
+//! Tensors `parameter.NAME`, `first.NAME`, `second.NAME` (the moments of the optimiser),
+//! `buffer.NAME` and, where weights are averaged, `average.INDEX`; the tensor `progress` holds the bytes of a JSON text. A file is written whole or
 //! not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::SequenceModel;
 use crate::train::TrainError;
+use crate::train::average::Average;
 use crate::train::loss::Tally;
+use crate::train::objective::Evaluation;
 use crate::train::optimiser::AdamW;
 
 /// The tensor that holds the bytes of [`Progress`].
@@ -37,6 +39,8 @@ pub struct Progress {
     pub terms: BTreeMap<String, f64>,
     /// Sum of the norms of the gradients in this epoch.
     pub gradient_norms: f64,
+    /// What the start shows on the validation part, where it counts.
+    pub start: Option<Evaluation>,
     /// The best epoch.
     pub best: Option<Best>,
     /// Epochs in a row without a better one.
@@ -57,11 +61,11 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Best {
-    /// Counted from 1.
+    /// Counted from 1; 0 is the start.
     pub epoch: u64,
     /// Steps done then.
     pub step: u64,
-    /// Its validation loss or accuracy, by the recipe's `monitor`.
+    /// Its validation loss, accuracy or distance from the teacher, by the recipe's `monitor`.
     pub value: f64,
 }
 
@@ -76,15 +80,18 @@ pub enum End {
     Stalled,
 }
 
+/// All tensors that a training goes on from.
+pub(super) struct State<'a> {
+    pub(super) network: &'a dyn SequenceModel,
+    pub(super) optimiser: &'a mut AdamW,
+    /// Averaged weights; none where nothing is averaged.
+    pub(super) average: Option<&'a mut Average>,
+}
+
 /// Writes everything that the training goes on from.
-pub(super) fn write(
-    path: &Path,
-    network: &dyn SequenceModel,
-    optimiser: &AdamW,
-    progress: &Progress,
-) -> Result<(), TrainError> {
+pub(super) fn write(path: &Path, state: &State<'_>, progress: &Progress) -> Result<(), TrainError> {
     let mut arrays = Vec::new();
-    for (name, tensor) in tensors(network, optimiser) {
+    for (name, tensor) in tensors(state) {
         let array = raw(&name, &tensor)?;
         arrays.push((name, array));
     }
@@ -95,18 +102,16 @@ pub(super) fn write(
     Ok(write_arrays(path, arrays, "")?)
 }
 
-/// Reads a snapshot into a network and its optimiser. Nothing is changed where it does not fit.
-pub(super) fn read(
-    path: &Path,
-    network: &dyn SequenceModel,
-    optimiser: &mut AdamW,
-) -> Result<Progress, TrainError> {
+/// Reads a snapshot into a network, its optimiser and its average. Nothing is changed where it does
+/// not fit.
+pub(super) fn read(path: &Path, state: &mut State<'_>) -> Result<Progress, TrainError> {
+    let network = state.network;
     let archive = Archive::open(path)?;
     let fault = |what: String| TrainError::Snapshot {
         path: path.to_path_buf(),
         what,
     };
-    let current = tensors(network, optimiser);
+    let current = tensors(state);
     require_names(&archive, &current).map_err(fault)?;
     let text = archive.tensor(PROGRESS)?;
     let progress: Progress = serde_json::from_slice(text.bytes())
@@ -133,20 +138,37 @@ pub(super) fn read(
             .var
             .set(&stored[&format!("buffer.{}", buffer.name)])?;
     }
-    let moments: Vec<_> = optimiser
+    let moments: Vec<_> = state
+        .optimiser
         .moments()
         .map(|(name, ..)| {
             let part = |part: &str| stored[&format!("{part}.{name}")].clone();
             (part("first"), part("second"))
         })
         .collect();
-    optimiser.restore(progress.step, moments);
+    state.optimiser.restore(progress.step, moments);
+    if let Some(average) = &mut state.average {
+        let count = average.weights().len();
+        average.restore((0..count).map(|index| stored[&averaged(index)].clone()));
+    }
     Ok(progress)
 }
 
+/// The name of an averaged tensor.
+fn averaged(index: usize) -> String {
+    format!("average.{index}")
+}
+
 /// All tensors of the state, by the names of the file.
-fn tensors(network: &dyn SequenceModel, optimiser: &AdamW) -> Vec<(String, Tensor)> {
+fn tensors(state: &State<'_>) -> Vec<(String, Tensor)> {
+    let State {
+        network, optimiser, ..
+    } = state;
     let mut all = Vec::new();
+    let average = state.average.iter().flat_map(|average| average.weights());
+    for (index, tensor) in average.enumerate() {
+        all.push((averaged(index), tensor.clone()));
+    }
     for parameter in network.parameters() {
         let tensor = parameter.var.as_tensor().clone();
         all.push((format!("parameter.{}", parameter.name), tensor));

@@ -1,12 +1,12 @@
 //! Further terms of an objective: a penalty on the filters, a trust region, a teacher.
 
-use candle_core::{D, Tensor};
+use candle_core::{D, DType, Tensor};
 use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
-use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Wanted};
-use crate::train::loss::{Loss, Term, scalar, task_loss};
-use crate::train::objective::{Examples, Objective};
+use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Traced, Wanted};
+use crate::train::loss::{Loss, Tally, Term, scalar, task_loss};
+use crate::train::objective::{Evaluation, Examples, Objective, Task};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
 use crate::train::{RecipeError, TrainError};
@@ -15,7 +15,7 @@ use crate::train::{RecipeError, TrainError};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Regularise {
-    /// `measure` (the generalisation measure τ) or `filter-norm`. Default `measure`.
+    /// `measure` (the generalisation measure τ), `filter-norm` or `hankel`. Default `measure`.
     #[serde(default = "measure")]
     pub penalty: FilterPenalty,
     /// λ, what the sum over the layers is multiplied with: 0 to 10⁶.
@@ -35,26 +35,32 @@ pub enum FilterPenalty {
     Measure,
     /// The mean over the channels of ‖k‖₁².
     FilterNorm,
+    /// The mean over the channels of Σ σ, the Hankel singular values of the real discrete system:
+    /// small where few states carry a channel, so that it can be cut.
+    Hankel,
 }
 
 /// A teacher's answers: the table `[distil]`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Distil {
+    /// What the loss of the task is multiplied with, where there are labels: 0 to 10⁶. Default 1.
+    pub labels: f64,
     /// What the distance of the outputs is multiplied with: 0 to 10⁶. Default 1.
     pub logits: f64,
     /// T, by which the logits of classes are divided first, above 0, to 1000. Default 2.
     pub temperature: f64,
-    /// What the distance of every layer's outputs is multiplied with: 0 to 10⁶. Default 0.
+    /// What the distance of every layer's outputs is multiplied with: 0 to 10⁶. Default 0.3.
     pub layers: f64,
 }
 
 impl Default for Distil {
     fn default() -> Self {
         Self {
+            labels: 1.0,
             logits: 1.0,
             temperature: 2.0,
-            layers: 0.0,
+            layers: 0.3,
         }
     }
 }
@@ -86,6 +92,7 @@ impl Terms {
             trust.check()?;
         }
         if let Some(distil) = &self.distil {
+            within("labels", distil.labels, 0.0..=1e6)?;
             within("logits", distil.logits, 0.0..=1e6)?;
             within("layers", distil.layers, 0.0..=1e6)?;
             within("temperature", distil.temperature, f64::MIN_POSITIVE..=1e3)?;
@@ -97,13 +104,14 @@ impl Terms {
 /// The loss of the task with further terms:
 ///
 /// ```text
-/// L + λ Σ_layers τ + w D(outputs) + v Σ_layers D(layer)
+/// u L + λ Σ_layers τ + w D(outputs) + v Σ_layers D(layer)
 /// D(logits) = T² mean of KL(softmax(teacher/T) ‖ softmax(student/T)) for classes
 /// D(x) = mean (x − teacher)² for numbers, and divided by mean teacher² for layers
 /// ```
 ///
-/// The steps of a mask do not enter the last two: all steps count, padding too. After each step
-/// the parameters are projected onto the trust region.
+/// u is 1 without a teacher. The steps of a mask do not enter the last two: all steps count, padding
+/// too. Data without targets have no L, and then several outputs count as the logits of classes.
+/// After each step the parameters are projected onto the trust region.
 ///
 /// # References
 /// Liu and Li, Algorithm 2 (λ Σ τ); Hinton, Vinyals and Dean 2015 (T²).
@@ -111,7 +119,14 @@ pub struct Composed<'a> {
     label_smoothing: f64,
     terms: Terms,
     region: Option<TrustRegion>,
-    teacher: Option<&'a dyn SequenceModel>,
+    teaching: Option<Teaching<'a>>,
+}
+
+/// A teacher, and how it is followed.
+#[derive(Clone, Copy)]
+struct Teaching<'a> {
+    distil: Distil,
+    teacher: &'a dyn SequenceModel,
 }
 
 impl<'a> Composed<'a> {
@@ -127,16 +142,18 @@ impl<'a> Composed<'a> {
         label_smoothing: f64,
     ) -> Result<Self, TrainError> {
         terms.check()?;
-        if terms.distil.is_some() && teacher.is_none() {
-            return Err(RecipeError::NoTeacher.into());
-        }
+        let teaching = match (terms.distil, teacher) {
+            (Some(_), None) => return Err(RecipeError::NoTeacher.into()),
+            (Some(distil), Some(teacher)) => Some(Teaching { distil, teacher }),
+            (None, _) => None,
+        };
         let region = terms.trust.as_ref();
         let region = region.map(|trust| TrustRegion::new(network, trust));
         Ok(Self {
             label_smoothing,
             terms: *terms,
             region: region.transpose()?,
-            teacher,
+            teaching,
         })
     }
 
@@ -147,6 +164,7 @@ impl<'a> Composed<'a> {
             penalty: regularise.map(|regularise| match regularise.penalty {
                 FilterPenalty::Measure => Penalty::Measure,
                 FilterPenalty::FilterNorm => Penalty::FilterNorm,
+                FilterPenalty::Hankel => Penalty::Hankel,
             }),
         }
     }
@@ -161,7 +179,23 @@ impl Objective for Composed<'_> {
     ) -> Result<Loss, TrainError> {
         let wanted = self.wanted();
         let traced = network.traced(&examples.input, mode, wanted)?;
-        let mut loss = task_loss(&traced.outputs, &examples.targets, self.label_smoothing)?;
+        let taught = self.teaching.map(|teaching| {
+            let layers = wanted.layers;
+            teaching.answers(examples, layers)
+        });
+        let taught = taught.transpose()?;
+        let (targets, smoothing) = (&examples.targets, self.label_smoothing);
+        let mut loss = match (targets, &taught) {
+            (Targets::None, Some(taught)) => Loss {
+                value: traced.outputs.sum_all()?.zeros_like()?,
+                tally: agreement(&traced.outputs, &taught.outputs)?,
+                terms: Vec::new(),
+            },
+            _ => task_loss(&traced.outputs, targets, smoothing)?,
+        };
+        if let Some(teaching) = self.teaching {
+            loss.value = (loss.value * teaching.distil.labels)?;
+        }
         let mut add = |name: &'static str, term: Tensor, weight: f64| {
             loss.terms.push((name, scalar(&term)?));
             let term = (term * weight)?.to_dtype(loss.value.dtype())?;
@@ -171,33 +205,59 @@ impl Objective for Composed<'_> {
         if let (Some(penalties), Some(regularise)) = (&traced.penalties, self.terms.regularise) {
             add("penalty", penalties.sum_all()?, regularise.weight)?;
         }
-        let (Some(distil), Some(teacher)) = (self.terms.distil, self.teacher) else {
+        let (Some(Teaching { distil, .. }), Some(taught)) = (self.teaching, taught) else {
             return Ok(loss);
         };
-        let requested = Wanted {
-            layers: wanted.layers,
-            penalty: None,
-        };
-        let taught = teacher.traced(&examples.input, Mode::Evaluate, requested)?;
         if distil.logits > 0.0 {
-            let (own, target) = (&traced.outputs, &taught.outputs.detach());
-            let distance = match examples.targets {
-                Targets::Classes { .. } | Targets::StepClasses { .. } => {
-                    divergence(own, target, distil.temperature)?
-                }
-                _ => (own - target)?.sqr()?.mean_all()?,
-            };
-            add("logits", distance, distil.logits)?;
+            let distance = distance(
+                &traced.outputs,
+                &taught.outputs,
+                targets,
+                distil.temperature,
+            );
+            add("logits", distance?, distil.logits)?;
         }
         for (own, taught) in traced.layers.iter().zip(&taught.layers) {
-            let taught = taught.detach();
-            let size = taught.sqr()?.mean_all()?;
-            let apart = (own - taught)?.sqr()?.mean_all()?;
-            // A layer whose outputs are all 0 has no size to measure the distance by.
-            let size = size.maximum(f64::MIN_POSITIVE.max(1e-30))?;
-            add("layers", (apart / size)?, distil.layers)?;
+            add("layers", apart(own, taught)?, distil.layers)?;
         }
         Ok(loss)
+    }
+
+    fn measure(
+        &mut self,
+        network: &dyn SequenceModel,
+        examples: &Examples,
+    ) -> Result<Evaluation, TrainError> {
+        let Some(teaching) = self.teaching else {
+            return Task::default().measure(network, examples);
+        };
+        let Examples { targets, count, .. } = examples;
+        let distil = teaching.distil;
+        // The outputs decide, where they are taught at all.
+        let layers = distil.logits == 0.0 && distil.layers > 0.0;
+        let wanted = Wanted {
+            layers,
+            penalty: None,
+        };
+        let own = network.traced(&examples.input, Mode::Evaluate, wanted)?;
+        let taught = teaching.answers(examples, layers)?;
+        let tally = match targets {
+            Targets::None => agreement(&own.outputs, &taught.outputs)?,
+            _ => task_loss(&own.outputs, targets, 0.0)?.tally,
+        };
+        let mut far = 0.0;
+        if !layers {
+            far = scalar(&distance(
+                &own.outputs,
+                &taught.outputs,
+                targets,
+                distil.temperature,
+            )?)?;
+        }
+        for (own, taught) in own.layers.iter().zip(&taught.layers) {
+            far += scalar(&apart(own, taught)?)?;
+        }
+        Ok(Evaluation::new(tally, Some(far), *count))
     }
 
     fn after_step(&mut self, parameters: &[Parameter]) -> Result<Vec<Term>, TrainError> {
@@ -206,6 +266,75 @@ impl Objective for Composed<'_> {
             Some(region) => Ok(vec![("trust_active", region.project(parameters)?)]),
         }
     }
+}
+
+impl Teaching<'_> {
+    /// What the teacher gives; no gradient flows into it.
+    fn answers(&self, examples: &Examples, layers: bool) -> candle_core::Result<Traced> {
+        let wanted = Wanted {
+            layers,
+            penalty: None,
+        };
+        let traced = self
+            .teacher
+            .traced(&examples.input, Mode::Evaluate, wanted)?;
+        Ok(Traced {
+            outputs: traced.outputs.detach(),
+            layers: traced.layers.iter().map(Tensor::detach).collect(),
+            penalties: None,
+        })
+    }
+}
+
+/// Whether outputs are the logits of classes: as the targets have it, and without any where there
+/// are several.
+fn are_logits(outputs: &Tensor, targets: &Targets) -> candle_core::Result<bool> {
+    Ok(match targets {
+        Targets::Classes { .. } | Targets::StepClasses { .. } => true,
+        Targets::Values { .. } | Targets::StepValues { .. } => false,
+        Targets::None => outputs.dim(D::Minus1)? > 1,
+    })
+}
+
+/// D of the outputs.
+fn distance(
+    own: &Tensor,
+    taught: &Tensor,
+    targets: &Targets,
+    temperature: f64,
+) -> candle_core::Result<Tensor> {
+    match are_logits(own, targets)? {
+        true => divergence(own, taught, temperature),
+        false => (own - taught)?.sqr()?.mean_all(),
+    }
+}
+
+/// D of a layer's outputs.
+fn apart(own: &Tensor, taught: &Tensor) -> candle_core::Result<Tensor> {
+    let size = taught.sqr()?.mean_all()?;
+    // A layer whose outputs are all 0 has no size to measure the distance by.
+    let size = size.maximum(f64::MIN_POSITIVE.max(1e-30))?;
+    (own - taught)?.sqr()?.mean_all()? / size
+}
+
+/// The task where there are no labels: to answer as the teacher.
+fn agreement(own: &Tensor, taught: &Tensor) -> Result<Tally, TrainError> {
+    let width = taught.dim(D::Minus1)?;
+    let rows = |outputs: &Tensor| outputs.reshape(((), width));
+    let (own, taught) = (rows(own)?, rows(taught)?);
+    let targets = match are_logits(&own, &Targets::None)? {
+        true => Targets::Classes {
+            labels: (taught.argmax(D::Minus1)?.to_vec1::<u32>()?.into_iter())
+                .map(|label| label as usize)
+                .collect(),
+            classes: width,
+        },
+        false => Targets::Values {
+            values: taught.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?,
+            width,
+        },
+    };
+    Ok(task_loss(&own, &targets, 0.0)?.tally)
 }
 
 /// T² mean over the rows of KL(softmax(teacher/T) ‖ softmax(student/T)).

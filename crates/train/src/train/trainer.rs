@@ -8,15 +8,16 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::nn::{Mode, SequenceModel};
-use crate::train::batch::{evaluate, examples};
+use crate::train::average::{self, Average};
+use crate::train::batch::{evaluate_by, examples};
 use crate::train::folder::Folder;
-use crate::train::loss::{scalar, task_loss};
-use crate::train::objective::{Examples, Objective};
+use crate::train::loss::scalar;
+use crate::train::objective::{Evaluation, Examples, Objective};
 use crate::train::observer::{Entry, Observer, Step, Stop};
 use crate::train::optimiser::{AdamW, Gradients, clip_factor};
 use crate::train::recipe::{Monitor, Recipe};
 use crate::train::schedule::{Course, Schedule};
-use crate::train::snapshot::{Best, End, Progress};
+use crate::train::snapshot::{Best, End, Progress, State};
 use crate::train::{RecipeError, TrainError, snapshot};
 
 /// Streams of the generator from here on are for dropout; the data room shuffles from 2⁶³ on.
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub end: Option<End>,
     /// One entry for each finished epoch.
     pub history: Vec<Entry>,
+    /// What the start shows on the validation part, where it counts (`keep_start`).
+    pub start: Option<Evaluation>,
     /// The best epoch by the validation part.
     pub best: Option<Best>,
     /// Steps done in all.
@@ -56,6 +59,7 @@ struct Run<'a> {
     training: Training<'a>,
     folder: Option<&'a Folder>,
     optimiser: AdamW,
+    average: Option<Average>,
     schedule: Schedule,
     progress: Progress,
     history: Vec<Entry>,
@@ -82,7 +86,7 @@ impl<'a> Training<'a> {
     ///
     /// # Errors
     /// A [`TrainError`] with what does not fit.
-    pub fn check(&self) -> Result<(), TrainError> {
+    pub fn check(&self, objective: &mut dyn Objective) -> Result<(), TrainError> {
         self.recipe.check()?;
         let batches = Batches::new(self.data, self.recipe.batch, self.recipe.seed, 0)?;
         self.recipe
@@ -90,14 +94,21 @@ impl<'a> Training<'a> {
         self.check_validation()?;
         for data in [Some(self.data), self.validation].into_iter().flatten() {
             let first = examples(self.network, data, &[0])?;
-            let outputs = self.network.forward(&first.input, Mode::Evaluate)?;
-            match task_loss(&outputs, &first.targets, 0.0) {
+            match objective.measure(self.network, &first) {
+                Ok(found) => self.check_monitor(&found)?,
                 // The first sequence alone may have no step that counts.
-                Ok(_) | Err(TrainError::NothingCounts) => {}
+                Err(TrainError::NothingCounts) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    fn check_monitor(&self, found: &Evaluation) -> Result<(), RecipeError> {
+        match self.recipe.monitor {
+            Monitor::Teacher if found.distance().is_none() => Err(RecipeError::NothingToMonitor),
+            _ => Ok(()),
+        }
     }
 
     fn check_validation(&self) -> Result<(), RecipeError> {
@@ -110,13 +121,17 @@ impl<'a> Training<'a> {
             if recipe.schedule == Course::Plateau {
                 return needs("schedule");
             }
-            if recipe.monitor == Monitor::Accuracy {
+            if recipe.monitor != Monitor::Loss {
                 return needs("monitor");
             }
+            if recipe.keep_start {
+                return needs("keep_start");
+            }
         }
-        let classes = matches!(
+        // Without targets only a teacher's classes can be answered.
+        let classes = !matches!(
             self.data.targets(),
-            Targets::Classes { .. } | Targets::StepClasses { .. }
+            Targets::Values { .. } | Targets::StepValues { .. }
         );
         match recipe.monitor {
             Monitor::Accuracy if !classes => Err(RecipeError::NoAccuracy),
@@ -140,8 +155,9 @@ impl<'a> Training<'a> {
         observer: &mut dyn Observer,
         stop: &Stop,
     ) -> Result<Outcome, TrainError> {
-        self.check()?;
+        self.check(objective)?;
         let mut run = Run::new(*self, folder)?;
+        run.weigh_start(objective)?;
         observer.start(run.progress.step, run.schedule.total);
         while run.progress.end.is_none() {
             if !run.epoch(objective, observer, stop)? {
@@ -162,6 +178,7 @@ impl<'a> Run<'a> {
             training,
             folder,
             optimiser: AdamW::new(network.parameters(), recipe.optimiser())?,
+            average: Average::of(network, recipe.average)?,
             schedule: recipe.schedule(recipe.total(batches.len() as u64))?,
             progress: Progress::default(),
             history: Vec::new(),
@@ -182,14 +199,43 @@ impl<'a> Run<'a> {
         let network = self.training.network;
         if folder.last().exists() {
             if folder.best().exists() {
-                snapshot::read(&folder.best(), network, &mut self.optimiser)?;
-                self.best = Some(weights(network)?);
+                snapshot::read(&folder.best(), &mut self.state())?;
+                self.best = Some(average::weights(network)?);
             }
-            self.progress = snapshot::read(&folder.last(), network, &mut self.optimiser)?;
+            self.progress = snapshot::read(&folder.last(), &mut self.state())?;
         }
         self.history = folder.rewind(self.progress.metrics_bytes)?;
         self.clock.before = self.progress.seconds;
         Ok(())
+    }
+
+    fn state(&mut self) -> State<'_> {
+        State {
+            network: self.training.network,
+            optimiser: &mut self.optimiser,
+            average: self.average.as_mut(),
+        }
+    }
+
+    /// Validates the start of a new run, where it counts as one of those that the best is chosen of.
+    fn weigh_start(&mut self, objective: &mut dyn Objective) -> Result<(), TrainError> {
+        let Training {
+            network, recipe, ..
+        } = self.training;
+        let Some(data) = self.training.validation.filter(|_| recipe.keep_start) else {
+            return Ok(());
+        };
+        if self.progress.start.is_some() {
+            return Ok(());
+        }
+        let found = evaluate_by(objective, network, data, recipe.batch)?;
+        let (epoch, step) = (0, 0);
+        let best = recipe.monitor.of(&found);
+        self.progress.best = best.map(|value| Best { epoch, step, value });
+        self.progress.start = Some(found);
+        self.best = Some(average::weights(network)?);
+        self.write(Folder::best)?;
+        self.write_last()
     }
 
     /// The rest of the epoch at hand, and its end. `false` when it was requested to stop.
@@ -219,7 +265,7 @@ impl<'a> Run<'a> {
         if stop.requested() {
             return Ok(false);
         }
-        let entry = self.end_of_epoch()?;
+        let entry = self.end_of_epoch(objective)?;
         observer.epoch(&entry);
         Ok(true)
     }
@@ -240,12 +286,15 @@ impl<'a> Run<'a> {
         require_finite("the loss", scalar(&loss.value)?, step)?;
         let store = loss.value.backward()?;
         let gradients = Gradients::collect(network.parameters(), &store)?;
-        let norm = gradients.norm()?;
+        let norm = gradients.norm_of_moved(network.parameters(), &recipe.optimiser())?;
         require_finite("the norm of the gradients", norm, step)?;
         let rate = self.schedule.factor(step, self.progress.halvings);
         let scale = clip_factor(norm, recipe.clip);
         self.optimiser.step(&gradients, rate, scale)?;
         let further = objective.after_step(network.parameters())?;
+        if let Some(average) = &mut self.average {
+            average.step(network, step + 1)?;
+        }
         let progress = &mut self.progress;
         progress.step += 1;
         progress.batch += 1;
@@ -268,21 +317,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Validates, decides on best and end, and writes metrics and snapshots.
-    fn end_of_epoch(&mut self) -> Result<Entry, TrainError> {
-        let Training {
-            network, recipe, ..
-        } = self.training;
-        let validation = match self.training.validation {
-            Some(data) => Some(evaluate(network, data, recipe.batch)?),
+    /// Validates, decides on best and end, and writes metrics and snapshots. What is validated and
+    /// kept are the averaged weights, where there are any.
+    fn end_of_epoch(&mut self, objective: &mut dyn Objective) -> Result<Entry, TrainError> {
+        let network = self.training.network;
+        let trained = match &self.average {
             None => None,
+            Some(average) => {
+                let trained = average::weights(network)?;
+                average::put(network, average.weights())?;
+                Some(trained)
+            }
         };
-        let mut entry = self.entry();
-        if let Some(tally) = validation {
-            entry.validation_loss = Some(tally.loss());
-            entry.validation_accuracy = tally.accuracy();
-        }
-        entry.best = self.weigh(&entry);
+        let entry = self.validated(objective)?;
         self.progress = Progress {
             epoch: entry.epoch,
             batch: 0,
@@ -296,11 +343,33 @@ impl<'a> Run<'a> {
             self.progress.metrics_bytes = folder.append(&entry)?;
         }
         if entry.best {
-            self.best = Some(weights(network)?);
+            self.best = Some(average::weights(network)?);
             self.write(Folder::best)?;
+        }
+        if let Some(trained) = trained {
+            average::put(network, &trained)?;
         }
         self.write_last()?;
         self.history.push(entry.clone());
+        Ok(entry)
+    }
+
+    /// The epoch at hand with what the network, as it stands, shows on the validation part.
+    fn validated(&mut self, objective: &mut dyn Objective) -> Result<Entry, TrainError> {
+        let Training {
+            network, recipe, ..
+        } = self.training;
+        let found = match self.training.validation {
+            Some(data) => Some(evaluate_by(objective, network, data, recipe.batch)?),
+            None => None,
+        };
+        let mut entry = self.entry();
+        if let Some(found) = &found {
+            entry.validation_loss = Some(found.tally().loss());
+            entry.validation_accuracy = found.tally().accuracy();
+            entry.validation_distance = found.distance();
+        }
+        entry.best = self.weigh(&entry, found.as_ref());
         Ok(entry)
     }
 
@@ -318,6 +387,7 @@ impl<'a> Run<'a> {
             train_accuracy: progress.tally.accuracy(),
             validation_loss: None,
             validation_accuracy: None,
+            validation_distance: None,
             gradient_norm: progress.gradient_norms / steps,
             terms: means
                 .map(|(name, sum)| (name.clone(), sum / steps))
@@ -329,19 +399,19 @@ impl<'a> Run<'a> {
 
     /// Whether the epoch is the best so far; counts those that are not. Without validation every
     /// epoch is.
-    fn weigh(&mut self, entry: &Entry) -> bool {
+    fn weigh(&mut self, entry: &Entry, found: Option<&Evaluation>) -> bool {
         let monitor = self.training.recipe.monitor;
-        let value = match monitor {
-            Monitor::Loss => entry.validation_loss,
-            Monitor::Accuracy => entry.validation_accuracy,
+        let Some(found) = found else { return true };
+        let Some(value) = monitor.of(found) else {
+            return true;
         };
-        let Some(value) = value else { return true };
         let progress = &mut self.progress;
         let better = progress.best.is_none_or(|best| match monitor {
-            Monitor::Loss => value < best.value,
+            Monitor::Loss | Monitor::Teacher => value < best.value,
             Monitor::Accuracy => value > best.value,
         });
-        if better {
+        let lost = progress.start.is_some_and(|start| loses(found, &start));
+        if better && !lost {
             let (epoch, step) = (entry.epoch, entry.step);
             progress.best = Some(Best { epoch, step, value });
             (progress.waiting, progress.stalled) = (0, 0);
@@ -372,33 +442,26 @@ impl<'a> Run<'a> {
         self.progress.seconds = self.clock.seconds();
         match self.folder {
             None => Ok(()),
-            Some(folder) => snapshot::write(
-                &place(folder),
-                self.training.network,
-                &self.optimiser,
-                &self.progress,
-            ),
+            Some(folder) => {
+                let progress = self.progress.clone();
+                snapshot::write(&place(folder), &self.state(), &progress)
+            }
         }
     }
 
     /// Puts the weights of the best epoch into the network.
     fn restore_best(&self) -> Result<(), TrainError> {
-        let network = self.training.network;
-        let Some(best) = &self.best else {
-            return Ok(());
-        };
-        let parameters = network.parameters().iter().map(|parameter| &parameter.var);
-        let buffers = network.buffers().iter().map(|buffer| &buffer.var);
-        for (var, tensor) in parameters.chain(buffers).zip(best) {
-            var.set(tensor)?;
+        match &self.best {
+            None => Ok(()),
+            Some(best) => Ok(average::put(self.training.network, best)?),
         }
-        Ok(())
     }
 
     fn outcome(self) -> Outcome {
         Outcome {
             end: self.progress.end,
             history: self.history,
+            start: self.progress.start,
             best: self.progress.best,
             steps: self.progress.step,
             seconds: self.progress.seconds,
@@ -406,12 +469,14 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Copies of all parameters, then of all buffers.
-fn weights(network: &dyn SequenceModel) -> Result<Vec<Tensor>, TrainError> {
-    let parameters = network.parameters().iter().map(|parameter| &parameter.var);
-    let buffers = network.buffers().iter().map(|buffer| &buffer.var);
-    let copies = parameters.chain(buffers).map(|var| var.as_tensor().copy());
-    Ok(copies.collect::<candle_core::Result<_>>()?)
+/// Whether the task is answered worse than at the start: by the accuracy, or where there are no
+/// classes by the loss.
+fn loses(now: &Evaluation, start: &Evaluation) -> bool {
+    let (now, start) = (now.tally(), start.tally());
+    match (now.accuracy(), start.accuracy()) {
+        (Some(now), Some(start)) => now < start,
+        _ => now.loss() > start.loss(),
+    }
 }
 
 fn require_finite(what: &'static str, value: f64, step: u64) -> Result<(), TrainError> {

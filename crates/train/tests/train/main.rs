@@ -4,12 +4,15 @@
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
 mod filter;
+mod kept;
 #[path = "../../../../tests/common/points.rs"]
 mod points;
 mod runs;
 mod small;
 mod steps;
+mod taught;
 mod terms;
+mod trial;
 
 use hankelite_train::Recipe;
 
@@ -19,6 +22,7 @@ fn every_key_is_documented() {
         epochs: Some(1),
         steps: Some(1),
         clip: Some(1.0),
+        lr_steps: Some(0.0),
         ..Recipe::default()
     };
     let text = toml::to_string(&full).unwrap();

@@ -153,7 +153,7 @@ fn metrics_that_no_snapshot_knows_of_are_written_again() {
 }
 
 /// A validation part that gets worse as the training part is learnt: its labels are turned round.
-fn contrary(folder: &Path) -> (Dataset, Dataset) {
+pub(crate) fn contrary(folder: &Path) -> (Dataset, Dataset) {
     let good = points(folder, 48);
     let Targets::Classes { labels, .. } = good.targets() else {
         panic!("points have classes");

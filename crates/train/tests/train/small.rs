@@ -27,6 +27,7 @@ impl Small {
                 name: name.to_string(),
                 var: Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap(),
                 group,
+                scale: None,
             }
         };
         let passes = Tensor::zeros(1, dtype, &Device::Cpu).unwrap();
@@ -103,6 +104,7 @@ pub(crate) fn recipe() -> Recipe {
         lr: 0.05,
         lr_dynamics: 0.02,
         clip: Some(1.0),
+        average: 0.6,
         warmup: 3,
         label_smoothing: 0.05,
         snapshot_every: 2,

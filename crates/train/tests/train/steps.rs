@@ -1,8 +1,8 @@
 //! Single steps: parity with PyTorch, groups, gradients.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use hankelite_data::Targets;
-use hankelite_train::nn::{Mode, NetworkInput, SequenceModel};
+use hankelite_train::nn::{Group, Mode, NetworkInput, Parameter, SequenceModel};
 use hankelite_train::{
     AdamW, Course, Gradients, Recipe, Schedule, TrainError, clip_factor, scalar, task_loss,
 };
@@ -106,4 +106,46 @@ fn a_parameter_without_a_gradient_is_an_error() {
     let loss = network.parameters()[0].var.sum_all().unwrap();
     let error = Gradients::collect(network.parameters(), &loss.backward().unwrap()).unwrap_err();
     assert!(matches!(error, TrainError::NoGradient { parameter } if parameter == "w1"));
+}
+
+/// θ with a scale s takes the steps of φ in θ = θ₀ + s φ.
+#[test]
+fn a_scaled_rate_is_a_change_of_variables() {
+    let tensor = |values: &[f64]| Tensor::new(values, &Device::Cpu).unwrap();
+    let (start, scale) = (tensor(&[0.7, -1.3, 2.0]), tensor(&[1.0, 1e-3, 0.2]));
+    let parameter = |var: &Var, scale: Option<&Tensor>| Parameter {
+        name: "p".to_string(),
+        var: var.clone(),
+        group: Group::Poles,
+        scale: scale.cloned(),
+    };
+    let theta = Var::from_tensor(&start).unwrap();
+    let phi = Var::from_tensor(&start.zeros_like().unwrap()).unwrap();
+    let of_phi = || (&start + (phi.as_tensor() * &scale).unwrap()).unwrap();
+    let scaled = [parameter(&theta, Some(&scale))];
+    let plain = [parameter(&phi, None)];
+    let settings = Recipe::default().optimiser();
+    let mut one = AdamW::new(&scaled, settings).unwrap();
+    let mut other = AdamW::new(&plain, settings).unwrap();
+    let loss = |theta: &Tensor| theta.powf(4.0).unwrap().sum_all().unwrap();
+    for _ in 0..6 {
+        let store = loss(theta.as_tensor()).backward().unwrap();
+        let of_theta = Gradients::collect(&scaled, &store).unwrap();
+        let store = loss(&of_phi()).backward().unwrap();
+        let gradients = Gradients::collect(&plain, &store).unwrap();
+        let (a, b) = (of_theta.norm().unwrap(), gradients.norm().unwrap());
+        assert!((a - b).abs() < 1e-12 * b, "{a} {b}");
+        one.step(&of_theta, 3.0, clip_factor(a, Some(1.0))).unwrap();
+        other
+            .step(&gradients, 3.0, clip_factor(b, Some(1.0)))
+            .unwrap();
+    }
+    let far = (theta.as_tensor() - of_phi()).unwrap().abs().unwrap();
+    let far = far.max_all().unwrap().to_scalar::<f64>().unwrap();
+    assert!(far < 1e-14, "{far}");
+    let moved = (theta.as_tensor() - &start)
+        .unwrap()
+        .to_vec1::<f64>()
+        .unwrap();
+    assert!(moved[0].abs() > 1e-2 && moved[1].abs() < 1e-4, "{moved:?}");
 }

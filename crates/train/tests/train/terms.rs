@@ -46,6 +46,7 @@ fn everything() -> Terms {
         }),
         trust: None,
         distil: Some(Distil {
+            labels: 1.3,
             logits: 0.7,
             temperature: 3.0,
             layers: 0.4,

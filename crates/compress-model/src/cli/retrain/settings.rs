@@ -1,0 +1,273 @@
+//! The settings of a retraining: a file, options before it, and defaults that never lose.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use hankelite::calibrate::Rescale;
+use hankelite::rounding::Entries;
+use hankelite_train::nn::MapRounding;
+use hankelite_train::{Distil, Monitor, Recipe, Regularise, Terms, Trial, Trust};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::training::{Data, Sets};
+use crate::cli::{terms, training};
+
+/// Where `lr` starts, before a trial multiplies it.
+const RATE: f64 = 0.004;
+
+/// The same for the dynamics.
+const RATE_DYNAMICS: f64 = 0.002;
+
+/// What stays of the averaged weights at a step.
+const AVERAGE: f64 = 0.99;
+
+/// The share of the steps over which the rates rise.
+const WARMUP: f64 = 0.05;
+
+/// Options for the most used keys of the configuration.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
+pub(super) struct Options {
+    /// The sequences; see `compress-model data --help`.
+    #[arg(long, value_name = "DATA")]
+    data: Option<String>,
+    /// The unreduced network, which is followed in its outputs and layers.
+    #[arg(long, value_name = "FULL")]
+    teacher: Option<PathBuf>,
+    /// Passes over the training data [default: 10].
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Sequences of a step [default: 50].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Learning rate of all weights but the dynamics [default: found by a trial].
+    #[arg(long, value_name = "RATE")]
+    lr: Option<f64>,
+    /// Learning rate of the dynamics [default: found by a trial, or half of --lr].
+    #[arg(long, value_name = "RATE")]
+    lr_dynamics: Option<f64>,
+    /// Hold the output maps of the layers at so few bits: int8, int4 or int3. They are written as
+    /// rounded; `pack --mixing` stores them in as many bits.
+    #[arg(long, value_name = "ENTRIES", value_parser = entries)]
+    mixing: Option<Entries>,
+    /// Decides order and held-out sequences [default: 0].
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+}
+
+/// The kinds of entries that maps can be held at.
+fn entries(text: &str) -> Result<Entries, String> {
+    match text {
+        "int8" => Ok(Entries::Int8),
+        "int4" => Ok(Entries::Int4),
+        "int3" => Ok(Entries::Int3),
+        _ => Err("expected int8, int4 or int3".to_string()),
+    }
+}
+
+/// What a file may hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    /// The share of channels that dropout sets to zero.
+    #[serde(default)]
+    pub(super) dropout: f64,
+    /// Whether the rates of poles are scaled down where the kernel would turn over at a small step.
+    #[serde(default = "yes")]
+    pub(super) scaled_poles: bool,
+    /// What C and D are multiplied with at the start.
+    #[serde(default)]
+    pub(super) rescale: Rescale,
+    /// The network before its reduction.
+    pub(super) teacher: Option<PathBuf>,
+    pub(super) data: Option<Data>,
+    #[serde(default)]
+    pub(super) train: Recipe,
+    /// Rates that are tried first.
+    pub(super) trial: Option<Trial>,
+    /// How the output maps of the layers are held.
+    pub(super) maps: Option<MapRounding>,
+    regularise: Option<Regularise>,
+    trust: Option<Trust>,
+    distil: Option<Distil>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What `config.toml` in the folder of the run holds.
+#[derive(Serialize)]
+struct Config<'a> {
+    checkpoint: String,
+    dropout: f64,
+    scaled_poles: bool,
+    rescale: Rescale,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teacher: Option<String>,
+    data: &'a Data,
+    train: &'a Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trial: Option<&'a Trial>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    maps: Option<MapRounding>,
+    #[serde(flatten)]
+    terms: Terms,
+}
+
+/// All settings of a retraining.
+pub(super) struct Settings {
+    pub(super) file: File,
+    /// The keys of `[train]` that were given.
+    given: BTreeSet<String>,
+}
+
+impl Settings {
+    /// The file, with the options before it, checked as far as it can be without data.
+    pub(super) fn read(config: Option<&Path>, options: &Options) -> anyhow::Result<Self> {
+        let mut settings = match config {
+            None => Self {
+                file: toml::from_str("")?,
+                given: BTreeSet::new(),
+            },
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                Self {
+                    file: training::parsed(path, &text)?,
+                    given: keys(&training::parsed(path, &text)?),
+                }
+            }
+        };
+        settings.take(options);
+        settings.complete();
+        settings.data()?;
+        settings.file.train.check()?;
+        if let Some(trial) = &settings.file.trial {
+            trial.check()?;
+        }
+        terms::check(&settings.terms(), settings.file.teacher.is_some())?;
+        Ok(settings)
+    }
+
+    /// The data, which there must be.
+    pub(super) fn data(&self) -> anyhow::Result<&Data> {
+        match &self.file.data {
+            Some(data) => Ok(data),
+            None => bail!("no data: expected --data, or `source` in the table [data] of --config"),
+        }
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            regularise: self.file.regularise,
+            trust: self.file.trust,
+            distil: self.file.distil,
+        }
+    }
+
+    /// The text of `config.toml`.
+    pub(super) fn text(&self, checkpoint: &Path) -> anyhow::Result<String> {
+        let file = &self.file;
+        let teacher = file.teacher.as_ref();
+        Ok(toml::to_string(&Config {
+            checkpoint: checkpoint.display().to_string(),
+            dropout: file.dropout,
+            scaled_poles: file.scaled_poles,
+            rescale: file.rescale,
+            teacher: teacher.map(|path| path.display().to_string()),
+            data: self.data()?,
+            train: &file.train,
+            trial: file.trial.as_ref(),
+            maps: file.maps,
+            terms: self.terms(),
+        })?)
+    }
+
+    /// The defaults that depend on the data: warm-up, and what the best is chosen by.
+    pub(super) fn settle(&mut self, sets: &Sets) {
+        let distils = self.file.distil.is_some();
+        let recipe = &mut self.file.train;
+        let is_free = |key: &str| !self.given.contains(key);
+        if is_free("warmup") {
+            let batches = sets.train.len().div_ceil(recipe.batch) as u64;
+            recipe.warmup = (WARMUP * recipe.total(batches) as f64) as u64;
+        }
+        if sets.validation.is_none() {
+            self.file.trial = None;
+            return;
+        }
+        if is_free("keep_start") {
+            recipe.keep_start = true;
+        }
+        if is_free("monitor") && distils {
+            recipe.monitor = Monitor::Teacher;
+        }
+    }
+
+    fn take(&mut self, options: &Options) {
+        let file = &mut self.file;
+        if let Some(source) = &options.data {
+            let data = file.data.get_or_insert_with(|| Data::of(source));
+            data.source = source.clone();
+        }
+        if options.teacher.is_some() {
+            file.teacher = options.teacher.clone();
+        }
+        if let Some(entries) = options.mixing {
+            let maps = file.maps.get_or_insert_with(|| MapRounding::of(entries));
+            maps.entries = entries;
+        }
+        let recipe = &mut file.train;
+        if options.epochs.is_some() {
+            (recipe.epochs, recipe.steps) = (options.epochs, None);
+        }
+        recipe.batch = options.batch.unwrap_or(recipe.batch);
+        recipe.lr = options.lr.unwrap_or(recipe.lr);
+        recipe.lr_dynamics = options.lr_dynamics.unwrap_or(recipe.lr_dynamics);
+        recipe.seed = options.seed.unwrap_or(recipe.seed);
+        let rates = [
+            ("lr", options.lr.is_some()),
+            ("lr_dynamics", options.lr_dynamics.is_some()),
+        ];
+        for (key, _) in rates.into_iter().filter(|(_, given)| *given) {
+            self.given.insert(key.to_string());
+        }
+    }
+
+    /// The defaults that depend on no data. Rates that were given are not tried.
+    fn complete(&mut self) {
+        let is_free = |key: &str| !self.given.contains(key);
+        let file = &mut self.file;
+        let recipe = &mut file.train;
+        match (is_free("lr"), is_free("lr_dynamics")) {
+            (true, true) => {
+                (recipe.lr, recipe.lr_dynamics) = (RATE, RATE_DYNAMICS);
+                file.trial.get_or_insert_default();
+            }
+            (false, true) => recipe.lr_dynamics = recipe.lr * RATE_DYNAMICS / RATE,
+            (true, false) => recipe.lr = RATE,
+            (false, false) => {}
+        }
+        if is_free("average") {
+            recipe.average = AVERAGE;
+        }
+        // Poles of its own give a channel all that a step gives it, one by one and not all at once.
+        if is_free("lr_steps") {
+            recipe.lr_steps = Some(0.0);
+        }
+        // A teacher that is there for nothing else is followed.
+        if file.teacher.is_some() && file.rescale != Rescale::Match {
+            file.distil.get_or_insert_default();
+        }
+    }
+}
+
+/// The keys of the table `[train]`.
+fn keys(whole: &toml::Table) -> BTreeSet<String> {
+    let train = whole.get("train").and_then(toml::Value::as_table);
+    let keys = train.into_iter().flat_map(toml::Table::keys);
+    keys.cloned().collect()
+}
