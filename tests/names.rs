@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "src",
     "crates/archive/src",
     "crates/control/src",
     "crates/data/src",
     "crates/edge/src",
+    "crates/kernels/src",
     "crates/research/src",
     "crates/train/src",
 ];
