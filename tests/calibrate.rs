@@ -340,7 +340,7 @@ fn data_that_do_not_fit_are_named() {
 }
 
 fn gathered(model: &Model, data: &[Vec<f32>]) -> Calibration {
-    let network = Network::new(model, LENGTH, Run::Fft).unwrap();
+    let network = Network::new(model, LENGTH, Run::Auto).unwrap();
     Calibration::gather(&network, &views(data), "waves").unwrap()
 }
 
@@ -982,22 +982,26 @@ fn statistics_and_moments_of_other_origin_give_the_same_reduction() {
         let products = own.tr_mul(own) / own.len() as f64;
         InputWeight::of_products(&products)
     };
-    let mut settings = Settings::new(TargetSize::Order(2));
-    settings.fit_logits = false;
     let found = CalibratedReduction::by_weights(&model, &made, weight, &()).unwrap();
-    let found = found.reduce(&settings).unwrap();
     let moments = WeightChoice::Moments;
     let expected = CalibratedReduction::new(&model, &gathered, &sequences, moments).unwrap();
-    let expected = expected.reduce(&settings).unwrap();
-    assert_eq!(found.choice.weight, "moments");
-    for (found, expected) in found.records.iter().zip(&expected.records) {
-        let found = found.relative_weighted_error.unwrap();
-        let expected = expected.relative_weighted_error.unwrap();
-        // The products are summed in another order.
-        assert!(
-            (found - expected).abs() < 1e-6 * expected,
-            "{found} {expected}"
-        );
+    // The products are summed in another order. Steps on poles end where one gains less than 1e-4,
+    // which rounding may put off by a step.
+    for (refinement, bound) in [(Refinement::Residues, 1e-6), (Refinement::Full, 1e-2)] {
+        let mut settings = Settings::new(TargetSize::Order(2));
+        settings.fit_logits = false;
+        settings.refinement = refinement;
+        let found = found.reduce(&settings).unwrap();
+        let expected = expected.reduce(&settings).unwrap();
+        assert_eq!(found.choice.weight, "moments");
+        for (found, expected) in found.records.iter().zip(&expected.records) {
+            let found = found.relative_weighted_error.unwrap();
+            let expected = expected.relative_weighted_error.unwrap();
+            assert!(
+                (found - expected).abs() < bound * expected,
+                "{found} {expected}"
+            );
+        }
     }
     assert!(Calibration::new(Vec::new(), "", Known::Inputs).is_err());
 }

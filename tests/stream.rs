@@ -269,13 +269,44 @@ fn like<'o, T>(outputs: &'o [T], expected: &[f64]) -> &'o [T] {
     &outputs[outputs.len() - expected.len()..]
 }
 
+/// Every kind of network, in single precision against double: sequences of their own lengths, several
+/// and one at a time, and the sensitivity of the logits to every channel.
+#[test]
+fn single_precision_runs_are_those_of_double_precision() {
+    let length = 300;
+    for (index, draw) in DRAWS.iter().enumerate() {
+        let model = model(draw, 11 + index as u64);
+        let signals: Vec<Signal> = [length, 77, 299, 1, 150].map(Signal::new).into();
+        let sequences: Vec<_> = signals.iter().map(|signal| signal.sequence(draw)).collect();
+        let network = |path| Network::new(&model, length, path).unwrap();
+        let (single, double) = (network(Path::Auto), network(Path::Double));
+        let expected = double.logits_of_all(&sequences).unwrap();
+        let found = single.logits_of_all(&sequences).unwrap();
+        // A norm over one channel gives nothing but its offset.
+        let ran = draw.channels == 1 || found != expected;
+        assert!(ran, "{draw:?}: the fast path did not run");
+        for (own, other) in found.iter().zip(&expected) {
+            assert!(apart(own, other) < 1e-4, "{draw:?}: {}", apart(own, other));
+        }
+        assert_eq!(single.logits(sequences[1]).unwrap(), found[1], "{draw:?}");
+        let importance = |network| hankelite::infer::importance(network, &sequences).unwrap();
+        let pairs = importance(&single).into_iter().zip(importance(&double));
+        for (own, other) in pairs {
+            let most = other.iter().copied().fold(0.0, f64::max);
+            let far = own.iter().zip(&other).map(|(a, b)| (a - b).abs());
+            let far = far.fold(0.0, f64::max);
+            assert!(far < 1e-4 * most + 1e-12, "{draw:?}: {far:e} {most:e}");
+        }
+    }
+}
+
 #[test]
 fn streaming_equals_the_convolution_over_16k_steps() {
     let length = 16 * 1024;
     let signal = Signal::new(length);
     for (index, draw) in DRAWS.iter().enumerate() {
         let model = model(draw, 1 + index as u64);
-        let network = Network::new(&model, length, Path::Auto).unwrap();
+        let network = Network::new(&model, length, Path::Double).unwrap();
         let expected = network.logits(signal.sequence(draw)).unwrap();
         let single = streamed(&mut Runner::new(&model).unwrap(), &signal);
         let difference = apart(like(&single, &expected), &expected);

@@ -200,7 +200,7 @@ fn a_layer_that_is_applied_twice_runs_twice_and_stays_one() {
     let values = |name: &str| golden.tensor(name).unwrap().to_f64().unwrap();
     let inputs: Vec<f32> = values("inputs").iter().map(|&x| x as f32).collect();
     let sequences: Vec<_> = inputs.chunks(96).map(Sequence::Values).collect();
-    let network = Network::new(&checkpoint.model, 48, Run::Auto).unwrap();
+    let network = Network::new(&checkpoint.model, 48, Run::Double).unwrap();
     let logits = network.logits_of_all(&sequences).unwrap().concat();
     for (found, expected) in logits.iter().zip(values("logits_postnorm")) {
         assert!((found - expected).abs() < 1e-9, "{found} for {expected}");

@@ -177,18 +177,9 @@ pub(super) fn fit_logits(
         before,
         after: before,
     };
-    let mut problem: Option<Problem> = None;
     while fit.steps < limits.steps && fit.after > 0.0 {
-        // New slopes cost ten times what a look with the last ones costs. Where those bring nothing
-        // any more, new ones hardly do.
-        if let Some(known) = &mut problem {
-            known.residual = fitting.residual(&model)?;
-            if fitting.best_step(known, &model, fit.after)?.is_none() {
-                break;
-            }
-        }
-        let current = problem.insert(Problem::new(&fitting, &model)?);
-        let Some(step) = fitting.best_step(current, &model, fit.after)? else {
+        let problem = Problem::new(&fitting, &model)?;
+        let Some(step) = fitting.best_step(&problem, &model, fit.after)? else {
             break;
         };
         model = step.model;
@@ -196,6 +187,16 @@ pub(super) fn fit_logits(
         fit.prices.push(step.price);
         fit.steps += 1;
         data.observer.step()?;
+    }
+    // What the held-out sequences gain must not be lost on the others.
+    if fit.steps > 0 && fitting.change_of_all(&model)? >= fitting.change_of_all(start)? {
+        fit = LogitFit {
+            steps: 0,
+            prices: Vec::new(),
+            after: before,
+            ..fit
+        };
+        model = start.clone();
     }
     Ok(Some((model, fit)))
 }
@@ -244,26 +245,24 @@ impl Fitting<'_> {
         Ok(best)
     }
 
-    /// What is left of the combinations of the sequences that fit.
-    fn residual(&self, model: &Model) -> Result<DVector<f64>, CalibrateError> {
-        let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
-        let fit = &self.parts.fit;
-        let sequences: Vec<_> = fit.iter().map(|example| example.sequence).collect();
-        let logits = network.logits_of_all(&sequences)?;
-        let pairs = fit.iter().zip(&logits).enumerate();
-        let rows = pairs.flat_map(|(index, (example, logits))| {
-            let own = left(example.logits, logits, &self.combinations.of(index));
-            own.iter().copied().collect::<Vec<_>>()
-        });
-        Ok(DVector::from_vec(rows.collect()))
-    }
-
     /// The relative change of the logits over the held-out sequences.
     fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
+        self.change_of(model, self.parts.check.iter())
+    }
+
+    /// The same over all sequences.
+    fn change_of_all(&self, model: &Model) -> Result<f64, CalibrateError> {
+        self.change_of(model, self.parts.fit.iter().chain(&self.parts.check))
+    }
+
+    fn change_of<'e>(
+        &self,
+        model: &Model,
+        examples: impl Iterator<Item = &'e Example<'e>>,
+    ) -> Result<f64, CalibrateError> {
         let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
-        let check = &self.parts.check;
-        let sequences: Vec<_> = check.iter().map(|example| example.sequence).collect();
-        let full: Vec<_> = check.iter().map(|example| example.logits).collect();
+        let pairs = examples.map(|example| (example.sequence, example.logits));
+        let (sequences, full): (Vec<_>, Vec<_>) = pairs.unzip();
         let changed = relative_change(&full, &network.logits_of_all(&sequences)?);
         Ok(if changed.is_finite() {
             changed

@@ -115,8 +115,8 @@ impl<'a> CalibratedReduction<'a> {
     /// Balances every channel of a model for its input. Without `sequences` (none at hand,
     /// only their statistics) the weight is the spectrum and no logits are compared.
     ///
-    /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes; memory up to 4 n L
-    /// bytes for each channel with the moments of n sequences, 512 L at most.
+    /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes; memory up to 8 n L
+    /// bytes for each channel with the moments of n sequences, 1 KiB times L at most.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
@@ -919,7 +919,7 @@ fn by_moments(
     let (length, sequences) = (calibration.length(), calibration.sequences());
     // Of the ends of the sequences at most so many terms are kept.
     let terms = sequences.min(128);
-    let bytes = channels.saturating_mul(length).saturating_mul(4 * terms);
+    let bytes = channels.saturating_mul(length).saturating_mul(8 * terms);
     let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),

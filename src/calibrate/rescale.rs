@@ -122,7 +122,7 @@ impl Rescaling<'_> {
     /// τ of one layer as the network stands.
     fn measure(&self, model: &Model, layer: usize) -> Result<f64, CalibrateError> {
         let within = Within(self.observer);
-        let network = Network::new(model, self.length, InferPath::Auto)?.observed(&within);
+        let network = Network::new(model, self.length, InferPath::Double)?.observed(&within);
         let inputs: Vec<DMatrix<f64>> = layer_inputs(&network, self.sequences, layer)?;
         let fault = |source| CalibrateError::Measure { layer, source };
         let statistics = StepStatistics::of(&inputs).map_err(fault)?;

@@ -435,11 +435,11 @@ mod tests {
         let values: Vec<f32> = (0..64).map(|t| (0.3 * t as f32).sin()).collect();
         let weights = combination(5, 10);
         let value = |model: &Model| {
-            let network = Network::new(model, 64, crate::infer::Path::Auto).unwrap();
+            let network = Network::new(model, 64, crate::infer::Path::Double).unwrap();
             let logits = network.logits(Sequence::Values(&values)).unwrap();
             logits.iter().zip(&weights).map(|(z, c)| z * c).sum::<f64>()
         };
-        let network = Network::new(&model, 64, crate::infer::Path::Auto).unwrap();
+        let network = Network::new(&model, 64, crate::infer::Path::Double).unwrap();
         let mut layers = Vec::new();
         let combinations = [weights.clone()];
         let sequence = Sequence::Values(&values);
@@ -463,6 +463,58 @@ mod tests {
                         "{of:?} {index}: {slope}"
                     );
                     assert!(sums.squares[index] * 64.0 >= sums.sum[index].powi(2) * (1.0 - 1e-9));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn derivatives_in_single_precision_are_those_in_double() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/models/waves/model.safetensors"
+        );
+        let model = crate::read(path, &crate::Declared::default())
+            .unwrap()
+            .model;
+        let values: Vec<f32> = (0..150).map(|t| (0.3 * t as f32).sin()).collect();
+        // Padded to 200 steps, and an odd number of combinations.
+        let combinations: Vec<Vec<f64>> = (0..3).map(|k| combination(k, 10)).collect();
+        let slopes = |path| {
+            let network = Network::new(&model, 200, path).unwrap();
+            let mut layers = Vec::new();
+            let sequence = Sequence::Values(&values);
+            let logits = network
+                .number_slopes(sequence, &combinations, true, |layer| layers.push(layer))
+                .unwrap();
+            (logits, layers)
+        };
+        let near = |what: &str, found: &[f64], expected: &[f64]| {
+            assert_eq!(found.len(), expected.len(), "{what}");
+            let size = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let pairs = found.iter().zip(expected);
+            let far = pairs.map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            assert!(far < 2e-5 * size, "{what}: {far:e} of {size:e}");
+        };
+        let (found, expected) = (
+            slopes(crate::infer::Path::Auto),
+            slopes(crate::infer::Path::Double),
+        );
+        near("logits", &found.0, &expected.0);
+        assert_eq!(found.1.len(), model.blocks().len());
+        for (found, expected) in found.1.iter().zip(&expected.1) {
+            assert_eq!(found.layer, expected.layer);
+            for k in 0..3 {
+                let flat = |slopes: &NumberSlopes| slopes.residues[k].concat();
+                near("residues", &flat(found), &flat(expected));
+                let (own, other) = (&found.vectors[k], &expected.vectors[k]);
+                for (own, other) in [
+                    (&own.bias, &other.bias),
+                    (&own.factors, &other.factors),
+                    (&own.offsets, &other.offsets),
+                ] {
+                    near("sums", &own.sum, &other.sum);
+                    near("squares", &own.squares, &other.squares);
                 }
             }
         }

@@ -11,10 +11,10 @@ mod mimo;
 mod score;
 mod single;
 
-pub(crate) use adjoint::{LayerSlopes, combination};
-pub use adjoint::{OutputGradients, importance};
 use std::sync::OnceLock;
 
+pub(crate) use adjoint::{LayerSlopes, combination};
+pub use adjoint::{OutputGradients, importance};
 use hankelite_control::{Convolver, StatisticsError, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
@@ -202,7 +202,10 @@ impl<'a> Network<'a> {
     }
 
     /// Steps of sequences that all fit the model.
-    pub(crate) fn steps_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<usize>, InferError> {
+    pub(crate) fn steps_of_all(
+        &self,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<usize>, InferError> {
         let numbered = sequences.par_iter().enumerate();
         let steps = numbered.map(|(index, &sequence)| {
             let steps = self.steps_of(sequence);
@@ -297,7 +300,8 @@ impl<'a> Network<'a> {
                     let each = input.len() / few.len();
                     for (i, input) in input.chunks_exact(each).enumerate() {
                         let wide = input.iter().map(|&value| f64::from(value));
-                        let input = DMatrix::from_row_iterator(self.length, each / self.length, wide);
+                        let input =
+                            DMatrix::from_row_iterator(self.length, each / self.length, wide);
                         show(first * single.together() + i, layer, &input, steps[i]);
                     }
                 });

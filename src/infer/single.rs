@@ -31,7 +31,11 @@ pub(super) struct Single {
 }
 
 enum Encode {
-    Linear { inputs: usize, weight: Vec<f32>, bias: Vec<f32> },
+    Linear {
+        inputs: usize,
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+    },
     /// One row for each token.
     Embedding(Vec<f32>),
 }
@@ -253,7 +257,8 @@ impl SingleLayer {
 
     fn norm(&self, placement: Placement) -> Option<&SingleNorm> {
         let norm = self.norm.as_ref();
-        norm.filter(|(_, own)| *own == placement).map(|(norm, _)| norm)
+        norm.filter(|(_, own)| *own == placement)
+            .map(|(norm, _)| norm)
     }
 
     fn mix(&self, channels: usize) -> Mix<'_, f32> {
@@ -268,7 +273,14 @@ impl SingleLayer {
     }
 
     /// A tile of the block's output before a norm behind it.
-    fn branch(&self, x: &[f32], y: &[f32], out: &mut [f32], buffer: &mut MixScratch<f32>, channels: usize) {
+    fn branch(
+        &self,
+        x: &[f32],
+        y: &[f32],
+        out: &mut [f32],
+        buffer: &mut MixScratch<f32>,
+        channels: usize,
+    ) {
         self.mix(channels).forward(y, out, buffer);
         if self.norm.is_some() {
             add(out, x);
@@ -298,9 +310,18 @@ impl Single {
             Encoder::Linear(linear) => {
                 let (weight, bias) = linear_of(linear);
                 let (inputs, channels) = linear.weight.shape();
-                (Encode::Linear { inputs, weight, bias }, channels)
+                (
+                    Encode::Linear {
+                        inputs,
+                        weight,
+                        bias,
+                    },
+                    channels,
+                )
             }
-            Encoder::Embedding(table) => (Encode::Embedding(narrow(table.as_slice())), table.nrows()),
+            Encoder::Embedding(table) => {
+                (Encode::Embedding(narrow(table.as_slice())), table.nrows())
+            }
         };
         if channels == 0 || length == 0 {
             return None;
@@ -352,8 +373,16 @@ impl Single {
         let channels = self.lanes.channels;
         for (sequence, x) in sequences.iter().zip(x.chunks_exact_mut(self.row())) {
             match (&self.encoder, sequence) {
-                (Encode::Linear { inputs, weight, bias }, Sequence::Values(values)) => {
-                    x.chunks_exact_mut(channels).for_each(|row| row.copy_from_slice(bias));
+                (
+                    Encode::Linear {
+                        inputs,
+                        weight,
+                        bias,
+                    },
+                    Sequence::Values(values),
+                ) => {
+                    x.chunks_exact_mut(channels)
+                        .for_each(|row| row.copy_from_slice(bias));
                     let steps = values.len() / inputs;
                     let weight = RowMajor::new(weight, channels, *inputs).transpose();
                     let values = RowMajor::new(values, steps, *inputs);
@@ -381,7 +410,9 @@ impl Single {
 
     /// The stream behind a layer, from that before and from what its state spaces give.
     fn finish(&self, layer: &SingleLayer, buffers: &mut Buffers, count: usize) {
-        let Buffers { x, y, tile, mix, .. } = buffers;
+        let Buffers {
+            x, y, tile, mix, ..
+        } = buffers;
         let size = self.tile();
         let tiles = x[..count].chunks_mut(size).zip(y[..count].chunks(size));
         for (x, y) in tiles {
@@ -406,7 +437,9 @@ impl Single {
         let count = sequences.len() * self.row();
         self.encode(sequences, &mut buffers.x[..count]);
         for (index, layer) in self.layers.iter().enumerate() {
-            let Buffers { x, z, y, points, .. } = buffers;
+            let Buffers {
+                x, z, y, points, ..
+            } = buffers;
             self.input(layer, &x[..count], &mut z[..count]);
             show(index, &z[..count]);
             if index >= last {
@@ -475,7 +508,9 @@ impl Single {
         for (index, layer) in self.layers.iter().enumerate() {
             let own = index * row..(index + 1) * row;
             streams[own.clone()].copy_from_slice(&buffers.x[..row]);
-            let Buffers { x, z, y, points, .. } = &mut buffers;
+            let Buffers {
+                x, z, y, points, ..
+            } = &mut buffers;
             self.input(layer, &x[..row], &mut z[..row]);
             layer.operator.forward(&z[..row], &mut y[..row], points);
             responses[own].copy_from_slice(&y[..row]);
@@ -543,7 +578,11 @@ impl Single {
     }
 
     /// Derivatives by the residues and feedthroughs of a layer, from what it shows.
-    pub(super) fn residue_slopes(&self, pulled: &Pulled<'_>, orders: &[usize]) -> Vec<Vec<Vec<f64>>> {
+    pub(super) fn residue_slopes(
+        &self,
+        pulled: &Pulled<'_>,
+        orders: &[usize],
+    ) -> Vec<Vec<Vec<f64>>> {
         let scan = &self.layers[pulled.layer].scan;
         let workspace = &self.workspace;
         let length = self.lanes.length;
@@ -597,7 +636,9 @@ impl LayerBack<'_> {
         let mut standard = Vec::new();
         for (index, (x, y)) in self.x.chunks(size).zip(y.chunks(size)).enumerate() {
             let own = index * size..index * size + x.len();
-            let Buffers { tile, mix: scratch, .. } = &mut *self.buffers;
+            let Buffers {
+                tile, mix: scratch, ..
+            } = &mut *self.buffers;
             let work = &mut tile[..x.len()];
             if let Some(norm) = post {
                 self.layer.branch(x, y, work, scratch, channels);

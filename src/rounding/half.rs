@@ -14,7 +14,9 @@ const TOP: i32 = 14;
 
 /// The nearest half.
 pub(super) fn rounded(value: f64) -> f64 {
-    f16::from_f64(value).to_f64()
+    // A number beyond the largest one becomes that: finite, and seen in the logits.
+    let most = f16::MAX.to_f64();
+    f16::from_f64(value.clamp(-most, most)).to_f64()
 }
 
 /// The exponents k of the factors 2^k that d = a − 1 and the residues of a layer are multiplied by

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::fourier::{Plan, Point};
+use crate::fourier::{LaneTransform, Point};
 use crate::kernel::Modes;
 use crate::lanes::Lanes;
 use crate::pool::{Lease, Workspace};
-use crate::real::{LANES, Real, add};
+use crate::real::{LANE_WIDTH, LaneReal, add};
 
 /// Modes, and so kernels, of every channel of a layer.
 pub struct Dynamics<'a, T> {
@@ -39,14 +39,14 @@ pub struct DynamicsGradient<T> {
 /// A layer's kernels as spectra.
 pub struct Convolution<T> {
     lanes: Lanes,
-    plan: Arc<Plan<T>>,
+    plan: Arc<LaneTransform<T>>,
     /// One spectrum after another for each group, scaled by 1/size.
     spectra: Lease<Point<T>>,
     /// The forward kernels without D, where they are kept.
     pub kernels: Vec<Vec<T>>,
 }
 
-impl<T: Real> Convolution<T> {
+impl<T: LaneReal> Convolution<T> {
     pub fn new(
         lanes: Lanes,
         dynamics: &Dynamics<'_, T>,
@@ -61,7 +61,7 @@ impl<T: Real> Convolution<T> {
         let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
         let scale = T::of(1.0 / plan.size() as f64);
         let spectrum = |(group, points): (usize, &mut [Point<T>])| {
-            for lane in 0..LANES {
+            for lane in 0..LANE_WIDTH {
                 let Some(h) = lanes.channel_of_lane(group, lane) else {
                     continue;
                 };
@@ -146,9 +146,9 @@ impl<T: Real> Convolution<T> {
             .for_each(|sum| self.plan.inverse(sum));
         let scale = T::of(1.0 / size as f64);
         let of_kernel = |h: usize, at: &dyn Fn(usize) -> usize| -> Vec<T> {
-            let (group, width) = (h / LANES, self.lanes.channels_of(h / LANES).1);
+            let (group, width) = (h / LANE_WIDTH, self.lanes.channels_of(h / LANE_WIDTH).1);
             let sum = &sums[group * size..(group + 1) * size];
-            let copies = (0..self.lanes.stacked).map(|copy| h % LANES + copy * width);
+            let copies = (0..self.lanes.stacked).map(|copy| h % LANE_WIDTH + copy * width);
             let tap = |l: usize| {
                 let values = copies.clone().map(|lane| sum[at(l)].re[lane]);
                 values.fold(T::zero(), |total, value| total + value) * scale

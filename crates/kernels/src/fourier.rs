@@ -10,24 +10,24 @@
 use hankelite_control::Convolver;
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::real::{LANES, Real};
+use crate::real::{LANE_WIDTH, LaneReal};
 
 /// One sample, or one bin, of sixteen complex sequences.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Point<T> {
-    /// Real parts, or the first sequence of each pair.
-    pub re: [T; LANES],
+    /// LaneReal parts, or the first sequence of each pair.
+    pub re: [T; LANE_WIDTH],
     /// Imaginary parts, or the second one.
-    pub im: [T; LANES],
+    pub im: [T; LANE_WIDTH],
 }
 
-impl<T: Real> Point<T> {
+impl<T: LaneReal> Point<T> {
     /// All lanes 0.
     pub fn zero() -> Self {
         Self {
-            re: [T::zero(); LANES],
-            im: [T::zero(); LANES],
+            re: [T::zero(); LANE_WIDTH],
+            im: [T::zero(); LANE_WIDTH],
         }
     }
 }
@@ -36,7 +36,7 @@ impl<T: Real> Point<T> {
 const BLOCK: usize = 256;
 
 /// Radices and twiddle factors of one size.
-pub struct Plan<T> {
+pub struct LaneTransform<T> {
     size: usize,
     levels: Vec<Level<T>>,
     arch: Arch,
@@ -51,7 +51,7 @@ struct Level<T> {
     part: usize,
 }
 
-impl<T: Real> Level<T> {
+impl<T: LaneReal> Level<T> {
     fn new(block: usize, radix: usize) -> Self {
         let part = block / radix;
         let mut twiddles = Vec::with_capacity(part * (radix - 1));
@@ -69,7 +69,7 @@ impl<T: Real> Level<T> {
     }
 }
 
-impl<T: Real> Plan<T> {
+impl<T: LaneReal> LaneTransform<T> {
     /// A plan for at least `least` points: 4 · 2^a 3^b 5^c.
     pub fn new(least: usize) -> Self {
         let size = Convolver::fft_size(least, 4);
@@ -141,7 +141,7 @@ impl<T: Real> Plan<T> {
         }
     }
 
-    /// The adjoint of [`Plan::convolve`]: for the gradient g of its output and its input u,
+    /// The adjoint of [`LaneTransform::convolve`]: for the gradient g of its output and its input u,
     ///
     /// ```text
     /// g ← size · (g correlated with the kernel),   sum ← sum + G ∘ conj U
@@ -228,44 +228,48 @@ fn radices(mut size: usize) -> Vec<usize> {
 }
 
 /// Vectors of a complex number in each lane.
-type Complex<T, S> = (<T as Real>::Vector<S>, <T as Real>::Vector<S>);
+type Complex<T, S> = (<T as LaneReal>::Vector<S>, <T as LaneReal>::Vector<S>);
 
 #[inline(always)]
-fn load<T: Real, S: Simd>(point: &Point<T>, c: usize) -> Complex<T, S> {
+fn load<T: LaneReal, S: Simd>(point: &Point<T>, c: usize) -> Complex<T, S> {
     (T::vectors::<S>(&point.re)[c], T::vectors::<S>(&point.im)[c])
 }
 
 #[inline(always)]
-fn store<T: Real, S: Simd>(point: &mut Point<T>, c: usize, value: Complex<T, S>) {
+fn store<T: LaneReal, S: Simd>(point: &mut Point<T>, c: usize, value: Complex<T, S>) {
     T::vectors_mut::<S>(&mut point.re)[c] = value.0;
     T::vectors_mut::<S>(&mut point.im)[c] = value.1;
 }
 
 #[inline(always)]
-fn plus<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
+fn plus<T: LaneReal, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
     (T::plus(simd, a.0, b.0), T::plus(simd, a.1, b.1))
 }
 
 #[inline(always)]
-fn minus<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
+fn minus<T: LaneReal, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
     (T::minus(simd, a.0, b.0), T::minus(simd, a.1, b.1))
 }
 
 /// a + i b.
 #[inline(always)]
-fn plus_turned<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
+fn plus_turned<T: LaneReal, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
     (T::minus(simd, a.0, b.1), T::plus(simd, a.1, b.0))
 }
 
 /// a − i b.
 #[inline(always)]
-fn minus_turned<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
+fn minus_turned<T: LaneReal, S: Simd>(
+    simd: S,
+    a: Complex<T, S>,
+    b: Complex<T, S>,
+) -> Complex<T, S> {
     (T::plus(simd, a.0, b.1), T::minus(simd, a.1, b.0))
 }
 
 /// a w, or a conj(w).
 #[inline(always)]
-fn turn<const INVERSE: bool, T: Real, S: Simd>(
+fn turn<const INVERSE: bool, T: LaneReal, S: Simd>(
     simd: S,
     a: Complex<T, S>,
     w: (T, T),
@@ -280,7 +284,7 @@ fn turn<const INVERSE: bool, T: Real, S: Simd>(
 
 /// The transform of R numbers, without scale.
 #[inline(always)]
-fn small<const R: usize, const INVERSE: bool, T: Real, S: Simd>(
+fn small<const R: usize, const INVERSE: bool, T: LaneReal, S: Simd>(
     simd: S,
     a: [Complex<T, S>; R],
 ) -> [Complex<T, S>; R] {
@@ -316,7 +320,7 @@ fn small<const R: usize, const INVERSE: bool, T: Real, S: Simd>(
 /// b_k, b_{R−k} = a_0 + Σ_p cos(2πkp/R) s_p ∓ i Σ_p sin(2πkp/R) d_p
 /// ```
 #[inline(always)]
-fn odd<const R: usize, const INVERSE: bool, T: Real, S: Simd>(
+fn odd<const R: usize, const INVERSE: bool, T: LaneReal, S: Simd>(
     simd: S,
     a: [Complex<T, S>; R],
 ) -> [Complex<T, S>; R] {
@@ -373,7 +377,7 @@ struct Pass<'a, T, const R: usize, const INVERSE: bool, const HALF: bool> {
     data: &'a mut [Point<T>],
 }
 
-impl<T: Real, const R: usize, const INVERSE: bool, const HALF: bool> WithSimd
+impl<T: LaneReal, const R: usize, const INVERSE: bool, const HALF: bool> WithSimd
     for Pass<'_, T, R, INVERSE, HALF>
 {
     type Output = ();
@@ -397,7 +401,7 @@ fn butterfly<
     const INVERSE: bool,
     const HALF: bool,
     const TURN: bool,
-    T: Real,
+    T: LaneReal,
     S: Simd,
 >(
     simd: S,
@@ -435,7 +439,7 @@ struct Multiply<'a, T> {
     kernel: &'a [Point<T>],
 }
 
-impl<T: Real> WithSimd for Multiply<'_, T> {
+impl<T: LaneReal> WithSimd for Multiply<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -460,7 +464,7 @@ struct Adjoint<'a, T> {
     sum: &'a mut [Point<T>],
 }
 
-impl<T: Real> WithSimd for Adjoint<'_, T> {
+impl<T: LaneReal> WithSimd for Adjoint<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -481,7 +485,11 @@ impl<T: Real> WithSimd for Adjoint<'_, T> {
 
 /// a conj(b).
 #[inline(always)]
-fn times_conjugate<T: Real, S: Simd>(simd: S, a: Complex<T, S>, b: Complex<T, S>) -> Complex<T, S> {
+fn times_conjugate<T: LaneReal, S: Simd>(
+    simd: S,
+    a: Complex<T, S>,
+    b: Complex<T, S>,
+) -> Complex<T, S> {
     let re = T::fused(simd, a.0, b.0, T::times(simd, a.1, b.1));
     let cross = T::times(simd, a.0, b.1);
     (re, T::minus(simd, T::times(simd, a.1, b.0), cross))
@@ -506,13 +514,13 @@ mod tests {
     #[test]
     fn forward_then_inverse_is_size_times_the_sequence() {
         for least in [1, 4, 8, 12, 20, 60, 64, 1000, 1600] {
-            let plan = Plan::<f64>::new(least);
+            let plan = LaneTransform::<f64>::new(least);
             let before = samples(plan.size(), 0.0);
             let mut data = before.clone();
             plan.forward(&mut data);
             plan.inverse(&mut data);
             for (a, b) in data.iter().zip(&before) {
-                for lane in 0..LANES {
+                for lane in 0..LANE_WIDTH {
                     assert!((a.re[lane] / plan.size() as f64 - b.re[lane]).abs() < 1e-13);
                     assert!((a.im[lane] / plan.size() as f64 - b.im[lane]).abs() < 1e-13);
                 }
@@ -523,10 +531,12 @@ mod tests {
     #[test]
     fn convolution_and_its_adjoint_are_the_direct_sums() {
         for length in [1, 2, 3, 17, 30, 101, 333] {
-            let plan = Plan::<f64>::new(2 * length);
+            let plan = LaneTransform::<f64>::new(2 * length);
             let (n, scale) = (plan.size(), plan.size() as f64);
             let mut kernel = samples(length, 0.1);
-            kernel.iter_mut().for_each(|point| point.im = [0.0; LANES]);
+            kernel
+                .iter_mut()
+                .for_each(|point| point.im = [0.0; LANE_WIDTH]);
             let pad = |mut points: Vec<Point<f64>>| {
                 points.resize(n, Point::zero());
                 points
@@ -541,7 +551,7 @@ mod tests {
             plan.correlate(&mut gu, &mut again, &spectrum, &mut gk);
             plan.inverse(&mut gk);
             for t in 0..length {
-                for lane in 0..LANES {
+                for lane in 0..LANE_WIDTH {
                     let sum = |terms: &dyn Fn(usize) -> f64, range: std::ops::Range<usize>| {
                         range.map(terms).sum::<f64>()
                     };

@@ -14,7 +14,7 @@ use num_complex::Complex64;
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::product::{RowMajor, multiply_rows};
-use crate::real::Real;
+use crate::real::LaneReal;
 
 /// The modes of one channel: exponents per step, and weights.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,7 +45,7 @@ impl Modes {
     }
 
     /// k[0..length]. Cost O(N √L) powers and 4 N L operations of a matrix product.
-    pub fn kernel<T: Real>(&self, length: usize) -> Vec<T> {
+    pub fn kernel<T: LaneReal>(&self, length: usize) -> Vec<T> {
         let (decaying, growing) = self.split();
         let mut kernel = decaying.decaying_kernel::<T>(length);
         if !growing.exponents.is_empty() {
@@ -58,7 +58,7 @@ impl Modes {
     }
 
     /// The gradients of exponents and weights (∂/∂Re + i ∂/∂Im) from that of the kernel.
-    pub fn gradient<T: Real>(&self, of_kernel: &[T]) -> Self {
+    pub fn gradient<T: LaneReal>(&self, of_kernel: &[T]) -> Self {
         let (decaying, growing) = self.split();
         let forward = decaying.decaying_gradient(of_kernel);
         let turned = if growing.exponents.is_empty() {
@@ -81,7 +81,7 @@ impl Modes {
         gradient
     }
 
-    fn decaying_kernel<T: Real>(&self, length: usize) -> Vec<T> {
+    fn decaying_kernel<T: LaneReal>(&self, length: usize) -> Vec<T> {
         let (short, long) = levels(length);
         let wide = 2 * self.exponents.len();
         let near = self.powers::<T>(1, short, Start::One);
@@ -100,7 +100,7 @@ impl Modes {
     /// ∂w_n = Σ_a conj(e^{z_n T a}) M[a, n]
     /// ∂z_n = conj(w_n) Σ_a conj(e^{z_n T a}) (T a M[a, n] + M'[a, n])
     /// ```
-    fn decaying_gradient<T: Real>(&self, of_kernel: &[T]) -> Self {
+    fn decaying_gradient<T: LaneReal>(&self, of_kernel: &[T]) -> Self {
         let (short, long) = levels(of_kernel.len());
         let count = self.exponents.len();
         let mut stacked = vec![T::zero(); 2 * short * long];
@@ -140,7 +140,7 @@ impl Modes {
     }
 
     /// Rows j = 0..rows of s_n e^{z_n stride j}, real parts before imaginary parts.
-    fn powers<T: Real>(&self, stride: usize, rows: usize, start: Start) -> Vec<T> {
+    fn powers<T: LaneReal>(&self, stride: usize, rows: usize, start: Start) -> Vec<T> {
         let steps = self.exponents.iter().map(|z| (z * stride as f64).exp());
         let (step_re, step_im) = steps.map(|step| (step.re, step.im)).unzip();
         let ones = self.weights.iter().map(|_| (1.0, 0.0));
@@ -185,7 +185,7 @@ struct Powers<'a, T> {
     sign: f64,
 }
 
-impl<T: Real> WithSimd for Powers<'_, T> {
+impl<T: LaneReal> WithSimd for Powers<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! How the rows of a batch are laid into vector lanes.
 
 use crate::fourier::Point;
-use crate::real::{LANES, Real};
+use crate::real::{LANE_WIDTH, LaneReal};
 
 /// Batch × L × H numbers are cut into slabs of a few sequences; a slab fills both parts of the
 /// points of every group.
@@ -26,8 +26,8 @@ impl Lanes {
         Self {
             channels,
             length,
-            stacked: (LANES / channels).max(1),
-            groups: channels.div_ceil(LANES),
+            stacked: (LANE_WIDTH / channels).max(1),
+            groups: channels.div_ceil(LANE_WIDTH),
         }
     }
 
@@ -46,8 +46,8 @@ impl Lanes {
 
     /// The channels of a group: the first one, and how many.
     pub fn channels_of(&self, group: usize) -> (usize, usize) {
-        let first = group * LANES;
-        (first, (self.channels - first).min(LANES))
+        let first = group * LANE_WIDTH;
+        (first, (self.channels - first).min(LANE_WIDTH))
     }
 
     /// The channel of every lane of a group; empty lanes have none.
@@ -57,18 +57,18 @@ impl Lanes {
     }
 
     /// points[0..L] ← the rows of a slab.
-    pub fn pack<T: Real>(&self, slab: &[T], group: usize, points: &mut [Point<T>]) {
+    pub fn pack<T: LaneReal>(&self, slab: &[T], group: usize, points: &mut [Point<T>]) {
         let (first, width) = self.channels_of(group);
         let points = &mut points[..self.length];
         let row = self.length * self.channels;
-        if width == LANES && slab.len() == 2 * row {
+        if width == LANE_WIDTH && slab.len() == 2 * row {
             let (re, im) = slab.split_at(row);
             let rows = re
                 .chunks_exact(self.channels)
                 .zip(im.chunks_exact(self.channels));
             for (point, (re, im)) in points.iter_mut().zip(rows) {
-                point.re.copy_from_slice(&re[first..first + LANES]);
-                point.im.copy_from_slice(&im[first..first + LANES]);
+                point.re.copy_from_slice(&re[first..first + LANE_WIDTH]);
+                point.im.copy_from_slice(&im[first..first + LANE_WIDTH]);
             }
             return;
         }
@@ -88,7 +88,7 @@ impl Lanes {
     }
 
     /// The reverse of [`Lanes::pack`].
-    pub fn unpack<T: Real>(&self, points: &[Point<T>], group: usize, slab: &mut [T]) {
+    pub fn unpack<T: LaneReal>(&self, points: &[Point<T>], group: usize, slab: &mut [T]) {
         let (first, width) = self.channels_of(group);
         let row = self.length * self.channels;
         for (index, sequence) in slab.chunks_exact_mut(row).enumerate() {
@@ -97,7 +97,7 @@ impl Lanes {
             for (point, row) in points.iter().zip(rows) {
                 let lanes = if part == 0 { &point.re } else { &point.im };
                 let row = &mut row[first..first + width];
-                if width == LANES {
+                if width == LANE_WIDTH {
                     row.copy_from_slice(lanes);
                 } else {
                     row.copy_from_slice(&lanes[place..place + width]);

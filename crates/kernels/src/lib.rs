@@ -21,5 +21,5 @@ pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, lay
 pub use operator::Operator;
 pub use pool::{Lease, Workspace, Workspaces};
 pub use product::{RealNumber, RowMajor, multiply_rows};
-pub use real::{LANES, Real, add};
+pub use real::{LANE_WIDTH, LaneReal, add};
 pub use scan::Scan;

@@ -10,7 +10,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::product::{RowMajor, multiply_rows};
-use crate::real::Real;
+use crate::real::LaneReal;
 
 /// The map after the state space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,14 +77,14 @@ impl<T> MixScratch<T> {
     }
 }
 
-fn sized<T: Real>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
+fn sized<T: LaneReal>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
     if buffer.len() < count {
         buffer.resize(count, T::zero());
     }
     &mut buffer[..count]
 }
 
-impl<T: Real> Mix<'_, T> {
+impl<T: LaneReal> Mix<'_, T> {
     /// o from y, row by row.
     pub fn forward(&self, y: &[T], out: &mut [T], scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);
@@ -195,7 +195,7 @@ impl<T: Real> Mix<'_, T> {
 }
 
 /// Multiplies every row with a mask.
-fn scale<T: Real>(rows: &mut [T], mask: Option<&[T]>, channels: usize) {
+fn scale<T: LaneReal>(rows: &mut [T], mask: Option<&[T]>, channels: usize) {
     let Some(mask) = mask else { return };
     for row in rows.chunks_exact_mut(channels) {
         row.iter_mut().zip(mask).for_each(|(x, m)| *x *= *m);
@@ -207,7 +207,7 @@ struct Activate<'a, T> {
     active: &'a mut [T],
 }
 
-impl<T: Real> WithSimd for Activate<'_, T> {
+impl<T: LaneReal> WithSimd for Activate<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -224,7 +224,7 @@ struct ActivateWithSlope<'a, T> {
     slope: &'a mut [T],
 }
 
-impl<T: Real> WithSimd for ActivateWithSlope<'_, T> {
+impl<T: LaneReal> WithSimd for ActivateWithSlope<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -243,7 +243,7 @@ struct Gate<'a, T> {
     channels: usize,
 }
 
-impl<T: Real> WithSimd for Gate<'_, T> {
+impl<T: LaneReal> WithSimd for Gate<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -264,7 +264,7 @@ struct GateSlopes<'a, T> {
     channels: usize,
 }
 
-impl<T: Real> WithSimd for GateSlopes<'_, T> {
+impl<T: LaneReal> WithSimd for GateSlopes<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -288,7 +288,7 @@ struct GatePull<'a, T> {
     channels: usize,
 }
 
-impl<T: Real> WithSimd for GatePull<'_, T> {
+impl<T: LaneReal> WithSimd for GatePull<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -312,7 +312,7 @@ struct Product<'a, T> {
     by: &'a [T],
 }
 
-impl<T: Real> WithSimd for Product<'_, T> {
+impl<T: LaneReal> WithSimd for Product<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -328,7 +328,7 @@ struct SumRows<'a, T> {
     sums: &'a mut [T],
 }
 
-impl<T: Real> WithSimd for SumRows<'_, T> {
+impl<T: LaneReal> WithSimd for SumRows<'_, T> {
     type Output = ();
 
     #[inline(always)]

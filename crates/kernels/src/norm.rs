@@ -9,7 +9,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::real::Real;
+use crate::real::LaneReal;
 
 /// Weight and bias, and what is added to the variance.
 #[derive(Clone, Copy)]
@@ -31,12 +31,12 @@ pub struct AffineGradient<'a, T> {
 }
 
 /// Normalises every row in place over its channels.
-pub fn layer_norm<T: Real>(rows: &mut [T], affine: Affine<'_, T>) {
+pub fn layer_norm<T: LaneReal>(rows: &mut [T], affine: Affine<'_, T>) {
     Arch::new().dispatch(LayerForward { rows, affine });
 }
 
 /// g ← the gradient of the rows x, given that of their layer norm.
-pub fn layer_norm_backward<T: Real>(
+pub fn layer_norm_backward<T: LaneReal>(
     x: &[T],
     g: &mut [T],
     affine: Affine<'_, T>,
@@ -61,7 +61,7 @@ pub struct ChannelStatistics<T> {
     pub scale: Vec<T>,
 }
 
-impl<T: Real> ChannelStatistics<T> {
+impl<T: LaneReal> ChannelStatistics<T> {
     /// From mean and population variance of every channel.
     pub fn new(mean: Vec<T>, variance: Vec<T>, epsilon: f64) -> Self {
         let scale = variance.iter();
@@ -125,7 +125,7 @@ struct BatchForward<'a, T> {
     affine: Affine<'a, T>,
 }
 
-impl<T: Real> WithSimd for BatchForward<'_, T> {
+impl<T: LaneReal> WithSimd for BatchForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -148,7 +148,7 @@ struct BatchSums<'a, T> {
     sums: AffineGradient<'a, T>,
 }
 
-impl<T: Real> WithSimd for BatchSums<'_, T> {
+impl<T: LaneReal> WithSimd for BatchSums<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -174,7 +174,7 @@ struct BatchBackward<'a, T> {
     means: Means<'a, T>,
 }
 
-impl<T: Real> WithSimd for BatchBackward<'_, T> {
+impl<T: LaneReal> WithSimd for BatchBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -195,7 +195,7 @@ impl<T: Real> WithSimd for BatchBackward<'_, T> {
 
 /// Mean of a row and 1/√(v + ε).
 #[inline(always)]
-fn mean_and_scale<T: Real, S: Simd>(simd: S, row: &[T], epsilon: T) -> (T, T) {
+fn mean_and_scale<T: LaneReal, S: Simd>(simd: S, row: &[T], epsilon: T) -> (T, T) {
     let share = T::one() / T::of(row.len() as f64);
     let (vectors, rest) = T::parts::<S>(row);
     let mut sum = T::splat(simd, T::zero());
@@ -221,7 +221,7 @@ struct LayerForward<'a, T> {
     affine: Affine<'a, T>,
 }
 
-impl<T: Real> WithSimd for LayerForward<'_, T> {
+impl<T: LaneReal> WithSimd for LayerForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -251,7 +251,7 @@ struct LayerBackward<'a, T> {
     gradient: AffineGradient<'a, T>,
 }
 
-impl<T: Real> WithSimd for LayerBackward<'_, T> {
+impl<T: LaneReal> WithSimd for LayerBackward<'_, T> {
     type Output = ();
 
     /// With x̂ the normalised row and q = w ∘ g: ∂x = s (q − mean q − x̂ mean(q x̂)).

@@ -7,7 +7,7 @@ use crate::fourier::Point;
 use crate::kernel::Modes;
 use crate::lanes::Lanes;
 use crate::pool::{Lease, Workspace};
-use crate::real::Real;
+use crate::real::LaneReal;
 use crate::scan::Scan;
 
 /// The largest number of modes for which the recurrence is taken: `docs/performance.md` has the
@@ -22,7 +22,7 @@ pub enum Operator<T> {
     Scan(Scan<T>),
 }
 
-impl<T: Real> Operator<T> {
+impl<T: LaneReal> Operator<T> {
     /// With `keep` the kernels stay at hand for [`Operator::kernels`].
     pub fn new(
         lanes: Lanes,

@@ -7,8 +7,8 @@ use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::fourier::{Plan, Point};
-use crate::real::Real;
+use crate::fourier::{LaneTransform, Point};
+use crate::real::LaneReal;
 
 /// Buffers that nobody uses at the moment.
 pub(crate) struct Pool<E> {
@@ -91,10 +91,10 @@ pub struct Workspace<T> {
     numbers: Arc<Pool<T>>,
     points: Arc<Pool<Point<T>>>,
     /// The transform that was last requested.
-    plan: Mutex<Option<(usize, Arc<Plan<T>>)>>,
+    plan: Mutex<Option<(usize, Arc<LaneTransform<T>>)>>,
 }
 
-impl<T: Real> Workspace<T> {
+impl<T: LaneReal> Workspace<T> {
     /// Empty pools.
     pub fn new() -> Self {
         Self {
@@ -115,12 +115,12 @@ impl<T: Real> Workspace<T> {
     }
 
     /// The transform for at least `least` points.
-    pub fn plan(&self, least: usize) -> Arc<Plan<T>> {
+    pub fn plan(&self, least: usize) -> Arc<LaneTransform<T>> {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         match &*plan {
             Some((size, plan)) if *size == least => Arc::clone(plan),
             _ => {
-                let made = Arc::new(Plan::new(least));
+                let made = Arc::new(LaneTransform::new(least));
                 *plan = Some((least, Arc::clone(&made)));
                 made
             }
@@ -151,7 +151,7 @@ impl Workspaces {
     }
 
     /// The pools of T.
-    pub fn of<T: Real>(&self) -> &Workspace<T> {
+    pub fn of<T: LaneReal>(&self) -> &Workspace<T> {
         let both: [&dyn Any; 2] = [&self.single, &self.double];
         let own = both.iter().find_map(|one| one.downcast_ref());
         own.expect("T is f32 or f64")

@@ -6,22 +6,22 @@ use pulp::Simd;
 use crate::product::RealNumber;
 
 /// Numbers that one lane group holds: a full vector of f32 on the widest units.
-pub const LANES: usize = 16;
+pub const LANE_WIDTH: usize = 16;
 
 /// f32 in training, f64 where gradients are checked.
 ///
 /// A `Vector` is what one instruction works on; its width depends on the machine and is a
-/// divisor of [`LANES`].
-pub trait Real:
+/// divisor of [`LANE_WIDTH`].
+pub trait LaneReal:
     num_traits::NumAssign + PartialOrd + RealNumber + Default + Send + Sync + std::any::Any
 {
     /// What one instruction works on.
     type Vector<S: Simd>: Copy;
 
     /// The vectors that `lanes` consists of.
-    fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>];
+    fn vectors<S: Simd>(lanes: &[Self; LANE_WIDTH]) -> &[Self::Vector<S>];
     /// The same, to be changed.
-    fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>];
+    fn vectors_mut<S: Simd>(lanes: &mut [Self; LANE_WIDTH]) -> &mut [Self::Vector<S>];
     /// Whole vectors, and what is left.
     fn parts<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]);
     /// The same, to be changed.
@@ -71,11 +71,11 @@ macro_rules! vectors_of {
         type Vector<S: Simd> = S::$vector;
 
         #[inline(always)]
-        fn vectors<S: Simd>(lanes: &[Self; LANES]) -> &[Self::Vector<S>] {
+        fn vectors<S: Simd>(lanes: &[Self; LANE_WIDTH]) -> &[Self::Vector<S>] {
             S::$view(lanes).0
         }
         #[inline(always)]
-        fn vectors_mut<S: Simd>(lanes: &mut [Self; LANES]) -> &mut [Self::Vector<S>] {
+        fn vectors_mut<S: Simd>(lanes: &mut [Self; LANE_WIDTH]) -> &mut [Self::Vector<S>] {
             S::$view_mut(lanes).0
         }
         #[inline(always)]
@@ -125,7 +125,7 @@ macro_rules! vectors_of {
     };
 }
 
-impl Real for f64 {
+impl LaneReal for f64 {
     const TINY: f64 = 1e-290;
 
     vectors_of!(
@@ -160,7 +160,7 @@ impl Real for f64 {
     }
 }
 
-impl Real for f32 {
+impl LaneReal for f32 {
     const TINY: f64 = 1e-30;
 
     vectors_of!(
@@ -201,7 +201,7 @@ impl Real for f32 {
 }
 
 /// out ← out + more.
-pub fn add<T: Real>(out: &mut [T], more: &[T]) {
+pub fn add<T: LaneReal>(out: &mut [T], more: &[T]) {
     out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
 }
 
@@ -267,7 +267,7 @@ mod tests {
         for i in -100_000..=100_000 {
             let x = i as f32 * 1e-3;
             let wide = f64::from(x);
-            let tangent = f64::from(Real::tangent(x));
+            let tangent = f64::from(LaneReal::tangent(x));
             assert!(
                 (tangent - wide.tanh()).abs() <= 5e-7 * wide.tanh().abs(),
                 "tanh {x}"

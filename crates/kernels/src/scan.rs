@@ -24,7 +24,7 @@ use crate::fourier::Point;
 use crate::kernel::Modes;
 use crate::lanes::Lanes;
 use crate::pool::Lease;
-use crate::real::{LANES, Real};
+use crate::real::{LANE_WIDTH, LaneReal};
 
 /// Steps between two corrections, and between two saved states.
 const CHUNK: usize = 64;
@@ -41,7 +41,7 @@ struct LaneMode<T> {
 /// The modes of one group of channels.
 struct Group<T> {
     modes: Vec<LaneMode<T>>,
-    feedthrough: [T; LANES],
+    feedthrough: [T; LANE_WIDTH],
 }
 
 /// A layer's recurrences.
@@ -51,14 +51,14 @@ pub struct Scan<T> {
     modes: usize,
 }
 
-impl<T: Real> Scan<T> {
+impl<T: LaneReal> Scan<T> {
     /// For layers whose modes all decay and run forward in time.
     pub fn new(lanes: Lanes, dynamics: &Dynamics<'_, T>) -> Self {
         let counts = dynamics.forward.iter().map(|modes| modes.exponents.len());
         let modes = counts.max().unwrap_or(0);
         let group = |group: usize| {
             let mut lane_modes = vec![LaneMode::zero(); modes];
-            let mut feedthrough = [T::zero(); LANES];
+            let mut feedthrough = [T::zero(); LANE_WIDTH];
             for (lane, feedthrough) in feedthrough.iter_mut().enumerate() {
                 let Some(h) = lanes.channel_of_lane(group, lane) else {
                     continue;
@@ -173,11 +173,15 @@ impl<T: Real> Scan<T> {
         part: usize,
     ) -> impl Iterator<Item = f64> {
         let per_group = 2 * self.modes + 1;
-        let group = channel / LANES;
+        let group = channel / LANE_WIDTH;
         let sums = &sums[group * per_group..(group + 1) * per_group];
-        let lane = channel % LANES;
+        let lane = channel % LANE_WIDTH;
         sums.iter().enumerate().map(move |(index, point)| {
-            let value = if part == 0 { point.re[lane] } else { point.im[lane] };
+            let value = if part == 0 {
+                point.re[lane]
+            } else {
+                point.im[lane]
+            };
             // ∂y/∂Im w = −Im s.
             match index % 2 == 1 {
                 true => -value.wide(),
@@ -187,11 +191,7 @@ impl<T: Real> Scan<T> {
     }
 
     /// The gradients of the dynamics from the sums over all slabs.
-    pub fn gradient(
-        &self,
-        dynamics: &Dynamics<'_, T>,
-        sums: &[Point<T>],
-    ) -> DynamicsGradient<T> {
+    pub fn gradient(&self, dynamics: &Dynamics<'_, T>, sums: &[Point<T>]) -> DynamicsGradient<T> {
         let per_group = 2 * self.modes + 1;
         let mut gradient = DynamicsGradient {
             forward: Vec::new(),
@@ -199,12 +199,12 @@ impl<T: Real> Scan<T> {
             feedthrough: Vec::new(),
         };
         for (h, channel) in dynamics.forward.iter().enumerate() {
-            let (group, width) = (h / LANES, self.lanes.channels_of(h / LANES).1);
+            let (group, width) = (h / LANE_WIDTH, self.lanes.channels_of(h / LANE_WIDTH).1);
             let sums = &sums[group * per_group..(group + 1) * per_group];
             let sum = |point: &Point<T>| -> Complex64 {
-                let lanes = (0..self.lanes.stacked).map(|copy| h % LANES + copy * width);
-                let each = lanes
-                    .map(|lane| Complex64::new(point.re[lane].wide(), point.im[lane].wide()));
+                let lanes = (0..self.lanes.stacked).map(|copy| h % LANE_WIDTH + copy * width);
+                let each =
+                    lanes.map(|lane| Complex64::new(point.re[lane].wide(), point.im[lane].wide()));
                 each.sum()
             };
             let mut modes = Modes::default();
@@ -223,7 +223,7 @@ impl<T: Real> Scan<T> {
     }
 }
 
-impl<T: Real> LaneMode<T> {
+impl<T: LaneReal> LaneMode<T> {
     fn zero() -> Self {
         Self {
             pole: Point::zero(),
@@ -262,7 +262,7 @@ struct Constant<V> {
 
 impl<V: Copy> Constant<V> {
     #[inline(always)]
-    fn of<T: Real<Vector<S> = V>, S: Simd>(simd: S, point: &Point<T>, c: usize) -> Self {
+    fn of<T: LaneReal<Vector<S> = V>, S: Simd>(simd: S, point: &Point<T>, c: usize) -> Self {
         let im = T::vectors::<S>(&point.im)[c];
         let zero = T::splat(simd, T::zero());
         Self {
@@ -275,7 +275,7 @@ impl<V: Copy> Constant<V> {
 
 impl<V: Copy> State<V> {
     #[inline(always)]
-    fn zero<T: Real<Vector<S> = V>, S: Simd>(simd: S) -> Self {
+    fn zero<T: LaneReal<Vector<S> = V>, S: Simd>(simd: S) -> Self {
         let zero = T::splat(simd, T::zero());
         Self {
             re: [zero; 2],
@@ -285,7 +285,7 @@ impl<V: Copy> State<V> {
 
     /// constant · self + (input, 0).
     #[inline(always)]
-    fn step<T: Real<Vector<S> = V>, S: Simd>(
+    fn step<T: LaneReal<Vector<S> = V>, S: Simd>(
         self,
         simd: S,
         by: Constant<V>,
@@ -303,7 +303,7 @@ impl<V: Copy> State<V> {
 
     /// self + constant · other.
     #[inline(always)]
-    fn corrected<T: Real<Vector<S> = V>, S: Simd>(
+    fn corrected<T: LaneReal<Vector<S> = V>, S: Simd>(
         self,
         simd: S,
         by: Constant<V>,
@@ -321,7 +321,12 @@ impl<V: Copy> State<V> {
 
     /// (to + Re(constant · self)) for both parts.
     #[inline(always)]
-    fn read<T: Real<Vector<S> = V>, S: Simd>(self, simd: S, by: Constant<V>, to: [V; 2]) -> [V; 2] {
+    fn read<T: LaneReal<Vector<S> = V>, S: Simd>(
+        self,
+        simd: S,
+        by: Constant<V>,
+        to: [V; 2],
+    ) -> [V; 2] {
         let one = |part: usize| {
             let re = T::fused(simd, by.re, self.re[part], to[part]);
             T::fused(simd, by.minus_im, self.im[part], re)
@@ -331,21 +336,21 @@ impl<V: Copy> State<V> {
 }
 
 #[inline(always)]
-fn both<T: Real, S: Simd>(point: &Point<T>, c: usize) -> [T::Vector<S>; 2] {
+fn both<T: LaneReal, S: Simd>(point: &Point<T>, c: usize) -> [T::Vector<S>; 2] {
     [T::vectors::<S>(&point.re)[c], T::vectors::<S>(&point.im)[c]]
 }
 
 #[inline(always)]
-fn put<T: Real, S: Simd>(point: &mut Point<T>, c: usize, value: [T::Vector<S>; 2]) {
+fn put<T: LaneReal, S: Simd>(point: &mut Point<T>, c: usize, value: [T::Vector<S>; 2]) {
     T::vectors_mut::<S>(&mut point.re)[c] = value[0];
     T::vectors_mut::<S>(&mut point.im)[c] = value[1];
 }
 
 /// output ← feedthrough ∘ input, which the modes are added to.
 #[inline(always)]
-fn pass_through<T: Real, S: Simd>(
+fn pass_through<T: LaneReal, S: Simd>(
     simd: S,
-    feedthrough: &[T; LANES],
+    feedthrough: &[T; LANE_WIDTH],
     input: &[Point<T>],
     output: &mut [Point<T>],
 ) {
@@ -363,7 +368,7 @@ struct Forward<'a, T> {
     output: &'a mut [Point<T>],
 }
 
-impl<T: Real> WithSimd for Forward<'_, T> {
+impl<T: LaneReal> WithSimd for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -384,7 +389,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
 /// Adds M modes to the output.
 #[inline(always)]
-fn run<const M: usize, T: Real, S: Simd>(
+fn run<const M: usize, T: LaneReal, S: Simd>(
     simd: S,
     modes: &[LaneMode<T>; M],
     c: usize,
@@ -422,7 +427,7 @@ struct ResidueSlopes<'a, T> {
     sums: &'a mut [Point<T>],
 }
 
-impl<T: Real> WithSimd for ResidueSlopes<'_, T> {
+impl<T: LaneReal> WithSimd for ResidueSlopes<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -455,7 +460,7 @@ impl<T: Real> WithSimd for ResidueSlopes<'_, T> {
 /// The sums of M modes with their states; those of 64 steps first, so that rounding does not grow
 /// with the length.
 #[inline(always)]
-fn gather<const M: usize, T: Real, S: Simd>(
+fn gather<const M: usize, T: LaneReal, S: Simd>(
     simd: S,
     modes: &[LaneMode<T>; M],
     c: usize,
@@ -510,7 +515,7 @@ struct Backward<'a, T> {
     sums: &'a mut [Point<T>],
 }
 
-impl<T: Real> WithSimd for Backward<'_, T> {
+impl<T: LaneReal> WithSimd for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -549,7 +554,7 @@ struct Series<'a, T> {
 
 /// One mode of one vector of channels, backwards in time.
 #[inline(always)]
-fn run_back<T: Real, S: Simd>(
+fn run_back<T: LaneReal, S: Simd>(
     simd: S,
     mode: &LaneMode<T>,
     c: usize,

@@ -181,7 +181,7 @@ fn measures(
     let count = limit.unwrap_or(data.len()).min(data.len());
     let sequences: Vec<_> = (0..count).map(|index| data.sequence(index)).collect();
     let model = &checkpoint.model;
-    let network = Network::new(model, data.length(), Path::Auto)?;
+    let network = Network::new(model, data.length(), Path::Double)?;
     let statistics = step_statistics(&network, &sequences)?;
     let layers = model.blocks().iter().zip(&statistics);
     let measured = layers.map(|(block, statistics)| {

@@ -12,9 +12,6 @@ use crate::linalg::Convolver;
 /// Added to R(0), relative to it: white noise at this level, so that no frequency is free.
 const FLOOR: f64 = 1e-6;
 
-/// Added to the diagonal of moments, relative to the power of the input.
-const JITTER: f64 = 1e-10;
-
 /// Terms that stand for the ends of the sequences of moments: at least, where there are as many, and
 /// at most.
 const ENDS: (usize, usize) = (16, 128);
@@ -267,7 +264,9 @@ impl InputWeight {
         let (sequences, length) = inputs.shape();
         let stationary = Self::of_sequences(inputs)?;
         let scale = ((sequences * length).max(1) as f64).sqrt().recip();
-        let turned = DMatrix::from_fn(length, sequences, |s, n| scale * inputs[(n, length - 1 - s)]);
+        let turned = DMatrix::from_fn(length, sequences, |s, n| {
+            scale * inputs[(n, length - 1 - s)]
+        });
         let column = |s: usize| &turned * turned.row(s).transpose();
         let power = |s: usize| turned.row(s).norm_squared();
         Some(stationary.with_ends(&low_rank(length, column, power)))
@@ -284,7 +283,10 @@ impl InputWeight {
         let length = gamma.nrows();
         let lag = |m: usize| (0..length - m).map(|t| gamma[(t, t + m)]).sum::<f64>();
         let lags: Vec<f64> = (0..length).map(lag).collect();
-        if !lags.first().is_some_and(|power| *power > POWER_MIN && power.is_finite()) {
+        if !lags
+            .first()
+            .is_some_and(|power| *power > POWER_MIN && power.is_finite())
+        {
             return None;
         }
         let last = length - 1;
@@ -294,9 +296,8 @@ impl InputWeight {
     }
 
     fn with_ends(self, ends: &DMatrix<f64>) -> Self {
-        // Moments are right to rounding, but need a little to stay positive.
         let mut lags = self.metric.lags.clone();
-        lags[0] *= (1.0 + JITTER) / (1.0 + FLOOR);
+        lags[0] /= 1.0 + FLOOR;
         let products = Products::moments(&lags, ends);
         Self::with_products(lags, products)
     }
@@ -403,7 +404,11 @@ fn low_rank(
     let mut columns: Vec<DVector<f64>> = Vec::new();
     let (least, most) = ENDS;
     while columns.len() < most {
-        let share = if columns.len() < least { 1e-12 } else { ENDS_LEFT };
+        let share = if columns.len() < least {
+            1e-12
+        } else {
+            ENDS_LEFT
+        };
         if left.iter().sum::<f64>() <= share * all {
             break;
         }
@@ -416,7 +421,9 @@ fn low_rank(
             next.axpy(-known[pivot], known, 1.0);
         }
         next /= left[pivot].sqrt();
-        left.iter_mut().zip(&next).for_each(|(left, x)| *left = (*left - x * x).max(0.0));
+        left.iter_mut()
+            .zip(&next)
+            .for_each(|(left, x)| *left = (*left - x * x).max(0.0));
         left[pivot] = 0.0;
         columns.push(next);
     }
@@ -466,6 +473,7 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::products::Behind;
 
     fn inputs(length: usize) -> DMatrix<f64> {
         DMatrix::from_fn(3, length, |n, t| {
@@ -486,7 +494,9 @@ mod tests {
     }
 
     fn signal(length: usize) -> Vec<f64> {
-        (0..length).map(|t| 0.9f64.powi(t as i32) + 0.1 * (t as f64).cos()).collect()
+        (0..length)
+            .map(|t| 0.9f64.powi(t as i32) + 0.1 * (t as f64).cos())
+            .collect()
     }
 
     #[test]
@@ -498,13 +508,16 @@ mod tests {
             let direct = moments_by_sums(&inputs);
             let d = DVector::from_vec(signal(length));
             let gamma = inputs.tr_mul(&inputs) / inputs.len() as f64;
-            for weight in [InputWeight::moments(&inputs), InputWeight::of_products(&gamma)] {
+            for weight in [
+                InputWeight::moments(&inputs),
+                InputWeight::of_products(&gamma),
+            ] {
                 let weight = weight.unwrap();
                 let scale = direct.norm() * d.norm();
                 let applied = DVector::from_vec(weight.applied(d.as_slice()));
                 let error = (applied - &direct * &d).norm() / scale;
                 // What is left of the ends, where there are many.
-                let bound = if sequences > 3 { ENDS_LEFT } else { 1e-6 };
+                let bound = if sequences > 3 { ENDS_LEFT } else { 1e-9 };
                 assert!(error < bound, "{sequences} {length}: {error:e}");
                 let exact = d.dot(&(&direct * &d)).sqrt();
                 let error = (weight.norm(d.as_slice()) / exact - 1.0).abs();
@@ -582,5 +595,96 @@ mod tests {
                 expected: 1
             }
         ));
+    }
+
+    const LENGTH: usize = 60;
+
+    /// Sequences, and their moments by the definition.
+    fn sequences_and_moments() -> (DMatrix<f64>, DMatrix<f64>) {
+        let inputs = DMatrix::from_fn(3, LENGTH, |n, t| {
+            ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2 + 0.1 * n as f64
+        });
+        let direct = moments_by_sums(&inputs);
+        (inputs, direct)
+    }
+
+    fn nodes() -> Vec<Complex64> {
+        [
+            (-0.3, 0.5),
+            (-0.02, 2.9),
+            (-1e-5, 0.0),
+            (-1e-5, 1e-5),
+            (-4.0, 0.2),
+            (-1e-3, 0.4),
+        ]
+        .map(|(re, im)| Complex64::new(re, im))
+        .to_vec()
+    }
+
+    /// The product by sums, with white noise behind.
+    fn direct(metric: &DMatrix<f64>, behind: f64, a: Complex64, b: Complex64) -> Complex64 {
+        let power = |z: Complex64, l: usize| (z * l as f64).exp();
+        let mut sum = Complex64::ZERO;
+        for i in 0..LENGTH {
+            for j in 0..LENGTH {
+                sum += power(a, i) * metric[(i, j)] * power(b.conj(), j);
+            }
+        }
+        let both = a + b.conj();
+        sum + behind * power(both, LENGTH) / (Complex64::ONE - both.exp())
+    }
+
+    #[test]
+    fn products_and_their_derivatives_are_those_of_the_sums() {
+        let (inputs, metric) = sequences_and_moments();
+        let exact = InputWeight::moments(&inputs).unwrap();
+        let spectrum = InputWeight::of_sequences(&inputs).unwrap();
+        let lags = spectrum.lags();
+        let toeplitz = DMatrix::from_fn(LENGTH, LENGTH, |i, j| lags[i.abs_diff(j)]);
+        for (name, weight, metric) in [
+            ("moments", &exact, &metric),
+            ("spectrum", &spectrum, &toeplitz),
+        ] {
+            let scale = metric[(0, 0)];
+            let behind = 1e-4 * scale;
+            let products = weight.products();
+            let behind_last = Behind {
+                length: LENGTH as f64,
+                power: behind,
+            };
+            for a in nodes() {
+                for b in nodes() {
+                    let (na, nb) = (products.node(a), products.node(b));
+                    let own = |a| direct(metric, behind, a, a).re.sqrt();
+                    let size = own(a) * own(b);
+                    for mirrored in [false, true] {
+                        let found = products.product(&na, &nb, mirrored)
+                            + behind_last.product(a, b, mirrored);
+                        let b = if mirrored { b.conj() } else { b };
+                        let at = |da: f64, db: f64| direct(metric, behind, a + da, b + db);
+                        let near = |found: Complex64, expected: Complex64, bound: f64| {
+                            let error = (found - expected).norm() / size;
+                            assert!(error < bound, "{name} {a} {b}: {error:e}");
+                        };
+                        near(found.value, at(0.0, 0.0), 1e-9);
+                        let length = LENGTH as f64;
+                        let h = 1e-3 / length;
+                        let slope = (at(h, 0.0) - at(-h, 0.0)) / (2.0 * h);
+                        if a.re < -1e-4 && b.re < -1e-4 {
+                            near(found.first, slope, 1e-5 * length);
+                            let slope = (at(0.0, h) - at(0.0, -h)) / (2.0 * h);
+                            near(found.second, slope, 1e-5 * length);
+                        }
+                        // Differences of the noise behind the last step need steps far smaller than
+                        // the decay.
+                        if a.re < -1e-2 || b.re < -1e-2 {
+                            let both =
+                                (at(h, h) - at(h, -h) - at(-h, h) + at(-h, -h)) / (4.0 * h * h);
+                            near(found.both, both, 1e-5 * length * length);
+                        }
+                    }
+                }
+            }
+        }
     }
 }

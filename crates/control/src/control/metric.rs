@@ -60,7 +60,7 @@ pub(super) struct Metric {
     /// The full channel's exponents and residues.
     modes: Vec<(Complex64, Complex64)>,
     /// M k, k being the full channel's response with D.
-    weighted: Polynomials<f64>,
+    weighted: Polynomials,
     /// E of the full channel.
     pub(super) within: f64,
     /// The same, with what is behind the last step.
@@ -109,6 +109,11 @@ impl Metric {
         let tails = made.modes.iter().map(|(z, w)| (w * made.tail(*z)[0]).re);
         made.whole += tails.sum::<f64>();
         Ok(made)
+    }
+
+    /// The weight itself.
+    pub(super) fn weight(&self) -> &InputWeight {
+        &self.weight
     }
 
     /// What the full channel's response behind the last step gives with an exponential.
@@ -259,9 +264,7 @@ fn real_block(
     first: [Complex64; 2],
     second: [Complex64; 2],
 ) -> [[f64; 2]; 2] {
-    first.map(|alpha| {
-        second.map(|beta| 0.5 * (alpha * (beta.conj() * own + beta * mirrored)).re)
-    })
+    first.map(|alpha| second.map(|beta| 0.5 * (alpha * (beta.conj() * own + beta * mirrored)).re))
 }
 
 /// The least −Re z of a channel with stable poles.

@@ -15,9 +15,8 @@
 //! ```
 //!
 //! Under the moments of sequences there is one for each of them, Σ_i a^{i+1} u[L−1−i]/√(nL): the
-//! states at the end, from which nothing follows (kept in single precision). White noise of power ω
-//! behind the last step adds ω (a b̄)^L/(1 − a b̄). So a pair costs a division, and a new pole O(L)
-//! for each g.
+//! states at the end, from which nothing follows. White noise of power ω behind the last step
+//! adds ω (a b̄)^L/(1 − a b̄). So a pair costs a division, and a new pole O(L) for each g.
 
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -37,9 +36,9 @@ pub(super) struct Products {
     /// R(0).
     power: f64,
     /// f, and h of a stationary input.
-    lags: Polynomials<f64>,
+    lags: Polynomials,
     /// The generators of sequences.
-    ends: Option<Polynomials<f32>>,
+    ends: Option<Polynomials>,
 }
 
 /// An exponential, with what its products need.
@@ -77,12 +76,11 @@ impl Products {
 
     /// Of sequences with R(0..L), and the coefficients of their generators (one in each column).
     pub(super) fn moments(lags: &[f64], ends: &DMatrix<f64>) -> Self {
-        let shifted = ends.column_iter().map(|end| {
-            let own = end.iter().map(|&value| value as f32);
-            std::iter::once(0.0).chain(own).collect()
-        });
-        let shifted: Vec<Vec<f32>> = shifted.collect();
-        let rows: Vec<&[f32]> = shifted.iter().map(Vec::as_slice).collect();
+        let shifted = ends
+            .column_iter()
+            .map(|end| std::iter::once(0.0).chain(end.iter().copied()).collect());
+        let shifted: Vec<Vec<f64>> = shifted.collect();
+        let rows: Vec<&[f64]> = shifted.iter().map(Vec::as_slice).collect();
         Self {
             length: lags.len() as f64,
             power: lags[0],
@@ -194,7 +192,6 @@ impl Products {
             both: (first + second) * slope - sums.both * u + top * slope * (1.0 + 2.0 * q * u),
         }
     }
-
 }
 
 impl Node {
@@ -239,100 +236,6 @@ impl std::ops::Add for Product {
             first: self.first + other.first,
             second: self.second + other.second,
             both: self.both + other.both,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::control::InputWeight;
-
-    const LENGTH: usize = 60;
-
-    /// Sequences, and their moments by the definition.
-    fn moments() -> (DMatrix<f64>, DMatrix<f64>) {
-        let inputs = DMatrix::from_fn(3, LENGTH, |n, t| {
-            ((n + 1) as f64 * 0.37 * t as f64).sin() + 0.2 + 0.1 * n as f64
-        });
-        let moment = |i: usize, j: usize| {
-            let rows = inputs.row_iter();
-            let sums = rows.map(|u| {
-                let steps = i.max(j)..LENGTH;
-                steps.map(|t| u[t - i] * u[t - j]).sum::<f64>()
-            });
-            sums.sum::<f64>() / inputs.len() as f64
-        };
-        let direct = DMatrix::from_fn(LENGTH, LENGTH, moment);
-        (inputs, direct)
-    }
-
-    fn nodes() -> Vec<Complex64> {
-        [(-0.3, 0.5), (-0.02, 2.9), (-1e-5, 0.0), (-1e-5, 1e-5), (-4.0, 0.2), (-1e-3, 0.4)]
-            .map(|(re, im)| Complex64::new(re, im))
-            .to_vec()
-    }
-
-    /// The product by sums, with white noise behind.
-    fn direct(metric: &DMatrix<f64>, behind: f64, a: Complex64, b: Complex64) -> Complex64 {
-        let power = |z: Complex64, l: usize| (z * l as f64).exp();
-        let mut sum = Complex64::ZERO;
-        for i in 0..LENGTH {
-            for j in 0..LENGTH {
-                sum += power(a, i) * metric[(i, j)] * power(b.conj(), j);
-            }
-        }
-        let both = a + b.conj();
-        sum + behind * power(both, LENGTH) / (Complex64::ONE - both.exp())
-    }
-
-    #[test]
-    fn products_and_their_derivatives_are_those_of_the_sums() {
-        let (inputs, metric) = moments();
-        let exact = InputWeight::moments(&inputs).unwrap();
-        let spectrum = InputWeight::of_sequences(&inputs).unwrap();
-        let lags = spectrum.lags();
-        let toeplitz = DMatrix::from_fn(LENGTH, LENGTH, |i, j| lags[i.abs_diff(j)]);
-        for (name, weight, metric) in [("moments", &exact, &metric), ("spectrum", &spectrum, &toeplitz)] {
-            let scale = metric[(0, 0)];
-            let behind = 1e-4 * scale;
-            let products = weight.products();
-            let behind_last = Behind {
-                length: LENGTH as f64,
-                power: behind,
-            };
-            for a in nodes() {
-                for b in nodes() {
-                    let (na, nb) = (products.node(a), products.node(b));
-                    let own = |a| direct(metric, behind, a, a).re.sqrt();
-                    let size = own(a) * own(b);
-                    for mirrored in [false, true] {
-                        let found = products.product(&na, &nb, mirrored)
-                            + behind_last.product(a, b, mirrored);
-                        let b = if mirrored { b.conj() } else { b };
-                        let at = |da: f64, db: f64| direct(metric, behind, a + da, b + db);
-                        let near = |found: Complex64, expected: Complex64, bound: f64| {
-                            let error = (found - expected).norm() / size;
-                            assert!(error < bound, "{name} {a} {b}: {error:e}");
-                        };
-                        near(found.value, at(0.0, 0.0), 1e-6);
-                        let length = LENGTH as f64;
-                        let h = 1e-3 / length;
-                        let slope = (at(h, 0.0) - at(-h, 0.0)) / (2.0 * h);
-                        if a.re < -1e-4 && b.re < -1e-4 {
-                            near(found.first, slope, 1e-5 * length);
-                            let slope = (at(0.0, h) - at(0.0, -h)) / (2.0 * h);
-                            near(found.second, slope, 1e-5 * length);
-                        }
-                        // Differences of the noise behind the last step need steps far smaller than
-                        // the decay.
-                        if a.re < -1e-2 || b.re < -1e-2 {
-                            let both = (at(h, h) - at(h, -h) - at(-h, h) + at(-h, -h)) / (4.0 * h * h);
-                            near(found.both, both, 1e-5 * length * length);
-                        }
-                    }
-                }
-            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use num_complex::Complex64;
 
-use crate::control::metric::{Basis, DECAY_MAX, Metric, slowest};
+use crate::control::metric::{Basis, DECAY_MAX, Metric, slowest, weighted_error};
 use crate::control::{ControlError, InputWeight};
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
 
@@ -26,7 +26,10 @@ const STEP_MAX: (f64, f64) = (0.7, 0.3);
 const RIDGE: f64 = 1e-6;
 
 /// What rounding leaves of products, relative to the norms.
-const ROUNDING: f64 = 1e-13;
+const ROUNDING: f64 = 1e-11;
+
+/// Errors whose square is a smaller share of the channel's own are summed over their samples.
+const DIGITS_LEFT: f64 = 1e-8;
 
 /// Poles that decay faster than this start as slow as this: they would only double D.
 const START_MAX: f64 = 3.0;
@@ -103,7 +106,7 @@ pub fn weighted_refine(
 /// A channel under the weight of its input, prepared for many systems in its place.
 #[derive(Debug, Clone)]
 pub struct WeightedChannel {
-    time: Time,
+    full: DiagonalSystem,
     step: f64,
     metric: Metric,
 }
@@ -123,7 +126,7 @@ impl WeightedChannel {
         };
         Ok(Self {
             metric: Metric::new(full, weight)?,
-            time: full.time(),
+            full: full.clone(),
             step,
         })
     }
@@ -133,13 +136,18 @@ impl WeightedChannel {
         self.metric.within.max(0.0).sqrt()
     }
 
-    /// √E of the difference of the channel and another system, as [`weighted_error`] but from the
-    /// exponents: right to 1e-7 of the norm. Cost O(r L), with moments as often as they have terms.
+    /// √E of the difference of the channel and another system, as [`weighted_error`]: from the
+    /// exponents, or from the samples where that would leave few digits. Cost O(r L), with moments as
+    /// often as they have terms.
     ///
     /// # Errors
     /// [`ControlError::System`] for more than one input or output.
     pub fn error(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
-        Ok(self.metric.square_of(reduced)?.sqrt())
+        let square = self.metric.square_of(reduced)?;
+        if square < DIGITS_LEFT * self.metric.within {
+            return weighted_error(&self.full, reduced, self.metric.weight());
+        }
+        Ok(square.sqrt())
     }
 
     /// As [`weighted_refine`].
@@ -272,7 +280,8 @@ impl Target<'_> {
     fn offer(&self, refined: &mut Refined, point: &Point) -> Result<(), ControlError> {
         let exponents = point.nodes.iter().map(|z| z / self.channel.step).collect();
         let (residues, feedthrough) = (point.residues(), point.feedthrough());
-        let system = DiagonalSystem::siso(self.channel.time, exponents, &residues, feedthrough);
+        let system =
+            DiagonalSystem::siso(self.channel.full.time(), exponents, &residues, feedthrough);
         // Weights that overflowed are no offer.
         let Ok(system) = system else { return Ok(()) };
         let error = self.channel.error(&system)?;
@@ -373,7 +382,10 @@ struct Normal {
 
 impl Normal {
     fn new(target: &Target<'_>, point: &Point) -> Self {
-        let tangents = target.channel.metric.tangents(&point.basis, &point.residues());
+        let tangents = target
+            .channel
+            .metric
+            .tangents(&point.basis, &point.residues());
         // The part across the basis, and what is left of the channel there.
         let within = point.root.solve(&tangents.basis);
         let mut matrix = &tangents.gram - tangents.basis.tr_mul(&within);
@@ -400,7 +412,6 @@ impl Normal {
 mod tests {
     use super::*;
     use crate::control::samples::pairs_and_real_poles;
-    use crate::control::weighted_error;
 
     fn sample() -> DiagonalSystem {
         pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2)
@@ -455,16 +466,26 @@ mod tests {
                 let modes = solution.as_slice().chunks_exact(2);
                 let residues: Vec<_> = modes.map(|w| Complex64::new(w[0], w[1])).collect();
                 let made = DiagonalSystem::siso(full.time(), exponents, &residues, solution[4]);
-                weighted_error(&full, &made.unwrap(), &weight).unwrap().powi(2)
+                weighted_error(&full, &made.unwrap(), &weight)
+                    .unwrap()
+                    .powi(2)
             };
             // The slow pole's tail behind the last step is in the square alone.
             let least = error(&point.solution);
             let exponents = nodes.iter().map(|z| z / 0.7).collect();
-            let made =
-                DiagonalSystem::siso(full.time(), exponents, &point.residues(), point.feedthrough());
+            let made = DiagonalSystem::siso(
+                full.time(),
+                exponents,
+                &point.residues(),
+                point.feedthrough(),
+            );
             let closed = channel.error(&made.unwrap()).unwrap().powi(2);
             assert!((closed / least - 1.0).abs() < 1e-6, "{closed} {least}");
-            assert!((point.square / least - 1.0).abs() < 1e-2, "{} {least}", point.square);
+            assert!(
+                (point.square / least - 1.0).abs() < 1e-2,
+                "{} {least}",
+                point.square
+            );
             for i in 0..5 {
                 for sign in [-1.0, 1.0] {
                     let mut other = point.solution.clone();

@@ -4,17 +4,15 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::balance::{Form, project, shifted_poles};
+use crate::control::gramian::real_observability;
 use crate::control::horizon::factor;
 use crate::control::input::generating;
-use crate::control::gramian::real_observability;
 use crate::control::plane::Plane;
 use crate::control::products::Node;
 use crate::control::realisation::{
     RealMode, apply_modes, real_input, real_modes, real_output, real_states,
 };
-use crate::control::{
-    Balanced, ControlError, GramianFactors, HankelValues, InputWeight, Reduced,
-};
+use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, InputWeight, Reduced};
 use crate::linalg::expm1;
 use crate::ssm::{StableSystem, SystemError, Time};
 
@@ -274,8 +272,7 @@ mod tests {
             let (root, clipped) = factor(moment_gramian(&modes, &nodes, &weight)).unwrap();
             assert!(clipped < 1e-8, "{name}: {clipped:e}");
             let error = (&root * root.transpose() - &covariance).norm() / covariance.norm();
-            // The ends of the sequences are kept in single precision.
-            assert!(error < 1e-6, "{name}: {error:e}");
+            assert!(error < 1e-9, "{name}: {error:e}");
         }
     }
 

@@ -17,9 +17,9 @@ const NEGLIGIBLE: f64 = 1e-22;
 
 /// p_j(a) = Σ_m c_jm a^m for several j.
 #[derive(Debug, Clone)]
-pub(crate) struct Polynomials<C> {
+pub(crate) struct Polynomials {
     /// Block after block, the coefficients of every polynomial in it.
-    coefficients: Vec<C>,
+    coefficients: Vec<f64>,
     count: usize,
     length: usize,
 }
@@ -27,19 +27,16 @@ pub(crate) struct Polynomials<C> {
 /// A value and its derivative by z, a = e^z.
 pub(crate) type Jet = [Complex64; 2];
 
-/// What coefficients are stored as.
-pub(crate) trait Coefficient: Copy + Default + Into<f64> {}
-
-impl Coefficient for f32 {}
-impl Coefficient for f64 {}
-
-impl<C: Coefficient> Polynomials<C> {
+impl Polynomials {
     /// Polynomials of any lengths.
-    pub(crate) fn new(rows: &[&[C]]) -> Self {
+    pub(crate) fn new(rows: &[&[f64]]) -> Self {
         let longest = rows.iter().map(|row| row.len()).max().unwrap_or(0);
         let length = longest.next_multiple_of(BLOCK);
-        let mut coefficients = vec![C::default(); length * rows.len()];
-        for (block, out) in coefficients.chunks_mut(BLOCK * rows.len().max(1)).enumerate() {
+        let mut coefficients = vec![0.0; length * rows.len()];
+        for (block, out) in coefficients
+            .chunks_mut(BLOCK * rows.len().max(1))
+            .enumerate()
+        {
             for (row, out) in rows.iter().zip(out.chunks_mut(BLOCK)) {
                 let own = row.iter().skip(block * BLOCK);
                 out.iter_mut().zip(own).for_each(|(out, c)| *out = *c);
@@ -61,7 +58,7 @@ impl<C: Coefficient> Polynomials<C> {
     pub(crate) fn coefficients(&self, index: usize, count: usize) -> Vec<f64> {
         let blocks = self.coefficients.chunks_exact(BLOCK * self.count.max(1));
         let own = blocks.flat_map(|block| &block[index * BLOCK..(index + 1) * BLOCK]);
-        own.take(count).map(|&c| c.into()).collect()
+        own.take(count).copied().collect()
     }
 
     /// Values and slopes at e^z, Re z ≤ 0 or so little above that e^{zL} does not overflow. Cost 4
@@ -99,8 +96,8 @@ impl<C: Coefficient> Polynomials<C> {
     }
 }
 
-struct Block<'a, C> {
-    coefficients: &'a [C],
+struct Block<'a> {
+    coefficients: &'a [f64],
     near: &'a [[f64; BLOCK]; 4],
     far: Complex64,
     /// The exponent of the block's first power.
@@ -108,7 +105,7 @@ struct Block<'a, C> {
     jets: &'a mut [Jet],
 }
 
-impl<C: Coefficient> WithSimd for Block<'_, C> {
+impl WithSimd for Block<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -117,10 +114,9 @@ impl<C: Coefficient> WithSimd for Block<'_, C> {
         for (own, jet) in polynomials.zip(self.jets) {
             let mut sums = [[0.0f64; WIDTH]; 4];
             for (part, own) in own.as_chunks::<WIDTH>().0.iter().enumerate() {
-                let own: [f64; WIDTH] = own.map(Into::into);
                 for (sum, near) in sums.iter_mut().zip(self.near) {
                     let near = &near[part * WIDTH..(part + 1) * WIDTH];
-                    for ((sum, c), power) in sum.iter_mut().zip(&own).zip(near) {
+                    for ((sum, c), power) in sum.iter_mut().zip(own).zip(near) {
                         *sum += c * power;
                     }
                 }

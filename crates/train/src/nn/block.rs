@@ -4,12 +4,12 @@ use candle_core::{D, Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use hankelite_control::DiagonalSystem;
+use hankelite_kernels::Mixing;
 use nalgebra::DMatrix;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::nn::dynamics::TrainableDynamics;
-use hankelite_kernels::Mixing;
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
 use crate::nn::tensors::{TensorType, host, parameter, var};

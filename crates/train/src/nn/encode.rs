@@ -1,11 +1,10 @@
 //! From the steps of the data to channels, and the gradients of the encoder.
 
 use candle_core::{Result, bail};
+use hankelite_kernels::{Lease, RowMajor, Workspace, multiply_rows};
 use rayon::prelude::*;
 
 use crate::nn::plan::{Encoding, Size};
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
 
 /// Steps of a batch on the host.

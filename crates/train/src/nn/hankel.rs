@@ -25,10 +25,9 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 use faer::{Mat, Side};
+use hankelite_kernels::Modes;
 use num_complex::Complex64;
 use rayon::prelude::*;
-
-use hankelite_kernels::Modes;
 
 /// Pivots of the scaled Gramian below this count as zero: two modes that agree to seven digits are
 /// one.

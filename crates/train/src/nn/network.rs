@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
 use hankelite::model::{Block, Gate, Model, ModelParts, Nonlinearity, Placement};
+use hankelite_kernels::Workspaces;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -13,7 +14,6 @@ use crate::nn::ends::{TrainableEncoder, TrainableHead};
 use crate::nn::hankel::{HankelPlan, hankel};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
-use hankelite_kernels::Workspaces;
 use crate::nn::random::{Draw, random_model};
 use crate::nn::tensors::TensorType;
 use crate::nn::{

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
+use hankelite_kernels::{Lease, Workspace, Workspaces};
 
 use crate::nn::encode::{Steps, encode};
 use crate::nn::operation::{Argument, Carried, Operation, apply3};
 use crate::nn::plan::{Encoding, NetworkOutput, NetworkPlan, NetworkTensors, Size, Statistics};
-use hankelite_kernels::{Lease, Workspace, Workspaces};
 use crate::nn::real::Real;
 use crate::nn::stack::{SavedBlock, Slopes, Stack};
 use crate::nn::{encode, plain, pooling};

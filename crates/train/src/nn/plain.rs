@@ -7,8 +7,8 @@
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use hankelite::model::Placement;
-
 use hankelite_kernels::Mixing;
+
 use crate::nn::plan::{
     BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
 };

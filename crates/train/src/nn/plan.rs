@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use candle_core::{Shape, Tensor};
 use hankelite::model::Placement;
+use hankelite_kernels::{Mixing, Modes};
 use num_complex::Complex64;
 
 use crate::nn::Penalty;
-use hankelite_kernels::Modes;
-use hankelite_kernels::Mixing;
 
 /// Batch × length × channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,10 @@
 //! Sums over time with given weights.
 
+use hankelite_kernels::{Lease, Workspace, add};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::nn::plan::Size;
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::add;
 use crate::nn::real::Real;
 
 /// The weighted sum over time of each sequence of x: batch × H.

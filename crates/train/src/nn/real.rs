@@ -3,7 +3,7 @@
 use candle_core::WithDType;
 
 /// f32 in training, f64 where gradients are checked.
-pub(super) trait Real: hankelite_kernels::Real + WithDType {}
+pub(super) trait Real: hankelite_kernels::LaneReal + WithDType {}
 
 impl Real for f32 {}
 impl Real for f64 {}

@@ -9,22 +9,15 @@
 //! the same bits for any number of threads.
 
 use hankelite::model::Placement;
+use hankelite_kernels::{
+    Affine, AffineGradient, ChannelStatistics, Dynamics, Lanes, Lease, Means, Mix, MixGradient,
+    MixScratch, Modes, Operator, Point, Workspace, add, layer_norm, layer_norm_backward,
+};
 use rayon::prelude::*;
 
 use crate::nn::Penalty;
-use hankelite_kernels::Dynamics;
-use hankelite_kernels::Point;
-use hankelite_kernels::Modes;
-use hankelite_kernels::Lanes;
-use hankelite_kernels::{Mix, MixGradient, MixScratch};
-use hankelite_kernels::{
-    Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward,
-};
-use hankelite_kernels::Operator;
 use crate::nn::penalty::{BlockPenalty, InputMoments};
 use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::add;
 use crate::nn::real::Real;
 
 /// Groups of slabs that gradients are summed over: also the most threads that a backward pass

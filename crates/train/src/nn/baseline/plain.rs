@@ -74,10 +74,10 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
+    use hankelite_kernels::Workspaces;
 
     use super::*;
     use crate::nn::baseline::recurrence;
-    use hankelite_kernels::Workspaces;
     use crate::nn::tensors::waves::{wave, worst};
 
     const CELLS: [Cell; 5] = [

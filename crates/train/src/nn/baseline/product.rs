@@ -1,10 +1,10 @@
 //! X Wᵀ for rows X, with gradients that are products too.
 
 use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
+use hankelite_kernels::{RowMajor, multiply_rows};
 use rayon::prelude::*;
 
 use crate::nn::operation::{Argument, Operation, apply2};
-use hankelite_kernels::{RowMajor, multiply_rows};
 use crate::nn::real::Real;
 
 /// (…, inputs) and W, outputs × inputs, to (…, outputs).

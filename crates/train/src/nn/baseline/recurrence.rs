@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
+use hankelite_kernels::Workspaces;
 
 use crate::nn::baseline::gates::{Cell, CellTensors};
 use crate::nn::baseline::steps::{Kept, Operands, Whole};
 use crate::nn::operation::{Argument, Carried, Operation, apply3};
 use crate::nn::plan::Size;
-use hankelite_kernels::Workspaces;
 use crate::nn::real::Real;
 
 /// The states h, batch × L × H. The state before the first step is zero. `keep` is set where a

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, Var};
+use hankelite_kernels::Workspaces;
 use nalgebra::DMatrix;
 
 use crate::nn::baseline::body::{Body, Frame, SingleLayer, matrix};
@@ -10,7 +11,6 @@ use crate::nn::baseline::gates::{Cell, CellTensors};
 use crate::nn::baseline::product::rows_times;
 use crate::nn::baseline::recurrence::recurrence;
 use crate::nn::baseline::{orthogonal, plain};
-use hankelite_kernels::Workspaces;
 use crate::nn::random::Draw;
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, Mode, Parameter};

@@ -6,14 +6,12 @@
 
 use std::ops::Range;
 
+use hankelite_kernels::{Lease, RowMajor, Workspace, add, multiply_rows};
 use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::nn::baseline::gates::{Backward, Cell, Constants, Forward};
 use crate::nn::plan::Size;
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::{RowMajor, multiply_rows};
-use hankelite_kernels::add;
 use crate::nn::real::Real;
 
 /// What every slice keeps of the forward pass, and all states.

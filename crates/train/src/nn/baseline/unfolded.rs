@@ -21,13 +21,13 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use hankelite_kernels::Workspaces;
 use nalgebra::DMatrix;
 
 use crate::nn::baseline::body::{Body, Formed, FormedLayer, Frame, matrix};
 use crate::nn::baseline::dictionary::squared_norm;
 use crate::nn::baseline::unroll::{Form, Sizes, Tensors};
 use crate::nn::baseline::unroll_op;
-use hankelite_kernels::Workspaces;
 use crate::nn::tensors::parameter;
 use crate::nn::{Group, Mode, Parameter};
 

@@ -22,12 +22,10 @@
 //! Le, Luong and Deligiannis, Algorithm 1 and equations (9) to (12).
 
 use candle_core::Tensor;
+use hankelite_kernels::{Lease, RowMajor, Workspace, add, multiply_rows};
 use rayon::prelude::*;
 
 use crate::nn::baseline::prox;
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::{RowMajor, multiply_rows};
-use hankelite_kernels::add;
 use crate::nn::real::Real;
 
 /// Multiplications that are worth a piece of their own.

@@ -1,12 +1,11 @@
 //! The gradient of the recurrence of an unfolded network.
 
+use hankelite_kernels::{Lease, RowMajor, Workspace, add};
+
 use crate::nn::baseline::prox;
 use crate::nn::baseline::unroll::{
     Form, Numbers, Saved, Sizes, gather, multiply, place, repeated, scale_rows, scatter, transposed,
 };
-use hankelite_kernels::{Lease, Workspace};
-use hankelite_kernels::RowMajor;
-use hankelite_kernels::add;
 use crate::nn::real::Real;
 
 /// The gradients of [`Numbers`], in the same order.

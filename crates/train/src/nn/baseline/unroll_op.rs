@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, Result, Shape, Tensor, bail};
+use hankelite_kernels::Workspaces;
 
 use crate::nn::baseline::unroll::{Numbers, Saved, Sizes, Tensors};
 use crate::nn::baseline::{unroll, unroll_backward, unroll_plain};
 use crate::nn::operation::{Argument, Carried, Operation, apply3};
-use hankelite_kernels::Workspaces;
 use crate::nn::real::Real;
 
 /// The codes, batch × L × codes. On the processor this is one operation with its own gradient;

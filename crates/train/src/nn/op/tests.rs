@@ -2,10 +2,10 @@
 
 use candle_core::Var;
 use hankelite::model::Placement;
+use hankelite_kernels::Mixing;
 
 use super::*;
 use crate::nn::Penalty;
-use hankelite_kernels::Mixing;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan};
 
 const BATCH: usize = 5;
