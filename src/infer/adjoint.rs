@@ -47,6 +47,13 @@ pub(crate) struct CombinationSlopes {
     pub(crate) offsets: StepSums,
 }
 
+/// Combinations of the logits of one sequence.
+#[derive(Clone, Copy)]
+struct Combined<'a> {
+    sequence: Sequence<'a>,
+    combinations: &'a [Vec<f64>],
+}
+
 impl NumberSlopes {
     /// From derivatives by the outputs of the channels, in double precision.
     fn of_layer(block: &Block, layer: LayerSlopes) -> Self {
@@ -176,7 +183,11 @@ impl Network<'_> {
             });
         };
         let wanted = Wanted { lowest: 0, vectors };
-        self.pull_back(single, sequence, combinations, wanted, |pulled| {
+        let combined = Combined {
+            sequence,
+            combinations,
+        };
+        self.pull_back(single, combined, wanted, |pulled| {
             let systems = blocks[pulled.layer].systems().iter();
             let orders: Vec<usize> = systems.map(DiagonalSystem::order).collect();
             show(NumberSlopes {
@@ -191,8 +202,10 @@ impl Network<'_> {
     fn pull_back(
         &self,
         single: &Single,
-        sequence: Sequence<'_>,
-        combinations: &[Vec<f64>],
+        Combined {
+            sequence,
+            combinations,
+        }: Combined<'_>,
         wanted: Wanted,
         show: impl FnMut(Pulled<'_>),
     ) -> Result<Vec<f64>, InferError> {
@@ -232,7 +245,11 @@ impl Network<'_> {
             lowest: 0,
             vectors: false,
         };
-        self.pull_back(single, sequence, &[combination], wanted, |pulled| {
+        let combined = Combined {
+            sequence,
+            combinations: &[combination],
+        };
+        self.pull_back(single, combined, wanted, |pulled| {
             let channels = self.model.blocks()[pulled.layer].channels();
             let mut squares = vec![0.0; channels];
             for row in pulled.outputs.chunks_exact(channels) {

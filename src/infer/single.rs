@@ -41,6 +41,7 @@ enum Encode {
 }
 
 struct SingleLayer {
+    channels: usize,
     operator: Operator<f32>,
     /// For derivatives by the residues.
     scan: Scan<f32>,
@@ -244,6 +245,7 @@ impl SingleLayer {
             feedthrough: &feedthrough,
         };
         Some(Self {
+            channels,
             operator: Operator::new(lanes, &dynamics, workspace, false),
             scan: Scan::new(Lanes::unstacked(channels, lanes.length), &dynamics),
             mixing,
@@ -261,10 +263,10 @@ impl SingleLayer {
             .map(|(norm, _)| norm)
     }
 
-    fn mix(&self, channels: usize) -> Mix<'_, f32> {
+    fn mix(&self) -> Mix<'_, f32> {
         Mix {
             mixing: self.mixing,
-            channels,
+            channels: self.channels,
             weight: &self.weight,
             bias: &self.bias,
             inner: None,
@@ -273,15 +275,8 @@ impl SingleLayer {
     }
 
     /// A tile of the block's output before a norm behind it.
-    fn branch(
-        &self,
-        x: &[f32],
-        y: &[f32],
-        out: &mut [f32],
-        buffer: &mut MixScratch<f32>,
-        channels: usize,
-    ) {
-        self.mix(channels).forward(y, out, buffer);
+    fn branch(&self, x: &[f32], y: &[f32], out: &mut [f32], buffer: &mut MixScratch<f32>) {
+        self.mix().forward(y, out, buffer);
         if self.norm.is_some() {
             add(out, x);
         }
@@ -417,7 +412,7 @@ impl Single {
         let tiles = x[..count].chunks_mut(size).zip(y[..count].chunks(size));
         for (x, y) in tiles {
             let out = &mut tile[..x.len()];
-            layer.branch(x, y, out, mix, self.lanes.channels);
+            layer.branch(x, y, out, mix);
             if let Some(norm) = layer.norm(Placement::Post) {
                 norm.apply(out);
             }
@@ -631,7 +626,7 @@ impl LayerBack<'_> {
     fn mixing(&mut self, y: &[f32], g: &mut [f32], of_y: &mut [f32]) {
         let (row, size) = (self.single.row(), self.single.tile());
         let channels = self.single.lanes.channels;
-        let mix = self.layer.mix(channels);
+        let mix = self.layer.mix();
         let post = self.layer.norm(Placement::Post);
         let mut standard = Vec::new();
         for (index, (x, y)) in self.x.chunks(size).zip(y.chunks(size)).enumerate() {
@@ -641,7 +636,7 @@ impl LayerBack<'_> {
             } = &mut *self.buffers;
             let work = &mut tile[..x.len()];
             if let Some(norm) = post {
-                self.layer.branch(x, y, work, scratch, channels);
+                self.layer.branch(x, y, work, scratch);
                 if !self.sums.is_empty() {
                     standard.clear();
                     standard.extend_from_slice(work);

@@ -94,6 +94,12 @@ pub struct Workspace<T> {
     plan: Mutex<Option<(usize, Arc<LaneTransform<T>>)>>,
 }
 
+impl<T: LaneReal> Default for Workspace<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: LaneReal> Workspace<T> {
     /// Empty pools.
     pub fn new() -> Self {

@@ -66,10 +66,13 @@ impl Polynomials {
     pub(crate) fn at(&self, z: Complex64) -> Vec<Jet> {
         let mut near = [[0.0; BLOCK]; 4];
         let (pole, mut power) = (z.exp(), Complex64::ONE);
-        for b in 0..BLOCK {
+        let [re, im, ramp_re, ramp_im] = &mut near;
+        let powers = re.iter_mut().zip(im);
+        let ramps = ramp_re.iter_mut().zip(ramp_im);
+        for (b, ((re, im), (ramp_re, ramp_im))) in powers.zip(ramps).enumerate() {
             let ramp = power * b as f64;
-            (near[0][b], near[1][b]) = (power.re, power.im);
-            (near[2][b], near[3][b]) = (ramp.re, ramp.im);
+            (*re, *im) = (power.re, power.im);
+            (*ramp_re, *ramp_im) = (ramp.re, ramp.im);
             power *= pole;
         }
         let stride = power;
