@@ -20,6 +20,8 @@ use hankelite_control::{DiagonalSystem, SystemError};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
+use crate::progress::in_order;
+
 /// Why a measure cannot be formed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -229,11 +231,7 @@ pub fn layer_measure(
         let (mean, deviation) = (column(&statistics.mean), column(&statistics.deviation));
         Ok(psi(&kernel, &mean, &deviation).value())
     };
-    let psi: Vec<f64> = systems
-        .par_iter()
-        .enumerate()
-        .map(channel)
-        .collect::<Result<_, _>>()?;
+    let psi = in_order(systems.par_iter().enumerate().map(channel))?;
     let tau = psi.iter().map(|psi| psi * psi).sum::<f64>() / psi.len() as f64;
     Ok(LayerMeasure {
         psi,

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use rayon::prelude::*;
+
 /// A part of long work, by what its units are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -112,4 +114,12 @@ impl ProgressSink for Within<'_> {
     fn cancelled(&self) -> bool {
         self.0.cancelled()
     }
+}
+
+/// What a parallel loop made, in order, or the first error in that order, whichever thread came
+/// first: the same file is refused for the same reason each time.
+pub(crate) fn in_order<T: Send, E: Send>(
+    outcomes: impl IndexedParallelIterator<Item = Result<T, E>>,
+) -> Result<Vec<T>, E> {
+    outcomes.collect::<Vec<_>>().into_iter().collect()
 }

@@ -14,6 +14,7 @@ use crate::compress::cut::Cutter;
 use crate::compress::record::WeightedRecord;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord};
 use crate::model::Block;
+use crate::progress::in_order;
 
 /// Orders at which the error of a channel is tabulated: all up to this one, then a quarter more
 /// each time.
@@ -269,7 +270,7 @@ impl CalibratedLayer {
                 .map_err(|e| CompressError::channel(block, index, e))
         });
         Ok(Self {
-            channels: channels.collect::<Result<_, _>>()?,
+            channels: in_order(channels)?,
         })
     }
 
@@ -288,7 +289,7 @@ impl CalibratedLayer {
             let error = channel.error_of(system);
             error.map_err(|error| CompressError::channel(block, index, error))
         });
-        let errors = errors.collect::<Result<Vec<_>, _>>()?;
+        let errors = in_order(errors)?;
         let norms = self.channels.iter().map(|channel| channel.norm.powi(2));
         Ok((errors.iter().sum(), norms.sum()))
     }
@@ -308,7 +309,7 @@ impl CalibratedLayer {
                 .curve(refinement)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
-        curves.collect()
+        in_order(curves)
     }
 
     /// The channels cut to `orders[h]` stored states, without records.
@@ -327,7 +328,7 @@ impl CalibratedLayer {
             let cut = cut.map_err(|error| CompressError::channel(block, index, error))?;
             Ok(cut.candidate.system.clone())
         });
-        systems.collect()
+        in_order(systems)
     }
 
     /// The best residues and feedthroughs for the poles that some systems have, each in the
@@ -354,7 +355,7 @@ impl CalibratedLayer {
                 .residues(system, ridge)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
-        refitted.collect()
+        in_order(refitted)
     }
 
     /// The record of systems that were made from cuts, one for each channel. The block must be the
@@ -376,7 +377,7 @@ impl CalibratedLayer {
                 cut.and_then(|cut| channel.record_of(&cut, made.system, index, kernel_length));
             record.map_err(|error| CompressError::channel(block, index, error))
         });
-        let records = records.collect::<Result<_, _>>()?;
+        let records = in_order(records)?;
         Ok(LayerRecord::new(
             block.name().to_string(),
             block.order(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::compress::{CompressError, TimeBase};
 use crate::model::{Block, Model};
-use crate::progress::{ProgressSink, Stage};
+use crate::progress::{ProgressSink, Stage, in_order};
 
 /// The dynamics of one layer.
 #[derive(Debug, Clone, Serialize)]
@@ -90,12 +90,10 @@ fn inspect_layer(
         .par_iter()
         .chain(block.backward().par_iter());
     let channels = both.enumerate();
-    let channels: Vec<ChannelSpectrum> = channels
-        .map(|(index, system)| {
-            inspect_channel(system, index, time, realisation)
-                .map_err(|source| CompressError::channel(block, index, source))
-        })
-        .collect::<Result<_, _>>()?;
+    let channels = in_order(channels.map(|(index, system)| {
+        inspect_channel(system, index, time, realisation)
+            .map_err(|source| CompressError::channel(block, index, source))
+    }))?;
     let steps = || channels.iter().map(|channel| channel.step);
     Ok(LayerSpectrum {
         name: block.name().to_string(),

@@ -14,7 +14,7 @@ use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::share::reduce_shared;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
 use crate::model::{Block, Model};
-use crate::progress::{ProgressSink, Stage};
+use crate::progress::{ProgressSink, Stage, in_order};
 
 /// A smaller model and what was done to make it.
 #[derive(Debug, Clone)]
@@ -88,12 +88,10 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         false => [block.systems(), block.backward()].concat(),
     };
     let channels = whole.par_iter().enumerate();
-    let reduced: Vec<_> = channels
-        .map(|(channel, system)| {
-            reduce_channel(system, plan, channel)
-                .map_err(|source| CompressError::channel(block, channel, source))
-        })
-        .collect::<Result<_, _>>()?;
+    let reduced = in_order(channels.map(|(channel, system)| {
+        reduce_channel(system, plan, channel)
+            .map_err(|source| CompressError::channel(block, channel, source))
+    }))?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
     let (systems, backward) = match joint {
         true => unstack(block, &systems)?,

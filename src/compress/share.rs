@@ -12,6 +12,7 @@ use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule};
 use crate::model::Block;
+use crate::progress::in_order;
 
 /// Relative difference up to which poles of two channels are the same.
 const SAME: f64 = 1e-6;
@@ -134,20 +135,18 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
         .map_err(|e| CompressError::channel(block, 0, e))?;
     let reduced = truncated(&joint, plan).map_err(|e| CompressError::channel(block, 0, e))?;
     let systems = block.systems().par_iter().enumerate();
-    let reduced: Vec<_> = systems
-        .map(|(h, full)| {
-            let system = shared.channel(full, &reduced.system, h);
-            let fitted = system.and_then(|system| fitted(full, system, plan));
-            let measured = fitted.and_then(|system| {
-                let candidate = Candidate {
-                    system,
-                    ..reduced.clone()
-                };
-                candidate.measured(full, h, plan.kernel_length())
-            });
-            measured.map_err(|source| CompressError::channel(block, h, source))
-        })
-        .collect::<Result<_, _>>()?;
+    let reduced = in_order(systems.map(|(h, full)| {
+        let system = shared.channel(full, &reduced.system, h);
+        let fitted = system.and_then(|system| fitted(full, system, plan));
+        let measured = fitted.and_then(|system| {
+            let candidate = Candidate {
+                system,
+                ..reduced.clone()
+            };
+            candidate.measured(full, h, plan.kernel_length())
+        });
+        measured.map_err(|source| CompressError::channel(block, h, source))
+    }))?;
     let (systems, records) = reduced.into_iter().unzip();
     *block = block.with_systems(systems, Vec::new())?;
     Ok(LayerRecord::new(

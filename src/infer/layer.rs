@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use crate::infer::mimo::Mimo;
 use crate::infer::{InferError, Path};
 use crate::model::{Block, Gate, Linear, Nonlinearity, Norm, Placement};
+use crate::progress::in_order;
 
 /// A block with its channels prepared.
 pub(super) struct Layer<'a> {
@@ -179,7 +180,7 @@ impl Systems {
         }
         let channels = systems.par_iter();
         let channels = channels.map(|system| Channel::new(system, length, path, convolver));
-        Ok(Systems::Bank(channels.collect::<Result<_, _>>()?))
+        Ok(Systems::Bank(in_order(channels)?))
     }
 
     /// L × outputs of L × inputs.

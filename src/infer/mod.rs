@@ -26,7 +26,7 @@ pub(crate) use single::VectorSlopes;
 
 use crate::measure::MeasureError;
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
-use crate::progress::{Cancelled, ProgressSink, Stage};
+use crate::progress::{Cancelled, ProgressSink, Stage, in_order};
 
 /// How the state space layers are evaluated. All give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -214,7 +214,7 @@ impl<'a> Network<'a> {
                 source: Box::new(source),
             })
         });
-        steps.collect()
+        in_order(steps)
     }
 
     /// Sequences that one thread takes at a time.

@@ -69,7 +69,9 @@ fn of_folder(folder: &Path, wanted: &Wanted<'_>) -> Result<Vec<Entry>, DataError
         file.take(most).read_to_end(&mut bytes).map_err(io(&path))?;
         Ok(Entry { path, name, bytes })
     };
-    names.into_par_iter().map(read).collect()
+    names.sort();
+    let entries: Vec<_> = names.into_par_iter().map(read).collect();
+    entries.into_iter().collect()
 }
 
 fn of_archive(place: &Path, wanted: &[Wanted<'_>]) -> Result<Vec<Vec<Entry>>, DataError> {

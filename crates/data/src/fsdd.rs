@@ -68,7 +68,8 @@ impl SpokenDigits {
         }
         let labels = chosen.iter().map(|(digit, _)| *digit).collect();
         let rows = chosen.par_iter().map(|(_, file)| self.row(file));
-        let rows: Vec<Vec<f32>> = rows.collect::<Result<_, _>>()?;
+        let rows: Vec<_> = rows.collect();
+        let rows: Vec<Vec<f32>> = rows.into_iter().collect::<Result<_, _>>()?;
         Ok(self.dataset(&rows, labels))
     }
 

@@ -55,7 +55,9 @@ impl ListOpsFiles {
             };
             self.line(line).map_err(at)
         });
-        let parsed: Vec<(Vec<u16>, usize)> = parsed.collect::<Result<_, _>>()?;
+        // The first line that is wrong is the one named, whichever thread came first.
+        let parsed: Vec<_> = parsed.collect();
+        let parsed: Vec<(Vec<u16>, usize)> = parsed.into_iter().collect::<Result<_, _>>()?;
         if parsed.is_empty() {
             return Err(content(&path, "no line", "at least one tree"));
         }

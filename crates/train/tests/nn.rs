@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::Optimizer;
 use hankelite::model::{Block, Norm, Placement, Sequence};
 use hankelite::{Declared, Model, infer};
+use hankelite_control::DiagonalSystem;
 use hankelite_research::shallow::{
     Activation, IndRnn, Parameters, Query, Samples, Transformer, TransformerSize, Units,
 };
@@ -704,6 +705,23 @@ fn torch_networks() -> [(&'static str, Architecture); 3] {
     ]
 }
 
+/// The model with other poles backwards in time than forwards, so that each direction has parameters
+/// of its own.
+fn with_poles_apart(model: &Model) -> Result<Model, Box<dyn std::error::Error>> {
+    let mut blocks = model.blocks().to_vec();
+    for block in &mut blocks {
+        let apart = |system: &DiagonalSystem| {
+            let poles = system.exponents().iter().map(|pole| pole * 1.5).collect();
+            let residues = system.residues()?;
+            DiagonalSystem::siso(system.time(), poles, &residues, 0.0)
+        };
+        let backward = block.backward().iter().map(apart);
+        let backward = backward.collect::<Result<Vec<_>, _>>()?;
+        *block = block.with_systems(block.systems().to_vec(), backward)?;
+    }
+    Ok(model.with_blocks(blocks)?)
+}
+
 /// A network with PyTorch's weights, and its input and labels.
 fn like_torch(
     name: &str,
@@ -713,7 +731,7 @@ fn like_torch(
 ) -> Result<(TrainableNetwork, NetworkInput, Tensor), Box<dyn std::error::Error>> {
     let steps = tensors[&format!("{name}/steps")].clone();
     let length = steps.dim(1)?;
-    let model = random_model(architecture, length, 0)?;
+    let model = with_poles_apart(&random_model(architecture, length, 0)?)?;
     let options = TrainableOptions {
         length,
         ..options(architecture, dtype)

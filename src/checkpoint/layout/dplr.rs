@@ -23,6 +23,7 @@ use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank};
 use crate::checkpoint::tensors::Tensors;
+use crate::progress::in_order;
 
 /// Steps over which the kernel error is reported where the file names no length.
 const HORIZON: usize = 1024;
@@ -174,7 +175,7 @@ pub(super) fn made_diagonal(
             source,
         })
     });
-    let made = made.collect::<Result<Vec<_>, _>>()?;
+    let made = in_order(made)?;
     let (systems, errors): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     let note = report.note(&systems, &errors);
     Ok((systems, note))
