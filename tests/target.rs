@@ -71,8 +71,7 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
             changes.push(target.reduction().change_on(&made.model, other).unwrap());
         }
         assert!(changes[0] < 0.1, "{changes:?}");
-        // Between 0.58 and 0.70 by how the path of the fit happens to round.
-        assert!(changes[2] < 0.75, "{changes:?}");
+        assert!(changes[2] < 0.6, "{changes:?}");
         assert!(changes[0] < changes[2], "{changes:?}");
     });
 }

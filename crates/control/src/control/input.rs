@@ -14,10 +14,11 @@ const FLOOR: f64 = 1e-6;
 
 /// Terms that stand for the ends of the sequences of moments: at least, where there are as many, and
 /// at most.
-const ENDS: (usize, usize) = (16, 128);
+const ENDS: (usize, usize) = (32, 128);
 
-/// What may be left of them beyond the least, as a share of their power: they are a correction to the spectrum, of
-/// about the size of a kernel's reach over the length of the sequences.
+/// What may be left of them beyond the least, as a share of their power: they are a correction to the
+/// spectrum, of about the size of a kernel's reach over the length of the sequences. Of few sequences
+/// nothing is left out, as there they are the larger part.
 const ENDS_LEFT: f64 = 0.01;
 
 /// A mean square below this counts as zero: what is added to it would be no normal number.

@@ -31,6 +31,11 @@ const ROUNDING: f64 = 1e-11;
 /// Errors whose square is a smaller share of the channel's own are summed over their samples.
 const DIGITS_LEFT: f64 = 1e-8;
 
+/// A pair keeps this share of its decay between itself and the real axis. Nearer to it the two shapes
+/// of a pair are all but parallel, and steps of the poles follow the rounding of what cancels. A double
+/// pole is met to the square of this.
+const OFF_AXIS: f64 = 0.03;
+
 /// Poles that decay faster than this start as slow as this: they would only double D.
 const START_MAX: f64 = 3.0;
 
@@ -228,16 +233,16 @@ pub fn weighted_residues(
 
 /// The start's poles as pairs, none slower than `slowest`, and a fast pole for each empty slot.
 fn start_nodes(start: &DiagonalSystem, slots: usize, slowest: f64) -> Vec<Complex64> {
-    let off_axis = |z: Complex64| {
+    let as_pair = |z: Complex64| {
         let re = z.re.clamp(-START_MAX.max(slowest), -slowest);
         let im = match z.im.abs() {
             // A real pole that decays at a rate r splits into a pair at about r/2.
             0.0 => (-0.5 * re).min(0.1),
             im => im.min(PI - 0.1),
         };
-        Complex64::new(re, im)
+        off_axis(re, im)
     };
-    let taken = start.scaled_exponents().into_iter().map(off_axis);
+    let taken = start.scaled_exponents().into_iter().map(as_pair);
     let spare = (0..slots.saturating_sub(start.order())).map(|k| {
         let k = k as f64;
         Complex64::new(-1.0 - 0.3 * k, (0.5 + 0.4 * k) % PI)
@@ -357,10 +362,23 @@ impl Target<'_> {
             let stretch = step[2 * n].clamp(-STEP_MAX.0, STEP_MAX.0).exp();
             let turn = step[2 * n + 1].clamp(-STEP_MAX.1, STEP_MAX.1);
             let re = (z.re * stretch).clamp(-DECAY_MAX, -self.slowest);
-            Complex64::new(re, z.im + turn)
+            off_axis(re, z.im + turn)
         });
         moved.collect()
     }
+}
+
+/// A pole of a pair, no nearer the real axis than [`OFF_AXIS`] has it, above it.
+fn off_axis(re: f64, im: f64) -> Complex64 {
+    // Both poles of a pair, and all that are 2π apart, are one and the same.
+    let turn = im.rem_euclid(2.0 * PI);
+    let least = least_turn(re);
+    Complex64::new(re, turn.min(2.0 * PI - turn).clamp(least, PI - least))
+}
+
+/// The least angle of a pair to the real axis, on both sides of it.
+fn least_turn(re: f64) -> f64 {
+    (-OFF_AXIS * re).min(0.1)
 }
 
 /// The squared norm of both parts of a mode together, for each of them, and that of the sample's.
@@ -395,6 +413,14 @@ impl Normal {
             matrix.row_mut(2 * n).scale_mut(z.re);
             matrix.column_mut(2 * n).scale_mut(z.re);
             right[2 * n] *= z.re;
+            // At the edge a pair does not turn any nearer to the real axis.
+            let (least, turn) = (least_turn(z.re), &mut right[2 * n + 1]);
+            if (z.im <= least && *turn < 0.0) || (z.im >= PI - least && *turn > 0.0) {
+                *turn = 0.0;
+                matrix.row_mut(2 * n + 1).fill(0.0);
+                matrix.column_mut(2 * n + 1).fill(0.0);
+                matrix[(2 * n + 1, 2 * n + 1)] = 1.0;
+            }
         }
         Self { matrix, right }
     }
@@ -521,6 +547,39 @@ mod tests {
                 "{error} {least}"
             );
         }
+    }
+
+    #[test]
+    fn a_pair_that_would_be_a_double_pole_does_not_depend_on_rounding() {
+        // Three real poles, met best by a pair at the real axis.
+        let pole = |re: f64| Complex64::new(re, 0.0);
+        let poles = vec![pole(-0.1), pole(-0.25), pole(-0.6)];
+        let residues = [1.0, 0.7, 0.4].map(pole);
+        let time = Time::Discrete { step: 1.0 };
+        let full = DiagonalSystem::siso(time, poles, &residues, 0.0).unwrap();
+        let start = [pole(1.0)];
+        let start =
+            DiagonalSystem::siso(time, vec![Complex64::new(-0.2, 0.3)], &start, 0.0).unwrap();
+        let refined = |off: f64| {
+            let input = |n: usize, t: usize| {
+                let rough = ((n * 50 + t) as f64 * 7.3).sin();
+                rough + off * (1.3 * t as f64).cos()
+            };
+            let weight = InputWeight::moments(&DMatrix::from_fn(3, 50, input)).unwrap();
+            let stable = start.stable().unwrap();
+            weighted_refine(&full, stable, 1, &weight, Refinement::Full).unwrap()
+        };
+        let (one, other) = (refined(0.0), refined(1e-12));
+        let z = one.system.exponents()[0];
+        assert!(z.im < 0.04 * -z.re, "{z}");
+        let apart = (one.error / other.error - 1.0).abs();
+        assert!(
+            apart < 1e-8,
+            "{apart:e} {} {}",
+            one.steps,
+            other.system.exponents()[0]
+        );
+        assert!(one.error < 0.1 * one.truncated && one.steps > 2);
     }
 
     #[test]
