@@ -8,7 +8,7 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, input_statistics};
-use crate::infer::{Network, importance};
+use crate::infer::{Network, importance_from};
 use crate::model::{
     Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
 };
@@ -113,9 +113,23 @@ impl Calibration {
         sequences: &[Sequence<'_>],
         origin: &str,
     ) -> Result<Self, CalibrateError> {
+        Self::gather_from(network, sequences, 0, origin)
+    }
+
+    /// As [`Calibration::gather`], of sequences that stand behind `first` others: a part of a run that
+    /// several machines share, to be put together by [`Calibration::merged`].
+    ///
+    /// # Errors
+    /// As [`Calibration::gather`].
+    pub fn gather_from(
+        network: &Network<'_>,
+        sequences: &[Sequence<'_>],
+        first: usize,
+        origin: &str,
+    ) -> Result<Self, CalibrateError> {
         let model = network.model();
         let statistics = input_statistics(network, sequences)?;
-        let importance = importance(network, sequences)?;
+        let importance = importance_from(network, sequences, first)?;
         let parts = model.blocks().iter().zip(statistics).zip(importance);
         let layers = parts.map(|((block, statistics), importance)| LayerCalibration {
             name: block.name().to_string(),
@@ -167,6 +181,46 @@ impl Calibration {
                 known,
             }),
         }
+    }
+
+    /// The statistics of all sequences behind several: to rounding those of one run over all of them.
+    /// `origin` describes them together.
+    ///
+    /// # Errors
+    /// [`CalibrateError::OtherModel`] for statistics of other layers, lengths, numbers or knowledge than
+    /// the first; [`CalibrateError::Statistics`] for none.
+    pub fn merged(parts: &[Self], origin: &str) -> Result<Self, CalibrateError> {
+        let [first, others @ ..] = parts else {
+            return Self::new(Vec::new(), origin, Known::Network);
+        };
+        if let Some(other) = others.iter().find(|other| other.kind() != first.kind()) {
+            return Err(CalibrateError::OtherModel {
+                found: other.kind(),
+                expected: first.kind(),
+            });
+        }
+        let layers = (0..first.layers.len()).map(|index| {
+            let own: Vec<_> = parts.iter().map(|part| &part.layers[index]).collect();
+            merged_layer(&own)
+        });
+        let layers = layers.collect::<Result<_, _>>()?;
+        Ok(Self {
+            fingerprint: first.fingerprint.clone(),
+            ..Self::new(layers, origin, first.known)?
+        })
+    }
+
+    /// What statistics must have in common to be put together.
+    fn kind(&self) -> String {
+        let layers = self.layers.iter();
+        let layers = layers.map(|l| format!("{} ({})", l.name, l.statistics.channels()));
+        let of = self.fingerprint.as_deref().unwrap_or("none");
+        format!(
+            "{} steps, layers (channels) {}, fingerprint {of}, known: {:?}",
+            self.length(),
+            layers.collect::<Vec<_>>().join(", "),
+            self.known
+        )
     }
 
     /// What is known of the network beyond its layers.
@@ -306,6 +360,33 @@ impl Calibration {
             ..Self::new(layers, &header.origin, known)?
         })
     }
+}
+
+/// Means over the sequences of all parts of a layer.
+fn merged_layer(parts: &[&LayerCalibration]) -> Result<LayerCalibration, CalibrateError> {
+    let counts = parts.iter().map(|part| part.statistics.sequences());
+    let sequences: usize = counts.sum();
+    let share = |part: &LayerCalibration| part.statistics.sequences() as f64 / sequences as f64;
+    let first = &parts[0].statistics;
+    let mut mean = vec![0.0; first.channels()];
+    let mut importance = mean.clone();
+    let mut lags = DMatrix::zeros(first.length(), first.channels());
+    for part in parts {
+        let share = share(part);
+        lags += part.statistics.autocorrelation() * share;
+        let own = part.statistics.mean().iter().zip(&part.importance);
+        for ((mean, importance), (m, i)) in mean.iter_mut().zip(&mut importance).zip(own) {
+            *mean += share * m;
+            *importance += share * i;
+        }
+    }
+    let name = &parts[0].name;
+    let statistics = InputStatistics::new(mean, lags, sequences);
+    let statistics = statistics.map_err(|source| CalibrateError::Statistics {
+        layer: name.clone(),
+        source,
+    })?;
+    LayerCalibration::new(name, statistics, importance)
 }
 
 fn header(archive: &Archive) -> Option<Header> {

@@ -16,7 +16,7 @@ use crate::calibrate::{
 };
 use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, allocate};
 use crate::infer::{Network, Path as InferPath};
-use crate::model::{Model, Sequence};
+use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take.
@@ -116,7 +116,7 @@ impl<'a> CalibratedReduction<'a> {
     /// only their statistics) the weight is the spectrum and no logits are compared.
     ///
     /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes; memory up to 8 n L
-    /// bytes for each channel with the moments of n sequences, 1 KiB times L at most.
+    /// bytes for each channel with the moments of n sequences, 16 N L at most.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
@@ -183,7 +183,7 @@ impl<'a> CalibratedReduction<'a> {
         } = inputs;
         let at_hand = !sequences.is_empty() || captured.is_some();
         let length = calibration.length();
-        let bank = is_bank(model);
+        let bank = model.is_bank();
         let shared = match bank || captured.is_some() {
             true => None,
             false => Some(SharedReduction::new(model, sequences, length, observer)?),
@@ -250,7 +250,7 @@ impl<'a> CalibratedReduction<'a> {
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        if !is_bank(model) {
+        if !model.is_bank() {
             let what = "moments of single channels are for causal layers with one system per channel; \
                         others take the inputs themselves";
             return Err(CalibrateError::Weight(what.to_string()));
@@ -301,7 +301,7 @@ impl<'a> CalibratedReduction<'a> {
         if let Some(shared) = &self.shared {
             return self.reduce_shared(shared, settings);
         }
-        if let Some(captured) = self.captured.filter(|_| !is_bank(self.model)) {
+        if let Some(captured) = self.captured.filter(|_| !self.model.is_bank()) {
             return self.reduce_captured(captured, settings);
         }
         let mut trial = self.best(settings, budget)?;
@@ -739,7 +739,7 @@ impl<'a> CalibratedReduction<'a> {
         &self,
         refinement: Refinement,
     ) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
-        if !is_bank(self.model) {
+        if !self.model.is_bank() {
             let what = "channels that share modes, or layers in both directions, have no error \
                         curves of their own: reduce them by --order or --budget";
             return Err(CalibrateError::Weight(what.to_string()));
@@ -895,12 +895,6 @@ fn layer_orders(
     }
 }
 
-/// Whether every channel of every layer is a causal system of its own.
-fn is_bank(model: &Model) -> bool {
-    let mut blocks = model.blocks().iter();
-    blocks.all(|block| block.backward().is_empty() && block.is_siso())
-}
-
 fn better(trial: &Trial, known: &Trial) -> bool {
     match (trial.change, known.change) {
         (Some(trial), Some(known)) => trial < known,
@@ -915,11 +909,14 @@ fn by_moments(
     at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let channels: usize = model.blocks().iter().map(|block| block.channels()).sum();
     let (length, sequences) = (calibration.length(), calibration.sequences());
-    // Of the ends of the sequences at most so many terms are kept.
-    let terms = sequences.min(128);
-    let bytes = channels.saturating_mul(length).saturating_mul(8 * terms);
+    // Of the ends of the sequences a channel keeps what its modes see.
+    let terms = |block: &Block| sequences.min((2 * block.order()).max(32));
+    let numbers = model
+        .blocks()
+        .iter()
+        .map(|block| block.channels() * terms(block));
+    let bytes = numbers.sum::<usize>().saturating_mul(8 * length);
     let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),
@@ -928,7 +925,7 @@ fn by_moments(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
         WeightChoice::Moments if !fits => Err(CalibrateError::Weight(format!(
-            "moments of {channels} channels over {length} steps take {:.1} GiB, at most {} fit: \
+            "moments over {length} steps take {:.1} GiB, at most {} fit: \
              take the spectrum",
             bytes as f64 / (1u64 << 30) as f64,
             MOMENTS_MAX >> 30,

@@ -68,13 +68,15 @@ impl CalibratedChannel {
         self.weight.as_ref()
     }
 
-    /// Balances a channel twice, for its input and for white noise. `weight` is `None` for a
-    /// channel whose input is zero; it is balanced for white noise only.
+    /// Balances a channel twice, for its input and for white noise. `weight`, of which what the channel
+    /// sees is kept ([`InputWeight::seen_by`]), is `None` for a channel whose input is zero; it is
+    /// balanced for white noise only.
     ///
     /// # Errors
     /// [`ControlError::System`] when a mode does not decay.
     pub fn new(system: &DiagonalSystem, weight: Option<InputWeight>) -> Result<Self, ControlError> {
         let stable = system.stable()?;
+        let weight = weight.map(|weight| weight.seen_by(system));
         let weighted = match &weight {
             Some(weight) => Some(Cutter::Weighted(balance_weighted(stable, weight)?)),
             None => None,

@@ -365,6 +365,15 @@ pub fn importance(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
 ) -> Result<Vec<Vec<f64>>, InferError> {
+    importance_from(network, sequences, 0)
+}
+
+/// As [`importance`], of sequences that stand behind `first` others.
+pub(crate) fn importance_from(
+    network: &Network<'_>,
+    sequences: &[Sequence<'_>],
+    first: usize,
+) -> Result<Vec<Vec<f64>>, InferError> {
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
@@ -373,7 +382,7 @@ pub fn importance(
     let numbered = sequences.par_iter().enumerate();
     let squares = numbered.map(|(index, &sequence)| {
         observer.step()?;
-        let channels = network.squared_gradients(sequence, combination(index, classes));
+        let channels = network.squared_gradients(sequence, combination(first + index, classes));
         channels.map_err(|source| InferError::Sequence {
             index,
             source: Box::new(source),

@@ -13,7 +13,7 @@ mod single;
 
 use std::sync::OnceLock;
 
-pub(crate) use adjoint::{LayerSlopes, combination};
+pub(crate) use adjoint::{LayerSlopes, combination, importance_from};
 pub use adjoint::{OutputGradients, importance};
 use hankelite_control::{Convolver, StatisticsError, SystemError};
 pub(crate) use layer::StepSums;

@@ -182,6 +182,13 @@ impl Model {
         self.0.encoder.as_ref()
     }
 
+    /// Whether every channel of every layer is a causal system of its own: S4D and DSS in one direction,
+    /// and not S5, LRU or layers in both directions.
+    pub fn is_bank(&self) -> bool {
+        let mut blocks = self.blocks().iter();
+        blocks.all(|block| block.backward().is_empty() && block.is_siso())
+    }
+
     /// The layers, first to last.
     pub fn blocks(&self) -> &[Block] {
         &self.0.blocks

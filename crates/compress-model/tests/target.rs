@@ -230,6 +230,37 @@ fn wrong_targets_are_refused() {
 }
 
 #[test]
+fn what_needs_one_system_per_channel_is_refused_before_anything_slow() {
+    let shared = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/flax/s5_full_glu.safetensors"
+    );
+    let start = ["reduce", shared, "--calibrate", "waves", "--dry-run"];
+    for (more, words) in [
+        (&["--times", "4"][..], "--order or --budget"),
+        (
+            &["--max-bytes", "4k", "--for", "file"],
+            "--order or --budget",
+        ),
+        (
+            &["--order", "2", "--allocate", "layer"],
+            "leave --allocate out",
+        ),
+        (
+            &["--order", "2", "--importance", "root"],
+            "leave --importance out",
+        ),
+        (&["--order", "2", "--sequential"], "leave --sequential out"),
+    ] {
+        let output = run(&[&start, more].concat());
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{more:?}: {message}");
+        assert!(message.contains(words), "{more:?}: {message}");
+        assert!(message.contains("s5_full_glu.safetensors"), "{message}");
+    }
+}
+
+#[test]
 fn the_recommended_command_runs_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a model's copy.safetensors");

@@ -61,5 +61,5 @@ fn the_how_to_of_sizes_runs_as_it_stands() {
 
 #[test]
 fn the_frequent_questions_run_as_they_stand() {
-    run("docs/faq.md", 1);
+    run("docs/faq.md", 5);
 }

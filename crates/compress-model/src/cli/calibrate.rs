@@ -1,14 +1,16 @@
 //! `compress-model calibrate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use hankelite::calibrate::{CalibrateError, Calibration};
 use hankelite_archive::check_destination;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Sequences, source_path};
-use crate::cli::common::{Declarations, Input, open, short};
+use crate::cli::calibration::{CalibrationData, Part, Sequences, source_path};
+use crate::cli::common::{Declarations, open, short};
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
@@ -17,20 +19,30 @@ Examples:
   compress-model calibrate model.pth --data train.safetensors --sequences 30 --output model.stats
   compress-model calibrate model.pth --inputs inputs.safetensors --output model.stats
   compress-model reduce model.pth --calibrate model.stats --order 4 --output small.pth
+  compress-model calibrate model.pth --data train.safetensors --part 1/2 --output one.stats
+  compress-model calibrate --merge one.stats two.stats --output model.stats
 
 Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of every
 channel's input, and the importance of its output for the logits. They serve `sweep`, `compare` and
 `reduce --calibrate` without the data; with the data at hand those do a little better, because they
-can use exact moments and compare logits.";
+can use exact moments and compare logits. Several machines share the work by --part, and --merge
+gives what one run over all sequences gives, to rounding.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    #[command(flatten)]
-    input: Input,
+    /// The checkpoint: .safetensors, or a .pt, .pth or .ckpt file of torch.save.
+    #[arg(value_name = "CKPT", required_unless_present = "merge")]
+    checkpoint: Option<PathBuf>,
     /// Unlabelled sequences: any data source of `evaluate`.
-    #[arg(long, value_name = "DATA", required_unless_present = "inputs")]
+    #[arg(long, value_name = "DATA", required_unless_present_any = ["inputs", "merge"])]
     data: Option<String>,
+    /// Only the K-th of N equal shares of the sequences: the others are for other machines.
+    #[arg(long, value_name = "K/N", requires = "data")]
+    part: Option<Part>,
+    /// Put statistics together instead of gathering any.
+    #[arg(long, value_name = "STATS", num_args = 2.., conflicts_with_all = ["checkpoint", "data", "inputs"])]
+    merge: Vec<PathBuf>,
     /// Inputs of the layers, captured in another program: a tensor (B, L, H) for each layer under its
     /// name, and perhaps NAME.output_gradient (B, K, L, H); .safetensors or .npz.
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
@@ -60,7 +72,11 @@ struct Layer<'a> {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    checkpoint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<String>,
+    /// What was put together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    merged: Vec<String>,
     output: String,
     origin: &'a str,
     sequences: usize,
@@ -71,25 +87,16 @@ struct Document<'a> {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let start = Instant::now();
-    let path = &arguments.input.checkpoint;
-    let source = arguments.data.as_deref().and_then(source_path);
-    let mut inputs = vec![path.as_path()];
-    inputs.extend(source.as_deref().or(arguments.inputs.as_deref()));
-    check_destination(&arguments.output, &inputs)?;
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let sequences = &arguments.sequences;
-    let data = match (&arguments.inputs, &arguments.data) {
-        (Some(file), _) => CalibrationData::captured(file, sequences, &checkpoint, printer)?,
-        (None, source) => {
-            let source = source.as_deref().unwrap_or_default();
-            CalibrationData::open(source, sequences, &checkpoint, printer)?
-        }
+    let calibration = match &arguments.checkpoint {
+        Some(path) => gathered(arguments, path, printer)?,
+        None => merged(arguments)?,
     };
-    let calibration = &data.statistics;
     calibration.write(&arguments.output)?;
+    let shown = |path: &PathBuf| path.display().to_string();
     let document = Document {
-        checkpoint: path.display().to_string(),
-        output: arguments.output.display().to_string(),
+        checkpoint: arguments.checkpoint.as_ref().map(shown),
+        merged: arguments.merge.iter().map(shown).collect(),
+        output: shown(&arguments.output),
         origin: calibration.origin(),
         sequences: calibration.sequences(),
         length: calibration.length(),
@@ -100,6 +107,71 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         return printer.json(&document);
     }
     show(&document, printer)
+}
+
+fn gathered(arguments: &Arguments, path: &Path, printer: &Printer) -> anyhow::Result<Calibration> {
+    let source = arguments.data.as_deref().and_then(source_path);
+    let mut inputs = vec![path];
+    inputs.extend(source.as_deref().or(arguments.inputs.as_deref()));
+    check_destination(&arguments.output, &inputs)?;
+    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let sequences = arguments.sequences.clone().of_part(arguments.part);
+    let data = match (&arguments.inputs, &arguments.data) {
+        (Some(file), _) => CalibrationData::captured(file, &sequences, &checkpoint, printer)?,
+        (None, source) => {
+            let source = source.as_deref().unwrap_or_default();
+            CalibrationData::open(source, &sequences, &checkpoint, printer)?
+        }
+    };
+    Ok(data.statistics)
+}
+
+fn merged(arguments: &Arguments) -> anyhow::Result<Calibration> {
+    let paths: Vec<&Path> = arguments.merge.iter().map(PathBuf::as_path).collect();
+    check_destination(&arguments.output, &paths)?;
+    let read = |path: &&Path| Calibration::read(path).with_context(|| path.display().to_string());
+    let parts = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    for (index, part) in parts.iter().enumerate() {
+        let twin = parts[..index]
+            .iter()
+            .position(|known| known.origin() == part.origin());
+        if let Some(twin) = twin {
+            bail!(
+                "{} and {} are both of {}: expected other sequences in each, as --part and \
+                 --calibration-seed choose them",
+                paths[twin].display(),
+                paths[index].display(),
+                part.origin()
+            );
+        }
+    }
+    let origins: Vec<&str> = parts.iter().map(Calibration::origin).collect();
+    Calibration::merged(&parts, &joined(&origins)).map_err(|error| match error {
+        CalibrateError::OtherModel { found, expected } => {
+            anyhow!("statistics that do not go together: {found}, expected {expected}")
+        }
+        other => other.into(),
+    })
+}
+
+/// The origin of all parts: that of the whole where they are all of one, else all of them.
+fn joined(origins: &[&str]) -> String {
+    let parts = origins.iter().map(|origin| {
+        let (whole, part) = origin.rsplit_once(", part ")?;
+        Some((whole, part.parse::<Part>().ok()?))
+    });
+    let parts: Option<Vec<_>> = parts.collect();
+    match parts.as_deref() {
+        Some([(whole, first), others @ ..])
+            if others.len() + 1 == first.of
+                && others
+                    .iter()
+                    .all(|(w, part)| w == whole && part.of == first.of) =>
+        {
+            (*whole).to_string()
+        }
+        _ => origins.join(" + "),
+    }
 }
 
 fn layer(layer: &hankelite::calibrate::LayerCalibration) -> Layer<'_> {
@@ -132,7 +204,9 @@ fn ratio(part: f64, whole: f64) -> f64 {
 }
 
 fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
-    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    let of = document.checkpoint.clone();
+    let of = of.unwrap_or_else(|| document.merged.join(" + "));
+    printer.heading(&format!("{of}: {}", document.origin))?;
     let header = [
         "layer",
         "channels",

@@ -51,6 +51,49 @@ pub(super) struct Sequences {
     #[arg(hide_short_help = true, long, visible_alias = "split",
           value_parser = words::<Split>(SPLITS))]
     calibration_split: Option<Split>,
+    /// Of these, the share that this run takes.
+    #[arg(skip)]
+    part: Option<Part>,
+}
+
+impl Sequences {
+    /// Only this share of them.
+    pub(super) fn of_part(self, part: Option<Part>) -> Self {
+        Self { part, ..self }
+    }
+}
+
+/// One of several equal shares, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    number: usize,
+    pub(super) of: usize,
+}
+
+impl Part {
+    fn range(self, count: usize) -> std::ops::Range<usize> {
+        (self.number - 1) * count / self.of..self.number * count / self.of
+    }
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/');
+        let numbers =
+            numbers.and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
+            _ => Err("expected K/N with K from 1 to N, e.g. 2/4".to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "part {}/{}", self.number, self.of)
+    }
 }
 
 /// How a calibrated reduction goes about it.
@@ -127,6 +170,11 @@ impl Sharing {
             settings.allocation = Allocation::Channel;
         }
         Ok(())
+    }
+
+    /// The flag that sets how states are shared, where it is given.
+    pub(super) fn allocates(&self) -> Option<&'static str> {
+        self.allocate.is_some().then_some("--allocate")
     }
 
     /// Whether the whole model is requested to keep the same order.
@@ -228,6 +276,17 @@ fn refine() -> impl TypedValueParser<Value = Refine> {
 }
 
 impl Ways {
+    /// The flag that is given and has no meaning where channels share modes.
+    pub(super) fn for_banks_alone(&self) -> Option<&'static str> {
+        let given = [
+            ("--importance", self.importance != Importance::Auto),
+            ("--sequential", self.sequential),
+        ];
+        given
+            .into_iter()
+            .find_map(|(flag, given)| given.then_some(flag))
+    }
+
     pub(super) fn weight(&self) -> WeightChoice {
         self.weight
     }
@@ -250,6 +309,7 @@ impl Ways {
             count,
             calibration_seed: seed,
             calibration_split: split,
+            part: _,
         } = self.sequences;
         let value = |set: bool, value: String| set.then_some(value);
         let options = [
@@ -337,7 +397,15 @@ impl CalibrationData {
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
         let bars = Bars::new(printer);
         let network = Network::new(&checkpoint.model, length, InferPath::Auto)?.observed(&bars);
-        let statistics = Calibration::gather(&network, &listed, &origin)?;
+        let own = sequences
+            .part
+            .map_or(0..listed.len(), |part| part.range(listed.len()));
+        let origin = match sequences.part {
+            None => origin,
+            Some(part) => format!("{origin}, {part}"),
+        };
+        let first = own.start;
+        let statistics = Calibration::gather_from(&network, &listed[own], first, &origin)?;
         bars.clear();
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {

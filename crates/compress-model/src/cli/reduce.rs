@@ -207,6 +207,28 @@ impl Arguments {
         !shown && self.calibrate.is_none() && self.dtype.is_none()
     }
 
+    /// Refuses what is there for causal layers with one system per channel alone.
+    fn check_model(&self, model: &Model) -> anyhow::Result<()> {
+        if model.is_bank() {
+            return Ok(());
+        }
+        let here = "here channels share modes (S5, LRU), or layers run in both directions";
+        if self.target.is_set() {
+            bail!(
+                "a target takes causal layers with one system per channel; {here}: choose the size \
+                 by --order or --budget"
+            );
+        }
+        let ways = self.ways.for_banks_alone();
+        match self.sharing.allocates().or(ways) {
+            Some(flag) => bail!(
+                "{flag} is for causal layers with one system per channel; {here}, and all layers \
+                 keep the same share: leave {flag} out"
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// What the smaller model is stored in.
     fn form(&self) -> Form {
         let image = self.target_ways.image.is_some() && self.output.is_none();
@@ -501,6 +523,7 @@ fn calibrated(
     checkpoint: &Checkpoint,
     printer: &Printer,
 ) -> anyhow::Result<Work> {
+    arguments.check_model(&checkpoint.model)?;
     let rule = &arguments.rule;
     let size = match (rule.order, rule.budget, rule.max_error) {
         (Some(order), ..) => TargetSize::Order(order),

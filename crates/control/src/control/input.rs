@@ -6,20 +6,27 @@ use std::sync::Arc;
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::products::Products;
+use crate::control::products::{Node, Products};
 use crate::linalg::Convolver;
+use crate::ssm::DiagonalSystem;
 
 /// Added to R(0), relative to it: white noise at this level, so that no frequency is free.
 const FLOOR: f64 = 1e-6;
 
-/// Terms that stand for the ends of the sequences of moments: at least, where there are as many, and
-/// at most.
-const ENDS: (usize, usize) = (32, 128);
+/// Of more sequences than this, or of their products, so many terms at most stand for their ends.
+const ENDS_MAX: usize = 128;
+
+/// So many do where there are as many.
+const ENDS_MIN: usize = 32;
 
 /// What may be left of them beyond the least, as a share of their power: they are a correction to the
 /// spectrum, of about the size of a kernel's reach over the length of the sequences. Of few sequences
 /// nothing is left out, as there they are the larger part.
 const ENDS_LEFT: f64 = 0.01;
+
+/// What may be left of the ends that a system sees, as a share of what its modes have, each counted by
+/// itself.
+const ENDS_UNSEEN: f64 = 1e-3;
 
 /// A mean square below this counts as zero: what is added to it would be no normal number.
 const POWER_MIN: f64 = 1e-280;
@@ -254,9 +261,9 @@ impl InputWeight {
 
     /// The exact moments of sequences, one in each row of `inputs` (sequences × L). `None` when
     /// they are zero. They are a Toeplitz matrix less one of displacement rank n, so neither time nor
-    /// memory is quadratic in L: cost O(K n L) and memory O(K L) with K ≤ min(n, 128): of more than
-    /// 16 sequences a hundredth of the power of their ends may be left out, which overrates errors by
-    /// at most a hundredth of what the ends take away.
+    /// memory is quadratic in L: cost O(n L log L) and memory O(n L). Of more than 128 sequences a
+    /// hundredth of the power of their ends may be left out, which overrates errors by at most a
+    /// hundredth of what the ends take away; then n is 128 here, and the cost O(128 n L).
     ///
     /// ```text
     /// M_ij = R(|i−j|) − Σ_{p=1..min(i,j)} γ_{i−p, j−p},   γ_st = mean over sequences of u[L−1−s] u[L−1−t] / L
@@ -268,6 +275,9 @@ impl InputWeight {
         let turned = DMatrix::from_fn(length, sequences, |s, n| {
             scale * inputs[(n, length - 1 - s)]
         });
+        if sequences <= ENDS_MAX {
+            return Some(stationary.with_ends(&turned));
+        }
         let column = |s: usize| &turned * turned.row(s).transpose();
         let power = |s: usize| turned.row(s).norm_squared();
         Some(stationary.with_ends(&low_rank(length, column, power)))
@@ -294,6 +304,34 @@ impl InputWeight {
         let column = |s: usize| DVector::from_fn(length, |t, _| gamma[(last - t, last - s)]);
         let ends = low_rank(length, column, |s| gamma[(last - s, last - s)]);
         Some(Self::coloured(&lags).with_ends(&ends))
+    }
+
+    /// The same metric for kernels of the modes of a system, or of modes among them. Of the ends of more
+    /// than 32 sequences only the directions stay that these modes have a share in, each mode counted
+    /// by itself, but for a thousandth of their squares together; so errors come out too large, by some
+    /// thousandths. Cost O(n L N + n L K) for n ends of which K ≤ 2 N stay.
+    #[must_use]
+    pub fn seen_by(&self, system: &DiagonalSystem) -> Self {
+        let products = self.products();
+        let count = products.ends_count();
+        if count <= ENDS_MIN {
+            return self.clone();
+        }
+        let nodes = system.scaled_exponents().into_iter();
+        let nodes: Vec<Node> = nodes.map(|z| products.node(z)).collect();
+        let square = |node: &Node| products.product(node, node, false).value.re;
+        let rows: Vec<_> = nodes.iter().map(|node| node.ends(square(node))).collect();
+        let shares = DMatrix::from_fn(count, 2 * rows.len(), |q, m| {
+            let share = rows[m / 2][q];
+            if m % 2 == 0 { share.re } else { share.im }
+        });
+        let directions = leading_directions(shares, ENDS_UNSEEN * nodes.len() as f64);
+        if directions.ncols() >= count {
+            return self.clone();
+        }
+        let lags = self.metric.lags.clone();
+        let products = Products::moments(&lags, &(products.ends_matrix() * directions));
+        Self::with_products(lags, products)
     }
 
     fn with_ends(self, ends: &DMatrix<f64>) -> Self {
@@ -394,7 +432,7 @@ impl InputWeight {
 }
 
 /// Columns G with G Gᵀ near a positive semidefinite matrix, by Cholesky steps at the largest diagonal
-/// entries: as many as [`ENDS`] has it, fewer where nothing is left.
+/// entries: [`ENDS_MIN`] to [`ENDS_MAX`] of them, fewer where nothing is left.
 fn low_rank(
     length: usize,
     column: impl Fn(usize) -> DVector<f64>,
@@ -403,9 +441,8 @@ fn low_rank(
     let mut left: Vec<f64> = (0..length).map(diagonal).collect();
     let all: f64 = left.iter().sum();
     let mut columns: Vec<DVector<f64>> = Vec::new();
-    let (least, most) = ENDS;
-    while columns.len() < most {
-        let share = if columns.len() < least {
+    while columns.len() < ENDS_MAX {
+        let share = if columns.len() < ENDS_MIN {
             1e-12
         } else {
             ENDS_LEFT
@@ -431,6 +468,37 @@ fn low_rank(
     match columns.is_empty() {
         true => DMatrix::zeros(length, 0),
         false => DMatrix::from_columns(&columns),
+    }
+}
+
+/// An orthonormal basis of the columns but for `left` of their squares, by Gram–Schmidt steps at the
+/// largest of what is left.
+fn leading_directions(mut columns: DMatrix<f64>, left: f64) -> DMatrix<f64> {
+    let mut kept: Vec<DVector<f64>> = Vec::new();
+    loop {
+        let squares: Vec<f64> = columns
+            .column_iter()
+            .map(|column| column.norm_squared())
+            .collect();
+        let largest = (0..squares.len()).max_by(|&i, &j| squares[i].total_cmp(&squares[j]));
+        let Some(pivot) =
+            largest.filter(|&pivot| squares[pivot] > 0.0 && squares.iter().sum::<f64>() > left)
+        else {
+            break;
+        };
+        let mut next = columns.column(pivot).normalize();
+        for known in &kept {
+            next.axpy(-known.dot(&next), known, 1.0);
+        }
+        next.normalize_mut();
+        let shares = columns.tr_mul(&next);
+        columns.ger(-1.0, &next, &shares, 1.0);
+        columns.column_mut(pivot).fill(0.0);
+        kept.push(next);
+    }
+    match kept.is_empty() {
+        true => DMatrix::zeros(columns.nrows(), 0),
+        false => DMatrix::from_columns(&kept),
     }
 }
 
@@ -475,6 +543,8 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::control::products::Behind;
+    use crate::control::samples::pairs_and_real_poles;
+    use crate::ssm::Time;
 
     fn inputs(length: usize) -> DMatrix<f64> {
         DMatrix::from_fn(3, length, |n, t| {
@@ -498,6 +568,43 @@ mod tests {
         (0..length)
             .map(|t| 0.9f64.powi(t as i32) + 0.1 * (t as f64).cos())
             .collect()
+    }
+
+    #[test]
+    fn what_a_system_does_not_see_of_the_ends_changes_its_errors_little() {
+        let full = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2);
+        // Loud at the end.
+        let rough = |n: usize, t: usize| {
+            let wave = ((n * n) as f64 * 0.7 + (n + 3) as f64 * t as f64).sin();
+            wave * t as f64
+        };
+        let inputs = DMatrix::from_fn(60, 25, rough);
+        let weight = InputWeight::moments(&inputs).unwrap();
+        let seen = weight.seen_by(&full);
+        let (all, kept) = (weight.products().ends_count(), seen.products().ends_count());
+        assert_eq!(all, 60);
+        assert!(kept > 0 && kept <= 2 * full.order(), "{kept}");
+        let poles = full.exponents()[..2].iter().map(|z| z * 1.1).collect();
+        let other = [Complex64::ONE, Complex64::new(0.3, -0.2)];
+        let other = DiagonalSystem::siso(full.time(), poles, &other, 0.1).unwrap();
+        let [mut error, reduced] = [&full, &other].map(|system| {
+            let siso = system.as_siso().unwrap();
+            let mut kernel = siso.kernel(25).unwrap();
+            kernel[0] += siso.feedthrough();
+            kernel
+        });
+        error.iter_mut().zip(reduced).for_each(|(e, r)| *e -= r);
+        let (exact, found) = (weight.norm(&error), seen.norm(&error));
+        // Without them the ends would count as steps that go on.
+        let stationary = InputWeight::of_sequences(&inputs).unwrap().norm(&error);
+        assert!(stationary > 1.015 * exact, "{stationary} {exact}");
+        assert!(
+            found >= exact * (1.0 - 1e-9) && found < 1.005 * exact,
+            "{found} {exact}"
+        );
+        // Few sequences keep theirs.
+        let few = InputWeight::moments(&inputs.rows(0, 20).into_owned()).unwrap();
+        assert_eq!(few.seen_by(&full).products().ends_count(), 20);
     }
 
     #[test]

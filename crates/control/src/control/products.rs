@@ -96,7 +96,7 @@ impl Products {
 
     /// The coefficients γ of the generators of sequences, each of L values.
     pub(super) fn ends(&self) -> impl Iterator<Item = Vec<f64>> {
-        let count = self.ends.as_ref().map_or(0, Polynomials::count);
+        let count = self.ends_count();
         let own = self.ends.iter().flat_map(move |ends| {
             (0..count).map(|index| ends.coefficients(index, self.length as usize + 1))
         });
@@ -104,6 +104,17 @@ impl Products {
             shifted.remove(0);
             shifted
         })
+    }
+
+    /// How many there are.
+    pub(super) fn ends_count(&self) -> usize {
+        self.ends.as_ref().map_or(0, Polynomials::count)
+    }
+
+    /// The same as columns.
+    pub(super) fn ends_matrix(&self) -> DMatrix<f64> {
+        let columns: Vec<_> = self.ends().map(nalgebra::DVector::from_vec).collect();
+        DMatrix::from_columns(&columns)
     }
 
     /// R(0): the product of a single sample with itself.
@@ -195,6 +206,16 @@ impl Products {
 }
 
 impl Node {
+    /// g_k(a)/√((1 − |a|²) P), P being the exponential's own square: what each end takes away of it.
+    pub(super) fn ends(&self, square: f64) -> Vec<Complex64> {
+        let fading = -expm1(Complex64::from(2.0 * self.z.re)).re;
+        let scale = (fading * square).max(f64::MIN_POSITIVE).sqrt().recip();
+        self.generators
+            .iter()
+            .map(|(_, jet)| jet[0] * scale)
+            .collect()
+    }
+
     /// P(a, 1), the product with a single sample at step 0: f(a).
     pub(super) fn with_sample(&self) -> Jet {
         self.lags

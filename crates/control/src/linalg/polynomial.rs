@@ -4,16 +4,13 @@ use num_complex::Complex64;
 use pulp::{Arch, Simd, WithSimd};
 
 /// Coefficients that are taken together: one power of the pole for each.
-const BLOCK: usize = 128;
-
-/// Lanes of the sums of a block.
-const WIDTH: usize = 8;
+const BLOCK: usize = 256;
 
 /// Blocks between two exact powers.
-const EXACT_EVERY: usize = 8;
+const EXACT_EVERY: usize = 4;
 
 /// What is left of a power below this adds nothing.
-const NEGLIGIBLE: f64 = 1e-22;
+const NEGLIGIBLE: f64 = 1e-19;
 
 /// p_j(a) = Σ_m c_jm a^m for several j.
 #[derive(Debug, Clone)]
@@ -64,18 +61,7 @@ impl Polynomials {
     /// Values and slopes at e^z, Re z ≤ 0 or so little above that e^{zL} does not overflow. Cost 4
     /// products for each coefficient.
     pub(crate) fn at(&self, z: Complex64) -> Vec<Jet> {
-        let mut near = [[0.0; BLOCK]; 4];
-        let (pole, mut power) = (z.exp(), Complex64::ONE);
-        let [re, im, ramp_re, ramp_im] = &mut near;
-        let powers = re.iter_mut().zip(im);
-        let ramps = ramp_re.iter_mut().zip(ramp_im);
-        for (b, ((re, im), (ramp_re, ramp_im))) in powers.zip(ramps).enumerate() {
-            let ramp = power * b as f64;
-            (*re, *im) = (power.re, power.im);
-            (*ramp_re, *ramp_im) = (ramp.re, ramp.im);
-            power *= pole;
-        }
-        let stride = power;
+        let (near, stride) = powers(z.exp());
         let mut jets = vec![[Complex64::ZERO; 2]; self.count];
         let mut far = Complex64::ONE;
         let blocks = self.coefficients.chunks_exact(BLOCK * self.count.max(1));
@@ -99,6 +85,28 @@ impl Polynomials {
     }
 }
 
+/// Re a^m, Im a^m, m Re a^m and m Im a^m of a block's exponents, and the power behind them.
+fn powers(pole: Complex64) -> ([[f64; BLOCK]; 4], Complex64) {
+    let mut near = [[0.0; BLOCK]; 4];
+    let [re, im, ramp_re, ramp_im] = &mut near;
+    re[0] = 1.0;
+    // Twice as many each time, so that no power is a long product.
+    let (mut filled, mut lead) = (1, pole);
+    while filled < BLOCK {
+        let (known_re, next_re) = re.split_at_mut(filled);
+        let (known_im, next_im) = im.split_at_mut(filled);
+        let known = known_re.iter().zip(&*known_im);
+        for ((x, y), (re, im)) in known.zip(next_re.iter_mut().zip(next_im)) {
+            (*re, *im) = (x * lead.re - y * lead.im, x * lead.im + y * lead.re);
+        }
+        (filled, lead) = (2 * filled, lead * lead);
+    }
+    for m in 0..BLOCK {
+        (ramp_re[m], ramp_im[m]) = (m as f64 * re[m], m as f64 * im[m]);
+    }
+    (near, lead)
+}
+
 struct Block<'a> {
     coefficients: &'a [f64],
     near: &'a [[f64; BLOCK]; 4],
@@ -112,25 +120,50 @@ impl WithSimd for Block<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let polynomials = self.coefficients.chunks_exact(BLOCK);
-        for (own, jet) in polynomials.zip(self.jets) {
-            let mut sums = [[0.0f64; WIDTH]; 4];
-            for (part, own) in own.as_chunks::<WIDTH>().0.iter().enumerate() {
-                for (sum, near) in sums.iter_mut().zip(self.near) {
-                    let near = &near[part * WIDTH..(part + 1) * WIDTH];
-                    for ((sum, c), power) in sum.iter_mut().zip(own).zip(near) {
-                        *sum += c * power;
-                    }
-                }
-            }
-            let total = sums.map(|sum| sum.iter().sum::<f64>());
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (near, far, first) = (self.near, self.far, self.first);
+        let add = |jet: &mut Jet, total: [f64; 4]| {
             let value = Complex64::new(total[0], total[1]);
             let ramp = Complex64::new(total[2], total[3]);
-            jet[0] += self.far * value;
-            jet[1] += self.far * (ramp + value * self.first);
+            jet[0] += far * value;
+            jet[1] += far * (ramp + value * first);
+        };
+        // Two at a time: what is loaded of the powers serves both.
+        let pairs = self.coefficients.chunks_exact(2 * BLOCK);
+        let last = pairs.remainder();
+        let mut jets = self.jets.chunks_exact_mut(2);
+        for (pair, jets) in pairs.zip(&mut jets) {
+            let (one, other) = pair.split_at(BLOCK);
+            let totals = sums(simd, [one, other], near);
+            for (jet, total) in jets.iter_mut().zip(totals) {
+                add(jet, total);
+            }
+        }
+        for jet in jets.into_remainder() {
+            add(jet, sums(simd, [last], near)[0]);
         }
     }
+}
+
+/// Σ_m c_m p_m of each row of coefficients and each of four rows of powers.
+#[inline(always)]
+fn sums<S: Simd, const ROWS: usize>(
+    simd: S,
+    rows: [&[f64]; ROWS],
+    near: &[[f64; BLOCK]; 4],
+) -> [[f64; 4]; ROWS] {
+    let rows = rows.map(|row| S::as_simd_f64s(row).0);
+    let near = near.each_ref().map(|row| S::as_simd_f64s(row).0);
+    let mut sums = [[simd.splat_f64s(0.0); 4]; ROWS];
+    for part in 0..BLOCK / S::F64_LANES {
+        let powers = near.map(|row| row[part]);
+        for (sums, row) in sums.iter_mut().zip(rows) {
+            for (sum, power) in sums.iter_mut().zip(powers) {
+                *sum = simd.mul_add_f64s(row[part], power, *sum);
+            }
+        }
+    }
+    sums.map(|sums| sums.map(|sum| simd.reduce_sum_f64s(sum)))
 }
 
 #[cfg(test)]

@@ -190,6 +190,7 @@ fn reduced(
     start: Instant,
     printer: &Printer,
 ) -> anyhow::Result<Document> {
+    arguments.check_model(&checkpoint.model)?;
     let source = arguments.calibrate.as_deref().unwrap_or_default();
     let calibration =
         CalibrationData::open(source, arguments.ways.sequences(), checkpoint, printer)?;
