@@ -261,6 +261,20 @@ fn what_needs_one_system_per_channel_is_refused_before_anything_slow() {
 }
 
 #[test]
+fn only_so_many_sequences_are_scored() {
+    let more = ["--sequences", "10", "--calibrate", "waves", "--orders", "4"];
+    let data = ["--data", "waves", "--limit", "30"];
+    for command in ["sweep", "compare"] {
+        let document = json(&[&[command, MODEL], &more[..], &data].concat());
+        assert_eq!(document["full"]["examples"], 30, "{command}");
+        let rows = document.get("points").or(document.get("rows")).unwrap();
+        assert_eq!(rows[0]["result"]["examples"], 30, "{command}");
+    }
+    let without = run(&[&["sweep", MODEL], &more[..], &["--limit", "30"]].concat());
+    assert_eq!(without.status.code(), Some(2));
+}
+
+#[test]
 fn the_recommended_command_runs_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a model's copy.safetensors");

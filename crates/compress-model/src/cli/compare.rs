@@ -17,7 +17,7 @@ use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
-use crate::cli::common::{Declarations, Input, open};
+use crate::cli::common::{Declarations, Input, open, positive};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
@@ -46,6 +46,9 @@ pub(super) struct Arguments {
     /// Labelled data: also accuracies.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
+    /// How many of the labelled sequences, from the first on, are scored [default: all].
+    #[arg(long, value_name = "N", requires = "data", value_parser = positive)]
+    limit: Option<usize>,
     /// States of a channel to keep: a number, or several.
     #[arg(
         long,
@@ -174,10 +177,6 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let listed = calibration.listed();
     let bars = Bars::new(printer);
     let prepared = prepare(&checkpoint, &calibration, &listed, &arguments.ways, &bars)?;
-    let full = match &data {
-        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
-        None => None,
-    };
     let work = Work {
         arguments,
         checkpoint: &checkpoint,
@@ -185,11 +184,15 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         bars: &bars,
         data: data.as_ref(),
     };
+    let full = work.scored(&checkpoint, printer)?;
+    let (checkpoint_name, origin) = (path.display().to_string(), calibration.statistics.origin());
+    bars.clear();
+    printer.heading(&format!("{checkpoint_name}: {origin}"))?;
     let document = Document {
-        checkpoint: path.display().to_string(),
-        origin: calibration.statistics.origin().to_string(),
-        full,
         rows: work.rows(printer)?,
+        checkpoint: checkpoint_name,
+        origin: origin.to_string(),
+        full,
         picture: None,
         report: None,
     };
@@ -302,16 +305,28 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
+        let Some(data) = self.data else {
+            return Ok(None);
+        };
+        let first = First::of(data, self.arguments.limit);
+        Ok(Some(score(model, first, printer)?))
+    }
+
     /// Every method at every order.
     fn rows(&self, printer: &Printer) -> anyhow::Result<Vec<Row>> {
         let orders = &self.arguments.orders;
         let count = CONTENDERS.len() * orders.len();
         let mut rows = Vec::with_capacity(count);
+        let table = printer.growing(&COLUMNS)?;
         for &order in orders {
             for (name, contender) in CONTENDERS {
                 let part = format!("reduction {} of {count}", rows.len() + 1);
                 self.bars.part(part);
-                rows.push(self.row(name, contender, order, printer)?);
+                let row = self.row(name, contender, order, printer)?;
+                self.bars.clear();
+                table.row(&cells(&row))?;
+                rows.push(row);
             }
         }
         Ok(rows)
@@ -337,13 +352,7 @@ impl Work<'_> {
         let states = channels.map(|channel| channel.order).sum();
         let weighted_error = self.prepared.relative_error(&model)?;
         let logit_change = self.prepared.logit_change(&model)?;
-        let result = match self.data {
-            Some(data) => {
-                let reduced = self.checkpoint.with_model(model);
-                Some(score(&reduced, First::all(data), printer)?)
-            }
-            None => None,
-        };
+        let result = self.scored(&self.checkpoint.with_model(model), printer)?;
         Ok(Row {
             method,
             order,
@@ -419,34 +428,34 @@ fn drawn(document: &Document) -> String {
     curves_svg(&curves.collect::<Vec<_>>(), &[], &captions, None)
 }
 
-fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
-    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
-    let header = [
-        "method",
-        "order",
-        "states",
-        "weighted error",
-        "white error",
-        "logit change",
-        "accuracy",
-        "s",
-    ];
+/// The columns of the table, with their least widths.
+const COLUMNS: [(&str, usize); 8] = [
+    ("method", 51),
+    ("order", 0),
+    ("states", 7),
+    ("weighted error", 0),
+    ("white error", 0),
+    ("logit change", 0),
+    ("accuracy", 16),
+    ("s", 6),
+];
+
+fn cells(row: &Row) -> [String; 8] {
     let percent = |value: f64| format!("{:.2} %", 100.0 * value);
-    let rows = document.rows.iter().map(|row| {
-        vec![
-            row.method.to_string(),
-            row.order.to_string(),
-            row.states.to_string(),
-            percent(row.weighted_error),
-            percent(row.h2_error),
-            row.logit_change.map_or("-".to_string(), percent),
-            row.result
-                .as_ref()
-                .map_or("-".to_string(), Scores::to_string),
-            format!("{:.2}", row.seconds),
-        ]
-    });
-    printer.table(&header, rows.collect())?;
+    let accuracy = row.result.as_ref().map(Scores::to_string);
+    [
+        row.method.to_string(),
+        row.order.to_string(),
+        row.states.to_string(),
+        percent(row.weighted_error),
+        percent(row.h2_error),
+        row.logit_change.map_or("-".to_string(), percent),
+        accuracy.unwrap_or("-".to_string()),
+        format!("{:.2}", row.seconds),
+    ]
+}
+
+fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     if let Some(full) = &document.full {
         printer.line(&format!("full model: accuracy {full}"))?;
     }

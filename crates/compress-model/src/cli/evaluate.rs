@@ -219,8 +219,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         check_destination(file, &inputs(arguments))?;
     }
     let data = Dataset::read(&arguments.data, arguments.split)?;
-    let mut first = First::all(&data);
-    first.count = arguments.limit.unwrap_or(data.len()).min(data.len());
+    let mut first = First::of(&data, arguments.limit);
     #[cfg(feature = "train")]
     if arguments.is_for_trainer(&data)? {
         return trainer::run(arguments, first, printer);

@@ -78,6 +78,23 @@ impl Printer {
         self.line(&trimmed.join("\n"))
     }
 
+    /// A table whose rows appear as they are made: the width of every column is known beforehand.
+    pub(super) fn growing(&self, columns: &[(&str, usize)]) -> anyhow::Result<Growing<'_>> {
+        let widths = columns
+            .iter()
+            .map(|(name, least)| name.chars().count().max(*least));
+        let table = Growing {
+            printer: self,
+            widths: widths.collect(),
+        };
+        let names: Vec<String> = columns
+            .iter()
+            .map(|(name, _)| (*name).to_string())
+            .collect();
+        table.row(&names)?;
+        Ok(table)
+    }
+
     /// A remark on stderr.
     pub(super) fn message(&self, text: &str) {
         if !self.quiet {
@@ -124,6 +141,31 @@ impl Printer {
     /// Columns for a picture.
     pub(super) fn width(&self) -> usize {
         WIDTH
+    }
+}
+
+/// A table that is printed row by row.
+pub(super) struct Growing<'a> {
+    printer: &'a Printer,
+    widths: Vec<usize>,
+}
+
+impl Growing<'_> {
+    /// One more row; every cell but the first is a number.
+    pub(super) fn row(&self, cells: &[String]) -> anyhow::Result<()> {
+        let mut line = String::new();
+        for (index, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
+            let space = " ".repeat(width.saturating_sub(cell.chars().count()));
+            line += match index {
+                0 => " ",
+                _ => "  ",
+            };
+            line += &match index {
+                0 => format!("{cell}{space}"),
+                _ => format!("{space}{cell}"),
+            };
+        }
+        self.printer.line(line.trim_end())
     }
 }
 

@@ -30,7 +30,12 @@ pub(super) struct First<'a> {
 impl<'a> First<'a> {
     /// All of them.
     pub(super) fn all(data: &'a Dataset) -> Self {
-        let count = data.len();
+        Self::of(data, None)
+    }
+
+    /// So many, or all where there are no more or none is said.
+    pub(super) fn of(data: &'a Dataset, limit: Option<usize>) -> Self {
+        let count = limit.unwrap_or(data.len()).min(data.len());
         Self { data, count }
     }
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
-use crate::cli::printer::Printer;
+use crate::cli::printer::{Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
@@ -67,9 +67,10 @@ pub(super) struct Arguments {
     /// With --times: what is made smaller.
     #[arg(long, requires = "times", default_value = "all", value_parser = words::<Parts>(PARTS))]
     only: Parts,
-    /// With --times: how many of the labelled sequences, from the first on, are scored.
-    #[arg(long, value_name = "N", requires = "times", value_parser = positive, default_value_t = 2000)]
-    limit: usize,
+    /// How many of the labelled sequences, from the first on, are scored [default: 2000 with --times,
+    /// else all].
+    #[arg(long, value_name = "N", requires = "data", value_parser = positive)]
+    limit: Option<usize>,
     /// Draw the curve into an SVG file.
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
@@ -142,10 +143,6 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let listed = calibration.listed();
     let bars = Bars::new(printer);
     let prepared = prepare(&checkpoint, &calibration, &listed, ways, &bars)?;
-    let full = match &data {
-        Some(data) => Some(score(&checkpoint, First::all(data), printer)?),
-        None => None,
-    };
     let work = Work {
         arguments,
         checkpoint: &checkpoint,
@@ -153,14 +150,20 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         bars: &bars,
         data: data.as_ref(),
     };
-    let (points, weight) = work.points(&orders, printer)?;
+    let full = work.scored(&checkpoint, printer)?;
+    let origin = calibration.statistics.origin();
+    let form = arguments.sharing.form(Form::File);
+    bars.clear();
+    printer.heading(&format!("{}: {origin}", path.display()))?;
+    let table = printer.growing(&columns(form, checkpoint.model.blocks().len()))?;
+    let (points, weight) = work.points(&orders, &table, printer)?;
     let (recommended, rule) = recommend(&points, full.as_ref());
     let blocks = checkpoint.model.blocks().iter();
     let systems = blocks.flat_map(|block| block.systems());
     let document = Document {
         checkpoint: path.display().to_string(),
-        origin: calibration.statistics.origin().to_string(),
-        form: arguments.sharing.form(Form::File),
+        origin: origin.to_string(),
+        form,
         weight,
         states: systems.clone().map(|system| system.order()).sum(),
         channels: systems.count(),
@@ -178,7 +181,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         scores: None,
         statistics: Some(&calibration.statistics),
     };
-    conclude(arguments, document, alone, printer)
+    conclude(arguments, document, alone, &table, printer)
 }
 
 /// Refuses pictures and reports that would be written over what is read.
@@ -194,6 +197,7 @@ fn conclude(
     arguments: &Arguments,
     mut document: Document,
     full: Alone<'_>,
+    table: &Growing<'_>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
@@ -207,7 +211,7 @@ fn conclude(
     }
     match printer.is_json() {
         true => printer.json(&document),
-        false => show(&document, printer),
+        false => show(&document, table, printer),
     }
 }
 
@@ -272,18 +276,30 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
+        let Some(data) = self.data else {
+            return Ok(None);
+        };
+        let first = First::of(data, self.arguments.limit);
+        Ok(Some(score(model, first, printer)?))
+    }
+
     /// One point for each size, and the metric that was used.
     fn points(
         &self,
         orders: &[f64],
+        table: &Growing<'_>,
         printer: &Printer,
     ) -> anyhow::Result<(Vec<Point>, &'static str)> {
         let mut points = Vec::with_capacity(orders.len());
         let mut weight = "spectrum";
+        let blocks = self.checkpoint.model.blocks().iter();
+        let channels = blocks.map(|block| block.systems().len()).sum();
         for (index, &order) in orders.iter().enumerate() {
             let part = format!("size {} of {}", index + 1, orders.len());
             self.bars.part(part);
             let (point, by) = self.point(order, printer)?;
+            table.row(&cells(&point, channels, ""))?;
             points.push(point);
             weight = by;
         }
@@ -313,10 +329,7 @@ impl Work<'_> {
         let choice = calibrated.choice;
         let reduced = self.checkpoint.with_model(calibrated.model);
         let stored_share = self.stored_share(&reduced)?;
-        let result = match self.data {
-            Some(data) => Some(score(&reduced, First::all(data), printer)?),
-            None => None,
-        };
+        let result = self.scored(&reduced, printer)?;
         let budget = match settings.size {
             TargetSize::Budget(share) => share,
             _ => choice.states as f64 / choice.states_before as f64,
@@ -520,51 +533,45 @@ fn why(rule: &str) -> &'static str {
     }
 }
 
-fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
-    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
-    let header = [
-        "",
-        "states",
-        "mean",
-        "of states",
-        "stored",
-        match document.form {
-            Form::File => "in the file",
-            Form::Image => "in the image",
+/// The columns of the table, with their least widths.
+fn columns(form: Form, layers: usize) -> [(&'static str, usize); 10] {
+    [
+        ("", 1),
+        ("states", 7),
+        ("mean", 5),
+        ("of states", 0),
+        ("stored", 3 * layers - 1),
+        match form {
+            Form::File => ("in the file", 0),
+            Form::Image => ("in the image", 0),
         },
-        "output error",
-        "logit change",
-        "accuracy",
-        "s",
-    ];
+        ("output error", 0),
+        ("logit change", 0),
+        ("accuracy", 16),
+        ("s", 6),
+    ]
+}
+
+fn cells(point: &Point, channels: usize, mark: &str) -> [String; 10] {
+    let stored: Vec<String> = point.stored.iter().map(usize::to_string).collect();
     let percent = |value: f64| format!("{:.2} %", 100.0 * value);
-    let rows = document.points.iter().enumerate().map(|(index, point)| {
-        let stored: Vec<String> = point.stored.iter().map(usize::to_string).collect();
-        vec![
-            if index == document.recommended {
-                "→"
-            } else {
-                ""
-            }
-            .to_string(),
-            grouped(point.states),
-            format!(
-                "{:.2}",
-                point.states as f64 / document.channels.max(1) as f64
-            ),
-            percent(point.share),
-            stored.join(","),
-            percent(point.stored_share),
-            percent(point.relative_error),
-            point.logit_change.map_or("-".to_string(), percent),
-            point
-                .result
-                .as_ref()
-                .map_or("-".to_string(), Scores::to_string),
-            format!("{:.1}", point.seconds),
-        ]
-    });
-    printer.table(&header, rows.collect())?;
+    let accuracy = point.result.as_ref().map(Scores::to_string);
+    [
+        mark.to_string(),
+        grouped(point.states),
+        format!("{:.2}", point.states as f64 / channels.max(1) as f64),
+        percent(point.share),
+        stored.join(","),
+        percent(point.stored_share),
+        percent(point.relative_error),
+        point.logit_change.map_or("-".to_string(), percent),
+        accuracy.unwrap_or("-".to_string()),
+        format!("{:.1}", point.seconds),
+    ]
+}
+
+fn show(document: &Document, table: &Growing<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let recommended = &document.points[document.recommended];
     if let Some(full) = &document.full {
         printer.line(&format!(
             "full model: {} states, accuracy {full}",
@@ -572,7 +579,9 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         ))?;
     }
     let why = why(document.rule);
-    printer.line(&format!("recommended (→): {why}\n  {}", document.command))?;
+    printer.line(&format!("recommended: {why}"))?;
+    table.row(&cells(recommended, document.channels, "→"))?;
+    printer.line(&format!("  {}", document.command))?;
     if let Some(picture) = &document.picture {
         printer.line(&format!("wrote {picture}"))?;
     }

@@ -19,6 +19,9 @@ use crate::cli::score::{First, Scores, score};
 use crate::cli::sweep::Arguments;
 use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 
+/// Sequences that are scored where no number is given.
+const LIMIT: usize = 2000;
+
 /// Without labels the smallest model is recommended that changes the logits by no more than this.
 const CHANGE_MAX: f64 = 0.1;
 
@@ -152,8 +155,8 @@ impl Work<'_> {
         let Some(data) = self.data else {
             return Ok(None);
         };
-        let count = self.arguments.limit.min(data.len());
-        Ok(Some(score(model, First { data, count }, printer)?))
+        let limit = self.arguments.limit.unwrap_or(LIMIT);
+        Ok(Some(score(model, First::of(data, Some(limit)), printer)?))
     }
 
     /// The full model in single precision.
