@@ -20,16 +20,30 @@ use crate::progress::in_order;
 /// each time.
 const DENSE_ORDERS: usize = 8;
 
-/// One channel balanced for its input, to be cut at any order. Every cut is made once.
+/// One channel to be balanced for its input and cut at any order. Every cut is made once.
 pub struct CalibratedChannel {
     system: DiagonalSystem,
     weight: Option<InputWeight>,
     /// Prepared for the weight.
     target: Option<WeightedChannel>,
+    norm: f64,
+    /// What truncation gave, by order. The balanced forms, N² numbers several times, are not kept.
+    starts: Mutex<BTreeMap<usize, Arc<Start>>>,
+    cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
+}
+
+/// The balanced forms of a channel: for white noise, and for its input where that is not zero.
+struct Balancings {
     white: Cutter,
     weighted: Option<Cutter>,
-    norm: f64,
-    cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
+}
+
+/// A channel truncated at an order, for its input or for white noise, whichever leaves less.
+struct Start {
+    candidate: Candidate,
+    /// √E of the truncation for white noise.
+    unweighted: f64,
+    white_noise: bool,
 }
 
 /// A channel cut at one order.
@@ -68,30 +82,35 @@ impl CalibratedChannel {
         self.weight.as_ref()
     }
 
-    /// Balances a channel twice, for its input and for white noise. `weight`, of which what the channel
-    /// sees is kept ([`InputWeight::seen_by`]), is `None` for a channel whose input is zero; it is
-    /// balanced for white noise only.
+    /// Prepares a channel, which is balanced twice when it is cut: for its input and for white noise.
+    /// `weight`, of which what the channel sees is kept ([`InputWeight::seen_by`]), is `None` for a
+    /// channel whose input is zero; it is balanced for white noise only.
     ///
     /// # Errors
     /// [`ControlError::System`] when a mode does not decay.
     pub fn new(system: &DiagonalSystem, weight: Option<InputWeight>) -> Result<Self, ControlError> {
-        let stable = system.stable()?;
+        system.stable()?;
         let weight = weight.map(|weight| weight.seen_by(system));
-        let weighted = match &weight {
-            Some(weight) => Some(Cutter::Weighted(balance_weighted(stable, weight)?)),
-            None => None,
-        };
         let target = weight.as_ref();
         let target = target.map(|weight| WeightedChannel::new(system, weight));
         let target = target.transpose()?;
         Ok(Self {
             norm: target.as_ref().map_or(0.0, WeightedChannel::norm),
             target,
-            white: Cutter::Truncate(balance(stable, Realisation::Real)?),
             system: system.clone(),
-            weighted,
             weight,
-            cuts: Mutex::new(BTreeMap::new()),
+            starts: Mutex::default(),
+            cuts: Mutex::default(),
+        })
+    }
+
+    fn balanced(&self) -> Result<Balancings, ControlError> {
+        let stable = self.system.stable()?;
+        let weighted = self.weight.as_ref();
+        let weighted = weighted.map(|weight| balance_weighted(stable, weight));
+        Ok(Balancings {
+            white: Cutter::Truncate(balance(stable, Realisation::Real)?),
+            weighted: weighted.transpose()?.map(Cutter::Weighted),
         })
     }
 
@@ -130,6 +149,7 @@ impl CalibratedChannel {
         }
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
+        self.start_all(&orders)?;
         for &order in &orders {
             if least > 0.0 {
                 let error = match refinement {
@@ -151,19 +171,58 @@ impl CalibratedChannel {
             return Ok(Arc::new(self.make_cut(order, refinement)?));
         }
         let key = (order, refinement == Refinement::Full);
-        if let Some(cut) = self.known().get(&key) {
+        if let Some(cut) = locked(&self.cuts).get(&key) {
             return Ok(Arc::clone(cut));
         }
         let cut = Arc::new(self.make_cut(order, refinement)?);
-        self.known().insert(key, Arc::clone(&cut));
+        locked(&self.cuts).insert(key, Arc::clone(&cut));
         Ok(cut)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<(usize, bool), Arc<Cut>>> {
-        // A thread that panicked while holding the lock left the map whole.
-        self.cuts
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// Truncates at several orders, of which none is known yet, from one balancing.
+    fn start_all(&self, orders: &[usize]) -> Result<(), ControlError> {
+        let missing = |order: &&usize| !locked(&self.starts).contains_key(*order);
+        let missing: Vec<usize> = orders.iter().filter(missing).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let balanced = self.balanced()?;
+        for order in missing {
+            let start = Arc::new(self.truncated_best(&balanced, order)?);
+            locked(&self.starts).insert(order, start);
+        }
+        Ok(())
+    }
+
+    fn start(&self, order: usize) -> Result<Arc<Start>, ControlError> {
+        self.start_all(&[order])?;
+        let starts = locked(&self.starts);
+        Ok(Arc::clone(&starts[&order]))
+    }
+
+    fn truncated_best(&self, balanced: &Balancings, order: usize) -> Result<Start, ControlError> {
+        let mut white = truncated(&balanced.white, order)?;
+        let Some((target, cutter)) = self.target.as_ref().zip(balanced.weighted.as_ref()) else {
+            let note = "its input is zero in the calibration data: balanced for white noise";
+            white.notes.push(note.into());
+            return Ok(Start {
+                candidate: white,
+                unweighted: 0.0,
+                white_noise: true,
+            });
+        };
+        let weighted = truncated(cutter, order)?;
+        let unweighted = target.error(&white.system)?;
+        let white_noise = unweighted < target.error(&weighted.system)?;
+        if white_noise {
+            let note = "balanced for white noise, which left the smaller weighted error";
+            white.notes.push(note.into());
+        }
+        Ok(Start {
+            candidate: if white_noise { white } else { weighted },
+            unweighted,
+            white_noise,
+        })
     }
 
     fn make_cut(&self, order: usize, refinement: Refinement) -> Result<Cut, ControlError> {
@@ -171,40 +230,25 @@ impl CalibratedChannel {
             let record = WeightedRecord::identity(self.norm);
             return Ok(Cut { candidate, record });
         }
-        let mut white = self.truncated(&self.white, order)?;
-        let Some((target, cutter)) = self.target.as_ref().zip(self.weighted.as_ref()) else {
-            let note = "its input is zero in the calibration data: balanced for white noise";
-            white.notes.push(note.into());
-            return Ok(Cut {
-                candidate: white,
-                record: WeightedRecord::identity(0.0),
-            });
+        let start = self.start(order)?;
+        let mut candidate = start.candidate.clone();
+        let Some(target) = self.target.as_ref() else {
+            let record = WeightedRecord::identity(0.0);
+            return Ok(Cut { candidate, record });
         };
-        let weighted = self.truncated(cutter, order)?;
-        let refined = |candidate: &Candidate, refinement| {
-            let start = candidate.system.stable()?;
-            target.refine(start, order, refinement)
-        };
-        let unweighted = refined(&white, Refinement::None)?.error;
-        let white_noise = unweighted < refined(&weighted, Refinement::None)?.error;
-        if white_noise {
-            let note = "balanced for white noise, which left the smaller weighted error";
-            white.notes.push(note.into());
-        }
-        let mut candidate = if white_noise { white } else { weighted };
-        let refined = refined(&candidate, refinement)?;
+        let refined = target.refine(start.candidate.system.stable()?, order, refinement)?;
         candidate.system = refined.system;
         Ok(Cut {
             candidate,
             record: WeightedRecord {
                 norm: self.norm,
-                unweighted,
+                unweighted: start.unweighted,
                 truncated: refined.truncated,
                 refitted: refined.refitted,
                 error: refined.error,
                 fitted: None,
                 steps: refined.steps,
-                white_noise,
+                white_noise: start.white_noise,
             },
         })
     }
@@ -228,18 +272,25 @@ impl CalibratedChannel {
         record.weighted = Some(weighted);
         Ok(record)
     }
+}
 
-    fn truncated(&self, cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
-        let reduced = cutter.fit(2 * order, order)?;
-        Ok(Candidate {
-            states: Some(reduced.order),
-            realisation: Some(Realisation::Real),
-            rotations: Some(cutter.hankel().rotations()),
-            error_bound: f64::INFINITY,
-            condition: reduced.condition,
-            ..Candidate::whole(&reduced.system, None)
-        })
-    }
+fn truncated(cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
+    let reduced = cutter.fit(2 * order, order)?;
+    Ok(Candidate {
+        states: Some(reduced.order),
+        realisation: Some(Realisation::Real),
+        rotations: Some(cutter.hankel().rotations()),
+        error_bound: f64::INFINITY,
+        condition: reduced.condition,
+        ..Candidate::whole(&reduced.system, None)
+    })
+}
+
+/// What a lock guards. A thread that panicked while holding it left the map whole.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A layer with its channels balanced for their inputs.
