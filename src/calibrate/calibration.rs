@@ -24,7 +24,7 @@ pub struct LayerCalibration {
     pub name: String,
     /// Of its input.
     pub statistics: InputStatistics,
-    /// [`importance`] of each channel.
+    /// [`crate::infer::importance`] of each channel.
     pub importance: Vec<f64>,
 }
 
