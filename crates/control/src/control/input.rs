@@ -284,7 +284,7 @@ impl InputWeight {
     }
 
     /// As [`InputWeight::moments`], from the products Γ (L × L) themselves, e.g. sums that were
-    /// gathered without keeping the sequences: Γ_st = mean over sequences of u[s] u[t] / L. `None`
+    /// gathered without keeping the sequences: Γ_st = mean over sequences of `u[s] u[t] / L`. `None`
     /// when they are zero.
     ///
     /// # Panics
