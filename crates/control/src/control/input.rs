@@ -542,7 +542,7 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::products::Behind;
+    use crate::control::products::WhiteNoise;
     use crate::control::samples::pairs_and_real_poles;
     use crate::ssm::Time;
 
@@ -729,8 +729,8 @@ mod tests {
         .to_vec()
     }
 
-    /// The product by sums, with white noise behind.
-    fn direct(metric: &DMatrix<f64>, behind: f64, a: Complex64, b: Complex64) -> Complex64 {
+    /// The product by sums, with white noise.
+    fn direct(metric: &DMatrix<f64>, noise: f64, a: Complex64, b: Complex64) -> Complex64 {
         let power = |z: Complex64, l: usize| (z * l as f64).exp();
         let mut sum = Complex64::ZERO;
         for i in 0..LENGTH {
@@ -738,8 +738,7 @@ mod tests {
                 sum += power(a, i) * metric[(i, j)] * power(b.conj(), j);
             }
         }
-        let both = a + b.conj();
-        sum + behind * power(both, LENGTH) / (Complex64::ONE - both.exp())
+        sum + noise / (Complex64::ONE - (a + b.conj()).exp())
     }
 
     #[test]
@@ -754,22 +753,20 @@ mod tests {
             ("spectrum", &spectrum, &toeplitz),
         ] {
             let scale = metric[(0, 0)];
-            let behind = 1e-4 * scale;
-            let products = weight.products();
-            let behind_last = Behind {
-                length: LENGTH as f64,
-                power: behind,
+            let noise = WhiteNoise {
+                power: 1e-4 * scale,
             };
+            let products = weight.products();
             for a in nodes() {
                 for b in nodes() {
                     let (na, nb) = (products.node(a), products.node(b));
-                    let own = |a| direct(metric, behind, a, a).re.sqrt();
+                    let own = |a| direct(metric, noise.power, a, a).re.sqrt();
                     let size = own(a) * own(b);
                     for mirrored in [false, true] {
-                        let found = products.product(&na, &nb, mirrored)
-                            + behind_last.product(a, b, mirrored);
+                        let found =
+                            products.product(&na, &nb, mirrored) + noise.product(a, b, mirrored);
                         let b = if mirrored { b.conj() } else { b };
-                        let at = |da: f64, db: f64| direct(metric, behind, a + da, b + db);
+                        let at = |da: f64, db: f64| direct(metric, noise.power, a + da, b + db);
                         let near = |found: Complex64, expected: Complex64, bound: f64| {
                             let error = (found - expected).norm() / size;
                             assert!(error < bound, "{name} {a} {b}: {error:e}");
@@ -783,8 +780,7 @@ mod tests {
                             let slope = (at(0.0, h) - at(0.0, -h)) / (2.0 * h);
                             near(found.second, slope, 1e-5 * length);
                         }
-                        // Differences of the noise behind the last step need steps far smaller than
-                        // the decay.
+                        // Differences of the noise need steps far smaller than the decay.
                         if a.re < -1e-2 || b.re < -1e-2 {
                             let both =
                                 (at(h, h) - at(h, -h) - at(-h, h) + at(-h, -h)) / (4.0 * h * h);

@@ -1,9 +1,9 @@
-//! The metric in which a channel is refined: its input, and a little of what comes after.
+//! The metric in which a channel is refined: its input, and a little white noise.
 
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::products::{Behind, Node, Products};
+use crate::control::products::{Node, Products, WhiteNoise};
 use crate::control::{ControlError, InputWeight};
 use crate::linalg::{Jet, Polynomials};
 use crate::ssm::{DiagonalSystem, SystemError};
@@ -11,8 +11,8 @@ use crate::ssm::{DiagonalSystem, SystemError};
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
 pub(super) const DECAY_MAX: f64 = 16.0;
 
-/// What white noise of the input's power counts, in amplitude, behind the weight's last step.
-const TAIL_WEIGHT: f64 = 0.01;
+/// The amplitude of the white noise, as a share of the input's.
+const NOISE: f64 = 0.02;
 
 /// √E(k + D e₀ − k_r − D_r e₀): the root mean square of the output error under the weight.
 ///
@@ -48,25 +48,26 @@ fn response(system: &DiagonalSystem, length: usize) -> Result<Vec<f64>, SystemEr
     Ok(kernel)
 }
 
-/// A channel to be approximated, under the weight of its input with, behind the last step, white
-/// noise of the same power times [`TAIL_WEIGHT`] squared: what the calibration did not show must not
-/// ring on after it.
+/// A channel to be approximated, under the weight of its input with white noise of [`NOISE`] times its
+/// amplitude, over all time: what the calibration did not show, other frequencies and what comes behind
+/// its last step, must not ring on there.
 #[derive(Debug, Clone)]
 pub(super) struct Metric {
     weight: InputWeight,
-    behind: Behind,
+    noise: WhiteNoise,
     /// The least −Re z of the full channel.
     pub(super) slowest: f64,
     /// The full channel's exponents and residues.
     modes: Vec<(Complex64, Complex64)>,
+    feedthrough: f64,
     /// M k, k being the full channel's response with D.
     weighted: Polynomials,
     /// E of the full channel.
     pub(super) within: f64,
-    /// The same, with what is behind the last step.
+    /// The same, with the noise.
     pub(super) whole: f64,
-    /// The first value of M k.
-    first: f64,
+    /// The first values of k and of M k.
+    first: [f64; 2],
 }
 
 /// Products of the basis of some poles: Re e^{zl} and −Im e^{zl} of each, and last a sample at step 0.
@@ -95,19 +96,23 @@ impl Metric {
         let signal = response(full, length)?;
         let weighted = weight.applied(&signal);
         let within = signal.iter().zip(&weighted).map(|(d, w)| d * w).sum();
+        let siso = full.as_siso()?;
         let modes = full.scaled_exponents().into_iter();
+        let first = [&signal, &weighted].map(|values| values.first().copied().unwrap_or(0.0));
         let mut made = Self {
-            modes: modes.zip(full.as_siso()?.residues()).collect(),
+            modes: modes.zip(siso.residues()).collect(),
+            feedthrough: siso.feedthrough(),
             weight: weight.clone(),
-            behind: behind(weight),
+            noise: white_noise(weight),
             slowest: slowest(full),
             within,
             whole: within,
-            first: weighted.first().copied().unwrap_or(0.0),
+            first,
             weighted: Polynomials::new(&[&weighted]),
         };
-        let tails = made.modes.iter().map(|(z, w)| (w * made.tail(*z)[0]).re);
-        made.whole += tails.sum::<f64>();
+        let noise = made.modes.iter().map(|(z, w)| (w * made.noise(*z)[0]).re);
+        let sample = made.noise.power * made.feedthrough * first[0];
+        made.whole += noise.sum::<f64>() + sample;
         Ok(made)
     }
 
@@ -116,12 +121,13 @@ impl Metric {
         &self.weight
     }
 
-    /// What the full channel's response behind the last step gives with an exponential.
-    fn tail(&self, z: Complex64) -> Jet {
-        let mut sum = [Complex64::ZERO; 2];
+    /// What the noise adds to the product of the full channel's response with an exponential.
+    fn noise(&self, z: Complex64) -> Jet {
+        let sample = self.noise.power * self.feedthrough;
+        let mut sum = [Complex64::from(sample), Complex64::ZERO];
         for &(mode, w) in &self.modes {
-            let own = self.behind.product(z, mode, false);
-            let mirrored = self.behind.product(z, mode, true);
+            let own = self.noise.product(z, mode, false);
+            let mirrored = self.noise.product(z, mode, true);
             sum[0] += 0.5 * (w.conj() * own.value + w * mirrored.value);
             sum[1] += 0.5 * (w.conj() * own.first + w * mirrored.first);
         }
@@ -141,25 +147,27 @@ impl Metric {
         let mut solution: Vec<f64> = siso.residues().flat_map(|w| [w.re, w.im]).collect();
         solution.push(siso.feedthrough());
         let solution = DVector::from_vec(solution);
-        let gram = gram(self.weight.products(), None, &nodes);
+        let silence = WhiteNoise { power: 0.0 };
+        let gram = gram(self.weight.products(), silence, &nodes);
         let cross = self.cross(&nodes, false);
         Ok((self.within - solution.dot(&(2.0 * cross - gram * &solution))).max(0.0))
     }
 
-    /// Products of the basis of some poles with the full channel, with or without what is behind the
-    /// last step.
-    fn cross(&self, nodes: &[Node], behind: bool) -> DVector<f64> {
+    /// Products of the basis of some poles with the full channel, with or without the noise.
+    fn cross(&self, nodes: &[Node], noise: bool) -> DVector<f64> {
         let last = 2 * nodes.len();
         let mut cross = DVector::zeros(last + 1);
         for (n, a) in nodes.iter().enumerate() {
             let mut full = self.with_full(a.z)[0];
-            if behind {
-                full += self.tail(a.z)[0];
+            if noise {
+                full += self.noise(a.z)[0];
             }
             cross[2 * n] = full.re;
             cross[2 * n + 1] = -full.im;
         }
-        cross[last] = self.first;
+        let [sample, weighted] = self.first;
+        let power = if noise { self.noise.power } else { 0.0 };
+        cross[last] = weighted + power * sample;
         cross
     }
 
@@ -168,7 +176,7 @@ impl Metric {
         let products = self.weight.products();
         let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
         Basis {
-            gram: gram(products, Some(self.behind), &nodes),
+            gram: gram(products, self.noise, &nodes),
             cross: self.cross(&nodes, true),
             nodes,
         }
@@ -187,7 +195,7 @@ impl Metric {
             for (m, (b, &v)) in basis.nodes.iter().zip(residues).enumerate() {
                 let [own, mirrored] = [false, true].map(|mirrored| {
                     self.weight.products().product(a, b, mirrored)
-                        + self.behind.product(a.z, b.z, mirrored)
+                        + self.noise.product(a.z, b.z, mirrored)
                 });
                 let tangents = real_block(own.both, mirrored.both, both(w), both(v));
                 let crossed = real_block(own.first, mirrored.first, both(w), pair);
@@ -199,7 +207,7 @@ impl Metric {
                 }
             }
             let [_, sample] = a.with_sample();
-            let full = self.with_full(a.z)[1] + self.tail(a.z)[1];
+            let full = self.with_full(a.z)[1] + self.noise(a.z)[1];
             for (p, factor) in both(w).into_iter().enumerate() {
                 with_basis[(count, 2 * n + p)] = (factor * sample).re;
                 cross[2 * n + p] = (factor * full).re;
@@ -213,31 +221,29 @@ impl Metric {
     }
 }
 
-/// The basis of some poles under a weight, with what rings on behind its last step.
+/// The basis of some poles under a weight, with the noise.
 pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64> {
     let products = weight.products();
     let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
-    gram(products, Some(behind(weight)), &nodes)
+    gram(products, white_noise(weight), &nodes)
 }
 
-/// What counts behind the last step of a weight.
-fn behind(weight: &InputWeight) -> Behind {
-    Behind {
-        length: weight.length() as f64,
-        power: TAIL_WEIGHT * TAIL_WEIGHT * weight.lags()[0],
+/// The noise beside a weight.
+fn white_noise(weight: &InputWeight) -> WhiteNoise {
+    WhiteNoise {
+        power: NOISE * NOISE * weight.lags()[0],
     }
 }
 
 /// Products of the basis of some poles with one another.
-fn gram(products: &Products, behind: Option<Behind>, nodes: &[Node]) -> DMatrix<f64> {
+fn gram(products: &Products, noise: WhiteNoise, nodes: &[Node]) -> DMatrix<f64> {
     let last = 2 * nodes.len();
     let mut gram = DMatrix::zeros(last + 1, last + 1);
     let pair = [Complex64::ONE, Complex64::I];
     for (n, a) in nodes.iter().enumerate() {
         for (m, b) in nodes.iter().enumerate().take(n + 1) {
             let [own, mirrored] = [false, true].map(|mirrored| {
-                let tail = behind.map(|behind| behind.product(a.z, b.z, mirrored).value);
-                products.product(a, b, mirrored).value + tail.unwrap_or_default()
+                (products.product(a, b, mirrored) + noise.product(a.z, b.z, mirrored)).value
             });
             let block = real_block(own, mirrored, pair, pair);
             for (p, row) in block.iter().enumerate() {
@@ -247,13 +253,13 @@ fn gram(products: &Products, behind: Option<Behind>, nodes: &[Node]) -> DMatrix<
                 }
             }
         }
-        let [sample, _] = a.with_sample();
+        let sample = a.with_sample()[0] + noise.power;
         for (p, value) in [sample.re, -sample.im].into_iter().enumerate() {
             gram[(2 * n + p, last)] = value;
             gram[(last, 2 * n + p)] = value;
         }
     }
-    gram[(last, last)] = products.power();
+    gram[(last, last)] = products.power() + noise.power;
     gram
 }
 
@@ -271,4 +277,17 @@ fn real_block(
 pub(super) fn slowest(system: &DiagonalSystem) -> f64 {
     let decays = system.scaled_exponents().into_iter().map(|z| -z.re);
     decays.fold(DECAY_MAX, f64::min).max(f64::MIN_POSITIVE)
+}
+
+/// E of a difference with its noise, by the sums that it stands for.
+#[cfg(test)]
+pub(super) fn square_by_sums(
+    full: &DiagonalSystem,
+    reduced: &DiagonalSystem,
+    weight: &InputWeight,
+) -> f64 {
+    let [full_response, own] = [full, reduced].map(|system| response(system, 20_000).unwrap());
+    let white = full_response.iter().zip(own).map(|(a, b)| (a - b).powi(2));
+    let error = weighted_error(full, reduced, weight).unwrap();
+    error.powi(2) + NOISE * NOISE * weight.lags()[0] * white.sum::<f64>()
 }

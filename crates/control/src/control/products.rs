@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Under the moments of sequences there is one for each of them, Σ_i a^{i+1} u[L−1−i]/√(nL): the
-//! states at the end, from which nothing follows. White noise of power ω behind the last step
-//! adds ω (a b̄)^L/(1 − a b̄). So a pair costs a division, and a new pole O(L) for each g.
+//! states at the end, from which nothing follows. White noise of power ω adds
+//! ω/(1 − a b̄). So a pair costs a division, and a new pole O(L) for each g.
 
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -222,28 +222,24 @@ impl Node {
     }
 }
 
-/// What white noise behind the last step adds to products: Σ_{l≥L} a^l b̄^l ω.
+/// What white noise adds to products: Σ_{l≥0} a^l b̄^l ω.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Behind {
-    /// L.
-    pub(super) length: f64,
+pub(super) struct WhiteNoise {
     /// ω.
     pub(super) power: f64,
 }
 
-impl Behind {
+impl WhiteNoise {
     /// The sum for a and b, or b̄ with `mirrored`, with its derivatives.
     pub(super) fn product(self, a: Complex64, b: Complex64, mirrored: bool) -> Product {
-        let sum = a + if mirrored { b } else { b.conj() };
-        let shift = expm1(sum);
-        let quotient = -(shift + 1.0) / shift;
-        let value = -(sum * self.length).exp() * self.power / shift;
-        let slope = quotient + self.length;
+        let shift = expm1(a + if mirrored { b } else { b.conj() });
+        let value = -self.power / shift;
+        let slope = -(shift + 1.0) / shift;
         Product {
             value,
             first: value * slope,
             second: value * slope,
-            both: value * (slope * slope + quotient + quotient * quotient),
+            both: value * (2.0 * slope * slope + slope),
         }
     }
 }
