@@ -244,6 +244,15 @@ impl<'a> Network<'a> {
         logits.collect()
     }
 
+    /// What the head takes for a sequence: one row, or one for each step where nothing is pooled.
+    pub(crate) fn pooled(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
+        let Signal { mut x, steps } = self.encode(sequence)?;
+        for layer in self.layers()? {
+            x = layer.forward(x, None);
+        }
+        Ok(self.features(x, steps))
+    }
+
     fn pooling(&self) -> Option<Pooling> {
         self.model.head().expect("new() requested a head").pooling
     }
@@ -264,21 +273,26 @@ impl<'a> Network<'a> {
         logits.collect()
     }
 
-    /// The logits from the last layer's output, of which so many steps are no padding.
-    pub(crate) fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
-        let head = self.model.head().expect("new() requested a head");
+    /// What the head takes from the last layer's output, of which so many steps are no padding: one
+    /// row, or one for each step where nothing is pooled.
+    fn features(&self, x: DMatrix<f64>, steps: usize) -> DMatrix<f64> {
         let x = match self.model.final_norm() {
             Some(norm) => normalised(norm, x),
             None => x,
         };
-        let pooled = match head.pooling {
+        match self.pooling() {
             Some(Pooling::Mean) => {
                 DMatrix::from_fn(1, x.ncols(), |_, h| x.column(h).rows(0, steps).mean())
             }
             Some(Pooling::Last) => x.rows(steps - 1, 1).into_owned(),
             None => x,
-        };
-        let logits = apply_linear(&head.linear, &pooled);
+        }
+    }
+
+    /// The logits from the last layer's output, of which so many steps are no padding.
+    pub(crate) fn head(&self, x: DMatrix<f64>, steps: usize) -> Vec<f64> {
+        let head = self.model.head().expect("new() requested a head");
+        let logits = apply_linear(&head.linear, &self.features(x, steps));
         logits.transpose().iter().copied().collect()
     }
 

@@ -33,7 +33,7 @@ impl MapStorage {
     }
 
     /// The map that is stored.
-    fn applied(&self, linear: &Linear, numbers: Numbers) -> Linear {
+    pub(crate) fn applied(&self, linear: &Linear, numbers: Numbers) -> Linear {
         let weight = match self {
             Self::Full => Arc::clone(&linear.weight),
             Self::Bf16 => Arc::new(linear.weight.map(|w| ::half::bf16::from_f64(w).to_f64())),

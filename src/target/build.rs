@@ -8,9 +8,10 @@ use serde::Serialize;
 use crate::calibrate::LogitFit;
 use crate::compress::LayerRecord;
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
-use crate::model::{Encoder, Head, Linear, Model};
+use crate::model::Model;
 use crate::progress::Stage;
 use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
+use crate::target::ends::{rounded_encoder, rounded_head};
 use crate::target::menu::with_map;
 use crate::target::rows::{checked_change, rounded_for_logits};
 use crate::target::{LayerChoice, MapChoice, Size, SizePlan, TargetError, TargetReduction};
@@ -147,7 +148,14 @@ impl TargetReduction<'_> {
         storage: &mut Storage,
     ) -> Result<Model, TargetError> {
         let length = self.reduction.length();
-        let mut model = self.rounded_ends(cut, plan, storage)?;
+        let mut model = cut;
+        let rounded = |choice: Option<MapChoice>| choice.filter(|own| own.entries != Entries::Full);
+        if let Some(choice) = rounded(plan.encoder) {
+            (model, storage.encoder) = rounded_encoder(self.reduction, &model, choice)?;
+        }
+        if let Some(choice) = rounded(plan.head) {
+            (model, storage.head) = rounded_head(self.reduction, &model, choice)?;
+        }
         let mut pairs = self.pairs(&model)?;
         let full = Network::new(self.model(), length, InferPath::Auto)?;
         let observer = self.reduction.observer();
@@ -160,7 +168,7 @@ impl TargetReduction<'_> {
                 Ok([own, full.response(layer, &of_full.x)?])
             });
             let responses = each.collect::<Result<Vec<_>, InferError>>()?;
-            if let Some(choice) = choice.map.filter(|choice| choice.entries != Entries::Full) {
+            if let Some(choice) = rounded(choice.map) {
                 let activated = |y: &DMatrix<f64>| full.activated(layer, y);
                 let outputs = model.blocks()[layer].outputs();
                 let moments = moments(&responses, activated, &pairs, outputs)?;
@@ -215,32 +223,6 @@ impl TargetReduction<'_> {
             .par_iter()
             .map(|&sequence| Ok([own.encode(sequence)?, full.encode(sequence)?]));
         pairs.collect()
-    }
-
-    /// The model with encoder and head rounded to the nearest.
-    fn rounded_ends(
-        &self,
-        model: Model,
-        plan: &SizePlan,
-        storage: &mut Storage,
-    ) -> Result<Model, TargetError> {
-        let nearest = |linear: &Linear, choice: Option<MapChoice>| match choice {
-            Some(MapChoice { entries, group }) => MapStorage::nearest(linear, entries, group),
-            None => Ok(MapStorage::Full),
-        };
-        if let Some(Encoder::Linear(linear)) = model.encoder() {
-            storage.encoder = nearest(linear, plan.encoder)?;
-        }
-        if let Some(Head { linear, .. }) = model.head() {
-            storage.head = nearest(linear, plan.head)?;
-        }
-        let ends = Storage {
-            layers: vec![LayerStorage::default(); plan.layers.len()],
-            numbers: Numbers::F32,
-            encoder: storage.encoder.clone(),
-            head: storage.head.clone(),
-        };
-        Ok(ends.applied(&model)?)
     }
 }
 

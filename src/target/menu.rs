@@ -223,9 +223,10 @@ impl<'a> TargetReduction<'a> {
         };
         let mut encoder = Vec::new();
         if let Some(Encoder::Linear(linear)) = self.model().encoder() {
-            // Integers come in groups of inputs; an encoder has few.
-            for entries in &kinds[..2] {
-                encoder.push(priced(linear, *entries, &|encoder| Storage {
+            // Integers come in groups of inputs; most encoders have fewer.
+            let few = linear.weight.nrows() < 16;
+            for &entries in if few { &kinds[..2] } else { &kinds[..] } {
+                encoder.push(priced(linear, entries, &|encoder| Storage {
                     encoder,
                     ..Storage::default()
                 })?);

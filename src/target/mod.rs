@@ -9,6 +9,7 @@
 //! is trained.
 
 mod build;
+mod ends;
 mod menu;
 mod plan;
 mod price;
