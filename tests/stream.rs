@@ -959,6 +959,6 @@ fn an_image_of_another_version_is_refused_with_what_to_do() {
     bytes[4] = 1;
     let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
     assert_eq!(error, StreamError::Step(StepFault::Version { found: 1 }));
-    let words = "an image of version 1, expected version 2: pack the checkpoint again";
+    let words = "an image of version 1, expected version 3: pack the checkpoint again";
     assert_eq!(error.to_string(), words);
 }

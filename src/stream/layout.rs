@@ -100,17 +100,19 @@ fn fill(bytes: &mut Vec<u8>, byte: impl Fn(usize, usize) -> u8) {
     bytes.extend((0..QUADS).map(|at| byte(at / 4, at % 4)));
 }
 
-/// Appends 32 inputs of three bits: the lower two of 16 inputs, of 16 more, and the upper of all.
+/// Appends 32 inputs of three bits: two quads in the lower six bits of each of three planes, and two
+/// more in what is left, their lower bits in the first two planes, the upper ones in the last.
 fn three(bytes: &mut Vec<u8>, entry: impl Fn(usize, usize) -> u8) {
-    for plane in 0..2 {
+    for plane in 0..3 {
         fill(bytes, |lane, k| {
-            let quad = |q: usize| (entry(lane, 16 * plane + 4 * q + k) & 3) << (2 * q);
-            (0..4).map(quad).sum()
+            let quad = |q: usize| entry(lane, 4 * q + k);
+            let above = match plane {
+                0 | 1 => quad(6 + plane) & 3,
+                _ => quad(6) >> 2 | quad(7) >> 2 << 1,
+            };
+            quad(2 * plane) | quad(2 * plane + 1) << 3 | above << 6
         });
     }
-    fill(bytes, |lane, k| {
-        (0..8).map(|q| (entry(lane, 4 * q + k) >> 2) << q).sum()
-    });
 }
 
 /// How many channels stand side by side, and in which order.
@@ -226,8 +228,10 @@ mod tests {
                     4 => at(8, 64)(0) >> (input % 8 / 4 * 4) & 15,
                     _ => {
                         let (quad, byte) = (input % 32 / 4, at(32, 192));
-                        let low = byte(quad / 4 * 64) >> (quad % 4 * 2) & 3;
-                        low | (byte(128) >> quad & 1) << 2
+                        match quad {
+                            0..6 => byte(quad / 2 * 64) >> (quad % 2 * 3) & 7,
+                            _ => byte((quad - 6) * 64) >> 6 | (byte(128) >> quad & 1) << 2,
+                        }
                     }
                 };
                 let level = i16::from(rounded.levels()[(input, output)]);

@@ -124,6 +124,10 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
         self.dots.add_small_dots(sums, bytes, x)
     }
     #[inline(always)]
+    fn add_eighths(self, sums: D::Sums, eights: D::Sums) -> D::Sums {
+        self.dots.add_eighths(sums, eights)
+    }
+    #[inline(always)]
     fn store(self, sums: D::Sums) -> [i32; LANES] {
         self.dots.store(sums)
     }

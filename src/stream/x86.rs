@@ -157,11 +157,6 @@ impl Dots for Avx512 {
         let (words, all) = (self.0.avx512bw, self.0.avx512f);
         // Shifts of 16 bits: the mask leaves nothing of the neighbour.
         let shifted = match SHIFT {
-            -2 => words._mm512_slli_epi16::<2>(bytes),
-            -1 => words._mm512_slli_epi16::<1>(bytes),
-            1 => words._mm512_srli_epi16::<1>(bytes),
-            2 => words._mm512_srli_epi16::<2>(bytes),
-            3 => words._mm512_srli_epi16::<3>(bytes),
             4 => words._mm512_srli_epi16::<4>(bytes),
             5 => words._mm512_srli_epi16::<5>(bytes),
             6 => words._mm512_srli_epi16::<6>(bytes),
@@ -189,13 +184,18 @@ impl Dots for Avx512 {
         let sums = all._mm512_add_epi32(sums, words._mm512_madd_epi16(low, even));
         all._mm512_add_epi32(sums, words._mm512_madd_epi16(high, odd))
     }
-    /// Two products of at most 15 · 127 each fit 16 bits.
+    /// Two products of at most 127 · 128 each fit 16 bits.
     #[inline(always)]
     fn add_small_dots(self, sums: __m512i, bytes: __m512i, x: u32) -> __m512i {
         let (words, all) = (self.0.avx512bw, self.0.avx512f);
         let pairs = words._mm512_maddubs_epi16(bytes, all._mm512_set1_epi32(x.cast_signed()));
         let quads = words._mm512_madd_epi16(pairs, all._mm512_set1_epi32(0x0001_0001));
         all._mm512_add_epi32(sums, quads)
+    }
+    #[inline(always)]
+    fn add_eighths(self, sums: __m512i, eights: __m512i) -> __m512i {
+        let all = self.0.avx512f;
+        all._mm512_add_epi32(sums, all._mm512_srai_epi32::<3>(eights))
     }
     #[inline(always)]
     fn store(self, sums: __m512i) -> [i32; LANES] {
@@ -236,6 +236,10 @@ impl Dots for Vnni {
         }
     }
     #[inline(always)]
+    fn add_eighths(self, sums: __m512i, eights: __m512i) -> __m512i {
+        Avx512(self.v4()).add_eighths(sums, eights)
+    }
+    #[inline(always)]
     fn store(self, sums: __m512i) -> [i32; LANES] {
         cast(sums)
     }
@@ -247,11 +251,6 @@ impl Avx2 {
     fn bits_of<const SHIFT: i32>(self, bytes: __m256i, mask: u8) -> __m256i {
         let units = self.0.avx2;
         let shifted = match SHIFT {
-            -2 => units._mm256_slli_epi16::<2>(bytes),
-            -1 => units._mm256_slli_epi16::<1>(bytes),
-            1 => units._mm256_srli_epi16::<1>(bytes),
-            2 => units._mm256_srli_epi16::<2>(bytes),
-            3 => units._mm256_srli_epi16::<3>(bytes),
             4 => units._mm256_srli_epi16::<4>(bytes),
             5 => units._mm256_srli_epi16::<5>(bytes),
             6 => units._mm256_srli_epi16::<6>(bytes),
@@ -315,6 +314,15 @@ impl Dots for Avx2 {
         [self.add_small_to(s, a, x), self.add_small_to(t, b, x)]
     }
     #[inline(always)]
+    fn add_eighths(self, sums: [__m256i; 2], eights: [__m256i; 2]) -> [__m256i; 2] {
+        let units = self.0.avx2;
+        let [a, b] = eights.map(|eights| units._mm256_srai_epi32::<3>(eights));
+        [
+            units._mm256_add_epi32(sums[0], a),
+            units._mm256_add_epi32(sums[1], b),
+        ]
+    }
+    #[inline(always)]
     fn store(self, sums: [__m256i; 2]) -> [i32; LANES] {
         cast(sums)
     }
@@ -335,16 +343,15 @@ mod tests {
         let small = [
             unit.bits::<0>(first, 15),
             unit.bits::<4>(first, 15),
-            unit.bits::<2>(first, 3),
+            unit.bits::<0>(first, 7 << 3),
+            unit.bits::<0>(first, 127),
             unit.bits::<6>(first, 3),
-            unit.or(unit.bits::<4>(first, 3), unit.bits::<-2>(second, 4)),
-            unit.or(unit.bits::<0>(first, 3), unit.bits::<-1>(second, 4)),
-            unit.bits::<1>(second, 4),
-            unit.bits::<3>(second, 4),
-            unit.bits::<5>(second, 4),
+            unit.or(unit.bits::<6>(first, 3), unit.bits::<5>(second, 4)),
         ];
         let small = small.map(|small| unit.store(unit.add_small_dots(sums, small, x[1])));
-        small.into_iter().chain([unit.store(sums)]).collect()
+        let eighths = unit.add_eighths(unit.same(5), sums);
+        let sums = [sums, eighths].map(|sums| unit.store(sums));
+        small.into_iter().chain(sums).collect()
     }
 
     #[test]

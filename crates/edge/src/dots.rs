@@ -16,8 +16,8 @@ pub trait Dots: Copy {
 
     /// Bytes as the memory has them.
     fn load(self, bytes: &[u8; QUADS]) -> Self::Bytes;
-    /// (b >> SHIFT) & mask of every byte; b << −SHIFT where SHIFT is negative. The mask leaves no bit
-    /// that was shifted in.
+    /// (b >> SHIFT) & mask of every byte, SHIFT being 0, 4, 5 or 6. The mask leaves no bit that was
+    /// shifted in.
     fn bits<const SHIFT: i32>(self, bytes: Self::Bytes, mask: u8) -> Self::Bytes;
     /// a | b.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
@@ -25,11 +25,13 @@ pub trait Dots: Copy {
     fn same(self, sum: i32) -> Self::Sums;
     /// sum + Σ b x over the four bytes of a row, x being four signed bytes, little-endian.
     fn add_dots(self, sums: Self::Sums, bytes: Self::Bytes, x: u32) -> Self::Sums;
-    /// The same for bytes up to 15, where that is faster.
+    /// The same for bytes up to 127, where that is faster.
     #[inline(always)]
     fn add_small_dots(self, sums: Self::Sums, bytes: Self::Bytes, x: u32) -> Self::Sums {
         self.add_dots(sums, bytes, x)
     }
+    /// sums + eights/8, rounded down.
+    fn add_eighths(self, sums: Self::Sums, eights: Self::Sums) -> Self::Sums;
     /// The sums of the rows.
     fn store(self, sums: Self::Sums) -> [i32; LANES];
 }

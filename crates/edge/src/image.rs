@@ -453,37 +453,43 @@ impl Places<'_> {
         }
     }
 
-    /// The numbers of the channels in the lanes from `first` on.
+    /// The numbers of the channels of every stream in the order of the lanes.
     #[inline(always)]
-    pub(crate) fn gather<T: Real>(self, first: usize, channels: &[T], lanes: &mut [T]) {
+    pub(crate) fn gather<T: Real>(self, channels: &[T], lanes: &mut [T]) {
         match self {
-            Places::Bytes(places) => {
-                for (lane, place) in lanes.iter_mut().zip(&places[first..]) {
-                    *lane = channels[usize::from(*place)];
-                }
-            }
-            Places::Words(places) => {
-                for (lane, place) in lanes.iter_mut().zip(&places[first..]) {
-                    *lane = channels[usize::from(*place)];
-                }
-            }
+            Places::Bytes(places) => gather(places, channels, lanes),
+            Places::Words(places) => gather(places, channels, lanes),
         }
     }
 
     /// The way back.
     #[inline(always)]
-    pub(crate) fn scatter<T: Real>(self, first: usize, lanes: &[T], channels: &mut [T]) {
+    pub(crate) fn scatter<T: Real>(self, lanes: &[T], channels: &mut [T]) {
         match self {
-            Places::Bytes(places) => {
-                for (lane, place) in lanes.iter().zip(&places[first..]) {
-                    channels[usize::from(*place)] = *lane;
-                }
-            }
-            Places::Words(places) => {
-                for (lane, place) in lanes.iter().zip(&places[first..]) {
-                    channels[usize::from(*place)] = *lane;
-                }
-            }
+            Places::Bytes(places) => scatter(places, lanes, channels),
+            Places::Words(places) => scatter(places, lanes, channels),
+        }
+    }
+}
+
+#[inline(always)]
+fn gather<T: Real, P: Copy + Into<usize>>(places: &[P], channels: &[T], lanes: &mut [T]) {
+    let width = places.len();
+    for first in (0..channels.len()).step_by(width) {
+        let (channels, lanes) = (&channels[first..][..width], &mut lanes[first..][..width]);
+        for (lane, &place) in lanes.iter_mut().zip(places) {
+            *lane = channels[place.into()];
+        }
+    }
+}
+
+#[inline(always)]
+fn scatter<T: Real, P: Copy + Into<usize>>(places: &[P], lanes: &[T], channels: &mut [T]) {
+    let width = places.len();
+    for first in (0..channels.len()).step_by(width) {
+        let (channels, lanes) = (&mut channels[first..][..width], &lanes[first..][..width]);
+        for (&lane, &place) in lanes.iter().zip(places) {
+            channels[place.into()] = lane;
         }
     }
 }

@@ -11,6 +11,9 @@ use crate::{ImageView, LANES, Matrix, Processor, QUADS, Real, StepFault, code};
 /// Inputs whose largest is below are zero: what divides them would overflow.
 const SMALLEST: f32 = 1e-30;
 
+/// Inputs of the usual group, whose products are written out without a loop.
+const USUAL: usize = 32;
+
 /// The outputs of every stream. `room` holds [`words`] words for each.
 #[inline(always)]
 pub(crate) fn apply<T: Real, U: Processor<T>>(
@@ -27,16 +30,16 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
     }
 }
 
-/// What a matrix of integers consists of.
-struct Parts<'a> {
+/// Sixteen rows of a matrix of integers.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
     blocks: &'a [[u8; QUADS]],
     scales: &'a [[u16; LANES]],
-    inputs: usize,
+    /// Inputs that share a scale.
     group: usize,
-    /// Blocks of sixteen rows.
-    tile: usize,
 }
 
+/// Nothing here divides or asks for more places than it has to: rows are short.
 #[inline(always)]
 fn products<T: Real, U: Processor<T>, L: Levels>(
     unit: U,
@@ -47,99 +50,119 @@ fn products<T: Real, U: Processor<T>, L: Levels>(
 ) -> Result<(), StepFault> {
     let (outputs, inputs) = (matrix.outputs as usize, matrix.inputs as usize);
     let (tiles, group) = (outputs / LANES, usize::from(matrix.group.max(1)));
-    let tile = inputs.div_ceil(L::UNIT) * L::BLOCKS;
-    let scales = outputs * inputs.div_ceil(group);
-    let scales: &[u16] = image.slice(matrix.scales_at, scales, "scales")?;
+    let (tile, groups) = (inputs.div_ceil(L::UNIT) * L::BLOCKS, inputs.div_ceil(group));
+    let scales: &[u16] = image.slice(matrix.scales_at, outputs * groups, "scales")?;
     let blocks: &[u8] = image.slice(matrix.weights_at, tile * tiles * QUADS, "matrix")?;
-    let parts = Parts {
-        blocks: blocks.as_chunks().0,
-        scales: scales.as_chunks().0,
-        inputs,
-        group,
-        tile,
-    };
+    let (mut blocks, mut scales) = (blocks.as_chunks().0, scales.as_chunks().0);
     let words = words(inputs, group);
     let room: &mut [u32] = bytemuck::cast_slice_mut(room);
     let count = streams.outputs.len() / outputs.max(1);
     for stream in 0..count {
         let x = &streams.inputs[stream * streams.input_step..][..inputs];
         if let Some(x) = T::singles(x) {
-            round(x, group, &mut room[stream * words..(stream + 1) * words]);
+            round::<L>(x, group, &mut room[stream * words..][..words]);
         }
     }
     // Sixteen rows serve all streams while they are near.
     for index in 0..tiles {
+        let (own, own_scales);
+        (own, blocks) = blocks.split_at(tile);
+        (own_scales, scales) = scales.split_at(groups);
+        let rows = Rows {
+            blocks: own,
+            scales: own_scales,
+            group,
+        };
         for stream in 0..count {
             let x = &streams.inputs[stream * streams.input_step..][..inputs];
-            let y = &mut streams.outputs[stream * outputs..][index * LANES..][..LANES];
+            let y = &mut streams.outputs[stream * outputs..].as_chunks_mut().0[index];
             if T::singles(x).is_none() {
-                exact::<T, L>(&parts, index, x, y);
+                rows.exact::<T, L>(x, y);
             } else {
-                let rounded = &room[stream * words..(stream + 1) * words];
-                rows::<T, U, L>(unit, &parts, index, rounded, y);
+                rows.rounded::<T, U, L>(unit, &room[stream * words..][..words], y);
             }
         }
     }
     Ok(())
 }
 
-/// Sixteen rows.
-#[inline(always)]
-fn rows<T: Real, U: Processor<T>, L: Levels>(
-    unit: U,
-    parts: &Parts<'_>,
-    index: usize,
-    rounded: &[u32],
-    y: &mut [T],
-) {
-    let groups = parts.inputs.div_ceil(parts.group);
-    let (scale, rest) = rounded.split_at(1);
-    let (sums, mut x) = rest.split_at(groups);
-    let mut blocks = &parts.blocks[index * parts.tile..(index + 1) * parts.tile];
-    let scales = &parts.scales[index * groups..(index + 1) * groups];
-    let (step, quads) = (parts.group / L::UNIT * L::BLOCKS, parts.group / 4);
-    let mut total = [T::default(); LANES];
-    for group in 0..groups {
-        let (some, rest) = blocks.split_at(step.min(blocks.len()));
-        let (quad, left) = x.split_at(quads.min(x.len()));
-        (blocks, x) = (rest, left);
-        let start = unit.same(sums[group].cast_signed().wrapping_mul(-L::OFFSET));
-        let dots = unit.store(L::add(unit, start, some, quad));
+impl Rows<'_> {
+    /// The outputs for inputs that were rounded.
+    #[inline(always)]
+    fn rounded<T: Real, U: Processor<T>, L: Levels>(
+        self,
+        unit: U,
+        rounded: &[u32],
+        y: &mut [T; LANES],
+    ) {
+        let (scale, rest) = rounded.split_at(1);
+        let (sums, x) = rest.split_at(self.scales.len());
+        let mut total = [T::default(); LANES];
+        // A last group of fewer inputs may have fewer blocks.
+        if self.group == USUAL && L::usual(self.blocks).len() == sums.len() {
+            let (blocks, x) = (L::usual(self.blocks), x.as_chunks().0);
+            let count = sums.len().min(blocks.len()).min(x.len());
+            let (sums, blocks, x) = (&sums[..count], &blocks[..count], &x[..count]);
+            let scales = &self.scales[..count];
+            for group in 0..count {
+                let start = unit.same(sums[group].cast_signed());
+                let dots = L::add_usual(unit, start, &blocks[group], &x[group]);
+                add_scaled::<T, U>(unit, dots, &scales[group], &mut total);
+            }
+        } else {
+            let (mut blocks, mut x) = (self.blocks, x);
+            let (step, quads) = (self.group / L::UNIT * L::BLOCKS, self.group / 4);
+            for (sum, scales) in sums.iter().zip(self.scales) {
+                let (some, rest) = blocks.split_at(step.min(blocks.len()));
+                let (quad, left) = x.split_at(quads.min(x.len()));
+                (blocks, x) = (rest, left);
+                let dots = L::add(unit, unit.same(sum.cast_signed()), some, quad);
+                add_scaled::<T, U>(unit, dots, scales, &mut total);
+            }
+        }
+        let scale = unit.splat(T::from_f32(f32::from_bits(scale[0])));
         for part in 0..LANES / U::WIDTH {
-            let at = part * U::WIDTH;
-            let dots = unit.integers(&dots[at..at + U::WIDTH]);
-            let scales = unit.bf16s(&scales[group][at..at + U::WIDTH]);
-            let total = &mut U::vectors_mut(&mut total)[part];
-            *total = unit.mul_add(dots, scales, *total);
+            let total = U::vectors(&total)[part];
+            U::vectors_mut(y)[part] = unit.mul(total, scale);
         }
     }
-    let scale = unit.splat(T::from_f32(f32::from_bits(scale[0])));
-    for part in 0..LANES / U::WIDTH {
-        let total = U::vectors(&total)[part];
-        U::vectors_mut(y)[part] = unit.mul(total, scale);
-    }
-}
 
-/// The same for inputs that are not rounded, one after the other.
-fn exact<T: Real, L: Levels>(parts: &Parts<'_>, index: usize, x: &[T], y: &mut [T]) {
-    let groups = parts.inputs.div_ceil(parts.group);
-    let blocks = &parts.blocks[index * parts.tile..(index + 1) * parts.tile];
-    let scales = &parts.scales[index * groups..(index + 1) * groups];
-    y.fill(T::default());
-    for (input, x) in x.iter().enumerate() {
-        let unit = &blocks[input / L::UNIT * L::BLOCKS..];
-        let scales = &scales[input / parts.group];
-        for (lane, y) in y.iter_mut().enumerate() {
-            let level = T::from_f64(L::level(unit, lane, input % L::UNIT).into());
-            *y += T::from_bf16(scales[lane]) * level * *x;
+    /// The same for inputs that are not rounded, one after the other.
+    fn exact<T: Real, L: Levels>(self, x: &[T], y: &mut [T; LANES]) {
+        y.fill(T::default());
+        for (input, x) in x.iter().enumerate() {
+            let unit = &self.blocks[input / L::UNIT * L::BLOCKS..];
+            let scales = &self.scales[input / self.group];
+            for (lane, y) in y.iter_mut().enumerate() {
+                let level = T::from_f64(L::level(unit, lane, input % L::UNIT).into());
+                *y += T::from_bf16(scales[lane]) * level * *x;
+            }
         }
     }
 }
 
-/// Rounds inputs to −127 to 127 times a scale, into [`words`] words. Where one is not finite the
-/// scale is not either.
+/// Adds the sums of a group of inputs times its scales.
 #[inline(always)]
-fn round(x: &[f32], group: usize, words: &mut [u32]) {
+fn add_scaled<T: Real, U: Processor<T>>(
+    unit: U,
+    dots: U::Sums,
+    scales: &[u16; LANES],
+    total: &mut [T; LANES],
+) {
+    let dots = unit.store(dots);
+    for part in 0..LANES / U::WIDTH {
+        let at = part * U::WIDTH;
+        let dots = unit.integers(&dots[at..at + U::WIDTH]);
+        let scales = unit.bf16s(&scales[at..at + U::WIDTH]);
+        let total = &mut U::vectors_mut(total)[part];
+        *total = unit.mul_add(dots, scales, *total);
+    }
+}
+
+/// Rounds inputs to −127 to 127 times a scale, into [`words`] words: the scale, −o Σ x of each group,
+/// and the inputs. Where one is not finite the scale is not either.
+#[inline(always)]
+fn round<L: Levels>(x: &[f32], group: usize, words: &mut [u32]) {
     // 1.5 · 2²³: a sum with it has the rounded number, ties to even, in its lowest bits.
     const MAGIC: f32 = 12_582_912.0;
     let mut largest = 0u32;
@@ -156,14 +179,14 @@ fn round(x: &[f32], group: usize, words: &mut [u32]) {
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(quads);
     let (bytes, padding) = bytes.split_at_mut(x.len());
     padding.fill(0);
-    for (byte, x) in bytes.iter_mut().zip(x) {
-        *byte = (x * inverse + MAGIC).to_bits() as u8;
-    }
-    for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(group)) {
+    let groups = x.chunks(group).zip(bytes.chunks_mut(group));
+    for (sum, (x, bytes)) in sums.iter_mut().zip(groups) {
         let mut total = 0;
-        for byte in bytes {
-            total += i32::from(byte.cast_signed());
+        for (x, byte) in x.iter().zip(bytes) {
+            let level = (x * inverse + MAGIC).to_bits() as u8;
+            total += i32::from(level.cast_signed());
+            *byte = level;
         }
-        *sum = total.cast_unsigned();
+        *sum = (-L::OFFSET).wrapping_mul(total).cast_unsigned();
     }
 }

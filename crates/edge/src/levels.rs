@@ -15,8 +15,15 @@ pub(crate) trait Levels {
     /// Times 64 bytes of a unit, for sixteen rows.
     const BLOCKS: usize;
 
-    /// Adds the products of all units of a group; groups of 32 inputs are the usual ones and have no
-    /// loop. Counted loops elsewhere, as iterators side by side are not always inlined.
+    /// The units of 32 inputs.
+    type Usual;
+
+    /// Whole groups of 32 inputs.
+    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual];
+    /// Adds the products of 32 inputs, without a loop.
+    fn add_usual<D: Dots>(unit: D, sums: D::Sums, blocks: &Self::Usual, x: &[u32; 8]) -> D::Sums;
+    /// Adds the products of all units of a group. Counted loops, as iterators side by side are not
+    /// always inlined.
     fn add<D: Dots>(unit: D, sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
     /// The entry of a row (lane) and input of a unit.
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32;
@@ -31,14 +38,26 @@ impl Levels for Int8 {
     const UNIT: usize = 4;
     const BLOCKS: usize = 1;
 
+    type Usual = [[u8; QUADS]; 8];
+
+    #[inline(always)]
+    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
+        blocks.as_chunks().0
+    }
+    #[inline(always)]
+    fn add_usual<D: Dots>(
+        unit: D,
+        mut sums: D::Sums,
+        blocks: &Self::Usual,
+        x: &[u32; 8],
+    ) -> D::Sums {
+        for k in 0..8 {
+            sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
+        }
+        sums
+    }
     #[inline(always)]
     fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
-        if let (Some(blocks), Some(x)) = (blocks.as_array::<8>(), x.as_array::<8>()) {
-            for k in 0..8 {
-                sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
-            }
-            return sums;
-        }
         let count = blocks.len().min(x.len());
         let (blocks, x) = (&blocks[..count], &x[..count]);
         for k in 0..count {
@@ -56,15 +75,27 @@ impl Levels for Int4 {
     const UNIT: usize = 8;
     const BLOCKS: usize = 1;
 
+    type Usual = [[u8; QUADS]; 4];
+
+    #[inline(always)]
+    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
+        blocks.as_chunks().0
+    }
+    #[inline(always)]
+    fn add_usual<D: Dots>(
+        unit: D,
+        mut sums: D::Sums,
+        blocks: &Self::Usual,
+        x: &[u32; 8],
+    ) -> D::Sums {
+        for k in 0..4 {
+            sums = nibbles(unit, sums, &blocks[k], [x[2 * k], x[2 * k + 1]]);
+        }
+        sums
+    }
     #[inline(always)]
     fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
         let x = x.as_chunks::<2>().0;
-        if let (Some(blocks), Some(x)) = (blocks.as_array::<4>(), x.as_array::<4>()) {
-            for k in 0..4 {
-                sums = nibbles(unit, sums, &blocks[k], x[k]);
-            }
-            return sums;
-        }
         let count = blocks.len().min(x.len());
         let (blocks, x) = (&blocks[..count], &x[..count]);
         for k in 0..count {
@@ -83,30 +114,42 @@ impl Levels for Int3 {
     const UNIT: usize = 32;
     const BLOCKS: usize = 3;
 
+    type Usual = [[u8; QUADS]; 3];
+
+    #[inline(always)]
+    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
+        blocks.as_chunks().0
+    }
+    #[inline(always)]
+    fn add_usual<D: Dots>(unit: D, sums: D::Sums, blocks: &Self::Usual, x: &[u32; 8]) -> D::Sums {
+        let [sums, eights] = triples(unit, [sums, unit.same(0)], blocks, x);
+        unit.add_eighths(sums, eights)
+    }
     #[inline(always)]
     fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
         let (blocks, x) = (blocks.as_chunks::<3>().0, x.as_chunks::<8>().0);
         let count = blocks.len().min(x.len());
         let (blocks, x) = (&blocks[..count], &x[..count]);
+        let mut eights = unit.same(0);
         for k in 0..count {
-            let (first, second) = (unit.load(&blocks[k][0]), unit.load(&blocks[k][1]));
-            let (upper, x) = (unit.load(&blocks[k][2]), &x[k]);
-            sums = quad::<D, 0, -2>(unit, sums, first, upper, x[0]);
-            sums = quad::<D, 2, -1>(unit, sums, first, upper, x[1]);
-            sums = quad::<D, 4, 0>(unit, sums, first, upper, x[2]);
-            sums = quad::<D, 6, 1>(unit, sums, first, upper, x[3]);
-            sums = quad::<D, 0, 2>(unit, sums, second, upper, x[4]);
-            sums = quad::<D, 2, 3>(unit, sums, second, upper, x[5]);
-            sums = quad::<D, 4, 4>(unit, sums, second, upper, x[6]);
-            sums = quad::<D, 6, 5>(unit, sums, second, upper, x[7]);
+            [sums, eights] = triples(unit, [sums, eights], &blocks[k], &x[k]);
         }
-        sums
+        unit.add_eighths(sums, eights)
     }
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
         let (quad, at) = (input / 4, 4 * lane + input % 4);
-        let low = blocks[quad / 4][at] >> (quad % 4 * 2) & 3;
-        let high = blocks[2][at] >> quad & 1;
-        i32::from(high << 2 | low) - Self::OFFSET
+        let [a, b, c] = [0, 1, 2].map(|plane| i32::from(blocks[plane][at]));
+        let level = match quad {
+            0 => a & 7,
+            1 => a >> 3 & 7,
+            2 => b & 7,
+            3 => b >> 3 & 7,
+            4 => c & 7,
+            5 => c >> 3 & 7,
+            6 => a >> 6 | (c >> 4 & 4),
+            _ => b >> 6 | (c >> 5 & 4),
+        };
+        level - Self::OFFSET
     }
 }
 
@@ -118,18 +161,28 @@ fn nibbles<D: Dots>(unit: D, sums: D::Sums, block: &[u8; QUADS], x: [u32; 2]) ->
     unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[1])
 }
 
-/// Adds the products of four inputs: two lower bits from one plane, the upper from the other.
+/// Adds the products of 32 inputs to sums and to sums of eight times as much: three bits in the middle
+/// of a byte are left there.
 #[inline(always)]
-fn quad<D: Dots, const LOW: i32, const HIGH: i32>(
+fn triples<D: Dots>(
     unit: D,
-    sums: D::Sums,
-    lower: D::Bytes,
-    upper: D::Bytes,
-    x: u32,
-) -> D::Sums {
-    let low = unit.bits::<LOW>(lower, 3);
-    let bytes = unit.or(low, unit.bits::<HIGH>(upper, 4));
-    unit.add_small_dots(sums, bytes, x)
+    [sums, eights]: [D::Sums; 2],
+    [a, b, c]: &[[u8; QUADS]; 3],
+    x: &[u32; 8],
+) -> [D::Sums; 2] {
+    const LOW: u8 = 7;
+    const MIDDLE: u8 = 7 << 3;
+    let (a, b, c) = (unit.load(a), unit.load(b), unit.load(c));
+    let sums = unit.add_small_dots(sums, unit.bits::<0>(a, LOW), x[0]);
+    let eights = unit.add_small_dots(eights, unit.bits::<0>(a, MIDDLE), x[1]);
+    let sums = unit.add_small_dots(sums, unit.bits::<0>(b, LOW), x[2]);
+    let eights = unit.add_small_dots(eights, unit.bits::<0>(b, MIDDLE), x[3]);
+    let sums = unit.add_small_dots(sums, unit.bits::<0>(c, LOW), x[4]);
+    let eights = unit.add_small_dots(eights, unit.bits::<0>(c, MIDDLE), x[5]);
+    let spread = unit.or(unit.bits::<6>(a, 3), unit.bits::<4>(c, 4));
+    let sums = unit.add_small_dots(sums, spread, x[6]);
+    let spread = unit.or(unit.bits::<6>(b, 3), unit.bits::<5>(c, 4));
+    [unit.add_small_dots(sums, spread, x[7]), eights]
 }
 
 /// Whether a group of inputs is one of whole units.
@@ -154,7 +207,7 @@ pub(crate) fn tile_bytes(kind: u8, inputs: usize) -> usize {
     blocks * QUADS
 }
 
-/// Words of inputs that were rounded: their scale, the sum of each group, and four inputs a word.
+/// Words of inputs that were rounded: their scale, what is taken from the sums of each group, and four inputs a word.
 pub(crate) fn words(inputs: usize, group: usize) -> usize {
     1 + inputs.div_ceil(group) + inputs.next_multiple_of(PADDING) / 4
 }

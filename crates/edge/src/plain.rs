@@ -73,12 +73,7 @@ impl Dots for Plain {
     #[inline(always)]
     fn bits<const SHIFT: i32>(self, mut bytes: [u8; QUADS], mask: u8) -> [u8; QUADS] {
         for byte in &mut bytes {
-            let wide = u32::from(*byte);
-            let shifted = match SHIFT < 0 {
-                true => wide << -SHIFT,
-                false => wide >> SHIFT,
-            };
-            *byte = shifted as u8 & mask;
+            *byte = *byte >> SHIFT & mask;
         }
         bytes
     }
@@ -100,6 +95,13 @@ impl Dots for Plain {
             for (byte, x) in row.iter().zip(x) {
                 *sum = sum.wrapping_add(i32::from(*byte) * x);
             }
+        }
+        sums
+    }
+    #[inline(always)]
+    fn add_eighths(self, mut sums: [i32; LANES], eights: [i32; LANES]) -> [i32; LANES] {
+        for (sum, eights) in sums.iter_mut().zip(eights) {
+            *sum = sum.wrapping_add(eights >> 3);
         }
         sums
     }

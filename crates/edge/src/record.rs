@@ -3,7 +3,7 @@
 /// The first word of an image: `HKLE`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HKLE");
 /// The version of the format described here.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What the kinds in the records stand for.
 pub mod code {
@@ -172,8 +172,9 @@ record! {
     /// every row in turn four bytes, one for each of four inputs that follow one another:
     /// - `INT8`: a unit is 4 inputs, the bytes are u.
     /// - `INT4`: a unit is 8 inputs: the lower four bits are those of the first four inputs.
-    /// - `INT3`: a unit is 32 inputs: twice 64 bytes with the lower two bits of 16 inputs each, those
-    ///   of the first four lowest, then 64 bytes with the upper bit of each, likewise.
+    /// - `INT3`: a unit is 32 inputs, eight times four: thrice 64 bytes A, B, C. The first four are in the
+    ///   lowest three bits of A, the next in the next three, those after them in B and C likewise. The
+    ///   last eight have their lower two bits highest in A and in B, the upper ones in bits 6 and 7 of C.
     Matrix {
         /// `FULL`, `BF16`, `INT8`, `INT4` or `INT3`.
         entries: u8,

@@ -138,6 +138,7 @@ fn residual<T: Real, U: Processor<T>>(
             state_len: image.state_len(),
             scratch: within.scratch,
             room: within.room,
+            lanes: within.mixed,
         };
         if layer.dynamics == code::CHANNELS {
             dynamics::channels(unit, image, layer, &mut within.first, vectors)?;
