@@ -259,6 +259,27 @@ fn captures_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
+fn statistics_that_python_saved_are_read() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/statistics-from-python.safetensors"
+    );
+    let read = Calibration::read(path.as_ref()).unwrap();
+    assert_eq!((read.known(), read.origin()), (Known::Inputs, "numbers"));
+    let names: Vec<_> = read.layers().iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    for layer in read.layers() {
+        let own = &layer.statistics;
+        assert_eq!(own.sequences(), 2);
+        assert_eq!(own.mean(), [0.0, 0.125, 0.25]);
+        // 12, 11, 10 and 9, by two sequences of four steps.
+        let first: Vec<f64> = own.autocorrelation().column(0).iter().copied().collect();
+        assert_eq!(first, [1.5, 1.375, 1.25, 1.125]);
+        assert_eq!(layer.importance, [1.0; 3]);
+    }
+}
+
+#[test]
 fn statistics_that_were_made_elsewhere_need_no_fingerprint() {
     let folder = tempfile::tempdir().unwrap();
     let whole = shipped();

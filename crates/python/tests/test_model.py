@@ -231,6 +231,33 @@ def test_statistics_are_kept_in_files_and_of_any_length(waves, tmp_path):
     again = hk.Statistics.load(tmp_path / "s.npz")["a"]
     np.testing.assert_array_equal(again.products, merged.products)
     assert again.sequences == 5
+    # As the program writes them: docs/calibrate-your-own-network.md.
+    weighed = hk.Statistics({"a": merged}, "here").weighed({"a": np.arange(16.0)})
+    weighed.save(tmp_path / "s.stats")
+    again = hk.Statistics.load(tmp_path / "s.stats")
+    assert again.origin == "here" and again.sequences == 5
+    np.testing.assert_allclose(again["a"].autocorrelation, merged.autocorrelation, rtol=1e-14)
+    np.testing.assert_allclose(again["a"].mean, merged.mean, rtol=1e-14)
+    np.testing.assert_array_equal(again.importance["a"], np.arange(16.0))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.npz", "s.stats"]
+
+
+def test_statistics_of_the_program_and_what_is_none(tmp_path, data):
+    # tests/captured.rs reads the same file. Nothing in it is rounded.
+    given = data / "statistics-from-python.safetensors"
+    layer = hk.LayerStatistics(np.arange(12.0, 0.0, -1.0).reshape(3, 4), np.arange(3.0), 2)
+    made = hk.Statistics({"a": layer, "b": layer}, "numbers")
+    made.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == given.read_bytes()
+    again = hk.Statistics.load(given)
+    np.testing.assert_array_equal(again["b"].lags, layer.lags)
+    np.testing.assert_array_equal(again["b"].total, layer.total)
+    (tmp_path / "none").write_bytes(b"no statistics, but eight bytes and more")
+    with pytest.raises(hk.CalibrationError, match="no statistics in it"):
+        hk.Statistics.load(tmp_path / "none")
+    (tmp_path / "cut").write_bytes(given.read_bytes()[:-8])
+    with pytest.raises(hk.CalibrationError, match="`1.mean` is missing or damaged"):
+        hk.Statistics.load(tmp_path / "cut")
 
 
 def test_sweep_gives_rows(waves):
