@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use crate::cli::{Colour, Format, Global};
@@ -126,13 +126,12 @@ impl Printer {
         if self.quiet {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        let template = "{msg} [{bar:30}] {pos}/{len} {per_sec} eta {eta}";
-        let style = ProgressStyle::with_template(template);
-        bar.set_style(
-            style
-                .expect("the template is a constant")
-                .progress_chars("=> "),
-        );
+        let template = "{msg} [{bar:30}] {pos}/{len} {rate}/s eta {eta}";
+        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = out.write_str(&rate(state.per_sec()));
+        };
+        bar.set_style(style.with_key("rate", rate).progress_chars("=> "));
         bar.set_message(what.to_string());
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
@@ -141,6 +140,15 @@ impl Printer {
     /// Columns for a picture.
     pub(super) fn width(&self) -> usize {
         WIDTH
+    }
+}
+
+/// Steps a second to two figures at least.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        fast if fast >= 10.0 => format!("{fast:.0}"),
+        slow if slow >= 1.0 => format!("{slow:.1}"),
+        slower => format!("{slower:.2}"),
     }
 }
 
@@ -214,5 +222,16 @@ fn out(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_the_figures_that_matter() {
+        let rates = [288.4, 12.0, 9.94, 1.0, 0.123].map(rate);
+        assert_eq!(rates, ["288", "12", "9.9", "1.0", "0.12"]);
     }
 }
