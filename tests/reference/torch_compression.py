@@ -78,6 +78,14 @@ class Network(nn.Module):
         return self.decoder(x.mean(1))
 
 
+def weights(path):
+    if path.endswith(".safetensors"):
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=False)["model"]
+
+
 def read(source):
     if source.startswith("mnist:"):
         folder = source.removeprefix("mnist:")
@@ -113,7 +121,7 @@ def prune(network, share):
 
 def main():
     path, source = sys.argv[1:3]
-    state = torch.load(path, map_location="cpu", weights_only=False)["model"]
+    state = weights(path)
     inputs, labels = read(source)
     fresh = lambda: Network(state).eval()
     numbers = sum(value.numel() for value in state.values())
