@@ -99,14 +99,14 @@ impl Rows<'_> {
         let (sums, x) = rest.split_at(self.scales.len());
         let mut total = [T::default(); LANES];
         // A last group of fewer inputs may have fewer blocks.
-        if self.group == USUAL && L::usual(self.blocks).len() == sums.len() {
-            let (blocks, x) = (L::usual(self.blocks), x.as_chunks().0);
+        if self.group == USUAL && L::wholes(self.blocks).0.len() == sums.len() {
+            let (blocks, x) = (L::wholes(self.blocks).0, x.as_chunks().0);
             let count = sums.len().min(blocks.len()).min(x.len());
             let (sums, blocks, x) = (&sums[..count], &blocks[..count], &x[..count]);
             let scales = &self.scales[..count];
             for group in 0..count {
                 let start = unit.same(sums[group].cast_signed());
-                let dots = L::add_usual(unit, start, &blocks[group], &x[group]);
+                let dots = L::add_whole(unit, start, &blocks[group], &x[group]);
                 add_scaled::<T, U>(unit, dots, &scales[group], &mut total);
             }
         } else {

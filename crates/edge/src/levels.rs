@@ -14,19 +14,30 @@ pub(crate) trait Levels {
     const UNIT: usize;
     /// Times 64 bytes of a unit, for sixteen rows.
     const BLOCKS: usize;
+    /// The blocks of 32 inputs.
+    type Whole;
 
-    /// The units of 32 inputs.
-    type Usual;
-
-    /// Whole groups of 32 inputs.
-    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual];
+    /// Whole groups of 32 inputs, and the blocks that are left.
+    fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]);
     /// Adds the products of 32 inputs, without a loop.
-    fn add_usual<D: Dots>(unit: D, sums: D::Sums, blocks: &Self::Usual, x: &[u32; 8]) -> D::Sums;
-    /// Adds the products of all units of a group. Counted loops, as iterators side by side are not
-    /// always inlined.
-    fn add<D: Dots>(unit: D, sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
+    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums;
+    /// Adds the products of units that are no 32 inputs.
+    fn add_rest<D: Dots>(unit: D, sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
     /// The entry of a row (lane) and input of a unit.
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32;
+
+    /// Adds the products of all units of a group. Counted loops here, as iterators side by side are
+    /// not always inlined.
+    #[inline(always)]
+    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let (wholes, rest) = Self::wholes(blocks);
+        let (whole_x, _) = x.as_chunks::<8>();
+        let count = wholes.len().min(whole_x.len());
+        for k in 0..count {
+            sums = Self::add_whole(unit, sums, &wholes[k], &whole_x[k]);
+        }
+        Self::add_rest(unit, sums, rest, &x[8 * count..])
+    }
 }
 
 pub(crate) struct Int8;
@@ -37,31 +48,20 @@ impl Levels for Int8 {
     const OFFSET: i32 = 128;
     const UNIT: usize = 4;
     const BLOCKS: usize = 1;
-
-    type Usual = [[u8; QUADS]; 8];
+    type Whole = [[u8; QUADS]; 8];
 
     #[inline(always)]
-    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
-        blocks.as_chunks().0
+    fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]) {
+        blocks.as_chunks()
     }
     #[inline(always)]
-    fn add_usual<D: Dots>(
-        unit: D,
-        mut sums: D::Sums,
-        blocks: &Self::Usual,
-        x: &[u32; 8],
-    ) -> D::Sums {
-        for k in 0..8 {
-            sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
-        }
-        sums
+    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
+        Self::add_rest(unit, sums, whole, x)
     }
     #[inline(always)]
-    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
-        let count = blocks.len().min(x.len());
-        let (blocks, x) = (&blocks[..count], &x[..count]);
-        for k in 0..count {
-            sums = unit.add_dots(sums, unit.load(&blocks[k]), x[k]);
+    fn add_rest<D: Dots>(unit: D, mut sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        for k in 0..rest.len().min(x.len()) {
+            sums = unit.add_dots(sums, unit.load(&rest[k]), x[k]);
         }
         sums
     }
@@ -74,32 +74,21 @@ impl Levels for Int4 {
     const OFFSET: i32 = 8;
     const UNIT: usize = 8;
     const BLOCKS: usize = 1;
-
-    type Usual = [[u8; QUADS]; 4];
+    type Whole = [[u8; QUADS]; 4];
 
     #[inline(always)]
-    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
-        blocks.as_chunks().0
+    fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]) {
+        blocks.as_chunks()
     }
     #[inline(always)]
-    fn add_usual<D: Dots>(
-        unit: D,
-        mut sums: D::Sums,
-        blocks: &Self::Usual,
-        x: &[u32; 8],
-    ) -> D::Sums {
-        for k in 0..4 {
-            sums = nibbles(unit, sums, &blocks[k], [x[2 * k], x[2 * k + 1]]);
-        }
-        sums
+    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
+        Self::add_rest(unit, sums, whole, x)
     }
     #[inline(always)]
-    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
-        let x = x.as_chunks::<2>().0;
-        let count = blocks.len().min(x.len());
-        let (blocks, x) = (&blocks[..count], &x[..count]);
-        for k in 0..count {
-            sums = nibbles(unit, sums, &blocks[k], x[k]);
+    fn add_rest<D: Dots>(unit: D, mut sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let x = x.as_chunks().0;
+        for k in 0..rest.len().min(x.len()) {
+            sums = nibbles(unit, sums, &rest[k], x[k]);
         }
         sums
     }
@@ -113,28 +102,20 @@ impl Levels for Int3 {
     const OFFSET: i32 = 4;
     const UNIT: usize = 32;
     const BLOCKS: usize = 3;
-
-    type Usual = [[u8; QUADS]; 3];
+    type Whole = [[u8; QUADS]; 3];
 
     #[inline(always)]
-    fn usual(blocks: &[[u8; QUADS]]) -> &[Self::Usual] {
-        blocks.as_chunks().0
+    fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]) {
+        blocks.as_chunks()
     }
     #[inline(always)]
-    fn add_usual<D: Dots>(unit: D, sums: D::Sums, blocks: &Self::Usual, x: &[u32; 8]) -> D::Sums {
-        let [sums, eights] = triples(unit, [sums, unit.same(0)], blocks, x);
+    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
+        let [sums, eights] = triples(unit, [sums, unit.same(0)], whole, x);
         unit.add_eighths(sums, eights)
     }
     #[inline(always)]
-    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
-        let (blocks, x) = (blocks.as_chunks::<3>().0, x.as_chunks::<8>().0);
-        let count = blocks.len().min(x.len());
-        let (blocks, x) = (&blocks[..count], &x[..count]);
-        let mut eights = unit.same(0);
-        for k in 0..count {
-            [sums, eights] = triples(unit, [sums, eights], &blocks[k], &x[k]);
-        }
-        unit.add_eighths(sums, eights)
+    fn add_rest<D: Dots>(_: D, sums: D::Sums, _: &[[u8; QUADS]], _: &[u32]) -> D::Sums {
+        sums
     }
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
         let (quad, at) = (input / 4, 4 * lane + input % 4);
