@@ -313,12 +313,13 @@ def test_a_fit_brings_the_logits_of_any_network_nearer():
     before = copy.deepcopy(model.state_dict())
     with hk.torch.listen(model) as statistics:
         run(model, u)
-    small = hk.reduce(model, order=1, statistics=statistics)
+    # At one pole for each channel the fit finds a step in some draws only.
+    small = hk.reduce(model, order=3, statistics=statistics)
     seen = []
     fitted = hk.torch.fit(model, small, u, statistics, progress=lambda *one: seen.append(one))
     record = fitted.choice["fit"]
     assert record["steps"] == len(seen) >= 1 and record["after"] < 0.98 * record["before"]
-    assert record["parameters"] == 2 * 8 * 3
+    assert record["parameters"] == 2 * 8 * 7
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     full, changes = run(model, fresh), []
     for one in (small, fitted):
