@@ -20,6 +20,8 @@ mod _core {
     #[pymodule_export]
     use super::control::{balanced_truncation, h2_norm, hankel_values, hinf_norm};
     #[pymodule_export]
+    use super::statistics::{read_statistics, write_statistics};
+    #[pymodule_export]
     use super::stream::Stream;
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 

@@ -1,5 +1,7 @@
 //! Statistics of layer inputs that were gathered in Python.
 
+use std::path::PathBuf;
+
 use hankelite::ProgressSink;
 use hankelite::calibrate::{
     Calibrated, CalibratedReduction, Calibration, Importance, Known, LayerCalibration, Settings,
@@ -9,7 +11,11 @@ use hankelite::compress::Allocation;
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::{InputStatistics, InputWeight, Refinement};
 use hankelite::model::Model;
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3};
+use numpy::ndarray::Array2;
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3,
+};
+use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Outcome};
@@ -64,7 +70,9 @@ impl Gathered {
         observer: &dyn ProgressSink,
     ) -> Outcome<Calibrated> {
         let settings = wish.settings()?;
-        let calibration = calibration(model, &self.layers, &wish.origin)?;
+        let names = model.blocks().iter().map(|block| block.name());
+        let calibration = named(names, &self.layers, &wish.origin)?;
+        calibration.check(model)?;
         let reduction = match self.products.len() == model.blocks().len() {
             true => CalibratedReduction::by_weights(
                 model,
@@ -84,15 +92,14 @@ impl Gathered {
     }
 }
 
-/// The statistics under the names of the model's layers.
-fn calibration(
-    model: &Model,
+/// The statistics under names, in their order.
+fn named<'n>(
+    names: impl Iterator<Item = &'n str>,
     layers: &[(InputStatistics, Vec<f64>)],
     origin: &str,
 ) -> Outcome<Calibration> {
-    let named = model.blocks().iter().zip(layers);
-    let layers = named.map(|(block, (statistics, importance))| {
-        LayerCalibration::new(block.name(), statistics.clone(), importance.clone())
+    let layers = names.zip(layers).map(|(name, (statistics, importance))| {
+        LayerCalibration::new(name, statistics.clone(), importance.clone())
     });
     let layers = layers.collect::<Result<Vec<_>, _>>()?;
     // Where no gradients were gathered every channel counts the same.
@@ -101,9 +108,51 @@ fn calibration(
         true => Known::Inputs,
         false => Known::InputsAndGradients,
     };
-    let calibration = Calibration::new(layers, origin, known)?;
-    calibration.check(model)?;
-    Ok(calibration)
+    Ok(Calibration::new(layers, origin, known)?)
+}
+
+/// Writes a file of statistics, whole or not at all; products are left out.
+#[pyfunction]
+pub(crate) fn write_statistics(
+    path: PathBuf,
+    names: Vec<String>,
+    layers: Vec<LayerIn<'_>>,
+    origin: &str,
+) -> PyResult<()> {
+    let gathered = Gathered::new(&layers)?;
+    let calibration = named(names.iter().map(String::as_str), &gathered.layers, origin)?;
+    Ok(calibration.write(&path).map_err(Failure::from)?)
+}
+
+/// A layer's name, H means, autocorrelation H × L, sequences, and H importances.
+type LayerOut<'py> = (
+    String,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray2<f64>>,
+    usize,
+    Bound<'py, PyArray1<f64>>,
+);
+
+/// What a file of statistics holds, and where its sequences came from.
+#[pyfunction]
+pub(crate) fn read_statistics(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<(Vec<LayerOut<'_>>, String)> {
+    let calibration = Calibration::read(&path).map_err(Failure::from)?;
+    let layers = calibration.layers().iter().map(|layer| {
+        let own = &layer.statistics;
+        let lags = own.autocorrelation();
+        let lags = Array2::from_shape_fn((lags.ncols(), lags.nrows()), |(h, m)| lags[(m, h)]);
+        (
+            layer.name.clone(),
+            PyArray1::from_slice(py, own.mean()),
+            lags.into_pyarray(py),
+            own.sequences(),
+            PyArray1::from_slice(py, &layer.importance),
+        )
+    });
+    Ok((layers.collect(), calibration.origin().to_string()))
 }
 
 /// The settings of a calibrated reduction as Python gives them.

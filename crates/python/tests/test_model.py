@@ -253,11 +253,13 @@ def test_statistics_of_the_program_and_what_is_none(tmp_path, data):
     np.testing.assert_array_equal(again["b"].lags, layer.lags)
     np.testing.assert_array_equal(again["b"].total, layer.total)
     (tmp_path / "none").write_bytes(b"no statistics, but eight bytes and more")
-    with pytest.raises(hk.CalibrationError, match="no statistics in it"):
+    with pytest.raises(ValueError, match="none"):
         hk.Statistics.load(tmp_path / "none")
     (tmp_path / "cut").write_bytes(given.read_bytes()[:-8])
-    with pytest.raises(hk.CalibrationError, match="`1.mean` is missing or damaged"):
+    with pytest.raises(ValueError, match="cut"):
         hk.Statistics.load(tmp_path / "cut")
+    with pytest.raises(hk.CalibrationError, match="model.safetensors"):
+        hk.Statistics.load(data.parent.parent / "models/waves/model.safetensors")
 
 
 def test_sweep_gives_rows(waves):

@@ -89,6 +89,26 @@ class Checkpoint:
     def parameters(self) -> int: ...
     def stream(self) -> Stream: ...
 
+def write_statistics(
+    path: Union[str, PathLike[str]],
+    names: Sequence[str],
+    layers: Sequence[_LayerIn],
+    origin: str,
+) -> None: ...
+def read_statistics(
+    path: Union[str, PathLike[str]],
+) -> tuple[
+    list[
+        tuple[
+            str,
+            npt.NDArray[np.float64],
+            npt.NDArray[np.float64],
+            int,
+            npt.NDArray[np.float64],
+        ]
+    ],
+    str,
+]: ...
 @final
 class Stream:
     def step(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from .errors import CalibrationError
 
 if TYPE_CHECKING:
-    from . import _core
     from ._model import Model
 
 Floats = npt.NDArray[np.float64]
-
-#: What the program calls its files of statistics.
-FORMAT = "hankelite input statistics 1"
 
 __all__ = ["LayerStatistics", "Statistics"]
 
@@ -189,25 +185,17 @@ class Statistics(Mapping[str, LayerStatistics]):
         return Statistics(layers, self._origin)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes the statistics, whole or not at all.
+        """Writes the statistics.
 
         A path that ends in ``.npz`` keeps everything that :meth:`load` needs, ``products`` included.
         Any other is written as ``compress-model calibrate`` writes statistics, for its
         ``--calibrate``: autocorrelations, means and importances, without products.
         """
         path = os.fspath(path)
-        part = f"{path}.{os.getpid()}.part"
-        try:
-            with open(part, "wb") as out:
-                write = self._save_npz if path.endswith(".npz") else self._save_program
-                write(out)
-            os.replace(part, path)
-        except BaseException:
-            if os.path.exists(part):
-                os.remove(part)
-            raise
-
-    def _save_npz(self, out: BinaryIO) -> None:
+        if not path.endswith(".npz"):
+            layers = [self._layer_in(name) for name in self]
+            _core.write_statistics(path, list(self), layers, self.origin)
+            return
         arrays: dict[str, npt.NDArray[Any]] = {"names": np.array(list(self))}
         for index, layer in enumerate(self.values()):
             arrays[f"{index}.lags"] = layer.lags
@@ -215,40 +203,16 @@ class Statistics(Mapping[str, LayerStatistics]):
             arrays[f"{index}.sequences"] = np.array(layer.sequences)
             if layer.products is not None:
                 arrays[f"{index}.products"] = layer.products
-        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-
-    def _save_program(self, out: BinaryIO) -> None:
-        arrays = {}
-        for index, (name, layer) in enumerate(self.items()):
-            arrays[f"{index}.autocorrelation"] = layer.autocorrelation
-            arrays[f"{index}.mean"] = layer.mean
-            if self.importance:
-                own = self.importance.get(name, np.ones(layer.channels))
-                arrays[f"{index}.importance"] = own
-        described = {
-            "format": FORMAT,
-            "sequences": self.sequences,
-            "layers": list(self),
-            "origin": self.origin,
-        }
-        header: dict[str, Any] = {"__metadata__": {"hankelite": json.dumps(described)}}
-        end = 0
-        for name, array in arrays.items():
-            start, end = end, end + 8 * array.size
-            header[name] = {"dtype": "F64", "shape": array.shape, "data_offsets": [start, end]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        out.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            out.write(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        with open(path, "wb") as out:
+            np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Union[str, os.PathLike[str]]) -> Statistics:
         """Reads what :meth:`save` or ``compress-model calibrate`` wrote."""
         with open(path, "rb") as file:
-            if file.read(2) != b"PK":
-                file.seek(0)
-                return _of_program(file.read(), os.fspath(path))
+            zipped = file.read(2) == b"PK"
+        if not zipped:
+            return _of_program(path)
         with np.load(path, allow_pickle=False) as arrays:
             if "names" not in arrays:
                 raise CalibrationError(f"{os.fspath(path)}: no statistics in it")
@@ -270,57 +234,35 @@ class Statistics(Mapping[str, LayerStatistics]):
             raise CalibrationError(
                 f"no statistics of layer {', '.join(missing)}, found those of {', '.join(self)}"
             )
-        layers: list[_core._LayerIn] = []
         for name, channels in zip(model.layers, model._core.channels):
-            own = self[name]
-            if own.channels != channels:
+            found = self[name].channels
+            if found != channels:
                 raise CalibrationError(
-                    f"layer `{name}`: statistics of {own.channels} channels, expected {channels}"
+                    f"layer `{name}`: statistics of {found} channels, expected {channels}"
                 )
-            if own.sequences == 0:
-                raise CalibrationError(f"layer `{name}`: no sequence went through it")
-            pairs = own.products
-            scale = 1.0 / (own.sequences * own.length)
-            layers.append(
-                (
-                    np.ascontiguousarray(own.mean),
-                    np.ascontiguousarray(own.autocorrelation),
-                    own.sequences,
-                    np.ascontiguousarray(self.importance.get(name, np.ones(channels))),
-                    None if pairs is None else np.ascontiguousarray(pairs * scale),
-                )
-            )
-        return layers
+        return [self._layer_in(name) for name in model.layers]
+
+    def _layer_in(self, name: str) -> _core._LayerIn:
+        own = self[name]
+        if own.sequences == 0:
+            raise CalibrationError(f"layer `{name}`: no sequence went through it")
+        pairs, scale = own.products, 1.0 / (own.sequences * own.length)
+        return (
+            np.ascontiguousarray(own.mean),
+            np.ascontiguousarray(own.autocorrelation),
+            own.sequences,
+            np.ascontiguousarray(self.importance.get(name, np.ones(own.channels))),
+            None if pairs is None else np.ascontiguousarray(pairs * scale),
+        )
 
 
-def _of_program(content: bytes, path: str) -> Statistics:
-    """Statistics as the program writes them: safetensors."""
-    try:
-        count = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + count])
-        described = json.loads(header["__metadata__"]["hankelite"])
-        sequences, names = int(described["sequences"]), list(described["layers"])
-        known = described["format"] == FORMAT
-    except (KeyError, TypeError, ValueError) as error:
-        raise CalibrationError(f"{path}: no statistics in it") from error
-    if not known:
-        raise CalibrationError(f"{path}: statistics of {described['format']!r}, expected {FORMAT!r}")
-    data = memoryview(content)[8 + count :]
-
-    def array(name: str) -> Floats:
-        try:
-            entry = header[name]
-            start, end = entry["data_offsets"]
-            values = np.frombuffer(data[start:end], dtype={"F64": "<f8", "F32": "<f4"}[entry["dtype"]])
-            return values.reshape(entry["shape"]).astype(np.float64)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CalibrationError(f"{path}: tensor `{name}` is missing or damaged") from error
-
+def _of_program(path: Union[str, os.PathLike[str]]) -> Statistics:
+    """Statistics as the program writes them."""
+    read, origin = _core.read_statistics(path)
     layers, importance = {}, {}
-    for index, name in enumerate(names):
-        lags = array(f"{index}.autocorrelation")
-        scale = sequences * lags.shape[-1]
-        layers[name] = LayerStatistics(lags * scale, array(f"{index}.mean") * scale, sequences)
-        if f"{index}.importance" in header:
-            importance[name] = array(f"{index}.importance")
-    return Statistics(layers, str(described.get("origin", ""))).weighed(importance)
+    for name, mean, lags, sequences, own in read:
+        scale = sequences * lags.shape[1]
+        layers[name] = LayerStatistics(lags * scale, mean * scale, sequences)
+        if (own != 1.0).any():
+            importance[name] = own
+    return Statistics(layers, origin).weighed(importance)
