@@ -15,6 +15,8 @@ __all__ = [
     "h2_norm",
     "hankel_values",
     "hinf_norm",
+    "read_statistics",
+    "write_statistics",
 ]
 
 __version__: str
