@@ -15,6 +15,8 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::HalfGate;
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
+use hankelite::rounding::{Entries, Storage};
+use hankelite::stream::{Image, Runner};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
@@ -89,6 +91,78 @@ fn logits_are_those_of_the_original_formulas() {
         let found = logits(&opened(name).model, &data.sequences(name));
         let apart = largest_difference(&found, &expected.to_f64().unwrap());
         assert!(apart < 1e-10, "{name}: {apart:e}");
+    }
+}
+
+/// What the last steps of each sequence give, with a runner of either precision.
+macro_rules! streamed {
+    ($runner:expr, $sequences:expr, $number:ty) => {{
+        let (mut runner, mut all): (Runner<$number>, _) = ($runner, Vec::new());
+        for sequence in $sequences {
+            runner.reset();
+            let mut last = Vec::new();
+            match sequence {
+                Sequence::Tokens(tokens) => {
+                    for &token in *tokens {
+                        last = runner.step_tokens(&[token]).unwrap().to_vec();
+                    }
+                }
+                Sequence::Values(values) => {
+                    for step in values.chunks(runner.inputs()) {
+                        let step: Vec<_> = step.iter().map(|&x| x.into()).collect();
+                        last = runner.step(&step).unwrap().to_vec();
+                    }
+                }
+            }
+            all.extend(last.into_iter().map(f64::from));
+        }
+        all
+    }};
+}
+
+#[test]
+fn maps_and_systems_of_few_bits_stream_as_the_model_that_they_stand_for() {
+    let data = Data::new();
+    for name in MODELS {
+        let model = opened(name).model;
+        let sequences = data.sequences(name);
+        let mut bytes = usize::MAX;
+        for entries in [Entries::Bf16, Entries::Int8, Entries::Int4] {
+            let storage = Storage::nearest(&model, entries, 16).unwrap();
+            let expected = logits(&storage.applied(&model).unwrap(), &sequences);
+            let image = Image::packed_double(&model, &storage).unwrap();
+            let found = streamed!(Runner::from_image(image).unwrap(), &sequences, f64);
+            let apart = largest_difference(&found, &expected);
+            assert!(apart < 1e-10, "{name}, {entries:?}: {apart:e}");
+            // Inputs of the maps are rounded to 8 bits, too.
+            let image = Image::packed(&model, &storage).unwrap();
+            let smaller = image.as_bytes().len();
+            let found = streamed!(Runner::from_image(image).unwrap(), &sequences, f32);
+            let (apart, scale) = (
+                largest_difference(&found, &expected),
+                largest_difference(&expected, &vec![0.0; expected.len()]),
+            );
+            assert!(apart < 0.03 * scale, "{name}, {entries:?}: {apart:e}");
+            assert!(smaller < bytes, "{name}, {entries:?}: {smaller} bytes");
+            bytes = smaller;
+        }
+    }
+}
+
+#[test]
+fn streamed_steps_give_the_logits_of_the_original_formulas() {
+    let (golden, data) = (Archive::open(file("golden")).unwrap(), Data::new());
+    for name in MODELS {
+        let expected = golden.tensor(&format!("{name}/logits")).unwrap();
+        let expected = expected.to_f64().unwrap();
+        let model = opened(name).model;
+        let sequences = data.sequences(name);
+        let found = streamed!(Runner::double(&model).unwrap(), &sequences, f64);
+        let apart = largest_difference(&found, &expected);
+        assert!(apart < 1e-10, "{name}: {apart:e}");
+        let found = streamed!(Runner::new(&model).unwrap(), &sequences, f32);
+        let apart = largest_difference(&found, &expected);
+        assert!(apart < 1e-4, "{name}: {apart:e}");
     }
 }
 

@@ -863,6 +863,17 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
     ));
     assert!(Runner::double(&loud).is_ok());
 
+    let mixed = changed(&model(&PLAIN, 14), |parts| {
+        change_layer(parts, 1, |layer| {
+            layer.activation = Nonlinearity::GeluTanh;
+        });
+    });
+    let layer = "layers.1".to_string();
+    assert_eq!(
+        Runner::new(&mixed).unwrap_err(),
+        StreamError::Activation { layer }
+    );
+
     let other = Storage::default();
     let fault = RoundingError::Layers {
         found: 0,

@@ -7,13 +7,15 @@
 mod compensated;
 mod half;
 mod matrix;
+mod shared;
 mod storage;
 
 pub use compensated::{CompensatedMap, MapMoments};
 pub(crate) use compensated::{RoundedColumn, spread};
 pub(crate) use half::HalfExponents;
 pub use matrix::RoundedMatrix;
-pub use storage::{LayerStorage, MapStorage, Storage};
+pub(crate) use shared::{SharedMaps, places};
+pub use storage::{LayerStorage, MapStorage, SharedStorage, Storage};
 
 use crate::model::ModelError;
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use hankelite_control::{DiagonalSystem, SystemError};
+
 use crate::model::{
     Block, BlockParts, Encoder, Head, Linear, Model, ModelParts, Norm, OutputLinear,
 };
-use crate::rounding::{Entries, Numbers, RoundedMatrix, RoundingError, half};
+use crate::rounding::{Entries, Numbers, RoundedMatrix, RoundingError, SharedMaps, half};
 
 /// How a map is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,9 +52,48 @@ impl MapStorage {
 pub struct LayerStorage {
     /// The map between the channels.
     pub map: MapStorage,
-    /// Poles, residues, feedthroughs, the norm, and the bias of the map. Systems with several
-    /// inputs or outputs stay in single precision.
+    /// B and C of a system that all channels share.
+    pub shared: SharedStorage,
+    /// Poles, residues, feedthroughs, the norm, and the bias of the map. The poles and a diagonal D
+    /// of a system that all channels share stay in single precision.
     pub numbers: Numbers,
+}
+
+/// How the matrices of a system that all channels share are stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SharedStorage {
+    /// B.
+    pub input: MapStorage,
+    /// C, and D where it is dense.
+    pub output: MapStorage,
+}
+
+impl SharedStorage {
+    fn nearest(block: &Block, entries: Entries, group: usize) -> Result<Self, RoundingError> {
+        let [one] = block.systems() else {
+            return Ok(Self::default());
+        };
+        if one.as_siso().is_ok() {
+            return Ok(Self::default());
+        }
+        let channels = one.input().ncols();
+        one.require_size(channels, channels)?;
+        let maps = SharedMaps::of(one);
+        Ok(Self {
+            input: MapStorage::nearest(&maps.input, entries, group)?,
+            output: MapStorage::nearest(&maps.output, entries, group)?,
+        })
+    }
+
+    fn applied(&self, system: &DiagonalSystem) -> Result<DiagonalSystem, SystemError> {
+        if *self == Self::default() {
+            return Ok(system.clone());
+        }
+        let mut maps = SharedMaps::of(system);
+        maps.input = self.input.applied(&maps.input, Numbers::F32);
+        maps.output = self.output.applied(&maps.output, Numbers::F32);
+        maps.system(system)
+    }
 }
 
 /// How a model is stored.
@@ -69,8 +110,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Everything in single precision but the maps between channels, whose entries are rounded to
-    /// the nearest; `group` inputs share a scale.
+    /// Everything in single precision but the maps between channels, and B and C where these share
+    /// a system, whose entries are rounded to the nearest; `group` inputs share a scale.
     ///
     /// # Errors
     /// As [`RoundedMatrix::nearest`].
@@ -82,6 +123,7 @@ impl Storage {
             };
             Ok(LayerStorage {
                 map,
+                shared: SharedStorage::nearest(block, entries, group)?,
                 numbers: Numbers::F32,
             })
         });
@@ -142,7 +184,12 @@ impl LayerStorage {
     fn applied(&self, block: &Block) -> Result<Block, RoundingError> {
         let systems = match self.numbers {
             Numbers::F16 if block.is_siso() => half::systems(block.systems())?,
-            _ => block.systems().to_vec(),
+            _ if block.is_siso() => block.systems().to_vec(),
+            _ => {
+                let systems = block.systems().iter();
+                let systems = systems.map(|system| self.shared.applied(system));
+                systems.collect::<Result<_, _>>()?
+            }
         };
         Ok(Block::new(BlockParts {
             systems,

@@ -60,13 +60,14 @@ pub enum StreamError {
         /// Name of the layer.
         layer: String,
     },
-    /// A nonlinear function that the step does not have.
-    #[error("layer `{layer}` has {found}, expected the exact GELU and full gates or none")]
+    /// A nonlinear function other than that of the layers before it.
+    #[error(
+        "layer `{layer}` has another form of GELU than the layers before it, expected one for all, \
+         which is what an image holds"
+    )]
     Activation {
         /// Name of the layer.
         layer: String,
-        /// What it has.
-        found: &'static str,
     },
     /// Parts that do not fit together.
     #[error("{what} of {place} is {found}, expected {expected}")]

@@ -3,11 +3,13 @@
 use Precision::{Real32, Real64};
 use hankelite_control::DiagonalSystem;
 use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION, code, padded};
-use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::model::{Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling};
-use crate::rounding::{Entries, HalfExponents, LayerStorage, MapStorage, Numbers, Storage};
+use crate::rounding::{
+    Entries, HalfExponents, LayerStorage, MapStorage, Numbers, SharedMaps, SharedStorage, Storage,
+    places,
+};
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
 use crate::stream::{StreamError, layout};
@@ -156,6 +158,7 @@ fn pack(model: &Model, storage: &Storage, precision: Precision) -> Result<Image,
         magic: MAGIC,
         version: VERSION,
         number: precision.bytes() as u8,
+        activation: activation_of(model)?,
         channels: packer.channels as u32,
         inputs: model.inputs().unwrap_or(packer.channels) as u32,
         outputs: model.classes().unwrap_or(packer.channels) as u32,
@@ -271,10 +274,9 @@ impl Packer {
     ) -> Result<Layer, StreamError> {
         self.place = block.name().to_string();
         check_causal(block)?;
-        check_activation(block)?;
         let mut layer = Layer::default();
         match applied.systems() {
-            [one] if one.as_siso().is_err() => self.shared(&mut layer, one)?,
+            [one] if one.as_siso().is_err() => self.shared(&mut layer, one, &storage.shared)?,
             systems => {
                 if storage.numbers == Numbers::F16 {
                     let exponents = HalfExponents::of(block.systems())?;
@@ -292,9 +294,10 @@ impl Packer {
         }
         if let Some(output) = applied.output() {
             let (halves, mixing) = match output.gate {
+                Gate::None => (1, code::MIXED),
                 Gate::Halves => (2, code::GATED),
-                // Others were refused.
-                _ => (1, code::MIXED),
+                Gate::Activated => (1, code::ACTIVATED),
+                Gate::Response => (1, code::RESPONSE),
             };
             layer.mixing = mixing;
             let rows = output.linear.weight.ncols();
@@ -390,45 +393,29 @@ impl Packer {
     }
 
     /// One system that all channels share.
-    fn shared(&mut self, layer: &mut Layer, system: &DiagonalSystem) -> Result<(), StreamError> {
-        let channels = self.channels;
-        system.require_size(channels, channels)?;
-        let poles = system.poles();
-        let groups = poles.len().div_ceil(LANES);
-        let parts = 2 * LANES * groups;
-        let place = |mode: usize| mode / LANES * 2 * LANES + mode % LANES;
-        let mut poles_at = vec![0.0; parts];
-        let mut input = DMatrix::zeros(channels, parts);
-        let mut output = DMatrix::zeros(parts, channels);
-        for (mode, pole) in poles.iter().enumerate() {
-            let (re, im) = (place(mode), place(mode) + LANES);
-            (poles_at[re], poles_at[im]) = (pole.re - 1.0, pole.im);
-            for channel in 0..channels {
-                let (b, c) = (
-                    system.input()[(mode, channel)],
-                    system.output()[(channel, mode)],
-                );
-                (input[(channel, re)], input[(channel, im)]) = (b.re, b.im);
-                (output[(re, channel)], output[(im, channel)]) = (c.re, -c.im);
-            }
+    fn shared(
+        &mut self,
+        layer: &mut Layer,
+        system: &DiagonalSystem,
+        storage: &SharedStorage,
+    ) -> Result<(), StreamError> {
+        system.require_size(self.channels, self.channels)?;
+        let maps = SharedMaps::of(system);
+        let mut poles = vec![0.0; maps.input.weight.ncols()];
+        for (mode, pole) in system.poles().iter().enumerate() {
+            let [re, im] = places(mode);
+            (poles[re], poles[im]) = (pole.re - 1.0, pole.im);
         }
-        let d = system.feedthrough();
-        let diagonal = DMatrix::from_diagonal(&d.diagonal()) == *d;
-        if diagonal {
-            let d = layout::lanes(d.diagonal().as_slice());
-            layer.feedthrough_at = self.feedthrough(&d, code::FULL)?;
-        } else {
-            // D stands beside C: both act on what lies side by side.
-            output = output.resize_vertically(parts + channels, 0.0);
-            output.rows_mut(parts, channels).copy_from(&d.transpose());
+        if let Some(d) = &maps.feedthrough {
+            layer.feedthrough_at = self.feedthrough(&layout::lanes(d), code::FULL)?;
         }
         layer.dynamics = code::SHARED;
         let before = self.bytes.len();
         let record = SharedSystem {
-            groups: groups as u32,
-            poles_at: self.full("a pole", &poles_at)?,
-            input_at: self.unrounded("an entry of B", input)?,
-            output_at: self.unrounded("an entry of C or D", output)?,
+            groups: (poles.len() / (2 * LANES)) as u32,
+            poles_at: self.full("a pole", &poles)?,
+            input_at: self.beside("an entry of B", &maps.input, &storage.input)?,
+            output_at: self.beside("an entry of C or D", &maps.output, &storage.output)?,
         };
         layer.systems_at = self.place_bytes(record.to_bytes())?;
         self.shares.systems += self.bytes.len() - before;
@@ -436,14 +423,16 @@ impl Packer {
         Ok(())
     }
 
-    fn unrounded(&mut self, what: &'static str, weight: DMatrix<f64>) -> Result<u32, StreamError> {
-        let linear = Linear {
-            weight: weight.into(),
-            bias: None,
-        };
+    /// A matrix of a system.
+    fn beside(
+        &mut self,
+        what: &'static str,
+        linear: &Linear,
+        storage: &MapStorage,
+    ) -> Result<u32, StreamError> {
         let laid = Laid {
-            linear: &linear,
-            storage: &MapStorage::Full,
+            linear,
+            storage,
             numbers: Numbers::F32,
             inputs: linear.weight.nrows(),
             halves: 1,
@@ -651,16 +640,18 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
     Err(StreamError::Bidirectional { layer })
 }
 
-/// The step has the exact GELU, and maps with gates of their own.
-fn check_activation(block: &Block) -> Result<(), StreamError> {
-    let gate = block.output().map(|output| output.gate).unwrap_or_default();
-    let found = match (block.activation(), gate) {
-        (Nonlinearity::Gelu, Gate::None | Gate::Halves) => return Ok(()),
-        (Nonlinearity::GeluTanh, _) => "the tanh form of GELU",
-        (_, Gate::Activated | Gate::Response) => "gates of one half (half_glu)",
-    };
-    let layer = block.name().to_string();
-    Err(StreamError::Activation { layer, found })
+/// The form of GELU, which all layers have to share.
+fn activation_of(model: &Model) -> Result<u8, StreamError> {
+    let first = model.blocks().first().map(Block::activation);
+    let mut blocks = model.blocks().iter();
+    if let Some(other) = blocks.find(|block| Some(block.activation()) != first) {
+        let layer = other.name().to_string();
+        return Err(StreamError::Activation { layer });
+    }
+    Ok(match first.unwrap_or_default() {
+        Nonlinearity::Gelu => code::GELU,
+        Nonlinearity::GeluTanh => code::GELU_TANH,
+    })
 }
 
 /// Pole less 1 and residue of every mode whose residue is not zero: a layout of one width for all

@@ -229,8 +229,8 @@ impl TargetReduction<'_> {
 /// A layer whose map is left as it is.
 fn numbers_only(choice: &LayerChoice) -> LayerStorage {
     LayerStorage {
-        map: MapStorage::Full,
         numbers: choice.numbers,
+        ..LayerStorage::default()
     }
 }
 

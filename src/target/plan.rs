@@ -393,6 +393,7 @@ impl TargetReduction<'_> {
         let layers = layers.map(|((menu, at), numbers)| LayerStorage {
             map: stored(menu, *at),
             numbers: *numbers,
+            ..LayerStorage::default()
         });
         Storage {
             encoder: stored(&self.encoder, draft.encoder),

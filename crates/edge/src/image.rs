@@ -137,6 +137,7 @@ impl<'a, T: Real> ImageView<'a, T> {
             }
         }
         check_code("kind of pooling", header.pooling, code::LAST)?;
+        check_code("kind of activation", header.activation, code::GELU_TANH)?;
         if header.head_at == 0 {
             return expect("number of outputs", header.outputs, header.channels);
         }
@@ -152,7 +153,7 @@ impl<'a, T: Real> ImageView<'a, T> {
         check_code("kind of dynamics", layer.dynamics, code::SHARED)?;
         check_code("kind of numbers", layer.numbers, code::HALF)?;
         check_code("kind of norm", layer.norm, code::AFFINE)?;
-        check_code("kind of mixing", layer.mixing, code::GATED)?;
+        check_code("kind of mixing", layer.mixing, code::RESPONSE)?;
         let state = match layer.dynamics {
             code::CHANNELS => self.check_channels(layer)?,
             code::SHARED => self.check_shared(layer)?,

@@ -45,9 +45,18 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// a Φ(a), with the exact normal distribution Φ.
     fn gelu(self) -> Self;
+    /// a (1 + tanh z)/2 with z = √(2/π) (a + 0.044715 a³), which is a/(1 + e^{−2z}).
+    #[inline(always)]
+    fn gelu_tanh(self) -> Self {
+        let twice = Self::from_f64(2.0 * SQRT_2_OVER_PI);
+        let cubic = Self::from_f64(2.0 * SQRT_2_OVER_PI * 0.044_715);
+        self * (self * (twice + cubic * (self * self))).sigmoid()
+    }
     /// 1/(1 + e^{−a}).
     fn sigmoid(self) -> Self;
 }
+
+const SQRT_2_OVER_PI: f64 = core::f64::consts::FRAC_2_SQRT_PI * core::f64::consts::FRAC_1_SQRT_2;
 
 impl Real for f32 {
     const TINY: Self = 1e-20;
@@ -206,6 +215,11 @@ mod tests {
             let scale = wide.abs().max(1.0);
             let apart = f64::from(x.gelu()) - wide.gelu();
             assert!(apart.abs() < 5e-7 * scale, "gelu {x}");
+            let tanh = libm::tanh(SQRT_2_OVER_PI * (wide + 0.044715 * wide.powi(3)));
+            let exact = 0.5 * wide * (1.0 + tanh);
+            let apart = f64::from(x.gelu_tanh()) - exact;
+            assert!(apart.abs() < 5e-7 * scale, "gelu by a tanh {x}");
+            assert!((wide.gelu_tanh() - exact).abs() < 1e-14 * scale);
             let apart = f64::from(x.sigmoid()) - wide.sigmoid();
             assert!(apart.abs() < 3e-7, "sigmoid {x}");
             if wide.abs() <= 80.0 {

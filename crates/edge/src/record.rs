@@ -29,6 +29,15 @@ pub mod code {
     pub const MIXED: u8 = 1;
     /// Mixing: the first half of W y + b, times the sigmoid of the second.
     pub const GATED: u8 = 2;
+    /// Mixing: y times the sigmoid of W y + b.
+    pub const ACTIVATED: u8 = 3;
+    /// Mixing: what the systems give, before the activation, times the sigmoid of W y + b.
+    pub const RESPONSE: u8 = 4;
+
+    /// Activation: the exact GELU.
+    pub const GELU: u8 = 0;
+    /// Activation: GELU by a tanh.
+    pub const GELU_TANH: u8 = 1;
 
     /// Pooling: the mean of all steps so far.
     pub const MEAN: u8 = 1;
@@ -92,8 +101,8 @@ record! {
         encoder: u8,
         /// `NONE`, `MEAN` or `LAST`.
         pooling: u8,
-        /// 0.
-        spare: u8,
+        /// Of all layers: `GELU` or `GELU_TANH`.
+        activation: u8,
         /// Bytes of the image.
         bytes: u32,
         /// Inputs of a step; for an embedding, the size of the vocabulary.
@@ -130,7 +139,7 @@ record! {
         norm: u8,
         /// 1: the norm stands before the dynamics, else after the residual sum.
         before: u8,
-        /// `NONE`, `MIXED` or `GATED`.
+        /// `NONE`, `MIXED`, `GATED`, `ACTIVATED` or `RESPONSE`; y is what the activation gives.
         mixing: u8,
         /// `CHANNELS`: the number of modes of each group of lanes, 16 bits each.
         modes_at: u32,

@@ -145,9 +145,11 @@ fn residual<T: Real, U: Processor<T>>(
         } else {
             dynamics::shared(unit, image, layer, &mut within.first, vectors)?;
         }
-        for y in within.channel_outputs.iter_mut() {
-            *y = y.gelu();
+        if layer.mixing == code::RESPONSE {
+            let (_, kept) = within.mixed.split_at_mut(within.channel_outputs.len());
+            kept.copy_from_slice(within.channel_outputs);
         }
+        activate(image.header().activation, within.channel_outputs);
         let outputs = Mixed {
             channel_outputs: within.channel_outputs,
             mixed: within.mixed,
@@ -165,6 +167,14 @@ fn residual<T: Real, U: Processor<T>>(
     match before {
         true => Ok(()),
         false => norm::apply(image, layer, within.x),
+    }
+}
+
+#[inline(always)]
+fn activate<T: Real>(activation: u8, numbers: &mut [T]) {
+    match activation {
+        code::GELU_TANH => numbers.iter_mut().for_each(|y| *y = y.gelu_tanh()),
+        _ => numbers.iter_mut().for_each(|y| *y = y.gelu()),
     }
 }
 
@@ -251,7 +261,8 @@ fn encode<T: Real, U: Processor<T>>(
     }
 }
 
-/// What channels give, room for what the map makes of it, and for rounding.
+/// What the activation gives, room for what the map makes of it (with [`code::RESPONSE`] what the
+/// systems gave is in its second half), and for rounding.
 struct Mixed<'b, T> {
     channel_outputs: &'b [T],
     mixed: &'b mut [T],
@@ -285,16 +296,32 @@ fn mix<'b, T: Real, U: Processor<T>>(
         outputs,
     };
     matrix::apply(unit, image, &matrix, room, inputs)?;
-    if layer.mixing == code::GATED {
-        for stream in 0..streams {
-            let row = &mut mixed[stream * rows..(stream + 1) * rows];
-            let (values, gates) = row.split_at_mut(width);
-            let each = values.iter_mut().zip(gates.iter());
-            each.for_each(|(value, gate)| *value = *value * gate.sigmoid());
-            mixed.copy_within(stream * rows..stream * rows + width, stream * width);
+    match layer.mixing {
+        code::GATED => {
+            for stream in 0..streams {
+                let row = &mut mixed[stream * rows..(stream + 1) * rows];
+                let (values, gates) = row.split_at_mut(width);
+                let each = values.iter_mut().zip(gates.iter());
+                each.for_each(|(value, gate)| *value = *value * gate.sigmoid());
+                mixed.copy_within(stream * rows..stream * rows + width, stream * width);
+            }
         }
+        code::ACTIVATED => gate(&mut mixed[..streams * width], channel_outputs),
+        code::RESPONSE => {
+            let (gates, kept) = mixed.split_at_mut(streams * width);
+            gate(gates, kept);
+        }
+        _ => {}
     }
     Ok(&mixed[..streams * width])
+}
+
+/// gates ← values ∘ sigmoid(gates)
+#[inline(always)]
+fn gate<T: Real>(gates: &mut [T], values: &[T]) {
+    for (gate, value) in gates.iter_mut().zip(values) {
+        *gate = *value * gate.sigmoid();
+    }
 }
 
 /// x ← the mean of all steps so far. Sums are kept with what rounding took from them, so that the

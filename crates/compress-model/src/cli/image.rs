@@ -38,7 +38,8 @@ pub(super) const GROUP: usize = 32;
 /// How a checkpoint is laid out. Of an image nothing can be chosen any more.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LayOut {
-    /// How the maps between channels are stored [default: full].
+    /// How the maps between channels are stored, and B and C of layers whose channels share modes (S5,
+    /// LRU) [default: full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     pub(super) mixing: Option<Entries>,
     #[command(flatten)]
