@@ -17,6 +17,7 @@ use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Storage};
 use hankelite::stream::{Image, Runner};
+use hankelite::target::{Parts, Size, shared_to_bytes};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
@@ -269,6 +270,35 @@ fn every_part_of_the_calibration_brings_the_logits_nearer() {
         assert!(refined < truncated && refined < 0.8 * white, "{all}");
         assert!(fitted <= refined, "{all}");
     }
+}
+
+#[test]
+fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
+    let data = Data::new();
+    let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
+    let model = &checkpoint.model;
+    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+    let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
+    let choice = WeightChoice::Auto;
+    let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
+    let full = Size::of(model, &Storage::single(model)).unwrap().total();
+    let to = |bytes: usize, parts| shared_to_bytes(&reduction, bytes, parts);
+    for parts in [Parts::All, Parts::Maps] {
+        let bytes = full * 7 / 10;
+        let made = to(bytes, parts).unwrap();
+        let image = Image::packed(&made.model, &made.storage).unwrap();
+        assert!(made.size.total() <= bytes && image.as_bytes().len() == made.size.weights);
+        let change = reduction.logit_change(&made.model).unwrap().unwrap();
+        assert!((change - made.changes.after).abs() < 1e-12);
+        assert!(change < 0.1, "{parts:?}: {change}");
+        let orders = made.model.blocks().iter().map(|block| vec![block.order()]);
+        assert_eq!(orders.collect::<Vec<_>>(), made.plan.orders);
+    }
+    // Everything fits: nothing changes.
+    let made = to(full, Parts::All).unwrap();
+    assert_eq!((made.changes.after, made.model), (0.0, model.clone()));
+    let error = to(300, Parts::All).unwrap_err().to_string();
+    assert!(error.contains("300 bytes, expected at least"), "{error}");
 }
 
 #[test]

@@ -353,7 +353,37 @@ impl<'a> CalibratedReduction<'a> {
         };
         let orders = layer_orders(&shared.full_orders(), settings, error_of)?;
         let fit_logits = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
-        let made = shared.reduce(&orders, settings.refinement, fit_logits, kernel_length)?;
+        let ways = (settings.refinement, fit_logits, kernel_length);
+        self.shared_made(shared, &orders, ways)
+    }
+
+    /// A smaller model whose channels share modes, with so many in each layer.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Setting`] where every channel has modes of its own.
+    pub(crate) fn shared_at(
+        &self,
+        orders: &[usize],
+        refinement: Refinement,
+        fit_logits: bool,
+    ) -> Result<Calibrated, CalibrateError> {
+        let Some(shared) = &self.shared else {
+            return Err(CalibrateError::Setting {
+                what: "the number of layers whose channels share modes",
+                found: 0.0,
+                expected: "one at least".to_string(),
+            });
+        };
+        self.shared_made(shared, orders, (refinement, fit_logits, self.length()))
+    }
+
+    fn shared_made(
+        &self,
+        shared: &SharedReduction<'_>,
+        orders: &[usize],
+        (refinement, fit_logits, kernel_length): (Refinement, bool, usize),
+    ) -> Result<Calibrated, CalibrateError> {
+        let made = shared.reduce(orders, refinement, fit_logits, kernel_length)?;
         let choice = Choice {
             relative_error: shared.relative_error(&made.model)?,
             logit_change: Some(shared.logit_change(&made.model)?),
@@ -623,6 +653,11 @@ impl<'a> CalibratedReduction<'a> {
             network.logits_of_all(sequences)
         };
         Ok(relative_change(&logits(self.model)?, &logits(model)?))
+    }
+
+    /// Whether channels share modes, and layers are reduced as systems of all channels.
+    pub fn shares_modes(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// The full model.

@@ -9,11 +9,23 @@ pub struct Score {
 }
 
 impl Score {
-    /// Counts one sequence: its logits and the index of its class.
+    /// Counts one sequence: its logits and the index of its class. One logit z alone stands for two
+    /// classes, 0 and 1, whose probabilities are those of a sigmoid: class 1 where z is positive.
     pub fn add(&mut self, logits: &[f64], label: usize) {
         self.examples += 1;
         self.correct += usize::from(largest(logits) == label);
-        self.loss += cross_entropy(logits, label);
+        self.loss += match logits {
+            [one] => cross_entropy(&[0.0, *one], label),
+            _ => cross_entropy(logits, label),
+        };
+    }
+
+    /// The classes of so many logits.
+    pub fn classes(logits: usize) -> usize {
+        match logits {
+            1 => 2,
+            more => more,
+        }
     }
 
     /// Sequences counted.
@@ -77,8 +89,11 @@ impl Agreement {
     }
 }
 
-/// The index of the largest logit; of equal ones the first.
+/// The index of the largest logit; of equal ones the first. Of one logit, its sign.
 fn largest(logits: &[f64]) -> usize {
+    if let [one] = logits {
+        return usize::from(*one > 0.0);
+    }
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {
@@ -107,6 +122,21 @@ mod tests {
         assert_eq!(score.accuracy(), 0.5);
         assert!((score.loss() - 0.5 * (2f64.ln() + 1000.0)).abs() < 1e-12);
         assert!((score.standard_error() - 0.125f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn one_logit_is_that_of_a_sigmoid() {
+        let (mut one, mut two) = (Score::default(), Score::default());
+        for (z, label) in [(1.5, 1), (1.5, 0), (-0.5, 0), (-700.0, 1), (0.0, 0)] {
+            one.add(&[z], label);
+            two.add(&[0.0, z], label);
+        }
+        assert_eq!(one, two);
+        assert_eq!(one.accuracy(), 0.6);
+        let mut agreement = Agreement::default();
+        agreement.add(&[1.0], &[-1.0]);
+        agreement.add(&[1.0], &[2.0]);
+        assert_eq!(agreement.agreement(), 0.5);
     }
 
     #[test]

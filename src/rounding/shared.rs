@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use hankelite_control::{DiagonalSystem, SystemError};
-use hankelite_edge::LANES;
+use hankelite_edge::padded;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::model::Linear;
 
-/// B and C between the channels and the real and imaginary parts of the states: of sixteen modes
-/// the real parts, then the imaginary ones; what fills the last sixteen up is zero.
+/// B and C between the channels and the parts of the states: the real ones of all modes, then the
+/// imaginary ones, then zeros up to a multiple of sixteen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SharedMaps {
     /// From channels to parts.
@@ -21,25 +21,20 @@ pub(crate) struct SharedMaps {
     pub(crate) feedthrough: Option<Vec<f64>>,
 }
 
-/// Where the real and the imaginary part of a mode stand.
-pub(crate) fn places(mode: usize) -> [usize; 2] {
-    let re = mode / LANES * 2 * LANES + mode % LANES;
-    [re, re + LANES]
-}
-
 /// Parts of so many modes.
-pub(crate) fn parts(modes: usize) -> usize {
-    2 * modes.next_multiple_of(LANES)
+fn parts(modes: usize) -> usize {
+    padded(2 * modes)
 }
 
 impl SharedMaps {
     /// The maps of a system with as many outputs as inputs.
     pub(crate) fn of(system: &DiagonalSystem) -> Self {
-        let (channels, parts) = (system.input().ncols(), parts(system.order()));
+        let (channels, modes) = (system.input().ncols(), system.order());
+        let parts = parts(modes);
         let mut input = DMatrix::zeros(channels, parts);
         let mut output = DMatrix::zeros(parts, channels);
-        for mode in 0..system.order() {
-            let [re, im] = places(mode);
+        for mode in 0..modes {
+            let (re, im) = (mode, modes + mode);
             for channel in 0..channels {
                 let b = system.input()[(mode, channel)];
                 let c = system.output()[(channel, mode)];
@@ -72,7 +67,7 @@ impl SharedMaps {
         let (channels, modes) = (system.input().ncols(), system.order());
         let (input, output) = (&self.input.weight, &self.output.weight);
         let of = |mode: usize, channel: usize| {
-            let [re, im] = places(mode);
+            let (re, im) = (mode, modes + mode);
             let b = Complex64::new(input[(channel, re)], input[(channel, im)]);
             (
                 b,

@@ -2,13 +2,12 @@
 
 use Precision::{Real32, Real64};
 use hankelite_control::DiagonalSystem;
-use hankelite_edge::{Header, LANES, Layer, MAGIC, Matrix, SharedSystem, VERSION, code, padded};
+use hankelite_edge::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code, padded};
 use num_complex::Complex64;
 
 use crate::model::{Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling};
 use crate::rounding::{
     Entries, HalfExponents, LayerStorage, MapStorage, Numbers, SharedMaps, SharedStorage, Storage,
-    places,
 };
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
@@ -401,19 +400,17 @@ impl Packer {
     ) -> Result<(), StreamError> {
         system.require_size(self.channels, self.channels)?;
         let maps = SharedMaps::of(system);
-        let mut poles = vec![0.0; maps.input.weight.ncols()];
-        for (mode, pole) in system.poles().iter().enumerate() {
-            let [re, im] = places(mode);
-            (poles[re], poles[im]) = (pole.re - 1.0, pole.im);
-        }
+        let poles = system.poles();
+        let decays = poles.iter().map(|pole| pole.re - 1.0);
+        let numbers: Vec<f64> = decays.chain(poles.iter().map(|pole| pole.im)).collect();
         if let Some(d) = &maps.feedthrough {
             layer.feedthrough_at = self.feedthrough(&layout::lanes(d), code::FULL)?;
         }
         layer.dynamics = code::SHARED;
         let before = self.bytes.len();
         let record = SharedSystem {
-            groups: (poles.len() / (2 * LANES)) as u32,
-            poles_at: self.full("a pole", &poles)?,
+            modes: poles.len() as u32,
+            poles_at: self.full("a pole", &numbers)?,
             input_at: self.beside("an entry of B", &maps.input, &storage.input)?,
             output_at: self.beside("an entry of C or D", &maps.output, &storage.output)?,
         };

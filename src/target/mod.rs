@@ -14,11 +14,13 @@ mod menu;
 mod plan;
 mod price;
 mod rows;
+mod shared;
 
 pub use build::{LogitChanges, Targeted};
 pub use menu::{MapChoice, TargetReduction};
 pub use plan::{LayerChoice, Parts, SizePlan};
 pub use price::{Size, stand_in, step_microseconds};
+pub use shared::shared_to_bytes;
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

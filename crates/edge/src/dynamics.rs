@@ -5,7 +5,7 @@
 
 use crate::entries::{Full, Half, Modes};
 use crate::streams::Streams;
-use crate::{ImageView, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix};
+use crate::{ImageView, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix, padded};
 
 /// Vectors of several streams, one after the other, each padded to whole groups of sixteen.
 pub(crate) struct Vectors<'a, T> {
@@ -184,8 +184,7 @@ impl<N, T: Real, const L: usize> ModesOf<'_, N, T, L> {
 }
 
 /// y of one system that all channels share: s ← a s + B u, y = Re(C s) + D u. The products with B and
-/// with C (beside it D, where that is dense) are matrices over the real and imaginary parts, sixteen
-/// modes side by side.
+/// with C (beside it D, where that is dense) are matrices over the real and imaginary parts.
 #[inline(always)]
 pub(crate) fn shared<T: Real, U: Processor<T>>(
     unit: U,
@@ -196,9 +195,11 @@ pub(crate) fn shared<T: Real, U: Processor<T>>(
 ) -> Result<(), StepFault> {
     let width = image.width();
     let system = image.shared_system(layer)?;
-    let parts = 2 * LANES * system.groups as usize;
-    let poles = image.numbers(system.poles_at, parts, "poles")?;
-    let poles = poles.as_chunks().0;
+    let modes = system.modes as usize;
+    let parts = padded(2 * modes);
+    let poles = image
+        .numbers(system.poles_at, 2 * modes, "poles")?
+        .split_at(modes);
     let (input, output) = (
         image.matrix(system.input_at)?,
         image.matrix(system.output_at)?,
@@ -217,7 +218,7 @@ pub(crate) fn shared<T: Real, U: Processor<T>>(
             matrix::apply(unit, image, &input, room, inputs)?;
         }
         let state = &mut state[*first..*first + parts];
-        advance(poles, drive, state.as_chunks_mut().0);
+        advance(poles, drive, state);
         drive.copy_from_slice(state);
         beside.copy_from_slice(channel_inputs);
         let driven = Streams::one(&scratch[..parts + width], channel_outputs);
@@ -230,18 +231,17 @@ pub(crate) fn shared<T: Real, U: Processor<T>>(
     Ok(())
 }
 
-/// s ← a s + drive, a = 1 + d.
+/// s ← a s + drive, a = 1 + d; the real parts of all modes stand before the imaginary ones.
 #[inline(always)]
-fn advance<T: Real>(poles: &[[T; LANES]], drive: &[T], state: &mut [[T; LANES]]) {
-    let drive = drive.as_chunks::<LANES>().0.as_chunks::<2>().0;
-    let poles = poles.as_chunks::<2>().0.iter();
-    let state = state.as_chunks_mut::<2>().0.iter_mut();
-    for (([d_re, d_im], [u_re, u_im]), [s_re, s_im]) in poles.zip(drive).zip(state) {
-        for lane in 0..LANES {
-            let (re, im) = (s_re[lane], s_im[lane]);
-            let (u, v) = (u_re[lane] + T::TINY, u_im[lane] + T::TINY);
-            s_re[lane] = re + (d_re[lane] * re - d_im[lane] * im + u);
-            s_im[lane] = im + (d_re[lane] * im + d_im[lane] * re + v);
-        }
+fn advance<T: Real>((d_re, d_im): (&[T], &[T]), drive: &[T], state: &mut [T]) {
+    let modes = d_re.len();
+    let (s_re, s_im) = state[..2 * modes].split_at_mut(modes);
+    let (u_re, u_im) = drive[..2 * modes].split_at(modes);
+    let d_im = &d_im[..modes];
+    for mode in 0..modes {
+        let (re, im) = (s_re[mode], s_im[mode]);
+        let (u, v) = (u_re[mode] + T::TINY, u_im[mode] + T::TINY);
+        s_re[mode] = re + (d_re[mode] * re - d_im[mode] * im + u);
+        s_im[mode] = im + (d_re[mode] * im + d_im[mode] * re + v);
     }
 }

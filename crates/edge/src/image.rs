@@ -205,15 +205,16 @@ impl<'a, T: Real> ImageView<'a, T> {
 
     fn check_shared(&mut self, layer: &Layer) -> Result<usize, StepFault> {
         let system = self.shared_system(layer)?;
-        if system.groups > 1 << 16 {
+        if system.modes > 1 << 20 {
             return Err(StepFault::Record {
-                what: "number of groups",
-                found: system.groups,
+                what: "number of modes",
+                found: system.modes,
             });
         }
         let (width, channels) = (self.width(), self.plan.header.channels as usize);
-        let parts = 2 * LANES * system.groups as usize;
-        self.numbers(system.poles_at, parts, "poles")?;
+        let numbers = 2 * system.modes as usize;
+        let parts = padded(numbers);
+        self.numbers(system.poles_at, numbers, "poles")?;
         self.check_matrix(Shape {
             at: system.input_at,
             outputs: parts,

@@ -159,13 +159,14 @@ record! {
 }
 
 record! {
-    /// A system that all channels share, sixteen modes side by side. All numbers are full.
+    /// A system that all channels share. Its poles are full.
     SharedSystem {
-        /// Groups of sixteen modes.
-        groups: u32,
-        /// For each group, sixteen each of Re d, Im d.
+        /// The number n of modes.
+        modes: u32,
+        /// Re d of all modes, d = a − 1, then Im d.
         poles_at: u32,
-        /// B, a [`Matrix`] from H channels to the parts Re, Im of each group of modes.
+        /// B, a [`Matrix`] from H channels to the parts of the states: Re of all modes, Im of all, and
+        /// zeros up to a multiple of sixteen.
         input_at: u32,
         /// C, a [`Matrix`] from those parts (Re C, −Im C) to H channels. Where D is dense it stands
         /// beside C, in H more columns.

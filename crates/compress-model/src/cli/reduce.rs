@@ -214,10 +214,7 @@ impl Arguments {
         }
         let here = "here channels share modes (S5, LRU), or layers run in both directions";
         if self.target.is_set() {
-            bail!(
-                "a target takes causal layers with one system per channel; {here}: choose the size \
-                 by --order or --budget"
-            );
+            self.target.check_shared(model)?;
         }
         let ways = self.ways.for_banks_alone();
         match self.sharing.allocates().or(ways) {

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::calibrate::{Calibration, LogitFit};
+use hankelite::calibrate::{CalibratedReduction, Calibration, LogitFit};
 use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::LayerRecord;
-use hankelite::model::Sequence;
+use hankelite::model::{Model, Sequence};
 use hankelite::rounding::Storage;
 use hankelite::target::{
-    LogitChanges, MapChoice, Parts, Size, SizePlan, TargetReduction, Targeted, step_microseconds,
+    LogitChanges, MapChoice, Parts, Size, SizePlan, TargetReduction, Targeted, shared_to_bytes,
+    step_microseconds,
 };
 use hankelite_data::Dataset;
 use serde::Serialize;
@@ -96,6 +97,29 @@ impl TargetArguments {
         let times = self.times.map(|times| (full as f64 / times) as u64);
         let most = self.max_bytes.map(|most| most as u64);
         times.into_iter().chain(most).min()
+    }
+
+    /// Refuses what is no target of a model whose channels share modes.
+    pub(super) fn check_shared(&self, model: &Model) -> anyhow::Result<()> {
+        let mut blocks = model.blocks().iter();
+        if blocks.any(|block| !block.backward().is_empty()) {
+            bail!(
+                "a target takes causal layers; here they run in both directions: choose the size \
+                 by --order or --budget"
+            );
+        }
+        for (flag, set) in [
+            ("--max-microseconds", self.max_microseconds.is_some()),
+            ("--max-change", self.max_change.is_some()),
+        ] {
+            if set {
+                bail!(
+                    "{flag} is for layers with one system per channel; here channels share modes \
+                     (S5, LRU): a target of bytes, --times or --max-bytes, takes them"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Refuses numbers that are no targets.
@@ -209,18 +233,11 @@ fn reduced(
         &arguments.ways,
         &bars,
     )?;
-    let target = TargetReduction::new(&prepared)?;
-    let search = Search {
-        arguments: &arguments.target,
-        only: arguments.target_ways.only,
-        target: &target,
-        held_out: &drawn.held_out,
-        full: Full::new(checkpoint)?,
-    };
+    let full = Full::new(checkpoint)?;
     let Found {
         made,
         held_out_change,
-    } = search.run()?;
+    } = found(arguments, &prepared, &drawn.held_out, &full)?;
     bars.clear();
     let way = Way::Target(calibration.statistics.origin());
     let note = provenance(&arguments.input.checkpoint, &made.records, &way)?;
@@ -230,8 +247,8 @@ fn reduced(
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
-        size_before: search.full.size,
-        step_microseconds_before: search.full.microseconds,
+        size_before: full.size,
+        step_microseconds_before: full.microseconds,
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
         held_out_change,
         ..Document::new(arguments, checkpoint, &made)?
@@ -382,13 +399,54 @@ struct Found {
     held_out_change: Option<f64>,
 }
 
+impl Found {
+    fn of(
+        made: Targeted,
+        reduction: &CalibratedReduction<'_>,
+        held_out: &[Sequence<'_>],
+    ) -> anyhow::Result<Self> {
+        let held_out_change = match held_out {
+            [] => None,
+            held_out => Some(reduction.change_on(&made.model, held_out)?),
+        };
+        Ok(Self {
+            made,
+            held_out_change,
+        })
+    }
+}
+
+/// The model that meets all targets.
+fn found(
+    arguments: &Arguments,
+    prepared: &CalibratedReduction<'_>,
+    held_out: &[Sequence<'_>],
+    full: &Full,
+) -> anyhow::Result<Found> {
+    let (targets, only) = (&arguments.target, arguments.target_ways.only);
+    if !prepared.shares_modes() {
+        let target = TargetReduction::new(prepared)?;
+        let search = Search {
+            arguments: targets,
+            only,
+            target: &target,
+            held_out,
+            full,
+        };
+        return search.run();
+    }
+    let allowed = targets.bytes_of(full.size.total() as u64);
+    let bytes = allowed.map_or(full.size.total(), |most| most as usize);
+    Found::of(shared_to_bytes(prepared, bytes, only)?, prepared, held_out)
+}
+
 /// The search for the model that meets all targets.
 struct Search<'a> {
     arguments: &'a TargetArguments,
     only: Parts,
     target: &'a TargetReduction<'a>,
     held_out: &'a [Sequence<'a>],
-    full: Full,
+    full: &'a Full,
 }
 
 impl Search<'_> {
@@ -465,14 +523,7 @@ impl Search<'_> {
 
     fn built(&self, plan: &SizePlan) -> anyhow::Result<Found> {
         let made = self.target.build(plan)?;
-        let held_out_change = match self.held_out {
-            [] => None,
-            held_out => Some(self.target.reduction().change_on(&made.model, held_out)?),
-        };
-        Ok(Found {
-            made,
-            held_out_change,
-        })
+        Found::of(made, self.target.reduction(), self.held_out)
     }
 }
 
@@ -492,10 +543,10 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         let states: usize = orders.iter().sum();
         vec![
             record.name.clone(),
-            format!(
-                "{:.2} a channel",
-                states as f64 / orders.len().max(1) as f64
-            ),
+            match orders.as_slice() {
+                [shared] => format!("{shared} shared"),
+                _ => format!("{:.2} a channel", states as f64 / orders.len() as f64),
+            },
             orders.iter().max().copied().unwrap_or(0).to_string(),
             entries(choice.map),
             format!("{:?}", choice.numbers).to_lowercase(),
