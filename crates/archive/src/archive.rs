@@ -349,7 +349,8 @@ impl Archive {
     /// the order and `_metadata` of its state dict, and the plain data beside it; a safetensors
     /// file made from a safetensors file keeps the texts in its header; a sharded checkpoint made
     /// from a sharded one keeps which tensor is in which file; a MessagePack file made from a
-    /// MessagePack file keeps its tree. Across containers only the tensors go. `metadata` takes
+    /// MessagePack file keeps its tree. Across containers only the tensors go, and a
+    /// safetensors file made from a Torch file says `format: pt`. `metadata` takes
     /// the place of the text that [`Archive::metadata`] gave; when empty, none is stored.
     /// MessagePack has no place for it.
     ///
@@ -498,11 +499,13 @@ impl Source {
         }
     }
 
-    /// The texts in the header of a safetensors file.
+    /// The texts in the header of a safetensors file. Made from a Torch file, it has the one that
+    /// PyTorch's own writers put there, which some loaders insist on.
     fn texts(&self) -> BTreeMap<&str, &str> {
         match self {
             Source::Safetensors(file) => borrowed(file.texts()),
             Source::Sharded(file) => file.texts(),
+            Source::Torch(_) => BTreeMap::from([("format", "pt")]),
             _ => BTreeMap::new(),
         }
     }

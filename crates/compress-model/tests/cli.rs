@@ -31,7 +31,9 @@ fn text(bytes: &[u8]) -> String {
 fn json(arguments: &[&str]) -> Value {
     let output = run(&[arguments, &["--format", "json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["schema_version"], 1, "{arguments:?}");
+    document
 }
 
 /// Exit code 1, nothing on stdout, and every word in the message.
@@ -604,6 +606,34 @@ fn the_page_of_commands_is_the_help() {
         let help = text(&run(&[command, &["--help"]].concat()).stdout);
         assert!(page.contains(help.trim_end()), "docs/cli.md lacks:\n{help}");
     }
+}
+
+#[test]
+fn errors_are_documents_where_json_is_requested() {
+    let folder = Folder::new();
+    let (file, missing) = (data("s4d_classifier.pth"), folder.path("a b/small.pth"));
+    let reduce = ["reduce", &file, "--order", "2", "--output", &missing];
+    let hint = format!("mkdir -p '{}'", folder.path("a b"));
+    let output = run(&reduce);
+    let shown = text(&output.stderr);
+    assert!(shown.contains(&format!("hint: {hint}")), "{shown}");
+    let of = |arguments: &[&str], code: i32, kind: &str| {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let shown = text(&output.stderr);
+        let document: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+        assert_eq!(document["schema_version"], 1, "{shown}");
+        assert_eq!(document["error"]["kind"], kind, "{shown}");
+        document["error"].clone()
+    };
+    let error = of(&[&reduce[..], &["--format", "json"]].concat(), 1, "run");
+    assert_eq!(error["hint"], hint);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("does not exist"), "{message}");
+    let error = of(&["reduce", &file, "--format=json"], 2, "usage");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("--output"), "{message}");
 }
 
 /// The calculators that take numbers, not a checkpoint.

@@ -167,10 +167,10 @@ fn an_image_runs_in_place_of_its_checkpoint() {
     ];
     let bench: Value = serde_json::from_slice(&program(&bench, b"").stdout).unwrap();
     assert_eq!(
-        bench[1]["weight_bytes"],
+        bench["rows"][1]["weight_bytes"],
         std::fs::metadata(&file).unwrap().len()
     );
-    for row in bench.as_array().unwrap() {
+    for row in bench["rows"].as_array().unwrap() {
         for figure in [
             "median_us",
             "percentile_99_us",
@@ -206,7 +206,7 @@ fn every_kind_of_numbers_is_packed_and_measured() {
         b"",
     );
     let bench: Value = serde_json::from_slice(&bench.stdout).unwrap();
-    let rows = bench.as_array().unwrap().iter();
+    let rows = bench["rows"].as_array().unwrap().iter();
     let rows: Vec<&str> = rows.map(|row| row["mixing"].as_str().unwrap()).collect();
     assert_eq!(rows, ["full", "bf16", "int8", "int4", "int3"]);
     let odd = program(

@@ -90,6 +90,11 @@ const EACH: [Entries; 5] = [
 ];
 
 #[derive(Serialize)]
+struct Document {
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
 struct Row {
     checkpoint: String,
     /// Absent for an image.
@@ -127,7 +132,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let rows: Vec<Row> = timed.into_iter().map(|one| one.row).collect();
     if printer.is_json() {
-        return printer.json(&rows);
+        return printer.json(&Document { rows });
     }
     show(&rows, printer)
 }

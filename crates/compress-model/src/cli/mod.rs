@@ -38,10 +38,12 @@ mod terms;
 mod training;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use hankelite::checkpoint::CheckpointError;
+use hankelite_archive::ArchiveError;
 use hankelite_control::{ControlError, SystemError};
 use hankelite_data::DataError;
 use printer::Printer;
@@ -77,7 +79,8 @@ Examples:
 
 Results go to stdout, messages to stderr. Exit codes: 0 done; 1 the input or the run failed, with the
 file, what was found and what was expected on stderr; 2 wrong usage; 130 a training was interrupted,
-and `--resume` goes on.";
+and `--resume` goes on. With `--format json` results are one document on stdout and an error is one
+on stderr, each with a `schema_version`.";
 
 /// The commands in groups, as `compress-model --help` lists them.
 const GROUPS: [(&str, &[&str]); 4] = [
@@ -204,12 +207,12 @@ enum Command {
 /// Runs the program with the given arguments, the first being its name. Returns the exit code:
 /// 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed = commands().try_get_matches_from(arguments);
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let parsed = commands().try_get_matches_from(&arguments);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too, with exit code 0. A closed pipe is no error.
-            let _ = error.print();
+            usage(&error, &arguments);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -221,6 +224,21 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             printer.error(&error, hint(&error).as_deref());
             exit_code(&error)
         }
+    }
+}
+
+/// Prints what clap has to say: help and the version too, which are no errors. A closed pipe is
+/// none either.
+fn usage(error: &clap::Error, arguments: &[OsString]) {
+    let json = arguments.windows(2).any(|two| two == ["--format", "json"])
+        || arguments.iter().any(|one| one == "--format=json");
+    if json && error.use_stderr() {
+        let text = error.to_string();
+        let message = text.trim_start_matches("error: ").trim_end();
+        let failure = printer::failure("usage", message, None);
+        let _ = writeln!(std::io::stderr(), "{failure}");
+    } else {
+        let _ = error.print();
     }
 }
 
@@ -280,6 +298,12 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
             let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
             return Some(hint.to_string());
+        }
+        if let Some(ArchiveError::MissingFolder { folder, .. }) = cause.downcast_ref() {
+            return Some(format!(
+                "mkdir -p {}",
+                common::quoted(&folder.display().to_string())
+            ));
         }
         if let Some(error) = cause.downcast_ref::<DataError>() {
             return error.hint().map(str::to_string);

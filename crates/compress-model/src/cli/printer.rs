@@ -42,8 +42,11 @@ impl Printer {
 
     /// One JSON document on stdout.
     pub(super) fn json(&self, document: &impl Serialize) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(document)?;
-        out(&text)
+        let document = Versioned {
+            schema_version: SCHEMA_VERSION,
+            document,
+        };
+        out(&serde_json::to_string_pretty(&document)?)
     }
 
     /// A line for a person on stdout; nothing when JSON was requested.
@@ -112,6 +115,10 @@ impl Printer {
     /// An error with its causes, on stderr, also when quiet.
     pub(super) fn error(&self, error: &anyhow::Error, hint: Option<&str>) {
         let mut stderr = std::io::stderr();
+        if self.json {
+            let _ = writeln!(stderr, "{}", failure("run", &causes(error), hint));
+            return;
+        }
         let mark = paint("error:", "1;31", self.colour_err);
         let _ = writeln!(stderr, "{mark} {}", causes(error));
         if let Some(hint) = hint {
@@ -141,6 +148,27 @@ impl Printer {
     pub(super) fn width(&self) -> usize {
         WIDTH
     }
+}
+
+/// Counts up when a field of a JSON document changes its name or its meaning, or goes; not when one
+/// is added.
+const SCHEMA_VERSION: u32 = 1;
+
+/// A document with the version of its form.
+#[derive(Serialize)]
+struct Versioned<'a, D> {
+    schema_version: u32,
+    #[serde(flatten)]
+    document: &'a D,
+}
+
+/// An error as a JSON document in one line. `kind` is `run` or `usage`.
+pub(super) fn failure(kind: &str, message: &str, hint: Option<&str>) -> String {
+    serde_json::json!({
+        "schema_version": SCHEMA_VERSION,
+        "error": { "kind": kind, "message": message, "hint": hint },
+    })
+    .to_string()
 }
 
 /// Steps a second to two figures at least.

@@ -209,11 +209,11 @@ impl Logits {
         let mut score = Score::default();
         for (index, logits) in self.logits.iter().enumerate() {
             let Some(labels) = data.labels() else { break };
-            if labels[index] >= logits.len() {
+            let classes = Score::classes(logits.len());
+            if labels[index] >= classes {
                 bail!(
-                    "label {} of sequence {index} is outside the model's {} classes",
-                    labels[index],
-                    logits.len()
+                    "label {} of sequence {index} is outside the model's {classes} classes",
+                    labels[index]
                 );
             }
             score.add(logits, labels[index]);
