@@ -15,7 +15,7 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::HalfGate;
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
-use hankelite::rounding::{Entries, Storage};
+use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
 use hankelite::target::{Parts, Size, shared_to_bytes};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
@@ -128,8 +128,14 @@ fn maps_and_systems_of_few_bits_stream_as_the_model_that_they_stand_for() {
         let model = opened(name).model;
         let sequences = data.sequences(name);
         let mut bytes = usize::MAX;
-        for entries in [Entries::Bf16, Entries::Int8, Entries::Int4] {
+        for (entries, numbers) in [
+            (Entries::Bf16, Numbers::F32),
+            (Entries::Int8, Numbers::F32),
+            (Entries::Int8, Numbers::F16),
+            (Entries::Int4, Numbers::F16),
+        ] {
             let storage = Storage::nearest(&model, entries, 16).unwrap();
+            let storage = storage.with_numbers(numbers);
             let expected = logits(&storage.applied(&model).unwrap(), &sequences);
             let image = Image::packed_double(&model, &storage).unwrap();
             let found = streamed!(Runner::from_image(image).unwrap(), &sequences, f64);

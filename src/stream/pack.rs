@@ -273,13 +273,15 @@ impl Packer {
     ) -> Result<Layer, StreamError> {
         self.place = block.name().to_string();
         check_causal(block)?;
-        let mut layer = Layer::default();
+        let mut layer = Layer {
+            numbers: code_of(storage.numbers),
+            ..Layer::default()
+        };
         match applied.systems() {
             [one] if one.as_siso().is_err() => self.shared(&mut layer, one, &storage.shared)?,
             systems => {
                 if storage.numbers == Numbers::F16 {
                     let exponents = HalfExponents::of(block.systems())?;
-                    layer.numbers = code::HALF;
                     // Both lie within what a byte holds.
                     layer.pole_exponent = -exponents.poles as i8;
                     layer.residue_exponent = -exponents.residues as i8;

@@ -44,6 +44,9 @@ pub enum Parts {
 pub struct LayerChoice {
     /// The map between the channels; absent where there is none.
     pub map: Option<MapChoice>,
+    /// B and C of a system that all channels share; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub systems: Option<MapChoice>,
     /// Poles, residues, feedthroughs, norm and bias.
     pub numbers: Numbers,
 }
@@ -277,6 +280,7 @@ impl TargetReduction<'_> {
         let layers = self.maps.iter().zip(&draft.maps).zip(&draft.numbers);
         let layers = layers.map(|((menu, at), numbers)| LayerChoice {
             map: choice(menu, *at),
+            systems: None,
             numbers: *numbers,
         });
         SizePlan {

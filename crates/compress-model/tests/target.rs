@@ -237,11 +237,11 @@ fn what_needs_one_system_per_channel_is_refused_before_anything_slow() {
     );
     let start = ["reduce", shared, "--calibrate", "waves", "--dry-run"];
     for (more, words) in [
-        (&["--times", "4"][..], "--order or --budget"),
         (
-            &["--max-bytes", "4k", "--for", "file"],
-            "--order or --budget",
+            &["--times", "2", "--max-change", "0.1"][..],
+            "--max-change is for layers with one system per channel",
         ),
+        (&["--max-microseconds", "9"], "a target of bytes"),
         (
             &["--order", "2", "--allocate", "layer"],
             "leave --allocate out",

@@ -544,7 +544,10 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         vec![
             record.name.clone(),
             match orders.as_slice() {
-                [shared] => format!("{shared} shared"),
+                [shared] => match choice.systems {
+                    Some(systems) => format!("{shared} shared, {}", entries(Some(systems))),
+                    None => format!("{shared} shared"),
+                },
                 _ => format!("{:.2} a channel", states as f64 / orders.len() as f64),
             },
             orders.iter().max().copied().unwrap_or(0).to_string(),
