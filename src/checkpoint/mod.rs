@@ -307,6 +307,15 @@ impl Checkpoint {
         self.provenance.as_deref()
     }
 
+    /// Whether the path still is that of the file that was read, as it was then: for notes that name
+    /// it, such as [`Provenance`].
+    ///
+    /// # Errors
+    /// [`ArchiveError::Read`](hankelite_archive::ArchiveError::Read), where it is not.
+    pub fn require_in_place(&self) -> Result<(), hankelite_archive::ArchiveError> {
+        self.encoding.archive.require_in_place()
+    }
+
     /// The family of the layers, e.g. `S4D` or `DSS`.
     pub fn family(&self) -> &'static str {
         let first = self.encoding.structure.layers.first();

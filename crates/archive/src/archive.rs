@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -25,6 +24,7 @@ use crate::sharded_file::ShardedFile;
 use crate::sharded_file::writer::Scheme;
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::{Setting, TorchFile};
+use crate::unchanging::{UnchangingFile, Version};
 use crate::zip_records::{is_zip, open_zip};
 use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 
@@ -35,6 +35,8 @@ use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 pub struct Archive {
     path: PathBuf,
     source: Arc<Source>,
+    /// The file as it was opened; `None` for tensors in memory.
+    seen: Option<Version>,
     shapes: Shapes,
     changes: Changes,
     /// Of the file, and those that were added.
@@ -67,6 +69,7 @@ impl Archive {
     pub fn open(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
         let path = sharded_file::index_in(path.as_ref())?;
         let (file, start) = open_file(&path)?;
+        let seen = Some(file.version());
         let source = if is_zip(&start) {
             let zip = open_zip(&path, file)?;
             match npz_file::is_npz(&zip) {
@@ -83,7 +86,10 @@ impl Archive {
         } else {
             return Err(foreign_format(&path, &start));
         };
-        Ok(Archive::of(path, source))
+        Ok(Archive {
+            seen,
+            ..Archive::of(path, source)
+        })
     }
 
     /// Tensors that are in no file yet; `name` stands for one in messages.
@@ -100,6 +106,7 @@ impl Archive {
             tied: Arc::new(ties.clone()),
             ties,
             source: Arc::new(source),
+            seen: None,
             changes: Changes::default(),
         }
     }
@@ -183,6 +190,7 @@ impl Archive {
         Ok(Archive {
             path: self.path.clone(),
             source: Arc::clone(&self.source),
+            seen: self.seen,
             tied: Arc::clone(&self.tied),
             ties,
             shapes,
@@ -333,6 +341,19 @@ impl Archive {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the path still is that of the file that was opened, as it was then: for notes that
+    /// name it. Reading goes on in the file that was opened, whatever takes its name, and fails
+    /// once that is changed.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Read`], where it is not.
+    pub fn require_in_place(&self) -> Result<(), ArchiveError> {
+        let in_place = self.seen.map(|seen| seen.require_at(&self.path));
+        in_place
+            .unwrap_or(Ok(()))
+            .map_err(ArchiveError::read(&self.path))
     }
 
     /// What the file holds that will be left out when it is written again, one sentence each,
@@ -512,7 +533,7 @@ impl Source {
 }
 
 /// Opens a file and reads the bytes that show its format.
-fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
+fn open_file(path: &Path) -> Result<(UnchangingFile, Vec<u8>), ArchiveError> {
     let read = ArchiveError::read(path);
     // On some systems a folder can be opened, and only fails when it is read.
     if path.is_dir() {
@@ -522,8 +543,8 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
     }
     // Opening a pipe without a writer would wait for ever.
     if std::fs::metadata(path).map_err(&read)?.is_file() {
-        let mut file = File::open(path).map_err(&read)?;
-        let start = first_bytes(&mut file).map_err(&read)?;
+        let file = UnchangingFile::open(path).map_err(&read)?;
+        let start = first_bytes(&file).map_err(&read)?;
         return match start.is_empty() {
             true => Err(ArchiveError::Empty {
                 path: path.to_owned(),
@@ -537,7 +558,7 @@ fn open_file(path: &Path) -> Result<(File, Vec<u8>), ArchiveError> {
 }
 
 /// Enough of a file to know its format.
-fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
+fn first_bytes(mut file: &UnchangingFile) -> io::Result<Vec<u8>> {
     /// Up to the magic of a tar file.
     const START: u64 = 263;
     let mut start = Vec::new();

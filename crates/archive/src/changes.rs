@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::destination::folder_of;
+use crate::destination::{folder_of, unnamed};
 use crate::error::ArchiveError;
 use crate::tensor::{Dtype, Header, RawTensor};
 
@@ -77,8 +77,8 @@ impl From<ChangesOnDisk> for Changes {
 /// included; in memory their names and shapes.
 #[derive(Debug)]
 pub struct ChangesOnDisk {
-    /// The folder it lies in, for messages.
-    folder: PathBuf,
+    /// The file that is to be written, for messages.
+    output: PathBuf,
     /// `None` where only element types and shapes are kept.
     file: Option<Mutex<File>>,
     end: u64,
@@ -100,10 +100,11 @@ impl ChangesOnDisk {
     /// # Errors
     /// [`ArchiveError::Write`] when no file can be made there.
     pub fn beside(output: impl AsRef<Path>) -> Result<ChangesOnDisk, ArchiveError> {
-        let folder = folder_of(output.as_ref()).to_owned();
-        let file = tempfile::tempfile_in(&folder).map_err(ArchiveError::write(&folder))?;
+        let output = output.as_ref().to_owned();
+        let file = tempfile::tempfile_in(folder_of(&output));
+        let file = file.map_err(|error| ArchiveError::write(&output)(unnamed(error)))?;
         Ok(ChangesOnDisk {
-            folder,
+            output,
             file: Some(Mutex::new(file)),
             ..ChangesOnDisk::headers_only()
         })
@@ -114,7 +115,7 @@ impl ChangesOnDisk {
     #[must_use]
     pub fn headers_only() -> ChangesOnDisk {
         ChangesOnDisk {
-            folder: PathBuf::new(),
+            output: PathBuf::new(),
             file: None,
             end: 0,
             tensors: BTreeMap::new(),
@@ -127,7 +128,7 @@ impl ChangesOnDisk {
     /// [`ArchiveError::Write`].
     pub fn add(&mut self, name: String, tensor: &RawTensor) -> Result<(), ArchiveError> {
         let written = self.append(tensor.bytes());
-        written.map_err(ArchiveError::write(&self.folder))?;
+        written.map_err(ArchiveError::write(&self.output))?;
         let length = tensor.bytes().len();
         let place = Place {
             dtype: tensor.dtype(),
@@ -171,7 +172,7 @@ impl ChangesOnDisk {
     /// [`ArchiveError::Read`]; also where only element types and shapes are kept.
     pub fn tensor(&self, name: &str) -> Option<Result<RawTensor, ArchiveError>> {
         let place = self.tensors.get(name)?;
-        let bytes = self.bytes(place).map_err(ArchiveError::read(&self.folder));
+        let bytes = self.bytes(place).map_err(ArchiveError::read(&self.output));
         Some(bytes.and_then(|bytes| {
             let tensor = RawTensor::new(place.dtype, place.shape.clone(), bytes);
             tensor.map_err(|error| error.of(name))

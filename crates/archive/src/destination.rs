@@ -5,9 +5,10 @@ use std::io;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile};
 
 use crate::error::ArchiveError;
+use crate::temporary::{Claimed, claimed};
 
 /// Writes a small file whole or not at all, replacing one that was there.
 ///
@@ -63,7 +64,7 @@ impl Destination {
         fill: impl FnOnce(&mut BufWriter<&mut File>) -> Result<(), E>,
         accept: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut temporary = self.temporary().map_err(|error| self.failed(error))?;
+        let (mut temporary, _lock) = self.temporary().map_err(|error| self.failed(error))?;
         let mut out = BufWriter::new(temporary.as_file_mut());
         fill(&mut out)?;
         let flushed = out.flush();
@@ -79,16 +80,12 @@ impl Destination {
 
     /// A file beside the final place, so that renaming moves no bytes. It goes away when it is
     /// dropped before that.
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".hankelite-").suffix(".part");
-        // The crate's default of 0600 would keep the file from everybody else; from 0666 the
-        // user's umask takes what it takes from any new file.
-        #[cfg(unix)]
-        let open_to_umask = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-        #[cfg(unix)]
-        builder.permissions(open_to_umask);
-        builder.tempfile_in(folder_of(&self.place))
+    fn temporary(&self) -> io::Result<Claimed<NamedTempFile>> {
+        claimed(
+            folder_of(&self.place),
+            0o666,
+            |builder: &Builder<'_, '_>, folder| builder.tempfile_in(folder),
+        )
     }
 
     /// What the system reported about this file, without the name of the temporary one.
@@ -99,9 +96,12 @@ impl Destination {
 
 /// An error of the system without the name of the temporary file that it met.
 pub(crate) fn unnamed(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => error,
+    // The crate that makes them wraps the error of the system and gives it no more.
+    let text = error.to_string();
+    match (error.raw_os_error(), text.split_once(" at path ")) {
+        (Some(code), _) => io::Error::from_raw_os_error(code),
+        (None, Some((cause, _))) => io::Error::new(error.kind(), cause),
+        (None, None) => error,
     }
 }
 

@@ -14,8 +14,10 @@ mod place;
 mod safetensors_file;
 mod sharded_file;
 mod strides;
+mod temporary;
 mod tensor;
 mod torch_file;
+mod unchanging;
 mod zip_records;
 
 pub use archive::Archive;
@@ -29,5 +31,6 @@ pub use npz_file::NpyError;
 pub use pickle::PickleError;
 pub use place::check_destination;
 pub use sharded_file::ShardError;
+pub use temporary::is_temporary;
 pub use tensor::{Dtype, Header, RawTensor, TensorError};
 pub use torch_file::Setting;

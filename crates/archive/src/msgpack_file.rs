@@ -11,7 +11,6 @@ pub(crate) mod writer;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::contents::{Read as TensorRead, TensorFile};
 use crate::error::ArchiveError;
 use crate::msgpack_file::parser::Parser;
 use crate::tensor::{Dtype, Header, RawTensor};
+use crate::unchanging::UnchangingFile;
 
 /// What joins the keys that lead to a tensor.
 const SEPARATOR: char = '/';
@@ -84,7 +84,7 @@ enum Piece {
 #[derive(Debug)]
 pub(crate) struct MsgpackFile {
     path: PathBuf,
-    file: Mutex<File>,
+    file: Mutex<UnchangingFile>,
     arrays: BTreeMap<String, Array>,
     pieces: Vec<Piece>,
     notes: Vec<String>,
@@ -103,7 +103,7 @@ pub(crate) fn is_msgpack(start: &[u8]) -> bool {
 
 impl MsgpackFile {
     /// Walks through the file.
-    pub(crate) fn open(path: &Path, file: File) -> Result<MsgpackFile, ArchiveError> {
+    pub(crate) fn open(path: &Path, file: UnchangingFile) -> Result<MsgpackFile, ArchiveError> {
         let parsed = Parser::new(&file).and_then(Parser::run);
         let parsed = parsed.map_err(|source| ArchiveError::Msgpack {
             path: path.to_owned(),

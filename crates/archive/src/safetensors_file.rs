@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use serde::{Serialize, Serializer};
 use crate::contents::{Contents, METADATA_KEY, Read as TensorRead, TensorFile};
 use crate::error::ArchiveError;
 use crate::tensor::{Header, RawTensor, byte_length};
+use crate::unchanging::UnchangingFile;
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -32,7 +32,7 @@ const TEXT_KEY: &str = "__metadata__";
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
     path: PathBuf,
-    file: Mutex<File>,
+    file: Mutex<UnchangingFile>,
     data_start: u64,
     tensors: BTreeMap<String, TensorInfo>,
     texts: BTreeMap<String, String>,
@@ -52,7 +52,10 @@ pub(super) fn is_plausible(start: &[u8]) -> bool {
 
 impl SafetensorsFile {
     /// Reads and checks the header.
-    pub(super) fn open(path: &Path, mut file: File) -> Result<SafetensorsFile, ArchiveError> {
+    pub(super) fn open(
+        path: &Path,
+        mut file: UnchangingFile,
+    ) -> Result<SafetensorsFile, ArchiveError> {
         let read = ArchiveError::read(path);
         let file_length = file.seek(SeekFrom::End(0)).map_err(&read)?;
         file.rewind().map_err(&read)?;

@@ -12,7 +12,6 @@ pub(super) mod writer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -30,6 +29,7 @@ use crate::safetensors_file;
 use crate::safetensors_file::SafetensorsFile;
 use crate::sharded_file::error::INDEX_LIMIT;
 use crate::tensor::Header;
+use crate::unchanging::UnchangingFile;
 
 /// What an index is called.
 const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -85,8 +85,8 @@ struct Index {
 
 impl ShardedFile {
     /// Reads the index and the headers of all files, and compares them.
-    pub(super) fn open(path: &Path, file: File) -> Result<ShardedFile, ArchiveError> {
-        let index = read_index(path, file)?;
+    pub(super) fn open(path: &Path, file: UnchangingFile) -> Result<ShardedFile, ArchiveError> {
+        let index = read_index(path, &file)?;
         let wrong = |source| wrong(path, source);
         if index.weight_map.is_empty() {
             return Err(wrong(ShardError::NoTensors));
@@ -102,6 +102,9 @@ impl ShardedFile {
                 shards.insert(shard.clone(), file);
             }
         }
+        // A program that writes here takes the index away before it touches another file.
+        let version = file.version();
+        version.require_at(path).map_err(ArchiveError::read(path))?;
         let sharded = ShardedFile {
             index: path.to_owned(),
             shards,
@@ -170,9 +173,9 @@ impl TensorFile for ShardedFile {
     }
 }
 
-fn read_index(path: &Path, file: File) -> Result<Index, ArchiveError> {
+fn read_index(path: &Path, file: &UnchangingFile) -> Result<Index, ArchiveError> {
     let read = ArchiveError::read(path);
-    let found = file.metadata().map_err(&read)?.len();
+    let found = file.length();
     if found > INDEX_LIMIT {
         return Err(wrong(path, ShardError::IndexLength { found }));
     }
@@ -216,7 +219,7 @@ fn open_shard(folder: &Path, shard: &str) -> Result<SafetensorsFile, OpenError> 
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
     }
     let mut start = Vec::new();
-    let file = File::open(&path).map_err(&read)?;
+    let file = UnchangingFile::open(&path).map_err(&read)?;
     (&file).take(9).read_to_end(&mut start).map_err(&read)?;
     if !safetensors_file::is_safetensors(&start) {
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));

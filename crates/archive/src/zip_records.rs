@@ -3,7 +3,6 @@
 mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -13,6 +12,7 @@ use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::ArchiveError;
+use crate::unchanging::UnchangingFile;
 
 /// A record of a zip file.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(crate) struct Record {
 }
 
 /// An open zip file.
-pub(crate) type Zip = ZipArchive<BufReader<File>>;
+pub(crate) type Zip = ZipArchive<BufReader<UnchangingFile>>;
 
 /// Whether a file that starts with these bytes can be a zip file.
 pub(crate) fn is_zip(start: &[u8]) -> bool {
@@ -31,7 +31,7 @@ pub(crate) fn is_zip(start: &[u8]) -> bool {
 }
 
 /// Reads the directory of a zip file.
-pub(crate) fn open_zip(path: &Path, file: File) -> Result<Zip, ArchiveError> {
+pub(crate) fn open_zip(path: &Path, file: UnchangingFile) -> Result<Zip, ArchiveError> {
     Zip::new(BufReader::new(file)).map_err(zip_error(path))
 }
 

@@ -219,6 +219,38 @@ fn a_failed_attempt_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_file_that_changes_in_its_place_is_not_read_on() {
+    let folder = TempDir::new().unwrap();
+    for container in [
+        Container::Safetensors,
+        Container::Torch,
+        Container::Npz,
+        Container::Msgpack,
+    ] {
+        let path = folder.path().join("changing");
+        let first = sample(&folder, PORTABLE, &[1; 8]);
+        first.write(&path, container, "").unwrap();
+        let open = Archive::open(&path).unwrap();
+        let name = open.names().next().unwrap().to_owned();
+        open.tensor(&name).unwrap();
+        // One that takes its name is another file.
+        first.write(&path, container, "").unwrap();
+        open.tensor(&name).unwrap();
+        let open = Archive::open(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        // Beyond a tick of the system's clock.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(&path, bytes).unwrap();
+        let error = open.tensor(&name).unwrap_err();
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(
+            source.is_some_and(|source| source.contains("has changed")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn destinations_that_cannot_be_are_refused() {
     let folder = TempDir::new().unwrap();
     let source = sample(&folder, PORTABLE, &[1; 8]);

@@ -1,12 +1,12 @@
 //! One walk through a MessagePack file, which finds the arrays and keeps nothing else.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufReader, Read};
 
 use crate::msgpack_file::writer::map_head;
 use crate::msgpack_file::{Array, COMPLEX_DOUBLE, MsgpackError, Piece, Range, SEPARATOR, TYPES};
 use crate::tensor::byte_length;
+use crate::unchanging::UnchangingFile;
 
 /// Nesting that is followed.
 const DEPTH_LIMIT: usize = 64;
@@ -53,7 +53,7 @@ pub(super) struct Parsed {
 }
 
 pub(super) struct Parser<'a> {
-    file: BufReader<&'a File>,
+    file: BufReader<&'a UnchangingFile>,
     at: u64,
     end: u64,
     /// From here on nothing is in a piece yet.
@@ -68,9 +68,9 @@ pub(super) struct Parser<'a> {
 type Outcome<T> = Result<T, MsgpackError>;
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(file: &'a File) -> Outcome<Parser<'a>> {
+    pub(super) fn new(file: &'a UnchangingFile) -> Outcome<Parser<'a>> {
         Ok(Parser {
-            end: file.metadata()?.len(),
+            end: file.length(),
             file: BufReader::new(file),
             at: 0,
             copied: 0,

@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
+use tempfile::{Builder, TempDir};
 
 use crate::container::is_index;
 use crate::contents::{Contents, METADATA_KEY, borrowed};
@@ -16,6 +16,7 @@ use crate::error::ArchiveError;
 use crate::safetensors_file;
 use crate::safetensors_file::Part;
 use crate::sharded_file::{INDEX_NAME, ShardedFile};
+use crate::temporary::{Claimed, claimed, lock};
 use crate::tensor::{Header, byte_length};
 
 /// Bytes of tensors in one file of a checkpoint that was not sharded before, as in the
@@ -54,7 +55,7 @@ pub(crate) fn write<'a, E: From<ArchiveError>>(
     let place = Place::new(path, scheme.source)?;
     place.check(&shards, &scheme.inputs)?;
     let failed = |error| place.failed(error);
-    let temporary = place.temporary().map_err(failed)?;
+    let (temporary, _lock) = place.temporary().map_err(failed)?;
     for shard in &shards {
         let written = write_shard(&temporary.path().join(&shard.name), shard, contents);
         written.map_err(|error| place.renamed(error))?;
@@ -234,31 +235,29 @@ impl Place {
     }
 
     /// A folder on the same file system, so that renaming moves no bytes.
-    fn temporary(&self) -> io::Result<TempDir> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".hankelite-").suffix(".part");
-        // From 0777 the user's umask takes what it takes from any new folder.
-        #[cfg(unix)]
-        let open_to_umask = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-        #[cfg(unix)]
-        builder.permissions(open_to_umask);
+    fn temporary(&self) -> io::Result<Claimed<TempDir>> {
         let outer = if self.new {
             folder_of(&self.folder)
         } else {
             &self.folder
         };
-        builder.tempdir_in(outer)
+        claimed(outer, 0o777, |builder: &Builder<'_, '_>, folder| {
+            builder.tempdir_in(folder)
+        })
     }
 
     /// A new folder appears at once. In one that exists an old index goes first and the new one
-    /// comes last, so that at no time an index stands beside files of another checkpoint.
+    /// comes last, so that at no time an index stands beside files of another checkpoint; of
+    /// several programs one waits for the other.
     fn move_in(&self, temporary: TempDir, shards: &[Shard<'_>]) -> io::Result<()> {
-        if self.new {
+        // Another program may have made the folder meanwhile.
+        if self.new && !self.folder.exists() {
             std::fs::rename(temporary.path(), &self.folder)?;
             // There is nothing left for it to remove.
             drop(temporary.keep());
             return Ok(());
         }
+        let _lock = lock(&self.folder);
         let index = self.folder.join(&self.index);
         match std::fs::remove_file(&index) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
