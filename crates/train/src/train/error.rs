@@ -148,6 +148,16 @@ pub enum TrainError {
         /// The folder.
         path: PathBuf,
     },
+    /// A folder in which another program is at work.
+    #[error(
+        "{}: another program is at work in this folder, expected none: wait for its end, or name \
+         another folder",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A folder without a run, to be continued.
     #[error("{}: no `config.toml` here, so there is no run to continue", path.display())]
     NothingToResume {

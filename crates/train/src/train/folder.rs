@@ -1,10 +1,10 @@
 //! The folder of a run: settings, metrics, snapshots.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use hankelite_archive::write_whole;
+use hankelite_archive::{is_temporary, write_whole};
 
 use crate::train::TrainError;
 use crate::train::observer::Entry;
@@ -16,10 +16,13 @@ use crate::train::observer::Entry;
 /// metrics.jsonl      one line for each epoch
 /// last.safetensors   where the run goes on
 /// best.safetensors   the best epoch so far
+/// lock               empty; locked while a program is at work in the folder
 /// ```
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// `None` on a file system without locks.
+    _lock: Option<File>,
 }
 
 impl Folder {
@@ -30,32 +33,35 @@ impl Folder {
     /// long work; nothing is made.
     ///
     /// # Errors
-    /// [`TrainError::NotEmpty`]; [`TrainError::Io`].
+    /// [`TrainError::InUse`], [`TrainError::NotEmpty`]; [`TrainError::Io`].
     pub fn require_new(path: impl AsRef<Path>) -> Result<(), TrainError> {
-        let path = path.as_ref();
-        if !path.exists() {
-            return Ok(());
+        Self::require_free(&path)?;
+        require_empty(path.as_ref())
+    }
+
+    /// Whether no program is at work there. For a check before long work; nothing is made.
+    ///
+    /// # Errors
+    /// [`TrainError::InUse`].
+    pub fn require_free(path: impl AsRef<Path>) -> Result<(), TrainError> {
+        match File::open(path.as_ref().join(LOCK)) {
+            Ok(file) => locked(path.as_ref(), file).map(drop),
+            Err(_) => Ok(()),
         }
-        for entry in std::fs::read_dir(path).map_err(io(path))? {
-            if !is_unfinished(&entry.map_err(io(path))?.path()) {
-                let path = path.to_path_buf();
-                return Err(TrainError::NotEmpty { path });
-            }
-        }
-        Ok(())
     }
 
     /// Makes the folder of a new run and writes its settings.
     ///
     /// # Errors
-    /// [`TrainError::NotEmpty`]; [`TrainError::Io`] and [`TrainError::Archive`] when it cannot be
-    /// made or written.
+    /// [`TrainError::InUse`], [`TrainError::NotEmpty`]; [`TrainError::Io`] and
+    /// [`TrainError::Archive`] when it cannot be made or written.
     pub fn create(path: impl AsRef<Path>, config: &str) -> Result<Self, TrainError> {
         let path = path.as_ref();
         Self::require_new(path)?;
         std::fs::create_dir_all(path).map_err(io(path))?;
-        let path = path.to_path_buf();
-        let folder = Self { path };
+        let folder = Self::claim(path)?;
+        // Another program may have been there in the meantime.
+        require_empty(path)?;
         folder.sweep()?;
         folder.write("config.toml", config.as_bytes())?;
         Ok(folder)
@@ -64,7 +70,8 @@ impl Folder {
     /// Opens the folder of a run that is to go on with the settings it was begun with.
     ///
     /// # Errors
-    /// [`TrainError::NothingToResume`], [`TrainError::OtherSettings`], [`TrainError::Io`].
+    /// [`TrainError::InUse`], [`TrainError::NothingToResume`], [`TrainError::OtherSettings`],
+    /// [`TrainError::Io`].
     pub fn resume(path: impl AsRef<Path>, config: &str) -> Result<Self, TrainError> {
         let path = path.as_ref();
         let file = path.join("config.toml");
@@ -72,6 +79,7 @@ impl Folder {
             let path = path.to_path_buf();
             return Err(TrainError::NothingToResume { path });
         }
+        let folder = Self::claim(path)?;
         let then = std::fs::read_to_string(&file).map_err(io(&file))?;
         if let Some((line, expected, found)) = first_difference(&then, config) {
             return Err(TrainError::OtherSettings {
@@ -81,11 +89,17 @@ impl Folder {
                 expected,
             });
         }
-        let folder = Self {
-            path: path.to_path_buf(),
-        };
         folder.sweep()?;
         Ok(folder)
+    }
+
+    /// Keeps all other programs out of a folder for as long as this lives.
+    fn claim(path: &Path) -> Result<Self, TrainError> {
+        let place = path.join(LOCK);
+        let file = OpenOptions::new().create(true).append(true).open(&place);
+        let _lock = locked(path, file.map_err(io(&place))?)?;
+        let path = path.to_path_buf();
+        Ok(Self { path, _lock })
     }
 
     /// The folder.
@@ -164,7 +178,7 @@ impl Folder {
     fn sweep(&self) -> Result<(), TrainError> {
         for entry in std::fs::read_dir(&self.path).map_err(io(&self.path))? {
             let path = entry.map_err(io(&self.path))?.path();
-            if is_unfinished(&path) {
+            if is_temporary(&path) {
                 std::fs::remove_file(&path).map_err(io(&path))?;
             }
         }
@@ -172,13 +186,35 @@ impl Folder {
     }
 }
 
-/// How the names of unfinished files of the checkpoint room start.
-const TEMPORARY: &str = ".hankelite-";
+/// The file that is locked. It stays when the lock is gone: to remove it could let two programs
+/// lock two files of this name.
+const LOCK: &str = "lock";
 
-/// Whether a file was left by a run that was killed while it wrote.
-fn is_unfinished(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.starts_with(TEMPORARY) && name.ends_with(".part"))
+/// The file of the lock on a folder, which the system takes away with the process; `None` where
+/// there are no locks.
+fn locked(folder: &Path, file: File) -> Result<Option<File>, TrainError> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(TrainError::InUse {
+            path: folder.to_path_buf(),
+        }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Whether a folder is missing, or holds nothing but what a killed program left.
+fn require_empty(path: &Path) -> Result<(), TrainError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(io(path))? {
+        let entry = entry.map_err(io(path))?;
+        if entry.file_name() != LOCK && !is_temporary(entry.path()) {
+            let path = path.to_path_buf();
+            return Err(TrainError::NotEmpty { path });
+        }
+    }
+    Ok(())
 }
 
 fn io(path: &Path) -> impl Fn(std::io::Error) -> TrainError + use<> {

@@ -1,6 +1,6 @@
 //! The loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use hankelite_data::{Batches, Dataset, Targets};
@@ -22,6 +22,9 @@ use crate::train::{RecipeError, TrainError, snapshot};
 
 /// Streams of the generator from here on are for dropout; the data room shuffles from 2⁶³ on.
 const DROPOUT: u64 = 1 << 62;
+
+/// A run that is killed loses no more than this.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(30);
 
 /// A network with the data and the settings of its training.
 #[derive(Clone, Copy)]
@@ -67,6 +70,8 @@ struct Run<'a> {
     best: Option<Vec<Tensor>>,
     /// When this start began, less the seconds of those before.
     clock: Clock,
+    /// When the last snapshot was written.
+    kept: Instant,
 }
 
 struct Clock {
@@ -187,6 +192,7 @@ impl<'a> Run<'a> {
                 start: Instant::now(),
                 before: 0.0,
             },
+            kept: Instant::now(),
         };
         if let Some(folder) = folder {
             run.resume(folder)?;
@@ -258,7 +264,8 @@ impl<'a> Run<'a> {
             self.step(objective, &examples)?;
             observer.step(&self.report(examples.count));
             let every = recipe.snapshot_every;
-            if every > 0 && self.progress.step.is_multiple_of(every) {
+            let due = every > 0 && self.progress.step.is_multiple_of(every);
+            if due || self.kept.elapsed() >= SNAPSHOT_EVERY {
                 self.write_last()?;
             }
         }
@@ -435,7 +442,9 @@ impl<'a> Run<'a> {
     }
 
     fn write_last(&mut self) -> Result<(), TrainError> {
-        self.write(Folder::last)
+        self.write(Folder::last)?;
+        self.kept = Instant::now();
+        Ok(())
     }
 
     fn write(&mut self, place: fn(&Folder) -> std::path::PathBuf) -> Result<(), TrainError> {

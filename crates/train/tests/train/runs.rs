@@ -80,6 +80,7 @@ fn a_run_that_was_stopped_anywhere_goes_on_bit_for_bit() {
         )
         .unwrap();
         assert_eq!((part.end, part.steps), (None, after));
+        drop(folder);
         let folder = Folder::resume(&path, "seed = 5\n").unwrap();
         let network = Small::started();
         let stop = Stop::default();
@@ -124,6 +125,7 @@ fn metrics_that_no_snapshot_knows_of_are_written_again() {
     text.extend(b"{\"epoch\": 9");
     std::fs::write(folder.metrics(), text).unwrap();
     std::fs::write(path.join(".hankelite-x.part"), "half").unwrap();
+    drop(folder);
     let folder = Folder::resume(&path, "").unwrap();
     assert!(!path.join(".hankelite-x.part").exists());
     let stop = Stop::default();
@@ -335,6 +337,27 @@ fn folders_that_do_not_suit_are_refused() {
     std::fs::write(place.path().join("file"), "").unwrap();
     let error = Folder::create(place.path().join("file/run"), "").unwrap_err();
     assert!(matches!(error, TrainError::Io { .. }), "{error}");
+}
+
+#[test]
+fn a_folder_takes_one_program_at_a_time() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("run");
+    let first = Folder::create(&path, "a = 1\n").unwrap();
+    for error in [
+        Folder::create(&path, "a = 1\n").unwrap_err(),
+        Folder::resume(&path, "a = 1\n").unwrap_err(),
+        Folder::require_new(&path).unwrap_err(),
+        Folder::require_free(&path).unwrap_err(),
+    ] {
+        assert!(matches!(error, TrainError::InUse { .. }), "{error}");
+    }
+    drop(first);
+    Folder::require_free(&path).unwrap();
+    Folder::resume(&path, "a = 1\n").unwrap();
+    // A program that was killed before it wrote its settings leaves a lock alone.
+    std::fs::remove_file(path.join("config.toml")).unwrap();
+    Folder::create(&path, "a = 2\n").unwrap();
 }
 
 #[test]
