@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let tools = Tools {
         device: arguments.device,
         printer,
-        stop: training::stop_on_interrupt()?,
+        stop: training::stop_on_interrupt(printer)?,
     };
     let mut root = None;
     for &seed in &config.seeds {

@@ -219,7 +219,7 @@ impl Run<'_> {
         let text = toml::to_string(self.config)?;
         let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
         let start = Start::of(network)?;
-        let stop = training::stop_on_interrupt()?;
+        let stop = training::stop_on_interrupt(self.printer)?;
         let outcome = training::train(&training, objective, &folder, &stop, self.printer)?;
         let output = folder.path().join("model.safetensors");
         let parameters = write(&output)?;

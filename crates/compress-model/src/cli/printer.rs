@@ -13,6 +13,7 @@ use crate::cli::{Colour, Format, Global};
 const WIDTH: usize = 64;
 
 /// Prints data to stdout and messages to stderr, as the user requested.
+#[derive(Clone, Copy)]
 pub(super) struct Printer {
     json: bool,
     quiet: bool,

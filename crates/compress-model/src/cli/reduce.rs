@@ -503,7 +503,7 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
     let source = &arguments.input.checkpoint;
     Ok(Work {
-        made: provenance(source, &reduced.records, &Way::Plan(&plan))?,
+        made: provenance((source, checkpoint), &reduced.records, &Way::Plan(&plan))?,
         model: reduced.model,
         layers: reduced.records,
         kernel_length: plan.kernel_length(),
@@ -567,7 +567,11 @@ fn calibrated(
     };
     let way = Way::Calibrated(&calibrated.choice);
     Ok(Work {
-        made: provenance(&arguments.input.checkpoint, &calibrated.records, &way)?,
+        made: provenance(
+            (&arguments.input.checkpoint, checkpoint),
+            &calibrated.records,
+            &way,
+        )?,
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,

@@ -140,7 +140,7 @@ impl Run<'_> {
         let batch = self.training.recipe.batch;
         let before = measured_by(objective, network, sets.validation.as_ref(), batch)?;
         let moved = Start::of(network)?;
-        let stop = training::stop_on_interrupt()?;
+        let stop = training::stop_on_interrupt(self.printer)?;
         let trial = self.tried(objective, &stop)?;
         let recipe = match &trial {
             Some(trial) => trial.apply(self.training.recipe),

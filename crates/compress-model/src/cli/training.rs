@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hankelite::calibrate::Rescaled;
@@ -115,8 +115,9 @@ pub(super) fn parsed<T: serde::de::DeserializeOwned>(path: &Path, text: &str) ->
 
 /// Whether a run may start, or go on, in a folder: for a check before data are read.
 pub(super) fn require_folder(path: &Path, resume: bool) -> anyhow::Result<()> {
-    if !resume {
-        Folder::require_new(path)?;
+    match resume {
+        true => Folder::require_free(path)?,
+        false => Folder::require_new(path)?,
     }
     Ok(())
 }
@@ -137,15 +138,23 @@ pub(super) struct Interrupted {
     folder: PathBuf,
 }
 
-/// Ctrl-C asks to stop behind the step at hand; a second one ends the program at once. To be
-/// called once.
-pub(super) fn stop_on_interrupt() -> anyhow::Result<Stop> {
+/// What the step at hand may still take after Ctrl-C.
+const GRACE: Duration = Duration::from_millis(800);
+
+/// Ctrl-C asks to stop behind the step at hand. Where that takes long, or a validation is under
+/// way, the program ends without it: as every file is whole at any time, nothing is lost but what
+/// came behind the last snapshot. To be called once.
+pub(super) fn stop_on_interrupt(printer: &Printer) -> anyhow::Result<Stop> {
     let stop = Stop::default();
-    let flag = stop.clone();
+    let (flag, printer) = (stop.clone(), *printer);
     ctrlc::set_handler(move || {
-        if flag.request() {
-            std::process::exit(super::INTERRUPTED.into());
-        }
+        flag.request();
+        std::thread::sleep(GRACE);
+        printer.note(
+            "stopped",
+            "amid a step; --resume goes on from the last snapshot",
+        );
+        std::process::exit(super::INTERRUPTED.into());
     })?;
     Ok(stop)
 }

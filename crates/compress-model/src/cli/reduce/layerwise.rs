@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
     let parameters_after = rewrite.parameters();
     if let Some(output) = output {
-        rewrite.note(provenance(path, &layers, &Way::Plan(&plan)).with_context(here)?);
+        rewrite.note(provenance((path, outline), &layers, &Way::Plan(&plan)).with_context(here)?);
         rewrite.write(output)?;
         warn_of_rounding(worst, printer);
     }

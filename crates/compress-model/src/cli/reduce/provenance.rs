@@ -21,7 +21,7 @@ pub(super) enum Way<'a> {
 
 /// The note of a reduction of a file, for its metadata.
 pub(super) fn provenance(
-    source: &Path,
+    (source, read): (&Path, &Checkpoint),
     layers: &[LayerRecord],
     way: &Way<'_>,
 ) -> anyhow::Result<Provenance> {
@@ -29,6 +29,8 @@ pub(super) fn provenance(
         true => hash_of(source)?.1,
         false => String::new(),
     };
+    // The hash is that of what was read.
+    read.require_in_place()?;
     let (method, calibration) = match way {
         Way::Plan(plan) => {
             let [method, time, realisation] = [
@@ -84,7 +86,7 @@ pub(super) fn longest(
     checkpoint: &Checkpoint,
     origin: &str,
 ) -> anyhow::Result<Provenance> {
-    let mut note = provenance(source, &[], &Way::Target(origin))?;
+    let mut note = provenance((source, checkpoint), &[], &Way::Target(origin))?;
     let blocks = checkpoint.model.blocks();
     note.orders_before = blocks.iter().map(|block| block.order()).collect();
     note.orders.clone_from(&note.orders_before);

@@ -240,7 +240,11 @@ fn reduced(
     } = found(arguments, &prepared, &drawn.held_out, &full)?;
     bars.clear();
     let way = Way::Target(calibration.statistics.origin());
-    let note = provenance(&arguments.input.checkpoint, &made.records, &way)?;
+    let note = provenance(
+        (&arguments.input.checkpoint, checkpoint),
+        &made.records,
+        &way,
+    )?;
     let smaller = checkpoint
         .with_model(made.model.clone())
         .with_provenance(note);
