@@ -6,10 +6,11 @@
 //! is kept as a record of what was to be called with what. Nothing is ever run.
 //!
 //! Values live in an arena and refer to each other by index, as a pickle fills
-//! containers after it has stored them, shares them and may close a loop. The
-//! arena is at most as large as the pickle; what unfolds it into a tree
-//! ([`Values::plain`]) works against a [`Budget`], so that neither a list that
-//! holds itself nor a chain of doublings can hang the reader.
+//! containers after it has stored them, shares them and may close a loop. Few
+//! bytes of a pickle can request many values, or copies of long ones. So both the
+//! machine and what unfolds its values into a tree ([`Values::plain`]) work against
+//! an amount of memory that grows with the pickle, and against a [`Budget`] of steps:
+//! neither a list that holds itself nor a chain of doublings can hang the reader.
 
 mod machine;
 pub(super) mod writer;
@@ -19,8 +20,15 @@ use crate::pickle::machine::Machine;
 /// Index of a value in the arena.
 pub(super) type Id = usize;
 
-/// More values than any checkpoint holds; keeps the arena below about 1 GB.
+/// More values than any checkpoint holds.
 const VALUE_LIMIT: usize = 1 << 24;
+/// Bytes that the values of a short pickle may take, and once more when they are unfolded.
+const ROOM: usize = 24 << 20;
+/// Bytes that they may take beside that for each byte of the pickle; the values of tensors take
+/// about six.
+const ROOM_PER_BYTE: usize = 8;
+/// The same when they are unfolded.
+const UNFOLDED_PER_BYTE: usize = 4;
 /// Nesting that is followed when values are unfolded.
 const DEPTH_LIMIT: usize = 64;
 /// Steps that unfolding one pickle may take.
@@ -102,13 +110,22 @@ pub enum PickleError {
     /// More values than any checkpoint holds.
     #[error("the pickle builds more than {VALUE_LIMIT} values")]
     TooManyValues,
+    /// Values that take much more memory than the pickle.
+    #[error("the pickle builds values that take more than {limit} bytes")]
+    Memory {
+        /// The limit for a pickle of its length.
+        limit: usize,
+    },
     /// Values nested too deeply; also a container that holds itself.
     #[error(
         "the pickle nests values deeper than {DEPTH_LIMIT} levels (a container may hold itself)"
     )]
     TooDeep,
-    /// Values shared so often that unfolding them would not end in time.
-    #[error("the pickle unfolds into more than {STEP_LIMIT} values")]
+    /// Values shared so often that unfolding them would not end in time, or not fit in memory.
+    #[error(
+        "the pickle unfolds into more than {STEP_LIMIT} values, or more memory than its length \
+         accounts for"
+    )]
     TooLarge,
 }
 
@@ -126,10 +143,10 @@ pub(super) enum Value {
     Tuple(Vec<Id>),
     List(Vec<Id>),
     Set(Vec<Id>),
-    Dict(Dict),
+    Dict(Box<Dict>),
     /// A name, not what it stands for.
     Global(String),
-    Call(Call),
+    Call(Box<Call>),
     /// How PyTorch describes a storage that lies outside the pickle.
     Persistent(Id),
 }
@@ -202,6 +219,11 @@ impl Values {
         Ok(Values { values, root })
     }
 
+    /// How many there are; ids are below it.
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
     /// What the pickle stands for.
     pub(super) fn root(&self) -> Id {
         self.root
@@ -258,14 +280,27 @@ impl Values {
             Value::None => Some(Plain::None),
             Value::Bool(value) => Some(Plain::Bool(*value)),
             Value::Int(value) => Some(Plain::Int(*value)),
-            Value::BigInt(bytes) => Some(Plain::BigInt(bytes.clone())),
+            Value::BigInt(bytes) => {
+                budget.hold(bytes.len())?;
+                Some(Plain::BigInt(bytes.clone()))
+            }
             Value::Float(value) => Some(Plain::Float(*value)),
-            Value::Text(text) => Some(Plain::Text(text.clone())),
-            Value::Bytes(bytes) => Some(Plain::Bytes(bytes.clone())),
+            Value::Text(text) => {
+                budget.hold(text.len())?;
+                Some(Plain::Text(text.clone()))
+            }
+            Value::Bytes(bytes) => {
+                budget.hold(bytes.len())?;
+                Some(Plain::Bytes(bytes.clone()))
+            }
             Value::Tuple(items) => self.plain_items(items, budget)?.map(Plain::Tuple),
             Value::List(items) => self.plain_items(items, budget)?.map(Plain::List),
             Value::Dict(dict) => self.plain_dict(dict, budget)?,
-            Value::Call(call) => self.encoded_bytes(call).map(Plain::Bytes),
+            Value::Call(call) => {
+                let bytes = self.encoded_bytes(call);
+                budget.hold(bytes.as_ref().map_or(0, Vec::len))?;
+                bytes.map(Plain::Bytes)
+            }
             Value::Set(_) | Value::Global(_) | Value::Persistent(_) => None,
         };
         budget.leave();
@@ -277,7 +312,8 @@ impl Values {
         items: &[Id],
         budget: &mut Budget,
     ) -> Result<Option<Vec<Plain>>, PickleError> {
-        let mut all = Vec::new();
+        budget.hold(items.len() * size_of::<Plain>())?;
+        let mut all = Vec::with_capacity(items.len());
         for item in items {
             match self.plain(*item, budget)? {
                 Some(plain) => all.push(plain),
@@ -288,7 +324,8 @@ impl Values {
     }
 
     fn plain_dict(&self, dict: &Dict, budget: &mut Budget) -> Result<Option<Plain>, PickleError> {
-        let mut entries = Vec::new();
+        budget.hold(dict.entries.len() * size_of::<(Plain, Plain)>())?;
+        let mut entries = Vec::with_capacity(dict.entries.len());
         for (key, value) in &dict.entries {
             let key = self.plain(*key, budget)?.filter(Plain::is_hashable);
             let value = self.plain(*value, budget)?;
@@ -322,26 +359,41 @@ impl Values {
 pub(super) struct Budget {
     steps: usize,
     depth: usize,
+    /// Bytes.
+    room: usize,
 }
 
 impl Budget {
-    /// The whole budget of one pickle.
+    /// The whole budget of a short pickle.
+    #[cfg(test)]
     pub(super) fn new() -> Budget {
+        Budget::of(0)
+    }
+
+    /// The whole budget of a pickle of so many bytes.
+    pub(super) fn of(length: usize) -> Budget {
         Budget {
             steps: STEP_LIMIT,
             depth: DEPTH_LIMIT,
+            room: ROOM + UNFOLDED_PER_BYTE * length,
         }
     }
 
-    /// Pays for one step.
-    pub(super) fn step(&mut self) -> Result<(), PickleError> {
-        self.steps = self.steps.checked_sub(1).ok_or(PickleError::TooLarge)?;
+    /// Pays for some steps.
+    pub(super) fn steps(&mut self, count: usize) -> Result<(), PickleError> {
+        self.steps = self.steps.checked_sub(count).ok_or(PickleError::TooLarge)?;
+        Ok(())
+    }
+
+    /// Pays for some bytes of memory.
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), PickleError> {
+        self.room = self.room.checked_sub(bytes).ok_or(PickleError::TooLarge)?;
         Ok(())
     }
 
     /// Pays for one step and goes one level down; [`Budget::leave`] goes up.
     pub(super) fn enter(&mut self) -> Result<(), PickleError> {
-        self.step()?;
+        self.steps(1)?;
         self.depth = self.depth.checked_sub(1).ok_or(PickleError::TooDeep)?;
         Ok(())
     }
@@ -618,6 +670,36 @@ mod tests {
         }
         bytes.push(b'.');
         let values = read(&bytes).unwrap();
+        let error = values.plain(values.root(), &mut Budget::new()).unwrap_err();
+        assert!(matches!(error, PickleError::TooLarge));
+    }
+
+    #[test]
+    fn values_that_would_take_much_more_memory_than_the_pickle_are_refused() {
+        let refused = |bytes: &[u8]| {
+            let error = Values::read(bytes, |_| true).unwrap_err();
+            assert!(matches!(error, PickleError::Memory { .. }), "{error}");
+        };
+        // A list of a thousand, a name of a thousand letters, and pairs, taken again and again.
+        let thousand = |item: &[u8]| [b"(".as_slice(), &item.repeat(1000)].concat();
+        let list = [thousand(b"N").as_slice(), b"tq\x01"].concat();
+        let name = [b"c".as_slice(), &b"m".repeat(1000), b"\nn\nq\x00"].concat();
+        let calls = b"h\x00h\x01R0".repeat(5000);
+        refused(&[name.as_slice(), &list, &calls, b"."].concat());
+        let text = [b"X\xe8\x03\0\0".as_slice(), &b"m".repeat(1000), b"q\x00"].concat();
+        let names = b"h\x00h\x00\x930".repeat(30_000);
+        refused(&[text.as_slice(), &names, b"."].concat());
+        let pairs = [thousand(b"NN\x86").as_slice(), b"t\x85q\x01"].concat();
+        let ordered = b"ccollections\nOrderedDict\nq\x00";
+        let calls = b"h\x00h\x01R0".repeat(5000);
+        refused(&[ordered.as_slice(), &pairs, &calls, b"."].concat());
+    }
+
+    #[test]
+    fn text_that_would_unfold_into_much_more_than_the_pickle_is_refused() {
+        let text = [b"X\xe8\x03\0\0".as_slice(), &b"m".repeat(1000), b"q\x00"].concat();
+        let shared = b"h\x00".repeat(40_000);
+        let values = read(&[b"(".as_slice(), &text, &shared, b"l."].concat()).unwrap();
         let error = values.plain(values.root(), &mut Budget::new()).unwrap_err();
         assert!(matches!(error, PickleError::TooLarge));
     }

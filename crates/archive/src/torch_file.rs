@@ -234,6 +234,11 @@ impl TensorFile for TorchFile {
 }
 
 impl StoredTensor {
+    /// Bytes that the description takes.
+    fn held(&self) -> usize {
+        size_of::<StoredTensor>() + 2 * size_of_val(self.shape.as_slice()) + self.record.name.len()
+    }
+
     /// Brings the elements into row-major order and applies what PyTorch left
     /// to be done when the tensor is used.
     fn unfold(&self, stored: Vec<u8>) -> Vec<u8> {

@@ -90,6 +90,23 @@ fn a_brace_at_the_ninth_byte_makes_no_safetensors_file() {
 }
 
 #[test]
+fn one_long_key_round_many_arrays_does_not_fill_the_memory() {
+    let mut bytes = vec![0x81, 0xda, 3, 0xde];
+    bytes.extend([b'k'; 990]);
+    bytes.push(0xdf);
+    bytes.extend(10_000u32.to_be_bytes());
+    for index in 0..10_000 {
+        bytes.extend(format!("\u{a5}{index:05}").chars().map(|c| c as u8));
+        // An extension of type 1: shape, type and bytes of one number.
+        bytes.extend(b"\xc7\x0c\x01\x93\x91\x01\xa5uint8\xc4\x01\x07");
+    }
+    let error = open_bytes(&bytes);
+    let expected = matches!(&error, ArchiveError::Msgpack { source, .. }
+        if matches!(**source, crate::MsgpackError::Names { .. }));
+    assert!(expected, "{error}");
+}
+
+#[test]
 fn a_folder_and_a_missing_file_are_distinguished() {
     let folder = TempDir::new().unwrap();
     let error = Archive::open(folder.path()).unwrap_err();

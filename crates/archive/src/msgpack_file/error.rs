@@ -48,6 +48,14 @@ pub enum MsgpackError {
         /// The limit.
         limit: usize,
     },
+    /// Names that are together longer than the file accounts for.
+    #[error("the names up to byte {offset} are together longer than {limit} bytes")]
+    Names {
+        /// Where the last of them ends.
+        offset: u64,
+        /// The limit for a file of its length.
+        limit: u64,
+    },
     /// Deeper nesting than any model has.
     #[error("values at byte {offset} are nested deeper than {limit} levels")]
     TooDeep {

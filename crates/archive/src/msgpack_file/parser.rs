@@ -12,6 +12,9 @@ use crate::unchanging::UnchangingFile;
 const DEPTH_LIMIT: usize = 64;
 /// Bytes of the longest name.
 const NAME_LIMIT: usize = 1000;
+/// Bytes of all names of a short file; keys around many arrays stand in the file once, but in each
+/// of their names.
+const NAMES_LIMIT: u64 = 8 << 20;
 /// Axes of an array; NumPy has at most 64.
 const AXES_LIMIT: u64 = 64;
 /// By this key flax marks an array of several pieces.
@@ -60,6 +63,8 @@ pub(super) struct Parser<'a> {
     copied: u64,
     /// Whether arrays are part of the model.
     keep: bool,
+    /// Bytes of the names so far.
+    names: u64,
     /// Arrays met outside the model.
     set_aside: usize,
     parsed: Parsed,
@@ -75,6 +80,7 @@ impl<'a> Parser<'a> {
             at: 0,
             copied: 0,
             keep: true,
+            names: 0,
             set_aside: 0,
             parsed: Parsed {
                 arrays: BTreeMap::new(),
@@ -212,6 +218,12 @@ impl<'a> Parser<'a> {
         // The counter of a training state is no tensor of the model.
         if depth == 1 && name == COUNTER && array.shape.is_empty() {
             return Ok(());
+        }
+        self.names += name.len() as u64;
+        let limit = NAMES_LIMIT + self.end;
+        if self.names > limit {
+            let offset = self.at;
+            return Err(MsgpackError::Names { offset, limit });
         }
         self.copy_to(extension.start);
         self.copied = self.at;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::pickle::{Call, Dict, Id, PROTOCOL_MAX, PickleError, Value};
+use crate::pickle::{Call, Dict, Id, PROTOCOL_MAX, PickleError, ROOM, ROOM_PER_BYTE, Value};
+
+/// Bytes that an entry of the memo takes.
+const MEMO_ENTRY: usize = 4 * size_of::<Id>();
 
 /// Stack, marks and memo of one run.
 pub(super) struct Machine<'a> {
@@ -14,6 +17,8 @@ pub(super) struct Machine<'a> {
     memo: BTreeMap<usize, Id>,
     values: Vec<Value>,
     limit: usize,
+    /// Bytes that values may still take. What lies in the pickle once is not counted.
+    room: usize,
     allowed: fn(&str) -> bool,
 }
 
@@ -32,6 +37,7 @@ impl Machine<'_> {
             memo: BTreeMap::new(),
             values: Vec::new(),
             limit,
+            room: room(bytes),
             allowed,
         };
         let root = machine.steps()?;
@@ -125,7 +131,7 @@ impl Machine<'_> {
 
     fn container(&mut self, instruction: u8) -> Result<bool, PickleError> {
         match instruction {
-            b'}' => self.push(Value::Dict(Dict::default()))?,
+            b'}' => self.push(Value::Dict(Box::default()))?,
             b']' => self.push(Value::List(Vec::new()))?,
             b')' => self.push(Value::Tuple(Vec::new()))?,
             0x8f => self.push(Value::Set(Vec::new()))?,
@@ -136,7 +142,7 @@ impl Machine<'_> {
             0x87 => self.push_tuple(3)?,
             b'd' => {
                 let items = self.pop_to_mark()?;
-                self.push(Value::Dict(Dict::default()))?;
+                self.push(Value::Dict(Box::default()))?;
                 self.set_items(&items)?;
             }
             b'a' => {
@@ -172,14 +178,17 @@ impl Machine<'_> {
                 // Frames only show a stream how much to fetch.
                 self.length8()?;
             }
-            b'(' => self.marks.push(self.stack.len()),
+            b'(' => {
+                self.hold(size_of::<usize>())?;
+                self.marks.push(self.stack.len());
+            }
             b'0' => self.pop_or_unmark()?,
             b'1' => {
                 self.pop_to_mark()?;
             }
             b'2' => {
                 let top = self.top()?;
-                self.stack.push(top);
+                self.push_again(top)?;
             }
             b'q' => {
                 let index = self.length1()?;
@@ -246,6 +255,7 @@ impl Machine<'_> {
         if !(self.allowed)(&name) {
             return Err(PickleError::Global { offset, name });
         }
+        self.hold(name.len())?;
         self.push(Value::Global(name))
     }
 
@@ -255,21 +265,23 @@ impl Machine<'_> {
         let Value::Tuple(arguments) = &self.values[arguments] else {
             return Err(self.wrong_kind(arguments, "a tuple of arguments"));
         };
-        let arguments = arguments.clone();
         let Value::Global(function) = &self.values[function] else {
             return Err(self.wrong_kind(function, "a name to call"));
         };
+        let copied = size_of_val(arguments.as_slice()) + function.len() + size_of::<Call>();
+        self.room = self.room.checked_sub(copied).ok_or(self.no_room())?;
+        let arguments = arguments.clone();
         if function == "collections.OrderedDict" {
             return self.push_ordered_dict(&arguments);
         }
         let function = function.clone();
-        self.push(Value::Call(Call {
+        self.push(Value::Call(Box::new(Call {
             function,
             arguments,
             contents: Vec::new(),
             entries: Vec::new(),
             state: None,
-        }))
+        })))
     }
 
     /// `OrderedDict()`, or `OrderedDict([[key, value], …])` as Python 2 wrote it.
@@ -279,6 +291,7 @@ impl Machine<'_> {
             ..Dict::default()
         };
         for pairs in arguments {
+            self.hold(self.sequence(*pairs)?.len() * size_of::<(Id, Id)>())?;
             let pairs = self.sequence(*pairs)?;
             for pair in pairs {
                 match self.sequence(*pair)? {
@@ -287,7 +300,7 @@ impl Machine<'_> {
                 }
             }
         }
-        self.push(Value::Dict(dict))
+        self.push(Value::Dict(Box::new(dict)))
     }
 
     fn sequence(&self, id: Id) -> Result<&[Id], PickleError> {
@@ -346,9 +359,30 @@ impl Machine<'_> {
         if self.values.len() >= self.limit {
             return Err(PickleError::TooManyValues);
         }
+        self.hold(size_of::<Value>() + size_of::<Id>())?;
         self.stack.push(self.values.len());
         self.values.push(value);
         Ok(())
+    }
+
+    /// A value that is in the arena already.
+    fn push_again(&mut self, id: Id) -> Result<(), PickleError> {
+        self.hold(size_of::<Id>())?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    /// Pays for memory.
+    fn hold(&mut self, bytes: usize) -> Result<(), PickleError> {
+        let left = self.room.checked_sub(bytes);
+        self.room = left.ok_or_else(|| self.no_room())?;
+        Ok(())
+    }
+
+    fn no_room(&self) -> PickleError {
+        PickleError::Memory {
+            limit: room(self.bytes),
+        }
     }
 
     fn push_tuple(&mut self, length: usize) -> Result<(), PickleError> {
@@ -405,6 +439,7 @@ impl Machine<'_> {
 
     fn remember(&mut self, index: usize) -> Result<(), PickleError> {
         let top = self.top()?;
+        self.hold(MEMO_ENTRY)?;
         self.memo.insert(index, top);
         Ok(())
     }
@@ -413,8 +448,7 @@ impl Machine<'_> {
         let offset = self.at;
         let id = self.memo.get(&index);
         let id = id.ok_or(PickleError::Memo { offset, index })?;
-        self.stack.push(*id);
-        Ok(())
+        self.push_again(*id)
     }
 
     fn take(&mut self, length: usize) -> Result<&[u8], PickleError> {
@@ -501,6 +535,11 @@ impl<'a> Machine<'a> {
             expected,
         }
     }
+}
+
+/// Bytes that the values of a pickle may take.
+fn room(pickle: &[u8]) -> usize {
+    ROOM + ROOM_PER_BYTE * pickle.len()
 }
 
 /// A two's complement integer, little endian, of any length.

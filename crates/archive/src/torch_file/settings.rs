@@ -145,23 +145,28 @@ impl Settings {
     }
 
     fn set(&mut self, name: &[&str], setting: Setting) {
-        let name = name.join(".");
-        let room = self.found.len() < COUNT_LIMIT && name.len() <= LENGTH_LIMIT;
-        if room && !name.is_empty() {
-            self.found.entry(name).or_insert(setting);
+        let room = self.found.len() < COUNT_LIMIT && joined_length(name) <= LENGTH_LIMIT;
+        if room && joined_length(name) > 0 {
+            self.found.entry(name.join(".")).or_insert(setting);
         }
     }
 
     fn leave(&mut self, name: &[&str], class: &str) {
-        let name = match name {
-            [] => "all".to_owned(),
-            keys => keys.join("."),
-        };
         let room = self.unread.len() < COUNT_LIMIT;
-        if room && name.len() <= LENGTH_LIMIT && class.len() <= LENGTH_LIMIT {
+        if room && joined_length(name) <= LENGTH_LIMIT && class.len() <= LENGTH_LIMIT {
+            let name = match name {
+                [] => "all".to_owned(),
+                keys => keys.join("."),
+            };
             self.unread.push((name, class.to_owned()));
         }
     }
+}
+
+/// Bytes of a name once its keys are joined: long ones are not joined at all.
+fn joined_length(name: &[&str]) -> usize {
+    let keys: usize = name.iter().map(|key| key.len()).sum();
+    keys + name.len().saturating_sub(1)
 }
 
 /// One look through a pickle. A name is the keys that lead to a value.

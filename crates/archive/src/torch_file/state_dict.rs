@@ -3,7 +3,7 @@
 
 mod tensors;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::ArchiveError;
@@ -24,6 +24,10 @@ const WRAPPERS: [&str; 7] = [
 ];
 /// Wrappers inside wrappers that are followed.
 const WRAPPER_DEPTH: usize = 3;
+/// Bytes of the longest name of a tensor. A pickle may share one text among many names.
+const NAME_LIMIT: usize = 1000;
+/// Characters of a key that a note shows.
+const KEY_SHOWN: usize = 100;
 
 /// Calls that stand for a tensor.
 const TENSOR_CALLS: [&str; 4] = [
@@ -187,7 +191,9 @@ impl StateDict {
             values: &values,
             records,
             prefix,
-            budget: Budget::new(),
+            budget: Budget::of(pickle.len()),
+            seen: vec![0; values.len()],
+            walks: 0,
             tensors: BTreeMap::new(),
             notes: Vec::new(),
         };
@@ -221,6 +227,9 @@ struct Reading<'a> {
     records: &'a BTreeMap<String, Record>,
     prefix: &'a str,
     budget: Budget,
+    /// The last walk through the values that met each of them, and how many walks there were.
+    seen: Vec<u32>,
+    walks: u32,
     tensors: BTreeMap<String, StoredTensor>,
     notes: Vec<String>,
 }
@@ -294,7 +303,7 @@ impl<'a> Reading<'a> {
 
     fn dict(&self, id: Id) -> Result<&'a Dict, ArchiveError> {
         match self.values.get(id) {
-            Value::Dict(dict) => Ok(dict),
+            Value::Dict(dict) => Ok(dict.as_ref()),
             _ if self.foreign(id).is_some() => Err(self.foreign_code(id)),
             other => Err(ArchiveError::NotADict {
                 path: self.path.to_owned(),
@@ -333,24 +342,29 @@ impl<'a> Reading<'a> {
 
     fn call(&self, id: Id) -> Option<&'a Call> {
         match self.values.get(id) {
-            Value::Call(call) => Some(call),
+            Value::Call(call) => Some(call.as_ref()),
             _ => None,
         }
     }
 
     /// Tensors anywhere inside a value.
     fn count_tensors(&mut self, id: Id) -> Result<usize, ArchiveError> {
-        let mut seen = HashSet::from([id]);
+        self.walks += 1;
+        self.seen[id] = self.walks;
         let mut open = vec![id];
         let mut count = 0;
         while let Some(id) = open.pop() {
-            self.step()?;
+            self.pay(|budget| budget.steps(1))?;
             if self.is_tensor(id) {
                 count += 1;
                 continue;
             }
-            for child in self.values.children(id) {
-                if seen.insert(child) {
+            let children = self.values.children(id);
+            // The same child may stand there again and again.
+            self.pay(|budget| budget.steps(children.len()))?;
+            for child in children {
+                if self.seen[child] != self.walks {
+                    self.seen[child] = self.walks;
                     open.push(child);
                 }
             }
@@ -358,9 +372,11 @@ impl<'a> Reading<'a> {
         Ok(count)
     }
 
-    fn step(&mut self) -> Result<(), ArchiveError> {
-        let paid = self.budget.step();
-        paid.map_err(|error| pickle_error(self.path, error))
+    fn pay(
+        &mut self,
+        pay: impl FnOnce(&mut Budget) -> Result<(), PickleError>,
+    ) -> Result<(), ArchiveError> {
+        pay(&mut self.budget).map_err(|error| pickle_error(self.path, error))
     }
 
     fn plain(&mut self, id: Id) -> Result<Option<Plain>, ArchiveError> {
@@ -447,14 +463,14 @@ impl<'a> Reading<'a> {
     fn leave_out(&mut self, key: Id, reason: &str) {
         let kind = self.values.get(key).kind();
         let name = self.values.text(key).unwrap_or(kind);
+        let name: String = name.chars().take(KEY_SHOWN).collect();
         let note = format!("`{name}` {reason} is left out of what is written");
         self.notes.push(note);
     }
 
     /// Reads the state dict or a dictionary inside it. Names are joined by dots.
     fn state_dict(&mut self, id: Id, name: &str) -> Result<Document, ArchiveError> {
-        let entered = self.budget.enter();
-        entered.map_err(|error| pickle_error(self.path, error))?;
+        self.pay(Budget::enter)?;
         let dict = self.dict(id)?;
         let mut document = self.empty_document(dict, name)?;
         for (key, value) in &dict.entries {
@@ -474,6 +490,9 @@ impl<'a> Reading<'a> {
         if self.is_tensor(value) {
             let name = self.flat_name(outer, key)?;
             let stored = self.tensor(value, &name)?;
+            // Dictionaries that are shared may show one tensor under many names.
+            let held = stored.held() + 2 * name.len();
+            self.pay(|budget| budget.hold(held))?;
             if self.tensors.insert(name.clone(), stored).is_some() {
                 return Err(ArchiveError::DuplicateTensor {
                     path: self.path.to_owned(),
@@ -516,6 +535,10 @@ impl<'a> Reading<'a> {
                 });
             }
         };
+        if outer.len() + key.len() > NAME_LIMIT {
+            let start: String = key.chars().take(KEY_SHOWN).collect();
+            return Err(self.malformed(&start, "a name of more than 1000 bytes"));
+        }
         if outer.is_empty() {
             return Ok(key);
         }
@@ -526,11 +549,12 @@ impl<'a> Reading<'a> {
 /// Up to twenty names in backticks.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 20;
-    let all: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    let shown = all.iter().take(SHOWN).map(String::as_str);
-    let mut text = shown.collect::<Vec<_>>().join(", ");
-    if all.len() > SHOWN {
-        text.push_str(&format!(" and {} more", all.len() - SHOWN));
+    let mut names = names.peekable();
+    let shown = names.by_ref().take(SHOWN);
+    let shown: Vec<String> = shown.map(|name| format!("`{name}`")).collect();
+    let mut text = shown.join(", ");
+    if names.peek().is_some() {
+        text.push_str(&format!(" and {} more", names.count()));
     }
     if text.is_empty() {
         text.push_str("no keys");

@@ -7,8 +7,9 @@ use crate::torch_file::state_dict::{PARAMETER_CALLS, Reading};
 use crate::torch_file::{STORAGES, StoredTensor, UNTYPED};
 use crate::zip_records::Record;
 
-/// Largest tensor that is unfolded from fewer elements than it shows.
-const EXPANSION_LIMIT: usize = 1 << 30;
+/// Largest tensor that is unfolded from fewer elements than it shows: a short file does not fill
+/// the memory.
+const EXPANSION_LIMIT: usize = 1 << 25;
 
 /// How a tensor is described in the pickle.
 struct Description {
@@ -209,12 +210,12 @@ impl<'a> Reading<'a> {
             return Err(outside());
         }
         if bytes > EXPANSION_LIMIT && bytes as u64 > record.length {
-            return Err(self.malformed(name, "an expanded view of more than 1 GiB"));
+            return Err(self.malformed(name, "an expanded view of more than 32 MiB"));
         }
         Ok(span)
     }
 
-    fn malformed(&self, name: &str, found: &'static str) -> ArchiveError {
+    pub(super) fn malformed(&self, name: &str, found: &'static str) -> ArchiveError {
         ArchiveError::TensorForm {
             path: self.path.to_owned(),
             tensor: name.to_owned(),

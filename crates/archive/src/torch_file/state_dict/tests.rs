@@ -325,13 +325,91 @@ fn views_must_lie_within_their_record() {
 
 #[test]
 fn an_expansion_to_more_than_memory_is_refused() {
-    let sample = Sample {
-        shape: vec![1 << 40],
-        strides: vec![0],
-        ..Sample::new()
+    for extent in [1 << 40, 1 << 24] {
+        let sample = Sample {
+            shape: vec![extent],
+            strides: vec![0],
+            ..Sample::new()
+        };
+        let error = read_sample(&sample).unwrap_err();
+        assert!(matches!(error, ArchiveError::TensorForm { .. }), "{error}");
+    }
+}
+
+/// Stores the value on the stack as an entry of the memo and takes it off.
+fn set_aside(pickle: &mut PickleWriter, entry: u8) {
+    [b'q', entry, b'0']
+        .into_iter()
+        .for_each(|byte| pickle.instruction(byte));
+}
+
+fn recall(pickle: &mut PickleWriter, entry: u8) {
+    pickle.instruction(b'h');
+    pickle.instruction(entry);
+}
+
+fn is_too_large(error: &ArchiveError) -> bool {
+    let source = PickleError::TooLarge;
+    matches!(error, ArchiveError::Pickle { source: found, .. }
+        if found.to_string() == source.to_string())
+}
+
+#[test]
+fn dictionaries_of_tensors_doubled_again_and_again_are_refused() {
+    let doubled = |pickle: &mut PickleWriter| {
+        weights(pickle);
+        for _ in 0..18 {
+            set_aside(pickle, 0);
+            let shared = |pickle: &mut PickleWriter| recall(pickle, 0);
+            dict(pickle, &[("x", &shared), ("y", &shared)]);
+        }
+        set_aside(pickle, 0);
+        dict(pickle, &[("model", &|pickle| recall(pickle, 0))]);
     };
-    let error = read_sample(&sample).unwrap_err();
+    let error = read(doubled).unwrap_err();
+    assert!(is_too_large(&error), "{error}");
+}
+
+#[test]
+fn a_long_list_under_many_keys_is_not_walked_through_for_each() {
+    let long = |pickle: &mut PickleWriter| {
+        pickle.instruction(b'(');
+        tensor(pickle);
+        pickle.plain(&Plain::None);
+        set_aside(pickle, 1);
+        (0..20_000).for_each(|_| recall(pickle, 1));
+        pickle.instruction(b't');
+        set_aside(pickle, 0);
+        pickle.empty_dict(false);
+        pickle.instruction(b'(');
+        pickle.text("model");
+        weights(pickle);
+        for index in 0..500 {
+            pickle.int(index);
+            recall(pickle, 0);
+        }
+        pickle.instruction(b'u');
+    };
+    let error = read(long).unwrap_err();
+    assert!(is_too_large(&error), "{error}");
+}
+
+#[test]
+fn notes_and_names_stay_short_however_long_the_keys() {
+    let key = "k".repeat(5000);
+    let found = read_dict(&[
+        ("model", &weights),
+        (key.as_str(), &|pickle| {
+            pickle.instruction(b'(');
+            tensor(pickle);
+            pickle.instruction(b't');
+        }),
+    ]);
+    let notes = found.unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].len() < 200, "{notes:?}");
+    let error = read_dict(&[(key.as_str(), &tensor)]).unwrap_err();
     assert!(matches!(error, ArchiveError::TensorForm { .. }), "{error}");
+    assert!(error.to_string().len() < 300, "{error}");
 }
 
 #[test]
