@@ -49,11 +49,14 @@ impl<'a, T: Real> ImageView<'a, T> {
             number: PhantomData,
         };
         image.plan.header = image.read_header()?;
+        image.check_sizes()?;
         image.check_ends()?;
         for index in 0..image.plan.header.layers {
             let layer = image.layer(index)?;
             let state = image.check_layer(&layer)?;
             image.plan.state = image.plan.state.saturating_add(state);
+            // The two numbers of a mode take eight bytes at least.
+            image.in_proportion("number of modes", image.plan.state, 4)?;
         }
         if image.plan.header.pooling == code::MEAN {
             image.plan.state += 2 * image.width() + COUNT;
@@ -112,6 +115,31 @@ impl<'a, T: Real> ImageView<'a, T> {
         // The first numbers of an image that lies wrong would be looked for at every step.
         self.slice::<T>(0, 0, "image")?;
         Ok(header)
+    }
+
+    /// Channels and layers as many as the bytes can account for: records that all point at the same
+    /// place would else let a short image request any amount of memory and time.
+    fn check_sizes(&self) -> Result<(), StepFault> {
+        let Header {
+            channels, layers, ..
+        } = self.plan.header;
+        // A channel has two bytes at least, somewhere in the image; in each layer one bit.
+        self.in_proportion("number of channels", channels as usize, 2)?;
+        let all = (channels as usize).saturating_mul(layers as usize);
+        self.in_proportion("number of layers", all / 16, 1)
+    }
+
+    fn in_proportion(
+        &self,
+        what: &'static str,
+        found: usize,
+        each: usize,
+    ) -> Result<(), StepFault> {
+        if found.saturating_mul(each) <= self.bytes.len() {
+            return Ok(());
+        }
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        Err(StepFault::Record { what, found })
     }
 
     fn check_ends(&mut self) -> Result<(), StepFault> {
