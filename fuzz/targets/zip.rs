@@ -1,0 +1,13 @@
+//! The directory of a zip file, of `torch.save` or of NumPy.
+#![no_main]
+
+use std::cell::RefCell;
+
+use hankelite_fuzz::{MemoryFile, read_archive};
+use libfuzzer_sys::fuzz_target;
+
+thread_local!(static FILE: RefCell<MemoryFile> = RefCell::new(MemoryFile::new("a.zip")));
+
+fuzz_target!(|bytes: &[u8]| {
+    FILE.with_borrow_mut(|file| read_archive(file.fill(bytes)));
+});
