@@ -694,23 +694,10 @@ fn a_second_training_in_the_same_folder_is_refused() {
 #[test]
 fn a_source_that_changes_is_read_whole_or_refused() {
     let work = Work::new();
-    work.done(&[
-        "reduce",
-        WAVES,
-        "--order",
-        "16",
-        "--output",
-        "one.safetensors",
-    ]);
-    work.done(&[
-        "reduce",
-        WAVES,
-        "--order",
-        "12",
-        "--output",
-        "two.safetensors",
-    ]);
     let models = ["one.safetensors", "two.safetensors"];
+    for (order, model) in ["16", "12"].into_iter().zip(models) {
+        work.done(&["reduce", WAVES, "--order", order, "--output", model]);
+    }
     let run = [
         "reduce",
         "model.safetensors",

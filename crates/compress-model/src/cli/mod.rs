@@ -77,10 +77,10 @@ Examples:
 
 `compress-model COMMAND -h` shows the options of one command that matter most, `--help` all of them.
 
-Results go to stdout, messages to stderr. Exit codes: 0 done; 1 the input or the run failed, with the
-file, what was found and what was expected on stderr; 2 wrong usage; 130 a training was interrupted,
-and `--resume` goes on. With `--format json` results are one document on stdout and an error is one
-on stderr, each with a `schema_version`.";
+Results go to stdout, messages to stderr. Exit codes: 0 done; 1 the input or the run failed, with
+the file, what was found and what was expected on stderr; 2 wrong usage; 130 a training was
+interrupted, and `--resume` goes on. With `--format json` results are one document on stdout and
+an error is one on stderr, each with a `schema_version`.";
 
 /// The commands in groups, as `compress-model --help` lists them.
 const GROUPS: [(&str, &[&str]); 4] = [

@@ -43,11 +43,7 @@ impl Printer {
 
     /// One JSON document on stdout.
     pub(super) fn json(&self, document: &impl Serialize) -> anyhow::Result<()> {
-        let document = Versioned {
-            schema_version: SCHEMA_VERSION,
-            document,
-        };
-        out(&serde_json::to_string_pretty(&document)?)
+        out(&versioned(document)?)
     }
 
     /// A line for a person on stdout; nothing when JSON was requested.
@@ -161,6 +157,14 @@ struct Versioned<'a, D> {
     schema_version: u32,
     #[serde(flatten)]
     document: &'a D,
+}
+
+/// A document as it is printed and kept in a file.
+pub(super) fn versioned(document: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(&Versioned {
+        schema_version: SCHEMA_VERSION,
+        document,
+    })
 }
 
 /// An error as a JSON document in one line. `kind` is `run` or `usage`.

@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::common::grouped;
-use crate::cli::printer::Printer;
+use crate::cli::printer::{Printer, versioned};
 
 /// The share that is held out by default.
 const HOLD_OUT: f64 = 0.1;
@@ -449,8 +449,7 @@ pub(super) fn finish(
     folder: &Folder,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    let text = serde_json::to_vec_pretty(document)?;
-    folder.write(Folder::RECORD, &text)?;
+    folder.write(Folder::RECORD, versioned(document)?.as_bytes())?;
     if printer.is_json() {
         return printer.json(document);
     }

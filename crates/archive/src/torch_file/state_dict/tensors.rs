@@ -7,9 +7,9 @@ use crate::torch_file::state_dict::{PARAMETER_CALLS, Reading};
 use crate::torch_file::{STORAGES, StoredTensor, UNTYPED};
 use crate::zip_records::Record;
 
-/// Largest tensor that is unfolded from fewer elements than it shows: a short file does not fill
-/// the memory.
-const EXPANSION_LIMIT: usize = 1 << 25;
+/// Bytes of a tensor that is unfolded from fewer elements than it shows, beyond those of the file's
+/// records: a short file does not fill the memory.
+const EXPANSION_LIMIT: u64 = 1 << 25;
 
 /// How a tensor is described in the pickle.
 struct Description {
@@ -209,8 +209,12 @@ impl<'a> Reading<'a> {
         if end as u64 > record.length {
             return Err(outside());
         }
-        if bytes > EXPANSION_LIMIT && bytes as u64 > record.length {
-            return Err(self.malformed(name, "an expanded view of more than 32 MiB"));
+        if bytes as u64 > record.length {
+            let stored: u64 = self.records.values().map(|record| record.length).sum();
+            if bytes as u64 > EXPANSION_LIMIT.saturating_add(stored) {
+                let found = "an expanded view larger than the file by more than 32 MiB";
+                return Err(self.malformed(name, found));
+            }
         }
         Ok(span)
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::pipeline::settings::{ARMS, Arm, Config};
 use crate::cli::pipeline::study::Row;
-use crate::cli::printer::Printer;
+use crate::cli::printer::{Printer, versioned};
 use crate::cli::training::Measured;
 use crate::report::{Captions, Curve, curves_with_errors_svg};
 
@@ -135,7 +135,7 @@ impl Report {
 
     /// Writes the three files of the report.
     pub(super) fn keep(&self, root: &Folder) -> anyhow::Result<()> {
-        root.write("report.json", &serde_json::to_vec_pretty(self)?)?;
+        root.write("report.json", versioned(self)?.as_bytes())?;
         root.write("report.md", self.markdown().as_bytes())?;
         Ok(root.write("report.svg", self.picture().as_bytes())?)
     }
