@@ -49,7 +49,7 @@ pub(crate) fn lock(path: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Whether the name is one that [`claimed`] gives: of a file that is being written, or was left by
+/// Whether the name is one that this crate gives to a file that is being written, or was left by
 /// a program that was killed.
 #[must_use]
 pub fn is_temporary(path: impl AsRef<Path>) -> bool {
