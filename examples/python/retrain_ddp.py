@@ -97,6 +97,7 @@ def main():
         optimizer.load_state_dict(known["optimizer"])
     for step in range(start, options.steps):
         if step == options.stop_at:
+            distributed.barrier()
             distributed.destroy_process_group()
             return
         inputs, labels = batches(1000 + step, rank, world)
@@ -112,6 +113,8 @@ def main():
             save(options.output / f"rank{rank}.pt", content["model"])
     if rank == 0:
         hk.write(model, options.output / "small.safetensors")
+    # The first process holds what the others still ask: together to the end.
+    distributed.barrier()
     distributed.destroy_process_group()
 
 

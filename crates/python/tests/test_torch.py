@@ -257,6 +257,8 @@ def _gather(rank, port, out):
     with hk.torch.listen(nn.parallel.DistributedDataParallel(model)) as statistics:
         run(model, own)
     statistics.all_reduce().save(f"{out}/{rank}.npz")
+    # The first process holds what the other one still asks: together to the end.
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
