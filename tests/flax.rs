@@ -11,13 +11,14 @@ use std::path::PathBuf;
 use common::here;
 use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
+    change_beyond,
 };
 use hankelite::checkpoint::HalfGate;
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Parts, Size, shared_to_bytes};
+use hankelite::target::{Limits, Parts, Planner, SharedTarget, Size, TargetError};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
@@ -288,7 +289,8 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
     let choice = WeightChoice::Auto;
     let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
     let full = Size::of(model, &Storage::single(model)).unwrap().total();
-    let to = |bytes: usize, parts| shared_to_bytes(&reduction, bytes, parts);
+    let target = SharedTarget::new(&reduction);
+    let to = |bytes: usize, parts| target.build(&target.plan_within(&bytes.into(), parts)?);
     for parts in [Parts::All, Parts::Maps] {
         let bytes = full * 7 / 10;
         let made = to(bytes, parts).unwrap();
@@ -305,6 +307,97 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
     assert_eq!((made.changes.after, made.model), (0.0, model.clone()));
     let error = to(300, Parts::All).unwrap_err().to_string();
     assert!(error.contains("300 bytes, expected at least"), "{error}");
+
+    // A target of time leaves room for any model, or for none.
+    let within = |microseconds| {
+        let limits = Limits {
+            bytes: full,
+            microseconds: Some(microseconds),
+        };
+        target.plan_within(&limits, Parts::All)
+    };
+    let plan = within(1e6).unwrap();
+    assert_eq!(plan.size.total(), full);
+    assert!(target.step_of(&plan).unwrap() < 1e6);
+    let error = within(1e-6).unwrap_err();
+    assert!(matches!(error, TargetError::TooSlow { .. }), "{error}");
+}
+
+#[test]
+fn fewer_bytes_are_found_for_every_change_of_the_logits() {
+    let data = Data::new();
+    let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
+    let network = Network::new(&checkpoint.model, LENGTH, InferPath::Auto).unwrap();
+    let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
+    let choice = WeightChoice::Auto;
+    let reduction =
+        CalibratedReduction::new(&checkpoint.model, &statistics, &sequences, choice).unwrap();
+    let target = SharedTarget::new(&reduction);
+    let full = Size::of(&checkpoint.model, &Storage::single(&checkpoint.model)).unwrap();
+    let mut before = full.total() + 1;
+    for change in [0.0, 0.02, 0.1, 0.5] {
+        let plan = target.plan_for_change(change, Parts::All).unwrap();
+        let made = target.build(&plan).unwrap();
+        assert_eq!(made.size, plan.size);
+        assert!(plan.predicted <= change, "{change}: {}", plan.predicted);
+        assert!(made.changes.after <= change, "{:?}", made.changes);
+        assert!(plan.size.total() < before, "{change}");
+        before = plan.size.total();
+    }
+}
+
+/// √(Σ (d − d̄)²/Σ (z − z̄)²) of logits z and their differences d, class by class.
+fn centred_change(full: &[f64], reduced: &[f64], classes: usize) -> f64 {
+    let squares = |values: &[f64]| -> f64 {
+        let of = |row: &[f64]| {
+            let mean = row.iter().sum::<f64>() / classes as f64;
+            row.iter().map(|value| (value - mean).powi(2)).sum::<f64>()
+        };
+        values.chunks(classes).map(of).sum()
+    };
+    let difference: Vec<f64> = full.iter().zip(reduced).map(|(a, b)| a - b).collect();
+    (squares(&difference) / squares(full)).sqrt()
+}
+
+#[test]
+fn agreement_beyond_the_calibrated_length_is_that_of_joined_sequences() {
+    let data = Data::new();
+    for name in ["lru_half_glu1", "lru_tokens"] {
+        let (checkpoint, sequences) = (opened(name), data.sequences(name));
+        let settings = Settings::new(TargetSize::Order(3));
+        let (small, _) = calibrated(&checkpoint.model, &sequences, &settings);
+        let models = [&checkpoint.model, &small];
+        let longer = change_beyond(models[0], models[1], &sequences, LENGTH).unwrap();
+        let longer = longer.unwrap();
+        assert_eq!(longer.steps, LENGTH);
+
+        let pairs = sequences.len().min(32) / 2;
+        let single = models.map(|model| logits(model, &sequences[..2 * pairs]));
+        let joined = models.map(|model| {
+            let network = Network::new(model, 2 * LENGTH, InferPath::Auto).unwrap();
+            let of = |pair: usize| match name {
+                "lru_tokens" => {
+                    let joined = data.tokens[2 * pair..2 * pair + 2].concat();
+                    network.logits(Sequence::Tokens(&joined)).unwrap()
+                }
+                _ => {
+                    let joined = data.values[2 * pair..2 * pair + 2].concat();
+                    network.logits(Sequence::Values(&joined)).unwrap()
+                }
+            };
+            (0..pairs).flat_map(of).collect::<Vec<f64>>()
+        });
+        let classes = single[0].len() / (2 * pairs);
+        let expected = centred_change(&single[0], &single[1], classes);
+        assert!(
+            (longer.change - expected).abs() < 1e-12,
+            "{longer:?} {expected}"
+        );
+        let expected = centred_change(&joined[0], &joined[1], classes);
+        assert!(expected > 0.0 && (longer.change_of_pairs - expected).abs() < 1e-12);
+        let one = change_beyond(models[0], models[1], &sequences[..1], LENGTH).unwrap();
+        assert_eq!(one, None);
+    }
 }
 
 #[test]

@@ -8,19 +8,25 @@
 //! biases and norms fitted together to the logits of the full one. Labels are not used, and nothing
 //! is trained.
 
+mod any;
 mod build;
 mod ends;
+mod goal;
 mod menu;
 mod plan;
+mod planner;
 mod price;
 mod rows;
 mod shared;
 
+pub use any::planner;
 pub use build::{LogitChanges, Targeted};
+pub use goal::{Drawn, Goal, Met, meet};
 pub use menu::{MapChoice, TargetReduction};
 pub use plan::{LayerChoice, Parts, SizePlan};
+pub use planner::{Limits, Planner};
 pub use price::{Size, stand_in, step_microseconds};
-pub use shared::shared_to_bytes;
+pub use shared::SharedTarget;
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;
@@ -65,13 +71,21 @@ pub enum TargetError {
     },
     /// A step that no choice makes so fast.
     #[error(
-        "a step of {target} us, expected at least {least:.2} us: what the smallest model takes here"
+        "a step of {target} us, expected at least {least:.2} us: the fastest of the sizes that were tried on this machine"
     )]
     TooSlow {
         /// The microseconds requested.
         target: f64,
         /// The fewest microseconds.
         least: f64,
+    },
+    /// A change of the logits that no model within the other targets keeps to.
+    #[error("a change of the logits by at most {target} takes {takes}")]
+    Change {
+        /// The relative change requested.
+        target: f64,
+        /// What it takes.
+        takes: String,
     },
     /// The observer requested the end of the work.
     #[error(transparent)]

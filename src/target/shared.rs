@@ -1,17 +1,21 @@
-//! Layers whose channels share modes (S5, LRU), to a target of bytes.
+//! Layers whose channels share modes (S5, LRU), to a target.
 //!
 //! Their matrices B and C hold most of the bytes, and all layers keep the same share of their modes.
 //! So the choice is between fewer modes and fewer bits for B and C and for the maps: for every pair
-//! of kinds the most modes that fit are found by packing, the models are made the short way, and the
-//! one that changes the logits least is made the long way.
+//! of kinds the most modes that fit are found by packing, or the fewest that change the logits by no
+//! more than is allowed; the models are made the short way, and the best one the long way.
+
+use std::cell::RefCell;
 
 use hankelite_control::Refinement;
 
 use crate::calibrate::CalibratedReduction;
 use crate::model::{Encoder, Model};
 use crate::rounding::{Entries, MapStorage, Numbers, Storage};
+use crate::target::planner::{Limits, Planner};
 use crate::target::{
     LayerChoice, LogitChanges, MapChoice, Parts, Size, SizePlan, TargetError, Targeted, stand_in,
+    step_microseconds,
 };
 
 /// Inputs that share a scale.
@@ -30,6 +34,9 @@ const ENTRIES: [Entries; 5] = [
 /// logits.
 const HEAD: Entries = Entries::Int8;
 
+/// Sequences on which it is looked for how few modes will do.
+const MEASURED: usize = 24;
+
 /// How the matrices of all layers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds {
@@ -40,18 +47,42 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Every pair, most bits first.
-    fn of(parts: Parts) -> Vec<Self> {
-        let count = match parts {
-            Parts::States => 1,
-            Parts::All | Parts::Maps => ENTRIES.len(),
+    /// Everything in single precision.
+    const EXACT: Self = Self {
+        systems: Entries::Full,
+        maps: Entries::Full,
+    };
+
+    /// Every pair, most bits first; without a map between channels, B and C alone.
+    fn of(model: &Model, parts: Parts) -> Vec<Self> {
+        let kinds = match parts {
+            Parts::States => &ENTRIES[..1],
+            Parts::All | Parts::Maps => &ENTRIES[..],
         };
-        let kinds = &ENTRIES[..count];
-        let with = |systems: &Entries| {
-            let systems = *systems;
-            kinds.iter().map(move |&maps| Self { systems, maps })
+        let mapped = model.blocks().iter().any(|block| block.output().is_some());
+        let pairs = kinds
+            .iter()
+            .flat_map(|&systems| kinds.iter().map(move |&maps| Self { systems, maps }));
+        pairs
+            .filter(|pair| mapped || pair.systems == pair.maps)
+            .collect()
+    }
+
+    /// The pair of a plan.
+    fn planned(plan: &SizePlan) -> Self {
+        let first = |choice: fn(&LayerChoice) -> Option<MapChoice>| {
+            let entries = plan.layers.iter().find_map(choice);
+            entries.map(|choice| choice.entries)
         };
-        kinds.iter().flat_map(with).collect()
+        let systems = first(|layer| layer.systems).unwrap_or(Entries::Full);
+        Self {
+            systems,
+            maps: first(|layer| layer.map).unwrap_or(systems),
+        }
+    }
+
+    fn are_integers(self) -> bool {
+        self.systems.bits().and(self.maps.bits()).is_some()
     }
 
     /// Whether there are no fewer bits anywhere.
@@ -66,7 +97,7 @@ impl Kinds {
                 layer.map = MapStorage::nearest(&output.linear, self.maps, GROUP)?;
             }
         }
-        if self.systems.bits().is_none() || self.maps.bits().is_none() {
+        if !self.are_integers() {
             return Ok(storage);
         }
         if let Some(head) = model.head() {
@@ -76,104 +107,264 @@ impl Kinds {
     }
 }
 
-/// The most modes of every layer that fit.
+/// The modes of every layer, and how what they are is stored.
+#[derive(Debug, Clone)]
 struct Draft {
     kinds: Kinds,
     orders: Vec<usize>,
+    size: Size,
 }
 
-/// A causal model whose channels share modes in at most so many bytes, image and state together:
-/// B and C with entries of one kind, the maps between channels of another, and as many modes as
-/// fit. Where both are integers the head has 8 bits, and norms and biases half precision. Cost a
-/// reduction without a fit to the logits for each number of modes that fits, about four, and one
-/// with it.
-///
-/// # Errors
-/// [`TargetError::TooSmall`]; [`TargetError::Calibrate`]; [`TargetError::Stream`].
-pub fn shared_to_bytes(
-    reduction: &CalibratedReduction<'_>,
-    bytes: usize,
-    parts: Parts,
-) -> Result<Targeted, TargetError> {
-    let model = reduction.model();
-    let Some((predicted, draft)) = best(reduction, drafts(model, bytes, parts)?)? else {
-        let least = least(model, parts)?;
-        return Err(TargetError::TooSmall {
-            target: bytes,
-            least,
-        });
-    };
-    let made = reduction.shared_at(&draft.orders, Refinement::Full, true)?;
-    let storage = draft.kinds.storage(&made.model)?;
-    let rounded = storage.applied(&made.model)?;
-    let size = Size::of(&rounded, &storage)?;
-    Ok(Targeted {
-        plan: plan(model, &draft, predicted, size),
-        size,
-        records: made.records,
-        changes: LogitChanges {
-            before_fit: reduction.change(&made.model)?,
-            after: reduction.change(&rounded)?,
-        },
-        fit: made.choice.fit,
-        model: rounded,
-        storage,
-    })
+/// Sizes of a causal model whose channels share modes. A plan takes as many modes as fit, B and C
+/// with entries of one kind and the maps between channels of another; where both are integers the
+/// head has 8 bits, and norms and biases half precision. Models that plans are compared by are made
+/// without a fit to the logits, and kept for the next plan.
+pub struct SharedTarget<'a> {
+    reduction: &'a CalibratedReduction<'a>,
+    /// By the modes of every layer.
+    made: RefCell<Vec<(Vec<usize>, Model)>>,
+    changes: RefCell<Vec<(Tried, f64)>>,
 }
 
-/// The draft that changes the logits least, made the short way; models of equal orders are made
-/// once.
-fn best(
-    reduction: &CalibratedReduction<'_>,
-    drafts: Vec<Draft>,
-) -> Result<Option<(f64, Draft)>, TargetError> {
-    let mut known: Vec<(Vec<usize>, Model)> = Vec::new();
-    let mut best: Option<(f64, Draft)> = None;
-    for draft in drafts {
-        let at = known.iter().position(|(orders, _)| *orders == draft.orders);
-        let at = match at {
-            Some(at) => at,
-            None => {
-                let made = reduction.shared_at(&draft.orders, Refinement::Full, false)?;
-                known.push((draft.orders.clone(), made.model));
-                known.len() - 1
-            }
-        };
-        let model = &known[at].1;
-        let change = reduction.change(&draft.kinds.storage(model)?.applied(model)?)?;
-        if best.as_ref().is_none_or(|(least, _)| change < *least) {
-            best = Some((change, draft));
+/// What was tried, and on how many sequences.
+#[derive(Debug, Clone, PartialEq)]
+struct Tried {
+    kinds: Kinds,
+    orders: Vec<usize>,
+    sequences: usize,
+}
+
+impl<'a> SharedTarget<'a> {
+    /// Nothing is computed yet.
+    pub fn new(reduction: &'a CalibratedReduction<'a>) -> Self {
+        Self {
+            reduction,
+            made: RefCell::default(),
+            changes: RefCell::default(),
         }
     }
-    Ok(best)
+
+    fn model(&self) -> &'a Model {
+        self.reduction.model()
+    }
+
+    /// The relative change of the logits of some sequences by fewer modes and fewer bits, before any
+    /// fit to them.
+    fn change(&self, tried: &Tried) -> Result<f64, TargetError> {
+        let measured = |(known, change): &(Tried, f64)| (known == tried).then_some(*change);
+        if let Some(change) = self.changes.borrow().iter().find_map(measured) {
+            return Ok(change);
+        }
+        let model = self.made_with(&tried.orders)?;
+        let rounded = tried.kinds.storage(&model)?.applied(&model)?;
+        let change = self.reduction.change_over(&rounded, tried.sequences)?;
+        self.changes.borrow_mut().push((tried.clone(), change));
+        Ok(change)
+    }
+
+    /// The model of so many modes in every layer, made the short way.
+    fn made_with(&self, orders: &[usize]) -> Result<Model, TargetError> {
+        let known = |(known, model): &(Vec<usize>, Model)| (known == orders).then(|| model.clone());
+        if let Some(model) = self.made.borrow().iter().find_map(known) {
+            return Ok(model);
+        }
+        let made = self.reduction.shared_at(orders, Refinement::Full, false)?;
+        let model = made.model.clone();
+        self.made.borrow_mut().push((orders.to_vec(), made.model));
+        Ok(model)
+    }
+
+    /// For each pair of kinds the most modes within the limits; pairs of fewer bits than one with
+    /// which as many modes fit are left out.
+    fn drafts(&self, limits: &Limits, parts: Parts) -> Result<Vec<Draft>, TargetError> {
+        let most = largest_order(self.model());
+        let least = if parts == Parts::Maps { most } else { 1 };
+        let mut drafts: Vec<(usize, Draft)> = Vec::new();
+        for kinds in Kinds::of(self.model(), parts) {
+            let small = |modes| Ok(size(self.model(), kinds, modes)?.total() <= limits.bytes);
+            let Some(mut fits) = most_that(least, most, small)? else {
+                continue;
+            };
+            if let Some(allowed) = limits.microseconds {
+                let fast = |modes| Ok(microseconds(self.model(), kinds, modes)? <= allowed);
+                let Some(fast) = most_that(least, fits, fast)? else {
+                    continue;
+                };
+                fits = fast;
+            }
+            let known =
+                |(modes, draft): &(usize, Draft)| *modes >= fits && draft.kinds.covers(kinds);
+            if !drafts.iter().any(known) {
+                drafts.push((fits, self.draft(kinds, fits)?));
+            }
+        }
+        Ok(drafts.into_iter().map(|(_, draft)| draft).collect())
+    }
+
+    fn on_all(&self, draft: &Draft) -> Tried {
+        Tried {
+            kinds: draft.kinds,
+            orders: draft.orders.clone(),
+            sequences: self.reduction.sequences().len(),
+        }
+    }
+
+    fn draft(&self, kinds: Kinds, largest: usize) -> Result<Draft, TargetError> {
+        Ok(Draft {
+            kinds,
+            orders: orders(self.model(), largest),
+            size: size(self.model(), kinds, largest)?,
+        })
+    }
+
+    /// The limit that the fewest modes and bits do not keep.
+    fn unmet(&self, limits: &Limits, parts: Parts) -> Result<TargetError, TargetError> {
+        let model = self.model();
+        let modes = match parts {
+            Parts::Maps => largest_order(model),
+            Parts::All | Parts::States => 1,
+        };
+        let (mut bytes, mut step) = (usize::MAX, f64::INFINITY);
+        for kinds in Kinds::of(model, parts) {
+            bytes = bytes.min(size(model, kinds, modes)?.total());
+            step = step.min(microseconds(model, kinds, modes)?);
+        }
+        Ok(match limits.microseconds {
+            Some(target) if bytes <= limits.bytes => TargetError::TooSlow {
+                target,
+                least: step,
+            },
+            _ => TargetError::TooSmall {
+                target: limits.bytes,
+                least: bytes,
+            },
+        })
+    }
+
+    /// The fewest modes, not below `from`, that change the logits by at most so much; none where
+    /// all of them change them by more.
+    fn fewest(&self, kinds: Kinds, from: usize, change: f64) -> Result<Option<usize>, TargetError> {
+        let most = largest_order(self.model());
+        let meets = |modes| {
+            let tried = Tried {
+                kinds,
+                orders: orders(self.model(), modes),
+                sequences: MEASURED,
+            };
+            Ok::<_, TargetError>(self.change(&tried)? <= change)
+        };
+        if !meets(most)? {
+            return Ok(None);
+        }
+        let (mut below, mut fits) = (from - 1, most);
+        while fits - below > 1 {
+            let middle = below.midpoint(fits);
+            match meets(middle)? {
+                true => fits = middle,
+                false => below = middle,
+            }
+        }
+        Ok(Some(fits))
+    }
 }
 
-/// For each pair of kinds the most modes that fit; pairs of fewer bits than one with which as many
-/// modes fit are left out.
-fn drafts(model: &Model, bytes: usize, parts: Parts) -> Result<Vec<Draft>, TargetError> {
-    let most = largest_order(model);
-    let mut drafts: Vec<(usize, Draft)> = Vec::new();
-    for kinds in Kinds::of(parts) {
-        let mut fits = 0;
-        if size(model, kinds, most)? <= bytes {
-            fits = most;
-        } else if parts != Parts::Maps {
-            let mut not = most;
-            while not - fits > 1 {
-                let middle = fits.midpoint(not);
-                match size(model, kinds, middle)? <= bytes {
-                    true => fits = middle,
-                    false => not = middle,
+impl Planner for SharedTarget<'_> {
+    fn reduction(&self) -> &CalibratedReduction<'_> {
+        self.reduction
+    }
+
+    /// Cost a reduction without a fit to the logits for each number of modes that fits, about four.
+    fn plan_within(&self, limits: &Limits, parts: Parts) -> Result<SizePlan, TargetError> {
+        let mut best: Option<(f64, Draft)> = None;
+        for draft in self.drafts(limits, parts)? {
+            let change = self.change(&self.on_all(&draft))?;
+            if best.as_ref().is_none_or(|(least, _)| change < *least) {
+                best = Some((change, draft));
+            }
+        }
+        match best {
+            Some((predicted, draft)) => Ok(plan(self.model(), draft, predicted)),
+            None => Err(self.unmet(limits, parts)?),
+        }
+    }
+
+    /// Cost as above, for about eight numbers of modes. What keeps within the change with more bits
+    /// needs no fewer modes with fewer bits, so that most pairs of kinds are left out unseen.
+    fn plan_for_change(&self, change: f64, parts: Parts) -> Result<SizePlan, TargetError> {
+        let model = self.model();
+        let first = match parts {
+            Parts::Maps => largest_order(model),
+            Parts::All | Parts::States => 1,
+        };
+        // The full model changes nothing, and is at hand where nothing smaller will do.
+        let exact = Kinds::EXACT;
+        let mut best = self.draft(exact, largest_order(model))?;
+        let mut needs: Vec<(Kinds, Option<usize>)> = Vec::new();
+        for kinds in Kinds::of(model, parts) {
+            let above = needs.iter().filter(|(known, _)| known.covers(kinds));
+            // None, more than all modes, counts as the most.
+            let from = above.map(|(_, modes)| modes.unwrap_or(usize::MAX)).max();
+            let from = from.unwrap_or(first);
+            if from == usize::MAX || size(model, kinds, from)?.total() >= best.size.total() {
+                continue;
+            }
+            let modes = self.fewest(kinds, from, change)?;
+            needs.push((kinds, modes));
+            if let Some(modes) = modes {
+                let draft = self.draft(kinds, modes)?;
+                if draft.size.total() < best.size.total() {
+                    best = draft;
                 }
             }
         }
-        let known = |(modes, draft): &(usize, Draft)| *modes >= fits && draft.kinds.covers(kinds);
-        if fits > 0 && !drafts.iter().any(known) {
-            let orders = orders(model, fits);
-            drafts.push((fits, Draft { kinds, orders }));
+        let predicted = self.change(&self.on_all(&best))?;
+        Ok(plan(model, best, predicted))
+    }
+
+    fn step_of(&self, plan: &SizePlan) -> Result<f64, TargetError> {
+        let model = stand_in(self.model(), &plan.orders)?;
+        step_microseconds(&model, &Kinds::planned(plan).storage(&model)?)
+    }
+
+    /// Cost a calibrated reduction.
+    fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
+        let orders: Vec<usize> = plan.orders.iter().flatten().copied().collect();
+        let made = self.reduction.shared_at(&orders, Refinement::Full, true)?;
+        let storage = Kinds::planned(plan).storage(&made.model)?;
+        let rounded = storage.applied(&made.model)?;
+        Ok(Targeted {
+            plan: plan.clone(),
+            size: Size::of(&rounded, &storage)?,
+            records: made.records,
+            changes: LogitChanges {
+                before_fit: self.reduction.change(&made.model)?,
+                after: self.reduction.change(&rounded)?,
+            },
+            fit: made.choice.fit,
+            model: rounded,
+            storage,
+        })
+    }
+}
+
+/// The largest number from `least` to `most` that does, where all below one that does do.
+fn most_that(
+    least: usize,
+    most: usize,
+    does: impl Fn(usize) -> Result<bool, TargetError>,
+) -> Result<Option<usize>, TargetError> {
+    if does(most)? {
+        return Ok(Some(most));
+    }
+    let (mut fits, mut not) = (least - 1, most);
+    while not - fits > 1 {
+        let middle = fits.midpoint(not);
+        match does(middle)? {
+            true => fits = middle,
+            false => not = middle,
         }
     }
-    Ok(drafts.into_iter().map(|(_, draft)| draft).collect())
+    Ok((fits >= least).then_some(fits))
 }
 
 fn largest_order(model: &Model) -> usize {
@@ -190,29 +381,27 @@ fn orders(model: &Model, largest: usize) -> Vec<usize> {
 }
 
 /// Bytes of image and state, without a reduction.
-fn size(model: &Model, kinds: Kinds, largest: usize) -> Result<usize, TargetError> {
-    let orders = orders(model, largest).into_iter();
-    let stood = stand_in(model, &orders.map(|order| vec![order]).collect::<Vec<_>>())?;
-    Ok(Size::of(&stood, &kinds.storage(&stood)?)?.total())
+fn size(model: &Model, kinds: Kinds, largest: usize) -> Result<Size, TargetError> {
+    let stood = stand_in(model, &shared(&orders(model, largest)))?;
+    Size::of(&stood, &kinds.storage(&stood)?)
 }
 
-/// What is left of the fewest modes and bits.
-fn least(model: &Model, parts: Parts) -> Result<usize, TargetError> {
-    let order = match parts {
-        Parts::Maps => largest_order(model),
-        Parts::All | Parts::States => 1,
-    };
-    let kinds = Kinds::of(parts).into_iter();
-    let sizes = kinds.map(|kinds| size(model, kinds, order));
-    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-    Ok(sizes.into_iter().min().unwrap_or(0))
+/// Microseconds of a step, without a reduction.
+fn microseconds(model: &Model, kinds: Kinds, largest: usize) -> Result<f64, TargetError> {
+    let stood = stand_in(model, &shared(&orders(model, largest)))?;
+    step_microseconds(&stood, &kinds.storage(&stood)?)
 }
 
-fn plan(model: &Model, draft: &Draft, predicted: f64, size: Size) -> SizePlan {
+/// One system a layer.
+fn shared(orders: &[usize]) -> Vec<Vec<usize>> {
+    orders.iter().map(|&order| vec![order]).collect()
+}
+
+fn plan(model: &Model, draft: Draft, predicted: f64) -> SizePlan {
     let Kinds { systems, maps } = draft.kinds;
-    let (numbers, head) = match systems.bits().and(maps.bits()) {
-        Some(_) => (Numbers::F16, HEAD),
-        None => (Numbers::F32, Entries::Full),
+    let (numbers, head) = match draft.kinds.are_integers() {
+        true => (Numbers::F16, HEAD),
+        false => (Numbers::F32, Entries::Full),
     };
     let choice = |entries| MapChoice {
         entries,
@@ -225,13 +414,13 @@ fn plan(model: &Model, draft: &Draft, predicted: f64, size: Size) -> SizePlan {
     });
     let linear = matches!(model.encoder(), Some(Encoder::Linear(_)));
     SizePlan {
-        orders: draft.orders.iter().map(|&order| vec![order]).collect(),
+        orders: shared(&draft.orders),
         layers: layers.collect(),
         encoder: linear.then(|| choice(Entries::Full)),
         head: model.head().map(|_| choice(head)),
         numbers,
         importance: "equal",
         predicted,
-        size,
+        size: draft.size,
     }
 }

@@ -238,12 +238,7 @@ fn what_needs_one_system_per_channel_is_refused_before_anything_slow() {
     let start = ["reduce", shared, "--calibrate", "waves", "--dry-run"];
     for (more, words) in [
         (
-            &["--times", "2", "--max-change", "0.1"][..],
-            "--max-change is for layers with one system per channel",
-        ),
-        (&["--max-microseconds", "9"], "a target of bytes"),
-        (
-            &["--order", "2", "--allocate", "layer"],
+            &["--order", "2", "--allocate", "layer"][..],
             "leave --allocate out",
         ),
         (
@@ -258,6 +253,40 @@ fn what_needs_one_system_per_channel_is_refused_before_anything_slow() {
         assert!(message.contains(words), "{more:?}: {message}");
         assert!(message.contains("s5_full_glu.safetensors"), "{message}");
     }
+}
+
+#[test]
+fn shared_modes_come_down_to_a_change_and_to_a_time() {
+    let shared = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/flax/s5_full_glu.safetensors"
+    );
+    let start = ["reduce", shared, "--calibrate", "waves", "--dry-run"];
+    let near = json(&[&start[..], &["--max-change", "0.2"]].concat());
+    assert!(near["held_out_change"].as_f64().unwrap() <= 0.2);
+    let bytes = |size: &serde_json::Value| {
+        size["weights"].as_u64().unwrap() + size["state"].as_u64().unwrap()
+    };
+    assert!(bytes(&near["size"]) < bytes(&near["size_before"]));
+    let fast = json(&[&start[..], &["--times", "1.5", "--max-microseconds", "1e6"]].concat());
+    assert!(bytes(&fast["size"]) * 3 <= bytes(&fast["size_before"]) * 2);
+    let slow = run(&[&start[..], &["--max-microseconds", "1e-6"]].concat());
+    let message = String::from_utf8_lossy(&slow.stderr).into_owned();
+    assert_eq!(slow.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("the fastest of the sizes that were tried"),
+        "{message}"
+    );
+
+    let swept = json(&[
+        "sweep",
+        shared,
+        "--calibrate",
+        "waves",
+        "--times",
+        "1.2,1.5",
+    ]);
+    assert_eq!(swept["rows"].as_array().unwrap().len(), 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::bail;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Parts, Size, TargetReduction, step_microseconds};
+use hankelite::target::{Parts, Planner, Size, planner, step_microseconds};
 use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
 use serde::Serialize;
@@ -74,12 +74,12 @@ pub(super) fn run(
     let drawn = Drawn::new(&listed);
     let bars = Bars::new(printer);
     let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
-    let target = TargetReduction::new(&prepared)?;
+    let target = planner(&prepared)?;
     bars.clear();
     let work = Work {
         arguments,
         checkpoint,
-        target: &target,
+        target: &*target,
         drawn: &drawn,
         data,
         bars: &bars,
@@ -144,7 +144,7 @@ fn conclude(arguments: &Arguments, document: &mut Document) -> anyhow::Result<()
 struct Work<'a> {
     arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
-    target: &'a TargetReduction<'a>,
+    target: &'a dyn Planner,
     drawn: &'a Drawn<'a>,
     data: Option<&'a Dataset>,
     bars: &'a Bars<'a>,
@@ -178,7 +178,9 @@ impl Work<'_> {
     fn row(&self, times: f64, full: Size, printer: &Printer) -> anyhow::Result<Row> {
         let start = Instant::now();
         let bytes = (full.total() as f64 / times) as usize;
-        let plan = self.target.plan(bytes, self.arguments.only)?;
+        let plan = self
+            .target
+            .plan_within(&bytes.into(), self.arguments.only)?;
         let made = self.target.build(&plan)?;
         let held_out_change = match self.drawn.held_out.as_slice() {
             [] => None,

@@ -1,0 +1,57 @@
+//! What brings a model to a target, whatever its layers.
+
+use crate::calibrate::CalibratedReduction;
+use crate::target::{Parts, SizePlan, TargetError, Targeted};
+
+/// What a plan must keep within.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Bytes of image and state together.
+    pub bytes: usize,
+    /// Microseconds of a step on this machine; absent for any.
+    pub microseconds: Option<f64>,
+}
+
+impl From<usize> for Limits {
+    /// So many bytes, and any step.
+    fn from(bytes: usize) -> Self {
+        Self {
+            bytes,
+            microseconds: None,
+        }
+    }
+}
+
+/// What chooses the sizes of all tensors of a model, and makes the model of a choice:
+/// [`TargetReduction`](crate::target::TargetReduction) where every channel has a system of its own,
+/// [`SharedTarget`](crate::target::SharedTarget) where channels share modes.
+/// [`planner`](crate::target::planner) takes the one that fits.
+pub trait Planner {
+    /// The layers that everything is made from.
+    fn reduction(&self) -> &CalibratedReduction<'_>;
+
+    /// The plan of least change within the limits.
+    ///
+    /// # Errors
+    /// [`TargetError::TooSmall`]; [`TargetError::TooSlow`]; [`TargetError::Calibrate`].
+    fn plan_within(&self, limits: &Limits, parts: Parts) -> Result<SizePlan, TargetError>;
+
+    /// The plan of fewest bytes that is expected to change the logits by at most this share; what
+    /// the model that is built changes may differ.
+    ///
+    /// # Errors
+    /// [`TargetError::Stream`]; [`TargetError::Calibrate`].
+    fn plan_for_change(&self, change: f64, parts: Parts) -> Result<SizePlan, TargetError>;
+
+    /// Microseconds of a step of the model of a plan on this machine, without making it.
+    ///
+    /// # Errors
+    /// [`TargetError::Stream`].
+    fn step_of(&self, plan: &SizePlan) -> Result<f64, TargetError>;
+
+    /// Makes the model of a plan.
+    ///
+    /// # Errors
+    /// [`TargetError::Calibrate`]; [`TargetError::Rounding`]; [`TargetError::Stream`].
+    fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError>;
+}
