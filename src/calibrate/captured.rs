@@ -1,6 +1,7 @@
 //! The inputs of the layers, and gradients of the logits by their outputs, as another program wrote
 //! them to a file: calibration of networks that are not run here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hankelite_archive::{Archive, RawTensor};
@@ -20,7 +21,7 @@ const GRADIENT: &str = ".output_gradient";
 /// (B, K, L, H), for every layer: the derivatives of K combinations of the logits by y = k ∗ u + D u.
 /// Each combination is Σ_c s_c z_c, the s_c being random signs, less their mean.
 ///
-/// The file stays where it is; it is read in pieces.
+/// A file stays where it is; it is read in pieces.
 #[derive(Debug)]
 pub struct Captured {
     archive: Archive,
@@ -89,7 +90,22 @@ impl Captured {
     /// # Errors
     /// [`CalibrateError::Archive`]; [`CapturedError::Missing`], [`CapturedError::Shape`].
     pub fn open(path: &Path, model: &Model, most: usize) -> Result<Self, CalibrateError> {
-        let archive = Archive::open(path)?;
+        Self::of(Archive::open(path)?, model, most)
+    }
+
+    /// As [`Captured::open`], for tensors in memory; `name` is what errors call them.
+    ///
+    /// # Errors
+    /// [`CapturedError::Missing`], [`CapturedError::Shape`].
+    pub fn in_memory(
+        name: &str,
+        tensors: BTreeMap<String, RawTensor>,
+        model: &Model,
+    ) -> Result<Self, CalibrateError> {
+        Self::of(Archive::in_memory(name, tensors), model, usize::MAX)
+    }
+
+    fn of(archive: Archive, model: &Model, most: usize) -> Result<Self, CalibrateError> {
         let first = model.blocks().first().map_or("", |block| block.name());
         let shape = archive
             .shape(first)

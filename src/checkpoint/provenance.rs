@@ -25,6 +25,13 @@ pub struct Provenance {
     /// Relative change of the logits, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logit_change: Option<f64>,
+    /// Steps of the calibration sequences, where the network ran on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrated_steps: Option<usize>,
+    /// Relative change of the logits of pairs of calibration sequences one after the other: of what
+    /// is to be expected beyond `calibrated_steps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_of_pairs: Option<f64>,
     /// Version of the program.
     pub version: String,
 }

@@ -352,6 +352,39 @@ fn one_kind_of_chart_is_drawn_as_a_picture() {
 }
 
 #[test]
+fn longer_sequences_than_those_of_the_calibration_are_warned_of() {
+    let folder = Folder::new();
+    let small = folder.path("small.safetensors");
+    let calibrated = ["--calibrate", "waves", "--order", "4", "--output", &small];
+    let model = waves();
+    let shown = passes(&[&["reduce", &model][..], &calibrated].concat());
+    assert!(
+        shown.contains("over 512 steps, twice those of the calibration"),
+        "{shown}"
+    );
+    let made = json(&["inspect", &small])["provenance"].clone();
+    assert_eq!(made["calibrated_steps"], 256);
+    assert!(made["change_of_pairs"].as_f64().unwrap() > 0.0);
+    for (steps, warns) in [(256, false), (512, true)] {
+        let data = folder.path(&format!("{steps}.safetensors"));
+        let values: Vec<f64> = (0..2 * steps).map(|t| (0.1 * t as f64).sin()).collect();
+        let inputs = RawTensor::from_f64(Dtype::F32, vec![2, steps, 1], &values).unwrap();
+        write_arrays(Path::new(&data), [("inputs", inputs)], "").unwrap();
+        let logits = folder.path(&format!("logits-{steps}.safetensors"));
+        for more in [&["--logits", &logits][..], &["--against", &model]] {
+            let output = run(&[&["evaluate", &small, "--data", &data][..], more].concat());
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{message}");
+            assert_eq!(
+                message.contains("reduced for sequences of 256 steps, these have 512"),
+                warns,
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_reduced_file_holds_how_it_was_made() {
     let folder = Folder::new();
     for ending in ["safetensors", "pth", "npz"] {

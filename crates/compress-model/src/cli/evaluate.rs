@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use alternatives::Alternative;
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::checkpoint::{Checkpoint, read};
+use hankelite::checkpoint::{Checkpoint, Provenance, read};
 use hankelite::infer::Path;
 use hankelite::rounding::{Entries, Numbers};
 use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
@@ -25,7 +25,7 @@ use crate::cli::common::{Declarations, Input, Word, open, positive, word, words}
 use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS};
 use crate::cli::printer::Printer;
 use crate::cli::report::{
-    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, write_page,
+    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
 };
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
 use crate::report::Page;
@@ -249,6 +249,7 @@ fn evaluated(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let First { data, count } = sequences;
+    warn_of_length(checkpoint.provenance(), data.length(), printer);
     let engine = arguments.engine();
     let of = |checkpoint: &Checkpoint, file: &PathBuf| {
         let logits = logits(checkpoint, sequences, &engine, printer);
@@ -297,6 +298,30 @@ fn evaluated(
         Some(report) => report.show(printer),
         None => Ok(()),
     }
+}
+
+/// Warns of sequences that are longer than those which the model was reduced for.
+fn warn_of_length(made: Option<&Provenance>, length: usize, printer: &Printer) {
+    let Some((made, steps)) = made.and_then(|made| Some((made, made.calibrated_steps?))) else {
+        return;
+    };
+    if length <= steps {
+        return;
+    }
+    let measured = made.change_of_pairs.map_or(String::new(), |change| {
+        format!(
+            "; on calibration sequences joined to {} steps its logits changed by {}",
+            2 * steps,
+            percent(change)
+        )
+    });
+    printer.note(
+        "warning",
+        &format!(
+            "reduced for sequences of {steps} steps, these have {length}{measured}. Calibrate at \
+             the length at which it runs"
+        ),
+    );
 }
 
 /// The report on two checkpoints.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::checkpoint::Checkpoint;
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::model::Model;
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::Image;
@@ -66,6 +66,8 @@ pub(super) struct Streamed {
     pub(super) image: Image,
     /// Absent for an image.
     pub(super) model: Option<Model>,
+    /// How the checkpoint was reduced, where it says so.
+    pub(super) made: Option<Provenance>,
 }
 
 /// Reads a checkpoint and lays it out, or takes an image as it is.
@@ -86,12 +88,17 @@ pub(super) fn open_streamed(
         }
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
         let image = Image::from_bytes(&bytes);
-        return Ok(Streamed { image, model: None });
+        return Ok(Streamed {
+            image,
+            model: None,
+            made: None,
+        });
     }
     let checkpoint = open(path, &declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() && !lay_out.beside.layers_only {
         return Err(layers_alone(path, &checkpoint));
     }
+    let made = checkpoint.provenance().cloned();
     let model = checkpoint.model;
     let image = laid_out(&model, lay_out).with_context(|| path.display().to_string())?;
     let systems = model.blocks().iter().flat_map(|block| block.systems());
@@ -101,7 +108,7 @@ pub(super) fn open_streamed(
         printer.note("note", &text);
     }
     let model = Some(model);
-    Ok(Streamed { image, model })
+    Ok(Streamed { image, model, made })
 }
 
 fn laid_out(model: &Model, lay_out: &LayOut) -> anyhow::Result<Image> {

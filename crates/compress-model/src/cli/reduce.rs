@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args};
 use hankelite::calibrate::{
-    Calibration, Choice, GradientFit, Known, LogitFit, Settings, TargetSize,
+    Calibration, Choice, GradientFit, Known, LogitFit, Longer, Settings, TargetSize, change_beyond,
 };
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
 use hankelite::compress::{
@@ -34,7 +34,7 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::file_target::{FileTarget, Found};
-use crate::cli::reduce::provenance::{Way, card, longest, provenance};
+use crate::cli::reduce::provenance::{Way, card, longest, measured, provenance};
 use crate::cli::reduce::report::page;
 use crate::cli::reduce::rounding::written;
 use crate::cli::reduce::storage::{
@@ -310,6 +310,8 @@ struct Document<'a> {
     calibration: Option<Choice>,
     /// Relative change of the logits of sequences that took no part. With a target.
     held_out_change: Option<f64>,
+    /// What to expect on longer sequences. With calibration, where the network ran.
+    longer: Option<Longer>,
     dry_run: bool,
     /// What --image wrote.
     image: Option<WrittenImage>,
@@ -357,6 +359,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         plan,
         calibration,
         held_out_change,
+        longer,
         kernel_length,
         statistics,
         made,
@@ -368,6 +371,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         plan: plan.as_ref(),
         calibration,
         held_out_change,
+        longer,
         kernel_length,
         kept_layers,
         parameters_before: checkpoint.parameters_of_file(),
@@ -455,6 +459,7 @@ impl Document<'_> {
             plan: None,
             calibration: None,
             held_out_change: None,
+            longer: None,
             image: None,
             report: None,
             card: None,
@@ -488,6 +493,7 @@ struct Work {
     plan: Option<Plan>,
     calibration: Option<Choice>,
     held_out_change: Option<f64>,
+    longer: Option<Longer>,
     kernel_length: usize,
     /// Of the layers' inputs, with calibration.
     statistics: Option<Calibration>,
@@ -510,6 +516,7 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
         plan: Some(plan),
         calibration: None,
         held_out_change: None,
+        longer: None,
         statistics: None,
     })
 }
@@ -565,13 +572,19 @@ fn calibrated(
             target.reduced()?
         }
     };
+    let steps = calibration.statistics.length();
+    let longer = change_beyond(&checkpoint.model, &calibrated.model, &listed, steps)?;
     let way = Way::Calibrated(&calibrated.choice);
     Ok(Work {
-        made: provenance(
-            (&arguments.input.checkpoint, checkpoint),
-            &calibrated.records,
-            &way,
-        )?,
+        made: measured(
+            provenance(
+                (&arguments.input.checkpoint, checkpoint),
+                &calibrated.records,
+                &way,
+            )?,
+            longer,
+        ),
+        longer,
         model: calibrated.model,
         layers: calibrated.records,
         plan: None,
@@ -648,6 +661,9 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         let change = percent(change);
         printer.line(&format!("held out   {change} change of the logits"))?;
     }
+    if let Some(longer) = &document.longer {
+        show_longer(longer, printer)?;
+    }
     show_notes(&document.layers, printer);
     show_kept(&document.kept_layers, printer);
     let d_state: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
@@ -669,6 +685,17 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
         Some(report) => report.show(printer),
         None => Ok(()),
     }
+}
+
+/// What to expect on sequences longer than those of the calibration.
+fn show_longer(longer: &Longer, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "longer     logits change by {} over {} steps, twice those of the calibration ({} over {})",
+        percent(longer.change_of_pairs),
+        longer.steps * 2,
+        percent(longer.change),
+        longer.steps
+    ))
 }
 
 /// What calibration chose, in a few lines.

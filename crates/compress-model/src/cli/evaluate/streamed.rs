@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::cli::common::grouped;
-use crate::cli::evaluate::Arguments;
+use crate::cli::evaluate::{Arguments, warn_of_length};
 use crate::cli::image::open_streamed;
 use crate::cli::printer::Printer;
 use crate::cli::score::{Comparison, First, Logits, Scores, host_logits, in_batches, show_scores};
@@ -35,6 +35,7 @@ pub(super) fn run(
         bail!("the data have no `labels`, which an accuracy needs");
     }
     let streamed = open_streamed(path, &arguments.lay_out(), &arguments.declarations, printer)?;
+    warn_of_length(streamed.made.as_ref(), data.length(), printer);
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
     let first = logits(&runner, sequences, printer)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use hankelite::calibrate::Choice;
+use hankelite::calibrate::{Choice, Longer};
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerRecord, Plan};
 
@@ -70,8 +70,17 @@ pub(super) fn provenance(
         calibration,
         errors: layers.iter().map(error).map(rounded).collect(),
         logit_change: logit_change.map(rounded),
+        calibrated_steps: None,
+        change_of_pairs: None,
         version: env!("CARGO_PKG_VERSION").to_string(),
     })
+}
+
+/// The note with what was measured beyond the calibrated steps.
+pub(super) fn measured(mut note: Provenance, longer: Option<Longer>) -> Provenance {
+    note.calibrated_steps = longer.map(|longer| longer.steps);
+    note.change_of_pairs = longer.map(|longer| rounded(longer.change_of_pairs));
+    note
 }
 
 /// In four digits, which is what the note is worth and keeps its length the same.
@@ -93,6 +102,8 @@ pub(super) fn longest(
     // The most characters of four digits.
     note.errors = vec![1.234e-5; blocks.len()];
     note.logit_change = Some(1.234e-5);
+    note.calibrated_steps = Some(usize::MAX >> 32);
+    note.change_of_pairs = Some(1.234e-5);
     Ok(note)
 }
 

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Calibration, LogitFit};
+use hankelite::calibrate::{CalibratedReduction, Calibration, LogitFit, Longer, change_beyond};
 use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::LayerRecord;
 use hankelite::model::{Model, Sequence};
 use hankelite::rounding::Storage;
 use hankelite::target::{
-    LogitChanges, MapChoice, Parts, Size, SizePlan, TargetReduction, Targeted, shared_to_bytes,
+    Limits, LogitChanges, MapChoice, Parts, Planner, Size, SizePlan, Targeted, planner,
     step_microseconds,
 };
 use hankelite_data::Dataset;
@@ -21,9 +21,9 @@ use crate::cli::calibration::{CalibrationData, Drawn, prepare};
 use crate::cli::common::{PARTS, grouped, open, short, words};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
-use crate::cli::reduce::provenance::{Way, provenance};
+use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
-use crate::cli::reduce::{Arguments, percent};
+use crate::cli::reduce::{Arguments, percent, show_longer};
 use crate::cli::report::{
     Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, write_page,
 };
@@ -108,17 +108,6 @@ impl TargetArguments {
                  by --order or --budget"
             );
         }
-        for (flag, set) in [
-            ("--max-microseconds", self.max_microseconds.is_some()),
-            ("--max-change", self.max_change.is_some()),
-        ] {
-            if set {
-                bail!(
-                    "{flag} is for layers with one system per channel; here channels share modes \
-                     (S5, LRU): a target of bytes, --times or --max-bytes, takes them"
-                );
-            }
-        }
         Ok(())
     }
 
@@ -175,6 +164,8 @@ struct Document {
     d_state: Vec<usize>,
     changes: LogitChanges,
     held_out_change: Option<f64>,
+    /// What to expect on longer sequences.
+    longer: Option<Longer>,
     fit: Option<LogitFit>,
     /// Layers whose poles and residues are not in the number format of --dtype.
     kept_layers: Vec<KeptLayer>,
@@ -234,11 +225,20 @@ fn reduced(
         &bars,
     )?;
     let full = Full::new(checkpoint)?;
+    let search = Search {
+        arguments: &arguments.target,
+        only: arguments.target_ways.only,
+        target: &*planner(&prepared)?,
+        held_out: &drawn.held_out,
+        full: &full,
+    };
     let Found {
         made,
         held_out_change,
-    } = found(arguments, &prepared, &drawn.held_out, &full)?;
+    } = search.run()?;
     bars.clear();
+    let steps = calibration.statistics.length();
+    let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
     let way = Way::Target(calibration.statistics.origin());
     let note = provenance(
         (&arguments.input.checkpoint, checkpoint),
@@ -247,7 +247,7 @@ fn reduced(
     )?;
     let smaller = checkpoint
         .with_model(made.model.clone())
-        .with_provenance(note);
+        .with_provenance(measured(note, longer));
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
@@ -255,6 +255,7 @@ fn reduced(
         step_microseconds_before: full.microseconds,
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
         held_out_change,
+        longer,
         ..Document::new(arguments, checkpoint, &made)?
     };
     write(arguments, &smaller, &made, &mut document)?;
@@ -297,6 +298,7 @@ impl Document {
             d_state: made.records.iter().map(|layer| layer.order).collect(),
             changes: made.changes,
             held_out_change: None,
+            longer: None,
             fit: made.fit.clone(),
             kept_layers: Vec::new(),
             before: None,
@@ -420,44 +422,20 @@ impl Found {
     }
 }
 
-/// The model that meets all targets.
-fn found(
-    arguments: &Arguments,
-    prepared: &CalibratedReduction<'_>,
-    held_out: &[Sequence<'_>],
-    full: &Full,
-) -> anyhow::Result<Found> {
-    let (targets, only) = (&arguments.target, arguments.target_ways.only);
-    if !prepared.shares_modes() {
-        let target = TargetReduction::new(prepared)?;
-        let search = Search {
-            arguments: targets,
-            only,
-            target: &target,
-            held_out,
-            full,
-        };
-        return search.run();
-    }
-    let allowed = targets.bytes_of(full.size.total() as u64);
-    let bytes = allowed.map_or(full.size.total(), |most| most as usize);
-    Found::of(shared_to_bytes(prepared, bytes, only)?, prepared, held_out)
-}
-
 /// The search for the model that meets all targets.
 struct Search<'a> {
     arguments: &'a TargetArguments,
     only: Parts,
-    target: &'a TargetReduction<'a>,
+    target: &'a dyn Planner,
     held_out: &'a [Sequence<'a>],
     full: &'a Full,
 }
 
 impl Search<'_> {
     fn run(&self) -> anyhow::Result<Found> {
-        let bytes = self.most_bytes()?;
+        let limits = self.limits();
         let Some(change) = self.arguments.max_change else {
-            return self.built(&self.fast_enough(bytes)?);
+            return self.built(&self.target.plan_within(&limits, self.only)?);
         };
         // What a finished model changes is not what its choices change one by one: what was
         // aimed at is corrected by what came out.
@@ -465,15 +443,11 @@ impl Search<'_> {
         let mut best: Option<Found> = None;
         for _ in 0..TRIES {
             let plan = self.target.plan_for_change(aim, self.only)?;
-            if plan.size.total() > bytes {
+            if let Some(exceeded) = self.exceeded(&plan, &limits)? {
                 if best.is_some() {
                     break;
                 }
-                bail!(
-                    "a change of at most {} takes more than {} bytes",
-                    percent(change),
-                    grouped(bytes)
-                );
+                bail!("a change of at most {} takes {exceeded}", percent(change));
             }
             let found = self.built(&plan)?;
             let reached = found.held_out_change.unwrap_or(found.made.changes.after);
@@ -500,29 +474,27 @@ impl Search<'_> {
         })
     }
 
-    /// The plan of so many bytes, or of fewer where its step takes too long: channels of other
-    /// orders take other times at the same bytes.
-    fn fast_enough(&self, mut bytes: usize) -> anyhow::Result<SizePlan> {
-        let most = self.arguments.max_microseconds.unwrap_or(f64::INFINITY);
-        for _ in 0..TRIES {
-            let plan = self.target.plan(bytes, self.only)?;
-            if self.target.step_of(&plan)? <= most {
-                return Ok(plan);
-            }
-            bytes = bytes * 9 / 10;
-        }
-        bail!("none of {TRIES} plans makes a step of at most {most} us; a larger target may be met")
-    }
-
-    /// What the targets of bytes and time leave.
-    fn most_bytes(&self) -> anyhow::Result<usize> {
+    /// What the targets of bytes and time allow.
+    fn limits(&self) -> Limits {
         let full = self.full.size.total();
         let allowed = self.arguments.bytes_of(full as u64);
-        let mut bytes = allowed.map_or(full, |most| full.min(most as usize));
-        if let Some(most) = self.arguments.max_microseconds {
-            bytes = self.target.bytes_for_step(most, bytes, self.only)?;
+        Limits {
+            bytes: allowed.map_or(full, |most| full.min(most as usize)),
+            microseconds: self.arguments.max_microseconds,
         }
-        Ok(bytes)
+    }
+
+    /// The limit that a plan does not keep.
+    fn exceeded(&self, plan: &SizePlan, limits: &Limits) -> anyhow::Result<Option<String>> {
+        if plan.size.total() > limits.bytes {
+            let allowed = grouped(limits.bytes);
+            return Ok(Some(format!("more than {allowed} bytes")));
+        }
+        let Some(most) = limits.microseconds else {
+            return Ok(None);
+        };
+        let takes = self.target.step_of(plan)?;
+        Ok((takes > most).then(|| format!("a step of {} us, more than {most} us", short(takes))))
     }
 
     fn built(&self, plan: &SizePlan) -> anyhow::Result<Found> {
@@ -571,6 +543,9 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         "logits     change by {}{held_out}",
         percent(document.changes.after),
     ))?;
+    if let Some(longer) = &document.longer {
+        show_longer(longer, printer)?;
+    }
     if let (Some(before), Some(after)) = (&document.before, &document.after) {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
