@@ -967,9 +967,13 @@ fn a_spoiled_image_is_refused_and_never_panics() {
 fn an_image_of_another_version_is_refused_with_what_to_do() {
     let image = Image::new(&model(&PLAIN, 15), Entries::Full).unwrap();
     let mut bytes = image.as_bytes().to_vec();
-    bytes[4] = 1;
-    let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
-    assert_eq!(error, StreamError::Step(StepFault::Version { found: 1 }));
-    let words = "an image of version 1, expected version 3: pack the checkpoint again";
-    assert_eq!(error.to_string(), words);
+    // All that were ever written, and one to come.
+    for found in [1, 2, 3, 5] {
+        bytes[4..8].copy_from_slice(&u32::to_le_bytes(found));
+        let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
+        assert_eq!(error, StreamError::Step(StepFault::Version { found }));
+        let words =
+            format!("an image of version {found}, expected version 4: pack the checkpoint again");
+        assert_eq!(error.to_string(), words);
+    }
 }
