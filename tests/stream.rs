@@ -584,14 +584,6 @@ fn a_shared_system_streams_as_its_recurrence() {
     }
 }
 
-const ENTRIES: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
-
 /// A model whose channels keep the first of their modes.
 fn of_orders(model: &Model, order: impl Fn(usize) -> usize) -> Model {
     let shorter = |(channel, system): (usize, &DiagonalSystem)| {
@@ -655,7 +647,7 @@ fn storage(model: &Model, entries: Entries, numbers: Numbers) -> Storage {
 fn an_image_computes_the_model_that_its_storage_stands_for() {
     let signal = Signal::new(300);
     for (draw, model, lanes) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES
+        for (entries, numbers) in Entries::ALL
             .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
             .concat()
         {
@@ -692,7 +684,7 @@ fn all_arithmetic_agrees_on_what_is_rounded() {
     let signal = Signal::new(200);
     let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     for (draw, model, _) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES
+        for (entries, numbers) in Entries::ALL
             .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
             .concat()
         {

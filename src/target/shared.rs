@@ -9,22 +9,10 @@ use hankelite_control::Refinement;
 
 use crate::calibrate::CalibratedReduction;
 use crate::model::{Encoder, Model};
-use crate::rounding::{Entries, MapStorage, Numbers, Storage};
+use crate::rounding::{Entries, GROUP, MapStorage, Numbers, Storage};
 use crate::target::{
     LayerChoice, LogitChanges, MapChoice, Parts, Size, SizePlan, TargetError, Targeted, stand_in,
 };
-
-/// Inputs that share a scale.
-const GROUP: usize = 32;
-
-/// The kinds of entries that are tried, most bits first.
-const ENTRIES: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
 
 /// Bits of the entries of a head that is not in single precision: it is small, and next to the
 /// logits.
@@ -44,9 +32,9 @@ impl Kinds {
     fn of(parts: Parts) -> Vec<Self> {
         let count = match parts {
             Parts::States => 1,
-            Parts::All | Parts::Maps => ENTRIES.len(),
+            Parts::All | Parts::Maps => Entries::ALL.len(),
         };
-        let kinds = &ENTRIES[..count];
+        let kinds = &Entries::ALL[..count];
         let with = |systems: &Entries| {
             let systems = *systems;
             kinds.iter().map(move |&maps| Self { systems, maps })
