@@ -528,7 +528,7 @@ fn gradient(full: &DiagonalSystem, small: &DiagonalSystem, weight: &InputWeight)
 
 #[test]
 fn refinement_ends_where_the_error_is_flat() {
-    // Long enough for every kernel to die: what comes behind has a say in where steps end.
+    // Long enough for every kernel to die: what comes behind changes where steps end.
     let (_, signal) = inputs(600).swap_remove(1);
     let mut shares = Vec::new();
     for (metric, weight) in weights(&signal) {

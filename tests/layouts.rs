@@ -428,7 +428,7 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
     assert!(reduce(&flat.model, &plan).is_err());
 }
 
-/// `HANKELITE_WRITE_DOCS=1 cargo test --release --test layouts` writes the table.
+/// `HANKELITE_WRITE_DOCS=1 cargo test --release -p hankelite --test layouts` writes the table.
 #[test]
 fn the_table_in_the_documentation_is_that_of_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");

@@ -584,14 +584,6 @@ fn a_shared_system_streams_as_its_recurrence() {
     }
 }
 
-const ENTRIES: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
-
 /// A model whose channels keep the first of their modes.
 fn of_orders(model: &Model, order: impl Fn(usize) -> usize) -> Model {
     let shorter = |(channel, system): (usize, &DiagonalSystem)| {
@@ -655,7 +647,7 @@ fn storage(model: &Model, entries: Entries, numbers: Numbers) -> Storage {
 fn an_image_computes_the_model_that_its_storage_stands_for() {
     let signal = Signal::new(300);
     for (draw, model, lanes) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES
+        for (entries, numbers) in Entries::ALL
             .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
             .concat()
         {
@@ -692,7 +684,7 @@ fn all_arithmetic_agrees_on_what_is_rounded() {
     let signal = Signal::new(200);
     let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     for (draw, model, _) in of_all_lanes() {
-        for (entries, numbers) in ENTRIES
+        for (entries, numbers) in Entries::ALL
             .map(|e| [(e, Numbers::F32), (e, Numbers::F16)])
             .concat()
         {
@@ -967,9 +959,13 @@ fn a_spoiled_image_is_refused_and_never_panics() {
 fn an_image_of_another_version_is_refused_with_what_to_do() {
     let image = Image::new(&model(&PLAIN, 15), Entries::Full).unwrap();
     let mut bytes = image.as_bytes().to_vec();
-    bytes[4] = 1;
-    let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
-    assert_eq!(error, StreamError::Step(StepFault::Version { found: 1 }));
-    let words = "an image of version 1, expected version 3: pack the checkpoint again";
-    assert_eq!(error.to_string(), words);
+    // All that were ever written, and one to come.
+    for found in [1, 2, 3, 5] {
+        bytes[4..8].copy_from_slice(&u32::to_le_bytes(found));
+        let error = Runner::<f32>::from_image(Image::from_bytes(&bytes)).unwrap_err();
+        assert_eq!(error, StreamError::Step(StepFault::Version { found }));
+        let words =
+            format!("an image of version {found}, expected version 4: pack the checkpoint again");
+        assert_eq!(error.to_string(), words);
+    }
 }

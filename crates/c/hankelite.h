@@ -38,12 +38,12 @@ typedef struct {
     const void *image;   /* aligned to 4 bytes; 64 is fastest */
     size_t image_bytes;
     float *state;        /* all zero at the start of a signal; copy it to keep a moment */
-    size_t state_len;    /* as hankelite_sizes says */
+    size_t state_len;    /* state of hankelite_sizes */
     float *work;         /* of any value; streams that never step at once may share it */
-    size_t work_len;     /* as hankelite_sizes says */
+    size_t work_len;     /* work of hankelite_sizes */
 } hankelite_stream;
 
-/* Checks an image and says what it needs. */
+/* Checks an image and reports what it needs. */
 int32_t hankelite_measure(const void *image, size_t image_bytes, hankelite_sizes *sizes);
 
 /* One step. The outputs are those of the step, or with mean pooling of the mean of all steps so

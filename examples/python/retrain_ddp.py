@@ -113,7 +113,7 @@ def main():
             save(options.output / f"rank{rank}.pt", content["model"])
     if rank == 0:
         hk.write(model, options.output / "small.safetensors")
-    # The first process holds what the others still ask: together to the end.
+    # The first process keeps the store that the others still read: all end together.
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::calibrate::captured::Captured;
 use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
-use crate::calibrate::mimo::{SharedReduction, reduce_layer_jointly};
+use crate::calibrate::mimo::{SharedReduction, SharedSettings, reduce_layer_jointly};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
@@ -346,15 +346,22 @@ impl<'a> CalibratedReduction<'a> {
         shared: &SharedReduction<'_>,
         settings: &Settings,
     ) -> Result<Calibrated, CalibrateError> {
-        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
+        let unfitted = SharedSettings {
+            refinement: settings.refinement,
+            fit_logits: false,
+            kernel_length: settings.kernel_length.unwrap_or(self.calibration.length()),
+        };
         let error_of = |orders: &[usize]| {
-            let tried = shared.reduce(orders, settings.refinement, false, kernel_length)?;
+            let tried = shared.reduce(orders, unfitted)?;
             shared.relative_error(&tried.model)
         };
         let orders = layer_orders(&shared.full_orders(), settings, error_of)?;
         let fit_logits = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
-        let ways = (settings.refinement, fit_logits, kernel_length);
-        self.shared_made(shared, &orders, ways)
+        let settings = SharedSettings {
+            fit_logits,
+            ..unfitted
+        };
+        self.shared_made(shared, &orders, settings)
     }
 
     /// A smaller model whose channels share modes, with so many in each layer.
@@ -374,16 +381,21 @@ impl<'a> CalibratedReduction<'a> {
                 expected: "one at least".to_string(),
             });
         };
-        self.shared_made(shared, orders, (refinement, fit_logits, self.length()))
+        let settings = SharedSettings {
+            refinement,
+            fit_logits,
+            kernel_length: self.length(),
+        };
+        self.shared_made(shared, orders, settings)
     }
 
     fn shared_made(
         &self,
         shared: &SharedReduction<'_>,
         orders: &[usize],
-        (refinement, fit_logits, kernel_length): (Refinement, bool, usize),
+        settings: SharedSettings,
     ) -> Result<Calibrated, CalibrateError> {
-        let made = shared.reduce(orders, refinement, fit_logits, kernel_length)?;
+        let made = shared.reduce(orders, settings)?;
         let choice = Choice {
             relative_error: shared.relative_error(&made.model)?,
             logit_change: Some(shared.logit_change(&made.model)?),

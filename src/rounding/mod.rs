@@ -19,6 +19,10 @@ pub use storage::{LayerStorage, MapStorage, SharedStorage, Storage};
 
 use crate::model::ModelError;
 
+/// Inputs of a row of integers that share a scale, where no other number is given: as many as
+/// entries of 3 bits are packed by.
+pub const GROUP: usize = 32;
+
 /// How the entries of a map are stored.
 #[derive(
     Debug,
@@ -48,6 +52,9 @@ pub enum Entries {
 }
 
 impl Entries {
+    /// Every kind, most bits first.
+    pub const ALL: [Self; 5] = [Self::Full, Self::Bf16, Self::Int8, Self::Int4, Self::Int3];
+
     /// Bits of an integer entry; `None` for floating point.
     pub fn bits(self) -> Option<u32> {
         match self {

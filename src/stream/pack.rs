@@ -7,14 +7,13 @@ use num_complex::Complex64;
 
 use crate::model::{Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling};
 use crate::rounding::{
-    Entries, HalfExponents, LayerStorage, MapStorage, Numbers, SharedMaps, SharedStorage, Storage,
+    Entries, GROUP, HalfExponents, LayerStorage, MapStorage, Numbers, SharedMaps, SharedStorage,
+    Storage,
 };
 use crate::stream::aligned::{Aligned, LINE};
 use crate::stream::layout::Lanes;
 use crate::stream::{StreamError, layout};
 
-/// Inputs that share a scale, where no other number is given.
-const GROUP: usize = 32;
 /// What the places of channels can count.
 pub(super) const CHANNELS_MAX: usize = 1 << 16;
 /// Bytes of a part from which on it starts at a line of cache.

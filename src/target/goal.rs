@@ -3,7 +3,7 @@
 use crate::model::Sequence;
 use crate::target::{Limits, Parts, Planner, SizePlan, TargetError, Targeted};
 
-/// One of so many sequences is held out.
+/// Every so many sequences one is kept out of all choices and fits.
 const HELD_OUT_EVERY: usize = 5;
 
 /// Models that are made at most to meet a target that only a finished model shows.
@@ -66,7 +66,11 @@ pub fn meet(
     held_out: &[Sequence<'_>],
 ) -> Result<Met, TargetError> {
     let Some(target) = goal.change else {
-        return built(planner, &planner.plan_within(&goal.limits, goal.parts)?, held_out);
+        return built(
+            planner,
+            &planner.plan_within(&goal.limits, goal.parts)?,
+            held_out,
+        );
     };
     let (mut aim, mut best) = (target, None::<Met>);
     for _ in 0..TRIES {
@@ -81,7 +85,11 @@ pub fn meet(
         let reached = met.held_out_change.unwrap_or(met.made.changes.after);
         let (meets, ratio) = (reached <= target, target / reached.max(1e-12));
         let size = met.made.size.total();
-        if meets && best.as_ref().is_none_or(|known| size < known.made.size.total()) {
+        if meets
+            && best
+                .as_ref()
+                .is_none_or(|known| size < known.made.size.total())
+        {
             best = Some(met);
         }
         if meets && ratio < 1.1 {

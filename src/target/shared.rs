@@ -11,24 +11,12 @@ use hankelite_control::Refinement;
 
 use crate::calibrate::CalibratedReduction;
 use crate::model::{Encoder, Model};
-use crate::rounding::{Entries, MapStorage, Numbers, Storage};
+use crate::rounding::{Entries, GROUP, MapStorage, Numbers, Storage};
 use crate::target::planner::{Limits, Planner};
 use crate::target::{
     LayerChoice, LogitChanges, MapChoice, Parts, Size, SizePlan, TargetError, Targeted, stand_in,
     step_microseconds,
 };
-
-/// Inputs that share a scale.
-const GROUP: usize = 32;
-
-/// The kinds of entries that are tried, most bits first.
-const ENTRIES: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
 
 /// Bits of the entries of a head that is not in single precision: it is small, and next to the
 /// logits.
@@ -56,8 +44,8 @@ impl Kinds {
     /// Every pair, most bits first; without a map between channels, B and C alone.
     fn of(model: &Model, parts: Parts) -> Vec<Self> {
         let kinds = match parts {
-            Parts::States => &ENTRIES[..1],
-            Parts::All | Parts::Maps => &ENTRIES[..],
+            Parts::States => &Entries::ALL[..1],
+            Parts::All | Parts::Maps => &Entries::ALL[..],
         };
         let mapped = model.blocks().iter().any(|block| block.output().is_some());
         let pairs = kinds

@@ -371,7 +371,7 @@ impl Archive {
     /// file made from a safetensors file keeps the texts in its header; a sharded checkpoint made
     /// from a sharded one keeps which tensor is in which file; a MessagePack file made from a
     /// MessagePack file keeps its tree. Across containers only the tensors go, and a
-    /// safetensors file made from a Torch file says `format: pt`. `metadata` takes
+    /// safetensors file made from a Torch file has the text `format: pt`. `metadata` takes
     /// the place of the text that [`Archive::metadata`] gave; when empty, none is stored.
     /// MessagePack has no place for it.
     ///

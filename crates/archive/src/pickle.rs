@@ -12,9 +12,13 @@
 //! an amount of memory that grows with the pickle, and against a [`Budget`] of steps:
 //! neither a list that holds itself nor a chain of doublings can hang the reader.
 
+mod budget;
 mod machine;
 pub(super) mod writer;
 
+pub(super) use budget::Budget;
+
+use crate::pickle::budget::{DEPTH_LIMIT, STEP_LIMIT};
 use crate::pickle::machine::Machine;
 
 /// Index of a value in the arena.
@@ -22,17 +26,6 @@ pub(super) type Id = usize;
 
 /// More values than any checkpoint holds.
 const VALUE_LIMIT: usize = 1 << 24;
-/// Bytes that the values of a short pickle may take, and once more when they are unfolded.
-const ROOM: usize = 24 << 20;
-/// Bytes that they may take beside that for each byte of the pickle; the values of tensors take
-/// about six.
-const ROOM_PER_BYTE: usize = 8;
-/// The same when they are unfolded.
-const UNFOLDED_PER_BYTE: usize = 4;
-/// Nesting that is followed when values are unfolded.
-const DEPTH_LIMIT: usize = 64;
-/// Steps that unfolding one pickle may take.
-const STEP_LIMIT: usize = 1 << 22;
 
 /// The last protocol that Python defines.
 const PROTOCOL_MAX: u8 = 5;
@@ -351,56 +344,6 @@ impl Values {
         characters
             .map(|c| u8::try_from(u32::from(c)).ok())
             .collect()
-    }
-}
-
-/// What unfolding may still cost.
-#[derive(Debug)]
-pub(super) struct Budget {
-    steps: usize,
-    depth: usize,
-    /// Bytes.
-    room: usize,
-}
-
-impl Budget {
-    /// The whole budget of a short pickle.
-    #[cfg(test)]
-    pub(super) fn new() -> Budget {
-        Budget::of(0)
-    }
-
-    /// The whole budget of a pickle of so many bytes.
-    pub(super) fn of(length: usize) -> Budget {
-        Budget {
-            steps: STEP_LIMIT,
-            depth: DEPTH_LIMIT,
-            room: ROOM + UNFOLDED_PER_BYTE * length,
-        }
-    }
-
-    /// Pays for some steps.
-    pub(super) fn steps(&mut self, count: usize) -> Result<(), PickleError> {
-        self.steps = self.steps.checked_sub(count).ok_or(PickleError::TooLarge)?;
-        Ok(())
-    }
-
-    /// Pays for some bytes of memory.
-    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), PickleError> {
-        self.room = self.room.checked_sub(bytes).ok_or(PickleError::TooLarge)?;
-        Ok(())
-    }
-
-    /// Pays for one step and goes one level down; [`Budget::leave`] goes up.
-    pub(super) fn enter(&mut self) -> Result<(), PickleError> {
-        self.steps(1)?;
-        self.depth = self.depth.checked_sub(1).ok_or(PickleError::TooDeep)?;
-        Ok(())
-    }
-
-    /// Goes one level up.
-    pub(super) fn leave(&mut self) {
-        self.depth += 1;
     }
 }
 

@@ -16,7 +16,7 @@ use hankelite::model::{
     Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
     Norm, OutputLinear, Placement,
 };
-use hankelite::rounding::{Entries, Numbers, Storage};
+use hankelite::rounding::{Entries, GROUP, Numbers, Storage};
 use hankelite::stream::{Image, Runner, read_nanoseconds};
 use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
@@ -25,13 +25,6 @@ use num_complex::Complex64;
 const LAYERS: usize = 6;
 const STEPS: usize = 2000;
 const ROUNDS: usize = 7;
-const ENTRIES: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
 
 /// What a row of the table measures.
 struct Setting {
@@ -142,7 +135,7 @@ fn main() {
         "mixing  entries  numbers  pairs  streams   bytes     floor   median  p99   mean  median/floor"
     );
     for gated in [false, true] {
-        for entries in ENTRIES {
+        for entries in Entries::ALL {
             let of = |modes| Setting {
                 channels,
                 modes,
@@ -201,7 +194,7 @@ fn row(setting: Setting) -> [f64; 2] {
         streams,
     } = setting;
     let model = model(channels, modes, gated);
-    let storage = Storage::nearest(&model, entries, 32).expect("finite");
+    let storage = Storage::nearest(&model, entries, GROUP).expect("finite");
     let storage = storage.with_numbers(numbers);
     let image = Image::packed(&model, &storage).expect("a causal model");
     let runner = Runner::from_image(image).and_then(|runner| runner.with_streams(streams));

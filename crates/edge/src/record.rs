@@ -2,8 +2,9 @@
 
 /// The first word of an image: `HKLE`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HKLE");
-/// The version of the format described here.
-pub const VERSION: u32 = 3;
+/// The version of the format described here: a new one for every change of a record that an older
+/// reader, or an older image, would give another meaning.
+pub const VERSION: u32 = 4;
 
 /// What the kinds in the records stand for.
 pub mod code {

@@ -257,7 +257,7 @@ def _gather(rank, port, out):
     with hk.torch.listen(nn.parallel.DistributedDataParallel(model)) as statistics:
         run(model, own)
     statistics.all_reduce().save(f"{out}/{rank}.npz")
-    # The first process holds what the other one still asks: together to the end.
+    # The first process keeps the store that the other one still reads: both end together.
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -26,7 +26,7 @@ mod unit;
 use fit::Sample;
 use hankelite_control::Refinement;
 use nalgebra::DMatrix;
-pub(super) use network::SharedReduction;
+pub(super) use network::{SharedReduction, SharedSettings};
 use unit::Unit;
 
 use crate::calibrate::{CalibrateError, Known};

@@ -32,6 +32,16 @@ pub(crate) struct SharedReduction<'a> {
     observer: &'a dyn ProgressSink,
 }
 
+/// What a reduction does beside bringing each layer to its order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SharedSettings {
+    pub(crate) refinement: Refinement,
+    /// Whether all layers are fitted together to the logits.
+    pub(crate) fit_logits: bool,
+    /// Steps over which kernel errors are measured.
+    pub(crate) kernel_length: usize,
+}
+
 /// A network reduced to some orders.
 pub(crate) struct SharedResult {
     pub(crate) model: Model,
@@ -147,9 +157,7 @@ impl<'a> SharedReduction<'a> {
     pub(crate) fn reduce(
         &self,
         orders: &[usize],
-        refinement: Refinement,
-        fit_logits: bool,
-        kernel_length: usize,
+        settings: SharedSettings,
     ) -> Result<SharedResult, CalibrateError> {
         let mut flow = Flow::new(self)?;
         let mut joints = Vec::new();
@@ -158,21 +166,31 @@ impl<'a> SharedReduction<'a> {
             let pairs = flow.pairs(layer)?;
             let samples = |unit: &Unit| flow.samples(layer, unit, &pairs);
             let block = &self.model.blocks()[layer];
-            let ([_, reduced], joint) =
-                cut_layer(block, &self.layers[layer], order, refinement, samples)?;
+            let ([_, reduced], joint) = cut_layer(
+                block,
+                &self.layers[layer],
+                order,
+                settings.refinement,
+                samples,
+            )?;
             joints.push(joint);
             flow.model = flow.model.with_block(layer, reduced)?;
             flow.advance(layer, pairs)?;
             self.observer.step()?;
         }
         let mut model = flow.model;
-        let fit = match fit_logits {
+        let fit = match settings.fit_logits {
             true => self.fitted(&mut model)?,
             false => None,
         };
         let blocks = self.model.blocks().iter().zip(model.blocks()).zip(joints);
         let records = blocks.map(|((full, reduced), joint)| {
-            Ok(record_of_joint(full, reduced, joint, kernel_length)?)
+            Ok(record_of_joint(
+                full,
+                reduced,
+                joint,
+                settings.kernel_length,
+            )?)
         });
         let records = records.collect::<Result<_, CalibrateError>>()?;
         Ok(SharedResult {

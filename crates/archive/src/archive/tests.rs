@@ -146,8 +146,8 @@ fn tensors_survive_every_way_between_the_containers() {
             assert_eq!(one.metadata(), Some("{\"r\":4}"));
             assert_eq!(two.metadata(), Some("{}"));
             assert!(two.names().eq(source.names()));
-            let says = two.source.texts().get("format") == Some(&"pt");
-            assert_eq!(says, [first, second].contains(&Container::Torch));
+            let marked = two.source.texts().get("format") == Some(&"pt");
+            assert_eq!(marked, [first, second].contains(&Container::Torch));
             assert_eq!(two.tensor("a.w").unwrap(), source.tensor("a.w").unwrap());
         }
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::pickle::{Call, Dict, Id, PROTOCOL_MAX, PickleError, ROOM, ROOM_PER_BYTE, Value};
+use crate::pickle::budget::{ROOM, ROOM_PER_BYTE};
+use crate::pickle::{Call, Dict, Id, PROTOCOL_MAX, PickleError, Value};
 
 /// Bytes that an entry of the memo takes.
 const MEMO_ENTRY: usize = 4 * size_of::<Id>();

@@ -190,6 +190,7 @@ impl StateDict {
             path,
             values: &values,
             records,
+            stored: records.values().map(|record| record.length).sum(),
             prefix,
             budget: Budget::of(pickle.len()),
             seen: vec![0; values.len()],
@@ -225,6 +226,8 @@ struct Reading<'a> {
     path: &'a Path,
     values: &'a Values,
     records: &'a BTreeMap<String, Record>,
+    /// Bytes of all records.
+    stored: u64,
     prefix: &'a str,
     budget: Budget,
     /// The last walk through the values that met each of them, and how many walks there were.

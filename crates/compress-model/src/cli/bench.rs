@@ -76,18 +76,10 @@ impl Arguments {
         match self.mixing {
             None => vec![of(None)],
             Some(Mixing::One(entries)) => vec![of(Some(entries))],
-            Some(Mixing::All) => EACH.map(|entries| of(Some(entries))).to_vec(),
+            Some(Mixing::All) => Entries::ALL.map(|entries| of(Some(entries))).to_vec(),
         }
     }
 }
-
-const EACH: [Entries; 5] = [
-    Entries::Full,
-    Entries::Bf16,
-    Entries::Int8,
-    Entries::Int4,
-    Entries::Int3,
-];
 
 #[derive(Serialize)]
 struct Document {

@@ -24,10 +24,6 @@ use crate::cli::progress::Bars;
 /// Fewer sequences than this get a remark.
 const SEQUENCES_FEW: usize = 10;
 
-/// Of a reduction to a target, every so many calibration sequences one is kept out of all choices
-/// and fits.
-const HELD_OUT_EVERY: usize = 5;
-
 /// The share of a kernel's energy that may lie beyond the sequences without a remark.
 const BEYOND: f64 = 0.01;
 
@@ -442,25 +438,6 @@ impl CalibrationData {
             Some(data) => (0..data.len()).map(|i| data.unpadded(i)).collect(),
             None => Vec::new(),
         }
-    }
-}
-
-/// Sequences, those that take part first.
-pub(super) struct Drawn<'a> {
-    pub(super) used: Vec<Sequence<'a>>,
-    pub(super) held_out: Vec<Sequence<'a>>,
-}
-
-impl<'a> Drawn<'a> {
-    pub(super) fn new(listed: &[Sequence<'a>]) -> Self {
-        let (mut used, mut held_out) = (Vec::new(), Vec::new());
-        for (index, &sequence) in listed.iter().enumerate() {
-            match (index + 1) % HELD_OUT_EVERY {
-                0 => held_out.push(sequence),
-                _ => used.push(sequence),
-            }
-        }
-        Self { used, held_out }
     }
 }
 

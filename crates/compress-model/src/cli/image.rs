@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::model::Model;
-use hankelite::rounding::{Entries, Numbers, Storage};
+use hankelite::rounding::{Entries, GROUP, Numbers, Storage};
 use hankelite::stream::Image;
 
 use crate::cli::common::{Declarations, Word, open, positive, word, words};
@@ -31,9 +31,6 @@ pub(super) const NUMBERS: [Word; 2] = [
         "Half precision; poles and residues times a power of two",
     ),
 ];
-
-/// Inputs that share a scale.
-pub(super) const GROUP: usize = 32;
 
 /// How a checkpoint is laid out. Of an image nothing can be chosen any more.
 #[derive(Debug, Clone, Default, Args)]

@@ -141,7 +141,7 @@ pub(super) struct Interrupted {
 /// What the step at hand may still take after Ctrl-C.
 const GRACE: Duration = Duration::from_millis(800);
 
-/// Ctrl-C asks to stop behind the step at hand. Where that takes long, or a validation is under
+/// Ctrl-C ends the training after the current step. Where that takes long, or a validation is under
 /// way, the program ends without it: as every file is whole at any time, nothing is lost but what
 /// came behind the last snapshot. To be called once.
 pub(super) fn stop_on_interrupt(printer: &Printer) -> anyhow::Result<Stop> {

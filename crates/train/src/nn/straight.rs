@@ -2,14 +2,11 @@
 //! way back.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
-use hankelite::rounding::{Entries, RoundedMatrix};
+use hankelite::rounding::{Entries, GROUP, RoundedMatrix};
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::tensors::host;
-
-/// Inputs that share a scale, as images have it.
-const GROUP: usize = 32;
 
 /// How the output maps of the layers are held in training: the table `[maps]`. They are rounded as
 /// [`RoundedMatrix::nearest`] rounds them, and so they are evaluated and written; gradients pass the

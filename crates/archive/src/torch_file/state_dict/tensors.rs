@@ -209,12 +209,10 @@ impl<'a> Reading<'a> {
         if end as u64 > record.length {
             return Err(outside());
         }
-        if bytes as u64 > record.length {
-            let stored: u64 = self.records.values().map(|record| record.length).sum();
-            if bytes as u64 > EXPANSION_LIMIT.saturating_add(stored) {
-                let found = "an expanded view larger than the file by more than 32 MiB";
-                return Err(self.malformed(name, found));
-            }
+        let expanded = bytes as u64 > record.length;
+        if expanded && bytes as u64 > EXPANSION_LIMIT.saturating_add(self.stored) {
+            let found = "an expanded view larger than the file by more than 32 MiB";
+            return Err(self.malformed(name, found));
         }
         Ok(span)
     }

@@ -7,8 +7,9 @@ use hankelite::model::{Model, Sequence};
 use hankelite::target::stand_in;
 
 use crate::cli::common::grouped;
+use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::storage::stored;
-use crate::cli::reduce::{Arguments, percent};
+use crate::cli::report::percent;
 
 /// Models that are made at most to meet a target of change.
 const TRIES: usize = 6;

@@ -11,9 +11,10 @@ use hankelite::{ProgressSink, Stage};
 use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
-use crate::cli::reduce::{Arguments, Document, finish, plan};
+use crate::cli::reduce::{Document, finish, plan};
 
 pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;

@@ -7,7 +7,7 @@ use hankelite_control::DiagonalSystem;
 use rayon::prelude::*;
 
 use crate::cli::printer::Printer;
-use crate::cli::reduce::percent;
+use crate::cli::report::percent;
 
 /// Rounding that changes a kernel by more gets a warning.
 const ROUNDING_MAX: f64 = 0.01;

@@ -6,29 +6,11 @@ use hankelite::rounding::Storage;
 use hankelite::stream::Image;
 use hankelite::target::Size;
 use hankelite_archive::{Dtype, write_whole};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::cli::common::{Word, word};
 use crate::cli::printer::Printer;
-use crate::cli::reduce::{Arguments, percent};
-
-/// A number format of a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum FileDtype {
-    F32,
-    Bf16,
-    F16,
-}
-
-pub(super) const DTYPES: [Word; 3] = [
-    word("f32", "Single precision"),
-    word(
-        "bf16",
-        "Eight bits of the mantissa, the range of single precision",
-    ),
-    word("f16", "Eleven bits of the mantissa, up to 65,504"),
-];
+use crate::cli::reduce::arguments::{Arguments, FileDtype};
+use crate::cli::report::percent;
 
 /// The tensors of a checkpoint in a number format, and the layers that do not take it.
 pub(super) fn stored(

@@ -1,146 +1,33 @@
 //! A model to a target of bytes, time or change.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Calibration, LogitFit, Longer, change_beyond};
+use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
 use hankelite::checkpoint::{Checkpoint, KeptLayer};
 use hankelite::compress::LayerRecord;
-use hankelite::model::{Model, Sequence};
 use hankelite::rounding::Storage;
 use hankelite::target::{
-    Limits, LogitChanges, MapChoice, Parts, Planner, Size, SizePlan, Targeted, planner,
+    Drawn, Goal, Limits, LogitChanges, MapChoice, Met, Size, SizePlan, Targeted, meet, planner,
     step_microseconds,
 };
 use hankelite_data::Dataset;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Drawn, prepare};
-use crate::cli::common::{PARTS, grouped, open, short, words};
+use crate::cli::calibration::{CalibrationData, prepare};
+use crate::cli::common::{grouped, open, short};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+use crate::cli::reduce::arguments::Arguments;
+use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
-use crate::cli::reduce::{Arguments, percent, show_longer};
 use crate::cli::report::{
-    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, write_page,
+    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
 };
 use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::Page;
-
-/// Plans that are made at most to meet a target that only a finished model shows.
-const TRIES: usize = 4;
-
-/// Targets of the whole model.
-#[derive(Debug, Args)]
-#[group(id = "target", multiple = true)]
-#[command(next_help_heading = "Targets")]
-pub(super) struct TargetArguments {
-    /// With --calibrate: states and maps together in at most so many bytes, those of the image and
-    /// of one stream's state. `k` stands for a thousand, `M` for a million.
-    #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
-    max_bytes: Option<usize>,
-    /// With --calibrate: this many times fewer bytes than in single precision.
-    #[arg(
-        long,
-        value_name = "X",
-        requires = "calibrate",
-        allow_negative_numbers = true
-    )]
-    times: Option<f64>,
-    /// With --calibrate: a step of at most so many microseconds on this machine.
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "T",
-        requires = "calibrate",
-        allow_negative_numbers = true
-    )]
-    pub(super) max_microseconds: Option<f64>,
-    /// With --calibrate: the fewest bytes with which the logits of held-out calibration sequences
-    /// change by at most this share.
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "E",
-        requires = "calibrate",
-        allow_negative_numbers = true
-    )]
-    pub(super) max_change: Option<f64>,
-}
-
-/// What goes with a target.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Targets")]
-pub(super) struct TargetWays {
-    /// What a target makes smaller.
-    #[arg(hide_short_help = true, long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
-    pub(super) only: Parts,
-    /// The image of the smaller model, for `stream`, `bench` and devices. The checkpoint of
-    /// --output holds the same numbers.
-    #[arg(long, value_name = "FILE", requires = "calibrate")]
-    pub(super) image: Option<PathBuf>,
-}
-
-impl TargetArguments {
-    pub(super) fn is_set(&self) -> bool {
-        self.max_bytes.is_some()
-            || self.times.is_some()
-            || self.max_microseconds.is_some()
-            || self.max_change.is_some()
-    }
-
-    /// The bytes that are allowed, of so many.
-    pub(super) fn bytes_of(&self, full: u64) -> Option<u64> {
-        let times = self.times.map(|times| (full as f64 / times) as u64);
-        let most = self.max_bytes.map(|most| most as u64);
-        times.into_iter().chain(most).min()
-    }
-
-    /// Refuses what is no target of a model whose channels share modes.
-    pub(super) fn check_shared(&self, model: &Model) -> anyhow::Result<()> {
-        let mut blocks = model.blocks().iter();
-        if blocks.any(|block| !block.backward().is_empty()) {
-            bail!(
-                "a target takes causal layers; here they run in both directions: choose the size \
-                 by --order or --budget"
-            );
-        }
-        Ok(())
-    }
-
-    /// Refuses numbers that are no targets.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        for (name, value, least) in [
-            ("--times", self.times, 1.0),
-            ("--max-microseconds", self.max_microseconds, 0.0),
-            ("--max-change", self.max_change, 0.0),
-        ] {
-            if let Some(value) = value
-                && !(value > least && value.is_finite())
-            {
-                bail!("{name} is {value}, expected a number above {least}");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A count of bytes: `7600`, `7.6k`, `1.2M`.
-fn bytes(text: &str) -> Result<usize, String> {
-    let (digits, factor) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 1e3),
-        Some('m' | 'M') => (&text[..text.len() - 1], 1e6),
-        _ => (text, 1.0),
-    };
-    let bytes = digits.parse::<f64>().ok().map(|number| number * factor);
-    match bytes {
-        Some(bytes) if (1.0..=4e9).contains(&bytes) => Ok(bytes as usize),
-        _ => Err("expected a number of bytes, such as 7600, 100k or 1.2M".to_string()),
-    }
-}
 
 #[derive(Serialize)]
 struct Document {
@@ -225,17 +112,12 @@ fn reduced(
         &bars,
     )?;
     let full = Full::new(checkpoint)?;
-    let search = Search {
-        arguments: &arguments.target,
-        only: arguments.target_ways.only,
-        target: &*planner(&prepared)?,
-        held_out: &drawn.held_out,
-        full: &full,
-    };
-    let Found {
+    let goal = goal(arguments, full.size.total());
+    let Met {
         made,
         held_out_change,
-    } = search.run()?;
+        ..
+    } = meet(&*planner(&prepared)?, &goal, &drawn.held_out)?;
     bars.clear();
     let steps = calibration.statistics.length();
     let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
@@ -382,6 +264,20 @@ fn write(
     Ok(())
 }
 
+/// What the targets ask of a model of so many bytes.
+fn goal(arguments: &Arguments, full: usize) -> Goal {
+    let targets = &arguments.target;
+    let allowed = targets.bytes_of(full as u64);
+    Goal {
+        limits: Limits {
+            bytes: allowed.map_or(full, |most| full.min(most as usize)),
+            microseconds: targets.max_microseconds,
+        },
+        change: targets.max_change,
+        parts: arguments.target_ways.only,
+    }
+}
+
 /// The full model in single precision.
 struct Full {
     size: Size,
@@ -396,110 +292,6 @@ impl Full {
             size: Size::of(model, &storage)?,
             microseconds: step_microseconds(model, &storage)?,
         })
-    }
-}
-
-/// A model and what it does to sequences that took no part.
-struct Found {
-    made: Targeted,
-    held_out_change: Option<f64>,
-}
-
-impl Found {
-    fn of(
-        made: Targeted,
-        reduction: &CalibratedReduction<'_>,
-        held_out: &[Sequence<'_>],
-    ) -> anyhow::Result<Self> {
-        let held_out_change = match held_out {
-            [] => None,
-            held_out => Some(reduction.change_on(&made.model, held_out)?),
-        };
-        Ok(Self {
-            made,
-            held_out_change,
-        })
-    }
-}
-
-/// The search for the model that meets all targets.
-struct Search<'a> {
-    arguments: &'a TargetArguments,
-    only: Parts,
-    target: &'a dyn Planner,
-    held_out: &'a [Sequence<'a>],
-    full: &'a Full,
-}
-
-impl Search<'_> {
-    fn run(&self) -> anyhow::Result<Found> {
-        let limits = self.limits();
-        let Some(change) = self.arguments.max_change else {
-            return self.built(&self.target.plan_within(&limits, self.only)?);
-        };
-        // What a finished model changes is not what its choices change one by one: what was
-        // aimed at is corrected by what came out.
-        let mut aim = change;
-        let mut best: Option<Found> = None;
-        for _ in 0..TRIES {
-            let plan = self.target.plan_for_change(aim, self.only)?;
-            if let Some(exceeded) = self.exceeded(&plan, &limits)? {
-                if best.is_some() {
-                    break;
-                }
-                bail!("a change of at most {} takes {exceeded}", percent(change));
-            }
-            let found = self.built(&plan)?;
-            let reached = found.held_out_change.unwrap_or(found.made.changes.after);
-            let meets = reached <= change;
-            let size = found.made.size.total();
-            if meets
-                && best
-                    .as_ref()
-                    .is_none_or(|known| size < known.made.size.total())
-            {
-                best = Some(found);
-            }
-            let ratio = change / reached.max(1e-12);
-            if meets && ratio < 1.1 {
-                break;
-            }
-            aim *= ratio.clamp(0.3, 3.0) * if meets { 0.97 } else { 0.95 };
-        }
-        best.with_context(|| {
-            format!(
-                "no model that was tried changes the logits by at most {}",
-                percent(change)
-            )
-        })
-    }
-
-    /// What the targets of bytes and time allow.
-    fn limits(&self) -> Limits {
-        let full = self.full.size.total();
-        let allowed = self.arguments.bytes_of(full as u64);
-        Limits {
-            bytes: allowed.map_or(full, |most| full.min(most as usize)),
-            microseconds: self.arguments.max_microseconds,
-        }
-    }
-
-    /// The limit that a plan does not keep.
-    fn exceeded(&self, plan: &SizePlan, limits: &Limits) -> anyhow::Result<Option<String>> {
-        if plan.size.total() > limits.bytes {
-            let allowed = grouped(limits.bytes);
-            return Ok(Some(format!("more than {allowed} bytes")));
-        }
-        let Some(most) = limits.microseconds else {
-            return Ok(None);
-        };
-        let takes = self.target.step_of(plan)?;
-        Ok((takes > most).then(|| format!("a step of {} us, more than {most} us", short(takes))))
-    }
-
-    fn built(&self, plan: &SizePlan) -> anyhow::Result<Found> {
-        let made = self.target.build(plan)?;
-        Found::of(made, self.target.reduction(), self.held_out)
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::Instant;
 use anyhow::bail;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Parts, Planner, Size, planner, step_microseconds};
+use hankelite::target::{Drawn, Parts, Planner, Size, planner, step_microseconds};
 use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Drawn, prepare};
+use crate::cli::calibration::{CalibrationData, prepare};
 use crate::cli::common::{grouped, quoted, short, word_of};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;

@@ -1,0 +1,290 @@
+//! The arguments of `compress-model reduce`, and which go together.
+
+mod target;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{ArgGroup, Args};
+use hankelite::compress::{Method, RealisationChoice, TimeBase};
+use hankelite::model::Model;
+use hankelite::target::Parts;
+use hankelite_archive::check_destination;
+use hankelite_data::Source;
+use serde::Deserialize;
+
+pub(super) use target::{TargetArguments, TargetWays};
+
+use crate::cli::calibration::{Form, Sharing, Ways};
+use crate::cli::common::{Declarations, Input, TIME_BASES, Word, word, words};
+use crate::cli::report::ReportFile;
+
+/// Those of `-h`, which shows few options.
+const FEW_EXAMPLES: &str = "\
+Examples:
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
+  compress-model reduce model.pth --order 8 --output small.pth --report report.html
+
+`--help` lists every option.";
+
+const EXAMPLES: &str = "\
+Examples:
+  compress-model reduce model.pth --order 8 --output small.pth
+  compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
+  compress-model reduce model.pth --energy 0.999 --dry-run
+  compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth --report report.html
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
+  compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --image small.edge
+  compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
+  compress-model reduce model.pth --calibrate train.npz --max-bytes 100k --output small.pth --image small.edge
+  compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
+  compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
+  compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
+
+Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
+real pole. All tensors but those of poles and residues are copied bit for bit.";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = FEW_EXAMPLES,
+    after_long_help = EXAMPLES,
+    override_usage = "compress-model reduce <CKPT> --output <OUT> --order <R> [OPTIONS]\n       \
+                      compress-model reduce <CKPT> --output <OUT> --calibrate <DATA> \
+                      --order <R>|--budget <F>|--times <X> [OPTIONS]",
+    group(ArgGroup::new("size").required(true).multiple(true).args([
+        "order", "energy", "tolerance", "budget", "max_error", "max_bytes", "times",
+        "max_microseconds", "max_change",
+    ]))
+)]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    pub(super) input: Input,
+    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "image"])]
+    pub(super) output: Option<PathBuf>,
+    /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
+    /// residues keep theirs where rounding them would change a system by more than 1 %.
+    #[arg(hide_short_help = true, long, value_name = "DTYPE", value_parser = words::<FileDtype>(DTYPES), requires = "output")]
+    pub(super) dtype: Option<FileDtype>,
+    /// Reduce for the layers' own inputs, measured on unlabelled sequences (any data source of
+    /// `evaluate`), given by the statistics that `calibrate` wrote, or captured in another program:
+    /// a file with a tensor (B, L, H) for each layer.
+    #[arg(long, value_name = "DATA|STATS|INPUTS",
+          conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
+    pub(super) calibrate: Option<String>,
+    /// How a channel is made smaller.
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
+    pub(super) method: Method,
+    /// Reduce channels with modes that do not decay over the sequence length (--length) instead
+    /// of refusing them. The method and the realisation do not apply to such channels.
+    #[arg(
+        help_heading = "Method without calibration",
+        hide_short_help = true,
+        long
+    )]
+    pub(super) unstable: bool,
+    /// Give all channels of a layer the same poles, as they have them in DSS: its module then loads
+    /// the file with nothing changed but N, at a larger error.
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, conflicts_with_all = ["calibrate", "time", "realisation"])]
+    pub(super) share_poles: bool,
+    /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
+    /// Nyquist frequency.
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
+    pub(super) time: TimeBase,
+    /// The system that is balanced: the real one, whose output the network uses, the complex modes as
+    /// stored, or per channel whichever leaves the smaller error.
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
+    pub(super) realisation: RealisationChoice,
+    /// Plan and report without writing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Labelled data (mnist:DIR or a safetensors file, as for `evaluate`): also print the accuracy
+    /// before and after.
+    #[arg(long, value_name = "DATA")]
+    pub(super) data: Option<Source>,
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE.md",
+        requires = "output",
+        conflicts_with = "target"
+    )]
+    pub(super) card: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) report: ReportFile,
+    #[command(flatten)]
+    pub(super) rule: RuleArguments,
+    #[command(flatten)]
+    pub(super) target: TargetArguments,
+    #[command(flatten)]
+    pub(super) target_ways: TargetWays,
+    #[command(flatten)]
+    pub(super) ways: Ways,
+    #[command(flatten)]
+    pub(super) sharing: Sharing,
+    #[command(flatten)]
+    pub(super) declarations: Declarations,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "rule", multiple = false, conflicts_with = "target")]
+#[command(next_help_heading = "Size")]
+pub(super) struct RuleArguments {
+    /// Stored states to keep in every channel.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub(super) order: Option<usize>,
+    /// Keep the smallest order with this share of the sum of squared Hankel singular values.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "F",
+        allow_negative_numbers = true
+    )]
+    pub(super) energy: Option<f64>,
+    /// Keep the smallest order whose error bound is at most T times the channel's Hankel norm.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "T",
+        allow_negative_numbers = true
+    )]
+    pub(super) tolerance: Option<f64>,
+    /// With --calibrate: keep this share of all stored states, shared among layers, or, in an image
+    /// (--for), among channels.
+    #[arg(
+        long,
+        value_name = "F",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    pub(super) budget: Option<f64>,
+    /// With --calibrate: keep the fewest states with this output error, relative to the output.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "E",
+        allow_negative_numbers = true,
+        requires = "calibrate"
+    )]
+    pub(super) max_error: Option<f64>,
+}
+
+impl Arguments {
+    /// Whether one layer after the other is enough.
+    pub(super) fn is_of_layers_alone(&self) -> bool {
+        let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
+        !shown && self.calibrate.is_none() && self.dtype.is_none()
+    }
+
+    /// Refuses what is there for causal layers with one system per channel alone.
+    pub(super) fn check_model(&self, model: &Model) -> anyhow::Result<()> {
+        if model.is_bank() {
+            return Ok(());
+        }
+        let here = "here channels share modes (S5, LRU), or layers run in both directions";
+        if self.target.is_set() {
+            self.target.check_shared(model)?;
+        }
+        let ways = self.ways.for_banks_alone();
+        match self.sharing.allocates().or(ways) {
+            Some(flag) => bail!(
+                "{flag} is for causal layers with one system per channel; {here}, and all layers \
+                 keep the same share: leave {flag} out"
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// What the smaller model is stored in.
+    pub(super) fn form(&self) -> Form {
+        let image = self.target_ways.image.is_some() && self.output.is_none();
+        self.sharing.form(match image || self.target.is_set() {
+            true => Form::Image,
+            false => Form::File,
+        })
+    }
+
+    /// Refuses destinations that would be written over a source or one another, and arguments that
+    /// do not go together.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let source = self.input.checkpoint.as_path();
+        let destinations = [
+            ("--output", &self.output),
+            ("--image", &self.target_ways.image),
+            ("--report", &self.report.path),
+            ("--card", &self.card),
+        ];
+        let given = destinations
+            .iter()
+            .filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        let given: Vec<_> = given.collect();
+        for (index, (name, path)) in given.iter().enumerate() {
+            check_destination(path, &[source])?;
+            if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
+                bail!(
+                    "{other} and {name} are both {}, expected two files",
+                    path.display()
+                );
+            }
+        }
+        self.target.check()?;
+        if self.target.is_set() && self.form() == Form::File {
+            if self.target.max_microseconds.is_some() {
+                bail!("--max-microseconds is of an image: leave out --for file");
+            }
+            if self.target_ways.only == Parts::Maps {
+                bail!("a file stores its maps as they are: --only maps goes with --for image");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number format of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FileDtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+const DTYPES: [Word; 3] = [
+    word("f32", "Single precision"),
+    word(
+        "bf16",
+        "Eight bits of the mantissa, the range of single precision",
+    ),
+    word("f16", "Eleven bits of the mantissa, up to 65,504"),
+];
+
+const METHODS: [Word; 7] = [
+    word("balanced", "Balanced truncation"),
+    word(
+        "residualised",
+        "Balanced residualisation: keeps the gain for constant input; changes D",
+    ),
+    word(
+        "modal-hinf",
+        "Keep the modes with the largest |residue|/(1 − |a|)",
+    )
+    .alias("modal"),
+    word(
+        "modal-h2",
+        "Keep the modes with the largest |residue|/√(1 − |a|²)",
+    ),
+    word(
+        "h2-optimal",
+        "Balanced truncation, then poles and residues moved to the least kernel error",
+    ),
+    word(
+        "horizon",
+        "Truncation balanced over the sequence length (--length) instead of all time",
+    ),
+    word("hankel-norm", "Least Hankel norm of the error"),
+];
+
+const REALISATIONS: [&str; 3] = ["real", "complex", "auto"];

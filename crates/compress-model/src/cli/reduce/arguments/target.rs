@@ -1,0 +1,119 @@
+//! The arguments that name a target.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use hankelite::model::Model;
+use hankelite::target::Parts;
+
+use crate::cli::common::{PARTS, words};
+
+/// Targets of the whole model.
+#[derive(Debug, Args)]
+#[group(id = "target", multiple = true)]
+#[command(next_help_heading = "Targets")]
+pub(in crate::cli::reduce) struct TargetArguments {
+    /// With --calibrate: states and maps together in at most so many bytes, those of the image and
+    /// of one stream's state. `k` stands for a thousand, `M` for a million.
+    #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
+    max_bytes: Option<usize>,
+    /// With --calibrate: this many times fewer bytes than in single precision.
+    #[arg(
+        long,
+        value_name = "X",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    times: Option<f64>,
+    /// With --calibrate: a step of at most so many microseconds on this machine.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "T",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    pub(in crate::cli::reduce) max_microseconds: Option<f64>,
+    /// With --calibrate: the fewest bytes with which the logits of held-out calibration sequences
+    /// change by at most this share.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "E",
+        requires = "calibrate",
+        allow_negative_numbers = true
+    )]
+    pub(in crate::cli::reduce) max_change: Option<f64>,
+}
+
+/// What goes with a target.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Targets")]
+pub(in crate::cli::reduce) struct TargetWays {
+    /// What a target makes smaller.
+    #[arg(hide_short_help = true, long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
+    pub(in crate::cli::reduce) only: Parts,
+    /// The image of the smaller model, for `stream`, `bench` and devices. The checkpoint of
+    /// --output holds the same numbers.
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    pub(in crate::cli::reduce) image: Option<PathBuf>,
+}
+
+impl TargetArguments {
+    pub(in crate::cli::reduce) fn is_set(&self) -> bool {
+        self.max_bytes.is_some()
+            || self.times.is_some()
+            || self.max_microseconds.is_some()
+            || self.max_change.is_some()
+    }
+
+    /// The bytes that are allowed, of so many.
+    pub(in crate::cli::reduce) fn bytes_of(&self, full: u64) -> Option<u64> {
+        let times = self.times.map(|times| (full as f64 / times) as u64);
+        let most = self.max_bytes.map(|most| most as u64);
+        times.into_iter().chain(most).min()
+    }
+
+    /// Refuses what is no target of a model whose channels share modes.
+    pub(in crate::cli::reduce) fn check_shared(&self, model: &Model) -> anyhow::Result<()> {
+        let mut blocks = model.blocks().iter();
+        if blocks.any(|block| !block.backward().is_empty()) {
+            bail!(
+                "a target takes causal layers; here they run in both directions: choose the size \
+                 by --order or --budget"
+            );
+        }
+        Ok(())
+    }
+
+    /// Refuses numbers that are no targets.
+    pub(in crate::cli::reduce) fn check(&self) -> anyhow::Result<()> {
+        for (name, value, least) in [
+            ("--times", self.times, 1.0),
+            ("--max-microseconds", self.max_microseconds, 0.0),
+            ("--max-change", self.max_change, 0.0),
+        ] {
+            if let Some(value) = value
+                && !(value > least && value.is_finite())
+            {
+                bail!("{name} is {value}, expected a number above {least}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A count of bytes: `7600`, `7.6k`, `1.2M`.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 1e3),
+        Some('m' | 'M') => (&text[..text.len() - 1], 1e6),
+        _ => (text, 1.0),
+    };
+    let bytes = digits.parse::<f64>().ok().map(|number| number * factor);
+    match bytes {
+        Some(bytes) if (1.0..=4e9).contains(&bytes) => Ok(bytes as usize),
+        _ => Err("expected a number of bytes, such as 7600, 100k or 1.2M".to_string()),
+    }
+}

@@ -1,0 +1,247 @@
+//! What a reduction prints.
+
+use std::path::Path;
+
+use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
+use hankelite::compress::LayerRecord;
+use hankelite_archive::Container;
+
+use crate::cli::common::{grouped, short};
+use crate::cli::printer::Printer;
+use crate::cli::reduce::Document;
+use crate::cli::reduce::storage::{WrittenImage, show_kept};
+use crate::cli::report::percent;
+
+pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    let length = document.kernel_length;
+    let kernel = format!("kernel error, L = {length}");
+    let (cut, bound) = match document.calibration.is_some() {
+        true => ("weighted error", "truncated only"),
+        false => ("Σσ cut (all)", "bound (worst)"),
+    };
+    let header = [
+        "layer", "states", cut, bound, "H2 error", &kernel, "cond(V)",
+    ];
+    let rows = document.layers.iter().map(|layer| {
+        let (cut, bound) = match layer.relative_weighted_error {
+            Some(error) => (percent(error), percent(layer.relative_truncation_error())),
+            None => (
+                layer.discarded.map_or("-".to_string(), short),
+                finite(layer.error_bound, short),
+            ),
+        };
+        vec![
+            layer.name.clone(),
+            states(layer),
+            cut,
+            bound,
+            finite(layer.relative_h2_error, percent),
+            percent(layer.relative_kernel_error),
+            short(layer.condition),
+        ]
+    });
+    printer.table(&header, rows.collect())?;
+    if let Some(choice) = &document.calibration {
+        show_choice(choice, printer)?;
+    }
+    if let Some(change) = document.held_out_change {
+        let change = percent(change);
+        printer.line(&format!("held out   {change} change of the logits"))?;
+    }
+    if let Some(longer) = &document.longer {
+        show_longer(longer, printer)?;
+    }
+    show_notes(&document.layers, printer);
+    show_kept(&document.kept_layers, printer);
+    let d_state: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
+    printer.line(&format!(
+        "parameters {} → {} ({:.1} %), d_state = {d_state:?}, in {:.2} s",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
+        document.seconds,
+    ))?;
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    show_outcome(document, printer)?;
+    if let Some(card) = &document.card {
+        printer.line(&format!("wrote {card}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
+}
+
+/// What to expect on sequences longer than those of the calibration.
+pub(super) fn show_longer(longer: &Longer, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "longer     logits change by {} over {} steps, twice those of the calibration ({} over {})",
+        percent(longer.change_of_pairs),
+        longer.steps * 2,
+        percent(longer.change),
+        longer.steps
+    ))
+}
+
+/// What calibration chose, in a few lines.
+fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "calibrated on {} ({} steps), weighted by {}",
+        choice.origin,
+        choice.length,
+        match choice.weight {
+            "moments" => "their exact moments",
+            _ => "their spectrum",
+        },
+    ))?;
+    let mut shared = format!(
+        "states     {} → {} used ({:.1} %)",
+        grouped(choice.states_before),
+        grouped(choice.states),
+        100.0 * choice.states as f64 / choice.states_before as f64
+    );
+    if let Some(importance) = choice.importance {
+        shared.push_str(&format!(", shared by {importance} importance"));
+    }
+    if choice.layer_factors.iter().any(|&factor| factor != 1.0) {
+        let factors = choice.layer_factors.iter().map(f64::to_string);
+        let factors: Vec<String> = factors.collect();
+        shared.push_str(&format!(", layers times {}", factors.join(", ")));
+    }
+    printer.line(&shared)?;
+    printer.line(&format!("known      {}", known(choice.known)))?;
+    let mut error = format!(
+        "error      {} of the layers' output",
+        percent(choice.relative_error)
+    );
+    if let Some(change) = choice.logit_change {
+        error.push_str(&format!(", {} of the logits", percent(change)));
+    }
+    match choice.sequential {
+        Some(true) => {
+            error.push_str("; layers reduced again for their inputs in the reduced network")
+        }
+        Some(false) => error.push_str("; reducing layers again brought nothing"),
+        None => {}
+    }
+    printer.line(&error)?;
+    if let Some(fit) = &choice.gradient_fit {
+        printer.line(&fitted_by_gradients(fit))?;
+    }
+    match &choice.fit {
+        Some(fit) => printer.line(&fitted(fit)),
+        None => Ok(()),
+    }
+}
+
+/// Which parts of the method could run.
+fn known(known: Known) -> &'static str {
+    match known {
+        Known::Inputs => "the inputs of the layers only: each channel is reduced by itself",
+        Known::InputsAndGradients => {
+            "the inputs of the layers and gradients of the logits: no logits were compared"
+        }
+        Known::Network => "the whole network",
+    }
+}
+
+/// What fitting all channels together to first order brought.
+fn fitted_by_gradients(fit: &GradientFit) -> String {
+    match fit.price {
+        None => "fitted     no step of all channels together is better to first order".to_string(),
+        Some(_) => format!(
+            "fitted     {} residues and feedthroughs by gradients: {} → {} of the logits' change to \
+             first order on held-out sequences",
+            grouped(fit.parameters),
+            short(fit.before),
+            short(fit.after)
+        ),
+    }
+}
+
+/// What fitting all channels together brought.
+fn fitted(fit: &LogitFit) -> String {
+    if fit.steps == 0 {
+        return "fitted     no step of all channels together brings the logits nearer".to_string();
+    }
+    format!(
+        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on held-out \
+         sequences",
+        grouped(fit.parameters),
+        fit.steps,
+        if fit.steps == 1 { "step" } else { "steps" },
+        percent(fit.before),
+        percent(fit.after)
+    )
+}
+
+/// "32 → 8", and where channels need different orders also what they use of it.
+fn states(layer: &LayerRecord) -> String {
+    let least = layer.channels.iter().map(|channel| channel.order).min();
+    let stored = format!("{} → {}", layer.order_before, layer.order);
+    match least {
+        Some(least) if least < layer.order => format!("{stored} ({least} to {} used)", layer.order),
+        _ => stored,
+    }
+}
+
+fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    if let Some(WrittenImage { path, size }) = &document.image {
+        printer.line(&format!(
+            "wrote {path}: {} bytes of weights, {} of state",
+            grouped(size.weights),
+            grouped(size.state)
+        ))?;
+    }
+    match (&document.output, document.rounding_error) {
+        (Some(output), Some(rounding)) => printer.line(&format!(
+            "wrote {output}{} and read it back; rounding to its number format changes kernels by {}",
+            container(Path::new(output)),
+            percent(rounding),
+        )),
+        _ if document.image.is_some() => Ok(()),
+        _ => printer.line("dry run: nothing was written"),
+    }
+}
+
+/// A remark when the ending of the output names no container.
+fn container(output: &Path) -> &'static str {
+    match Container::of_path(output) {
+        Some(_) => "",
+        None => " (in the container of the source, since its ending names none)",
+    }
+}
+
+/// Every remark once, with how many channels it concerns.
+fn show_notes(layers: &[LayerRecord], printer: &Printer) {
+    for layer in layers {
+        let mut seen: Vec<(&str, Vec<usize>)> = Vec::new();
+        for channel in &layer.channels {
+            for note in &channel.notes {
+                match seen.iter_mut().find(|(text, _)| *text == note) {
+                    Some((_, channels)) => channels.push(channel.index),
+                    None => seen.push((note, vec![channel.index])),
+                }
+            }
+        }
+        for (text, channels) in seen {
+            let which = match channels.as_slice() {
+                [one] => format!("channel {one}"),
+                many => format!("{} channels", many.len()),
+            };
+            printer.note("note", &format!("{}, {which}: {text}", layer.name));
+        }
+    }
+}
+
+/// A number, or a dash where unstable modes leave none.
+fn finite(value: f64, show: fn(f64) -> String) -> String {
+    if value.is_finite() {
+        show(value)
+    } else {
+        "-".to_string()
+    }
+}
