@@ -1,9 +1,13 @@
-"""Seeds for the fuzz targets, from tests/data: one folder for each in fuzz/corpora."""
+"""Seeds for the fuzz targets, from tests/data: one folder for each in fuzz/corpora.
+
+Those of `image` are packed where it is among the arguments.
+"""
 
 import io
 import json
 import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -46,13 +50,13 @@ def archives():
 
 
 def images():
-    """Small models as images, by the program, where it is built."""
-    program = HERE.parent / "target" / "release" / "compress-model"
+    """Small models as images, by the program."""
+    target = os.environ.get("CARGO_TARGET_DIR", "target")
+    program = HERE.parent / target / "release" / "compress-model"
     folder = HERE / "corpora" / "image"
     folder.mkdir(parents=True, exist_ok=True)
     if not program.exists():
-        print("no seeds for `image`: cargo build --release makes the program that packs them")
-        return
+        sys.exit(f"no {program}, which packs the seeds of `image`: cargo build --release makes it")
     for model in ["s4d_classifier", "flax/s5_gelu", "flax/lru_tokens"]:
         for maps in ["full", "bf16", "int8", "int4", "int3"]:
             for numbers in ["f32", "f16"]:
@@ -62,4 +66,5 @@ def images():
 
 
 archives()
-images()
+if "image" in sys.argv[1:]:
+    images()
