@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
-use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
+use hankelite::calibrate::{
+    Calibrated, CalibratedReduction, Calibration, Captured, Settings, WeightChoice,
+};
 use hankelite::checkpoint::{Declared, Family, from_tensors};
 use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::progress::ProgressSink;
+use hankelite::stream::Image;
+use hankelite::target::Drawn;
 use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -20,6 +24,7 @@ use crate::failure::{Failure, Outcome, in_python};
 use crate::progress::watched;
 use crate::statistics::{Gathered, LayerIn, Wish};
 use crate::stream::Stream;
+use crate::target::Target;
 
 /// Name, element type, shape and little-endian bytes.
 type TensorIn<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
@@ -59,13 +64,7 @@ impl Checkpoint {
         declared: &str,
     ) -> PyResult<Self> {
         let declared = parse_declared(declared)?;
-        let mut taken = BTreeMap::new();
-        for (name, dtype, shape, bytes) in tensors {
-            let dtype: Dtype = parse(&dtype)?;
-            let tensor = RawTensor::new(dtype, shape, bytes.as_slice()?.to_vec());
-            let tensor = tensor.map_err(|error| Failure::from(error.of(&name)))?;
-            taken.insert(name, tensor);
-        }
+        let taken = taken(tensors)?;
         let read = py.detach(|| from_tensors(name, taken, &declared));
         Ok(Self(read.map_err(Failure::from)?))
     }
@@ -196,8 +195,7 @@ impl Checkpoint {
         let reduced = watched(py, progress.as_ref(), |observer| {
             gathered.reduce(model, &wish, observer)
         })??;
-        let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
-        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+        self.calibrated(reduced)
     }
 
     /// A smaller checkpoint by sequences that the network itself runs on.
@@ -215,7 +213,8 @@ impl Checkpoint {
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
             let borrowed = owned.borrowed();
-            let calibration = gather(model, &borrowed, owned.steps(model), &wish, observer)?;
+            let steps = owned.steps(model);
+            let calibration = gather(model, &borrowed, steps, &wish.origin, observer)?;
             let reduction = CalibratedReduction::new_observed(
                 model,
                 &calibration,
@@ -225,8 +224,80 @@ impl Checkpoint {
             )?;
             Ok::<_, Failure>(reduction.reduce(&settings)?)
         })??;
-        let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
-        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+        self.calibrated(reduced)
+    }
+
+    /// A smaller checkpoint by layer inputs, and perhaps gradients, that the caller captured.
+    #[pyo3(signature = (tensors, wish, progress))]
+    fn reduce_by_captured(
+        &self,
+        py: Python<'_>,
+        tensors: Vec<TensorIn<'_>>,
+        wish: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String, String)> {
+        let wish = Wish::parse(wish)?;
+        let settings = wish.settings()?;
+        let (taken, model) = (taken(tensors)?, &self.0.model);
+        let reduced = watched(py, progress.as_ref(), |observer| {
+            let captured = Captured::in_memory(&wish.origin, taken, model)?;
+            reduced_by_captured(model, &captured, &settings, &wish.origin, observer)
+        })??;
+        self.calibrated(reduced)
+    }
+
+    /// As above, from a file.
+    #[pyo3(signature = (path, wish, progress))]
+    fn reduce_by_captured_file(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        wish: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String, String)> {
+        let wish = Wish::parse(wish)?;
+        let settings = wish.settings()?;
+        let model = &self.0.model;
+        let reduced = watched(py, progress.as_ref(), |observer| {
+            let captured = Captured::open(&path, model, usize::MAX)?;
+            reduced_by_captured(model, &captured, &settings, &wish.origin, observer)
+        })??;
+        self.calibrated(reduced)
+    }
+
+    /// A smaller checkpoint within a target of the whole model: its records, plan and changes of the
+    /// logits as JSON, and its image.
+    #[pyo3(signature = (sequences, target, progress))]
+    fn reduce_to_target<'py>(
+        &self,
+        py: Python<'py>,
+        sequences: Sequences<'_>,
+        target: &str,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Self, String, String, Bound<'py, PyArray1<u8>>)> {
+        let target = Target::parse(target)?;
+        let owned = sequences.owned();
+        let model = &self.0.model;
+        let made = watched(py, progress.as_ref(), |observer| {
+            let listed = owned.borrowed();
+            let Drawn { used, held_out } = Drawn::new(&listed);
+            let calibration = gather(model, &used, owned.steps(model), &target.origin, observer)?;
+            let choice = WeightChoice::Auto;
+            let reduction =
+                CalibratedReduction::new_observed(model, &calibration, &used, choice, observer)?;
+            let met = target.met(&reduction, &held_out)?;
+            let image = Image::packed(&met.made.model, &met.made.storage)?;
+            Ok::<_, Failure>((met, image))
+        })??;
+        let (met, image) = made;
+        let (records, choice) = (json(&met.made.records)?, json(&target.record(&met))?);
+        let image = PyArray1::from_slice(py, image.as_bytes());
+        Ok((
+            Self(self.0.with_model(met.made.model)),
+            records,
+            choice,
+            image,
+        ))
     }
 
     /// Logits of every sequence.
@@ -289,6 +360,11 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
+    fn calibrated(&self, reduced: Calibrated) -> PyResult<(Self, String, String)> {
+        let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
+        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+    }
+
     fn require_layer(&self, layer: usize) -> Outcome<()> {
         let layers = self.0.model.blocks().len();
         match layer < layers {
@@ -305,12 +381,38 @@ fn gather(
     model: &Model,
     sequences: &[Sequence<'_>],
     length: usize,
-    wish: &Wish,
+    origin: &str,
     observer: &dyn ProgressSink,
 ) -> Outcome<Calibration> {
     let network = Network::new(model, length, Path::Auto)?;
     let network = network.observed(observer);
-    Ok(Calibration::gather(&network, sequences, &wish.origin)?)
+    Ok(Calibration::gather(&network, sequences, origin)?)
+}
+
+fn reduced_by_captured(
+    model: &Model,
+    captured: &Captured,
+    settings: &Settings,
+    origin: &str,
+    observer: &dyn ProgressSink,
+) -> Outcome<Calibrated> {
+    let calibration = captured.statistics(origin, observer)?;
+    let choice = WeightChoice::Auto;
+    let reduction =
+        CalibratedReduction::of_captured(model, &calibration, captured, choice, observer)?;
+    Ok(reduction.reduce(settings)?)
+}
+
+/// Tensors by name.
+fn taken(tensors: Vec<TensorIn<'_>>) -> PyResult<BTreeMap<String, RawTensor>> {
+    let mut taken = BTreeMap::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let dtype: Dtype = parse(&dtype)?;
+        let tensor = RawTensor::new(dtype, shape, bytes.as_slice()?.to_vec());
+        let tensor = tensor.map_err(|error| Failure::from(error.of(&name)))?;
+        taken.insert(name, tensor);
+    }
+    Ok(taken)
 }
 
 /// The tensors that differ from what was read, under every name that shares them.

@@ -8,6 +8,7 @@ use hankelite::control::num_complex::Complex64;
 use hankelite::control::{ControlError, SystemError};
 use hankelite::infer::InferError;
 use hankelite::stream::StreamError;
+use hankelite::target::TargetError;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
@@ -142,6 +143,18 @@ impl From<CalibrateError> for Failure {
 impl From<InferError> for Failure {
     fn from(error: InferError) -> Self {
         Self::from(CalibrateError::from(error))
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        match error {
+            TargetError::Calibrate(error) => error.into(),
+            TargetError::Stream(error) => error.into(),
+            TargetError::Cancelled(_) => Self::new("KeyboardInterrupt", ""),
+            TargetError::Rounding(_) => Self::new("CalibrationError", error),
+            error => Self::setting(error),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod failure;
 mod progress;
 mod statistics;
 mod stream;
+mod target;
 
 use pyo3::prelude::*;
 

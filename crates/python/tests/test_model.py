@@ -380,3 +380,33 @@ def test_spectra_are_drawn(waves):
     figure = hk.inspect(waves).plot()
     assert len(figure.axes) == 2
     assert len(figure.axes[0].lines) == 17  # 16 channels and their median
+
+
+def test_a_whole_model_comes_down_to_a_target(waves, tmp_path):
+    turns = np.linspace(2, 20, 60)[:, None] * np.arange(256) / 256
+    sequences = np.sin(2 * np.pi * turns) + 0.3 * np.random.default_rng(0).normal(size=turns.shape)
+    full = hk.read(waves).logits(sequences)
+    small = hk.reduce(waves, max_bytes=5000, calibrate=sequences)
+    size = small.choice["size"]
+    assert size["weights"] + size["state"] <= 5000 and len(small.image) == size["weights"]
+    assert {layer["map"]["entries"] for layer in small.choice["plan"]["layers"]} <= {
+        "int8", "int4", "int3", "bf16", "full"
+    }
+    near = hk.reduce(waves, max_change=0.1, calibrate=sequences)
+    assert near.choice["held_out_change"] <= 0.1
+    assert len(near.image) < 30000
+    change = np.linalg.norm(near.logits(sequences) - full) / np.linalg.norm(full)
+    assert change < 0.15
+    only = hk.reduce(waves, max_bytes=12000, only="states", calibrate=sequences)
+    assert {layer["map"]["entries"] for layer in only.choice["plan"]["layers"]} == {"full"}
+    near.write(tmp_path / "near.safetensors")
+    written = hk.read(tmp_path / "near.safetensors").logits(sequences)
+    assert np.linalg.norm(written - near.logits(sequences)) < 1e-5 * np.linalg.norm(full)
+    with pytest.raises(hk.InvalidSetting, match="calibrate="):
+        hk.reduce(waves, max_bytes=5000, statistics=hk.Statistics({}))
+    with pytest.raises(hk.InvalidSetting, match="without sequences"):
+        hk.reduce(waves, max_bytes=5000)
+    with pytest.raises(hk.InvalidSetting, match="expected at least"):
+        hk.reduce(waves, max_bytes=50, calibrate=sequences)
+    with pytest.raises(hk.InvalidSetting, match="order=4"):
+        hk.reduce(waves, max_bytes=5000, order=4, calibrate=sequences)

@@ -350,3 +350,145 @@ def test_calibrating_leaves_the_module_as_it_was():
     assert [part.training for part in model.modules()] == flags
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+class S5(nn.Module):
+    """The layer of s5-pytorch: the whole set of modes, complex64, zero-order hold."""
+
+    def __init__(self, width, modes):
+        super().__init__()
+        normal = torch.randn
+        self.Lambda = nn.Parameter(torch.complex(-0.1 - torch.rand(modes), 3 * normal(modes)))
+        self.B = nn.Parameter(normal(modes, width, 2) / width**0.5)
+        self.C = nn.Parameter(torch.view_as_complex(normal(width, modes, 2) / modes**0.5))
+        self.D = nn.Parameter(normal(width))
+        self.log_step = nn.Parameter(-3.5 + 1.5 * torch.rand(modes))
+
+    def forward(self, u):
+        a = torch.exp(self.Lambda * self.log_step.exp())
+        b = ((a - 1) / self.Lambda)[:, None] * torch.view_as_complex(self.B)
+        x, y = torch.zeros(len(u), len(a), dtype=a.dtype), []
+        for step in range(u.shape[1]):
+            x = a * x + u[:, step].to(a) @ b.T
+            y.append((x @ self.C.T).real)
+        return torch.stack(y, dim=1) + self.D * u
+
+
+class Several(nn.Module):
+    """A network of layers with several inputs and outputs that the library does not know."""
+
+    def __init__(self, width=5, modes=8):
+        super().__init__()
+        self.front = nn.Linear(1, width)
+        self.first, self.second = S5(width, modes), S5(width, modes)
+        self.head = nn.Linear(2 * width, 4)
+
+    def forward(self, u):
+        x = self.front(u)
+        x = x + torch.tanh(self.first(x))
+        x = x + torch.tanh(self.second(x))
+        return self.head(torch.cat([x.mean(dim=1), x[:, -1]], dim=-1))
+
+
+def test_layers_with_several_inputs_are_reduced_for_captured_inputs(tmp_path):
+    model, u = seeded(Several), signals(40, 48)
+    captured = hk.torch.capture(model, u, combinations=6)
+    assert captured.inputs["first"].shape == (40, 48, 5)
+    assert captured.gradients["second"].shape == (40, 6, 48, 5)
+    kept = {}
+    handle = model.second.register_forward_pre_hook(lambda _, args: kept.update(u=args[0]))
+    full = run(model, u)
+    handle.remove()
+    np.testing.assert_allclose(captured.inputs["second"], kept["u"].numpy(), atol=1e-6)
+
+    def apart(**known):
+        small = copy.deepcopy(model)
+        hk.reduce(small, order=4, **known).apply_()
+        assert small.first.C.shape == (5, 4) and small.first.C.dtype == torch.complex64
+        return float((run(small, u) - full).norm() / full.norm()), known
+
+    white = apart()[0]
+    inputs = apart(captured=hk.Captured(captured.inputs))[0]
+    slopes = apart(captured=captured)[0]
+    assert slopes < 0.5 * white and inputs < white
+    captured.save(tmp_path / "captured.npz")
+    assert apart(captured=tmp_path / "captured.npz")[0] == pytest.approx(slopes, rel=1e-9)
+    with pytest.raises(hk.InvalidSetting, match="one of statistics"):
+        hk.reduce(model, order=4, captured=captured, statistics=captured.statistics())
+
+
+def test_captured_gradients_are_those_of_differences():
+    model, u = seeded(Several), signals(3, 32)
+    captured = hk.torch.capture(model, u, combinations=1)
+    drawn = torch.Generator().manual_seed(0)
+    signs = 2.0 * torch.randint(0, 2, (1, 4), generator=drawn) - 1.0
+    signs -= signs.mean()
+    # Feedthroughs that are larger by a step move the outputs by a step times the input.
+    moved = []
+    for step in (1e-2, -1e-2):
+        other = copy.deepcopy(model)
+        other.first.D.data += step
+        moved.append(run(other, u) @ signs[0])
+    expected = (moved[0] - moved[1]) / 2e-2
+    found = (captured.gradients["first"][:, 0] * captured.inputs["first"]).sum(axis=(1, 2))
+    np.testing.assert_allclose(found, expected, rtol=2e-2)
+
+
+def test_capturing_says_what_it_lacks():
+    with pytest.raises(hk.CalibrationError, match="gradients=False"):
+        hk.torch.capture(seeded(Other), signals())
+    model, u = seeded(Other), signals()
+    inputs = hk.torch.capture(model, u, gradients=False)
+    assert inputs.inputs["first"].shape == (12, 96, 8) and not inputs.gradients
+    sums, direct = inputs.statistics(), hk.torch.listen(model)
+    with direct as statistics:
+        run(model, u)
+    np.testing.assert_allclose(sums["second"].lags, statistics["second"].lags, rtol=1e-4, atol=1e-4)
+    ragged = [signals(8, 64), signals(8, 96)]
+    with pytest.raises(hk.CalibrationError, match="sequences of one length"):
+        hk.torch.capture(model, ragged, gradients=False)
+
+
+def test_listening_with_a_score_gathers_importances():
+    model, u = seeded(Other), signals(20)
+    with hk.torch.listen(model, score=True) as statistics:
+        model(u)
+    with hk.torch.listen(model) as plain:
+        run(model, u)
+    expected = hk.torch.importance(model, hk.read(model), u, plain)
+    for name, own in statistics.importance.items():
+        np.testing.assert_allclose(own, expected[name], rtol=1e-4)
+    hk.reduce(model, budget=0.25, importance="gradient", statistics=statistics)
+    assert plain.importance == {}
+    with pytest.raises(hk.CalibrationError, match="no_grad"):
+        with hk.torch.listen(model, score=True):
+            run(model, u)
+    with hk.torch.listen(model, score=lambda z: z[:, :2]) as two:
+        model(u)
+    assert set(two.importance) == {"first", "second"}
+
+
+def test_arrays_are_taken_where_they_are():
+    from hankelite._arrays import _host
+
+    tensor = torch.randn(4, 3)
+    assert _host("x", tensor)[1].ctypes.data == tensor.data_ptr()
+
+    class Foreign:
+        """An array of a library that only speaks DLPack."""
+
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **kwargs):
+            return self.tensor.__dlpack__(**kwargs)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    assert _host("x", Foreign(tensor))[1].ctypes.data == tensor.data_ptr()
+    model = seeded(Other)
+    foreign = {name: Foreign(value) for name, value in model.state_dict().items()}
+    small = hk.reduce(foreign, order=4).state_dict()
+    expected = hk.reduce(model.state_dict(), order=4).state_dict()
+    np.testing.assert_array_equal(small["first.kernel.C"], expected["first.kernel.C"].numpy())

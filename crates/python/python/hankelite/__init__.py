@@ -31,6 +31,7 @@ from ._model import (
     write,
 )
 from ._sweep import sweep
+from .captured import Captured
 from .errors import (
     CalibrationError,
     CheckpointError,
@@ -45,6 +46,7 @@ from .statistics import LayerStatistics, Statistics
 
 __all__ = [
     "CalibrationError",
+    "Captured",
     "CheckpointError",
     "ControlError",
     "HankeliteError",

@@ -33,7 +33,7 @@ _NUMPY = {name: dtype for dtype, name in _NAMES.items() if dtype != "bfloat16"}
 
 
 def library(value: Any) -> Optional[str]:
-    """``"numpy"``, ``"torch"`` or ``"jax"`` for an array, else ``None``."""
+    """``"numpy"``, ``"torch"``, ``"jax"`` or ``"dlpack"`` for an array, else ``None``."""
     if isinstance(value, (np.ndarray, np.generic)):
         return "numpy"
     for kind in type(value).__mro__:
@@ -42,13 +42,14 @@ def library(value: Any) -> Optional[str]:
             return "torch"
         if head in ("jax", "jaxlib") and kind.__name__ in ("Array", "ArrayImpl"):
             return "jax"
-    return None
+    # Of any other library: read by DLPack, and given back as NumPy.
+    return "dlpack" if hasattr(value, "__dlpack__") else None
 
 
 def _host(name: str, value: Any) -> tuple[str, npt.NDArray[Any]]:
     """The numbers of an array on the host, with NumPy's name of their type."""
     if library(value) != "torch":
-        host = np.asarray(value)
+        host = np.from_dlpack(value) if library(value) == "dlpack" else np.asarray(value)
         return host.dtype.name, host
     import torch
 

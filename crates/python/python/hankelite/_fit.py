@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -17,7 +17,7 @@ from ._model import Model, Reduced, read
 from ._progress import Progress, following
 from ._sources import Source, Tensors, unwrapped
 from .errors import CalibrationError
-from .statistics import Statistics
+from .statistics import LayerStatistics, Statistics
 
 Floats = npt.NDArray[np.float64]
 Forward = Callable[[Any, Any], torch.Tensor]
@@ -273,23 +273,47 @@ def importance(
         for each layer positive numbers of shape (H,), with mean 1 over all channels.
     """
     run = forward or (lambda net, x: net(x))
-    live = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    names = [_through(model, name) for name in model.layers]
-    were = [live[name].requires_grad for name in names]
-    through = [live[name].requires_grad_(True) for name in names]
-    sums = [np.zeros(tensor.numel()) for tensor in through]
-    with torch.enable_grad(), evaluating(module):
-        for index, one in enumerate(_single(inputs)[:sequences]):
-            z = run(module, one)[0]
-            slopes = _slopes(z, _combinations(z.numel(), index).to(z), through)
-            for total, own in zip(sums, slopes):
-                total += own.reshape(len(own), -1).double().square().sum(dim=0).cpu().numpy()
-    for tensor, flag in zip(through, were):
-        tensor.requires_grad_(flag)
-    powers = [statistics[name].autocorrelation[:, 0] for name in model.layers]
-    weights = [total / np.maximum(power, 1e-30) for total, power in zip(sums, powers)]
-    mean = float(np.mean(np.concatenate(weights))) or 1.0
-    return {name: weight / mean for name, weight in zip(model.layers, weights)}
+    slopes = Slopes(module, model)
+    try:
+        with torch.enable_grad(), evaluating(module):
+            for one in _single(inputs)[:sequences]:
+                slopes.add(run(module, one)[0])
+    finally:
+        slopes.close()
+    return slopes.importance(statistics)
+
+
+class Slopes:
+    """Squared gradients of the logits by the feedthrough D of every channel, summed."""
+
+    def __init__(self, module: torch.nn.Module, model: Model) -> None:
+        live = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.layers = model.layers
+        self.through = [live[_through(model, name)] for name in model.layers]
+        self.were = [tensor.requires_grad for tensor in self.through]
+        self.sums = [np.zeros(tensor.numel()) for tensor in self.through]
+        self.sequences = 0
+        for tensor in self.through:
+            tensor.requires_grad_(True)
+
+    def add(self, z: torch.Tensor) -> None:
+        """Of the outputs (outputs,) of one more sequence."""
+        rows = _combinations(z.numel(), self.sequences).to(z)
+        for total, own in zip(self.sums, _slopes(z, rows, self.through)):
+            total += own.reshape(len(own), -1).double().square().sum(dim=0).cpu().numpy()
+        self.sequences += 1
+
+    def importance(self, statistics: Mapping[str, LayerStatistics]) -> dict[str, Floats]:
+        """For each layer (H,), with mean 1 over all channels."""
+        powers = [statistics[name].autocorrelation[:, 0] for name in self.layers]
+        weights = [total / np.maximum(power, 1e-30) for total, power in zip(self.sums, powers)]
+        mean = float(np.mean(np.concatenate(weights))) or 1.0
+        return {name: weight / mean for name, weight in zip(self.layers, weights)}
+
+    def close(self) -> None:
+        """Leaves the module as it was."""
+        for tensor, flag in zip(self.through, self.were):
+            tensor.requires_grad_(flag)
 
 
 def _through(model: Model, layer: str) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from . import _core
 from ._progress import Progress, following
 from ._sources import Source, declared_json, module_of, open_source
+from .captured import Captured
 from .errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -290,7 +291,11 @@ class Reduced(Model):
             ``relative_kernel_error``, ``relative_weighted_error`` (with statistics), ``condition``,
             and ``channels`` with the same of each. An infinite number is ``None``.
         choice: what calibration chose (states, relative error, ...); ``None`` without.
+        image: with a target of the whole model, the bytes that ``compress-model stream`` and
+            devices run; the tensors hold the same numbers.
     """
+
+    image: Optional[bytes] = None
 
     def __init__(
         self,
@@ -454,7 +459,12 @@ def reduce(
     max_error: Optional[float] = None,
     energy: Optional[float] = None,
     tolerance: Optional[float] = None,
+    max_bytes: Optional[int] = None,
+    max_change: Optional[float] = None,
+    max_microseconds: Optional[float] = None,
+    only: Optional[str] = None,
     statistics: Optional[Statistics] = None,
+    captured: Union[Captured, str, os.PathLike[str], None] = None,
     calibrate: Optional[npt.ArrayLike] = None,
     method: Optional[str] = None,
     time: str = "discrete",
@@ -472,17 +482,27 @@ def reduce(
 
     Without statistics every channel is balanced for white noise; one of ``order``, ``energy`` and
     ``tolerance`` gives the size. With ``statistics`` (of a live module, :func:`hankelite.torch.
-    listen`) or ``calibrate`` (sequences, where :attr:`Model.runs`) it is balanced and refined for
-    the inputs that its layers get; ``order``, ``budget`` or ``max_error`` give the size.
+    listen`), ``captured`` (the inputs themselves, which S5 and LRU need) or ``calibrate``
+    (sequences, where :attr:`Model.runs`) it is balanced and refined for the inputs that its layers
+    get; ``order``, ``budget`` or ``max_error`` give the size. With ``calibrate``, ``max_bytes``,
+    ``max_change`` and ``max_microseconds`` bring states and maps of the whole model down together.
 
     Args:
         source: a model in any form that :func:`read` takes.
         order: stored states of every channel.
         budget: share of all states, shared among the channels; above 0, at most 1.
         max_error: the largest output error of all channels together, relative to their output.
+        max_bytes: with ``calibrate``: the image of the whole model and the state of one stream
+            together; states and bits come down, and :attr:`Reduced.image` holds the image.
+        max_change: with ``calibrate``: the fewest bytes with which the logits of every fifth
+            sequence, held out, change by at most this share.
+        max_microseconds: with ``calibrate``: a step of the image on this machine.
+        only: what these three make smaller: ``all``, ``states`` or ``maps``.
         energy: share of the squared Hankel singular values that every channel keeps.
         tolerance: the largest error bound of a channel, relative to its first Hankel value.
         statistics: of the inputs of the layers.
+        captured: the inputs of the layers, and perhaps gradients; or the path of a file with them.
+            For layers of any kind.
         calibrate: sequences as :meth:`Model.logits` takes them; then all channels are fitted to the
             logits in the end.
         method: without statistics ``balanced`` (the default), ``residualised``, ``modal-hinf``,
@@ -533,7 +553,14 @@ def reduce(
         "unstable": unstable,
         "share_poles": share_poles,
     }
-    if statistics is None and calibrate is None:
+    target = {
+        "max_bytes": max_bytes,
+        "max_change": max_change,
+        "max_microseconds": max_microseconds,
+        "only": only,
+    }
+    if statistics is None and captured is None and calibrate is None:
+        _refuse(target, "without sequences", allowed=())
         _refuse(calibrated, "without statistics", allowed=("order", "length"))
         with following(progress) as callback:
             core, records = model._core.reduce(json.dumps(plan), callback)
@@ -541,10 +568,20 @@ def reduce(
     plan["method"] = method
     allowed = ("order", "length", "time", "realisation")
     _refuse(plan, "with statistics", allowed=allowed)
-    if statistics is not None and calibrate is not None:
-        raise InvalidSetting("expected one of statistics and calibrate")
+    if sum(source is not None for source in (statistics, captured, calibrate)) > 1:
+        raise InvalidSetting("expected one of statistics, captured and calibrate")
+    if any(value is not None for value in target.values()):
+        _refuse(calibrated, "with a target of the whole model", allowed=())
+        return _to_target(model, calibrate, target, progress)
     with following(progress) as callback:
-        if statistics is not None:
+        if isinstance(captured, Captured):
+            wish = json.dumps({**calibrated, "origin": captured.origin})
+            tensors = captured._for_core()
+            core, records, choice = model._core.reduce_by_captured(tensors, wish, callback)
+        elif captured is not None:
+            wish = json.dumps({**calibrated, "origin": os.fspath(captured)})
+            core, records, choice = model._core.reduce_by_captured_file(captured, wish, callback)
+        elif statistics is not None:
             wish = json.dumps({**calibrated, "origin": statistics.origin})
             layers = statistics._for_core(model)
             core, records, choice = model._core.reduce_by_statistics(layers, wish, callback)
@@ -553,6 +590,25 @@ def reduce(
             wish = json.dumps({**calibrated, "origin": f"{len(sequences)} sequences"})
             core, records, choice = model._core.reduce_by_sequences(sequences, wish, callback)
     return Reduced(model._source, core, json.loads(records), json.loads(choice))
+
+
+def _to_target(
+    model: Model, calibrate: Any, target: dict[str, Any], progress: Progress
+) -> Reduced:
+    """States and maps together, by sequences that the library runs."""
+    if calibrate is None:
+        raise InvalidSetting(
+            "max_bytes, max_change and max_microseconds need calibrate= (sequences), since whole "
+            "models are compared by their logits"
+        )
+    sequences = _sequences(calibrate, model)
+    wish = json.dumps({**target, "origin": f"{len(sequences)} sequences"})
+    with following(progress) as callback:
+        made = model._core.reduce_to_target(sequences, wish, callback)
+    core, records, choice, image = made
+    small = Reduced(model._source, core, json.loads(records), json.loads(choice))
+    small.image = image.tobytes()
+    return small
 
 
 def _refuse(settings: Mapping[str, Any], when: str, allowed: tuple[str, ...]) -> None:

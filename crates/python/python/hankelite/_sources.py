@@ -25,6 +25,7 @@ DECLARED = {
     "bandlimit": "a number",
     "conj_sym": "whether S5 stores one of each conjugate pair",
     "clip_eigs": "whether S5 cuts real parts",
+    "half_gate": "'half_glu1' or 'half_glu2'",
     "diagonalise": "stored modes of each channel for S4 with its low-rank term",
 }
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ._model import Model, inspect, read, reduce
+from .captured import Captured
 from .errors import CalibrationError
 from .statistics import LayerStatistics, Statistics
 
-__all__ = ["Capture", "inspect", "read", "reduce"]
+__all__ = ["Capture", "capture", "inspect", "read", "reduce"]
 
 
 class Capture(Statistics):
@@ -58,6 +60,87 @@ class Capture(Statistics):
         if layer is not None and context.method_name == "__call__" and args:
             jax.debug.callback(lambda u: self.add(layer, u), args[0])
         return call(*args, **kwargs)
+
+
+def capture(
+    forward: Callable[[Any, Any], Any],
+    params: Any,
+    inputs: Any,
+    *,
+    gradients: bool = True,
+    combinations: int = 10,
+    batch: int = 16,
+    seed: int = 0,
+    origin: str = "",
+    **declared: Any,
+) -> Captured:
+    """Keeps the inputs of every recognised layer of flax.linen modules on some sequences, and the
+    derivatives of random combinations of the logits by the layers' outputs.
+
+    Args:
+        forward: ``forward(params, x)`` gives the (outputs,) logits of one sequence, such as
+            ``lambda params, x: model.apply(params, x)`` of a model without an axis for the batch.
+        params: the full model's variables.
+        inputs: unlabelled sequences, (sequences, ...).
+        gradients: whether derivatives are kept, too.
+        combinations: of the (centred) logits, for each sequence.
+        batch: sequences that run at a time.
+        seed: of the combinations.
+        origin: where the sequences come from, for records.
+        declared: as for :func:`hankelite.read`.
+
+    Raises:
+        CalibrationError: a layer of ``params`` that is not called as a flax.linen module.
+    """
+    model = read(params, **declared)
+    run = _run(forward, params, {_place(model.tensors(name)): name for name in model.layers})
+    x = jnp.asarray(inputs)
+    (z, _), given = jax.eval_shape(run, {}, x[0])
+    missing = [name for name in model.layers if name not in given]
+    if missing or z.ndim != 1:
+        raise CalibrationError(
+            f"the forward pass gave logits of shape {z.shape} and called no module of layer "
+            f"{', '.join(missing) or '(none is missing)'}, expected (outputs,) and all layers"
+        )
+    key = jax.random.key(seed)
+    signs = 2.0 * jax.random.bernoulli(key, shape=(len(x), combinations, *z.shape)) - 1.0
+    if z.shape[0] > 1:
+        signs = signs - signs.mean(axis=-1, keepdims=True)
+
+    def one(u: Any, rows: Any) -> tuple[Any, Any]:
+        still = {name: jnp.zeros(y.shape, y.dtype) for name, y in given.items()}
+        _, pull, heard = jax.vjp(lambda shifts: run(shifts, u)[0], still, has_aux=True)
+        return heard, jax.vmap(lambda row: pull(row.astype(z.dtype))[0])(rows) if gradients else {}
+
+    many = jax.jit(jax.vmap(one))
+    parts = [many(x[i : i + batch], signs[i : i + batch]) for i in range(0, len(x), batch)]
+    heard = {n: np.concatenate([np.asarray(p[0][n]) for p in parts]) for n in model.layers}
+    slopes = {n: np.concatenate([np.asarray(p[1][n]) for p in parts]) for n in parts[0][1]}
+    return Captured(heard, slopes, origin)
+
+
+def _run(forward: Callable[[Any, Any], Any], params: Any, places: dict[str, str]) -> Any:
+    """A forward pass of one sequence: logits and the layers' inputs, then the layers' outputs.
+    ``shifts`` are added to these."""
+    from flax import linen
+
+    def run(shifts: dict[str, Any], x: Any) -> tuple[tuple[Any, dict[str, Any]], dict[str, Any]]:
+        heard: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+
+        def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+            layer = places.get("/".join(context.module.path))
+            out = call(*args, **kwargs)
+            if layer is None or context.method_name != "__call__" or not args:
+                return out
+            heard[layer], given[layer] = args[0], out
+            return out + shifts[layer] if layer in shifts else out
+
+        with linen.intercept_methods(intercept):
+            z = forward(params, x)
+        return (z, heard), given
+
+    return run
 
 
 def _place(tensors: list[str]) -> str:

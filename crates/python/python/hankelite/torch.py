@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
 
-from ._fit import Fit, Forward, evaluating, fit, importance, logits_apart
+from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance, logits_apart
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
 from ._sources import unwrapped
+from .captured import Captured
 from .errors import CalibrationError, CheckpointError, InvalidSetting
 from .statistics import LayerStatistics, Statistics
 
@@ -23,6 +25,7 @@ __all__ = [
     "Listening",
     "apply_",
     "calibrate",
+    "capture",
     "fit",
     "importance",
     "inspect",
@@ -31,9 +34,13 @@ __all__ = [
     "reduce",
 ]
 
-#: Families whose layers take (batch, steps, channels); the others (batch, channels, steps).
-_CHANNELS_LAST = ("S5", "LRU")
+#: Families whose layers take (batch, steps, channels), the others (batch, channels, steps), and
+#: whose modules give the outputs y of their systems and nothing else.
+_SHARED = ("S5", "LRU")
 
+
+#: Sequences whose outputs are differentiated while listening.
+_SCORED = 32
 
 #: Numbers that are transformed at a time on a CPU: what its cache holds.
 _CACHED = 1 << 17
@@ -113,6 +120,27 @@ class Listening(Statistics):
         sums = zip(model.layers, model._core.channels)
         self._sums = {name: _Sums(channels, products) for name, channels in sums}
         self._handles: list[Any] = []
+        self._slopes: Optional[Slopes] = None
+
+    @property
+    def importance(self) -> Mapping[str, Floats]:  # type: ignore[override]
+        """How much the output error of each channel counts, with ``score``; else empty."""
+        if self._slopes is None or self._slopes.sequences == 0:
+            return {}
+        return self._slopes.importance(self)
+
+    def _weigh(self, module: Any, args: Any, z: Any, score: Callable[[Any], Any]) -> None:
+        slopes, outputs = self._slopes, score(z)
+        if slopes is None or slopes.sequences >= _SCORED:
+            return
+        if not torch.is_tensor(outputs) or outputs.ndim != 2 or not outputs.requires_grad:
+            shape = tuple(getattr(outputs, "shape", ())) or type(outputs).__name__
+            raise CalibrationError(
+                f"the network gave {shape} to be scored, expected (sequences, outputs) with "
+                "gradients: leave torch.no_grad() out, or let `score` pick the outputs"
+            )
+        for one in outputs[: _SCORED - slopes.sequences]:
+            slopes.add(one)
 
     def _hook(self, name: str, axis: Optional[int], family: str) -> Any:
         sums = self._sums[name]
@@ -162,7 +190,7 @@ def _channels_first(
                 f"layer `{name}` was called with a tensor of shape {tuple(u.shape)}, expected one "
                 f"axis of {channels} channels"
             )
-        axis = fits[0] if len(fits) == 1 else (2 if family in _CHANNELS_LAST else 1)
+        axis = fits[0] if len(fits) == 1 else (2 if family.startswith(_SHARED) else 1)
     if u.shape[axis] != channels:
         raise CalibrationError(
             f"layer `{name}` has {u.shape[axis]} numbers on axis {axis}, expected {channels} channels"
@@ -175,6 +203,7 @@ def listen(
     module: torch.nn.Module,
     *,
     products: bool = False,
+    score: Union[bool, Callable[[Any], Any]] = False,
     channel_axis: Optional[int] = None,
     origin: str = "",
     **declared: Any,
@@ -190,6 +219,10 @@ def listen(
         products: gather the products of all pairs of steps, too (H L^2 numbers for each layer): the
             exact moments instead of a stationary spectrum, worth some tenths of a point at the
             smallest sizes.
+        score: also gather gradients of what the module gives, for the importance of each channel
+            (``budget``, ``max_error``): True for logits (sequences, outputs), or a function that
+            makes such of what it gives. The first 32 sequences count, and cost a backward pass each
+            for up to ten outputs; the module must run with gradients.
         channel_axis: the axis of the channels in the layers' inputs, 1 or 2; found by its size
             where it is not given.
         origin: where the sequences come from, for records.
@@ -213,10 +246,165 @@ def listen(
             layer = inner.get_submodule(place)
             hook = listening._hook(name, channel_axis, model.family)
             listening._handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        if score:
+            listening._slopes = Slopes(inner, model)
+            picked: Callable[[Any], Any] = score if callable(score) else (lambda z: z)
+            weigh = partial(listening._weigh, score=picked)
+            listening._handles.append(inner.register_forward_hook(weigh))
         yield listening
     finally:
         for handle in listening._handles:
             handle.remove()
+        if listening._slopes is not None:
+            listening._slopes.close()
+
+
+class _Watched:
+    """The inputs of all layers in one forward pass, and the outputs of their systems."""
+
+    def __init__(self, module: torch.nn.Module, model: Model, axis: Optional[int]) -> None:
+        self.axis, self.family = axis, model.family
+        self.channels = dict(zip(model.layers, model._core.channels))
+        self.places = {
+            name: module.get_submodule(_module_name(model.tensors(name))) for name in model.layers
+        }
+        self.u: dict[str, torch.Tensor] = {}
+        self.y: dict[str, torch.Tensor] = {}
+        self.handles = [
+            place.register_forward_pre_hook(self._hears(name), with_kwargs=True)
+            for name, place in self.places.items()
+        ]
+
+    def watch_outputs(self, outputs: Optional[Mapping[str, torch.nn.Module]]) -> None:
+        """Keeps y: what a layer's own module gives, or what another one takes."""
+        if outputs is None:
+            for name, place in self.places.items():
+                self.handles.append(place.register_forward_hook(self._gives(name)))
+            return
+        for name in self.places:
+            if name not in outputs:
+                raise CalibrationError(f"no module takes the output of layer `{name}` in `outputs`")
+            self.handles.append(outputs[name].register_forward_pre_hook(self._takes(name)))
+
+    def _hears(self, name: str) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            values = [*args, *kwargs.values()]
+            u = next((v for v in values if torch.is_tensor(v) and v.is_floating_point()), None)
+            if u is None or name in self.u:
+                found = "without a tensor of inputs" if u is None else "twice"
+                raise CalibrationError(f"layer `{name}` was called {found}, expected one call")
+            self.u[name] = self._steps_first(name, u).detach()
+
+        return hook
+
+    def _steps_first(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        first = _channels_first(tensor, self.channels[name], self.axis, self.family, name)
+        return first.transpose(1, 2)
+
+    def _kept(self, name: str, y: Any) -> torch.Tensor:
+        if not torch.is_tensor(y) or not y.is_floating_point():
+            raise CalibrationError(f"layer `{name}` gave {type(y).__name__}, expected real outputs y")
+        y = y if y.requires_grad else y.detach().requires_grad_(True)
+        self.y[name] = y
+        return y
+
+    def _gives(self, name: str) -> Any:
+        return lambda module, args, y: self._kept(name, y)
+
+    def _takes(self, name: str) -> Any:
+        return lambda module, args: (self._kept(name, args[0]), *args[1:])
+
+    def slopes(self, z: torch.Tensor, combinations: int, seed: int) -> dict[str, torch.Tensor]:
+        """Gradients of random combinations of the logits, (sequences, combinations, steps, outputs)."""
+        if z.ndim != 2:
+            raise CalibrationError(
+                f"the forward pass gave shape {tuple(z.shape)}, expected (sequences, outputs)"
+            )
+        drawn = torch.Generator().manual_seed(seed)
+        signs = 2.0 * torch.randint(0, 2, (combinations, z.shape[1]), generator=drawn) - 1.0
+        if z.shape[1] > 1:
+            signs = signs - signs.mean(dim=1, keepdim=True)
+        made: dict[str, list[torch.Tensor]] = {name: [] for name in self.y}
+        for row in signs.to(z):
+            own = torch.autograd.grad((z * row).sum(), list(self.y.values()), retain_graph=True)
+            for (name, parts), slope in zip(made.items(), own):
+                parts.append(self._steps_first(name, slope))
+        return {name: torch.stack(parts, dim=1) for name, parts in made.items()}
+
+
+def capture(
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    gradients: bool = True,
+    outputs: Optional[Mapping[str, torch.nn.Module]] = None,
+    combinations: int = 10,
+    forward: Optional[Forward] = None,
+    channel_axis: Optional[int] = None,
+    origin: str = "",
+    **declared: Any,
+) -> Captured:
+    """Keeps the inputs of every recognised layer on some sequences, in any network.
+
+    What S5, LRU and bidirectional layers need; for layers with one system per channel
+    :func:`listen` needs no memory for the sequences. Sequences x steps x channels numbers are kept
+    for each layer, with gradients ``1 + combinations`` times as many.
+
+    Args:
+        module: the full network; it runs in evaluation mode.
+        inputs: unlabelled sequences, (sequences, ...) or batches of them.
+        gradients: also keep derivatives of random combinations of the (centred) logits by the
+            outputs y = k * u + D u of the layers' systems.
+        outputs: for each layer the module that takes y as its first argument, usually an
+            activation; where it is not given, y is what the layer's module gives (S5, LRU).
+        combinations: of the logits, for each sequence.
+        forward: ``forward(module, x)`` gives logits (sequences, outputs); by default ``module(x)``.
+        channel_axis, origin, declared: as for :func:`listen`.
+
+    Raises:
+        CalibrationError: gradients of layers whose modules do not give y, without ``outputs``;
+            layers that are called twice.
+    """
+    run: Forward = forward or (lambda network, x: network(x))
+    inner = unwrapped(module)
+    model = read(inner, **declared)
+    if gradients and outputs is None and not model.family.startswith(_SHARED):
+        raise CalibrationError(
+            f"a module of {model.family} does more than its systems: name the modules that take "
+            "their outputs (outputs={layer: activation}), or leave gradients out (gradients=False)"
+        )
+    batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
+    parts = [part for batch in batches for part in batch.split(32)]
+    kept: dict[str, list[Any]] = {name: [] for name in model.layers}
+    slopes: dict[str, list[Any]] = {name: [] for name in model.layers}
+    watched = _Watched(inner, model, channel_axis)
+    try:
+        if gradients:
+            watched.watch_outputs(outputs)
+        with evaluating(inner), torch.set_grad_enabled(gradients):
+            for index, part in enumerate(parts):
+                watched.u.clear()
+                watched.y.clear()
+                z = run(inner, part)
+                for name, u in watched.u.items():
+                    kept[name].append(u.float().cpu().numpy())
+                if gradients:
+                    for name, own in watched.slopes(z, combinations, index).items():
+                        slopes[name].append(own.float().cpu().numpy())
+    finally:
+        for handle in watched.handles:
+            handle.remove()
+    return _joined(kept, slopes if gradients else {}, origin)
+
+
+def _joined(kept: dict[str, list[Any]], slopes: dict[str, list[Any]], origin: str) -> Captured:
+    for name, parts in kept.items():
+        shapes = {part.shape[1:] for part in parts}
+        if len(shapes) != 1:
+            found = "no inputs" if not shapes else f"sequences of {len(shapes)} lengths"
+            raise CalibrationError(f"layer `{name}` got {found}, expected sequences of one length")
+    together = {name: np.concatenate(parts) for name, parts in kept.items()}
+    return Captured(together, {n: np.concatenate(parts) for n, parts in slopes.items()}, origin)
 
 
 @dataclass
