@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion, HalfGate};
+pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate};
 pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
