@@ -128,6 +128,129 @@ fn weights_may_be_products_of_split_tensors() {
     }
 }
 
+/// Samples of every system forwards and backwards, outputs × inputs, against those of the script.
+fn assert_samples(checkpoint: &Checkpoint, name: &str, tolerance: f64) {
+    let truth = Archive::open(file("kernels.safetensors")).unwrap();
+    let expected = truth.tensor(name).unwrap().to_f64().unwrap();
+    let mut found = Vec::new();
+    for system in checkpoint
+        .model
+        .blocks()
+        .iter()
+        .flat_map(|block| block.all_systems())
+    {
+        for output in system.output().row_iter() {
+            for input in system.input().column_iter() {
+                let weights = output.iter().zip(input.iter()).map(|(c, b)| c * b);
+                let weights: Vec<_> = weights.zip(system.scaled_exponents()).collect();
+                let sample = |l: u8| {
+                    weights
+                        .iter()
+                        .map(|(w, z)| (w * (z * f64::from(l)).exp()).re)
+                        .sum::<f64>()
+                };
+                found.extend((0..40).map(sample));
+            }
+        }
+    }
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    for (found, expected) in found.iter().zip(&expected) {
+        let apart = (found - expected).abs();
+        assert!(apart <= tolerance * scale, "{name}: {found} for {expected}");
+    }
+}
+
+#[test]
+fn factors_of_b_and_c_are_multiplied_and_written_as_what_they_stand_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["s5_factored", "s5_factored_both"] {
+        let path = file(&format!("{name}.safetensors"));
+        let full = read(&path, &Declared::default()).unwrap();
+        assert_eq!(full.family(), "S5 (torch)");
+        assert_samples(&full, name, 1e-6);
+        let notes = full.notes().join("\n");
+        assert!(
+            notes.contains("layers.1.seq: B and C are stored as products")
+                && notes.contains("rank 2"),
+            "{notes}"
+        );
+        let mut assumed = full.assumptions().iter();
+        assert!(assumed.any(|line| line.contains("all modes are stored")));
+        assert_eq!(
+            full.parameters_of_file(),
+            Archive::open(&path).unwrap().elements()
+        );
+        let out = folder.path().join("out.safetensors");
+        write(&full, &out).unwrap();
+        let (before, after) = (Archive::open(&path).unwrap(), Archive::open(&out).unwrap());
+        for kept in ["Lambda", "D", "log_step"].map(|part| format!("layers.0.seq.{part}")) {
+            assert_eq!(
+                before.tensor(&kept).unwrap(),
+                after.tensor(&kept).unwrap(),
+                "{kept}"
+            );
+        }
+        assert!(!after.contains("layers.0.seq.BH") && after.contains("head.weight"));
+        let columns = if name == "s5_factored" { 8 } else { 16 };
+        assert_eq!(after.shape("layers.0.seq.C").unwrap(), [3, columns]);
+        assert_eq!(after.dtype("layers.0.seq.C"), Some(Dtype::C64));
+        assert_eq!(after.shape("layers.0.seq.B").unwrap(), [8, 3, 2]);
+        assert_samples(&read(&out, &Declared::default()).unwrap(), name, 1e-6);
+        // Reduced: the plain layout of s5-pytorch, at another order.
+        let plan = Plan::new(Rule::Order(4)).unwrap();
+        let small = reduce(&full.model, &plan).unwrap().model;
+        write(&full.with_model(small.clone()), &out).unwrap();
+        let after = Archive::open(&out).unwrap();
+        assert_eq!(after.shape("layers.0.seq.C").unwrap(), [3, columns / 2]);
+        let back = read(&out, &Declared::default()).unwrap();
+        for (a, b) in back.model.blocks()[1]
+            .all_systems()
+            .zip(small.blocks()[1].all_systems())
+        {
+            let apart = (a.output() * a.input() - b.output() * b.input()).map(|z| z.re);
+            assert!(apart.norm() < 1e-5 * (b.output() * b.input()).norm());
+        }
+        let layerwise = hankelite::checkpoint::read_layerwise(&path, &Declared::default()).unwrap();
+        assert_eq!(
+            layerwise.layer(1).unwrap().systems(),
+            full.model.blocks()[1].systems()
+        );
+    }
+}
+
+#[test]
+fn factors_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let archive = Archive::open(file("s5_factored.safetensors")).unwrap();
+    for (changed, shape) in [
+        ("BP", [8, 3]),
+        ("BH", [3, 4]),
+        ("CH", [2, 5]),
+        ("CP", [2, 9]),
+    ] {
+        let name = format!("layers.0.seq.{changed}");
+        let tensors = archive
+            .names()
+            .map(|name| (name.to_string(), archive.tensor(name).unwrap()));
+        let mut tensors: BTreeMap<String, RawTensor> = tensors.collect();
+        let values = vec![num_complex::Complex64::ONE; shape[0] * shape[1]];
+        tensors.insert(
+            name.clone(),
+            RawTensor::from_c64(shape.to_vec(), &values).unwrap(),
+        );
+        write_arrays(&path, tensors, "").unwrap();
+        let text = fault(&path, &Declared::default()).to_string();
+        // A rank that differs shows in the second factor that is read.
+        let pair = [name.clone(), name.replace("BP", "BH")];
+        assert!(
+            pair.iter().any(|name| text.contains(name.as_str())),
+            "{changed}: {text}"
+        );
+    }
+}
+
 #[test]
 fn a_layout_that_matches_nothing_reports_what_is_missing_where() {
     let folder = tempfile::tempdir().unwrap();

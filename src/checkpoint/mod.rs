@@ -230,7 +230,7 @@ fn decode_archive(
     };
     match low_rank {
         true => checkpoint.convert(Family::S4V4, parts),
-        false => Ok(checkpoint),
+        false => checkpoint.unfolded(parts),
     }
 }
 

@@ -7,6 +7,9 @@
 - `product.safetensors`: a layer with B and C apart, real and imaginary parts in tensors of their own, steps and
   decays behind a softplus, bilinear; `product.layout.toml` describes it.
 
+- `s5_factored.safetensors`, `s5_factored_both.safetensors`: s5-pytorch with B = BP BHᵀ and C = CHᵀ CP, one
+  direction and both. Truth: (layers, directions, H, H, 40).
+
 The truth is in kernels.safetensors as NAME, (layers, H, 40), double precision. MessagePack is written here as
 `flax.serialization.to_bytes` writes it. Needs numpy and safetensors.
 """
@@ -116,6 +119,29 @@ def product_kernel(t):
     return 2 * np.einsum("hn,hnl->hl", w * gain, a[..., None] ** np.arange(LENGTH)).real
 
 
+# --- s5-pytorch with factors -------------------------------------------------------------------
+
+def s5_factored(p, h, k, both, rng):
+    c = lambda *shape: (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)
+    half = -np.exp(0.5 * rng.standard_normal(p // 2)) + 1j * np.linspace(0.5, 9, p // 2)
+    return {
+        "Lambda": np.concatenate([half, half.conj()]).astype(np.complex64),
+        "BH": c(h, k), "BP": c(p, k), "CH": c(k, h), "CP": c(k, 2 * p if both else p),
+        "D": rng.standard_normal(h).astype(np.float32),
+        "log_step": rng.uniform(-3, -1.5, p).astype(np.float32),
+    }
+
+
+def s5_factored_kernel(t):
+    """Zero-order hold, all modes stored, y = Re(C x)."""
+    t = {k: v.astype(complex) for k, v in t.items()}
+    b, c = t["BP"] @ t["BH"].T, t["CH"].T @ t["CP"]
+    a = np.exp(t["Lambda"] * np.exp(t["log_step"]))
+    b = ((a - 1) / t["Lambda"])[:, None] * b
+    powers = a[:, None] ** np.arange(LENGTH)
+    return np.stack([np.einsum("in,nj,nl->ijl", half, b, powers).real for half in np.split(c, c.shape[1] // len(a), 1)])
+
+
 LAYOUT = """hold = "bilinear"
 factor = 2.0
 weight = [{ re = "B_re", im = "B_im" }, { re = "C_re", im = "C_im" }]
@@ -148,6 +174,13 @@ def main():
     save_file(tensors, HERE / "product.safetensors")
     (HERE / "product.layout.toml").write_text(LAYOUT)
     truth["product"] = np.stack([product_kernel(layer) for layer in layers])
+    own = np.random.default_rng(17)
+    for name, both in (("s5_factored", False), ("s5_factored_both", True)):
+        layers = [s5_factored(8, 3, 2, both, own) for _ in range(2)]
+        tensors = {f"layers.{i}.seq.{k}": v for i, layer in enumerate(layers) for k, v in layer.items()}
+        tensors["head.weight"] = own.standard_normal((2, 3)).astype(np.float32)
+        save_file(tensors, HERE / f"{name}.safetensors")
+        truth[name] = np.stack([s5_factored_kernel(layer) for layer in layers])
     save_file(truth, HERE / "kernels.safetensors")
 
 

@@ -22,6 +22,7 @@ use std::fmt::Debug;
 pub(super) use dss::Dss;
 pub(super) use encoded::{Encoded, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
+use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
@@ -77,6 +78,22 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Tensors for systems that are not those of the file. The tensors of the file are at hand
     /// for what the layout keeps beside the systems, e.g. a second step.
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
+
+    /// Tensors that stand for others of the file from the start, because what is written could not
+    /// keep those.
+    fn unfolded(&self, _: &Tensors<'_>) -> Result<Option<Unfolded>, Fault> {
+        Ok(None)
+    }
+}
+
+/// What stands for some tensors of a layer.
+pub(super) struct Unfolded {
+    /// The tensors of the file.
+    pub(super) instead: Vec<String>,
+    /// What they stand for, with number formats.
+    pub(super) tensors: Vec<(Encoded, Dtype)>,
+    /// For a person.
+    pub(super) note: String,
 }
 
 /// Poles that a layout cannot hold.
