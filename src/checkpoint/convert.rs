@@ -11,6 +11,7 @@ use crate::checkpoint::encode::raw_tensor;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Unfolded, Version};
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::scanned::Scanned;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tree::{Shared, Structure, Tree};
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
@@ -205,7 +206,11 @@ impl Checkpoint {
     ) -> Result<Remade, Fault> {
         let path = self.encoding.archive.path().to_string_lossy();
         let archive = Archive::in_memory(&path, tensors);
-        let shared = Shared::find(archive, None)?;
+        let scanned = self.encoding.scanned.clone();
+        let shared = match scanned {
+            Some(_) => Shared::apart(archive),
+            None => Shared::find(archive, None)?,
+        };
         let structure = Structure::detect(&shared, None, declared)?;
         let archive = shared.archive;
         let tensors = Tensors::new(&archive, &structure.prefix);
@@ -213,6 +218,7 @@ impl Checkpoint {
         let carried = tensors.unused(None);
         Ok(Remade {
             archive,
+            scanned,
             structure,
             model,
             carried,
@@ -225,6 +231,7 @@ impl Checkpoint {
 /// A checkpoint whose notes may still change.
 struct Remade {
     archive: Archive,
+    scanned: Option<Scanned>,
     structure: Structure,
     model: Model,
     carried: Vec<String>,
@@ -236,6 +243,7 @@ impl From<Remade> for Checkpoint {
     fn from(made: Remade) -> Self {
         let encoding = Arc::new(Encoding {
             archive: made.archive,
+            scanned: made.scanned,
             structure: made.structure,
             stored: made.model.blocks().to_vec(),
             carried: made.carried,

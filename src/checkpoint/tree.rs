@@ -286,14 +286,21 @@ impl Structure {
         let Recognition {
             mut tree,
             prefix,
-            found,
-            others,
+            mut found,
+            mut others,
             mut unknown,
         } = find(shared, own, declared)?;
         let (archive, settings) = (&shared.archive, shared.archive.settings());
         let mut stack = None;
         if tree == Tree::Layers {
-            match stack::recognise(shared, &found) {
+            let every = find_layers(archive.names(), "", own);
+            let mut recognised = stack::recognise(archive, archive.names(), &every);
+            match recognised {
+                // Equal layers of one network are no second network.
+                Some(Ok(_)) => (found, others) = (every, Vec::new()),
+                _ => recognised = stack::recognise(archive, shared.once().into_iter(), &found),
+            }
+            match recognised {
                 Some(Ok(names)) => (tree, stack, unknown) = (Tree::Stack, Some(names), None),
                 Some(Err(why)) => unknown = Some(why),
                 None => {}

@@ -7,6 +7,8 @@
 - `product.safetensors`: a layer with B and C apart, real and imaginary parts in tensors of their own, steps and
   decays behind a softplus, bilinear; `product.layout.toml` describes it.
 
+- `s4d_stacked.msgpack`, `dplr_stacked.msgpack`: layers of annotated-s4 stacked on a leading axis, as nn.scan has
+  them; the second holds the layers of `dplr_64`.
 - `s5_factored.safetensors`, `s5_factored_both.safetensors`: s5-pytorch with B = BP BHᵀ and C = CHᵀ CP, one
   direction and both. Truth: (layers, directions, H, H, 40).
 
@@ -119,6 +121,29 @@ def product_kernel(t):
     return 2 * np.einsum("hn,hnl->hl", w * gain, a[..., None] ** np.arange(LENGTH)).real
 
 
+def s4d(n, h, rng):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    return {
+        "A_re": -np.exp(0.3 * f(n, h)),
+        "A_im": (np.pi * np.arange(n)[:, None] + 0.1 * f(n, h)).astype(np.float32),
+        "C": f(n, h, 2),
+        "D": f(1, h),
+        "log_step": rng.uniform(np.log(0.02), np.log(0.1), (1, h)).astype(np.float32),
+    }
+
+
+def s4d_kernel(t):
+    """s4/s4d.py of annotated-s4: zero-order hold, all modes stored."""
+    t = {k: v.astype(float) for k, v in t.items()}
+    lam, step = np.minimum(t["A_re"], -1e-4) + 1j * t["A_im"], np.exp(t["log_step"])
+    w = (t["C"][..., 0] + 1j * t["C"][..., 1]) * (np.exp(lam * step) - 1) / lam
+    return np.einsum("nh,nhl->hl", w, np.exp(lam * step)[..., None] ** np.arange(LENGTH)).real
+
+
+def stacked(layers):
+    return {"params": {"layers": {"seq": {k: np.stack([layer[k] for layer in layers]) for k in layers[0]}}}}
+
+
 # --- s5-pytorch with factors -------------------------------------------------------------------
 
 def s5_factored(p, h, k, both, rng):
@@ -169,6 +194,8 @@ def main():
         tree["params"]["decoder"] = {"kernel": rng.standard_normal((3, 5)).astype(np.float32)}
         (HERE / f"{name}.msgpack").write_bytes(packed(tree))
         truth[name] = np.stack([dplr_kernel(layer, c) for layer in layers])
+        if name == "dplr_64":
+            (HERE / "dplr_stacked.msgpack").write_bytes(packed(stacked(layers)))
     layers = [product(3, 5) for _ in range(2)]
     tensors = {f"mix.{i}.{k}": v for i, layer in enumerate(layers) for k, v in layer.items()}
     save_file(tensors, HERE / "product.safetensors")
@@ -181,6 +208,11 @@ def main():
         tensors["head.weight"] = own.standard_normal((2, 3)).astype(np.float32)
         save_file(tensors, HERE / f"{name}.safetensors")
         truth[name] = np.stack([s5_factored_kernel(layer) for layer in layers])
+    layers = [s4d(6, 3, own) for _ in range(2)]
+    tree = stacked(layers)
+    tree["params"]["decoder"] = {"kernel": own.standard_normal((3, 5)).astype(np.float32)}
+    (HERE / "s4d_stacked.msgpack").write_bytes(packed(tree))
+    truth["s4d_stacked"] = np.stack([s4d_kernel(layer) for layer in layers])
     save_file(truth, HERE / "kernels.safetensors")
 
 

@@ -20,10 +20,11 @@ mod transform;
 use std::fmt::Debug;
 
 pub(super) use dss::Dss;
-pub(super) use encoded::{Encoded, Role};
+pub(super) use encoded::{Encoded, IDLE_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;
+pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;

@@ -11,7 +11,6 @@ use crate::checkpoint::declared::{Declared, Gelu, HalfGate};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Encoded, Found, Kind};
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tree::sharing::Shared;
 use crate::checkpoint::tree::words::{FLAX, TORCH, Words};
 use crate::model::{
     BlockParts, Gate, Head, Linear, Model, ModelParts, Nonlinearity, OutputLinear, Placement,
@@ -76,12 +75,16 @@ impl Maps {
 
 /// Looks for one of the networks; with one tensor more or less it is none, and the answer is that
 /// tensor's name.
-pub(super) fn recognise(shared: &Shared, layers: &[Found]) -> Option<Result<Stack, String>> {
-    let names: BTreeSet<&str> = shared.once().into_iter().collect();
+pub(super) fn recognise<'a>(
+    archive: &Archive,
+    names: impl Iterator<Item = &'a str>,
+    layers: &[Found],
+) -> Option<Result<Stack, String>> {
+    let names: BTreeSet<&str> = names.collect();
     let made = Stack::around(&names, layers.first()?)?;
     let unlike = made.unlike(&names, layers);
     Some(
-        match unlike.or_else(|| made.misshapen(&shared.archive, layers.len())) {
+        match unlike.or_else(|| made.misshapen(archive, layers.len())) {
             Some(why) => Err(why),
             None => Ok(made),
         },
