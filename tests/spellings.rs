@@ -220,6 +220,85 @@ fn factors_of_b_and_c_are_multiplied_and_written_as_what_they_stand_for() {
 }
 
 #[test]
+fn low_rank_layers_of_one_system_are_named_and_made_diagonal() {
+    let folder = tempfile::tempdir().unwrap();
+    let diagonalise = |order| Declared {
+        diagonalise: Some(order),
+        ..Declared::default()
+    };
+    for name in ["mimo_dplr", "mimo_dplr_split"] {
+        let path = file(&format!("{name}.safetensors"));
+        let error = read(&path, &Declared::default()).map(|_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains("one system for all channels"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("blocks.0.P"), "{error}");
+        assert!(error.hint().unwrap().contains("--diagonalise"));
+        let full = read(&path, &diagonalise(16)).unwrap();
+        assert_samples(&full, name, 1e-6);
+        assert_eq!(full.carried_names(), ["head.weight"]);
+        assert_eq!(full.family(), "S5");
+        let out = folder.path().join("diagonal.safetensors");
+        write(&full, &out).unwrap();
+        assert_samples(&read(&out, &Declared::default()).unwrap(), name, 1e-6);
+        let small = read(&path, &diagonalise(4)).unwrap();
+        assert!(small.model.blocks().iter().all(|block| block.order() <= 4));
+        let notes = small.notes().join("\n");
+        assert!(
+            notes.contains("blocks.1: 8 modes of S4 (DPLR) became"),
+            "{notes}"
+        );
+    }
+}
+
+#[test]
+fn low_rank_layers_that_do_not_say_all_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let declared = Declared {
+        diagonalise: Some(4),
+        length: Some(32),
+        ..Declared::default()
+    };
+    let changed = |source: &str, out: &str, other: Option<(&str, RawTensor)>| {
+        let archive = Archive::open(file(source)).unwrap();
+        let names = archive.names().filter(|name| !name.ends_with(out));
+        let mut tensors: BTreeMap<String, RawTensor> = names
+            .map(|name| (name.to_string(), archive.tensor(name).unwrap()))
+            .collect();
+        tensors.extend(other.map(|(name, tensor)| (name.to_string(), tensor)));
+        write_arrays(&path, tensors, "").unwrap();
+        fault(&path, &declared).to_string()
+    };
+    for (source, out) in [
+        ("mimo_dplr.safetensors", ".C"),
+        ("mimo_dplr_split.safetensors", ".C"),
+        ("dplr_64.msgpack", "/C"),
+    ] {
+        let text = changed(source, out, None);
+        assert!(text.contains("without C"), "{source}: {text}");
+    }
+    let steps = RawTensor::from_f64(Dtype::F32, vec![8], &[-3.0; 8]).unwrap();
+    let text = changed(
+        "mimo_dplr.safetensors",
+        "0.log_step",
+        Some(("blocks.0.log_step", steps)),
+    );
+    assert!(
+        text.contains("blocks.0.log_step") && text.contains("one step"),
+        "{text}"
+    );
+    let banks = RawTensor::from_c64(vec![3, 8], &[-num_complex::Complex64::ONE; 24]).unwrap();
+    let text = changed(
+        "mimo_dplr.safetensors",
+        "0.Lambda",
+        Some(("blocks.0.Lambda", banks)),
+    );
+    assert!(text.contains("one set for all channels"), "{text}");
+}
+
+#[test]
 fn factors_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.safetensors");

@@ -242,8 +242,12 @@ fn decode_archive(
         encoding,
         provenance: metadata.provenance.map(Arc::new),
     };
+    let family = match checkpoint.model.blocks().iter().all(Block::is_siso) {
+        true => Family::S4V4,
+        false => Family::S5,
+    };
     match low_rank {
-        true => checkpoint.convert(Family::S4V4, parts),
+        true => checkpoint.convert(family, parts),
         false => checkpoint.unfolded(parts),
     }
 }

@@ -396,7 +396,13 @@ impl Structure {
     /// Whether the layers are not diagonal in the file.
     pub(super) fn is_low_rank(&self) -> bool {
         let mut found = self.found.iter();
-        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. } | Kind::AnnotatedDplr))
+        found.any(|layer| {
+            let kind = layer.kind;
+            matches!(
+                kind,
+                Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr
+            )
+        })
     }
 
     fn block_name(&self, index: usize) -> String {

@@ -9,6 +9,8 @@
 
 - `s4d_stacked.msgpack`, `dplr_stacked.msgpack`: layers of annotated-s4 stacked on a leading axis, as nn.scan has
   them; the second holds the layers of `dplr_64`.
+- `mimo_dplr.safetensors`, `mimo_dplr_split.safetensors`: S4 in diagonal-plus-low-rank form with one system for all
+  channels, as written by hand in torch, with P of rank two and one. Truth: (layers, H, H, 40).
 - `s5_factored.safetensors`, `s5_factored_both.safetensors`: s5-pytorch with B = BP BHᵀ and C = CHᵀ CP, one
   direction and both. Truth: (layers, directions, H, H, 40).
 
@@ -144,6 +146,43 @@ def stacked(layers):
     return {"params": {"layers": {"seq": {k: np.stack([layer[k] for layer in layers]) for k in layers[0]}}}}
 
 
+# --- diagonal plus low rank, one system for all channels ---------------------------------------
+
+def mimo_dplr(n, h, rank, rng):
+    lam, p, b = hippo(n)
+    c = lambda *shape: rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    p = p[:, None] * np.exp(0.1 * rng.standard_normal((n, rank))) / np.sqrt(rank)
+    return {
+        "Lambda": lam.astype(np.complex64),
+        "P": p.astype(np.complex64),
+        "B": (b[:, None] * np.exp(0.3 * rng.standard_normal((n, h)))).astype(np.complex64),
+        "C": c(h, n).astype(np.complex64),
+        "D": rng.standard_normal(h).astype(np.float32),
+        "log_step": np.array([np.log(0.05)], np.float32),
+    }
+
+
+def mimo_dplr_kernel(t):
+    """Bilinear: K[l] = Re C dA^l dB."""
+    t = {k: v.astype(complex) for k, v in t.items()}
+    step, one = np.exp(t["log_step"][0]), np.eye(len(t["Lambda"]))
+    a = np.diag(t["Lambda"]) - t["P"] @ t["P"].conj().T
+    inverse = np.linalg.inv(one - step / 2 * a)
+    da, state = inverse @ (one + step / 2 * a), inverse @ t["B"] * step
+    out = []
+    for _ in range(LENGTH):
+        out.append((t["C"] @ state).real)
+        state = da @ state
+    return np.moveaxis(np.array(out), 0, -1)
+
+
+def split(t):
+    """The same in other names: real and imaginary parts apart, P of rank one as a vector."""
+    out = {k: v for k, v in t.items() if k not in ("Lambda", "log_step")}
+    out |= {"Lambda_re": t["Lambda"].real.copy(), "Lambda_im": t["Lambda"].imag.copy()}
+    return out | {"P": t["P"][:, 0].copy(), "log_dt": t["log_step"][0]}
+
+
 # --- s5-pytorch with factors -------------------------------------------------------------------
 
 def s5_factored(p, h, k, both, rng):
@@ -213,7 +252,13 @@ def main():
     tree["params"]["decoder"] = {"kernel": own.standard_normal((3, 5)).astype(np.float32)}
     (HERE / "s4d_stacked.msgpack").write_bytes(packed(tree))
     truth["s4d_stacked"] = np.stack([s4d_kernel(layer) for layer in layers])
-    save_file(truth, HERE / "kernels.safetensors")
+    for name, rank, spelt in (("mimo_dplr", 2, dict), ("mimo_dplr_split", 1, split)):
+        layers = [mimo_dplr(8, 3, rank, own) for _ in range(2)]
+        tensors = {f"blocks.{i}.{k}": np.asarray(v) for i, layer in enumerate(layers) for k, v in spelt(layer).items()}
+        tensors["head.weight"] = own.standard_normal((2, 3)).astype(np.float32)
+        save_file(tensors, HERE / f"{name}.safetensors")
+        truth[name] = np.stack([mimo_dplr_kernel(layer) for layer in layers])
+    save_file({k: np.ascontiguousarray(v) for k, v in truth.items()}, HERE / "kernels.safetensors")
 
 
 if __name__ == "__main__":

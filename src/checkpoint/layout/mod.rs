@@ -10,6 +10,7 @@ mod ema;
 mod encoded;
 mod find;
 mod lru;
+mod mimo_dplr;
 mod own;
 mod s4_repo;
 mod s4d;
