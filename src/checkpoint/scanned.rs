@@ -6,7 +6,8 @@
 //! tensor holds one order.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor};
@@ -207,10 +208,8 @@ impl Scanned {
                     tensors.insert(name.to_string(), parts.tensor(name)?);
                 }
                 Some((stack, rest)) => {
-                    let whole = stack.whole(rest);
-                    if !tensors.contains_key(&whole) {
-                        let tensor = stacked(parts, stack, rest)?;
-                        tensors.insert(whole, tensor);
+                    if let Entry::Vacant(place) = tensors.entry(stack.whole(rest)) {
+                        place.insert(stacked(parts, stack, rest)?);
                     }
                 }
             }

@@ -136,8 +136,40 @@ struct Recognition {
     found: Vec<Found>,
     /// Other names of tensors that have one in the tree.
     others: Vec<String>,
+    /// The names of a stack.
+    stack: Option<Stack>,
     /// Why the network around the layers is not known, where it looks like one that could be.
     unknown: Option<String>,
+}
+
+impl Recognition {
+    /// Layers within a network that is not known may be those of a stack.
+    fn or_stack(mut self, shared: &Shared, own: Option<&Arc<OwnLayout>>) -> Self {
+        if self.tree != Tree::Layers {
+            return self;
+        }
+        let archive = &shared.archive;
+        let every = find_layers(archive.names(), "", own);
+        let mut recognised = stack::recognise(archive, archive.names(), &every);
+        match recognised {
+            // Equal layers of one network are no second network.
+            Some(Ok(_)) => (self.found, self.others) = (every, Vec::new()),
+            _ => recognised = stack::recognise(archive, shared.once().into_iter(), &self.found),
+        }
+        match recognised {
+            Some(Ok(stack)) => Self {
+                tree: Tree::Stack,
+                stack: Some(stack),
+                unknown: None,
+                ..self
+            },
+            Some(Err(why)) => Self {
+                unknown: Some(why),
+                ..self
+            },
+            None => self,
+        }
+    }
 }
 
 /// Looks for a whole network first, by the names and shapes of its tensors.
@@ -163,6 +195,7 @@ fn find(
                     prefix: at,
                     found: layers,
                     others,
+                    stack: None,
                     unknown: None,
                 });
             }
@@ -181,6 +214,7 @@ fn find(
         prefix,
         found,
         others: others.map(str::to_string).collect(),
+        stack: None,
         unknown: unknown.filter(|_| tree == Tree::Layers),
     })
 }
@@ -284,28 +318,14 @@ impl Structure {
             return Err(Fault::Length { found, most });
         }
         let Recognition {
-            mut tree,
+            tree,
             prefix,
-            mut found,
-            mut others,
-            mut unknown,
-        } = find(shared, own, declared)?;
+            found,
+            others,
+            stack,
+            unknown,
+        } = find(shared, own, declared)?.or_stack(shared, own);
         let (archive, settings) = (&shared.archive, shared.archive.settings());
-        let mut stack = None;
-        if tree == Tree::Layers {
-            let every = find_layers(archive.names(), "", own);
-            let mut recognised = stack::recognise(archive, archive.names(), &every);
-            match recognised {
-                // Equal layers of one network are no second network.
-                Some(Ok(_)) => (found, others) = (every, Vec::new()),
-                _ => recognised = stack::recognise(archive, shared.once().into_iter(), &found),
-            }
-            match recognised {
-                Some(Ok(names)) => (tree, stack, unknown) = (Tree::Stack, Some(names), None),
-                Some(Err(why)) => unknown = Some(why),
-                None => {}
-            }
-        }
         let known: BTreeSet<&str> = archive.names().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {

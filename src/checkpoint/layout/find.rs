@@ -273,27 +273,13 @@ impl Found {
                 dss: self.kind == Kind::AnnotatedDss,
                 settled,
             }),
-            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
-                layer,
-                place,
-                settled,
-            }),
-            Kind::MimoDplr => Arc::new(MimoDplr {
-                layer,
-                place,
-                settled,
-            }),
+            Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => {
+                self.low_rank_layout(layer, settled)
+            }
             Kind::S5 { torch } => Arc::new(S5 {
                 layer,
                 place,
                 torch,
-                settled,
-            }),
-            Kind::Dplr { v4 } => Arc::new(Dplr {
-                layer,
-                kernel: place,
-                feedthrough,
-                v4,
                 settled,
             }),
             Kind::Lru => Arc::new(Lru { layer, place }),
@@ -301,6 +287,32 @@ impl Found {
                 layer,
                 place,
                 skip: feedthrough,
+            }),
+        }
+    }
+}
+
+impl Found {
+    /// Of the families that are not diagonal.
+    fn low_rank_layout(&self, layer: String, settled: Declared) -> Arc<dyn Layout> {
+        let place = self.place.clone();
+        match self.kind {
+            Kind::MimoDplr => Arc::new(MimoDplr {
+                layer,
+                place,
+                settled,
+            }),
+            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
+                layer,
+                place,
+                settled,
+            }),
+            kind => Arc::new(Dplr {
+                layer,
+                kernel: place,
+                feedthrough: self.feedthrough.clone(),
+                v4: kind == Kind::Dplr { v4: true },
+                settled,
             }),
         }
     }
