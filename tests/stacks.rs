@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::here;
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
-use hankelite::checkpoint::{Gelu, HalfGate};
+use hankelite::checkpoint::{Family, Gelu, HalfGate};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::stream::Runner;
@@ -256,6 +256,21 @@ fn networks_with_one_tensor_more_less_or_other_are_layers_alone_and_the_note_nam
         assert!(checkpoint.is_layers_alone(), "{name}");
         let note = checkpoint.notes().join("\n");
         assert!(note.contains(&format!("`{name}`")), "{note}");
+    }
+}
+
+#[test]
+fn a_conversion_keeps_what_was_declared_of_the_network() {
+    let data = Data::new();
+    for (name, family) in [
+        ("lru_tokens.safetensors", Family::S5),
+        ("s5_half_glu2.safetensors", Family::Lru),
+    ] {
+        let (full, sequences) = (opened(name), data.sequences(name));
+        let other = full.converted(family).unwrap();
+        let pair = [&full.model, &other.model].map(|model| logits(model, &sequences));
+        let apart = largest_difference(&pair[0], &pair[1]);
+        assert!(apart < 1e-4, "{name}: {apart:e}");
     }
 }
 

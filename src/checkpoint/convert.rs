@@ -71,6 +71,8 @@ impl Family {
             pooling: before.pooling,
             per_step: before.per_step,
             length: before.length,
+            half_gate: before.half_gate,
+            gelu: before.gelu,
             ..Declared::default()
         };
         let held = Declared {
