@@ -13,7 +13,7 @@ use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
     change_beyond,
 };
-use hankelite::checkpoint::HalfGate;
+use hankelite::checkpoint::{HalfGate, from_tensors};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
@@ -240,6 +240,20 @@ fn a_tree_with_one_tensor_more_is_layers_alone_and_the_note_names_it() {
     assert!(checkpoint.is_layers_alone());
     let note = checkpoint.notes().join("\n");
     assert!(note.contains("`params/decoder/scale`"), "{note}");
+}
+
+#[test]
+fn equal_layers_are_two_of_one_network_and_not_one() {
+    let archive = Archive::open(file("lru_half_glu1")).unwrap();
+    let tensors = archive.names().map(|name| {
+        let source = name.replace("layers_1", "layers_0");
+        (name.to_string(), archive.tensor(&source).unwrap())
+    });
+    let checkpoint = from_tensors("twice", tensors.collect(), &Declared::default()).unwrap();
+    assert_eq!(checkpoint.model.blocks().len(), 2);
+    assert!(checkpoint.model.head().is_some());
+    let tied = checkpoint.tied_layers().unwrap();
+    assert_eq!(tied.0, "params/encoder/layers_0/seq");
 }
 
 fn calibrated(model: &Model, sequences: &[Sequence<'_>], settings: &Settings) -> (Model, f64) {

@@ -128,6 +128,208 @@ fn weights_may_be_products_of_split_tensors() {
     }
 }
 
+/// Samples of every system forwards and backwards, outputs × inputs, against those of the script.
+fn assert_samples(checkpoint: &Checkpoint, name: &str, tolerance: f64) {
+    let truth = Archive::open(file("kernels.safetensors")).unwrap();
+    let expected = truth.tensor(name).unwrap().to_f64().unwrap();
+    let mut found = Vec::new();
+    for system in checkpoint
+        .model
+        .blocks()
+        .iter()
+        .flat_map(|block| block.all_systems())
+    {
+        for output in system.output().row_iter() {
+            for input in system.input().column_iter() {
+                let weights = output.iter().zip(input.iter()).map(|(c, b)| c * b);
+                let weights: Vec<_> = weights.zip(system.scaled_exponents()).collect();
+                let sample = |l: u8| {
+                    weights
+                        .iter()
+                        .map(|(w, z)| (w * (z * f64::from(l)).exp()).re)
+                        .sum::<f64>()
+                };
+                found.extend((0..40).map(sample));
+            }
+        }
+    }
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    for (found, expected) in found.iter().zip(&expected) {
+        let apart = (found - expected).abs();
+        assert!(apart <= tolerance * scale, "{name}: {found} for {expected}");
+    }
+}
+
+#[test]
+fn factors_of_b_and_c_are_multiplied_and_written_as_what_they_stand_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["s5_factored", "s5_factored_both"] {
+        let path = file(&format!("{name}.safetensors"));
+        let full = read(&path, &Declared::default()).unwrap();
+        assert_eq!(full.family(), "S5 (torch)");
+        assert_samples(&full, name, 1e-6);
+        let notes = full.notes().join("\n");
+        assert!(
+            notes.contains("layers.1.seq: B and C are stored as products")
+                && notes.contains("rank 2"),
+            "{notes}"
+        );
+        let mut assumed = full.assumptions().iter();
+        assert!(assumed.any(|line| line.contains("all modes are stored")));
+        assert_eq!(
+            full.parameters_of_file(),
+            Archive::open(&path).unwrap().elements()
+        );
+        let out = folder.path().join("out.safetensors");
+        write(&full, &out).unwrap();
+        let (before, after) = (Archive::open(&path).unwrap(), Archive::open(&out).unwrap());
+        for kept in ["Lambda", "D", "log_step"].map(|part| format!("layers.0.seq.{part}")) {
+            assert_eq!(
+                before.tensor(&kept).unwrap(),
+                after.tensor(&kept).unwrap(),
+                "{kept}"
+            );
+        }
+        assert!(!after.contains("layers.0.seq.BH") && after.contains("head.weight"));
+        let columns = if name == "s5_factored" { 8 } else { 16 };
+        assert_eq!(after.shape("layers.0.seq.C").unwrap(), [3, columns]);
+        assert_eq!(after.dtype("layers.0.seq.C"), Some(Dtype::C64));
+        assert_eq!(after.shape("layers.0.seq.B").unwrap(), [8, 3, 2]);
+        assert_samples(&read(&out, &Declared::default()).unwrap(), name, 1e-6);
+        // Reduced: the plain layout of s5-pytorch, at another order.
+        let plan = Plan::new(Rule::Order(4)).unwrap();
+        let small = reduce(&full.model, &plan).unwrap().model;
+        write(&full.with_model(small.clone()), &out).unwrap();
+        let after = Archive::open(&out).unwrap();
+        assert_eq!(after.shape("layers.0.seq.C").unwrap(), [3, columns / 2]);
+        let back = read(&out, &Declared::default()).unwrap();
+        for (a, b) in back.model.blocks()[1]
+            .all_systems()
+            .zip(small.blocks()[1].all_systems())
+        {
+            let apart = (a.output() * a.input() - b.output() * b.input()).map(|z| z.re);
+            assert!(apart.norm() < 1e-5 * (b.output() * b.input()).norm());
+        }
+        let layerwise = hankelite::checkpoint::read_layerwise(&path, &Declared::default()).unwrap();
+        assert_eq!(
+            layerwise.layer(1).unwrap().systems(),
+            full.model.blocks()[1].systems()
+        );
+    }
+}
+
+#[test]
+fn low_rank_layers_of_one_system_are_named_and_made_diagonal() {
+    let folder = tempfile::tempdir().unwrap();
+    let diagonalise = |order| Declared {
+        diagonalise: Some(order),
+        ..Declared::default()
+    };
+    for name in ["mimo_dplr", "mimo_dplr_split"] {
+        let path = file(&format!("{name}.safetensors"));
+        let error = read(&path, &Declared::default()).map(|_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains("one system for all channels"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("blocks.0.P"), "{error}");
+        assert!(error.hint().unwrap().contains("--diagonalise"));
+        let full = read(&path, &diagonalise(16)).unwrap();
+        assert_samples(&full, name, 1e-6);
+        assert_eq!(full.carried_names(), ["head.weight"]);
+        assert_eq!(full.family(), "S5");
+        let out = folder.path().join("diagonal.safetensors");
+        write(&full, &out).unwrap();
+        assert_samples(&read(&out, &Declared::default()).unwrap(), name, 1e-6);
+        let small = read(&path, &diagonalise(4)).unwrap();
+        assert!(small.model.blocks().iter().all(|block| block.order() <= 4));
+        let notes = small.notes().join("\n");
+        assert!(
+            notes.contains("blocks.1: 8 modes of S4 (DPLR) became"),
+            "{notes}"
+        );
+    }
+}
+
+#[test]
+fn low_rank_layers_that_do_not_say_all_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let declared = Declared {
+        diagonalise: Some(4),
+        length: Some(32),
+        ..Declared::default()
+    };
+    let changed = |source: &str, out: &str, other: Option<(&str, RawTensor)>| {
+        let archive = Archive::open(file(source)).unwrap();
+        let names = archive.names().filter(|name| !name.ends_with(out));
+        let mut tensors: BTreeMap<String, RawTensor> = names
+            .map(|name| (name.to_string(), archive.tensor(name).unwrap()))
+            .collect();
+        tensors.extend(other.map(|(name, tensor)| (name.to_string(), tensor)));
+        write_arrays(&path, tensors, "").unwrap();
+        fault(&path, &declared).to_string()
+    };
+    for (source, out) in [
+        ("mimo_dplr.safetensors", ".C"),
+        ("mimo_dplr_split.safetensors", ".C"),
+        ("dplr_64.msgpack", "/C"),
+    ] {
+        let text = changed(source, out, None);
+        assert!(text.contains("without C"), "{source}: {text}");
+    }
+    let steps = RawTensor::from_f64(Dtype::F32, vec![8], &[-3.0; 8]).unwrap();
+    let text = changed(
+        "mimo_dplr.safetensors",
+        "0.log_step",
+        Some(("blocks.0.log_step", steps)),
+    );
+    assert!(
+        text.contains("blocks.0.log_step") && text.contains("one step"),
+        "{text}"
+    );
+    let banks = RawTensor::from_c64(vec![3, 8], &[-num_complex::Complex64::ONE; 24]).unwrap();
+    let text = changed(
+        "mimo_dplr.safetensors",
+        "0.Lambda",
+        Some(("blocks.0.Lambda", banks)),
+    );
+    assert!(text.contains("one set for all channels"), "{text}");
+}
+
+#[test]
+fn factors_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let archive = Archive::open(file("s5_factored.safetensors")).unwrap();
+    for (changed, shape) in [
+        ("BP", [8, 3]),
+        ("BH", [3, 4]),
+        ("CH", [2, 5]),
+        ("CP", [2, 9]),
+    ] {
+        let name = format!("layers.0.seq.{changed}");
+        let tensors = archive
+            .names()
+            .map(|name| (name.to_string(), archive.tensor(name).unwrap()));
+        let mut tensors: BTreeMap<String, RawTensor> = tensors.collect();
+        let values = vec![num_complex::Complex64::ONE; shape[0] * shape[1]];
+        tensors.insert(
+            name.clone(),
+            RawTensor::from_c64(shape.to_vec(), &values).unwrap(),
+        );
+        write_arrays(&path, tensors, "").unwrap();
+        let text = fault(&path, &Declared::default()).to_string();
+        // A rank that differs shows in the second factor that is read.
+        let pair = [name.clone(), name.replace("BP", "BH")];
+        assert!(
+            pair.iter().any(|name| text.contains(name.as_str())),
+            "{changed}: {text}"
+        );
+    }
+}
+
 #[test]
 fn a_layout_that_matches_nothing_reports_what_is_missing_where() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,11 +9,13 @@ use hankelite_control::{DiagonalSystem, side_by_side};
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::encode::raw_tensor;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Version};
+use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Unfolded, Version};
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::scanned::Scanned;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tree::{Shared, Structure, Tree};
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
+use crate::model::Model;
 
 /// A family to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -69,6 +71,8 @@ impl Family {
             pooling: before.pooling,
             per_step: before.per_step,
             length: before.length,
+            half_gate: before.half_gate,
+            gelu: before.gelu,
             ..Declared::default()
         };
         let held = Declared {
@@ -143,32 +147,116 @@ impl Checkpoint {
             }
         }
         shape_outputs(structure, family, &mut tensors)?;
-        let archive = Archive::in_memory(&archive.path().to_string_lossy(), tensors);
-        let mut notes = self.encoding.notes.clone();
+        let mut made = self.remade(tensors, declared, parts)?;
         if let others @ 1.. = structure.others.len() {
-            notes.push(format!(
+            made.notes.push(format!(
                 "{others} other names of the same tensors are left out of what is converted"
             ));
         }
-        let shared = Shared::find(archive, None)?;
+        Ok(Checkpoint::from(made))
+    }
+
+    /// The same with tensors for those that nothing written could keep, where there are such.
+    pub(super) fn unfolded(self, parts: Parts) -> Result<Checkpoint, Fault> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let stored = Tensors::new(archive, &structure.prefix);
+        let unfolded = structure
+            .layers
+            .iter()
+            .map(|layout| layout.unfolded(&stored));
+        let unfolded: Vec<Unfolded> = unfolded
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        if unfolded.is_empty() {
+            return Ok(self);
+        }
+        let all = archive
+            .names()
+            .map(|name| Ok((name.to_string(), archive.tensor(name)?)));
+        let mut tensors = all.collect::<Result<BTreeMap<_, _>, ArchiveError>>()?;
+        let mut notes = Vec::new();
+        for of_layer in unfolded {
+            for name in &of_layer.instead {
+                tensors.remove(&stored.full(name));
+            }
+            for (encoded, dtype) in of_layer.tensors {
+                let name = stored.full(&encoded.name);
+                let shape = encoded.shape.unwrap_or(vec![encoded.data.len()]);
+                tensors.insert(
+                    name.clone(),
+                    raw_tensor(&name, dtype, shape, &encoded.data)?,
+                );
+            }
+            notes.push(of_layer.note);
+        }
+        let mut made = self.remade(tensors, structure.settled, parts)?;
+        made.notes.extend(notes);
+        made.structure
+            .assumptions
+            .clone_from(&structure.assumptions);
+        Ok(Checkpoint::from(made))
+    }
+
+    /// Other tensors in the place of those of the file.
+    fn remade(
+        &self,
+        tensors: BTreeMap<String, RawTensor>,
+        declared: Declared,
+        parts: Parts,
+    ) -> Result<Remade, Fault> {
+        let path = self.encoding.archive.path().to_string_lossy();
+        let archive = Archive::in_memory(&path, tensors);
+        let scanned = self.encoding.scanned.clone();
+        let shared = match scanned {
+            Some(_) => Shared::apart(archive),
+            None => Shared::find(archive, None)?,
+        };
         let structure = Structure::detect(&shared, None, declared)?;
         let archive = shared.archive;
         let tensors = Tensors::new(&archive, &structure.prefix);
         let (model, _) = structure.decode(&tensors, parts)?;
         let carried = tensors.unused(None);
-        let encoding = Arc::new(Encoding {
+        Ok(Remade {
             archive,
+            scanned,
             structure,
-            stored: model.blocks().to_vec(),
-            carried,
-            notes,
-            elements: self.encoding.elements,
-        });
-        Ok(Checkpoint {
             model,
+            carried,
+            notes: self.encoding.notes.clone(),
+            elements: self.encoding.elements,
+        })
+    }
+}
+
+/// A checkpoint whose notes may still change.
+struct Remade {
+    archive: Archive,
+    scanned: Option<Scanned>,
+    structure: Structure,
+    model: Model,
+    carried: Vec<String>,
+    notes: Vec<String>,
+    elements: usize,
+}
+
+impl From<Remade> for Checkpoint {
+    fn from(made: Remade) -> Self {
+        let encoding = Arc::new(Encoding {
+            archive: made.archive,
+            scanned: made.scanned,
+            structure: made.structure,
+            stored: made.model.blocks().to_vec(),
+            carried: made.carried,
+            notes: made.notes,
+            elements: made.elements,
+        });
+        Checkpoint {
+            model: made.model,
             encoding,
             provenance: None,
-        })
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{OwnLayout, Transform};
 use crate::checkpoint::provenance::Provenance;
-use crate::model::{Placement, Pooling};
+use crate::model::{Nonlinearity, Placement, Pooling};
 
 /// Things a person declares because no tensor records them. Each may stand on the command line, in
 /// the file's own `hankelite` metadata, or in a sidecar `NAME.hankelite.toml`; the first of these
@@ -53,6 +53,9 @@ pub struct Declared {
     /// What the single map of a layer of S5 gates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_gate: Option<HalfGate>,
+    /// How networks of S5, minimal-LRU and lru-reduction compute GELU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gelu: Option<Gelu>,
     /// Stored modes of each channel that S4 layers in diagonal-plus-low-rank form are to have as
     /// diagonal ones; they are refused without.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +73,25 @@ pub enum HalfGate {
     /// y.
     #[serde(rename = "half-glu2")]
     HalfGlu2,
+}
+
+/// The two functions that are called GELU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gelu {
+    /// With the exact normal distribution, the default of torch.
+    Exact,
+    /// By a tanh, the default of jax.
+    Tanh,
+}
+
+impl Gelu {
+    pub(super) fn function(self) -> Nonlinearity {
+        match self {
+            Gelu::Exact => Nonlinearity::Gelu,
+            Gelu::Tanh => Nonlinearity::GeluTanh,
+        }
+    }
 }
 
 /// How a continuous system becomes a discrete one.
@@ -133,7 +155,8 @@ impl Declared {
         Self {
             norm: self.norm.or(other.norm),
             pooling: self.pooling.or(other.pooling),
-            per_step: self.per_step || other.per_step,
+            // Who names a pooling wants one.
+            per_step: self.per_step || self.pooling.is_none() && other.per_step,
             dss_version: self.dss_version.or(other.dss_version),
             length: self.length.or(other.length),
             discretisation: self.discretisation.or(other.discretisation),
@@ -143,6 +166,7 @@ impl Declared {
             conj_sym: self.conj_sym.or(other.conj_sym),
             clip_eigs: self.clip_eigs.or(other.clip_eigs),
             half_gate: self.half_gate.or(other.half_gate),
+            gelu: self.gelu.or(other.gelu),
             diagonalise: self.diagonalise.or(other.diagonalise),
         }
     }

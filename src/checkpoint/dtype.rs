@@ -64,6 +64,7 @@ impl EncodedCheckpoint<'_> {
             kept.push(KeptLayer { layer, change });
         }
         self.archive = self.encoding.archive.with(Changes::from(tensors))?;
+        self.stacked = self.encoding.stacked(&self.archive)?;
         Ok(kept)
     }
 

@@ -20,6 +20,8 @@ pub struct EncodedCheckpoint<'a> {
     pub(super) provenance: Option<&'a Provenance>,
     /// The file with its changed tensors in their places.
     pub(super) archive: Archive,
+    /// The same with layers put together that the file holds stacked.
+    pub(super) stacked: Option<Archive>,
 }
 
 /// What was written.
@@ -52,16 +54,22 @@ impl Checkpoint {
     /// Makes the tensors that differ from those of the file, for callers that count and write.
     ///
     /// # Errors
-    /// As [`write()`], where the model cannot be encoded.
+    /// As [`write()`], where the model cannot be encoded; [`Fault::Stacked`], where the file holds all
+    /// layers in one tensor and they cannot be that any more.
     pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
         let encoding = self.encoding.as_ref();
         let changed = self.changed_tensors();
-        let archive = changed.and_then(|changed| Ok(encoding.archive.with(changed)?));
-        Ok(EncodedCheckpoint {
-            encoding,
-            provenance: self.provenance(),
-            archive: archive.map_err(|fault| fault.at(encoding.archive.path()))?,
-        })
+        let made = changed.and_then(|changed| {
+            let archive = encoding.archive.with(changed)?;
+            let stacked = encoding.stacked(&archive)?;
+            Ok(EncodedCheckpoint {
+                encoding,
+                provenance: self.provenance(),
+                archive,
+                stacked,
+            })
+        });
+        made.map_err(|fault| fault.at(encoding.archive.path()))
     }
 
     /// Real numbers in all tensors of the model, as it would be written.
@@ -101,7 +109,12 @@ impl Checkpoint {
 impl EncodedCheckpoint<'_> {
     /// Real numbers in all tensors. Those that several tensors share count once.
     pub fn parameters(&self) -> usize {
-        self.archive.elements()
+        self.whole().elements()
+    }
+
+    /// What is written.
+    fn whole(&self) -> &Archive {
+        self.stacked.as_ref().unwrap_or(&self.archive)
     }
 
     /// Bytes of the file that would be written to `path`, of a sharded checkpoint those of its
@@ -112,20 +125,19 @@ impl EncodedCheckpoint<'_> {
     pub fn file_bytes(&self, path: impl AsRef<Path>) -> Result<u64, CheckpointError> {
         let (path, structure) = (path.as_ref(), &self.encoding.structure);
         let metadata = Metadata::render(structure.settled, structure.own(), self.provenance);
-        let bytes = self
-            .archive
-            .written_bytes(path, self.container(path), &metadata);
+        let whole = self.whole();
+        let bytes = whole.written_bytes(path, self.container(path), &metadata);
         bytes.map_err(|error| Fault::from(error).at(path))
     }
 
     /// The container of a path: by its ending, else that of the source.
     fn container(&self, path: &Path) -> Container {
-        Container::of_path(path).unwrap_or(self.archive.container())
+        Container::of_path(path).unwrap_or(self.whole().container())
     }
 
     /// The tensors, changed ones in the places of those of the file.
     pub fn into_archive(self) -> Archive {
-        self.archive
+        self.stacked.unwrap_or(self.archive)
     }
 
     /// Writes the file: see [`write()`].
@@ -140,8 +152,8 @@ impl EncodedCheckpoint<'_> {
         let mut layers = Vec::new();
         // The systems are what encoding can spoil; all other numbers are only rounded.
         let accept = |written: &Path| {
-            let archive =
-                Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
+            let archive = self.encoding.reopened(written);
+            let archive = archive.map_err(|error| not_readable(error.into(), path))?;
             let tensors = Tensors::new(&archive, &structure.prefix);
             for layout in &structure.layers {
                 let dynamics = layout.decode(&tensors);
@@ -150,13 +162,28 @@ impl EncodedCheckpoint<'_> {
             }
             Ok::<(), CheckpointError>(())
         };
-        self.archive
+        self.whole()
             .write_checked(path, container, &metadata, accept)?;
         Ok(Written { layers })
     }
 }
 
 impl Encoding {
+    /// Layers put together that the file holds stacked, where it does.
+    pub(super) fn stacked(&self, archive: &Archive) -> Result<Option<Archive>, Fault> {
+        let scanned = self.scanned.as_ref();
+        scanned.map(|scanned| scanned.together(archive)).transpose()
+    }
+
+    /// A file that was written after this one, with its layers apart.
+    pub(super) fn reopened(&self, written: &Path) -> Result<Archive, ArchiveError> {
+        let archive = Archive::open(written)?;
+        match &self.scanned {
+            Some(scanned) => scanned.again(&archive),
+            None => Ok(archive),
+        }
+    }
+
     /// A changed tensor and one that is tied to it, but belongs to a layer that did not change.
     fn left_behind(&self, changed: &BTreeMap<String, RawTensor>) -> Option<(String, String)> {
         let root = |name: &str| self.archive.tied_to(name).unwrap_or(name).to_string();

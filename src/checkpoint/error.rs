@@ -223,6 +223,16 @@ pub enum Fault {
         /// Its column.
         column: usize,
     },
+    /// Tensors of stacked layers that cannot be one.
+    #[error(
+        "tensor `{tensor}` is that of all layers, stacked; found {why}, expected one shape and format"
+    )]
+    Stacked {
+        /// Its full name.
+        tensor: String,
+        /// What differs.
+        why: String,
+    },
     /// A number that the file's number format cannot hold.
     #[error("tensor `{tensor}` would hold {value:e}, which does not fit its dtype {dtype:?}")]
     Overflow {

@@ -163,12 +163,18 @@ impl Rewrite<'_> {
     /// Real numbers in all tensors, as they would be written. Those that several tensors share count
     /// once.
     pub fn parameters(&self) -> usize {
-        let archive = &self.source.0.encoding.archive;
+        let encoding = &self.source.0.encoding;
+        let archive = &encoding.archive;
         let root = |name| archive.tied_to(name).unwrap_or(name);
         let changed = self.spill.headers();
         let changed: BTreeMap<&str, usize> = changed
             .map(|header| (root(header.name), size(header.shape)))
             .collect();
+        if let Some(scanned) = &encoding.scanned {
+            let stored = |name| archive.shape(name).map_or(0, size);
+            let known = |name| changed.get(name).copied().unwrap_or_else(|| stored(name));
+            return scanned.elements(archive.names().map(|name| (name, known(name))));
+        }
         let names = archive.names();
         let others =
             names.filter(|name| !archive.repeats(name) && !changed.contains_key(root(name)));
@@ -185,16 +191,20 @@ impl Rewrite<'_> {
     /// # Panics
     /// If no output was named at the start.
     pub fn write(self, path: &Path) -> Result<(), CheckpointError> {
+        let encoding = self.source.0.encoding.as_ref();
         let Encoding {
             archive, structure, ..
-        } = self.source.0.encoding.as_ref();
-        let container = Container::of_path(path).unwrap_or(archive.container());
+        } = encoding;
         let metadata =
             Metadata::render(structure.settled, structure.own(), self.provenance.as_ref());
-        let changed = archive.with(self.spill)?;
+        let mut changed = archive.with(self.spill)?;
+        if let Some(stacked) = encoding.stacked(&changed).map_err(|fault| fault.at(path))? {
+            changed = stacked;
+        }
+        let container = Container::of_path(path).unwrap_or(changed.container());
         let accept = |written: &Path| {
-            let archive =
-                Archive::open(written).map_err(|error| not_readable(error.into(), path))?;
+            let archive = encoding.reopened(written);
+            let archive = archive.map_err(|error| not_readable(error.into(), path))?;
             for index in 0..structure.layers.len() {
                 let systems = self.source.decode(index, &archive);
                 systems.map_err(|fault| not_readable(fault.at(written), path))?;

@@ -18,6 +18,7 @@ mod layout;
 mod parts;
 mod provenance;
 mod refuse;
+mod scanned;
 mod settle;
 mod tensors;
 mod tree;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion, HalfGate};
+pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate};
 pub use dtype::KeptLayer;
 pub use encode::{EncodedCheckpoint, Written, write};
 use encode::{floating, require_finite};
@@ -41,6 +42,7 @@ pub use layout::{
 use layout::{Dynamics, Encoded};
 use parts::Parts;
 pub use provenance::Provenance;
+use scanned::Scanned;
 use tensors::Tensors;
 use tree::{Shared, Structure};
 
@@ -58,6 +60,8 @@ pub struct Checkpoint {
 /// Everything about a file that is not in the canonical model.
 struct Encoding {
     archive: Archive,
+    /// How the file holds layers that are apart in `archive`.
+    scanned: Option<Scanned>,
     structure: Structure,
     /// The layers as the file holds them; of an outline, what was kept of them.
     stored: Vec<Block>,
@@ -192,7 +196,17 @@ fn decode_archive(
     let declared = declared.or(metadata.declared).or(beside.declared);
     refuse::refuse_known(archive.names(), declared.diagonalise.is_some())?;
     let own = own.map(Arc::new);
-    let shared = Shared::find(archive, own.as_ref())?;
+    let mut notes = archive.notes().to_vec();
+    let (archive, scanned) = match own {
+        None => Scanned::apart(archive)?,
+        Some(_) => (archive, None),
+    };
+    notes.extend(scanned.iter().map(Scanned::note));
+    let shared = match scanned {
+        // Layers of one stack may be equal, and are not one for that.
+        Some(_) => Shared::apart(archive),
+        None => Shared::find(archive, own.as_ref())?,
+    };
     let structure = Structure::detect(&shared, own.as_ref(), declared)?;
     let archive = shared.archive;
     let tensors = Tensors::new(&archive, &structure.prefix);
@@ -209,7 +223,6 @@ fn decode_archive(
     let closed = structure.closed();
     tensors.require_all_used(closed.as_deref())?;
     let carried = tensors.unused(None);
-    let mut notes = archive.notes().to_vec();
     notes.extend(lost);
     notes.extend(shared_note(&archive));
     if !carried.is_empty() {
@@ -218,6 +231,7 @@ fn decode_archive(
     let encoding = Arc::new(Encoding {
         elements: archive.elements(),
         archive,
+        scanned,
         structure,
         stored: model.blocks().to_vec(),
         carried,
@@ -228,9 +242,13 @@ fn decode_archive(
         encoding,
         provenance: metadata.provenance.map(Arc::new),
     };
+    let family = match checkpoint.model.blocks().iter().all(Block::is_siso) {
+        true => Family::S4V4,
+        false => Family::S5,
+    };
     match low_rank {
-        true => checkpoint.convert(Family::S4V4, parts),
-        false => Ok(checkpoint),
+        true => checkpoint.convert(family, parts),
+        false => checkpoint.unfolded(parts),
     }
 }
 
@@ -257,6 +275,13 @@ fn carried_note(carried: usize, why: Option<&str>) -> String {
          model can be inspected, reduced and written, not run{}",
         why.map(|why| format!(": {why}")).unwrap_or_default()
     )
+}
+
+impl Encoding {
+    /// The file, with stacked layers as it holds them.
+    fn file(&self) -> &Archive {
+        self.scanned.as_ref().map_or(&self.archive, Scanned::file)
+    }
 }
 
 impl Checkpoint {
@@ -313,7 +338,7 @@ impl Checkpoint {
     /// # Errors
     /// [`ArchiveError::Read`](hankelite_archive::ArchiveError::Read), where it is not.
     pub fn require_in_place(&self) -> Result<(), hankelite_archive::ArchiveError> {
-        self.encoding.archive.require_in_place()
+        self.encoding.file().require_in_place()
     }
 
     /// The family of the layers, e.g. `S4D` or `DSS`.
@@ -444,6 +469,7 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     let encoding = Arc::new(Encoding {
         elements: archive.elements(),
         archive,
+        scanned: None,
         structure,
         stored: model.blocks().to_vec(),
         carried: Vec::new(),

@@ -119,6 +119,22 @@ impl<'a> Settling<'a> {
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
             Kind::Dplr { v4 } => self.dplr(v4)?,
             Kind::S5 { torch } => self.s5(torch),
+            Kind::AnnotatedDplr | Kind::MimoDplr if !has("C") && !has("C_real_imag") => {
+                return Err(Fault::Unsupported {
+                    what: "a diagonal-plus-low-rank layer without C",
+                    tensor: format!("{prefix}{}P", layer.place),
+                    why: "no tensor records what stands for C (B, its conjugate, or something else), and \
+                          no public layer of these names settles it; save C beside B",
+                });
+            }
+            Kind::MimoDplr if self.declared.diagonalise.is_none() => {
+                return Err(Fault::Unsupported {
+                    what: "an S4 layer in diagonal-plus-low-rank form (DPLR) with one system for all \
+                           channels",
+                    tensor: format!("{prefix}{}P", layer.place),
+                    why: "its state matrix is diag(λ) − P P*, not diagonal",
+                });
+            }
             Kind::AnnotatedDplr if self.declared.diagonalise.is_none() => {
                 return Err(Fault::Unsupported {
                     what: "an S4 layer of annotated-s4 in diagonal-plus-low-rank form (DPLR)",
@@ -131,6 +147,7 @@ impl<'a> Settling<'a> {
             | Kind::AnnotatedS4d
             | Kind::AnnotatedDss
             | Kind::AnnotatedDplr
+            | Kind::MimoDplr
             | Kind::Lru
             | Kind::Ema => {}
         }

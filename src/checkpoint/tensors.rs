@@ -150,9 +150,14 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// The shape of a tensor, where it is there.
+    pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.archive.shape(&self.full(name))
+    }
+
     /// The number of axes of a tensor, where it is there.
     pub(super) fn rank(&self, name: &str) -> Option<usize> {
-        self.archive.shape(&self.full(name)).map(<[usize]>::len)
+        self.shape(name).map(<[usize]>::len)
     }
 
     /// D of every channel, one row for each of its outputs: stored as [channels] or [outputs,

@@ -2,16 +2,17 @@
 //! state-spaces/s4 repository, and one layer alone.
 
 mod classifier;
-mod flax;
 mod repository;
 mod sharing;
+mod stack;
 mod weights;
+mod words;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flax::Flax;
 pub(super) use sharing::Shared;
+use stack::Stack;
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
@@ -35,8 +36,8 @@ pub(super) enum Tree {
     Classifier,
     /// `encoder.0.*`, `model.layers.{i}.*`, `model.norm.norm.*`, `decoder.0.output_transform.*`.
     Repository,
-    /// A classifier of lindermanlab/S5 or minimal-LRU in flax.
-    Flax,
+    /// A network of lindermanlab/S5, minimal-LRU or lru-reduction.
+    Stack,
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
@@ -57,8 +58,8 @@ pub(super) struct Structure {
     pub(super) layers: Vec<Arc<dyn Layout>>,
     pub(super) settled: Declared,
     pub(super) assumptions: Vec<String>,
-    /// The names of a flax tree.
-    flax: Option<Flax>,
+    /// The names of a stack.
+    stack: Option<Stack>,
     /// Why the network around the layers is not known, where it looks like one that could be.
     pub(super) unknown: Option<String>,
 }
@@ -66,7 +67,7 @@ pub(super) struct Structure {
 impl Tree {
     /// Whether encoder, blocks and head are known.
     fn is_whole(self) -> bool {
-        matches!(self, Tree::Classifier | Tree::Repository | Tree::Flax)
+        matches!(self, Tree::Classifier | Tree::Repository | Tree::Stack)
     }
 
     /// What the names of the encoder's tensors start with.
@@ -90,7 +91,7 @@ impl Tree {
         match self {
             Tree::Classifier => format!("s4_layers.{index}."),
             Tree::Repository => format!("model.layers.{index}.layer."),
-            Tree::Flax | Tree::LoneLayer | Tree::Layers => String::new(),
+            Tree::Stack | Tree::LoneLayer | Tree::Layers => String::new(),
         }
     }
 
@@ -135,8 +136,40 @@ struct Recognition {
     found: Vec<Found>,
     /// Other names of tensors that have one in the tree.
     others: Vec<String>,
+    /// The names of a stack.
+    stack: Option<Stack>,
     /// Why the network around the layers is not known, where it looks like one that could be.
     unknown: Option<String>,
+}
+
+impl Recognition {
+    /// Layers within a network that is not known may be those of a stack.
+    fn or_stack(mut self, shared: &Shared, own: Option<&Arc<OwnLayout>>) -> Self {
+        if self.tree != Tree::Layers {
+            return self;
+        }
+        let archive = &shared.archive;
+        let every = find_layers(archive.names(), "", own);
+        let mut recognised = stack::recognise(archive, archive.names(), &every);
+        match recognised {
+            // Equal layers of one network are no second network.
+            Some(Ok(_)) => (self.found, self.others) = (every, Vec::new()),
+            _ => recognised = stack::recognise(archive, shared.once().into_iter(), &self.found),
+        }
+        match recognised {
+            Some(Ok(stack)) => Self {
+                tree: Tree::Stack,
+                stack: Some(stack),
+                unknown: None,
+                ..self
+            },
+            Some(Err(why)) => Self {
+                unknown: Some(why),
+                ..self
+            },
+            None => self,
+        }
+    }
 }
 
 /// Looks for a whole network first, by the names and shapes of its tensors.
@@ -162,6 +195,7 @@ fn find(
                     prefix: at,
                     found: layers,
                     others,
+                    stack: None,
                     unknown: None,
                 });
             }
@@ -180,6 +214,7 @@ fn find(
         prefix,
         found,
         others: others.map(str::to_string).collect(),
+        stack: None,
         unknown: unknown.filter(|_| tree == Tree::Layers),
     })
 }
@@ -283,21 +318,14 @@ impl Structure {
             return Err(Fault::Length { found, most });
         }
         let Recognition {
-            mut tree,
+            tree,
             prefix,
             found,
             others,
-            mut unknown,
-        } = find(shared, own, declared)?;
+            stack,
+            unknown,
+        } = find(shared, own, declared)?.or_stack(shared, own);
         let (archive, settings) = (&shared.archive, shared.archive.settings());
-        let mut flax = None;
-        if tree == Tree::Layers && unknown.is_none() {
-            match flax::recognise(shared.once().into_iter(), &found) {
-                Some(Ok(names)) => (tree, flax) = (Tree::Flax, Some(names)),
-                Some(Err(why)) => unknown = Some(why),
-                None => {}
-            }
-        }
         let known: BTreeSet<&str> = archive.names().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
@@ -322,7 +350,7 @@ impl Structure {
             layers: Vec::new(),
             settled: settling.declared,
             assumptions: settling.assumptions,
-            flax,
+            stack,
             unknown,
         };
         let layouts = found.iter().map(|layer| layer.layout(structure.settled));
@@ -337,8 +365,8 @@ impl Structure {
     /// `example.py` has post-norm and mean pooling by default; nothing in the file
     /// shows which was used. The full repository pools where its settings ask for it.
     fn settle_around(&mut self) {
-        if let Some(flax) = &self.flax {
-            flax.settle(&mut self.settled, &mut self.assumptions);
+        if let Some(stack) = &self.stack {
+            stack.settle(&mut self.settled, &mut self.assumptions);
             return;
         }
         if self.settled.norm.is_none() {
@@ -364,7 +392,7 @@ impl Structure {
             Tree::Classifier | Tree::Repository | Tree::LoneLayer => {
                 self.prefix.clone() + &self.tree.layer(layer)
             }
-            Tree::Flax | Tree::Layers => self.prefix.clone() + &self.found[layer].place,
+            Tree::Stack | Tree::Layers => self.prefix.clone() + &self.found[layer].place,
         }
     }
 
@@ -388,7 +416,13 @@ impl Structure {
     /// Whether the layers are not diagonal in the file.
     pub(super) fn is_low_rank(&self) -> bool {
         let mut found = self.found.iter();
-        found.any(|layer| matches!(layer.kind, Kind::Dplr { .. } | Kind::AnnotatedDplr))
+        found.any(|layer| {
+            let kind = layer.kind;
+            matches!(
+                kind,
+                Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr
+            )
+        })
     }
 
     fn block_name(&self, index: usize) -> String {
@@ -396,7 +430,7 @@ impl Structure {
             Tree::Classifier => format!("s4_layers.{index}"),
             Tree::Repository => format!("model.layers.{index}"),
             Tree::LoneLayer => "layer".to_string(),
-            Tree::Flax | Tree::Layers => self.found[index].layer(),
+            Tree::Stack | Tree::Layers => self.found[index].layer(),
         }
     }
 
@@ -408,8 +442,8 @@ impl Structure {
         index: usize,
         keep: bool,
     ) -> Result<(), Fault> {
-        if let Some(flax) = &self.flax {
-            flax.decode_around(block, tensors, index, &self.settled)?;
+        if let Some(stack) = &self.stack {
+            stack.decode_around(block, tensors, index, &self.settled)?;
             if !keep {
                 (block.output, block.norm) = (None, None);
             }
@@ -479,8 +513,8 @@ impl Structure {
         tensors: &Tensors<'_>,
         keep: bool,
     ) -> Result<(), Fault> {
-        if let Some(flax) = &self.flax {
-            flax.decode_ends(model, tensors, &self.settled)?;
+        if let Some(stack) = &self.stack {
+            stack.decode_ends(model, tensors, &self.settled)?;
             if !keep {
                 (model.encoder, model.head) = (None, None);
             }
@@ -557,7 +591,7 @@ impl Structure {
                 .collect(),
             settled,
             assumptions: Vec::new(),
-            flax: None,
+            stack: None,
             unknown: None,
         })
     }
@@ -565,8 +599,8 @@ impl Structure {
     /// All tensors around the systems that the model holds, in the shapes of `example.py`. What a
     /// model read by [`Parts::Dynamics`] left out is not among them.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
-        if let Some(flax) = &self.flax {
-            return flax.encode(model);
+        if let Some(stack) = &self.stack {
+            return stack.encode(model);
         }
         let mut out = Vec::new();
         if let Some(encoder) = model.encoder() {

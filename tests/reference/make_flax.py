@@ -5,10 +5,12 @@
 The weights are random; nothing is trained. `logits` follows the code of the two repositories in
 numpy and double precision (s5/ssm.py, s5/layers.py, s5/seq_model.py; lru/model.py) and takes
 nothing from this project. golden.safetensors has the inputs, the tokens, and NAME/logits.
+NAME_stacked.msgpack holds the same layers stacked on a leading axis, as nn.scan has them.
 
 Needs numpy and safetensors.
 """
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +145,37 @@ def branch(p, activation, y):
     return gelu(y)
 
 
+def stacked(tree):
+    """`layers_0`, `layers_1`, … as one `layers`."""
+    if not isinstance(tree, dict):
+        return tree
+    layers = [tree[f"layers_{i}"] for i in range(LAYERS)] if "layers_0" in tree else []
+    out = {name: stacked(part) for name, part in tree.items() if not name.startswith("layers_")}
+    if layers:
+        out["layers"] = together(layers)
+    return out
+
+
+def together(parts):
+    if isinstance(parts[0], dict):
+        return {name: together([part[name] for part in parts]) for name in parts[0]}
+    return np.stack(parts)
+
+
+def text(s):
+    return bytes([0xA0 | len(s)]) + s.encode()
+
+
+def packed(value):
+    """MessagePack, as `flax.serialization.to_bytes` writes it."""
+    if isinstance(value, dict):
+        return bytes([0x80 | len(value)]) + b"".join(text(k) + packed(v) for k, v in value.items())
+    data = np.ascontiguousarray(value).tobytes()
+    shape = bytes([0x90 | value.ndim]) + b"".join(struct.pack(">BH", 0xCD, n) for n in value.shape)
+    inner = b"\x93" + shape + text(value.dtype.name) + b"\xc6" + struct.pack(">I", len(data)) + data
+    return b"\xc9" + struct.pack(">Ib", len(inner), 1) + inner
+
+
 def logits(tree, ssm, activation, prenorm, last, norm, u):
     params = tree["params"]
     encoder = params["encoder"]
@@ -178,6 +211,8 @@ def main():
     golden = {"inputs": inputs, "tokens": tokens.astype(np.int64)}
     for name, (tensors, ssm, activation, prenorm, last, norm) in MODELS.items():
         save_file({k: np.ascontiguousarray(v) for k, v in flat(tensors)}, HERE / f"{name}.safetensors")
+        if name in ("s5_full_glu", "lru_half_glu1"):
+            (HERE / f"{name}_stacked.msgpack").write_bytes(packed(stacked(tensors)))
         wide = double(tensors)
         sequences = tokens if name == "lru_tokens" else inputs.astype(np.float64)
         golden[f"{name}/logits"] = np.array(

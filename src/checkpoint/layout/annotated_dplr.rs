@@ -118,12 +118,13 @@ impl Layout for AnnotatedDplr {
         };
         let order = self.settled.diagonalise.unwrap_or(modes).min(2 * modes);
         let channel = |h: usize| {
-            let c: Vec<_> = output.of(h).iter().map(Complex64::conj).collect();
+            let column = |columns: &Columns| DMatrix::from_vec(modes, 1, columns.of(h));
+            let c = column(&output).adjoint();
             dense(
                 steps[h].exp(),
                 &lambdas.of(h),
-                &low_rank.of(h),
-                &input.of(h),
+                &column(&low_rank),
+                &column(&input),
                 &c,
             )
         };
@@ -146,38 +147,35 @@ impl Layout for AnnotatedDplr {
     }
 }
 
-/// The dense system of one channel in the coordinates (Re z, Im z), bilinear.
-fn dense(
+/// The dense system in the coordinates (Re z, Im z), bilinear: P modes × rank, B modes × inputs, C
+/// outputs × modes.
+pub(super) fn dense(
     step: f64,
     lambdas: &[Complex64],
-    low_rank: &[Complex64],
-    input: &[Complex64],
-    output: &[Complex64],
+    low_rank: &DMatrix<Complex64>,
+    input: &DMatrix<Complex64>,
+    output: &DMatrix<Complex64>,
 ) -> Result<DenseSystem, SystemError> {
     let n = lambdas.len();
-    let entry = |i: usize, j: usize| {
-        let diagonal = if i == j { lambdas[i] } else { Complex64::ZERO };
-        diagonal - low_rank[i] * low_rank[j].conj()
-    };
+    let mut state = -(low_rank * low_rank.adjoint());
+    for (i, lambda) in lambdas.iter().enumerate() {
+        state[(i, i)] += lambda;
+    }
     let a = DMatrix::from_fn(2 * n, 2 * n, |i, j| {
-        let z = entry(i % n, j % n);
+        let z = state[(i % n, j % n)];
         match (i < n, j < n) {
             (true, true) | (false, false) => z.re,
             (true, false) => -z.im,
             (false, true) => z.im,
         }
     });
-    let b = DMatrix::from_fn(
-        2 * n,
-        1,
-        |i, _| if i < n { input[i].re } else { input[i - n].im },
-    );
-    let c = DMatrix::from_fn(1, 2 * n, |_, j| {
-        if j < n {
-            output[j].re
-        } else {
-            -output[j - n].im
-        }
+    let b = DMatrix::from_fn(2 * n, input.ncols(), |i, k| match i < n {
+        true => input[(i, k)].re,
+        false => input[(i - n, k)].im,
+    });
+    let c = DMatrix::from_fn(output.nrows(), 2 * n, |k, j| match j < n {
+        true => output[(k, j)].re,
+        false => -output[(k, j - n)].im,
     });
     bilinear(step, &a, b, c)
 }

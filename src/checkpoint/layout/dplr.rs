@@ -26,7 +26,7 @@ use crate::checkpoint::tensors::Tensors;
 use crate::progress::in_order;
 
 /// Steps over which the kernel error is reported where the file names no length.
-const HORIZON: usize = 1024;
+pub(super) const HORIZON: usize = 1024;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -278,10 +278,11 @@ pub(super) fn bilinear(
         what: "the bilinear transform",
         mode: 0,
     };
+    let inputs = b.ncols();
     let lu = (&one - 0.5 * step * a).lu();
     let da = lu.solve(&(&one + 0.5 * step * a)).ok_or(singular.clone())?;
     let db = lu.solve(&(b * step)).ok_or(singular)?;
-    let through = DMatrix::zeros(c.nrows(), 1);
+    let through = DMatrix::zeros(c.nrows(), inputs);
     DenseSystem::new(Time::Discrete { step }, da, db, c, through)
 }
 

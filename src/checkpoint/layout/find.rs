@@ -9,6 +9,7 @@ use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::lru::Lru;
+use crate::checkpoint::layout::mimo_dplr::MimoDplr;
 use crate::checkpoint::layout::own::{OwnLayer, OwnLayout};
 use crate::checkpoint::layout::s4_repo::{S4Repo, Version};
 use crate::checkpoint::layout::s5::S5;
@@ -24,6 +25,8 @@ pub(in crate::checkpoint) enum Kind {
     AnnotatedDss,
     /// S4 in diagonal-plus-low-rank form, of annotated-s4.
     AnnotatedDplr,
+    /// S4 in diagonal-plus-low-rank form, with one system for all channels.
+    MimoDplr,
     S5 {
         torch: bool,
     },
@@ -60,7 +63,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 16] = [
+pub(super) const MARKS: [(Kind, &[&str]); 19] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -73,6 +76,9 @@ pub(super) const MARKS: [(Kind, &[&str]); 16] = [
     (Kind::AnnotatedDss, &["Lambda_re", "W", "log_step"]),
     (Kind::AnnotatedS4d, &["A_re", "log_step"]),
     (Kind::AnnotatedDplr, &["Lambda_re", "P", "B", "log_step"]),
+    (Kind::MimoDplr, &["Lambda", "P", "B", "log_step"]),
+    (Kind::MimoDplr, &["Lambda", "P", "B", "log_dt"]),
+    (Kind::MimoDplr, &["Lambda_re", "P", "B", "log_dt"]),
     (Kind::S5 { torch: false }, &["Lambda_re", "log_step"]),
     (Kind::S5 { torch: true }, &["Lambda", "log_step"]),
     (Kind::Dss, &["W", "log_dt"]),
@@ -267,22 +273,13 @@ impl Found {
                 dss: self.kind == Kind::AnnotatedDss,
                 settled,
             }),
-            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
-                layer,
-                place,
-                settled,
-            }),
+            Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => {
+                self.low_rank_layout(layer, settled)
+            }
             Kind::S5 { torch } => Arc::new(S5 {
                 layer,
                 place,
                 torch,
-                settled,
-            }),
-            Kind::Dplr { v4 } => Arc::new(Dplr {
-                layer,
-                kernel: place,
-                feedthrough,
-                v4,
                 settled,
             }),
             Kind::Lru => Arc::new(Lru { layer, place }),
@@ -290,6 +287,32 @@ impl Found {
                 layer,
                 place,
                 skip: feedthrough,
+            }),
+        }
+    }
+}
+
+impl Found {
+    /// Of the families that are not diagonal.
+    fn low_rank_layout(&self, layer: String, settled: Declared) -> Arc<dyn Layout> {
+        let place = self.place.clone();
+        match self.kind {
+            Kind::MimoDplr => Arc::new(MimoDplr {
+                layer,
+                place,
+                settled,
+            }),
+            Kind::AnnotatedDplr => Arc::new(AnnotatedDplr {
+                layer,
+                place,
+                settled,
+            }),
+            kind => Arc::new(Dplr {
+                layer,
+                kernel: place,
+                feedthrough: self.feedthrough.clone(),
+                v4: kind == Kind::Dplr { v4: true },
+                settled,
             }),
         }
     }

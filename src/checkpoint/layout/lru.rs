@@ -23,7 +23,7 @@ use crate::checkpoint::layout::{
 use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The angle that stands for a positive real pole.
-const REAL_POLE_ANGLE: f64 = 1e-30;
+pub(in crate::checkpoint) const REAL_POLE_ANGLE: f64 = 1e-30;
 
 /// One layer.
 #[derive(Debug, Clone)]

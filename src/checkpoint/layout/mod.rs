@@ -10,6 +10,7 @@ mod ema;
 mod encoded;
 mod find;
 mod lru;
+mod mimo_dplr;
 mod own;
 mod s4_repo;
 mod s4d;
@@ -20,9 +21,11 @@ mod transform;
 use std::fmt::Debug;
 
 pub(super) use dss::Dss;
-pub(super) use encoded::{Encoded, Role};
+pub(super) use encoded::{Encoded, IDLE_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
+use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;
+pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
@@ -77,6 +80,22 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Tensors for systems that are not those of the file. The tensors of the file are at hand
     /// for what the layout keeps beside the systems, e.g. a second step.
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
+
+    /// Tensors that stand for others of the file from the start, because what is written could not
+    /// keep those.
+    fn unfolded(&self, _: &Tensors<'_>) -> Result<Option<Unfolded>, Fault> {
+        Ok(None)
+    }
+}
+
+/// What stands for some tensors of a layer.
+pub(super) struct Unfolded {
+    /// The tensors of the file.
+    pub(super) instead: Vec<String>,
+    /// What they stand for, with number formats.
+    pub(super) tensors: Vec<(Encoded, Dtype)>,
+    /// For a person.
+    pub(super) note: String,
 }
 
 /// Poles that a layout cannot hold.

@@ -8,20 +8,27 @@
 //! x_k = a x_{k−1} + B̄ u_k,   y_k = s Re(C x_k) + D ∘ u_k,   s = 2 where half of each pair is stored
 //! ```
 //!
+//! s5-pytorch may store B and C as products, B = BP BHᵀ and C = CHᵀ CP of rank k. They are read as what
+//! they stand for, and written as that: no reduction keeps the rank.
+//!
 //! The scan backwards in time includes the sample at hand, C = \[C1 | C2\]. After a reduction all
 //! modes of a layer have the same step, the geometric mean of the old ones.
 
+use hankelite_archive::Dtype;
 use hankelite_control::{DiagonalSystem, Time, from_bilinear, to_bilinear, zoh_gain};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::{Declared, Discretisation};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, Unfolded, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ under `clip_eigs`.
 const CLIP: f64 = -1e-4;
+
+/// The factors of B and C, where they are stored as products.
+const FACTORS: [&str; 4] = ["BH", "BP", "CH", "CP"];
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -101,25 +108,37 @@ impl S5 {
         let shapes: [&[usize]; 2] = [&[modes, 1], &[modes]];
         let expected = format!("[{modes}, 1]");
         let steps = tensors.shaped(&self.name("log_step"), &shapes, &expected)?;
-        let (shape, b) = tensors.complex(&self.name("B"), &[])?;
-        let &[rows, channels] = shape.as_slice() else {
-            let expected = format!("[{modes}, channels] complex numbers");
-            return Err(tensors.wrong_shape(&self.name("B"), shape, &expected));
+        let input = match self.is_factored(tensors) {
+            true => self.factored_input(tensors, modes)?,
+            false => self.input(tensors, modes)?,
         };
-        if rows != modes || channels == 0 {
-            let expected = format!("[{modes}, channels] complex numbers");
-            return Err(tensors.wrong_shape(&self.name("B"), shape, &expected));
-        }
+        let channels = input.ncols();
         let expected = format!("[{channels}]");
         Ok(Stored {
             steps: steps.data.iter().map(|log| log.exp()).collect(),
-            input: DMatrix::from_row_slice(modes, channels, &b),
-            outputs: self.outputs(tensors, channels, modes)?,
+            outputs: match self.is_factored(tensors) {
+                true => self.factored_outputs(tensors, channels, modes)?,
+                false => self.outputs(tensors, channels, modes)?,
+            },
+            input,
             feedthrough: tensors
                 .shaped(&self.name("D"), &[&[channels]], &expected)?
                 .data,
             lambdas,
         })
+    }
+
+    fn input(&self, tensors: &Tensors<'_>, modes: usize) -> Result<DMatrix<Complex64>, Fault> {
+        let (shape, b) = tensors.complex(&self.name("B"), &[])?;
+        match *shape.as_slice() {
+            [rows, channels] if rows == modes && channels > 0 => {
+                Ok(DMatrix::from_row_slice(modes, channels, &b))
+            }
+            _ => {
+                let expected = format!("[{modes}, channels] complex numbers");
+                Err(tensors.wrong_shape(&self.name("B"), shape, &expected))
+            }
+        }
     }
 
     /// C, or C1 and C2, or both side by side in C.
@@ -147,7 +166,105 @@ impl S5 {
     }
 }
 
+impl S5 {
+    fn is_factored(&self, tensors: &Tensors<'_>) -> bool {
+        self.torch
+            && FACTORS
+                .iter()
+                .any(|name| tensors.contains(&self.name(name)))
+    }
+
+    /// One of the factors, of which one axis may have any length.
+    fn factor_matrix(
+        &self,
+        tensors: &Tensors<'_>,
+        name: &str,
+        axes: [Option<usize>; 2],
+    ) -> Result<DMatrix<Complex64>, Fault> {
+        let (shape, values) = tensors.complex(&self.name(name), &[])?;
+        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
+        match *shape.as_slice() {
+            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
+                Ok(DMatrix::from_row_slice(rows, columns, &values))
+            }
+            _ => {
+                let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
+                let expected = format!("[{}] complex numbers", axes.join(", "));
+                Err(tensors.wrong_shape(&self.name(name), shape, &expected))
+            }
+        }
+    }
+
+    /// B = BP BHᵀ.
+    fn factored_input(
+        &self,
+        tensors: &Tensors<'_>,
+        modes: usize,
+    ) -> Result<DMatrix<Complex64>, Fault> {
+        let of_modes = self.factor_matrix(tensors, "BP", [Some(modes), None])?;
+        let rank = Some(of_modes.ncols());
+        let of_channels = self.factor_matrix(tensors, "BH", [None, rank])?;
+        Ok(of_modes * of_channels.transpose())
+    }
+
+    /// C = CHᵀ CP, in both directions side by side.
+    fn factored_outputs(
+        &self,
+        tensors: &Tensors<'_>,
+        channels: usize,
+        modes: usize,
+    ) -> Result<Vec<DMatrix<Complex64>>, Fault> {
+        let of_channels = self.factor_matrix(tensors, "CH", [None, Some(channels)])?;
+        let rank = Some(of_channels.nrows());
+        let of_modes = self.factor_matrix(tensors, "CP", [rank, None])?;
+        if ![modes, 2 * modes].contains(&of_modes.ncols()) {
+            let shape = vec![of_modes.nrows(), of_modes.ncols()];
+            let expected = format!("[{}, {modes} or {}]", shape[0], 2 * modes);
+            return Err(tensors.wrong_shape(&self.name("CP"), shape, &expected));
+        }
+        let both = of_channels.transpose() * of_modes;
+        let halves = 0..both.ncols() / modes;
+        Ok(halves
+            .map(|k| both.columns(k * modes, modes).into_owned())
+            .collect())
+    }
+}
+
 impl Layout for S5 {
+    fn unfolded(&self, tensors: &Tensors<'_>) -> Result<Option<Unfolded>, Fault> {
+        if !self.is_factored(tensors) {
+            return Ok(None);
+        }
+        let Stored { input, outputs, .. } = self.read(tensors)?;
+        let rank = tensors
+            .shape(&self.name("BP"))
+            .and_then(|shape| shape.get(1));
+        let (modes, channels) = input.shape();
+        let columns = modes * outputs.len();
+        let output = DMatrix::from_fn(channels, columns, |i, j| outputs[j / modes][(i, j % modes)]);
+        let made = |name: &str, matrix: &DMatrix<Complex64>| {
+            let rows = interleave(matrix.transpose().as_slice());
+            Encoded::mode(
+                self.name(name),
+                vec![matrix.nrows(), matrix.ncols(), 2],
+                rows,
+            )
+        };
+        Ok(Some(Unfolded {
+            instead: FACTORS.map(|name| self.name(name)).to_vec(),
+            tensors: vec![
+                (made("B", &input), Dtype::F32),
+                (made("C", &output), Dtype::C64),
+            ],
+            note: format!(
+                "{}: B and C are stored as products (`BH`, `BP`, `CH`, `CP`, rank {}); what is written \
+                 holds `B` and `C`, since no reduction keeps the rank",
+                self.layer,
+                rank.copied().unwrap_or(0),
+            ),
+        }))
+    }
+
     fn family(&self) -> &'static str {
         if self.torch { "S5 (torch)" } else { "S5" }
     }

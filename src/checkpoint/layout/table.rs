@@ -22,6 +22,7 @@ fn row(kind: Kind) -> Row {
         Kind::AnnotatedS4d => ANNOTATED_S4D,
         Kind::AnnotatedDss => ANNOTATED_DSS,
         Kind::AnnotatedDplr => ANNOTATED_DPLR,
+        Kind::MimoDplr => MIMO_DPLR,
         Kind::S5 { torch: false } => S5,
         Kind::S5 { torch: true } => S5_TORCH,
         Kind::Lru => LRU,
@@ -43,6 +44,14 @@ const ANNOTATED_DPLR: Row = Row {
               (1, H)",
     open: "**`--diagonalise R`**, **L**",
     written: "a diagonal kernel of v4, zoh",
+};
+
+const MIMO_DPLR: Row = Row {
+    family: "S4 (DPLR), hand-written, one system for all channels",
+    tensors: "`Lambda` (N) complex or `Lambda_re`, `Lambda_im` (N), `P` (N, r) or (N), `B` (N, H), `C` \
+              (H, N) complex, `D` (H), `log_step` or `log_dt` (1)",
+    open: "**`--diagonalise R`**",
+    written: "S5 (flax), zoh, conj_sym",
 };
 
 const S4_V2: Row = Row {
@@ -109,9 +118,10 @@ const S5: Row = Row {
 
 const S5_TORCH: Row = Row {
     family: "s5-pytorch",
-    tensors: "`Lambda` (P), `C` (H, P) complex64, `B` (P, H, 2), `D` (H), `log_step` (P)",
+    tensors: "`Lambda` (P), `C` (H, P) complex64, `B` (P, H, 2), `D` (H), `log_step` (P); or factors \
+              `BH` (H, k), `BP` (P, k), `CH` (k, H), `CP` (k, P) in place of `B`, `C`",
     open: "discretisation (zoh), conj_sym (false)",
-    written: "P; one step for all modes",
+    written: "P; one step for all modes; `B` and `C` in place of factors",
 };
 
 const LRU: Row = Row {

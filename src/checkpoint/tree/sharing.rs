@@ -50,6 +50,12 @@ impl Shared {
         })
     }
 
+    /// The same without a look for equal modules.
+    pub(in crate::checkpoint) fn apart(archive: Archive) -> Self {
+        let modules = Vec::new();
+        Self { archive, modules }
+    }
+
     /// All names but those of the second of two equal modules.
     pub(super) fn once(&self) -> Vec<&str> {
         let archive = &self.archive;

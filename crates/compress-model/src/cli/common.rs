@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hankelite::checkpoint::{
-    Checkpoint, Declared, Discretisation, DssVersion, HalfGate, Layerwise, Transform, read,
+    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, Transform, read,
     read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
@@ -54,6 +54,10 @@ pub(super) struct Declarations {
     /// What the gates of a layer of S5 with one map act on [default: half-glu1].
     #[arg(hide_short_help = true, long, value_parser = words::<HalfGate>(["half-glu1", "half-glu2"]))]
     half_gate: Option<HalfGate>,
+    /// GELU in networks of S5, minimal-LRU and lru-reduction [default: tanh for flax, exact for
+    /// torch].
+    #[arg(hide_short_help = true, long, value_parser = words::<Gelu>(["exact", "tanh"]))]
+    gelu: Option<Gelu>,
     /// Read S4 layers in diagonal-plus-low-rank form (DPLR) as diagonal ones with R stored modes per
     /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
     #[arg(hide_short_help = true, long, value_name = "R", value_parser = positive)]
@@ -83,6 +87,7 @@ impl Declarations {
             ("--conj-sym", yes(self.conj_sym)),
             ("--clip-eigs", yes(self.clip_eigs)),
             ("--half-gate", self.half_gate.as_ref().map(word_of)),
+            ("--gelu", self.gelu.as_ref().map(word_of)),
             ("--diagonalise", number(self.diagonalise)),
         ];
         let given = options.into_iter();
@@ -205,6 +210,7 @@ impl Declarations {
             conj_sym: self.conj_sym,
             clip_eigs: self.clip_eigs,
             half_gate: self.half_gate,
+            gelu: self.gelu,
             diagonalise: self.diagonalise,
         }
     }

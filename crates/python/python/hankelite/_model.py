@@ -394,7 +394,7 @@ def read(source: Any, **declared: Any) -> Model:
             dictionary of NumPy, torch or JAX arrays, a ``torch.nn.Module``, or a pytree.
         declared: conventions that no tensor records: ``norm``, ``pooling``, ``per_step``,
             ``dss_version``, ``length``, ``discretisation``, ``dt_transform``, ``real_transform``,
-            ``bandlimit``, ``conj_sym``, ``clip_eigs``, ``diagonalise``.
+            ``bandlimit``, ``conj_sym``, ``clip_eigs``, ``half_gate``, ``gelu``, ``diagonalise``.
 
     Raises:
         CheckpointError: no known layers, missing or wrong tensors, with name, what was found and

@@ -25,7 +25,8 @@ DECLARED = {
     "bandlimit": "a number",
     "conj_sym": "whether S5 stores one of each conjugate pair",
     "clip_eigs": "whether S5 cuts real parts",
-    "half_gate": "'half_glu1' or 'half_glu2'",
+    "half_gate": "'half-glu1' or 'half-glu2'",
+    "gelu": "'exact' or 'tanh'",
     "diagonalise": "stored modes of each channel for S4 with its low-rank term",
 }
 
