@@ -10,6 +10,9 @@ use crate::{DataError, Dataset, Steps, Targets};
 const INPUTS: &str = "`inputs` of shape (B, L, d_in) or (B, L), floating point, or integer tokens \
                       (B, L), or integers (B, L, d_in)";
 
+/// More classes or tokens than any data have: something is counted for each of them.
+const SIZE_MAX: usize = 1 << 22;
+
 /// A file with its path at hand for errors.
 struct Arrays<'a> {
     path: &'a Path,
@@ -144,11 +147,15 @@ impl Arrays<'_> {
     /// The number of classes or tokens: the largest index + 1, or what the file declares, which may
     /// be more.
     fn size(&self, name: &str, largest: usize) -> Result<usize, DataError> {
+        if largest >= SIZE_MAX {
+            let found = format!("{largest} as the largest index for `{name}`");
+            return Err(content(self.path, found, format!("below {SIZE_MAX}")));
+        }
         if self.shape(name).is_none() {
             return Ok(largest + 1);
         }
         match self.counts(name)?.as_slice() {
-            &[size] if size > largest => Ok(size),
+            &[size] if size > largest && size <= SIZE_MAX => Ok(size),
             found => {
                 let found = format!("`{name}` {found:?} with {largest} as the largest index");
                 Err(content(self.path, found, "one number above it"))

@@ -286,6 +286,17 @@ fn arrays_that_cannot_be_data_are_named() {
         (
             vec![
                 inputs.clone(),
+                ("labels", "I64", &[2][..], i64s(&[0, 4_000_000_000])),
+            ],
+            "expected below 4194304",
+        ),
+        (
+            vec![("inputs", "I64", &[1, 2][..], i64s(&[0, 1 << 40]))],
+            "below",
+        ),
+        (
+            vec![
+                inputs.clone(),
                 ("labels", "F64", &[2][..], f64s(&[0.0, 1.0])),
             ],
             "labels",
