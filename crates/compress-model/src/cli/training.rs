@@ -139,7 +139,7 @@ pub(super) struct Interrupted {
 }
 
 /// What the step at hand may still take after Ctrl-C.
-const GRACE: Duration = Duration::from_millis(800);
+const GRACE: Duration = Duration::from_millis(500);
 
 /// Ctrl-C ends the training after the current step. Where that takes long, or a validation is under
 /// way, the program ends without it: as every file is whole at any time, nothing is lost but what
