@@ -90,7 +90,8 @@ class Captured:
         if not path.endswith(".npz"):
             raise CalibrationError(f"{path}: expected a name that ends in .npz")
         with open(path, "wb") as out:
-            np.savez(out, **{name: np.asarray(u) for name, u in self._named().items()})
+            arrays = {name: np.asarray(u) for name, u in self._named().items()}
+            np.savez(out, **arrays)  # type: ignore[arg-type]
 
     def _named(self) -> dict[str, Any]:
         gradients = {name + _GRADIENT: g for name, g in self.gradients.items()}
