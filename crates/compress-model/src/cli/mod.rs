@@ -17,6 +17,7 @@ mod evaluate;
 mod image;
 mod inspect;
 mod pack;
+mod picture;
 #[cfg(feature = "train")]
 mod pipeline;
 #[cfg(feature = "train")]
