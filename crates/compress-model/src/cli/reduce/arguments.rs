@@ -104,14 +104,9 @@ pub(in crate::cli) struct Arguments {
     /// before and after.
     #[arg(long, value_name = "DATA")]
     pub(super) data: Option<Source>,
-    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads.
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "FILE.md",
-        requires = "output",
-        conflicts_with = "target"
-    )]
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads. To
+    /// a target, also bytes, bits and microseconds.
+    #[arg(hide_short_help = true, long, value_name = "FILE.md")]
     pub(super) card: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportFile,
