@@ -20,6 +20,7 @@ use self::pictures::{SHOWN, Shown, picture};
 pub(super) use self::story::{Footprint, Pair, Story, hash_of, percent, typed_command};
 use crate::cli::calibration::{CalibrationData, Sequences, check_apart, source_path};
 use crate::cli::common::{Declarations, Input, grouped, open, positive, words};
+use crate::cli::folders::Folders;
 use crate::cli::picture::{check_drawn, write_picture};
 use crate::cli::printer::Printer;
 use crate::cli::score::{Comparison, Engine, First, Scores, logits};
@@ -64,6 +65,8 @@ pub(super) struct Arguments {
     /// With --picture: what it shows.
     #[arg(long, default_value = "spectra", requires = "picture", value_parser = words::<Shown>(SHOWN))]
     show: Shown,
+    #[command(flatten)]
+    folders: Folders,
     /// Also the spectra of the layers' inputs and the errors for them: unlabelled sequences (any
     /// data source of `evaluate`), the statistics that `calibrate` wrote, or captured inputs.
     #[arg(long, value_name = "DATA|STATS|INPUTS")]
@@ -304,6 +307,7 @@ fn check(arguments: &Arguments) -> anyhow::Result<()> {
     inputs.extend(calibrate.as_deref());
     inputs.extend(arguments.data.as_ref().and_then(Source::path));
     let outputs = [&arguments.output, &arguments.picture];
+    arguments.folders.make(outputs.into_iter().flatten())?;
     for output in outputs.into_iter().flatten() {
         check_destination(output, &inputs)?;
         inputs.push(output);

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
+use crate::cli::folders::Folders;
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Growing, Printer};
 use crate::cli::progress::Bars;
@@ -77,6 +78,8 @@ pub(super) struct Arguments {
     picture: Option<PathBuf>,
     #[command(flatten)]
     report: ReportFile,
+    #[command(flatten)]
+    folders: Folders,
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
@@ -189,6 +192,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn check(arguments: &Arguments) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let (calibrate, data) = (&arguments.calibrate, arguments.data.as_ref());
+    let files = [&arguments.picture, &arguments.report.path];
+    arguments.folders.make(files.into_iter().flatten())?;
     check_picture(arguments.picture.as_deref(), path, calibrate, data)?;
     arguments.report.check_beside(path, calibrate, data)
 }

@@ -17,6 +17,7 @@ pub(super) use target::{TargetArguments, TargetWays};
 
 use crate::cli::calibration::{Form, Sharing, Ways};
 use crate::cli::common::{Declarations, Input, TIME_BASES, Word, word, words};
+use crate::cli::folders::Folders;
 use crate::cli::report::ReportFile;
 
 /// Those of `-h`, which shows few options.
@@ -110,6 +111,8 @@ pub(in crate::cli) struct Arguments {
     pub(super) card: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportFile,
+    #[command(flatten)]
+    pub(super) folders: Folders,
     #[command(flatten)]
     pub(super) rule: RuleArguments,
     #[command(flatten)]
@@ -216,6 +219,7 @@ impl Arguments {
             .iter()
             .filter_map(|(name, path)| Some((name, path.as_ref()?)));
         let given: Vec<_> = given.collect();
+        self.folders.make(given.iter().map(|(_, path)| *path))?;
         for (index, (name, path)) in given.iter().enumerate() {
             check_destination(path, &[source])?;
             if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
