@@ -55,7 +55,7 @@ fn tells(card: &str, document: &Value) {
         "change of the logits of the calibration | ".to_string(),
         "change of the logits on sequences held out | ".to_string(),
         "over 512 steps, twice those of the calibration | ".to_string(),
-        "| layers.0.layer | ".to_string(),
+        "| s4_layers.0 | ".to_string(),
         "| head | ".to_string(),
         "`small.edge` is an image".to_string(),
         "SHA-256 `839aec4a".to_string(),
