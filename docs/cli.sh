@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --quiet -p compress-model
-program=target/release/compress-model
+program=${CARGO_TARGET_DIR:-target}/release/compress-model
 printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `crates/compress-model/tests/cli.rs` holds this page to the program.\n'
 for command in "" inspect reduce calibrate sweep compare evaluate report pretrain retrain pipeline convert stream bench pack \
     bounds "bounds model" "bounds rademacher" "bounds network" "bounds finite-time" data completions man; do

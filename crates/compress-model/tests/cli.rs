@@ -613,7 +613,12 @@ fn errors_are_documents_where_json_is_requested() {
     let folder = Folder::new();
     let (file, missing) = (data("s4d_classifier.pth"), folder.path("a b/small.pth"));
     let reduce = ["reduce", &file, "--order", "2", "--output", &missing];
-    let hint = format!("mkdir -p '{}'", folder.path("a b"));
+    // The whole command, which works as it stands there.
+    let hint = format!("compress-model reduce {file} --order 2 --output '{missing}'");
+    let (hint, json_hint) = (
+        format!("{hint} --create-folders"),
+        format!("{hint} --format json --create-folders"),
+    );
     let output = run(&reduce);
     let shown = text(&output.stderr);
     assert!(shown.contains(&format!("hint: {hint}")), "{shown}");
@@ -628,12 +633,57 @@ fn errors_are_documents_where_json_is_requested() {
         document["error"].clone()
     };
     let error = of(&[&reduce[..], &["--format", "json"]].concat(), 1, "run");
-    assert_eq!(error["hint"], hint);
+    assert_eq!(error["hint"], json_hint);
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("does not exist"), "{message}");
+    // A command that does not take the option.
+    let compare = ["compare", &file, "--calibrate", "waves", "--orders", "2"];
+    let missing = folder.path("a b/curve.svg");
+    let output = run(&[&compare[..], &["--picture", &missing]].concat());
+    let hint = format!("hint: mkdir -p '{}'", folder.path("a b"));
+    let shown = text(&output.stderr);
+    assert!(shown.contains(&hint), "{shown}");
     let error = of(&["reduce", &file, "--format=json"], 2, "usage");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("--output"), "{message}");
+}
+
+#[test]
+fn missing_folders_are_made_where_that_is_requested() {
+    let folder = Folder::new();
+    let file = data("s4d_classifier.pth");
+    let within = |name: &str| folder.path(&format!("{name}/of a/folder/file"));
+    let passes = |arguments: &[&str], outputs: &[&str]| {
+        let output = run(&[arguments, &["--create-folders"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for path in outputs {
+            assert!(Path::new(path).is_file(), "{path}");
+        }
+    };
+    let [small, page, card] = [
+        format!("{}.pth", within("small")),
+        format!("{}.html", within("page")),
+        format!("{}.md", within("card")),
+    ];
+    let reduce = ["reduce", &file, "--order", "2", "--output", &small];
+    let shown = ["--report", &page, "--card", &card];
+    passes(&[&reduce[..], &shown].concat(), &[&small, &page, &card]);
+    let converted = format!("{}.pth", within("converted"));
+    passes(
+        &["convert", &file, &converted, "--to", "s4v4"],
+        &[&converted],
+    );
+    let image = within("image");
+    passes(&["pack", &file, "--output", &image], &[&image]);
+    let page = within("second page");
+    passes(&["report", &file, "--output", &page], &[&page]);
+    // A file where a folder is meant.
+    let within = format!("{image}/folder/small.pth");
+    let reduce = ["reduce", &file, "--order", "2", "--output", &within];
+    let output = run(&[&reduce[..], &["--create-folders"]].concat());
+    let shown = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("the folder cannot be made"), "{shown}");
 }
 
 /// The calculators that take numbers, not a checkpoint.

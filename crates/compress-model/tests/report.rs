@@ -384,6 +384,80 @@ fn longer_sequences_than_those_of_the_calibration_are_warned_of() {
     }
 }
 
+/// Dots from left to right and top to bottom, and red, green, blue and opacity of each.
+#[cfg(feature = "png")]
+fn dots(path: &str) -> ([u32; 2], Vec<u8>) {
+    let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
+    let mut reader = png::Decoder::new(file).read_info().unwrap();
+    let mut dots = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut dots).unwrap();
+    assert_eq!(info.color_type, png::ColorType::Rgba);
+    ([info.width, info.height], dots)
+}
+
+/// The number behind `name="` in the head of an SVG file.
+#[cfg(feature = "png")]
+fn side(svg: &str, name: &str) -> u32 {
+    let behind = svg.split(&format!(" {name}=\"")).nth(1).unwrap();
+    let number: f64 = behind.split('"').next().unwrap().parse().unwrap();
+    (2.0 * number).ceil() as u32
+}
+
+#[cfg(feature = "png")]
+#[test]
+fn a_name_that_ends_in_png_makes_the_same_picture_in_dots() {
+    let folder = Folder::new();
+    let (model, [svg, png]) = (waves(), ["p.svg", "p.PNG"].map(|name| folder.path(name)));
+    let report = ["report", &model, "--show", "poles", "--picture"];
+    for picture in [&svg, &png] {
+        assert!(passes(&[&report[..], &[picture]].concat()).contains("wrote"));
+    }
+    let svg = std::fs::read_to_string(&svg).unwrap();
+    let ([width, height], dots) = dots(&png);
+    assert_eq!(
+        [width, height],
+        ["width", "height"].map(|name| side(&svg, name))
+    );
+    // Only words of the title stand in the topmost 20 units.
+    let top = &dots[..(40 * width * 4) as usize];
+    let dark = top
+        .chunks_exact(4)
+        .filter(|dot| dot[..3].iter().all(|&ink| ink < 110));
+    let dark = dark.count();
+    assert!((300..20_000).contains(&dark), "{dark}");
+    let compare = [
+        "compare",
+        &model,
+        "--calibrate",
+        "waves",
+        "--sequences",
+        "10",
+        "--orders",
+        "4",
+    ];
+    passes(&[&compare[..], &["--picture", &png]].concat());
+    assert_eq!(side_by_header(&png), [760 * 2 + 400 * 2, 480 * 2]);
+}
+
+/// As the first bytes of a PNG file have it.
+#[cfg(feature = "png")]
+fn side_by_header(path: &str) -> [u32; 2] {
+    let file = std::fs::read(path).unwrap();
+    assert!(file.starts_with(b"\x89PNG\r\n\x1a\n"));
+    [16, 20].map(|at| u32::from_be_bytes(file[at..at + 4].try_into().unwrap()))
+}
+
+#[cfg(not(feature = "png"))]
+#[test]
+fn a_program_without_png_says_so_before_any_work() {
+    let folder = Folder::new();
+    let (model, png) = (waves(), folder.path("p.png"));
+    fails(
+        &["report", &model, "--picture", &png],
+        &["built without the feature `png`", ".svg"],
+    );
+}
+
 #[test]
 fn a_reduced_file_holds_how_it_was_made() {
     let folder = Folder::new();

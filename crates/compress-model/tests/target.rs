@@ -42,6 +42,32 @@ fn accuracy(path: &Path, more: &[&str]) -> f64 {
     scores["accuracy"].as_f64().unwrap()
 }
 
+/// A model card has the figures of the document.
+fn tells(card: &str, document: &Value) {
+    let grouped = |bytes: u64| match bytes {
+        0..1000 => bytes.to_string(),
+        _ => format!("{},{:03}", bytes / 1000, bytes % 1000),
+    };
+    let [before, after] = ["size_before", "size"].map(|size| grouped(total(&document[size])));
+    for words in [
+        format!("| together, bytes | {before} | {after} | 1/5."),
+        "a step on the machine that made it, microseconds | ".to_string(),
+        "change of the logits of the calibration | ".to_string(),
+        "change of the logits on sequences held out | ".to_string(),
+        "over 512 steps, twice those of the calibration | ".to_string(),
+        "| s4_layers.0 | ".to_string(),
+        "| head | ".to_string(),
+        "`small.edge` is an image".to_string(),
+        "SHA-256 `839aec4a".to_string(),
+    ] {
+        assert!(card.contains(&words), "{words} in {card}");
+    }
+    assert!(
+        card.contains(" by ") && card.contains("int"),
+        "bits of maps in {card}"
+    );
+}
+
 #[test]
 fn image_and_checkpoint_of_a_target_hold_the_same_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -50,7 +76,14 @@ fn image_and_checkpoint_of_a_target_hold_the_same_numbers() {
         folder.path().join("small.edge"),
     );
     let names = [file.display().to_string(), image.display().to_string()];
-    let document = reduced(&["--times", "5", "--output", &names[0], "--image", &names[1]]);
+    let card = folder.path().join("README.md");
+    let card_name = card.display().to_string();
+    let written = [
+        "--output", &names[0], "--image", &names[1], "--card", &card_name,
+    ];
+    let document = reduced(&[&["--times", "5"][..], &written].concat());
+    assert_eq!(document["card"], card_name);
+    tells(&std::fs::read_to_string(&card).unwrap(), &document);
     let (before, after) = (total(&document["size_before"]), total(&document["size"]));
     assert!(5 * after <= before, "{before} {after}");
     let bytes = std::fs::metadata(&image).unwrap().len();

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Part, Sequences, source_path};
 use crate::cli::common::{Declarations, open, short};
+use crate::cli::folders::Folders;
 use crate::cli::printer::Printer;
 
 const EXAMPLES: &str = "\
@@ -51,6 +52,8 @@ pub(super) struct Arguments {
     #[arg(long, short, value_name = "STATS")]
     output: PathBuf,
     #[command(flatten)]
+    folders: Folders,
+    #[command(flatten)]
     sequences: Sequences,
     #[command(flatten)]
     declarations: Declarations,
@@ -87,6 +90,7 @@ struct Document<'a> {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let start = Instant::now();
+    arguments.folders.make([&arguments.output])?;
     let calibration = match &arguments.checkpoint {
         Some(path) => gathered(arguments, path, printer)?,
         None => merged(arguments)?,

@@ -18,6 +18,7 @@ use hankelite_data::{Dataset, Source, Split};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::common::{SPLITS, Word, positive, word, word_of, words};
+use crate::cli::picture::check_drawn;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 
@@ -527,14 +528,27 @@ pub(super) fn check_picture(
     calibrate: &str,
     data: Option<&Source>,
 ) -> anyhow::Result<()> {
-    let Some(picture) = picture else {
+    if let Some(picture) = picture {
+        check_drawn(picture)?;
+    }
+    check_apart(picture, checkpoint, calibrate, data)
+}
+
+/// Whether a file may be written beside what is read, before long work.
+pub(super) fn check_apart(
+    output: Option<&Path>,
+    checkpoint: &Path,
+    calibrate: &str,
+    data: Option<&Source>,
+) -> anyhow::Result<()> {
+    let Some(output) = output else {
         return Ok(());
     };
     let source = source_path(calibrate);
     let mut inputs = vec![checkpoint];
     inputs.extend(source.as_deref());
     inputs.extend(data.and_then(Source::path));
-    Ok(check_destination(picture, &inputs)?)
+    Ok(check_destination(output, &inputs)?)
 }
 
 /// The path of a source if it is one, so that it is not overwritten.

@@ -11,13 +11,13 @@ use hankelite::compress::{
     Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
 };
 use hankelite::model::Model;
-use hankelite_archive::write_whole;
 use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open, positive};
+use crate::cli::picture::write_picture;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
@@ -58,8 +58,9 @@ pub(super) struct Arguments {
         required = true
     )]
     orders: Vec<usize>,
-    /// Draw accuracy (or, without --data, the output error) against states into an SVG file.
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw accuracy (or, without --data, the output error) against states into an SVG file, or a PNG file where its name ends in
+    /// .png.
+    #[arg(long, value_name = "FILE.svg|FILE.png")]
     picture: Option<PathBuf>,
     #[command(flatten)]
     report: ReportFile,
@@ -213,7 +214,7 @@ fn conclude(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
-        write_whole(picture, drawn(&document))?;
+        write_picture(picture, &drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if let Some(file) = &arguments.report.path {

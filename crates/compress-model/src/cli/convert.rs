@@ -11,6 +11,7 @@ use hankelite_control::side_by_side;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, Word, open, short, word, words};
+use crate::cli::folders::Folders;
 use crate::cli::printer::Printer;
 
 /// Steps over which kernels are compared, unless a length is declared.
@@ -38,6 +39,8 @@ pub(super) struct Arguments {
     /// The family to convert to.
     #[arg(long, value_name = "LAYOUT", value_parser = words::<Family>(FAMILIES))]
     to: Family,
+    #[command(flatten)]
+    folders: Folders,
     #[command(flatten)]
     declarations: Declarations,
 }
@@ -77,6 +80,7 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
+    arguments.folders.make([&arguments.output])?;
     check_destination(&arguments.output, &[path])?;
     let full = open(path, &arguments.declarations.declared(), printer)?;
     let converted = full.converted(arguments.to)?;

@@ -14,9 +14,11 @@ mod data;
 #[cfg(feature = "train")]
 mod design;
 mod evaluate;
+mod folders;
 mod image;
 mod inspect;
 mod pack;
+mod picture;
 #[cfg(feature = "train")]
 mod pipeline;
 #[cfg(feature = "train")]
@@ -209,8 +211,12 @@ enum Command {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let parsed = commands().try_get_matches_from(&arguments);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
+    let parsed = parsed.and_then(|matches| {
+        let name = matches.subcommand_name().unwrap_or_default().to_string();
+        Ok((Cli::from_arg_matches(&matches)?, name))
+    });
+    let (cli, name) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             usage(&error, &arguments);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -221,7 +227,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            printer.error(&error, hint(&error).as_deref());
+            printer.error(&error, hint(&error, &name).as_deref());
             exit_code(&error)
         }
     }
@@ -293,17 +299,18 @@ fn in_pool(threads: u16, work: impl FnOnce() -> anyhow::Result<()> + Send) -> an
     pool.install(work)
 }
 
-fn hint(error: &anyhow::Error) -> Option<String> {
+/// The way out of an error of a command.
+fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
             let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
             return Some(hint.to_string());
         }
         if let Some(ArchiveError::MissingFolder { folder, .. }) = cause.downcast_ref() {
-            return Some(format!(
-                "mkdir -p {}",
-                common::quoted(&folder.display().to_string())
-            ));
+            return Some(match folders::takes_folders(&commands(), command) {
+                true => format!("{} --create-folders", report::typed_command()),
+                false => format!("mkdir -p {}", common::quoted(&folder.display().to_string())),
+            });
         }
         if let Some(error) = cause.downcast_ref::<DataError>() {
             return error.hint().map(str::to_string);

@@ -8,6 +8,7 @@ use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, grouped};
+use crate::cli::folders::Folders;
 use crate::cli::image::{LayOut, open_streamed};
 use crate::cli::printer::Printer;
 
@@ -31,6 +32,8 @@ pub(super) struct Arguments {
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
+    folders: Folders,
+    #[command(flatten)]
     lay_out: LayOut,
     #[command(flatten)]
     declarations: Declarations,
@@ -49,6 +52,7 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let input = &arguments.input.checkpoint;
+    arguments.folders.make([&arguments.output])?;
     check_destination(&arguments.output, &[input.as_path()])?;
     let streamed = open_streamed(input, &arguments.lay_out, &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image)?;

@@ -1,6 +1,7 @@
 //! `compress-model reduce`.
 
 mod arguments;
+mod card;
 mod file_target;
 mod layerwise;
 mod lines;
@@ -30,9 +31,10 @@ use crate::cli::common::open;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::RuleArguments;
+use crate::cli::reduce::card::Card;
 use crate::cli::reduce::file_target::{FileTarget, Found};
 use crate::cli::reduce::lines::show;
-use crate::cli::reduce::provenance::{Way, card, longest, measured, provenance};
+use crate::cli::reduce::provenance::{Way, longest, measured, provenance};
 use crate::cli::reduce::report::page;
 use crate::cli::reduce::rounding::written;
 use crate::cli::reduce::storage::{WrittenImage, stored, write_image};
@@ -181,7 +183,7 @@ fn describe(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
-        write_whole(file, card(document, made))?;
+        write_whole(file, document.card_of(made).markdown())?;
         document.card = Some(file.display().to_string());
     }
     if let Some(file) = &arguments.report.path {
@@ -218,6 +220,33 @@ impl Document<'_> {
             assumptions: &[],
             notes: &[],
             layers: Vec::new(),
+        }
+    }
+}
+
+impl Document<'_> {
+    /// The model card.
+    fn card_of<'a>(&'a self, made: &'a Provenance) -> Card<'a> {
+        let on = |what: &str, change: Option<f64>| Some((what.to_string(), change?));
+        Card {
+            output: self.output.as_deref(),
+            image: self.image.as_ref().map(|image| image.path.as_str()),
+            family: self.family,
+            parameters: [self.parameters_before, self.parameters_after],
+            scores: self
+                .before
+                .as_ref()
+                .zip(self.after.as_ref())
+                .map(<[_; 2]>::from),
+            made,
+            changes: [
+                on("", made.logit_change),
+                on(" on sequences held out", self.held_out_change),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            tables: Vec::new(),
         }
     }
 }

@@ -18,8 +18,10 @@ use serde::Serialize;
 pub(super) use self::layers::Plotted;
 use self::pictures::{SHOWN, Shown, picture};
 pub(super) use self::story::{Footprint, Pair, Story, hash_of, percent, typed_command};
-use crate::cli::calibration::{CalibrationData, Sequences, check_picture, source_path};
+use crate::cli::calibration::{CalibrationData, Sequences, check_apart, source_path};
 use crate::cli::common::{Declarations, Input, grouped, open, positive, words};
+use crate::cli::folders::Folders;
+use crate::cli::picture::{check_drawn, write_picture};
 use crate::cli::printer::Printer;
 use crate::cli::score::{Comparison, Engine, First, Scores, logits};
 use crate::report::{Page, page_html};
@@ -57,12 +59,14 @@ pub(super) struct Arguments {
         required_unless_present = "picture"
     )]
     output: Option<PathBuf>,
-    /// One kind of chart for all layers as an SVG file, chosen by --show.
-    #[arg(long, value_name = "FILE.svg")]
+    /// One kind of chart for all layers as an SVG file, or a PNG file where its name ends in .png; chosen by --show.
+    #[arg(long, value_name = "FILE.svg|FILE.png")]
     picture: Option<PathBuf>,
     /// With --picture: what it shows.
     #[arg(long, default_value = "spectra", requires = "picture", value_parser = words::<Shown>(SHOWN))]
     show: Shown,
+    #[command(flatten)]
+    folders: Folders,
     /// Also the spectra of the layers' inputs and the errors for them: unlabelled sequences (any
     /// data source of `evaluate`), the statistics that `calibrate` wrote, or captured inputs.
     #[arg(long, value_name = "DATA|STATS|INPUTS")]
@@ -103,7 +107,7 @@ impl ReportFile {
         calibrate: &str,
         data: Option<&Source>,
     ) -> anyhow::Result<()> {
-        check_picture(self.path.as_deref(), checkpoint, calibrate, data)
+        check_apart(self.path.as_deref(), checkpoint, calibrate, data)
     }
 }
 
@@ -272,7 +276,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let plotted = opened.plotted();
     let layers = plotted.layers(printer)?;
     if let Some(file) = &arguments.picture {
-        write_whole(file, picture(arguments.show, &layers, &plotted))?;
+        write_picture(file, &picture(arguments.show, &layers, &plotted))?;
         document.picture = Some(file.display().to_string());
     }
     let story = opened.story(arguments, &document);
@@ -292,14 +296,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
 }
 
-/// Refuses to write over what is read.
+/// Refuses to write over what is read, and a picture that could not be drawn.
 fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(picture) = &arguments.picture {
+        check_drawn(picture)?;
+    }
     let calibrate = arguments.calibrate.as_deref().and_then(source_path);
     let mut inputs = vec![arguments.input.checkpoint.as_path()];
     inputs.extend(arguments.smaller.as_deref());
     inputs.extend(calibrate.as_deref());
     inputs.extend(arguments.data.as_ref().and_then(Source::path));
     let outputs = [&arguments.output, &arguments.picture];
+    arguments.folders.make(outputs.into_iter().flatten())?;
     for output in outputs.into_iter().flatten() {
         check_destination(output, &inputs)?;
         inputs.push(output);

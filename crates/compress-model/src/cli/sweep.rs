@@ -12,12 +12,13 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::rounding::Storage;
 use hankelite::target::{Parts, Size};
-use hankelite_archive::write_whole;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
+use crate::cli::folders::Folders;
+use crate::cli::picture::write_picture;
 use crate::cli::printer::{Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
@@ -71,11 +72,14 @@ pub(super) struct Arguments {
     /// else all].
     #[arg(long, value_name = "N", requires = "data", value_parser = positive)]
     limit: Option<usize>,
-    /// Draw the curve into an SVG file.
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw the curve into an SVG file, or a PNG file where its name ends in
+    /// .png.
+    #[arg(long, value_name = "FILE.svg|FILE.png")]
     picture: Option<PathBuf>,
     #[command(flatten)]
     report: ReportFile,
+    #[command(flatten)]
+    folders: Folders,
     #[command(flatten)]
     ways: Ways,
     #[command(flatten)]
@@ -188,6 +192,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn check(arguments: &Arguments) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let (calibrate, data) = (&arguments.calibrate, arguments.data.as_ref());
+    let files = [&arguments.picture, &arguments.report.path];
+    arguments.folders.make(files.into_iter().flatten())?;
     check_picture(arguments.picture.as_deref(), path, calibrate, data)?;
     arguments.report.check_beside(path, calibrate, data)
 }
@@ -201,7 +207,7 @@ fn conclude(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     if let Some(picture) = &arguments.picture {
-        write_whole(picture, drawn(&document))?;
+        write_picture(picture, &drawn(&document))?;
         document.picture = Some(picture.display().to_string());
     }
     if let Some(file) = &arguments.report.path {

@@ -6,6 +6,8 @@ mod curves;
 mod packed;
 mod page;
 mod panels;
+#[cfg(feature = "png")]
+mod png;
 
 pub use bars::{Bars, log_bars};
 pub use curves::{Captions, Curve, curves_svg, curves_with_errors_svg};
@@ -15,3 +17,5 @@ pub use page::{
     SizePoint, SpectrumPlot, page_html,
 };
 pub use panels::{Ink, Mark, Panel, PanelAxis, panels_svg};
+#[cfg(feature = "png")]
+pub use png::{Fonts, PngError};

@@ -17,6 +17,7 @@ pub(super) use target::{TargetArguments, TargetWays};
 
 use crate::cli::calibration::{Form, Sharing, Ways};
 use crate::cli::common::{Declarations, Input, TIME_BASES, Word, word, words};
+use crate::cli::folders::Folders;
 use crate::cli::report::ReportFile;
 
 /// Those of `-h`, which shows few options.
@@ -104,17 +105,14 @@ pub(in crate::cli) struct Arguments {
     /// before and after.
     #[arg(long, value_name = "DATA")]
     pub(super) data: Option<Source>,
-    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads.
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "FILE.md",
-        requires = "output",
-        conflicts_with = "target"
-    )]
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads. To
+    /// a target, also bytes, bits and microseconds.
+    #[arg(hide_short_help = true, long, value_name = "FILE.md")]
     pub(super) card: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportFile,
+    #[command(flatten)]
+    pub(super) folders: Folders,
     #[command(flatten)]
     pub(super) rule: RuleArguments,
     #[command(flatten)]
@@ -221,6 +219,7 @@ impl Arguments {
             .iter()
             .filter_map(|(name, path)| Some((name, path.as_ref()?)));
         let given: Vec<_> = given.collect();
+        self.folders.make(given.iter().map(|(_, path)| *path))?;
         for (index, (name, path)) in given.iter().enumerate() {
             check_destination(path, &[source])?;
             if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {

@@ -1,15 +1,13 @@
-//! What a written file and its card say of how it was made.
+//! What a written file says of how it was made.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use hankelite::calibrate::{Choice, Longer};
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerRecord, Plan};
 
-use crate::cli::common::{grouped, word_of};
-use crate::cli::reduce::Document;
-use crate::cli::report::{hash_of, percent, typed_command};
+use crate::cli::common::word_of;
+use crate::cli::report::hash_of;
 
 /// How layers were made smaller.
 pub(super) enum Way<'a> {
@@ -105,66 +103,4 @@ pub(super) fn longest(
     note.calibrated_steps = Some(usize::MAX >> 32);
     note.change_of_pairs = Some(1.234e-5);
     Ok(note)
-}
-
-/// A model card in the form of Hugging Face: a head in YAML, then words.
-pub(super) fn card(document: &Document<'_>, provenance: &Provenance) -> String {
-    let output = document.output.as_deref().unwrap_or_default();
-    let name = Path::new(output)
-        .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy();
-    let family = document.family.to_lowercase();
-    let mut card = format!(
-        "---\ntags:\n- state-space-model\n- {family}\n- model-compression\n- hankelite\n---\n\n# {name}\n\n\
-         A smaller version of `{}`: {} with {} instead of {} parameters. It loads in the code of the \
-         original with nothing changed but the state size, {:?} instead of {:?}.\n\n\
-         ## How it was made\n\
-         | | |\n|---|---|\n| source | `{}`, SHA-256 `{}` |\n| method | {} |\n",
-        provenance.source,
-        document.family,
-        grouped(document.parameters_after),
-        grouped(document.parameters_before),
-        provenance.orders,
-        provenance.orders_before,
-        provenance.source,
-        provenance.source_sha256,
-        provenance.method,
-    );
-    let mut row = |name: &str, text: &str| {
-        let _ = writeln!(card, "| {name} | {text} |");
-    };
-    if let Some(calibration) = &provenance.calibration {
-        row(
-            "calibrated on",
-            &format!("{calibration}; no labels, no training"),
-        );
-    }
-    let errors: Vec<String> = provenance
-        .errors
-        .iter()
-        .map(|&error| percent(error))
-        .collect();
-    let of = match provenance.calibration {
-        Some(_) => "error of each layer's output for its own input",
-        None => "error of each layer's kernels",
-    };
-    row(of, &errors.join(", "));
-    if let Some(change) = provenance.logit_change {
-        row("change of the logits", &percent(change));
-    }
-    row("program", &format!("compress-model {}", provenance.version));
-    row("command", &format!("`{}`", typed_command()));
-    if let (Some(before), Some(after)) = (&document.before, &document.after) {
-        let _ = write!(
-            card,
-            "\n## Evaluation\n| | before | after |\n|---|---|---|\n| accuracy on {} sequences | {before} | {after} |\n",
-            after.examples
-        );
-    }
-    card.push_str(
-        "\n## Limits\nNumbers that were carried along from the source's file, such as a stored \
-         accuracy or epoch, are those of the source. Licence and data are those of the source.\n",
-    );
-    card
 }

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
-use hankelite::checkpoint::{Checkpoint, KeptLayer};
+use hankelite::checkpoint::{Checkpoint, KeptLayer, Provenance};
 use hankelite::compress::LayerRecord;
 use hankelite::rounding::Storage;
 use hankelite::target::{
     Drawn, Goal, Limits, LogitChanges, MapChoice, Met, Size, SizePlan, Targeted, meet, planner,
     step_microseconds,
 };
+use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
 use serde::Serialize;
 
@@ -20,6 +21,7 @@ use crate::cli::common::{grouped, open, short};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
+use crate::cli::reduce::card::{Card, Table};
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
@@ -36,6 +38,7 @@ struct Document {
     output: Option<String>,
     image: Option<String>,
     report: Option<WrittenReport>,
+    card: Option<String>,
     dry_run: bool,
     origin: String,
     /// Sequences that took part, and those that did not.
@@ -122,14 +125,11 @@ fn reduced(
     let steps = calibration.statistics.length();
     let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
     let way = Way::Target(calibration.statistics.origin());
-    let note = provenance(
-        (&arguments.input.checkpoint, checkpoint),
-        &made.records,
-        &way,
-    )?;
+    let source = (arguments.input.checkpoint.as_path(), checkpoint);
+    let note = measured(provenance(source, &made.records, &way)?, longer);
     let smaller = checkpoint
         .with_model(made.model.clone())
-        .with_provenance(measured(note, longer));
+        .with_provenance(note.clone());
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
@@ -145,6 +145,10 @@ fn reduced(
     if let Some(data) = data {
         document.before = Some(score(checkpoint, First::all(data), printer)?);
         document.after = Some(score(&smaller, First::all(data), printer)?);
+    }
+    if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
+        write_whole(file, document.card_of(&note).markdown())?;
+        document.card = Some(file.display().to_string());
     }
     if let Some(path) = &arguments.report.path {
         let models = [checkpoint, &smaller];
@@ -167,6 +171,7 @@ impl Document {
             output: None,
             image: None,
             report: None,
+            card: None,
             dry_run: arguments.dry_run,
             origin: String::new(),
             sequences: [0; 2],
@@ -240,6 +245,85 @@ impl Document {
             steps: kernel_steps(full, Some(statistics.length())),
         };
         story.page(&drawn, self, printer)
+    }
+}
+
+impl Document {
+    /// The model card.
+    fn card_of<'a>(&'a self, made: &'a Provenance) -> Card<'a> {
+        let mut changes = vec![(" of the calibration".to_string(), self.changes.after)];
+        let held_out = self.held_out_change;
+        changes.extend(held_out.map(|change| (" on sequences held out".to_string(), change)));
+        changes.extend(self.longer.map(|longer| {
+            let on = format!(
+                " over {} steps, twice those of the calibration",
+                2 * longer.steps
+            );
+            (on, longer.change_of_pairs)
+        }));
+        Card {
+            output: self.output.as_deref(),
+            image: self.image.as_deref(),
+            family: self.family,
+            parameters: [self.parameters_before, self.parameters_after],
+            scores: self
+                .before
+                .as_ref()
+                .zip(self.after.as_ref())
+                .map(<[_; 2]>::from),
+            made,
+            changes,
+            tables: vec![self.sizes(), self.bits()],
+        }
+    }
+
+    /// What a step reads and keeps, and how long it takes.
+    fn sizes(&self) -> Table {
+        let (before, after) = (self.size_before, self.size);
+        let bytes = |name: &str, before: usize, after: usize| {
+            let share = before as f64 / after.max(1) as f64;
+            let cells = [grouped(before), grouped(after), format!("1/{share:.1}")];
+            [&[name.to_string()][..], &cells].concat()
+        };
+        let [slow, fast] = [self.step_microseconds_before, self.step_microseconds];
+        let step = [
+            "a step on the machine that made it, microseconds".to_string(),
+            short(slow),
+            short(fast),
+            format!("1/{:.1}", slow / fast),
+        ];
+        Table {
+            title: "Size of the image",
+            header: vec!["", "before, all f32", "after", ""],
+            rows: vec![
+                bytes("weights, bytes", before.weights, after.weights),
+                bytes("state, bytes", before.state, after.state),
+                bytes("together, bytes", before.total(), after.total()),
+                step.to_vec(),
+            ],
+        }
+    }
+
+    /// How each tensor is stored.
+    fn bits(&self) -> Table {
+        let plan = &self.plan;
+        let layers = self.layers.iter().zip(&plan.layers);
+        let mut rows: Vec<Vec<String>> = layers
+            .map(|(record, choice)| {
+                let numbers = format!("{:?}", choice.numbers).to_lowercase();
+                let maps = [entries(choice.map), entries(choice.systems), numbers];
+                [&[record.name.clone()][..], &maps].concat()
+            })
+            .collect();
+        for (name, map) in [("encoder", plan.encoder), ("head", plan.head)] {
+            let none = || "-".to_string();
+            rows.push(vec![name.to_string(), entries(map), none(), none()]);
+        }
+        Table {
+            title: "Numbers of the image",
+            header: vec!["", "map", "B and C, where shared", "other numbers"],
+            rows,
+        }
     }
 }
 
@@ -385,7 +469,7 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         document.seconds,
     ))?;
     show_kept(&document.kept_layers, printer);
-    let files = [&document.output, &document.image];
+    let files = [&document.output, &document.image, &document.card];
     for file in files.into_iter().flatten() {
         printer.line(&format!("wrote {file}"))?;
     }

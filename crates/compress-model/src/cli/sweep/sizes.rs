@@ -6,12 +6,12 @@ use anyhow::bail;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
 use hankelite::target::{Drawn, Parts, Planner, Size, planner, step_microseconds};
-use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, prepare};
 use crate::cli::common::{grouped, quoted, short, word_of};
+use crate::cli::picture::write_picture;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, WrittenReport, percent, write_page};
@@ -135,7 +135,7 @@ fn conclude(arguments: &Arguments, document: &mut Document) -> anyhow::Result<()
     let row = document.recommended.map(|at| &document.rows[at]);
     document.command = row.map(|row| command(arguments, row));
     if let Some(picture) = &arguments.picture {
-        write_whole(picture, drawn_curve(document))?;
+        write_picture(picture, &drawn_curve(document))?;
         document.picture = Some(picture.display().to_string());
     }
     Ok(())
