@@ -94,10 +94,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
-    let data = match &arguments.data {
-        None => None,
-        Some(source) => Some(labelled(&checkpoint, source)?),
-    };
+    let data = arguments.data.as_ref();
+    let data = data
+        .map(|source| labelled(&checkpoint, source))
+        .transpose()?;
     let Work {
         model,
         layers,
@@ -147,13 +147,8 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         document.after = Some(score(&reduced, First::all(data), printer)?);
     }
     let models = [&checkpoint, &reduced];
-    describe(
-        arguments,
-        models,
-        &mut document,
-        (&made, statistics.as_ref()),
-        printer,
-    )?;
+    let made = (&made, statistics.as_ref());
+    describe(arguments, models, &mut document, made, printer)?;
     finish(&document, printer)
 }
 
@@ -293,13 +288,8 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     })
 }
 
-fn calibrated(
-    arguments: &Arguments,
-    source: &str,
-    checkpoint: &Checkpoint,
-    printer: &Printer,
-) -> anyhow::Result<Work> {
-    arguments.check_model(&checkpoint.model)?;
+/// How a calibrated reduction goes about it.
+fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Settings> {
     let rule = &arguments.rule;
     let size = match (rule.order, rule.budget, rule.max_error) {
         (Some(order), ..) => TargetSize::Order(order),
@@ -309,10 +299,21 @@ fn calibrated(
         _ => bail!("--calibrate takes --order, --budget, --max-error or a target"),
     };
     let mut settings = Settings::new(size);
-    let ways = &arguments.ways;
-    ways.apply(&mut settings);
+    arguments.ways.apply(&mut settings);
     arguments.sharing.apply(arguments.form(), &mut settings)?;
     settings.kernel_length = checkpoint.declared().length;
+    Ok(settings)
+}
+
+fn calibrated(
+    arguments: &Arguments,
+    source: &str,
+    checkpoint: &Checkpoint,
+    printer: &Printer,
+) -> anyhow::Result<Work> {
+    arguments.check_model(&checkpoint.model)?;
+    let settings = settings(arguments, checkpoint)?;
+    let ways = &arguments.ways;
     let calibration = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
     let kernel_length = settings
         .kernel_length

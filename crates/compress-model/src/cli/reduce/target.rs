@@ -107,13 +107,8 @@ fn reduced(
     }
     let drawn = Drawn::new(&listed);
     let bars = Bars::new(printer);
-    let prepared = prepare(
-        checkpoint,
-        &calibration,
-        &drawn.used,
-        &arguments.ways,
-        &bars,
-    )?;
+    let ways = &arguments.ways;
+    let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
     let full = Full::new(checkpoint)?;
     let goal = goal(arguments, full.size.total());
     let Met {
@@ -150,11 +145,12 @@ fn reduced(
         write_whole(file, document.card_of(&note).markdown())?;
         document.card = Some(file.display().to_string());
     }
-    if let Some(path) = &arguments.report.path {
-        let models = [checkpoint, &smaller];
-        let page = document.page(models, &calibration.statistics, printer)?;
-        document.report = Some(write_page(&page, path)?);
-    }
+    let Some(path) = &arguments.report.path else {
+        return Ok(document);
+    };
+    let models = [checkpoint, &smaller];
+    let page = document.page(models, &calibration.statistics, printer)?;
+    document.report = Some(write_page(&page, path)?);
     Ok(document)
 }
 
