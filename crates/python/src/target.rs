@@ -38,7 +38,7 @@ impl Target {
             ("max_change", target.max_change),
             ("max_microseconds", target.max_microseconds),
         ] {
-            if let Some(value) = value.filter(|value| !(*value > 0.0)) {
+            if let Some(value) = value.filter(|value| value.is_nan() || *value <= 0.0) {
                 let message = format!("{name} is {value}, expected a number above 0");
                 return Err(Failure::setting(message));
             }
