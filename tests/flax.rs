@@ -5,10 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod common;
+#[path = "common/golden.rs"]
+mod golden;
 
 use std::path::PathBuf;
 
 use common::here;
+use golden::{Golden, LENGTH, largest_difference, logits};
 use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
     change_beyond,
@@ -23,7 +26,6 @@ use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
 
-const LENGTH: usize = 24;
 const MODELS: [&str; 5] = [
     "s5_full_glu",
     "s5_half_glu2",
@@ -46,52 +48,18 @@ fn opened(name: &str) -> Checkpoint {
     read(file(name), &declared).unwrap()
 }
 
-/// The sequences of the golden file.
-struct Data {
-    values: Vec<Vec<f32>>,
-    tokens: Vec<Vec<u32>>,
-}
-
-impl Data {
-    fn new() -> Self {
-        let golden = Archive::open(file("golden")).unwrap();
-        let inputs = golden.tensor("inputs").unwrap().to_f64().unwrap();
-        let tokens = golden.tensor("tokens").unwrap().to_i64().unwrap();
-        let values = inputs.chunks(2 * LENGTH);
-        let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect();
-        let index = |tokens: &[i64]| tokens.iter().map(|&token| token as u32).collect();
-        Self {
-            values: values.map(single).collect(),
-            tokens: tokens.chunks(LENGTH).map(index).collect(),
-        }
-    }
-
-    fn sequences(&self, name: &str) -> Vec<Sequence<'_>> {
-        match name {
-            "lru_tokens" => self.tokens.iter().map(|t| Sequence::Tokens(t)).collect(),
-            _ => self.values.iter().map(|v| Sequence::Values(v)).collect(),
-        }
-    }
-}
-
-fn logits(model: &Model, sequences: &[Sequence<'_>]) -> Vec<f64> {
-    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
-    network.logits_of_all(sequences).unwrap().concat()
-}
-
-fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    apart.fold(0.0, f64::max)
+/// The sequences and logits of all fixtures.
+fn golden() -> Golden {
+    Golden::open(file("golden"))
 }
 
 #[test]
 fn logits_are_those_of_the_original_formulas() {
-    let (golden, data) = (Archive::open(file("golden")).unwrap(), Data::new());
+    let data = golden();
     for name in MODELS {
-        let expected = golden.tensor(&format!("{name}/logits")).unwrap();
+        let expected = data.truth(&format!("{name}/logits"));
         let found = logits(&opened(name).model, &data.sequences(name));
-        let apart = largest_difference(&found, &expected.to_f64().unwrap());
+        let apart = largest_difference(&found, &expected);
         assert!(apart < 1e-10, "{name}: {apart:e}");
     }
 }
@@ -124,7 +92,7 @@ macro_rules! streamed {
 
 #[test]
 fn maps_and_systems_of_few_bits_stream_as_the_model_that_they_stand_for() {
-    let data = Data::new();
+    let data = golden();
     for name in MODELS {
         let model = opened(name).model;
         let sequences = data.sequences(name);
@@ -159,10 +127,9 @@ fn maps_and_systems_of_few_bits_stream_as_the_model_that_they_stand_for() {
 
 #[test]
 fn streamed_steps_give_the_logits_of_the_original_formulas() {
-    let (golden, data) = (Archive::open(file("golden")).unwrap(), Data::new());
+    let data = golden();
     for name in MODELS {
-        let expected = golden.tensor(&format!("{name}/logits")).unwrap();
-        let expected = expected.to_f64().unwrap();
+        let expected = data.truth(&format!("{name}/logits"));
         let model = opened(name).model;
         let sequences = data.sequences(name);
         let found = streamed!(Runner::double(&model).unwrap(), &sequences, f64);
@@ -195,7 +162,7 @@ fn what_no_tensor_records_is_assumed_and_can_be_declared() {
 
 #[test]
 fn unchanged_models_come_back_bit_for_bit_and_reduced_ones_as_they_were_written() {
-    let (folder, data) = (tempfile::tempdir().unwrap(), Data::new());
+    let (folder, data) = (tempfile::tempdir().unwrap(), golden());
     for name in MODELS {
         let checkpoint = opened(name);
         let path = folder.path().join(format!("{name}.safetensors"));
@@ -269,7 +236,7 @@ fn calibrated(model: &Model, sequences: &[Sequence<'_>], settings: &Settings) ->
 
 #[test]
 fn every_part_of_the_calibration_brings_the_logits_nearer() {
-    let data = Data::new();
+    let data = golden();
     for name in ["s5_full_glu", "s5_half_glu2", "lru_half_glu1", "lru_tokens"] {
         let (checkpoint, sequences) = (opened(name), data.sequences(name));
         let model = &checkpoint.model;
@@ -295,7 +262,7 @@ fn every_part_of_the_calibration_brings_the_logits_nearer() {
 
 #[test]
 fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
-    let data = Data::new();
+    let data = golden();
     let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
     let model = &checkpoint.model;
     let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
@@ -339,7 +306,7 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
 
 #[test]
 fn fewer_bytes_are_found_for_every_change_of_the_logits() {
-    let data = Data::new();
+    let data = golden();
     let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
     let network = Network::new(&checkpoint.model, LENGTH, InferPath::Auto).unwrap();
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
@@ -375,7 +342,7 @@ fn centred_change(full: &[f64], reduced: &[f64], classes: usize) -> f64 {
 
 #[test]
 fn agreement_beyond_the_calibrated_length_is_that_of_joined_sequences() {
-    let data = Data::new();
+    let data = golden();
     for name in ["lru_half_glu1", "lru_tokens"] {
         let (checkpoint, sequences) = (opened(name), data.sequences(name));
         let settings = Settings::new(TargetSize::Order(3));
@@ -416,7 +383,7 @@ fn agreement_beyond_the_calibrated_length_is_that_of_joined_sequences() {
 
 #[test]
 fn the_full_order_is_the_network_itself() {
-    let data = Data::new();
+    let data = golden();
     for name in MODELS {
         let (checkpoint, sequences) = (opened(name), data.sequences(name));
         let settings = Settings::new(TargetSize::Order(6));
@@ -428,7 +395,7 @@ fn the_full_order_is_the_network_itself() {
 
 #[test]
 fn a_largest_error_is_met_with_the_fewest_modes() {
-    let data = Data::new();
+    let data = golden();
     let (checkpoint, sequences) = (opened("lru_half_glu1"), data.sequences("lru_half_glu1"));
     let order = |error: f64| {
         let settings = Settings::new(TargetSize::Error(error));
@@ -441,7 +408,7 @@ fn a_largest_error_is_met_with_the_fewest_modes() {
 
 #[test]
 fn what_needs_the_sequences_is_refused_without_them() {
-    let data = Data::new();
+    let data = golden();
     let (checkpoint, sequences) = (opened("s5_gelu"), data.sequences("s5_gelu"));
     let network = Network::new(&checkpoint.model, LENGTH, InferPath::Auto).unwrap();
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();

@@ -5,18 +5,19 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod common;
+#[path = "common/golden.rs"]
+mod golden;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
+use golden::{Golden, largest_difference, logits};
 use hankelite::checkpoint::{Gelu, from_tensors, read_layerwise};
-use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Block, Model, Nonlinearity, Sequence};
+use hankelite::model::{Block, Model, Nonlinearity};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 
-const LENGTH: usize = 24;
 const NETWORKS: [&str; 2] = ["s5_full_glu", "lru_half_glu1"];
 
 fn network(name: &str) -> PathBuf {
@@ -31,26 +32,9 @@ fn opened(path: &Path) -> Checkpoint {
     read(path, &Declared::default()).unwrap()
 }
 
-/// Inputs and logits of the golden file.
-fn golden(name: &str) -> (Vec<Vec<f32>>, Vec<f64>) {
-    let golden = Archive::open(here("data/flax/golden.safetensors")).unwrap();
-    let read = |key: &str| golden.tensor(key).unwrap().to_f64().unwrap();
-    let inputs = read("inputs");
-    let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect();
-    let inputs = inputs.chunks(2 * LENGTH).map(single).collect();
-    (inputs, read(&format!("{name}/logits")))
-}
-
-fn logits(model: &Model, inputs: &[Vec<f32>]) -> Vec<f64> {
-    let sequences: Vec<_> = inputs.iter().map(|v| Sequence::Values(v)).collect();
-    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
-    network.logits_of_all(&sequences).unwrap().concat()
-}
-
-fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    apart.fold(0.0, f64::max)
+/// The sequences and logits of the layers before they were stacked.
+fn golden() -> Golden {
+    Golden::open(here("data/flax/golden.safetensors"))
 }
 
 fn assert_kernels(checkpoint: &Checkpoint, name: &str) {
@@ -74,8 +58,9 @@ fn stacked_networks_run_as_those_with_layers_apart() {
     for name in NETWORKS {
         let checkpoint = opened(&network(name));
         let apart = opened(&here("data/flax").join(format!("{name}.safetensors")));
-        let (inputs, expected) = golden(name);
-        let found = logits(&checkpoint.model, &inputs);
+        let data = golden();
+        let expected = data.truth(&format!("{name}/logits"));
+        let found = logits(&checkpoint.model, &data.sequences(name));
         let difference = largest_difference(&found, &expected);
         assert!(difference < 1e-10, "{name}: {difference:e}");
         let blocks = checkpoint.model.blocks();
@@ -179,8 +164,9 @@ fn reduced_stacks_are_written_as_stacks_with_one_order() {
                 assert!(a.order() == order && systems_alike(a, b), "{}", a.name());
             }
             if model_runs(&small.model) {
-                let (inputs, _) = golden(NETWORKS[0]);
-                let pair = [&back.model, &small.model].map(|model| logits(model, &inputs));
+                let data = golden();
+                let sequences = data.sequences(NETWORKS[0]);
+                let pair = [&back.model, &small.model].map(|model| logits(model, &sequences));
                 assert!(largest_difference(&pair[0], &pair[1]) < 1e-4);
             }
         }

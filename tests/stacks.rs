@@ -4,19 +4,21 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod common;
+#[path = "common/golden.rs"]
+mod golden;
 
 use std::path::{Path, PathBuf};
 
 use common::here;
+use golden::{Golden, LENGTH, largest_difference, logits};
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Family, Gelu, HalfGate};
 use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
+use hankelite::model::{Gate, Nonlinearity, Placement, Pooling};
 use hankelite::stream::Runner;
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 
-const LENGTH: usize = 24;
 const FILES: [&str; 5] = [
     "s5_full_glu.pth",
     "s5_half_glu2.safetensors",
@@ -51,53 +53,14 @@ fn opened(name: &str) -> Checkpoint {
     read(file(name), &declared(name)).unwrap()
 }
 
-/// The sequences of the golden file.
-struct Data {
-    golden: Archive,
-    values: Vec<Vec<f32>>,
-    tokens: Vec<Vec<u32>>,
-}
-
-impl Data {
-    fn new() -> Self {
-        let golden = Archive::open(file("golden.safetensors")).unwrap();
-        let inputs = golden.tensor("inputs").unwrap().to_f64().unwrap();
-        let tokens = golden.tensor("tokens").unwrap().to_i64().unwrap();
-        let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect();
-        let index = |tokens: &[i64]| tokens.iter().map(|&token| token as u32).collect();
-        Self {
-            golden,
-            values: inputs.chunks(2 * LENGTH).map(single).collect(),
-            tokens: tokens.chunks(LENGTH).map(index).collect(),
-        }
-    }
-
-    fn sequences(&self, name: &str) -> Vec<Sequence<'_>> {
-        match stem(name) {
-            "lru_tokens" => self.tokens.iter().map(|t| Sequence::Tokens(t)).collect(),
-            _ => self.values.iter().map(|v| Sequence::Values(v)).collect(),
-        }
-    }
-
-    fn truth(&self, key: &str) -> Vec<f64> {
-        self.golden.tensor(key).unwrap().to_f64().unwrap()
-    }
-}
-
-fn logits(model: &Model, sequences: &[Sequence<'_>]) -> Vec<f64> {
-    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
-    network.logits_of_all(sequences).unwrap().concat()
-}
-
-fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    apart.fold(0.0, f64::max)
+/// The sequences and logits of all fixtures.
+fn golden() -> Golden {
+    Golden::open(file("golden.safetensors"))
 }
 
 #[test]
 fn logits_are_those_of_the_original_formulas() {
-    let data = Data::new();
+    let data = golden();
     for name in FILES {
         let checkpoint = opened(name);
         assert!(
@@ -112,7 +75,7 @@ fn logits_are_those_of_the_original_formulas() {
 
 #[test]
 fn streamed_steps_give_the_logits_of_the_original_formulas() {
-    let data = Data::new();
+    let data = golden();
     for name in [
         "s5_full_glu.pth",
         "s5_half_glu2.safetensors",
@@ -138,7 +101,7 @@ fn streamed_steps_give_the_logits_of_the_original_formulas() {
 
 #[test]
 fn a_network_without_pooling_gives_outputs_at_every_step_until_one_is_declared() {
-    let data = Data::new();
+    let data = golden();
     let plain = read(file("dlru.pth"), &Declared::default()).unwrap();
     assert_eq!(plain.model.head().unwrap().pooling, None);
     let told = plain.assumptions().join("\n");
@@ -194,7 +157,7 @@ fn written(checkpoint: &Checkpoint, name: &str, folder: &Path) -> PathBuf {
 
 #[test]
 fn unchanged_networks_come_back_bit_for_bit_and_reduced_ones_as_they_were_written() {
-    let (folder, data) = (tempfile::tempdir().unwrap(), Data::new());
+    let (folder, data) = (tempfile::tempdir().unwrap(), golden());
     for name in FILES {
         let checkpoint = opened(name);
         let path = written(&checkpoint, name, folder.path());
@@ -261,7 +224,7 @@ fn networks_with_one_tensor_more_less_or_other_are_layers_alone_and_the_note_nam
 
 #[test]
 fn a_conversion_keeps_what_was_declared_of_the_network() {
-    let data = Data::new();
+    let data = golden();
     for (name, family) in [
         ("lru_tokens.safetensors", Family::S5),
         ("s5_half_glu2.safetensors", Family::Lru),
@@ -276,7 +239,7 @@ fn a_conversion_keeps_what_was_declared_of_the_network() {
 
 #[test]
 fn calibration_takes_dense_feedthroughs_and_exact_gelu() {
-    let data = Data::new();
+    let data = golden();
     for name in ["s5_full_glu.pth", "dlru.pth"] {
         let (checkpoint, sequences) = (opened(name), data.sequences(name));
         let model = &checkpoint.model;

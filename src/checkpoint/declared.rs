@@ -155,7 +155,7 @@ impl Declared {
         Self {
             norm: self.norm.or(other.norm),
             pooling: self.pooling.or(other.pooling),
-            // Who names a pooling wants one.
+            // A declared pooling leaves one output for each sequence.
             per_step: self.per_step || self.pooling.is_none() && other.per_step,
             dss_version: self.dss_version.or(other.dss_version),
             length: self.length.or(other.length),

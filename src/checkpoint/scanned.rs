@@ -14,7 +14,7 @@ use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor};
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{IDLE_EXPONENT, Kind, REAL_POLE_ANGLE, Version, find_layers};
+use crate::checkpoint::layout::{Kind, PADDING_EXPONENT, REAL_POLE_ANGLE, Version, find_layers};
 
 /// Where flax keeps the parameters, and where the statistics of batch norms.
 const ROOTS: [&str; 2] = ["params", "batch_stats"];
@@ -318,9 +318,9 @@ fn filled(
     let inner: usize = shape[axis + 1..].iter().product();
     let (row, missing) = (shape[axis] * inner, (most - shape[axis]) * inner);
     let last = name.rsplit(['.', '/']).next().unwrap_or(name);
-    let idle = match last {
-        "Lambda" | "Lambda_re" | "A_re" => Some(IDLE_EXPONENT),
-        "nu_log" => Some((-IDLE_EXPONENT).ln()),
+    let padding = match last {
+        "Lambda" | "Lambda_re" | "A_re" => Some(PADDING_EXPONENT),
+        "nu_log" => Some((-PADDING_EXPONENT).ln()),
         "theta_log" => Some(REAL_POLE_ANGLE.ln()),
         "log_step" => None,
         _ => Some(0.0),
@@ -330,16 +330,16 @@ fn filled(
     if tensor.dtype() == Dtype::C64 {
         let values = tensor.to_c64()?;
         let rows = values.chunks(row.max(1)).flat_map(|row| {
-            let idle = Complex64::from(idle.unwrap_or(0.0));
-            [Cow::Borrowed(row), Cow::Owned(vec![idle; missing])]
+            let padding = Complex64::from(padding.unwrap_or(0.0));
+            [Cow::Borrowed(row), Cow::Owned(vec![padding; missing])]
         });
         let values: Vec<Complex64> = rows.flat_map(Cow::into_owned).collect();
         return RawTensor::from_c64(full, &values);
     }
     let values = tensor.to_f64()?;
     let rows = values.chunks(row.max(1)).flat_map(|row| {
-        let idle = idle.unwrap_or(*row.last().unwrap_or(&0.0));
-        [Cow::Borrowed(row), Cow::Owned(vec![idle; missing])]
+        let padding = padding.unwrap_or(*row.last().unwrap_or(&0.0));
+        [Cow::Borrowed(row), Cow::Owned(vec![padding; missing])]
     });
     let values: Vec<f64> = rows.flat_map(Cow::into_owned).collect();
     RawTensor::from_f64(tensor.dtype(), full, &values)

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use hankelite_archive::{Archive, Dtype};
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
@@ -153,6 +154,26 @@ impl<'a> Tensors<'a> {
     /// The shape of a tensor, where it is there.
     pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.archive.shape(&self.full(name))
+    }
+
+    /// A complex matrix, of which an axis may have any length but none.
+    pub(super) fn complex_matrix(
+        &self,
+        name: &str,
+        axes: [Option<usize>; 2],
+    ) -> Result<DMatrix<Complex64>, Fault> {
+        let (shape, values) = self.complex(name, &[])?;
+        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
+        match *shape.as_slice() {
+            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
+                Ok(DMatrix::from_row_slice(rows, columns, &values))
+            }
+            _ => {
+                let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
+                let expected = format!("[{}] complex numbers", axes.join(", "));
+                Err(self.wrong_shape(name, shape, &expected))
+            }
+        }
     }
 
     /// The number of axes of a tensor, where it is there.

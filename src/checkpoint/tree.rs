@@ -2,11 +2,11 @@
 //! state-spaces/s4 repository, and one layer alone.
 
 mod classifier;
+mod framework;
 mod repository;
 mod sharing;
 mod stack;
 mod weights;
-mod words;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

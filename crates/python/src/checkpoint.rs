@@ -22,7 +22,7 @@ use serde::Deserialize;
 use crate::control::{ArraysOut, arrays};
 use crate::failure::{Failure, Outcome, in_python};
 use crate::progress::watched;
-use crate::statistics::{Gathered, LayerIn, Wish};
+use crate::statistics::{Gathered, LayerIn, Requested};
 use crate::stream::Stream;
 use crate::target::Target;
 
@@ -181,40 +181,40 @@ impl Checkpoint {
     }
 
     /// A smaller checkpoint for the inputs that its layers get; records and choice as JSON.
-    #[pyo3(signature = (layers, wish, progress))]
+    #[pyo3(signature = (layers, requested, progress))]
     fn reduce_by_statistics(
         &self,
         py: Python<'_>,
         layers: Vec<LayerIn<'_>>,
-        wish: &str,
+        requested: &str,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Self, String, String)> {
-        let wish = Wish::parse(wish)?;
+        let requested = Requested::parse(requested)?;
         let gathered = Gathered::new(&layers)?;
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
-            gathered.reduce(model, &wish, observer)
+            gathered.reduce(model, &requested, observer)
         })??;
         self.calibrated(reduced)
     }
 
     /// A smaller checkpoint by sequences that the network itself runs on.
-    #[pyo3(signature = (sequences, wish, progress))]
+    #[pyo3(signature = (sequences, requested, progress))]
     fn reduce_by_sequences(
         &self,
         py: Python<'_>,
         sequences: Sequences<'_>,
-        wish: &str,
+        requested: &str,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Self, String, String)> {
-        let wish = Wish::parse(wish)?;
-        let settings = wish.settings()?;
+        let requested = Requested::parse(requested)?;
+        let settings = requested.settings()?;
         let owned = sequences.owned();
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
             let borrowed = owned.borrowed();
             let steps = owned.steps(model);
-            let calibration = gather(model, &borrowed, steps, &wish.origin, observer)?;
+            let calibration = gather(model, &borrowed, steps, &requested.origin, observer)?;
             let reduction = CalibratedReduction::new_observed(
                 model,
                 &calibration,
@@ -228,39 +228,39 @@ impl Checkpoint {
     }
 
     /// A smaller checkpoint by layer inputs, and perhaps gradients, that the caller captured.
-    #[pyo3(signature = (tensors, wish, progress))]
+    #[pyo3(signature = (tensors, requested, progress))]
     fn reduce_by_captured(
         &self,
         py: Python<'_>,
         tensors: Vec<TensorIn<'_>>,
-        wish: &str,
+        requested: &str,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Self, String, String)> {
-        let wish = Wish::parse(wish)?;
-        let settings = wish.settings()?;
+        let requested = Requested::parse(requested)?;
+        let settings = requested.settings()?;
         let (taken, model) = (taken(tensors)?, &self.0.model);
         let reduced = watched(py, progress.as_ref(), |observer| {
-            let captured = Captured::in_memory(&wish.origin, taken, model)?;
-            reduced_by_captured(model, &captured, &settings, &wish.origin, observer)
+            let captured = Captured::in_memory(&requested.origin, taken, model)?;
+            reduced_by_captured(model, &captured, &settings, &requested.origin, observer)
         })??;
         self.calibrated(reduced)
     }
 
     /// As above, from a file.
-    #[pyo3(signature = (path, wish, progress))]
+    #[pyo3(signature = (path, requested, progress))]
     fn reduce_by_captured_file(
         &self,
         py: Python<'_>,
         path: PathBuf,
-        wish: &str,
+        requested: &str,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Self, String, String)> {
-        let wish = Wish::parse(wish)?;
-        let settings = wish.settings()?;
+        let requested = Requested::parse(requested)?;
+        let settings = requested.settings()?;
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
             let captured = Captured::open(&path, model, usize::MAX)?;
-            reduced_by_captured(model, &captured, &settings, &wish.origin, observer)
+            reduced_by_captured(model, &captured, &settings, &requested.origin, observer)
         })??;
         self.calibrated(reduced)
     }

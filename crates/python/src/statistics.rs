@@ -66,12 +66,12 @@ impl Gathered {
     pub(crate) fn reduce(
         self,
         model: &Model,
-        wish: &Wish,
+        requested: &Requested,
         observer: &dyn ProgressSink,
     ) -> Outcome<Calibrated> {
-        let settings = wish.settings()?;
+        let settings = requested.settings()?;
         let names = model.blocks().iter().map(|block| block.name());
-        let calibration = named(names, &self.layers, &wish.origin)?;
+        let calibration = named(names, &self.layers, &requested.origin)?;
         calibration.check(model)?;
         let reduction = match self.products.len() == model.blocks().len() {
             true => CalibratedReduction::by_weights(
@@ -158,7 +158,7 @@ pub(crate) fn read_statistics(
 /// The settings of a calibrated reduction as Python gives them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct Requested {
     order: Option<usize>,
     budget: Option<f64>,
     max_error: Option<f64>,
@@ -175,7 +175,7 @@ pub(crate) struct Wish {
     pub(crate) origin: String,
 }
 
-impl Wish {
+impl Requested {
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
         serde_json::from_str(text).map_err(Failure::setting)
     }

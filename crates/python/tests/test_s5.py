@@ -147,5 +147,5 @@ def test_gradients_are_those_of_differences(trained):
 
     change = (moved(step) - moved(-step)) / (2 * step)
     expected = (change * signs[:, 0]).sum(axis=1)
-    slopes, heard = captured.gradients["params/layers_1"], captured.inputs["params/layers_1"]
-    np.testing.assert_allclose((slopes[:, 0] * heard).sum(axis=(1, 2)), expected, rtol=2e-2)
+    slopes, layer_inputs = captured.gradients["params/layers_1"], captured.inputs["params/layers_1"]
+    np.testing.assert_allclose((slopes[:, 0] * layer_inputs).sum(axis=(1, 2)), expected, rtol=2e-2)

@@ -411,6 +411,9 @@ def test_layers_with_several_inputs_are_reduced_for_captured_inputs(tmp_path):
     inputs = apart(captured=hk.Captured(captured.inputs))[0]
     slopes = apart(captured=captured)[0]
     assert slopes < 0.5 * white and inputs < white
+    small = hk.torch.calibrate(copy.deepcopy(model), u, order=4)
+    assert small.choice["known"] == "inputs-and-gradients"
+    assert hk.torch.calibrate(copy.deepcopy(model), u, budget=0.5).states == 8
     captured.save(tmp_path / "captured.npz")
     assert apart(captured=tmp_path / "captured.npz")[0] == pytest.approx(slopes, rel=1e-9)
     with pytest.raises(hk.InvalidSetting, match="one of statistics"):
@@ -475,7 +478,7 @@ def test_arrays_are_taken_where_they_are():
     assert _host("x", tensor)[1].ctypes.data == tensor.data_ptr()
 
     class Foreign:
-        """An array of a library that only speaks DLPack."""
+        """An array of a library that only has DLPack."""
 
         def __init__(self, tensor):
             self.tensor = tensor

@@ -7,7 +7,7 @@ use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
-use crate::checkpoint::layout::encoded::IDLE_EXPONENT;
+use crate::checkpoint::layout::encoded::PADDING_EXPONENT;
 
 /// Relative difference up to which poles are the same.
 const SAME: f64 = 1e-9;
@@ -95,7 +95,7 @@ pub(super) fn modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Modes>, F
             exponents: system.exponents().to_vec(),
             residues: residues.collect(),
         };
-        modes.exponents.resize(order, IDLE_EXPONENT.into());
+        modes.exponents.resize(order, PADDING_EXPONENT.into());
         for residues in &mut modes.residues {
             residues.resize(order, Complex64::ZERO);
         }

@@ -18,7 +18,7 @@ use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representab
 use crate::checkpoint::tensors::Tensors;
 
 /// The decay of a slot that no mode fills; its γ is zero.
-const IDLE_POLE: f64 = 0.5;
+const PADDING_POLE: f64 = 0.5;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ impl Ema {
             modes.push([parameter, parameter, residue.re * root / share, 1.0]);
         }
         let unused = Transform::Sigmoid
-            .invert((1.0 - IDLE_POLE).sqrt())
+            .invert((1.0 - PADDING_POLE).sqrt())
             .unwrap_or(0.0);
         modes.resize(order, [unused, unused, 0.0, 0.0]);
         Ok(modes)

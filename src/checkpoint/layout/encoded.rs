@@ -1,7 +1,7 @@
 //! Tensors to be written.
 
 /// The decay that an empty slot of a rectangular layout is given; its residue is zero.
-pub(in crate::checkpoint) const IDLE_EXPONENT: f64 = -0.5;
+pub(in crate::checkpoint) const PADDING_EXPONENT: f64 = -0.5;
 
 /// Which change of the systems makes a tensor be written anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -58,30 +58,14 @@ impl MimoDplr {
         Ok(parts.map(|(&re, im)| Complex64::new(re, im)).collect())
     }
 
-    /// A complex matrix, of which one axis may have any length.
-    fn matrix(
-        &self,
-        tensors: &Tensors<'_>,
-        tensor: &str,
-        axes: [Option<usize>; 2],
-    ) -> Result<DMatrix<Complex64>, Fault> {
-        let name = self.name(tensor);
-        let (shape, values) = tensors.complex(&name, &[])?;
-        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
-        match *shape.as_slice() {
-            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
-                Ok(DMatrix::from_row_slice(rows, columns, &values))
-            }
-            // P of rank one.
-            [rows] if tensor == "P" && fits(rows, axes[0]) => {
-                Ok(DMatrix::from_row_slice(rows, 1, &values))
-            }
-            _ => {
-                let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
-                let expected = format!("[{}] complex numbers", axes.join(", "));
-                Err(tensors.wrong_shape(&name, shape, &expected))
-            }
+    /// P, which is a vector where its rank is one.
+    fn low_rank(&self, tensors: &Tensors<'_>, modes: usize) -> Result<DMatrix<Complex64>, Fault> {
+        let name = self.name("P");
+        if tensors.shape(&name) == Some(&[modes]) {
+            let (_, values) = tensors.complex(&name, &[])?;
+            return Ok(DMatrix::from_vec(modes, 1, values));
         }
+        tensors.complex_matrix(&name, [Some(modes), None])
     }
 
     fn step(&self, tensors: &Tensors<'_>) -> Result<f64, Fault> {
@@ -102,10 +86,10 @@ impl Layout for MimoDplr {
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let lambdas = self.lambdas(tensors)?;
         let modes = lambdas.len();
-        let low_rank = self.matrix(tensors, "P", [Some(modes), None])?;
-        let input = self.matrix(tensors, "B", [Some(modes), None])?;
+        let low_rank = self.low_rank(tensors, modes)?;
+        let input = tensors.complex_matrix(&self.name("B"), [Some(modes), None])?;
         let channels = input.ncols();
-        let output = self.matrix(tensors, "C", [Some(channels), Some(modes)])?;
+        let output = tensors.complex_matrix(&self.name("C"), [Some(channels), Some(modes)])?;
         let step = self.step(tensors)?;
         let d = self.name("D");
         let through = match tensors.contains(&d) {

@@ -21,7 +21,7 @@ mod transform;
 use std::fmt::Debug;
 
 pub(super) use dss::Dss;
-pub(super) use encoded::{Encoded, IDLE_EXPONENT, Role};
+pub(super) use encoded::{Encoded, PADDING_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;

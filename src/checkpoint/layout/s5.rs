@@ -110,7 +110,7 @@ impl S5 {
         let steps = tensors.shaped(&self.name("log_step"), &shapes, &expected)?;
         let input = match self.is_factored(tensors) {
             true => self.factored_input(tensors, modes)?,
-            false => self.input(tensors, modes)?,
+            false => tensors.complex_matrix(&self.name("B"), [Some(modes), None])?,
         };
         let channels = input.ncols();
         let expected = format!("[{channels}]");
@@ -126,19 +126,6 @@ impl S5 {
                 .data,
             lambdas,
         })
-    }
-
-    fn input(&self, tensors: &Tensors<'_>, modes: usize) -> Result<DMatrix<Complex64>, Fault> {
-        let (shape, b) = tensors.complex(&self.name("B"), &[])?;
-        match *shape.as_slice() {
-            [rows, channels] if rows == modes && channels > 0 => {
-                Ok(DMatrix::from_row_slice(modes, channels, &b))
-            }
-            _ => {
-                let expected = format!("[{modes}, channels] complex numbers");
-                Err(tensors.wrong_shape(&self.name("B"), shape, &expected))
-            }
-        }
     }
 
     /// C, or C1 and C2, or both side by side in C.
@@ -174,36 +161,15 @@ impl S5 {
                 .any(|name| tensors.contains(&self.name(name)))
     }
 
-    /// One of the factors, of which one axis may have any length.
-    fn factor_matrix(
-        &self,
-        tensors: &Tensors<'_>,
-        name: &str,
-        axes: [Option<usize>; 2],
-    ) -> Result<DMatrix<Complex64>, Fault> {
-        let (shape, values) = tensors.complex(&self.name(name), &[])?;
-        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
-        match *shape.as_slice() {
-            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
-                Ok(DMatrix::from_row_slice(rows, columns, &values))
-            }
-            _ => {
-                let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
-                let expected = format!("[{}] complex numbers", axes.join(", "));
-                Err(tensors.wrong_shape(&self.name(name), shape, &expected))
-            }
-        }
-    }
-
     /// B = BP BHᵀ.
     fn factored_input(
         &self,
         tensors: &Tensors<'_>,
         modes: usize,
     ) -> Result<DMatrix<Complex64>, Fault> {
-        let of_modes = self.factor_matrix(tensors, "BP", [Some(modes), None])?;
+        let of_modes = tensors.complex_matrix(&self.name("BP"), [Some(modes), None])?;
         let rank = Some(of_modes.ncols());
-        let of_channels = self.factor_matrix(tensors, "BH", [None, rank])?;
+        let of_channels = tensors.complex_matrix(&self.name("BH"), [None, rank])?;
         Ok(of_modes * of_channels.transpose())
     }
 
@@ -214,9 +180,9 @@ impl S5 {
         channels: usize,
         modes: usize,
     ) -> Result<Vec<DMatrix<Complex64>>, Fault> {
-        let of_channels = self.factor_matrix(tensors, "CH", [None, Some(channels)])?;
+        let of_channels = tensors.complex_matrix(&self.name("CH"), [None, Some(channels)])?;
         let rank = Some(of_channels.nrows());
-        let of_modes = self.factor_matrix(tensors, "CP", [rank, None])?;
+        let of_modes = tensors.complex_matrix(&self.name("CP"), [rank, None])?;
         if ![modes, 2 * modes].contains(&of_modes.ncols()) {
             let shape = vec![of_modes.nrows(), of_modes.ncols()];
             let expected = format!("[{}, {modes} or {}]", shape[0], 2 * modes);

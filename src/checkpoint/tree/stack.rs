@@ -11,7 +11,7 @@ use crate::checkpoint::declared::{Declared, Gelu, HalfGate};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Encoded, Found, Kind};
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::tree::words::{FLAX, TORCH, Words};
+use crate::checkpoint::tree::framework::{FLAX, Framework, TORCH};
 use crate::model::{
     BlockParts, Gate, Head, Linear, Model, ModelParts, Nonlinearity, OutputLinear, Placement,
     Pooling,
@@ -34,7 +34,7 @@ const NORMS: [&str; 3] = ["norm", "normalization", "ln"];
 /// The names around the layers.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
-    words: &'static Words,
+    framework: &'static Framework,
     /// What the names of the encoder's tensors start with, e.g. `params/encoder/encoder/`.
     encoder: String,
     /// The decoder's, e.g. `params/decoder/`.
@@ -99,7 +99,7 @@ impl Stack {
         }
         let separator = first.place.chars().last()?;
         let (stem, number, state_spaces) = parted(&first.place, separator)?;
-        let words = match TORCH.speak(names.iter().copied()) {
+        let framework = match TORCH.names(names.iter().copied()) {
             true => &TORCH,
             false => &FLAX,
         };
@@ -107,9 +107,9 @@ impl Stack {
         let above = stem.strip_suffix(&part("encoder")).unwrap_or(stem);
         let has = |name: &str| names.contains(name);
         let beside = format!("{stem}{}", part("encoder"));
-        let encoders = words.encoder(&beside, has);
+        let encoders = framework.encoder(&beside, has);
         let mut made = Self {
-            words,
+            framework,
             encoder: match encoders.iter().any(|name| has(name)) {
                 true => beside,
                 false => format!("{above}{}", part("encoder")),
@@ -122,11 +122,11 @@ impl Stack {
             maps: Maps::None,
             separator,
         };
-        let norm = |norm: &&&str| has(&words.factors(&made.inside(0, norm)));
+        let norm = |norm: &&&str| has(&framework.factors(&made.inside(0, norm)));
         made.norm = NORMS.iter().find(norm).copied().unwrap_or(NORMS[0]);
         let all = |maps: &&Maps| {
             let mut maps = maps.names().iter();
-            maps.all(|map| has(&words.map(&made.inside(0, map))[0]))
+            maps.all(|map| has(&framework.map(&made.inside(0, map))[0]))
         };
         let known = [Maps::Glu, Maps::Both, Maps::Gate, Maps::None];
         made.maps = known.iter().find(all).copied().unwrap_or(Maps::None);
@@ -146,12 +146,12 @@ impl Stack {
     /// Everything that the network needs around the layers.
     fn needed(&self, names: &BTreeSet<&str>, layers: usize) -> Vec<String> {
         let has = |name: &str| names.contains(name);
-        let mut needed = self.words.map(&self.decoder).to_vec();
-        needed.extend(self.words.encoder(&self.encoder, has));
+        let mut needed = self.framework.map(&self.decoder).to_vec();
+        needed.extend(self.framework.encoder(&self.encoder, has));
         for index in 0..layers {
-            needed.extend(self.words.norm(&self.inside(index, self.norm), has));
+            needed.extend(self.framework.norm(&self.inside(index, self.norm), has));
             let maps = self.maps.names().iter();
-            needed.extend(maps.flat_map(|map| self.words.map(&self.inside(index, map))));
+            needed.extend(maps.flat_map(|map| self.framework.map(&self.inside(index, map))));
         }
         needed
     }
@@ -167,7 +167,7 @@ impl Stack {
         if let Some(missing) = needed.iter().find(|name| !names.contains(name.as_str())) {
             return Some(format!("there is no tensor `{missing}`"));
         }
-        let counts = |index: usize| self.words.count(&self.inside(index, self.norm));
+        let counts = |index: usize| self.framework.count(&self.inside(index, self.norm));
         let counts: BTreeSet<String> = (0..layers.len()).filter_map(counts).collect();
         let known = |name: &&str| {
             needed.iter().any(|known| known == name)
@@ -182,14 +182,14 @@ impl Stack {
 
     /// A tensor whose shape is none that the network has.
     fn misshapen(&self, archive: &Archive, layers: usize) -> Option<String> {
-        let words = self.words;
+        let framework = self.framework;
         let has = |name: &str| archive.contains(name);
-        let factors = words.factors(&self.inside(0, self.norm));
+        let factors = framework.factors(&self.inside(0, self.norm));
         let channels = *archive.shape(&factors)?.first()?;
-        let mut wanted = vec![words.map_axes(&self.decoder, Some(channels), None)];
-        let [matrix, bias] = words.map(&self.encoder);
+        let mut wanted = vec![framework.map_axes(&self.decoder, Some(channels), None)];
+        let [matrix, bias] = framework.map(&self.encoder);
         if has(&bias) {
-            wanted.push(words.map_axes(&self.encoder, None, Some(channels)));
+            wanted.push(framework.map_axes(&self.encoder, None, Some(channels)));
         } else if has(&matrix) && archive.shape(&matrix)?.last() != Some(&channels) {
             return Some(format!("there is no tensor `{bias}`"));
         }
@@ -198,10 +198,10 @@ impl Stack {
             _ => channels,
         };
         for index in 0..layers {
-            let norm = words.norm(&self.inside(index, self.norm), has);
+            let norm = framework.norm(&self.inside(index, self.norm), has);
             wanted.extend(norm.into_iter().map(|name| (name, vec![Some(channels)])));
             let maps = self.maps.names().iter().map(|map| self.inside(index, map));
-            wanted.extend(maps.map(|map| words.map_axes(&map, Some(channels), Some(columns))));
+            wanted.extend(maps.map(|map| framework.map_axes(&map, Some(channels), Some(columns))));
         }
         wanted.into_iter().find_map(|(name, axes)| {
             let found = archive.shape(&name)?;
@@ -244,7 +244,7 @@ impl Stack {
                 "gates as `half_glu1` (the file fits half_glu1 and half_glu2; --half-gate overrides it)",
             );
         }
-        if settled.gelu.is_none() && self.words.gelu == Nonlinearity::Gelu {
+        if settled.gelu.is_none() && self.framework.gelu == Nonlinearity::Gelu {
             settled.gelu = Some(Gelu::Exact);
             assume(
                 "GELU with the exact normal distribution, ε = 1e-5 in norms (the defaults of torch; \
@@ -264,12 +264,12 @@ impl Stack {
         let (channels, outputs) = (block.channels(), block.outputs());
         let map = |which: usize, columns: usize| {
             let head = self.inside(index, self.maps.names()[which]);
-            let words = self.words;
-            words.decode_map(tensors, &head, Some(outputs), Some(columns))
+            let framework = self.framework;
+            framework.decode_map(tensors, &head, Some(outputs), Some(columns))
         };
         block.activation = match settled.gelu {
             Some(gelu) => gelu.function(),
-            None => self.words.gelu,
+            None => self.framework.gelu,
         };
         let output = |linear, gate| Some(OutputLinear { linear, gate });
         block.output = match self.maps {
@@ -288,7 +288,7 @@ impl Stack {
             Maps::Glu => output(map(0, 2 * channels)?, Gate::Halves),
         };
         let head = self.inside(index, self.norm);
-        let norm = self.words.decode_norm(tensors, &head, channels)?;
+        let norm = self.framework.decode_norm(tensors, &head, channels)?;
         block.norm = Some((norm, settled.norm.unwrap_or(Placement::Pre)));
         Ok(())
     }
@@ -300,23 +300,23 @@ impl Stack {
         tensors: &Tensors<'_>,
         settled: &Declared,
     ) -> Result<(), Fault> {
-        let words = self.words;
+        let framework = self.framework;
         let channels = model.blocks.first().map_or(0, |block| block.channels());
-        model.encoder = Some(words.decode_encoder(tensors, &self.encoder, channels)?);
+        model.encoder = Some(framework.decode_encoder(tensors, &self.encoder, channels)?);
         let pooling = match settled.per_step {
             true => None,
             false => Some(settled.pooling.unwrap_or(Pooling::Mean)),
         };
-        let linear = words.decode_map(tensors, &self.decoder, Some(channels), None)?;
+        let linear = framework.decode_map(tensors, &self.decoder, Some(channels), None)?;
         model.head = Some(Head { pooling, linear });
         Ok(())
     }
 
     /// All tensors around the layers that a model holds.
     pub(super) fn encode(&self, model: &Model) -> Vec<Encoded> {
-        let (words, mut out) = (self.words, Vec::new());
+        let (framework, mut out) = (self.framework, Vec::new());
         if let Some(encoder) = model.encoder() {
-            words.encode_encoder(&self.encoder, encoder, &mut out);
+            framework.encode_encoder(&self.encoder, encoder, &mut out);
         }
         for (index, block) in model.blocks().iter().enumerate() {
             if let Some(OutputLinear { linear, .. }) = block.output() {
@@ -325,15 +325,15 @@ impl Stack {
                     _ => vec![linear.clone()],
                 };
                 for (map, part) in self.maps.names().iter().zip(&parts) {
-                    words.encode_map(&self.inside(index, map), part, &mut out);
+                    framework.encode_map(&self.inside(index, map), part, &mut out);
                 }
             }
             if let Some((norm, _)) = block.norm() {
-                words.encode_norm(&self.inside(index, self.norm), norm, &mut out);
+                framework.encode_norm(&self.inside(index, self.norm), norm, &mut out);
             }
         }
         if let Some(head) = model.head() {
-            words.encode_map(&self.decoder, &head.linear, &mut out);
+            framework.encode_map(&self.decoder, &head.linear, &mut out);
         }
         out
     }

@@ -31,7 +31,7 @@ use crate::cli::common::open;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::RuleArguments;
-use crate::cli::reduce::card::Card;
+use crate::cli::reduce::card::{Card, both};
 use crate::cli::reduce::file_target::{FileTarget, Found};
 use crate::cli::reduce::lines::show;
 use crate::cli::reduce::provenance::{Way, longest, measured, provenance};
@@ -228,11 +228,7 @@ impl Document<'_> {
             image: self.image.as_ref().map(|image| image.path.as_str()),
             family: self.family,
             parameters: [self.parameters_before, self.parameters_after],
-            scores: self
-                .before
-                .as_ref()
-                .zip(self.after.as_ref())
-                .map(<[_; 2]>::from),
+            scores: both(&self.before, &self.after),
             made,
             changes: [
                 on("", made.logit_change),

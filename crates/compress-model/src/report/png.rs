@@ -1,4 +1,4 @@
-//! SVG pictures as PNG, their words in a font of the machine.
+//! SVG pictures as PNG, their text in a font of the machine.
 
 use resvg::render;
 use resvg::tiny_skia::{Pixmap, Transform};
@@ -12,9 +12,9 @@ const SCALE: f32 = 2.0;
 /// Why a picture is not drawn as PNG.
 #[derive(Debug, Error)]
 pub enum PngError {
-    /// Without a font a picture would lack its words, without an error.
+    /// Without a font a picture would lack its text, without an error.
     #[error(
-        "no font was found on this machine, expected one for the words of a PNG picture, such as \
+        "no font was found on this machine, expected one for the text of a PNG picture, such as \
          DejaVu Sans; SVG needs none"
     )]
     NoFont,
@@ -32,12 +32,12 @@ pub enum PngError {
     /// The dots could not be encoded.
     #[error("the picture could not be encoded as PNG: {cause}")]
     Encode {
-        /// What the encoder says.
+        /// The encoder's error.
         cause: String,
     },
 }
 
-/// The fonts that the words of pictures are drawn with, one of them as `sans-serif`.
+/// The fonts that the text of pictures is drawn with, one of them as `sans-serif`.
 pub struct Fonts(Database);
 
 impl Fonts {
@@ -89,7 +89,7 @@ impl Fonts {
     }
 }
 
-/// The family that is read best: upright, of normal weight, without serifs as far as names tell.
+/// The family that is read best: upright, of normal weight, without serifs by its name.
 fn plainest(fonts: &Database) -> Option<String> {
     let unlike = |face: &FaceInfo, name: &str| {
         let (slanted, heavy) = (face.style != Style::Normal, face.weight != Weight::NORMAL);

@@ -79,16 +79,16 @@ class Checkpoint:
     def inspect(self, time: str, realisation: str, progress: _Progress) -> list[_Spectrum]: ...
     def reduce(self, plan: str, progress: _Progress) -> tuple[Checkpoint, str]: ...
     def reduce_by_statistics(
-        self, layers: Sequence[_LayerIn], wish: str, progress: _Progress
+        self, layers: Sequence[_LayerIn], requested: str, progress: _Progress
     ) -> tuple[Checkpoint, str, str]: ...
     def reduce_by_sequences(
-        self, sequences: _Sequences, wish: str, progress: _Progress
+        self, sequences: _Sequences, requested: str, progress: _Progress
     ) -> tuple[Checkpoint, str, str]: ...
     def reduce_by_captured(
-        self, tensors: Sequence[_TensorIn], wish: str, progress: _Progress
+        self, tensors: Sequence[_TensorIn], requested: str, progress: _Progress
     ) -> tuple[Checkpoint, str, str]: ...
     def reduce_by_captured_file(
-        self, path: Union[str, PathLike[str]], wish: str, progress: _Progress
+        self, path: Union[str, PathLike[str]], requested: str, progress: _Progress
     ) -> tuple[Checkpoint, str, str]: ...
     def reduce_to_target(
         self, sequences: _Sequences, target: str, progress: _Progress

@@ -575,20 +575,20 @@ def reduce(
         return _to_target(model, calibrate, target, progress)
     with following(progress) as callback:
         if isinstance(captured, Captured):
-            wish = json.dumps({**calibrated, "origin": captured.origin})
+            requested = json.dumps({**calibrated, "origin": captured.origin})
             tensors = captured._for_core()
-            core, records, choice = model._core.reduce_by_captured(tensors, wish, callback)
+            core, records, choice = model._core.reduce_by_captured(tensors, requested, callback)
         elif captured is not None:
-            wish = json.dumps({**calibrated, "origin": os.fspath(captured)})
-            core, records, choice = model._core.reduce_by_captured_file(captured, wish, callback)
+            requested = json.dumps({**calibrated, "origin": os.fspath(captured)})
+            core, records, choice = model._core.reduce_by_captured_file(captured, requested, callback)
         elif statistics is not None:
-            wish = json.dumps({**calibrated, "origin": statistics.origin})
+            requested = json.dumps({**calibrated, "origin": statistics.origin})
             layers = statistics._for_core(model)
-            core, records, choice = model._core.reduce_by_statistics(layers, wish, callback)
+            core, records, choice = model._core.reduce_by_statistics(layers, requested, callback)
         else:
             sequences = _sequences(calibrate, model)  # type: ignore[arg-type]
-            wish = json.dumps({**calibrated, "origin": f"{len(sequences)} sequences"})
-            core, records, choice = model._core.reduce_by_sequences(sequences, wish, callback)
+            requested = json.dumps({**calibrated, "origin": f"{len(sequences)} sequences"})
+            core, records, choice = model._core.reduce_by_sequences(sequences, requested, callback)
     return Reduced(model._source, core, json.loads(records), json.loads(choice))
 
 
@@ -602,9 +602,9 @@ def _to_target(
             "models are compared by their logits"
         )
     sequences = _sequences(calibrate, model)
-    wish = json.dumps({**target, "origin": f"{len(sequences)} sequences"})
+    requested = json.dumps({**target, "origin": f"{len(sequences)} sequences"})
     with following(progress) as callback:
-        made = model._core.reduce_to_target(sequences, wish, callback)
+        made = model._core.reduce_to_target(sequences, requested, callback)
     core, records, choice, image = made
     small = Reduced(model._source, core, json.loads(records), json.loads(choice))
     small.image = image.tobytes()

@@ -95,8 +95,8 @@ def capture(
     model = read(params, **declared)
     run = _run(forward, params, {_place(model.tensors(name)): name for name in model.layers})
     x = jnp.asarray(inputs)
-    (z, _), given = jax.eval_shape(run, {}, x[0])
-    missing = [name for name in model.layers if name not in given]
+    (z, _), outputs = jax.eval_shape(run, {}, x[0])
+    missing = [name for name in model.layers if name not in outputs]
     if missing or z.ndim != 1:
         raise CalibrationError(
             f"the forward pass gave logits of shape {z.shape} and called no module of layer "
@@ -108,15 +108,16 @@ def capture(
         signs = signs - signs.mean(axis=-1, keepdims=True)
 
     def one(u: Any, rows: Any) -> tuple[Any, Any]:
-        still = {name: jnp.zeros(y.shape, y.dtype) for name, y in given.items()}
-        _, pull, heard = jax.vjp(lambda shifts: run(shifts, u)[0], still, has_aux=True)
-        return heard, jax.vmap(lambda row: pull(row.astype(z.dtype))[0])(rows) if gradients else {}
+        still = {name: jnp.zeros(y.shape, y.dtype) for name, y in outputs.items()}
+        _, pull, layer_inputs = jax.vjp(lambda shifts: run(shifts, u)[0], still, has_aux=True)
+        slopes = jax.vmap(lambda row: pull(row.astype(z.dtype))[0])(rows) if gradients else {}
+        return layer_inputs, slopes
 
     many = jax.jit(jax.vmap(one))
     parts = [many(x[i : i + batch], signs[i : i + batch]) for i in range(0, len(x), batch)]
-    heard = {n: np.concatenate([np.asarray(p[0][n]) for p in parts]) for n in model.layers}
+    kept = {n: np.concatenate([np.asarray(p[0][n]) for p in parts]) for n in model.layers}
     slopes = {n: np.concatenate([np.asarray(p[1][n]) for p in parts]) for n in parts[0][1]}
-    return Captured(heard, slopes, origin)
+    return Captured(kept, slopes, origin)
 
 
 def _run(forward: Callable[[Any, Any], Any], params: Any, places: dict[str, str]) -> Any:
@@ -125,20 +126,20 @@ def _run(forward: Callable[[Any, Any], Any], params: Any, places: dict[str, str]
     from flax import linen
 
     def run(shifts: dict[str, Any], x: Any) -> tuple[tuple[Any, dict[str, Any]], dict[str, Any]]:
-        heard: dict[str, Any] = {}
-        given: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
+        outputs: dict[str, Any] = {}
 
         def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
             layer = places.get("/".join(context.module.path))
             out = call(*args, **kwargs)
             if layer is None or context.method_name != "__call__" or not args:
                 return out
-            heard[layer], given[layer] = args[0], out
+            inputs[layer], outputs[layer] = args[0], out
             return out + shifts[layer] if layer in shifts else out
 
         with linen.intercept_methods(intercept):
             z = forward(params, x)
-        return (z, heard), given
+        return (z, inputs), outputs
 
     return run
 

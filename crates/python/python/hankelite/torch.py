@@ -271,7 +271,7 @@ class _Watched:
         self.u: dict[str, torch.Tensor] = {}
         self.y: dict[str, torch.Tensor] = {}
         self.handles = [
-            place.register_forward_pre_hook(self._hears(name), with_kwargs=True)
+            place.register_forward_pre_hook(self._keeps_input(name), with_kwargs=True)
             for name, place in self.places.items()
         ]
 
@@ -279,14 +279,14 @@ class _Watched:
         """Keeps y: what a layer's own module gives, or what another one takes."""
         if outputs is None:
             for name, place in self.places.items():
-                self.handles.append(place.register_forward_hook(self._gives(name)))
+                self.handles.append(place.register_forward_hook(self._keeps_output(name)))
             return
         for name in self.places:
             if name not in outputs:
                 raise CalibrationError(f"no module takes the output of layer `{name}` in `outputs`")
-            self.handles.append(outputs[name].register_forward_pre_hook(self._takes(name)))
+            self.handles.append(outputs[name].register_forward_pre_hook(self._keeps_taken(name)))
 
-    def _hears(self, name: str) -> Any:
+    def _keeps_input(self, name: str) -> Any:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             values = [*args, *kwargs.values()]
             u = next((v for v in values if torch.is_tensor(v) and v.is_floating_point()), None)
@@ -308,10 +308,10 @@ class _Watched:
         self.y[name] = y
         return y
 
-    def _gives(self, name: str) -> Any:
+    def _keeps_output(self, name: str) -> Any:
         return lambda module, args, y: self._kept(name, y)
 
-    def _takes(self, name: str) -> Any:
+    def _keeps_taken(self, name: str) -> Any:
         return lambda module, args: (self._kept(name, args[0]), *args[1:])
 
     def slopes(self, z: torch.Tensor, combinations: int, seed: int) -> dict[str, torch.Tensor]:
@@ -487,6 +487,9 @@ def calibrate(
     (:func:`fit`). With ``budget`` three ways to weigh the channels are tried (:func:`importance`,
     its root, all equal), and the sharing that changes the logits least is taken.
 
+    Layers whose channels share modes (S5, LRU) are reduced for captured inputs and gradients
+    (:func:`capture`); their weights are not fitted to the logits afterwards.
+
     Args:
         module: the full network; it runs in evaluation mode, and is not changed.
         inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
@@ -500,14 +503,16 @@ def calibrate(
     run: Forward = forward or (lambda network, x: network(x))
     inner = unwrapped(module)
     batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
+    model = read(inner, **declared)
+    size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
+    if model.family.startswith(_SHARED):
+        return reduce(model, captured=capture(inner, batches, forward=run, **declared), **size)
     parts = [part for batch in batches for part in batch.split(32)]
     with torch.no_grad(), evaluating(inner), listen(
         inner, products=products, **declared
     ) as statistics:
         for part in parts:
             run(inner, part)
-    model = read(inner, **declared)
-    size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
     if budget is None:
         small = reduce(model, statistics=statistics, **size)
     else:

@@ -8,7 +8,7 @@ use crate::cli::common::grouped;
 use crate::cli::report::{percent, typed_command};
 use crate::cli::score::Scores;
 
-/// What a card tells.
+/// What stands on a card.
 pub(super) struct Card<'a> {
     /// The checkpoint that was written.
     pub(super) output: Option<&'a str>,
@@ -21,7 +21,7 @@ pub(super) struct Card<'a> {
     pub(super) made: &'a Provenance,
     /// What changes of the logits were measured on, and their sizes.
     pub(super) changes: Vec<(String, f64)>,
-    /// What else is to be told, such as sizes in bytes.
+    /// Further sections, such as sizes in bytes.
     pub(super) tables: Vec<Table>,
 }
 
@@ -30,6 +30,14 @@ pub(super) struct Table {
     pub(super) title: &'static str,
     pub(super) header: Vec<&'static str>,
     pub(super) rows: Vec<Vec<String>>,
+}
+
+/// The scores before and after, where there are both.
+pub(super) fn both<'a>(
+    before: &'a Option<Scores>,
+    after: &'a Option<Scores>,
+) -> Option<[&'a Scores; 2]> {
+    Some([before.as_ref()?, after.as_ref()?])
 }
 
 impl Table {

@@ -1,4 +1,4 @@
-//! What a written file says of how it was made.
+//! The note of a written file on how it was made.
 
 use std::path::Path;
 

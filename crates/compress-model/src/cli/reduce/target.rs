@@ -21,7 +21,7 @@ use crate::cli::common::{grouped, open, short};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
-use crate::cli::reduce::card::{Card, Table};
+use crate::cli::reduce::card::{Card, Table, both};
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
@@ -262,11 +262,7 @@ impl Document {
             image: self.image.as_deref(),
             family: self.family,
             parameters: [self.parameters_before, self.parameters_after],
-            scores: self
-                .before
-                .as_ref()
-                .zip(self.after.as_ref())
-                .map(<[_; 2]>::from),
+            scores: both(&self.before, &self.after),
             made,
             changes,
             tables: vec![self.sizes(), self.bits()],
@@ -286,7 +282,7 @@ impl Document {
             "a step on the machine that made it, microseconds".to_string(),
             short(slow),
             short(fast),
-            format!("1/{:.1}", slow / fast),
+            format!("{:.2} times as fast", slow / fast),
         ];
         Table {
             title: "Size of the image",

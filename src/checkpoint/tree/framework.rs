@@ -10,9 +10,9 @@ use crate::checkpoint::layout::Encoded;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::{BatchNorm, Encoder, LayerNorm, Linear, Nonlinearity, Norm};
 
-/// The words of a framework.
+/// A framework.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct Framework {
     /// The matrix of a linear map.
     matrix: &'static str,
     /// Whether its first axis is that of the inputs.
@@ -34,7 +34,7 @@ pub(super) struct Words {
     epsilons: [f64; 2],
 }
 
-pub(super) static FLAX: Words = Words {
+pub(super) static FLAX: Framework = Framework {
     matrix: "kernel",
     inputs_first: true,
     table: "embedding",
@@ -46,7 +46,7 @@ pub(super) static FLAX: Words = Words {
     epsilons: [1e-6, 1e-5],
 };
 
-pub(super) static TORCH: Words = Words {
+pub(super) static TORCH: Framework = Framework {
     matrix: "weight",
     inputs_first: false,
     table: "weight",
@@ -58,9 +58,9 @@ pub(super) static TORCH: Words = Words {
     epsilons: [1e-5, 1e-5],
 };
 
-impl Words {
-    /// Whether names are those of this framework.
-    pub(super) fn speak<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
+impl Framework {
+    /// Whether it names tensors so.
+    pub(super) fn names<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         names.any(|name| {
             let before = name.strip_suffix(self.matrix);
             before.is_some_and(|before| before.ends_with(['.', '/']))
@@ -128,7 +128,7 @@ impl Words {
     }
 }
 
-impl Words {
+impl Framework {
     /// A linear map with a bias; what is not given of its sizes may be any.
     pub(super) fn decode_map(
         &self,
@@ -138,13 +138,12 @@ impl Words {
         outputs: Option<usize>,
     ) -> Result<Linear, Fault> {
         let [matrix, bias] = self.map(head);
-        let in_order = |inputs, outputs| match self.inputs_first {
-            true => [inputs, outputs],
-            false => [outputs, inputs],
-        };
         let show = |size: Option<usize>, what: &str| size.map_or(what.into(), |n| n.to_string());
-        let [first, second] = in_order(show(inputs, "inputs"), show(outputs, "outputs"));
-        let expected = format!("[{first}, {second}]");
+        let mut axes = [show(inputs, "inputs"), show(outputs, "outputs")];
+        if !self.inputs_first {
+            axes.reverse();
+        }
+        let expected = format!("[{}]", axes.join(", "));
         let found = tensors.values(&matrix, &expected)?;
         let fits =
             |wanted: Option<usize>, n: usize| n > 0 && wanted.is_none_or(|wanted| wanted == n);
@@ -221,7 +220,7 @@ impl Words {
     }
 }
 
-impl Words {
+impl Framework {
     pub(super) fn encode_map(&self, head: &str, linear: &Linear, out: &mut Vec<Encoded>) {
         let (inputs, outputs) = linear.weight.shape();
         let (shape, data) = match self.inputs_first {
