@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::train::batch::evaluate_by;
 use crate::train::objective::Objective;
-use crate::train::observer::{Observer, Stop};
+use crate::train::observer::{Entry, Observer, Stop};
 use crate::train::recipe::{Monitor, Recipe, within};
 use crate::train::trainer::Training;
 use crate::train::{RecipeError, TrainError, average};
@@ -21,17 +22,29 @@ const SEQUENCES: usize = 1000;
 /// "Understanding short-horizon bias"), and many steps at a rate too small get nowhere.
 const TOLERANCE: f64 = 1.25;
 
+/// Where a search begins, and the least and the largest factor that it tries.
+const SEARCH: (f64, f64, f64) = (1.0, 1.0 / 256.0, 8.0);
+
+/// What a search goes up and down by.
+const UP_DOWN: (f64, f64) = (2.0, 0.25);
+
 /// A trial of learning rates before a training: the table `[trial]`. From the same start, with the
 /// same batches and a course of the rates of its own, the network is trained for a few steps with
 /// each factor. Taken is the largest factor whose held-out value (loss, distance from the teacher or
 /// share of errors, by the recipe's `monitor`) is within a quarter of the best: few steps favour rates
 /// that are too small for many.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+///
+/// Without factors they are searched for, as a network that is nearly as good as it can be needs far
+/// smaller rates than one that is not: from 1 upwards in twos, to 8, as long as the largest is
+/// within the quarter, and downwards in fours, to 1/256, as long as the smallest is the best or none
+/// is better than the start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trial {
     /// What `lr` and `lr_dynamics` are multiplied with, each above 0, to 1000; one or none tries
-    /// nothing. Default 0.25, 1, 2, 4.
-    pub factors: Vec<f64>,
+    /// nothing. Default: searched for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factors: Option<Vec<f64>>,
     /// Steps of each, 1 to 10⁹. Default: a twentieth of the training, 20 to 200, and never more
     /// than it has.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,19 +77,12 @@ pub struct TrialOutcome {
     pub sequences: usize,
     /// What `value` is of the tried: the recipe's `monitor`.
     pub monitor: Monitor,
-    /// All factors, as they were given.
+    /// The held-out value before the first step.
+    pub start: Option<f64>,
+    /// All factors, in the order in which they were tried.
     pub tried: Vec<Tried>,
     /// The factor that is taken.
     pub factor: f64,
-}
-
-impl Default for Trial {
-    fn default() -> Self {
-        Self {
-            factors: vec![0.25, 1.0, 2.0, 4.0],
-            steps: None,
-        }
-    }
 }
 
 impl Trial {
@@ -86,7 +92,7 @@ impl Trial {
     /// A [`RecipeError`] with the key and what may stand there.
     pub fn check(&self) -> Result<(), RecipeError> {
         within("steps", self.steps.unwrap_or(1), 1..=1_000_000_000)?;
-        let mut factors = self.factors.iter();
+        let mut factors = self.factors.iter().flatten();
         factors.try_for_each(|&factor| within("factors", factor, f64::MIN_POSITIVE..=1e3))
     }
 
@@ -108,7 +114,7 @@ impl Trial {
         stop: &Stop,
     ) -> Result<Option<TrialOutcome>, TrainError> {
         self.check()?;
-        if self.factors.len() < 2 {
+        if self.factors.as_ref().is_some_and(|given| given.len() < 2) {
             return Ok(None);
         }
         let Some(validation) = training.validation else {
@@ -121,17 +127,23 @@ impl Trial {
             validation: Some(&validation),
             ..*training
         };
-        let start = average::weights(training.network)?;
-        let mut tried = Vec::new();
+        let Recipe { monitor, batch, .. } = *training.recipe;
+        let found = evaluate_by(objective, training.network, &validation, batch)?;
+        let mut values = Values {
+            monitor,
+            start: monitor.of(&found),
+            tried: Vec::new(),
+        };
+        let weights = average::weights(training.network)?;
         let mut failure = None;
-        for &factor in &self.factors {
+        while let Some(factor) = self.following(&values) {
             let recipe = short_recipe(training.recipe, factor, steps);
-            let training = Training {
+            let outcome = Training {
                 recipe: &recipe,
                 ..short
-            };
-            let outcome = training.run(objective, None, observer, stop);
-            average::put(training.network, &start)?;
+            }
+            .run(objective, None, observer, stop);
+            average::put(training.network, &weights)?;
             let last = match outcome {
                 Ok(outcome) if outcome.end.is_none() => return Ok(None),
                 Ok(outcome) => outcome.history.last().cloned(),
@@ -141,30 +153,29 @@ impl Trial {
                 }
                 Err(error) => return Err(error),
             };
-            let monitor = recipe.monitor;
-            tried.push(Tried {
-                factor,
-                lr: recipe.lr,
-                lr_dynamics: recipe.lr_dynamics,
-                value: last.as_ref().and_then(|entry| match monitor {
-                    Monitor::Loss => entry.validation_loss,
-                    Monitor::Accuracy => entry.validation_accuracy,
-                    Monitor::Teacher => entry.validation_distance,
-                }),
-                accuracy: last.and_then(|entry| entry.validation_accuracy),
-            });
+            values
+                .tried
+                .push(Tried::new(factor, &recipe, last.as_ref()));
         }
-        let monitor = training.recipe.monitor;
-        match (best(&tried, monitor), failure) {
+        match (values.best(), failure) {
             (Some(factor), _) => Ok(Some(TrialOutcome {
                 steps,
                 sequences,
                 monitor,
-                tried,
+                start: values.start,
+                tried: values.tried,
                 factor,
             })),
             (None, Some(failure)) => Err(failure),
             (None, None) => Err(RecipeError::NothingToMonitor.into()),
+        }
+    }
+
+    /// The factor to be tried next.
+    fn following(&self, values: &Values) -> Option<f64> {
+        match &self.factors {
+            Some(factors) => factors.get(values.tried.len()).copied(),
+            None => values.following(),
         }
     }
 
@@ -207,15 +218,137 @@ fn short_recipe(recipe: &Recipe, factor: f64, steps: u64) -> Recipe {
     }
 }
 
-/// The largest factor whose value is within the tolerance of the best.
-fn best(tried: &[Tried], monitor: Monitor) -> Option<f64> {
-    let cost = |tried: &Tried| match monitor {
-        Monitor::Accuracy => tried.value.map(|value| 1.0 - value),
-        Monitor::Loss | Monitor::Teacher => tried.value,
-    };
-    let costs = tried.iter().filter_map(cost);
-    let least = costs.min_by(f64::total_cmp)?;
-    let near = |tried: &&Tried| cost(tried).is_some_and(|cost| cost <= TOLERANCE * least);
-    let factors = tried.iter().filter(near).map(|tried| tried.factor);
-    factors.max_by(f64::total_cmp)
+impl Tried {
+    /// What `recipe` came to in the last epoch of a short training; none where it diverged.
+    fn new(factor: f64, recipe: &Recipe, last: Option<&Entry>) -> Self {
+        Self {
+            factor,
+            lr: recipe.lr,
+            lr_dynamics: recipe.lr_dynamics,
+            value: last.and_then(|entry| match recipe.monitor {
+                Monitor::Loss => entry.validation_loss,
+                Monitor::Accuracy => entry.validation_accuracy,
+                Monitor::Teacher => entry.validation_distance,
+            }),
+            accuracy: last.and_then(|entry| entry.validation_accuracy),
+        }
+    }
+}
+
+/// What is known amid a trial.
+struct Values {
+    monitor: Monitor,
+    start: Option<f64>,
+    tried: Vec<Tried>,
+}
+
+impl Values {
+    /// The smaller the better; infinite where a training diverged.
+    fn cost(&self, value: Option<f64>) -> f64 {
+        match (value, self.monitor) {
+            (None, _) => f64::INFINITY,
+            (Some(value), Monitor::Accuracy) => 1.0 - value,
+            (Some(value), Monitor::Loss | Monitor::Teacher) => value,
+        }
+    }
+
+    fn least(&self) -> f64 {
+        let costs = self.tried.iter().map(|tried| self.cost(tried.value));
+        costs.fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether a factor betters the start, which all do that has no value.
+    fn betters(&self, tried: &Tried) -> bool {
+        let start = self
+            .start
+            .map_or(f64::INFINITY, |start| self.cost(Some(start)));
+        self.cost(tried.value) < start
+    }
+
+    /// The next factor of a search: up from the largest, else down from the smallest.
+    fn following(&self) -> Option<f64> {
+        let (first, bottom, top) = SEARCH;
+        let by_factor = |a: &&Tried, b: &&Tried| a.factor.total_cmp(&b.factor);
+        let largest = self.tried.iter().max_by(by_factor);
+        let smallest = self.tried.iter().min_by(by_factor);
+        let (Some(largest), Some(smallest)) = (largest, smallest) else {
+            return Some(first);
+        };
+        let least = self.least();
+        let goes_up = self.cost(largest.value) <= TOLERANCE * least && self.betters(largest);
+        if largest.factor < top && goes_up {
+            return Some(largest.factor * UP_DOWN.0);
+        }
+        let is_best = self.cost(smallest.value) == least;
+        let goes_down = is_best || !self.tried.iter().any(|tried| self.betters(tried));
+        (smallest.factor > bottom && goes_down).then_some(smallest.factor * UP_DOWN.1)
+    }
+
+    /// The largest factor whose value is within the tolerance of the best.
+    fn best(&self) -> Option<f64> {
+        let least = self.least();
+        if least == f64::INFINITY {
+            return None;
+        }
+        let near = |tried: &&Tried| self.cost(tried.value) <= TOLERANCE * least;
+        let factors = self.tried.iter().filter(near).map(|tried| tried.factor);
+        factors.max_by(f64::total_cmp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The factors that a search tries, and the one that it takes, where a factor comes to `cost`.
+    fn searched(start: f64, cost: impl Fn(f64) -> f64) -> (Vec<f64>, Option<f64>) {
+        let mut values = Values {
+            monitor: Monitor::Loss,
+            start: Some(start),
+            tried: Vec::new(),
+        };
+        while let Some(factor) = values.following() {
+            let value = Some(cost(factor)).filter(|cost| cost.is_finite());
+            values.tried.push(Tried {
+                factor,
+                lr: factor,
+                lr_dynamics: factor,
+                value,
+                accuracy: None,
+            });
+        }
+        let factors = values.tried.iter().map(|tried| tried.factor).collect();
+        (factors, values.best())
+    }
+
+    #[test]
+    fn a_search_goes_up_as_long_as_that_is_nearly_as_good() {
+        let (tried, taken) = searched(2.0, |factor| 1.0 / factor);
+        assert_eq!((tried, taken), (vec![1.0, 2.0, 4.0, 8.0], Some(8.0)));
+        let (tried, taken) = searched(2.0, |factor| factor);
+        let down = vec![1.0, 2.0, 0.25, 0.0625, 0.015625, 0.00390625];
+        assert_eq!((tried, taken), (down, Some(0.00390625)));
+        // 1, then 2 is too bad, and 1/4 is not better: enough.
+        let (tried, taken) = searched(2.0, |factor: f64| 1.0 + factor.log2().abs());
+        assert_eq!((tried, taken), (vec![1.0, 2.0, 0.25], Some(1.0)));
+    }
+
+    #[test]
+    fn a_search_goes_down_to_where_a_good_start_gets_better() {
+        // Noise that grows with the rate, on a start that little can be gained of.
+        let noisy = |factor: f64| 1.0 - 0.02 * factor.min(0.05) + 0.6 * factor;
+        let (tried, taken) = searched(1.0, noisy);
+        assert_eq!(tried, [1.0, 0.25, 0.0625, 0.015625, 0.00390625]);
+        // Of those within a quarter of the best the largest.
+        assert_eq!(taken, Some(0.25));
+    }
+
+    #[test]
+    fn a_search_outlives_trainings_that_diverge() {
+        let diverging = |factor: f64| if factor > 0.1 { f64::INFINITY } else { factor };
+        let (tried, taken) = searched(1.0, diverging);
+        assert_eq!(tried[..3], [1.0, 0.25, 0.0625]);
+        assert_eq!(taken, Some(0.00390625));
+        assert_eq!(searched(1.0, |_| f64::INFINITY).1, None);
+    }
 }

@@ -10,7 +10,7 @@ use crate::small::{Small, StopAfter, recipe, run};
 
 fn trial(factors: &[f64], steps: u64) -> Trial {
     Trial {
-        factors: factors.to_vec(),
+        factors: Some(factors.to_vec()),
         steps: Some(steps),
     }
 }
@@ -95,6 +95,27 @@ fn a_trial_takes_the_best_of_short_trainings_and_leaves_no_trace() {
     assert_eq!((applied.lr, applied.lr_dynamics), (0.05, 0.02));
     let again = tried(&network, sets, &trial(&[0.01, 1.0, 0.1], 6), 100);
     assert_eq!(again.unwrap().unwrap(), found);
+}
+
+#[test]
+fn without_factors_rates_are_searched_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = points(folder.path(), 96);
+    let (data, held_out) = data.hold_out(24, 0).unwrap();
+    let sets = (&data, Some(&held_out));
+    let search = Trial {
+        steps: Some(6),
+        ..Trial::default()
+    };
+    let network = Small::started();
+    let found = tried(&network, sets, &search, 1000).unwrap().unwrap();
+    let factors: Vec<f64> = found.tried.iter().map(|tried| tried.factor).collect();
+    assert!(factors.starts_with(&[1.0, 2.0]), "{found:?}");
+    assert!(found.factor >= 1.0, "{found:?}");
+    assert!(
+        found.start.unwrap() > found.tried[0].value.unwrap(),
+        "{found:?}"
+    );
 }
 
 #[test]
