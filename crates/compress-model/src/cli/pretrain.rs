@@ -1,5 +1,6 @@
 //! `compress-model pretrain`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -8,10 +9,12 @@ use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::{Checkpoint, write};
 use hankelite::model::Model;
 use hankelite_train::nn::{
-    Architecture, LayerKind, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
+    Architecture, LayerKind, NetworkError, SequenceModel, TrainableNetwork, TrainableOptions,
+    random_model,
 };
 use hankelite_train::{
-    Objective, Place, Recipe, Regularise, Start, Terms, Training, require_suitable,
+    Folder, Objective, Outcome, Place, Recipe, RecipeError, Reducing, ReducingTraining, Regularise,
+    Start, Terms, Training, require_suitable,
 };
 #[cfg(feature = "research")]
 use hankelite_train::{
@@ -35,7 +38,8 @@ Examples:
   compress-model pretrain digits.toml --output runs/digits --resume
   compress-model pretrain digits.toml --output runs/digits-gpu --device cuda:0
 
-CONFIG has the tables [model], [data], [train] and perhaps [regularise]; docs/training.md and
+CONFIG has the tables [model], [data], [train] and perhaps [regularise] and [reduce], by which the
+layers become smaller while they are trained; docs/training.md and
 docs/pipeline.md have all keys with defaults and ranges. Ctrl-C ends the step and the run, with exit
 code 130; --resume goes on, to the same bytes.";
 
@@ -68,6 +72,9 @@ struct Config {
     train: Recipe,
     #[serde(skip_serializing_if = "Option::is_none")]
     regularise: Option<Regularise>,
+    /// Cuts on the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reduce: Option<Reducing>,
 }
 
 impl Config {
@@ -95,12 +102,34 @@ impl Config {
         if measured && self.rescale != Rescale::None {
             bail!("`rescale` is for state space layers behind a plain encoder, expected none");
         }
+        self.check_reduce()?;
         let beside = Terms {
             regularise: self.regularise,
             ..Terms::default()
         };
         terms::check(&beside, false)?;
         Ok(beside)
+    }
+
+    /// Whether the layers can become smaller on the way, where that is requested.
+    fn check_reduce(&self) -> anyhow::Result<()> {
+        let Some(reduce) = &self.reduce else {
+            return Ok(());
+        };
+        reduce.check()?;
+        match &self.model {
+            Design::StateSpace(architecture) => {
+                if architecture.measurements.is_some() {
+                    bail!("[reduce] is for networks without `measurements`");
+                }
+                Ok(())
+            }
+            #[cfg(feature = "research")]
+            Design::BaselineNetwork(architecture) => {
+                let layer = architecture.layer.name();
+                bail!("[reduce] is for state space layers, the layers are {layer}")
+            }
+        }
     }
 }
 
@@ -162,9 +191,9 @@ impl Run<'_> {
             parameterisation: Some(architecture.layer.parameterisation()),
             ..TrainableOptions::new(length)
         };
-        let network =
-            TrainableNetwork::from_model(&start, &options, &self.arguments.device.open()?)?;
-        let network = network.measured(architecture.measurements, recipe.seed)?;
+        let device = self.arguments.device.open()?;
+        let made = |model: &Model| TrainableNetwork::from_model(model, &options, &device);
+        let network = made(&start)?.measured(architecture.measurements, recipe.seed)?;
         let mut objective = terms::objective(&network, self.beside, None, recipe)?;
         let rows = architecture.measurements;
         let notes = rows.map(|rows| folded(rows, architecture.inputs.unwrap_or(0)));
@@ -173,10 +202,56 @@ impl Run<'_> {
             notes: notes.into_iter().collect(),
             ..TrainingReport::default()
         };
-        self.trained(&network, &mut objective, beginning, |output| {
+        let written = |network: &TrainableNetwork, output: &Path| {
             let checkpoint = checkpoint(architecture, &network.to_model()?, length)?;
             write(&checkpoint, output)?;
             Ok(checkpoint.parameters()?)
+        };
+        if let Some(settings) = self.config.reduce {
+            let objective = &mut objective;
+            let cutting = Cutting {
+                settings,
+                network: &made,
+            };
+            return self.reduced(network, cutting, objective, (beginning, &written));
+        }
+        self.trained(&network, &mut objective, beginning, |output| {
+            written(&network, output)
+        })
+    }
+
+    /// As [`Run::trained`], for a network that becomes smaller on the way.
+    fn reduced(
+        &self,
+        network: TrainableNetwork,
+        cutting: Cutting<'_>,
+        objective: &mut dyn Objective,
+        (beginning, written): (TrainingReport, &Written<'_>),
+    ) -> anyhow::Result<()> {
+        let (sets, recipe) = (self.sets, &self.config.train);
+        let Some(validation) = &sets.validation else {
+            return Err(RecipeError::NoValidation { key: "reduce" }.into());
+        };
+        let training = ReducingTraining {
+            settings: cutting.settings,
+            data: &sets.train,
+            validation,
+            recipe,
+            network: cutting.network,
+        };
+        training.check(&network, objective)?;
+        let folder = self.folder()?;
+        let stop = training::stop_on_interrupt(self.printer)?;
+        let with = (&stop, self.printer);
+        let (network, outcome) =
+            training::train_reducing(&training, network, objective, &folder, with)?;
+        let ended = Ended {
+            outcome,
+            moved: BTreeMap::new(),
+            folder: &folder,
+        };
+        self.report(&network, ended, beginning, |output| {
+            written(&network, output)
         })
     }
 
@@ -208,19 +283,43 @@ impl Run<'_> {
         beginning: TrainingReport,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
     ) -> anyhow::Result<()> {
-        let (sets, recipe) = (self.sets, &self.config.train);
-        let training = Training {
-            network,
-            data: &sets.train,
-            validation: sets.validation.as_ref(),
-            recipe,
-        };
+        let training = self.training(network);
         training.check(objective)?;
-        let text = toml::to_string(self.config)?;
-        let folder = training::folder(&self.arguments.output, &text, self.arguments.resume)?;
+        let folder = self.folder()?;
         let start = Start::of(network)?;
         let stop = training::stop_on_interrupt(self.printer)?;
         let outcome = training::train(&training, objective, &folder, &stop, self.printer)?;
+        let ended = Ended {
+            outcome,
+            moved: start.moved(network)?,
+            folder: &folder,
+        };
+        self.report(network, ended, beginning, write)
+    }
+
+    fn training<'b>(&'b self, network: &'b dyn SequenceModel) -> Training<'b> {
+        Training {
+            network,
+            data: &self.sets.train,
+            validation: self.sets.validation.as_ref(),
+            recipe: &self.config.train,
+        }
+    }
+
+    fn folder(&self) -> anyhow::Result<Folder> {
+        let text = toml::to_string(self.config)?;
+        training::folder(&self.arguments.output, &text, self.arguments.resume)
+    }
+
+    /// Writes the network and reports.
+    fn report(
+        &self,
+        network: &dyn SequenceModel,
+        ended: Ended<'_>,
+        beginning: TrainingReport,
+        write: impl FnOnce(&Path) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<()> {
+        let (sets, recipe, folder) = (self.sets, &self.config.train, ended.folder);
         let output = folder.path().join("model.safetensors");
         let parameters = write(&output)?;
         for note in &beginning.notes {
@@ -235,13 +334,31 @@ impl Run<'_> {
             sequences: sets.train.len(),
             validation: measured(sets.validation.as_ref())?,
             test: measured(sets.test.as_ref())?,
-            moved: start.moved(network)?,
+            moved: ended.moved,
             rescaled: beginning.rescaled,
             notes: beginning.notes,
-            ..TrainingReport::of(outcome, recipe)
+            ..TrainingReport::of(ended.outcome, recipe)
         };
-        training::finish(&document, &folder, self.printer)
+        training::finish(&document, folder, self.printer)
     }
+}
+
+/// Writes a network into a file; gives the numbers written.
+type Written<'a> = dyn Fn(&TrainableNetwork, &Path) -> anyhow::Result<usize> + 'a;
+
+/// How a network becomes smaller on the way.
+struct Cutting<'a> {
+    settings: Reducing,
+    /// Makes a network of a smaller model.
+    network: &'a dyn Fn(&Model) -> Result<TrainableNetwork, NetworkError>,
+}
+
+/// A training that is over.
+struct Ended<'a> {
+    outcome: Outcome,
+    /// How far each group of parameters has moved; empty where the network is another one now.
+    moved: BTreeMap<String, f64>,
+    folder: &'a Folder,
 }
 
 /// Modes that may grow need the layout of DSS-softmax; all others are written as S4D, which more

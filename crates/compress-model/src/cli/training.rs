@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use hankelite::calibrate::Rescaled;
 use hankelite_data::{Dataset, Source, Split};
-use hankelite_train::nn::SequenceModel;
+use hankelite_train::nn::{SequenceModel, TrainableNetwork};
 use hankelite_train::{
-    Best, Entry, Folder, Monitor, Objective, Observer, Outcome, Recipe, Step, Stop, Tally, Task,
-    Training, Trial, TrialOutcome, Tried, evaluate_by, psnr,
+    Best, Cut, Entry, Folder, Monitor, Objective, Observer, Outcome, Recipe, ReducingTraining,
+    Step, Stop, Tally, Task, Training, Trial, TrialOutcome, Tried, evaluate_by, psnr,
 };
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
@@ -170,7 +170,25 @@ pub(super) fn train(
     let mut shown = Progress::new(printer, TRAINING);
     let outcome = training.run(objective, Some(folder), &mut shown, stop);
     shown.clear();
-    let outcome = outcome?;
+    ended(outcome?, folder)
+}
+
+/// The same for a network that becomes smaller on the way.
+pub(super) fn train_reducing(
+    training: &ReducingTraining<'_>,
+    start: TrainableNetwork,
+    objective: &mut dyn Objective,
+    folder: &Folder,
+    (stop, printer): (&Stop, &Printer),
+) -> anyhow::Result<(TrainableNetwork, Outcome)> {
+    let mut shown = Progress::new(printer, TRAINING);
+    let outcome = training.run(start, objective, Some(folder), (&mut shown, stop));
+    shown.clear();
+    let (network, outcome) = outcome?;
+    Ok((network, ended(outcome, folder)?))
+}
+
+fn ended(outcome: Outcome, folder: &Folder) -> anyhow::Result<Outcome> {
     if outcome.end.is_none() {
         let (step, folder) = (outcome.steps, folder.path().to_path_buf());
         return Err(Interrupted { step, folder }.into());
@@ -205,6 +223,10 @@ pub(super) fn tried(
     }
     if let Some(outcome) = &outcome {
         folder.write(TRIAL, &serde_json::to_vec_pretty(outcome)?)?;
+        if outcome.start.is_some() {
+            let value = held_out_value(outcome.start, outcome.monitor);
+            printer.message(&format!("before training: {value}"));
+        }
         for tried in &outcome.tried {
             printer.message(&tried_line(tried, outcome));
         }
@@ -212,16 +234,19 @@ pub(super) fn tried(
     Ok(outcome)
 }
 
+/// What decides about rates, in words.
+fn held_out_value(value: Option<f64>, monitor: Monitor) -> String {
+    match (value, monitor) {
+        (None, _) => "diverged".to_string(),
+        (Some(value), Monitor::Teacher) => format!("held-out distance from the teacher {value:.5}"),
+        (Some(value), Monitor::Accuracy) => format!("held-out accuracy {:.2} %", 100.0 * value),
+        (Some(value), _) => format!("held-out loss {value:.5}"),
+    }
+}
+
 /// A rate that was tried, in one line.
 fn tried_line(tried: &Tried, outcome: &TrialOutcome) -> String {
-    let value = match tried.value {
-        None => "diverged".to_string(),
-        Some(value) => match outcome.monitor {
-            Monitor::Teacher => format!("held-out distance from the teacher {value:.5}"),
-            Monitor::Accuracy => format!("held-out accuracy {:.2} %", 100.0 * value),
-            _ => format!("held-out loss {value:.5}"),
-        },
-    };
+    let value = held_out_value(tried.value, outcome.monitor);
     let chosen = if tried.factor == outcome.factor {
         ", taken"
     } else {
@@ -297,6 +322,31 @@ impl Observer for Progress<'_> {
         let text = line(entry);
         bar.suspend(|| self.printer.message(&text));
     }
+
+    fn cut(&mut self, cut: &Cut) {
+        self.clear();
+        self.printer.message(&cut_line(cut));
+    }
+}
+
+/// A cut in one line.
+fn cut_line(cut: &Cut) -> String {
+    let Cut {
+        orders_before: before,
+        orders,
+        loss_before,
+        loss_behind,
+        ..
+    } = cut;
+    let result = match cut.kept {
+        true => "kept",
+        false => "taken back",
+    };
+    format!(
+        "cut behind epoch {}: {before:?} states to {orders:?}, validation {loss_before:.4} to \
+         {loss_behind:.4}, {result}",
+        cut.epoch
+    )
 }
 
 /// An epoch in one line.
@@ -383,6 +433,9 @@ pub(super) struct TrainingReport {
     pub(super) steps: u64,
     pub(super) seconds: f64,
     pub(super) best: Option<Best>,
+    /// The cuts that were tried on the way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) cuts: Vec<Cut>,
     /// The validation part before training, where there is one.
     pub(super) before: Option<Measured>,
     /// The validation part with the weights that were written.
@@ -411,6 +464,7 @@ impl TrainingReport {
             steps: outcome.steps,
             seconds: outcome.seconds,
             best: outcome.best,
+            cuts: outcome.cuts,
             recipe: recipe.clone(),
             history: outcome.history,
             ..Self::default()

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
-use hankelite::model::InputError;
+use hankelite::checkpoint::CheckpointError;
+use hankelite::compress::CompressError;
+use hankelite::model::{InputError, ModelError};
 use hankelite_archive::ArchiveError;
 use hankelite_data::DataError;
+
+use crate::nn::NetworkError;
 
 /// Why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -45,6 +49,9 @@ pub enum RecipeError {
         "`monitor` is teacher, and there is none, expected a teacher and a table `[distil]`, or loss"
     )]
     NothingToMonitor,
+    /// Layers that cannot be cut amid a training.
+    #[error("the table `[reduce]` is for layers whose modes decay: S4D or DSS-exp")]
+    Growing,
     /// A choice by accuracy where the targets are numbers.
     #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]
     NoAccuracy,
@@ -63,6 +70,18 @@ pub enum TrainError {
     /// A snapshot that cannot be read or written.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
+    /// A layer that cannot be reduced amid a training.
+    #[error(transparent)]
+    Compress(#[from] CompressError),
+    /// The network behind a cut, which cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The network behind a cut, which cannot be trained.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Layers that do not fit together.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// candle's message about shapes, memory or the device.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),

@@ -16,6 +16,7 @@ use crate::train::observer::Entry;
 /// metrics.jsonl      one line for each epoch
 /// last.safetensors   where the run goes on
 /// best.safetensors   the best epoch so far
+/// reduced-STEP.safetensors   the network behind a cut, where it becomes smaller on the way
 /// lock               empty; locked while a program is at work in the folder
 /// ```
 #[derive(Debug)]
@@ -115,6 +116,15 @@ impl Folder {
     /// The best epoch so far.
     pub fn best(&self) -> PathBuf {
         self.path.join("best.safetensors")
+    }
+
+    /// Takes the snapshot of the best epoch away, where there is one.
+    pub(super) fn forget_best(&self) -> Result<(), TrainError> {
+        let place = self.best();
+        match std::fs::remove_file(&place) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&place)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// One line for each epoch.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::train::snapshot::Cut;
+
 /// One finished epoch: a line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -66,6 +68,11 @@ pub trait Observer {
     /// A step is done.
     fn step(&mut self, step: &Step) {
         let _ = step;
+    }
+
+    /// The network was cut, or it was tried in vain.
+    fn cut(&mut self, cut: &Cut) {
+        let _ = cut;
     }
 
     /// An epoch is done and, where there are data, validated.

@@ -55,6 +55,29 @@ pub struct Progress {
     pub seconds: f64,
     /// Why the training is over, if it is.
     pub end: Option<End>,
+    /// The cuts that were tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts: Vec<Cut>,
+}
+
+/// A cut that was tried amid a training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Cut {
+    /// Epochs done then.
+    pub epoch: u64,
+    /// Steps done then.
+    pub step: u64,
+    /// Stored states of each layer's channels before.
+    pub orders_before: Vec<usize>,
+    /// The same behind it.
+    pub orders: Vec<usize>,
+    /// The held-out loss before.
+    pub loss_before: f64,
+    /// The held-out loss behind it, without a step of training.
+    pub loss_behind: f64,
+    /// Whether the training went on with the smaller network.
+    pub kept: bool,
 }
 
 /// The best epoch.
@@ -102,6 +125,19 @@ pub(super) fn write(path: &Path, state: &State<'_>, progress: &Progress) -> Resu
     Ok(write_arrays(path, arrays, "")?)
 }
 
+/// Where the training of a snapshot stands.
+pub(super) fn progress(path: &Path) -> Result<Progress, TrainError> {
+    progress_of(&Archive::open(path)?, path)
+}
+
+fn progress_of(archive: &Archive, path: &Path) -> Result<Progress, TrainError> {
+    let text = archive.tensor(PROGRESS)?;
+    serde_json::from_slice(text.bytes()).map_err(|error| TrainError::Snapshot {
+        path: path.to_path_buf(),
+        what: format!("`{PROGRESS}` cannot be read: {error}"),
+    })
+}
+
 /// Reads a snapshot into a network, its optimiser and its average. Nothing is changed where it does
 /// not fit.
 pub(super) fn read(path: &Path, state: &mut State<'_>) -> Result<Progress, TrainError> {
@@ -113,9 +149,7 @@ pub(super) fn read(path: &Path, state: &mut State<'_>) -> Result<Progress, Train
     };
     let current = tensors(state);
     require_names(&archive, &current).map_err(fault)?;
-    let text = archive.tensor(PROGRESS)?;
-    let progress: Progress = serde_json::from_slice(text.bytes())
-        .map_err(|error| fault(format!("`{PROGRESS}` cannot be read: {error}")))?;
+    let progress = progress_of(&archive, path)?;
     let mut stored = BTreeMap::new();
     for (name, tensor) in &current {
         let array = archive.tensor(name)?;

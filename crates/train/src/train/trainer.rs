@@ -1,5 +1,9 @@
 //! The loop.
 
+mod reducing;
+
+pub use reducing::{Reducing, ReducingTraining};
+
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
@@ -17,7 +21,7 @@ use crate::train::observer::{Entry, Observer, Step, Stop};
 use crate::train::optimiser::{AdamW, Gradients, clip_factor};
 use crate::train::recipe::{Monitor, Recipe};
 use crate::train::schedule::{Course, Schedule};
-use crate::train::snapshot::{Best, End, Progress, State};
+use crate::train::snapshot::{Best, Cut, End, Progress, State};
 use crate::train::{RecipeError, TrainError, snapshot};
 
 /// Streams of the generator from here on are for dropout; the data room shuffles from 2⁶³ on.
@@ -49,8 +53,10 @@ pub struct Outcome {
     pub history: Vec<Entry>,
     /// What the start shows on the validation part, where it counts (`keep_start`).
     pub start: Option<Evaluation>,
-    /// The best epoch by the validation part.
+    /// The best epoch by the validation part; where the network was cut, of those behind.
     pub best: Option<Best>,
+    /// The cuts that were tried on the way.
+    pub cuts: Vec<Cut>,
     /// Steps done in all.
     pub steps: u64,
     /// Seconds of training, over all starts.
@@ -72,6 +78,19 @@ struct Run<'a> {
     clock: Clock,
     /// When the last snapshot was written.
     kept: Instant,
+}
+
+/// What a run goes on with behind another one, whose network was another.
+struct Carried {
+    progress: Progress,
+    history: Vec<Entry>,
+    moments: Vec<(Tensor, Tensor)>,
+    /// `None` starts the average again.
+    average: Option<Average>,
+    best: Option<Vec<Tensor>>,
+    seconds: f64,
+    /// Whether the network is a smaller one now.
+    is_cut: bool,
 }
 
 struct Clock {
@@ -161,22 +180,23 @@ impl<'a> Training<'a> {
         stop: &Stop,
     ) -> Result<Outcome, TrainError> {
         self.check(objective)?;
-        let mut run = Run::new(*self, folder)?;
+        let mut run = Run::new(*self, folder, None)?;
         run.weigh_start(objective)?;
         observer.start(run.progress.step, run.schedule.total);
-        while run.progress.end.is_none() {
-            if !run.epoch(objective, observer, stop)? {
-                run.write_last()?;
-                return Ok(run.outcome());
-            }
+        if run.until(u64::MAX, objective, observer, stop)? {
+            run.restore_best()?;
         }
-        run.restore_best()?;
         Ok(run.outcome())
     }
 }
 
 impl<'a> Run<'a> {
-    fn new(training: Training<'a>, folder: Option<&'a Folder>) -> Result<Self, TrainError> {
+    /// Goes on from what is carried over; else from the snapshot in the folder, where there is one.
+    fn new(
+        training: Training<'a>,
+        folder: Option<&'a Folder>,
+        carried: Option<Carried>,
+    ) -> Result<Self, TrainError> {
         let (network, recipe) = (training.network, training.recipe);
         let batches = Batches::new(training.data, recipe.batch, recipe.seed, 0)?;
         let mut run = Self {
@@ -194,10 +214,46 @@ impl<'a> Run<'a> {
             },
             kept: Instant::now(),
         };
-        if let Some(folder) = folder {
-            run.resume(folder)?;
+        match (carried, folder) {
+            (Some(carried), _) => run.take_over(carried)?,
+            (None, Some(folder)) => run.resume(folder)?,
+            (None, None) => {}
         }
         Ok(run)
+    }
+
+    /// Goes on where another run ended. The snapshot of a smaller network takes the place of that
+    /// before; what was best then has another shape.
+    fn take_over(&mut self, carried: Carried) -> Result<(), TrainError> {
+        self.optimiser
+            .restore(carried.progress.step, carried.moments);
+        if carried.average.is_some() {
+            self.average = carried.average;
+        }
+        (self.best, self.progress, self.history) =
+            (carried.best, carried.progress, carried.history);
+        self.clock.before = carried.seconds;
+        if let (Some(folder), true) = (self.folder, carried.is_cut) {
+            folder.forget_best()?;
+        }
+        self.write_last()
+    }
+
+    /// Trains until behind an epoch, or to the end. `false` when it was requested to stop.
+    fn until(
+        &mut self,
+        epoch: u64,
+        objective: &mut dyn Objective,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<bool, TrainError> {
+        while self.progress.end.is_none() && self.progress.epoch < epoch {
+            if !self.epoch(objective, observer, stop)? {
+                self.write_last()?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Goes on from the last snapshot, if there is one.
@@ -472,6 +528,7 @@ impl<'a> Run<'a> {
             history: self.history,
             start: self.progress.start,
             best: self.progress.best,
+            cuts: self.progress.cuts,
             steps: self.progress.step,
             seconds: self.progress.seconds,
         }

@@ -7,6 +7,7 @@ mod filter;
 mod kept;
 #[path = "../../../../tests/common/points.rs"]
 mod points;
+mod reducing;
 mod runs;
 mod small;
 mod steps;
@@ -32,7 +33,9 @@ fn every_key_is_documented() {
         initialisation: Some(hankelite_train::nn::Initialisation::Lin),
         ..toml::from_str(MODEL).unwrap()
     };
-    let text = text + &toml::to_string(&architecture).unwrap();
+    let reducing = hankelite_train::Reducing::default();
+    let text =
+        text + &toml::to_string(&architecture).unwrap() + &toml::to_string(&reducing).unwrap();
     let documented = include_str!("../../../../docs/training.md");
     for line in text.lines() {
         let key = line.split(' ').next().unwrap();
