@@ -1,6 +1,7 @@
 //! Batches of the host on the device, and the evaluation of whole data sets.
 
 use candle_core::{DType, Device, Tensor};
+use hankelite::infer::Score;
 use hankelite::model::{InputKind, Model};
 use hankelite_data::{Batch, Dataset, Steps};
 
@@ -110,14 +111,15 @@ pub fn require_suitable(model: &Model, data: &Dataset) -> Result<(), TrainError>
     require_fitting(encoder.takes(), outputs, data)
 }
 
-/// Whether a network that takes such steps, and gives so many outputs, can be trained on data.
+/// Whether a network that takes such steps, and gives so many outputs, can be trained on data. One
+/// output stands for two classes.
 ///
 /// # Errors
 /// [`TrainError::Input`], [`TrainError::Classes`].
 pub fn require_fitting(takes: InputKind, outputs: usize, data: &Dataset) -> Result<(), TrainError> {
     takes.require(data.kind())?;
     match data.classes() {
-        Some(found) if found > outputs => Err(TrainError::Classes {
+        Some(found) if found > Score::classes(outputs) => Err(TrainError::Classes {
             found,
             expected: outputs,
         }),

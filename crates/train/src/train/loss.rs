@@ -62,6 +62,7 @@ impl Tally {
 ///
 /// ```text
 /// classes:   (1 − ε)(−log p_label) + ε mean over classes of (−log p),   p = softmax(output)
+///            (one output z alone: that of 0 and z, two classes by a sigmoid)
 /// numbers:   (output − target)², mean over width
 /// ```
 ///
@@ -81,13 +82,13 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
         Targets::None => Err(TrainError::NoTargets),
         Targets::Classes { labels, classes } => {
             let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
-            let flat = flat(outputs, 2, labels.len(), *classes)?;
+            let flat = flat(&logits(outputs)?, 2, labels.len(), *classes)?;
             Ok(of_classes(&flat, &labels, None, smoothing)?)
         }
         Targets::StepClasses {
             labels, classes, ..
         } => {
-            let flat = flat(outputs, 3, labels.len(), *classes)?;
+            let flat = flat(&logits(outputs)?, 3, labels.len(), *classes)?;
             Ok(of_classes(&flat, labels, weights, smoothing)?)
         }
         Targets::Values { values, width } => {
@@ -98,6 +99,14 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
             let flat = flat(outputs, 3, values.len() / width, *width)?;
             Ok(of_values(&flat, values, weights)?)
         }
+    }
+}
+
+/// The logits of classes: the outputs; one alone stands beside a zero, as a sigmoid has it.
+pub(super) fn logits(outputs: &Tensor) -> candle_core::Result<Tensor> {
+    match outputs.dims().last() {
+        Some(1) => Tensor::cat(&[&outputs.zeros_like()?, outputs], D::Minus1),
+        _ => Ok(outputs.clone()),
     }
 }
 
@@ -232,7 +241,37 @@ mod tests {
 
     use super::*;
 
-    fn logits(rows: &[f64], classes: usize) -> Var {
+    #[test]
+    fn one_logit_is_that_of_a_sigmoid() {
+        let z = [1.5, -0.25, 0.75];
+        let targets = Targets::Classes {
+            labels: vec![1, 1, 0],
+            classes: 2,
+        };
+        let one = rows(&z, 1);
+        let two = rows(&[0.0, z[0], 0.0, z[1], 0.0, z[2]], 2);
+        for smoothing in [0.0, 0.1] {
+            let found = task_loss(one.as_tensor(), &targets, smoothing).unwrap();
+            let expected = task_loss(two.as_tensor(), &targets, smoothing).unwrap();
+            assert_eq!(found.tally, expected.tally);
+            let slope = found.value.backward().unwrap();
+            let slope = slope.get(one.as_tensor()).unwrap().flatten_all().unwrap();
+            for ((slope, z), label) in slope.to_vec1::<f64>().unwrap().iter().zip(z).zip([1, 1, 0])
+            {
+                let wanted = (1.0 - smoothing) * f64::from(label) + 0.5 * smoothing;
+                let sigmoid = 1.0 / (1.0 + (-z).exp());
+                assert!((3.0 * slope - (sigmoid - wanted)).abs() < 1e-12);
+            }
+        }
+        let three = Targets::Classes {
+            labels: vec![2, 1, 0],
+            classes: 3,
+        };
+        let error = task_loss(one.as_tensor(), &three, 0.0).unwrap_err();
+        assert!(matches!(error, TrainError::Outputs { .. }), "{error}");
+    }
+
+    fn rows(rows: &[f64], classes: usize) -> Var {
         let tensor = Tensor::from_slice(rows, (rows.len() / classes, classes), &Device::Cpu);
         Var::from_tensor(&tensor.unwrap()).unwrap()
     }
@@ -270,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_cross_entropy_of_equal_logits_is_the_log_of_their_number() {
-        let at = logits(&[0.7; 6], 3);
+        let at = rows(&[0.7; 6], 3);
         let loss = task_loss(at.as_tensor(), &classes(&[0, 2]), 0.0).unwrap();
         assert!((scalar(&loss.value).unwrap() - 3f64.ln()).abs() < 1e-15);
         assert_eq!(loss.tally.accuracy(), Some(0.5));
@@ -279,7 +318,7 @@ mod tests {
 
     #[test]
     fn huge_logits_neither_overflow_nor_lose_the_gradient() {
-        let at = logits(&[1e4, 0.0, -1e4], 3);
+        let at = rows(&[1e4, 0.0, -1e4], 3);
         let loss = task_loss(at.as_tensor(), &classes(&[1]), 0.0).unwrap();
         assert_eq!(scalar(&loss.value).unwrap(), 1e4);
         let gradients = loss.value.backward().unwrap();
@@ -289,7 +328,7 @@ mod tests {
 
     #[test]
     fn gradients_agree_with_differences() {
-        let at = logits(&[0.3, -1.2, 2.0, 0.1, 0.0, -0.4], 3);
+        let at = rows(&[0.3, -1.2, 2.0, 0.1, 0.0, -0.4], 3);
         for smoothing in [0.0, 0.2] {
             check_gradient(&at, |x| task_loss(x, &classes(&[2, 1]), smoothing).unwrap());
         }
@@ -313,7 +352,7 @@ mod tests {
 
     #[test]
     fn only_steps_of_the_mask_count() {
-        let at = logits(&[5.0, 0.0, 0.0, 0.0, 5.0, 0.0], 3);
+        let at = rows(&[5.0, 0.0, 0.0, 0.0, 5.0, 0.0], 3);
         let steps = |mask| Targets::StepClasses {
             labels: vec![0, 0],
             classes: 3,
@@ -334,7 +373,7 @@ mod tests {
     fn smoothing_is_that_of_pytorch() {
         // torch.nn.functional.cross_entropy(torch.tensor([[0.3,-1.2,2.0]], dtype=torch.float64),
         // torch.tensor([1]), label_smoothing=0.1)
-        let at = logits(&[0.3, -1.2, 2.0], 3);
+        let at = rows(&[0.3, -1.2, 2.0], 3);
         let loss = task_loss(at.as_tensor(), &classes(&[1]), 0.1).unwrap();
         assert!((scalar(&loss.value).unwrap() - SMOOTHED).abs() < 1e-14);
     }
@@ -344,7 +383,7 @@ mod tests {
 
     #[test]
     fn outputs_that_do_not_suit_are_reported() {
-        let at = logits(&[0.0; 4], 2);
+        let at = rows(&[0.0; 4], 2);
         let error = task_loss(at.as_tensor(), &classes(&[0, 1]), 0.0).unwrap_err();
         assert!(matches!(error, TrainError::Outputs { .. }), "{error}");
         let error = task_loss(at.as_tensor(), &Targets::None, 0.0).unwrap_err();

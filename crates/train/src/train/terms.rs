@@ -5,7 +5,7 @@ use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Traced, Wanted};
-use crate::train::loss::{Loss, Tally, Term, scalar, task_loss};
+use crate::train::loss::{Loss, Tally, Term, logits, scalar, task_loss};
 use crate::train::objective::{Evaluation, Examples, Objective, Task};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
@@ -339,7 +339,7 @@ fn agreement(own: &Tensor, taught: &Tensor) -> Result<Tally, TrainError> {
 
 /// T² mean over the rows of KL(softmax(teacher/T) ‖ softmax(student/T)).
 fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> candle_core::Result<Tensor> {
-    let of = |logits: &Tensor| log_softmax(&(logits / temperature)?);
+    let of = |outputs: &Tensor| log_softmax(&(logits(outputs)? / temperature)?);
     let (student, teacher) = (of(student)?, of(teacher)?);
     let each = (teacher.exp()? * (&teacher - student)?)?;
     let each = each.sum(D::Minus1)?;

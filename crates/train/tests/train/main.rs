@@ -5,6 +5,7 @@
 mod common;
 mod filter;
 mod kept;
+mod one_logit;
 #[path = "../../../../tests/common/points.rs"]
 mod points;
 mod reducing;
