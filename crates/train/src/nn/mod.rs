@@ -27,6 +27,7 @@ mod random;
 mod real;
 mod stack;
 mod straight;
+mod tables;
 mod tensors;
 
 pub use architecture::{

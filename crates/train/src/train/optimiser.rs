@@ -1,7 +1,7 @@
 //! AdamW with parameter groups, and clipping of gradients.
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, WithDType};
 use rayon::prelude::*;
 
 use crate::nn::{Group, Parameter};
@@ -204,29 +204,39 @@ pub fn clip_factor(norm: f64, most: Option<f64>) -> f64 {
     most.map_or(1.0, |most| (most / (norm + CLIP_EPSILON)).min(1.0))
 }
 
+/// Host memory is summed there; what lies on a device is summed there, and read at once.
 fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<f64> {
-    let mut sum = 0.0;
+    let (mut sum, mut elsewhere) = (0.0, Vec::new());
     for gradient in gradients {
-        sum += sum_of_squares(gradient)?;
+        match host_sum_of_squares(gradient) {
+            Some(squares) => sum += squares,
+            None => elsewhere.push(gradient),
+        }
+    }
+    if !elsewhere.is_empty() {
+        sum += sum_of_squares(&elsewhere)?;
     }
     Ok(sum.sqrt())
 }
 
-fn sum_of_squares(tensor: &Tensor) -> candle_core::Result<f64> {
+/// In double precision; `None` of what does not lie on the host, in one piece.
+fn host_sum_of_squares(tensor: &Tensor) -> Option<f64> {
     let (storage, layout) = tensor.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(all)), Some((from, to))) => {
-            Ok(all[from..to].iter().map(|&x| f64::from(x).powi(2)).sum())
+    let (from, to) = layout.contiguous_offsets()?;
+    match &*storage {
+        Storage::Cpu(CpuStorage::F32(all)) => {
+            Some(all[from..to].iter().map(|&x| f64::from(x).powi(2)).sum())
         }
-        (Storage::Cpu(CpuStorage::F64(all)), Some((from, to))) => {
-            Ok(all[from..to].iter().map(|x| x * x).sum())
-        }
-        _ => {
-            drop(storage);
-            let squares = tensor.sqr()?.sum_all()?;
-            squares.to_dtype(candle_core::DType::F64)?.to_scalar()
-        }
+        Storage::Cpu(CpuStorage::F64(all)) => Some(all[from..to].iter().map(|x| x * x).sum()),
+        _ => None,
     }
+}
+
+/// Of all of them, by candle's operations: the host waits once for the device.
+fn sum_of_squares(tensors: &[&Tensor]) -> candle_core::Result<f64> {
+    let square = |tensor: &&Tensor| tensor.to_dtype(DType::F64)?.sqr()?.sum_all();
+    let squares: Vec<Tensor> = tensors.iter().map(square).collect::<Result<_, _>>()?;
+    Tensor::stack(&squares, 0)?.sum_all()?.to_scalar()
 }
 
 /// The numbers of one update of one tensor.
@@ -412,12 +422,31 @@ fn other_type(op: &str) -> candle_core::Error {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Var};
+    use candle_core::{Device, Var};
 
     use super::*;
 
     /// Odd, and more than one chunk.
     const COUNT: usize = 2 * CHUNK + 77;
+
+    #[test]
+    fn norms_on_a_device_are_those_on_the_host() {
+        let tensors = [DType::F32, DType::F64].map(|dtype| slot(dtype).first);
+        let on_device: Vec<&Tensor> = tensors.iter().collect();
+        let expected = norm(tensors.iter()).unwrap();
+        let found = sum_of_squares(&on_device).unwrap().sqrt();
+        assert!(
+            (found - expected).abs() < 1e-12 * expected,
+            "{found} {expected}"
+        );
+        // What lies on the host in pieces goes the same way.
+        let turned = slot(DType::F64).first.narrow(0, 0, 60).unwrap();
+        let turned = turned.reshape((20, 3)).unwrap().t().unwrap();
+        let whole = turned.contiguous().unwrap();
+        let pair = |tensor: &Tensor| norm([tensor].into_iter()).unwrap();
+        assert!(host_sum_of_squares(&turned).is_none());
+        assert!((pair(&turned) - pair(&whole)).abs() < 1e-15);
+    }
 
     fn slot(dtype: DType) -> Slot {
         let values = |scale: f64| {
