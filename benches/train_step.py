@@ -2,9 +2,10 @@
 """One training step of hankelite against PyTorch on the same processor, taking turns.
 
     cargo bench -p hankelite-train --bench train_step --no-run     # prints the path of the program
-    python3 benches/train_step.py PROGRAM [--rounds 3] [--threads 1]
+    python3 benches/train_step.py PROGRAM [--rounds 3] [--threads 1] [--cuda]
 
-needs torch. Every round runs, for each setting, our program, PyTorch with the kernel as the public
+needs torch. With --cuda the program, built with that feature, and PyTorch run on the first GPU,
+PyTorch with torch.compile; then seconds are of the wall clock. Every round runs, for each setting, our program, PyTorch with the kernel as the public
 layers form it (a complex exponential of an H x N x L tensor), and PyTorch with the two-level kernel
 (powers as two short tables and one real matrix product). Prints, as Markdown, the CPU seconds of a
 step (the median of the rounds' medians) and the largest peak of resident memory.
@@ -81,21 +82,26 @@ def network(torch, family, h, n, two_level):
     return Network()
 
 
-def worker(family, h, n, length, batch, two_level, threads):
+def worker(family, h, n, length, batch, two_level, threads, cuda):
     import torch
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    if cuda:
+        torch.set_default_device("cuda")
     net = network(torch, family, h, n, two_level)
+    forward = torch.compile(net) if cuda else net
     optimiser = torch.optim.AdamW(net.parameters(), lr=1e-3)
     steps = torch.rand(batch, length, 1) - 0.5
     labels = torch.randint(0, CLASSES, (batch,))
     cpu, wall = [], []
-    for step in range(7):
+    for step in range(12 if cuda else 7):
         start = time.perf_counter(), time.process_time()
         optimiser.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(net(steps), labels).backward()
+        torch.nn.functional.cross_entropy(forward(steps), labels).backward()
         optimiser.step()
+        if cuda:
+            torch.cuda.synchronize()
         if step >= 2:
             wall.append(time.perf_counter() - start[0])
             cpu.append(time.process_time() - start[1])
@@ -112,17 +118,18 @@ def run(command, threads):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(program, setting, threads, rounds):
+def compare(program, setting, threads, rounds, cuda):
     family, h, n, length, batch = setting
     ours = [program, "--family", family, "--h", h, "--n", n, "--len", length, "--batch", batch]
     ours = list(map(str, ours + ["--layers", LAYERS, "--classes", CLASSES]))
-    torch = [[sys.executable, __file__, "--worker", json.dumps([*setting, two_level, threads])]
+    ours += ["--cuda"] if cuda else []
+    torch = [[sys.executable, __file__, "--worker", json.dumps([*setting, two_level, threads, cuda])]
              for two_level in (False, True)]
     results = [[], [], []]
     for _ in range(rounds):
         for place, command in zip(results, [ours, *torch]):
             place.append(run(command, threads))
-    key = "cpu" if threads == 1 else "wall"
+    key = "cpu" if threads == 1 and not cuda else "wall"
     time_of = [statistics.median(r[key]["median"] for r in each) for each in results]
     peaks = [max(r["rss_train_mib"] for r in each) for each in results]
     name = f"{family} H {h} N {n} L {length} batch {batch}"
@@ -138,6 +145,7 @@ def main():
     parser.add_argument("--worker")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--cuda", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(*json.loads(arguments.worker))
@@ -145,7 +153,7 @@ def main():
     print("|---|---|---|---|---|")
     for threads in arguments.threads:
         for setting in SETTINGS:
-            compare(arguments.program, setting, threads, arguments.rounds)
+            compare(arguments.program, setting, threads, arguments.rounds, arguments.cuda)
 
 
 if __name__ == "__main__":

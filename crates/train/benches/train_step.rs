@@ -7,6 +7,8 @@
 //! the generalisation measures of all layers in its loss; its CPU seconds, and their median over that
 //! of the other steps, are printed too; with `--filter-norm` the filter norms
 //! stand in their place.
+//! With `--cuda`, in a build with that feature, the step runs on the first GPU, and wall time is that until
+//! the device is done.
 //! Families: `s4d` (N/2 stored pairs), `dss_exp`, `dss_softmax` (N modes). `RAYON_NUM_THREADS`
 //! sets the threads; it is read when the pool starts.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
@@ -148,16 +150,20 @@ fn main() -> Result<(), Failure> {
     let architecture = architecture()?;
     let (batch, length) = (number("batch", 16)?, number("len", 2048)?);
     let base = peak_mib();
-    let network = TrainableNetwork::random(&architecture, length, 0, &Device::Cpu)?;
+    let device = match flag("cuda") {
+        true => Device::new_cuda(0)?,
+        false => Device::Cpu,
+    };
+    let network = TrainableNetwork::random(&architecture, length, 0, &device)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
     let input = NetworkInput {
-        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &Device::Cpu)?,
+        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &device)?,
         lengths: None,
     };
     let classes = architecture.outputs as u32;
     let labels = (0..batch).map(|_| random.random_range(0..classes));
-    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &Device::Cpu)?;
+    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &device)?;
     let mut optimiser = AdamW::new(network.parameters(), SETTINGS)?;
     let (mut cpu, mut alone, mut wall) = (Vec::new(), Vec::new(), Vec::new());
     let mut penalised = Vec::new();
@@ -176,6 +182,7 @@ fn main() -> Result<(), Failure> {
         }
         let gradients = Gradients::collect(network.parameters(), &loss.backward()?)?;
         optimiser.step(&gradients, 1.0, 1.0)?;
+        device.synchronize()?;
         if step >= warmup && wanted.penalty.is_some() {
             penalised.push(cpu_seconds().0 - cpu_start.0);
         } else if step >= warmup {
