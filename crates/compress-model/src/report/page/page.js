@@ -87,9 +87,9 @@ function chart(parent, options) {
   figure.append(node("figcaption", {}, options.title));
   parent.append(figure);
   const width = Math.max(260, Math.round(figure.clientWidth - 24)) || 380;
-  const height = options.square ? Math.min(width, 360) : options.height || 230;
-  const room = { left: 54, right: options.room || 64, top: 12, bottom: 38 };
-  if (options.square) room.right = 14;
+  const room = { left: 54, right: options.square ? 14 : options.room || 64, top: 12, bottom: 38 };
+  const square = Math.min(width - room.left - room.right, 310);
+  const height = options.square ? square + room.top + room.bottom : options.height || 230;
   const svg = draw(figure, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${options.title}. ${options.summary || ""}` });
   let right = width - room.right, bottom = height - room.bottom, left = room.left, top = room.top;
   if (options.square) {
