@@ -9,7 +9,7 @@ mod panels;
 #[cfg(feature = "png")]
 mod png;
 
-pub use bars::{Bars, log_bars};
+pub use bars::{Bars, Spread, log_bars};
 pub use curves::{Captions, Curve, curves_svg, curves_with_errors_svg};
 pub use packed::{Levels, Packed};
 pub use page::{
