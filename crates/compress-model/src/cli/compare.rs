@@ -257,6 +257,7 @@ fn page(document: &Document, full: Alone<'_>, printer: &Printer) -> anyhow::Resu
         caption: "Every method keeps the same number of states of a channel.".to_string(),
         header: header.map(str::to_string).collect(),
         rows: rows.collect(),
+        folded: false,
     };
     if let Some(best) = best(&document.rows) {
         let reached = match &best.result {
