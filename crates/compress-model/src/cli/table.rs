@@ -298,8 +298,8 @@ mod tests {
         ];
         assert_eq!(hanging(line, 28), expected);
         assert_eq!(hanging(line, 60), [line]);
-        let plain = "it is told in words only";
-        assert_eq!(hanging(plain, 14), ["it is told", "  in words", "  only"]);
+        let plain = "it is shown in words only";
+        assert_eq!(hanging(plain, 14), ["it is shown", "  in words", "  only"]);
         let command = "  compress-model reduce model.pth --order 8";
         assert_eq!(hanging(command, 20), [command]);
     }
