@@ -85,6 +85,26 @@ async function channels(browser) {
   await close();
 }
 
+async function trainings(browser) {
+  const { page, close } = await open(browser, "pipeline.html");
+  // Accuracy after and before training; the pretraining, and one chart for each number of states.
+  assert.strictEqual(await page.locator("[data-charts='0'] figure").count(), 2);
+  assert.strictEqual(await page.locator("[data-charts='1'] figure").count(), 4);
+  const chart = page.locator("[data-charts='0'] svg").first();
+  await chart.focus();
+  await page.keyboard.press("ArrowRight");
+  assert.match(await page.locator("[data-charts='0'] output").first().textContent(), /^states 2: reduced [\d.]+ ± /);
+  await page.locator("[data-charts='1'] summary").nth(1).click();
+  await page.waitForSelector("[data-charts='1'] table");
+  await page.locator("#size").focus();
+  await page.keyboard.press("Home");
+  assert.match(await page.locator("#size-choice").textContent(), /States of a channel2.*After training[\d.]+ ± /);
+  assert.strictEqual(await page.locator("#layers tbody tr").count(), 1 + 5 * 2);
+  const paths = await page.$$eval("svg path", (all) => all.map((one) => one.getAttribute("d")));
+  assert.ok(paths.length > 15 && paths.every((d) => d && !/NaN|Infinity/.test(d)), "paths are numbers");
+  await close();
+}
+
 async function record(browser) {
   const { page, close } = await open(browser, "reduce.html");
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save")]);
@@ -105,7 +125,7 @@ async function withoutScripts(browser) {
 }
 
 async function pictures(browser) {
-  for (const name of ["reduce", "sweep", "inspect"]) {
+  for (const name of ["reduce", "sweep", "inspect", "pipeline"]) {
     for (const width of [400, 1400]) {
       for (const colorScheme of ["light", "dark"]) {
         const { page, close } = await open(browser, `${name}.html`, { viewport: { width, height: 900 }, colorScheme });
@@ -124,7 +144,7 @@ async function pictures(browser) {
 (async () => {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ARGUMENTS });
   try {
-    for (const check of [sorting, slider, channels, record, withoutScripts, pictures]) {
+    for (const check of [sorting, slider, channels, trainings, record, withoutScripts, pictures]) {
       await check(browser);
       console.log(`report: ${check.name} works`);
     }

@@ -17,6 +17,7 @@ use serde_json::Value;
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
     command.args(arguments).env_remove("NO_COLOR");
+    command.env_remove("COLUMNS");
     command
 }
 
@@ -110,7 +111,9 @@ fn inspect_shows_a_table_and_a_picture() {
         "s4_layers.1",
         "slowest |a|",
         "█",
-        "1 … 64",
+        "1e-1 │",
+        "of 16 channels 9 in 10 reach as high as █",
+        "real states: two for each of the 32 that a channel stores",
     ] {
         assert!(shown.contains(word), "{word} in {shown}");
     }
@@ -119,6 +122,60 @@ fn inspect_shows_a_table_and_a_picture() {
     assert!(!text(&output.stderr).contains("assumed"));
     let messages = text(&run(&["inspect", &data("s4d_classifier.pth")]).stderr);
     assert!(messages.contains("assumed: post-norm"), "{messages}");
+}
+
+/// The longest line that is no command to be copied, in characters, and all of the output.
+fn widest(arguments: &[&str], columns: &str) -> (usize, String) {
+    let output = program(arguments).env("COLUMNS", columns).output().unwrap();
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {message}");
+    let shown = text(&output.stdout);
+    let lines = shown
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("compress-model "));
+    let widest = lines.map(|line| line.chars().count()).max();
+    (widest.unwrap(), shown)
+}
+
+#[test]
+fn results_fit_into_the_window() {
+    let folder = Folder::new();
+    let (waves, small) = (
+        model("waves/model.safetensors"),
+        folder.path("s.safetensors"),
+    );
+    let few = ["--calibrate", "waves", "--sequences", "10"];
+    let reduce = ["reduce", &waves, "--order", "4", "--output", &small];
+    let inspect = ["inspect", &waves, "--channels"];
+    let scores = ["--data", "waves:held_out=100"];
+    let evaluate = ["evaluate", &waves, "--against", &small];
+    let target = ["reduce", &waves, "--times", "4", "--dry-run"];
+    let sweep = ["sweep", &waves, "--orders", "4,8"];
+    let sizes = ["sweep", &waves, "--times", "2"];
+    let compare = ["compare", &waves, "--orders", "4"];
+    let bench = ["bench", &waves, "--steps", "100"];
+    let commands = [
+        [&reduce[..], &few, &scores].concat(),
+        inspect.to_vec(),
+        [&evaluate[..], &scores].concat(),
+        [&target[..], &few].concat(),
+        [&sweep[..], &few, &scores].concat(),
+        [&sizes[..], &few, &scores].concat(),
+        [&compare[..], &few].concat(),
+        bench.to_vec(),
+    ];
+    for command in commands {
+        for columns in ["60", "120"] {
+            let (widest, shown) = widest(&command, columns);
+            assert!(widest <= columns.parse().unwrap(), "{command:?}\n{shown}");
+        }
+    }
+    // Narrower windows break lines by themselves; wider ones have no longer lines than 200.
+    assert!(widest(&inspect, "20").0 > 20);
+    assert!((130..=200).contains(&widest(&inspect, "500").0));
+    // What stands aside is not lost.
+    let (_, shown) = widest(&[&sweep[..], &few, &scores].concat(), "60");
+    assert!(shown.contains("    of states 12.50 %, stored "), "{shown}");
 }
 
 #[test]

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
-    command.args(arguments).output().unwrap()
+    command.args(arguments).env_remove("COLUMNS");
+    command.output().unwrap()
 }
 
 fn passes(arguments: &[&str]) -> String {

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open, positive};
 use crate::cli::picture::write_picture;
-use crate::cli::printer::Printer;
+use crate::cli::printer::{Column, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
@@ -257,6 +257,7 @@ fn page(document: &Document, full: Alone<'_>, printer: &Printer) -> anyhow::Resu
         caption: "Every method keeps the same number of states of a channel.".to_string(),
         header: header.map(str::to_string).collect(),
         rows: rows.collect(),
+        folded: false,
     };
     if let Some(best) = best(&document.rows) {
         let reached = match &best.result {
@@ -429,16 +430,19 @@ fn drawn(document: &Document) -> String {
     curves_svg(&curves.collect::<Vec<_>>(), &[], &captions, None)
 }
 
-/// The columns of the table, with their least widths.
-const COLUMNS: [(&str, usize); 8] = [
-    ("method", 51),
-    ("order", 0),
-    ("states", 7),
-    ("weighted error", 0),
-    ("white error", 0),
-    ("logit change", 0),
-    ("accuracy", 16),
-    ("s", 6),
+const fn column(name: &'static str, least: usize, aside: bool) -> Column<'static> {
+    Column { name, least, aside }
+}
+
+const COLUMNS: [Column<'_>; 8] = [
+    column("method", 51, false),
+    column("order", 5, false),
+    column("states", 7, true),
+    column("weighted error", 8, false),
+    column("white error", 8, true),
+    column("logit change", 8, false),
+    column("accuracy", 16, false),
+    column("seconds", 7, true),
 ];
 
 fn cells(row: &Row) -> [String; 8] {

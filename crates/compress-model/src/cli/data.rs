@@ -379,6 +379,9 @@ fn class_counts(counts: &[usize]) -> String {
     each.join(", ")
 }
 
+/// Before the bars: the channel's number.
+const LABEL: usize = 8;
+
 /// A line of bars for each channel, from the channel's smallest value to its largest.
 fn draw(values: &[f32], width: usize, printer: &Printer) -> anyhow::Result<()> {
     for channel in 0..width.min(CHANNELS_MAX) {
@@ -390,7 +393,7 @@ fn draw(values: &[f32], width: usize, printer: &Printer) -> anyhow::Result<()> {
             .collect();
         let low = column.iter().copied().fold(f32::INFINITY, f32::min);
         let high = column.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let bars = sparkline(&column, printer.width(), low, high);
+        let bars = sparkline(&column, printer.width().saturating_sub(LABEL), low, high);
         printer.picture(&format!("{channel}"), &bars)?;
         printer.line(&format!(
             "    {} to {}",

@@ -18,7 +18,7 @@ use crate::cli::common::{
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, write_page};
-use crate::report::log_bars;
+use crate::report::{Spread, log_bars};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -293,85 +293,95 @@ fn stability(spectrum: &LayerSpectrum) -> String {
     }
 }
 
-/// The picture shows the middle channel: of every σ_j/σ₁ the median.
+/// The picture shows the spread over channels of every σ_j/σ₁.
 fn show_spectrum(
     spectrum: &LayerSpectrum,
     document: &Document<'_>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    let typical = median_spectrum(spectrum);
-    let time = if document.time == TimeBase::Discrete {
-        "discrete"
-    } else {
-        "continuous"
+    let scaled = scaled(spectrum);
+    let time = match document.time {
+        TimeBase::Discrete => "discrete",
+        TimeBase::Continuous => "continuous",
     };
-    let system = if document.realisation == Realisation::Real {
-        "real"
-    } else {
-        "complex"
+    let system = match document.realisation {
+        Realisation::Real => "real system",
+        Realisation::Complex => "complex modes",
     };
     printer.heading(&format!(
-        "{}: Hankel singular values / largest, median of the channels ({time}, {system})",
+        "{}: Hankel singular values, each over the largest of its channel ({time} time, {system})",
         spectrum.name
     ))?;
-    if typical.is_empty() {
+    if scaled.is_empty() {
         return printer.line("  no stable channel: there are no Hankel singular values");
     }
-    let bars = log_bars(&typical, printer.width(), 6, axis_floor(&typical));
+    let spreads = spreads(&scaled);
+    let bars = log_bars(&spreads, printer.width().saturating_sub(MARGIN));
+    let margin = bars.labels.first().map_or(0, String::len);
     for (label, row) in bars.labels.iter().zip(&bars.rows) {
         printer.picture(label, row)?;
     }
-    let columns = bars.rows.first().map_or(0, |row| row.chars().count());
-    let margin = bars.labels.first().map_or(0, String::len);
-    let per_column = match bars.values_per_column {
-        1 => String::new(),
-        n => format!(", {n} in each column"),
-    };
+    let wide = bars.rows.first().map_or(0, |row| row.chars().count());
+    let floor = bars.labels.last().map_or("", String::as_str);
+    printer.line(&format!("  {floor} └{}", "─".repeat(wide)))?;
+    printer.line(&format!("  {:margin$}  {}", "", bars.numbers))?;
     let states = match document.realisation {
-        Realisation::Real => "real states, two for each stored pair",
-        Realisation::Complex => "stored states",
+        Realisation::Real => format!(
+            "real states: two for each of the {} that a channel stores",
+            spectrum.order
+        ),
+        Realisation::Complex => "stored states".to_string(),
     };
-    printer.line(&format!("  {:margin$} └{}", "", "─".repeat(columns)))?;
-    printer.line(&format!(
-        "  {:margin$}  1 … {} {states}{per_column}",
-        "",
-        typical.len()
-    ))
+    printer.line(&format!("  {:margin$}  {states}", ""))?;
+    let below = spreads.iter().position(|spread| spread.median < bars.floor);
+    if let (Some(first), Some(last)) = (below, spreads.last()) {
+        let (first, last) = (first + 1, short(last.median));
+        printer.line(&format!(
+            "  {:margin$}  below the axis: the medians from {first} on, down to {last}",
+            ""
+        ))?;
+    }
+    match scaled.len() {
+        1 => Ok(()),
+        channels => printer.line(&format!(
+            "  {:margin$}  of {channels} channels 9 in 10 reach as high as █, half as ▓, 1 in 10 \
+             as ░",
+            ""
+        )),
+    }
 }
 
-/// The power of ten where the axis ends: below nine tenths of the values, so that a few tiny ones
-/// do not press all others to the top.
-fn axis_floor(descending: &[f64]) -> f64 {
-    let shown = descending[descending.len() * 9 / 10];
-    let decades = (-shown.max(1e-16).log10()).ceil().clamp(1.0, 16.0);
-    10f64.powf(-decades)
+/// Beside the bars: labels and the axis.
+const MARGIN: usize = 9;
+
+/// The values of every stable channel over the largest of them.
+fn scaled(spectrum: &LayerSpectrum) -> Vec<Vec<f64>> {
+    let channels = spectrum.channels.iter();
+    let channels = channels.filter_map(|channel| {
+        let values = &channel.hankel_singular_values;
+        let largest = values.first().filter(|&&largest| largest > 0.0)?;
+        Some(values.iter().map(|value| value / largest).collect())
+    });
+    channels.collect()
 }
 
-fn median_spectrum(spectrum: &LayerSpectrum) -> Vec<f64> {
-    let scaled: Vec<Vec<f64>> = spectrum
-        .channels
-        .iter()
-        .filter(|channel| {
-            channel
-                .hankel_singular_values
-                .first()
-                .is_some_and(|&s| s > 0.0)
-        })
-        .map(|channel| {
-            let values = &channel.hankel_singular_values;
-            values.iter().map(|value| value / values[0]).collect()
-        })
-        .collect();
+/// Of every value the tenth, the half and the nine tenths of the channels.
+fn spreads(scaled: &[Vec<f64>]) -> Vec<Spread> {
     let states = scaled.iter().map(Vec::len).max().unwrap_or(0);
-    let column = |j: usize| {
-        let mut values: Vec<f64> = scaled
-            .iter()
+    let spread = |j: usize| {
+        let values = scaled.iter();
+        let mut values: Vec<f64> = values
             .map(|values| values.get(j).copied().unwrap_or(0.0))
             .collect();
         values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
+        let last = values.len() - 1;
+        Spread {
+            low: values[last / 10],
+            median: values[values.len() / 2],
+            high: values[last - last / 10],
+        }
     };
-    (0..states).map(column).collect()
+    (0..states).map(spread).collect()
 }
 
 fn show_channels(spectrum: &LayerSpectrum, printer: &Printer) -> anyhow::Result<()> {

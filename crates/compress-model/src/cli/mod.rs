@@ -34,6 +34,7 @@ mod score;
 mod shell;
 mod stream;
 mod sweep;
+mod table;
 #[cfg(feature = "train")]
 mod terms;
 #[cfg(feature = "train")]

@@ -3,20 +3,26 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
+use crate::cli::table::{Layout, hanging, length, wrapped};
 use crate::cli::{Colour, Format, Global};
 
 /// Columns that a picture takes when stdout is no terminal.
-const WIDTH: usize = 64;
+const WIDTH: usize = 80;
+/// What results are fitted into: a window that is narrower breaks their lines, and longer lines than
+/// the most are hard to read.
+const COLUMNS: std::ops::RangeInclusive<usize> = 60..=200;
 
 /// Prints data to stdout and messages to stderr, as the user requested.
 #[derive(Clone, Copy)]
 pub(super) struct Printer {
     json: bool,
     quiet: bool,
+    /// What lines are fitted into; `None` where stdout is a file or a pipe.
+    columns: Option<usize>,
     colour_out: bool,
     colour_err: bool,
 }
@@ -32,6 +38,7 @@ impl Printer {
         Self {
             json: global.format == Format::Json,
             quiet: global.quiet,
+            columns: columns(),
             colour_out: colour(std::io::stdout().is_terminal()),
             colour_err: colour(std::io::stderr().is_terminal()),
         }
@@ -48,50 +55,86 @@ impl Printer {
 
     /// A line for a person on stdout; nothing when JSON was requested.
     pub(super) fn line(&self, text: &str) -> anyhow::Result<()> {
-        if self.json { Ok(()) } else { out(text) }
+        if self.json {
+            return Ok(());
+        }
+        match self.columns {
+            None => out(text),
+            Some(columns) => text
+                .split('\n')
+                .flat_map(|line| hanging(line, columns))
+                .try_for_each(|line| out(&line)),
+        }
     }
 
     /// A heading on stdout.
     pub(super) fn heading(&self, text: &str) -> anyhow::Result<()> {
-        self.line(&paint(text, "1", self.colour_out))
+        if self.json {
+            return Ok(());
+        }
+        let lines = match self.columns {
+            None => vec![text.to_string()],
+            Some(columns) => hanging(text, columns),
+        };
+        let mut lines = lines.iter();
+        lines.try_for_each(|line| out(&paint(line, "1", self.colour_out)))
     }
 
-    /// The bars of a picture on stdout.
+    /// The bars of a picture on stdout, behind the label of their row.
     pub(super) fn picture(&self, label: &str, bars: &str) -> anyhow::Result<()> {
+        if self.json {
+            return Ok(());
+        }
         let bars = paint(bars, "36", self.colour_out);
-        self.line(&format!("  {label} │{bars}"))
+        out(&format!("  {label} │{bars}"))
     }
 
     /// A table on stdout; every column but the first is a number.
     pub(super) fn table(&self, header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(header.iter().copied());
-        for row in rows {
-            table.add_row(row);
+        let mut widths = vec![0; header.len()];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(length(cell));
+            }
         }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
+        let layout = Layout::new(header, &widths, self.columns);
+        self.rows(&layout.lines(&rows))
+    }
+
+    /// Lines of a table, as they are.
+    fn rows(&self, lines: &[String]) -> anyhow::Result<()> {
+        match self.json {
+            true => Ok(()),
+            false => lines.iter().try_for_each(|line| out(line)),
         }
-        let text = table.to_string();
-        let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
-        self.line(&trimmed.join("\n"))
     }
 
     /// A table whose rows appear as they are made: the width of every column is known beforehand.
-    pub(super) fn growing(&self, columns: &[(&str, usize)]) -> anyhow::Result<Growing<'_>> {
-        let widths = columns
-            .iter()
-            .map(|(name, least)| name.chars().count().max(*least));
+    /// In a window that is too narrow, the columns that may stand aside go into a line below each
+    /// row.
+    pub(super) fn growing(&self, columns: &[Column<'_>]) -> anyhow::Result<Growing<'_>> {
+        let layout = |shown: &[usize]| {
+            let header: Vec<&str> = shown.iter().map(|&index| columns[index].name).collect();
+            let widths: Vec<usize> = shown.iter().map(|&index| columns[index].least).collect();
+            Layout::new(&header, &widths, self.columns)
+        };
+        let all: Vec<usize> = (0..columns.len()).collect();
+        let (mut whole, mut aside) = (layout(&all), Vec::new());
+        let mut shown = all;
+        if !whole.is_whole() {
+            (aside, shown) = shown.into_iter().partition(|&index| columns[index].aside);
+            whole = layout(&shown);
+        }
+        let aside = aside.into_iter();
         let table = Growing {
             printer: self,
-            widths: widths.collect(),
+            aside: aside
+                .map(|index| (index, columns[index].name.to_string()))
+                .collect(),
+            shown,
+            layout: whole,
         };
-        let names: Vec<String> = columns
-            .iter()
-            .map(|(name, _)| (*name).to_string())
-            .collect();
-        table.row(&names)?;
+        self.rows(&table.layout.head())?;
         Ok(table)
     }
 
@@ -141,9 +184,9 @@ impl Printer {
         bar
     }
 
-    /// Columns for a picture.
+    /// Columns for a picture with its labels.
     pub(super) fn width(&self) -> usize {
-        WIDTH
+        self.columns.unwrap_or(WIDTH)
     }
 }
 
@@ -185,29 +228,57 @@ fn rate(per_second: f64) -> String {
     }
 }
 
+/// A column of a table that is printed row by row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column<'a> {
+    pub(super) name: &'a str,
+    /// The width of its widest cell.
+    pub(super) least: usize,
+    /// Whether it may stand in a line below the row where the window is narrow.
+    pub(super) aside: bool,
+}
+
 /// A table that is printed row by row.
 pub(super) struct Growing<'a> {
     printer: &'a Printer,
-    widths: Vec<usize>,
+    layout: Layout,
+    /// The columns that it shows.
+    shown: Vec<usize>,
+    /// Those in the line below each row, with their names.
+    aside: Vec<(usize, String)>,
 }
 
 impl Growing<'_> {
     /// One more row; every cell but the first is a number.
     pub(super) fn row(&self, cells: &[String]) -> anyhow::Result<()> {
-        let mut line = String::new();
-        for (index, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
-            let space = " ".repeat(width.saturating_sub(cell.chars().count()));
-            line += match index {
-                0 => " ",
-                _ => "  ",
-            };
-            line += &match index {
-                0 => format!("{cell}{space}"),
-                _ => format!("{space}{cell}"),
-            };
+        let shown = self.shown.iter().map(|&index| cells[index].clone());
+        let shown: Vec<String> = shown.collect();
+        self.printer.rows(&self.layout.row(&shown))?;
+        let aside = self.aside.iter();
+        let aside = aside.filter(|(index, _)| !["", "-"].contains(&cells[*index].as_str()));
+        let aside: Vec<String> = aside
+            .map(|(index, name)| format!("{name} {}", cells[*index]))
+            .collect();
+        if aside.is_empty() {
+            return Ok(());
         }
-        self.printer.line(line.trim_end())
+        let width = self.printer.width() - MARGIN;
+        let lines = wrapped(&aside.join(", "), width);
+        let lines = lines.iter().map(|line| format!("{:MARGIN$}{line}", ""));
+        self.printer.rows(&lines.collect::<Vec<_>>())
     }
+}
+
+/// Before what stands below a row.
+const MARGIN: usize = 4;
+
+/// The columns of the terminal, or as the variable COLUMNS has them; `None` where stdout is no
+/// terminal and there is no such variable.
+fn columns() -> Option<usize> {
+    let stated = std::env::var("COLUMNS").ok();
+    let stated = stated.and_then(|text| text.parse::<usize>().ok());
+    let found = stated.or_else(|| Table::new().width().map(usize::from));
+    Some(found?.clamp(*COLUMNS.start(), *COLUMNS.end()))
 }
 
 /// The error and its causes in one line, each once: many errors of the libraries repeat

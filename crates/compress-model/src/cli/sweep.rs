@@ -19,7 +19,7 @@ use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_pictur
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
 use crate::cli::folders::Folders;
 use crate::cli::picture::write_picture;
-use crate::cli::printer::{Growing, Printer};
+use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
@@ -539,22 +539,23 @@ fn why(rule: &str) -> &'static str {
     }
 }
 
-/// The columns of the table, with their least widths.
-fn columns(form: Form, layers: usize) -> [(&'static str, usize); 10] {
+/// The columns of the table.
+fn columns(form: Form, layers: usize) -> [Column<'static>; 10] {
+    let column = |name, least, aside| Column { name, least, aside };
     [
-        ("", 1),
-        ("states", 7),
-        ("mean", 5),
-        ("of states", 0),
-        ("stored", 3 * layers - 1),
+        column("", 1, false),
+        column("states", 7, false),
+        column("mean", 5, false),
+        column("of states", 8, true),
+        column("stored", 3 * layers - 1, true),
         match form {
-            Form::File => ("in the file", 0),
-            Form::Image => ("in the image", 0),
+            Form::File => column("in the file", 8, true),
+            Form::Image => column("in the image", 8, true),
         },
-        ("output error", 0),
-        ("logit change", 0),
-        ("accuracy", 16),
-        ("s", 6),
+        column("output error", 8, false),
+        column("logit change", 8, false),
+        column("accuracy", 16, false),
+        column("seconds", 7, true),
     ]
 }
 

@@ -9,12 +9,12 @@ mod panels;
 #[cfg(feature = "png")]
 mod png;
 
-pub use bars::{Bars, log_bars};
+pub use bars::{Bars, Spread, log_bars};
 pub use curves::{Captions, Curve, curves_svg, curves_with_errors_svg};
 pub use packed::{Levels, Packed};
 pub use page::{
-    Cell, ChannelPlots, Fact, FrequencyPlot, LayerPlots, Measure, Page, PageTable, SizeCurve,
-    SizePoint, SpectrumPlot, page_html,
+    Cell, ChannelPlots, ChartAxis, ChartLine, ChartSection, Fact, FrequencyPlot, LayerPlots,
+    LineChart, Measure, Page, PageTable, SizeCurve, SizePoint, SpectrumPlot, page_html,
 };
 pub use panels::{Ink, Mark, Panel, PanelAxis, panels_svg};
 #[cfg(feature = "png")]

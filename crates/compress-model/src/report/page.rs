@@ -9,7 +9,7 @@ use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::report::Packed;
+use crate::report::{Ink, Packed};
 
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -37,6 +37,8 @@ pub struct Page {
     pub layers: Vec<LayerPlots>,
     /// Sizes to choose from.
     pub sizes: Option<SizeCurve>,
+    /// Line charts, behind the sizes and before the tables.
+    pub sections: Vec<ChartSection>,
     /// What was assumed of the files.
     pub assumptions: Vec<String>,
     /// What a person should know.
@@ -72,6 +74,8 @@ pub struct PageTable {
     pub header: Vec<String>,
     /// Row by row.
     pub rows: Vec<Vec<Cell>>,
+    /// Whether it opens with a click.
+    pub folded: bool,
 }
 
 /// A cell of a table.
@@ -208,6 +212,63 @@ pub struct SizeCurve {
     pub recommended: Option<(usize, String)>,
 }
 
+/// Line charts under one heading.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChartSection {
+    /// Its entry in the list of contents.
+    pub title: String,
+    /// Above it.
+    pub heading: String,
+    /// What its charts show.
+    pub caption: String,
+    /// One beside the other.
+    #[serde(skip)]
+    pub charts: Vec<LineChart>,
+}
+
+/// Lines over the same places.
+#[derive(Debug, Clone, Serialize)]
+pub struct LineChart {
+    /// What was found.
+    pub title: String,
+    /// Along.
+    pub x: ChartAxis,
+    /// Up.
+    pub y: ChartAxis,
+    /// The places along, rising.
+    pub places: Vec<f64>,
+    /// One value for each place.
+    pub lines: Vec<ChartLine>,
+}
+
+/// An axis of a line chart, which reaches over what is drawn.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChartAxis {
+    /// Its words.
+    pub label: String,
+    /// What one value of it is called.
+    pub short: String,
+    /// Whether it is logarithmic.
+    pub log: bool,
+    /// Whether there is a tick at each of the places, and none elsewhere.
+    pub at_places: bool,
+}
+
+/// One line of a chart.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChartLine {
+    /// At its end.
+    pub name: String,
+    /// Its colour.
+    pub ink: Ink,
+    /// Whether it is dashed.
+    pub dashed: bool,
+    /// What is not finite is left out.
+    pub values: Vec<f64>,
+    /// Standard errors; nothing for a line without marked points.
+    pub errors: Vec<f64>,
+}
+
 /// One size.
 #[derive(Debug, Clone, Serialize)]
 pub struct SizePoint {
@@ -233,6 +294,7 @@ pub fn page_html(page: &Page) -> String {
     let drawn = serde_json::json!({
         "layers": page.layers,
         "sizes": page.sizes,
+        "charts": page.sections.iter().map(|section| &section.charts).collect::<Vec<_>>(),
     });
     let [data, record] = [drawn, page.record.clone()].map(|value| in_script(compact(value)));
     let words = context! {

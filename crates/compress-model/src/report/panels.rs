@@ -4,8 +4,11 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 /// What a mark belongs to, which decides its colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Ink {
     /// The first model: blue.
     First,
@@ -14,6 +17,7 @@ pub enum Ink {
     /// The input: green.
     Input,
     /// What is derived: grey.
+    #[serde(rename = "bound")]
     Derived,
 }
 

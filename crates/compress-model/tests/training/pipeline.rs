@@ -1,5 +1,7 @@
 //! The whole method by the program.
 
+use serde_json::Value;
+
 use crate::program::{Program, loss};
 
 const CONFIG: &str = r#"
@@ -42,7 +44,8 @@ fn program(config: &str) -> Program {
 #[test]
 fn every_arm_is_trained_and_reported_and_a_second_run_gives_the_same_bytes() {
     let program = program(CONFIG);
-    let report = program.json(&PIPELINE);
+    let report = program.json(&[&PIPELINE[..], &["--report", "page.html"]].concat());
+    shows_everything(&program, &report);
     let rows = report["rows"].as_array().unwrap();
     // For each seed: pretraining, the unreduced network, five arms at two orders.
     assert_eq!(rows.len(), 2 * (1 + 1 + 5 * 2));
@@ -84,7 +87,7 @@ fn every_arm_is_trained_and_reported_and_a_second_run_gives_the_same_bytes() {
     let folder = program.path("all/seed-1/order-2/skew-hippo");
     std::fs::remove_dir_all(folder).unwrap();
     std::fs::remove_file(program.path("all/seed-1/order-1/reduced/record.json")).unwrap();
-    let reported = program.json(&[&PIPELINE[..], &["--resume", "--report"]].concat());
+    let reported = program.json(&[&PIPELINE[..], &["--resume", "--finished"]].concat());
     assert_eq!(reported["rows"].as_array().unwrap().len(), rows.len() - 2);
     let again = program.json(&[&PIPELINE[..], &["--resume"]].concat());
     assert_eq!(program.bytes(weights), expected);
@@ -96,6 +99,98 @@ fn every_arm_is_trained_and_reported_and_a_second_run_gives_the_same_bytes() {
     program.config(&CONFIG.replace("lr = 0.02", "lr = 0.01"));
     let resume = [&PIPELINE[..], &["--resume"]].concat();
     program.refuses(&resume, &["other settings"]);
+}
+
+/// A page for a browser, taken apart.
+struct Page {
+    html: String,
+    data: Value,
+    record: Value,
+}
+
+impl Page {
+    fn read(program: &Program, name: &str) -> Self {
+        let html = String::from_utf8(program.bytes(name)).unwrap();
+        let json = |id: &str| {
+            let head = format!("<script type=\"application/json\" id=\"{id}\">");
+            let text = html.split_once(&head).unwrap().1;
+            serde_json::from_str(text.split_once("</script>").unwrap().0).unwrap()
+        };
+        let (data, record) = (json("data"), json("record"));
+        Self { html, data, record }
+    }
+}
+
+/// The page of a run with all arms: its words, its sizes and its record.
+fn shows_everything(program: &Program, report: &Value) {
+    assert_eq!(report["report"]["path"], "page.html");
+    let page = Page::read(program, "page.html");
+    let verdict = page.html.split_once("<p class=\"verdict\">").unwrap().1;
+    let verdict = verdict.split_once("</p>").unwrap().0;
+    for words in [
+        "Reduced from 4 to ",
+        " the unreduced network",
+        " bytes instead of ",
+        "a fresh network of its size",
+    ] {
+        assert!(verdict.contains(words), "{words} in {verdict}");
+    }
+    for words in [
+        "pretrain.lr",
+        "SHA-256",
+        "--report page.html",
+        "skew-hippo-kept",
+    ] {
+        assert!(page.html.contains(words), "{words}");
+    }
+    shows_curves(&page.data);
+    let sizes = &page.data["sizes"];
+    assert_eq!(sizes["points"].as_array().unwrap().len(), 2);
+    let cell = &report["cells"][0];
+    let full = sizes["full"]["x"].as_f64().unwrap();
+    assert_eq!(full, cell["bytes"].as_f64().unwrap() / 1000.0);
+    assert!(sizes["points"][0]["x"].as_f64().unwrap() < full);
+    let orders = &page.record["settings"]["reduce"]["orders"];
+    assert_eq!(*orders, serde_json::json!([2, 1]));
+    let seeds = &page.record["histories"]["columns"]["seed"];
+    assert_eq!(seeds.as_array().unwrap().len(), 2 * 12);
+    let after = &page.record["results"]["cells"][0]["after"]["mean"];
+    let expected = cell["after"]["mean"].as_f64().unwrap();
+    assert!((after.as_f64().unwrap() - expected).abs() < 1e-5 * expected.abs());
+}
+
+/// Every arm over states, and every training over epochs.
+fn shows_curves(data: &Value) {
+    // Accuracy after and before training: five arms at two orders, and the unreduced network.
+    let over_states = data["charts"][0].as_array().unwrap();
+    assert_eq!(over_states.len(), 2);
+    for chart in over_states {
+        assert_eq!(chart["places"], serde_json::json!([1.0, 2.0, 4.0]));
+        let lines = chart["lines"].as_array().unwrap();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[0]["values"][2].is_number() && lines[1]["values"][2].is_null());
+        let error = |line: &Value| line["errors"][0].as_f64().unwrap();
+        assert!(lines.iter().all(|line| error(line) >= 0.0));
+    }
+    // The pretraining, and a chart for each number of states.
+    let trainings = data["charts"][1].as_array().unwrap();
+    assert_eq!(trainings.len(), 1 + 3);
+    assert_eq!(trainings[0]["places"].as_array().unwrap().len(), 3);
+    let long = &trainings[3]["lines"][3];
+    assert_eq!(long["name"], "skew-hippo-long");
+    assert_eq!(long["values"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn a_page_never_takes_the_place_of_the_settings() {
+    let program = program(CONFIG);
+    let over = [&PIPELINE[..], &["--report", "config.toml"]].concat();
+    program.refuses(&over, &["config.toml"]);
+    assert!(
+        String::from_utf8(program.bytes("config.toml"))
+            .unwrap()
+            .contains("[reduce]")
+    );
 }
 
 /// Full order, no rescaling or that to the pretrained measure, frozen, no penalty: the identity.

@@ -8,22 +8,23 @@ use serde::Serialize;
 use crate::cli::pipeline::settings::{ARMS, Arm, Config};
 use crate::cli::pipeline::study::Row;
 use crate::cli::printer::{Printer, versioned};
+use crate::cli::report::WrittenReport;
 use crate::cli::training::Measured;
 use crate::report::{Captions, Curve, curves_with_errors_svg};
 
 /// Mean, standard error and number of some values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Mean {
-    mean: f64,
+pub(super) struct Mean {
+    pub(super) mean: f64,
     /// Absent for a single value.
-    standard_error: Option<f64>,
-    count: usize,
+    pub(super) standard_error: Option<f64>,
+    pub(super) count: usize,
 }
 
 impl Mean {
     /// `None` for no values. The standard error is that of independent values: √(s²/n) with the
     /// unbiased s².
-    fn of(values: &[f64]) -> Option<Self> {
+    pub(super) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len();
         if count == 0 {
             return None;
@@ -38,7 +39,7 @@ impl Mean {
         })
     }
 
-    fn shown(&self, digits: usize) -> String {
+    pub(super) fn shown(&self, digits: usize) -> String {
         match self.standard_error {
             Some(error) => format!("{:.digits$} ± {error:.digits$}", self.mean),
             None => format!("{:.digits$}", self.mean),
@@ -48,33 +49,38 @@ impl Mean {
 
 /// One arm at one order.
 #[derive(Debug, Clone, Serialize)]
-struct Cell {
-    order: usize,
-    arm: Arm,
-    before: Mean,
-    after: Mean,
+pub(super) struct Cell {
+    pub(super) order: usize,
+    pub(super) arm: Arm,
+    pub(super) before: Mean,
+    pub(super) after: Mean,
     /// The reduced start less this arm, after training, seed by seed.
-    behind_reduced: Option<Mean>,
+    pub(super) behind_reduced: Option<Mean>,
     /// The unreduced network trained on less this arm, after training, seed by seed.
-    behind_unreduced: Option<Mean>,
-    parameters: usize,
-    steps: Mean,
-    seconds: Mean,
+    pub(super) behind_unreduced: Option<Mean>,
+    pub(super) parameters: usize,
+    /// Of weights and state in single precision, where known.
+    pub(super) bytes: Option<usize>,
+    pub(super) steps: Mean,
+    pub(super) seconds: Mean,
 }
 
 /// All of it.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// `accuracy in %`, or `loss`.
-    measure: &'static str,
-    seeds: Vec<u64>,
-    pretrained: Option<Mean>,
-    cells: Vec<Cell>,
+    pub(super) measure: &'static str,
+    pub(super) seeds: Vec<u64>,
+    pub(super) pretrained: Option<Mean>,
+    pub(super) cells: Vec<Cell>,
     rows: Vec<Row>,
+    /// The page for a browser, where one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) report: Option<WrittenReport>,
     #[serde(skip)]
-    digits: usize,
+    pub(super) digits: usize,
     #[serde(skip)]
-    full: usize,
+    pub(super) full: usize,
 }
 
 impl Report {
@@ -118,19 +124,26 @@ impl Report {
                 behind_reduced: behind(order).filter(|_| arm != Arm::Reduced),
                 behind_unreduced: behind(full).filter(|_| order != full),
                 parameters: group.first()?.parameters,
+                bytes: group.first()?.bytes,
                 steps: mean(&|row| Some(row.steps as f64))?,
                 seconds: mean(&|row| Some(row.seconds))?,
             })
         };
         Self {
-            measure: if accuracy { "accuracy in %" } else { "loss" },
+            measure: if accuracy { ACCURACY } else { "loss" },
             seeds: config.seeds.clone(),
             pretrained: Mean::of(&pretrained),
             cells: groups.iter().filter_map(cell).collect(),
             digits: if accuracy { 2 } else { 4 },
             full,
             rows,
+            report: None,
         }
+    }
+
+    /// Whether larger values are better: accuracies, not losses.
+    pub(super) fn is_accuracy(&self) -> bool {
+        self.measure == ACCURACY
     }
 
     /// Writes the three files of the report.
@@ -140,9 +153,8 @@ impl Report {
         Ok(root.write("report.svg", self.picture().as_bytes())?)
     }
 
-    /// Writes the files and prints the table.
-    pub(super) fn finish(&self, root: &Folder, printer: &Printer) -> anyhow::Result<()> {
-        self.keep(root)?;
+    /// Prints the table.
+    pub(super) fn show(&self, root: &Folder, printer: &Printer) -> anyhow::Result<()> {
         if printer.is_json() {
             return printer.json(self);
         }
@@ -160,39 +172,48 @@ impl Report {
         let place = root.path().display();
         printer.line(&format!(
             "wrote report.md, report.json and report.svg in {place}"
-        ))
+        ))?;
+        match &self.report {
+            Some(report) => report.show(printer),
+            None => Ok(()),
+        }
     }
 
     fn title(&self) -> String {
         let pretrained = self.pretrained.map_or(String::new(), |mean| {
             format!("; after pretraining {}", mean.shown(self.digits))
         });
-        let counts = || self.cells.iter().map(|cell| cell.after.count);
-        let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
-        let seeds = match least == most {
-            true if most == 1 => "1 seed".to_string(),
-            true => format!("{most} seeds"),
-            false => format!("{least} to {most} seeds: not all are finished"),
-        };
         format!(
             "{} of the test part, before → after training, mean ± standard error over \
-             {seeds}{pretrained}",
-            self.measure
+             {}{pretrained}",
+            self.measure,
+            self.counted_seeds()
         )
     }
 
-    fn arms(&self) -> Vec<Arm> {
+    /// "3 seeds", and fewer where a run is not at its end.
+    pub(super) fn counted_seeds(&self) -> String {
+        let counts = || self.cells.iter().map(|cell| cell.after.count);
+        let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+        match least == most {
+            true if most == 1 => "1 seed".to_string(),
+            true => format!("{most} seeds"),
+            false => format!("{least} to {most} seeds: not all are finished"),
+        }
+    }
+
+    pub(super) fn arms(&self) -> Vec<Arm> {
         let there = |arm: &Arm| self.cells.iter().any(|cell| cell.arm == *arm);
         ARMS.into_iter().filter(there).collect()
     }
 
-    fn orders(&self) -> Vec<usize> {
+    pub(super) fn orders(&self) -> Vec<usize> {
         let mut orders: Vec<usize> = self.cells.iter().map(|cell| cell.order).collect();
         orders.dedup();
         orders
     }
 
-    fn cell(&self, order: usize, arm: Arm) -> Option<&Cell> {
+    pub(super) fn cell(&self, order: usize, arm: Arm) -> Option<&Cell> {
         let wanted = |cell: &&Cell| (cell.order, cell.arm) == (order, arm);
         self.cells.iter().find(wanted)
     }
@@ -296,6 +317,8 @@ impl Report {
         curves_with_errors_svg(&curves, &errors, &captions)
     }
 }
+
+const ACCURACY: &str = "accuracy in %";
 
 const BEHIND: &str = "Differences after training, seed by seed, mean ± standard error";
 

@@ -10,6 +10,8 @@ use hankelite::calibrate::{Rescale, Rescaled};
 use hankelite::checkpoint::{Checkpoint, Declared, read, write};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce};
 use hankelite::model::{Block, BlockParts, Model, ModelError, Sequence};
+use hankelite::rounding::Storage;
+use hankelite::target::Size;
 use hankelite_data::Dataset;
 use hankelite_train::nn::{
     Architecture, Initialisation, LayerKind, Parameterisation, TrainableNetwork, TrainableOptions,
@@ -49,19 +51,24 @@ pub(super) struct Row {
     pub(super) steps: u64,
     pub(super) seconds: f64,
     pub(super) parameters: usize,
+    /// Of weights and state in single precision; absent for networks that cannot be run sample by
+    /// sample, and in records of earlier versions.
+    #[serde(default)]
+    pub(super) bytes: Option<usize>,
     /// How far each group of parameters has moved from the start, relative to its size there.
     #[serde(default)]
     pub(super) moved: BTreeMap<String, f64>,
 }
 
 /// `record.json` of a training.
-#[derive(Serialize, Deserialize)]
-struct Record {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
     #[serde(flatten)]
-    row: Row,
+    pub(super) row: Row,
     #[serde(default, skip_deserializing)]
     rescaled: Vec<Rescaled>,
-    history: Vec<Entry>,
+    /// Epoch by epoch.
+    pub(super) history: Vec<Entry>,
 }
 
 /// `config.toml` of a training.
@@ -108,8 +115,8 @@ pub(super) struct Study<'a> {
     place: PathBuf,
     full: Checkpoint,
     architecture: Architecture,
-    /// The pretraining as a row, where there was one.
-    pretrained: Option<Row>,
+    /// The pretraining, where there was one.
+    pretrained: Option<Record>,
 }
 
 impl<'a> Study<'a> {
@@ -158,21 +165,21 @@ impl<'a> Study<'a> {
     }
 
     /// All trainings of this seed, one after the other.
-    pub(super) fn rows(&self) -> anyhow::Result<Vec<Row>> {
-        let mut rows: Vec<Row> = self.pretrained.iter().cloned().collect();
+    pub(super) fn records(&self) -> anyhow::Result<Vec<Record>> {
+        let mut records: Vec<Record> = self.pretrained.iter().cloned().collect();
         for (order, arm) in trainings(self.prepared.config, self.architecture.states) {
-            rows.push(self.row(order, arm)?);
+            records.push(self.record(order, arm)?);
         }
-        Ok(rows)
+        Ok(records)
     }
 
-    fn row(&self, order: usize, arm: Arm) -> anyhow::Result<Row> {
+    fn record(&self, order: usize, arm: Arm) -> anyhow::Result<Record> {
         let prepared = &self.prepared;
         let mut recipe = prepared.recipe(&prepared.config.train);
         if arm == Arm::SkewHippoLong {
             let batches = prepared.sets.train.len().div_ceil(recipe.batch) as u64;
             let own = recipe.total(batches);
-            let spent = self.pretrained.as_ref().map(|row| row.steps);
+            let spent = self.pretrained.as_ref().map(|record| record.row.steps);
             let spent = spent.or(prepared.config.checkpoint_steps).unwrap_or(0);
             (recipe.epochs, recipe.steps) = (None, Some(own + spent));
         }
@@ -257,7 +264,7 @@ impl<'a> Prepared<'a> {
     /// The stage before all reductions.
     pub(super) fn pretrained(self, root: &Path) -> anyhow::Result<Study<'a>> {
         let place = seed_folder(root, self.seed);
-        let (full, row) = match &self.config.pretrain {
+        let (full, record) = match &self.config.pretrain {
             None => (self.start.clone(), None),
             Some(recipe) => {
                 let folder = place.join("pretrain");
@@ -274,11 +281,11 @@ impl<'a> Prepared<'a> {
                     place: &folder,
                     full: None,
                 };
-                let row = self.train(&stage, start)?;
+                let record = self.train(&stage, start)?;
                 let declared = self.start.declared();
                 (
                     read(folder.join("model.safetensors"), &declared)?,
-                    Some(row),
+                    Some(record),
                 )
             }
         };
@@ -290,7 +297,7 @@ impl<'a> Prepared<'a> {
             place,
             full,
             architecture,
-            pretrained: row,
+            pretrained: record,
         })
     }
 
@@ -306,16 +313,16 @@ impl<'a> Prepared<'a> {
         &self,
         stage: &Stage<'_>,
         start: impl FnOnce() -> anyhow::Result<Checkpoint>,
-    ) -> anyhow::Result<Row> {
+    ) -> anyhow::Result<Record> {
         let job = self.job(stage);
         let begun = stage.place.join("config.toml").is_file();
         let folder = training::folder(stage.place, &toml::to_string(&job)?, begun)?;
         if let Some(record) = finished_record(stage.place)? {
-            return Ok(record.row);
+            return Ok(record);
         }
         let record = self.trained(stage, &job, &folder, &start()?)?;
         folder.write(Folder::RECORD, &serde_json::to_vec_pretty(&record)?)?;
-        Ok(record.row)
+        Ok(record)
     }
 
     fn job<'b>(&'b self, stage: &Stage<'b>) -> Job<'b> {
@@ -376,6 +383,9 @@ impl<'a> Prepared<'a> {
                 steps: outcome.steps,
                 seconds: outcome.seconds,
                 parameters: trained.parameters()?,
+                bytes: Size::of(&trained.model, &Storage::single(&trained.model))
+                    .ok()
+                    .map(|size| size.total()),
                 moved: moved.moved(&network)?,
             },
             rescaled,
@@ -415,8 +425,8 @@ fn trainings(config: &Config, full: usize) -> Vec<(usize, Arm)> {
 }
 
 /// What is finished in a folder.
-pub(super) fn finished(config: &Config, root: &Path) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
+pub(super) fn finished(config: &Config, root: &Path) -> anyhow::Result<Vec<Record>> {
+    let mut records = Vec::new();
     for &seed in &config.seeds {
         let place = seed_folder(root, seed);
         let first = finished_record(&place.join("pretrain"))?;
@@ -428,17 +438,21 @@ pub(super) fn finished(config: &Config, root: &Path) -> anyhow::Result<Vec<Row>>
             }
             (None, None) => continue,
         };
-        rows.extend(first.map(|record| record.row));
+        records.extend(first);
         for (order, arm) in trainings(config, full) {
-            let record = finished_record(&place_of(&place, order, arm))?;
-            rows.extend(record.map(|record| record.row));
+            records.extend(finished_record(&place_of(&place, order, arm))?);
         }
     }
-    Ok(rows)
+    Ok(records)
 }
 
 fn seed_folder(root: &Path, seed: u64) -> PathBuf {
     root.join(format!("seed-{seed}"))
+}
+
+/// The folder of one training of a seed, below that of the run.
+pub(super) fn training_folder(root: &Path, seed: u64, order: usize, arm: Arm) -> PathBuf {
+    place_of(&seed_folder(root, seed), order, arm)
 }
 
 fn place_of(place: &Path, order: usize, arm: Arm) -> PathBuf {

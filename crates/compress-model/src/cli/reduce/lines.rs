@@ -54,9 +54,9 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     }
     show_notes(&document.layers, printer);
     show_kept(&document.kept_layers, printer);
-    let d_state: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
+    let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
     printer.line(&format!(
-        "parameters {} → {} ({:.1} %), d_state = {d_state:?}, in {:.2} s",
+        "parameters {} → {} ({:.1} %), orders {orders:?}, in {:.2} s",
         grouped(document.parameters_before),
         grouped(document.parameters_after),
         100.0 * document.parameters_after as f64 / document.parameters_before as f64,

@@ -454,7 +454,7 @@ fn show_sizes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
 
 fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "parameters {} → {} in a checkpoint, d_state = {:?}, in {:.1} s",
+        "parameters {} → {} in a checkpoint, orders {:?}, in {:.1} s",
         grouped(document.parameters_before),
         grouped(document.parameters_after),
         document.d_state,

@@ -113,7 +113,7 @@ impl Story<'_> {
             warnings: self.warnings,
             record: serde_json::to_value(record)?,
             layers: layers.into_iter().map(|layer| layer.plots).collect(),
-            sizes: None,
+            ..Page::default()
         })
     }
 
@@ -259,11 +259,18 @@ impl Story<'_> {
             all.push(("Smaller model".to_string(), identified(other)?));
         }
         all.extend(self.provenance.iter().cloned());
-        all.push(("Command".to_string(), typed_command()));
-        let version = format!("compress-model {}", env!("CARGO_PKG_VERSION"));
-        all.push(("Version".to_string(), version));
+        all.extend(made_by());
         Ok(all)
     }
+}
+
+/// The command and the version that make a report.
+pub(in crate::cli) fn made_by() -> [(String, String); 2] {
+    let version = format!("compress-model {}", env!("CARGO_PKG_VERSION"));
+    [
+        ("Command".to_string(), typed_command()),
+        ("Version".to_string(), version),
+    ]
 }
 
 /// The command as it was typed, quoted for a shell.
@@ -275,7 +282,7 @@ pub(in crate::cli) fn typed_command() -> String {
 }
 
 /// A file by its path, its bytes and its hash.
-fn identified(path: &Path) -> anyhow::Result<String> {
+pub(in crate::cli) fn identified(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
     if path.is_dir() {
         return Ok(format!("{shown}, a folder"));
@@ -421,6 +428,7 @@ fn layer_table(layers: &[LayerSummary], drawn: &Plotted<'_>) -> PageTable {
             .to_string(),
         header: header.into_iter().map(str::to_string).collect(),
         rows: layers.iter().enumerate().map(row).collect(),
+        folded: false,
     }
 }
 

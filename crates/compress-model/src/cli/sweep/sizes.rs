@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::calibration::{CalibrationData, prepare};
 use crate::cli::common::{grouped, quoted, short, word_of};
 use crate::cli::picture::write_picture;
-use crate::cli::printer::Printer;
+use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, WrittenReport, percent, write_page};
 use crate::cli::score::{First, Scores, score};
@@ -97,14 +97,14 @@ pub(super) fn run(
         picture: None,
         report: None,
     };
-    begin(&document, printer)?;
+    let table = begin(&document, printer)?;
     let mut times = arguments.times.clone();
     times.sort_by(f64::total_cmp);
     for (index, &times) in times.iter().enumerate() {
         bars.part(format!("size {} of {}", index + 1, arguments.times.len()));
         let row = work.row(times, document.full.size, printer)?;
         bars.clear();
-        show(&row, printer)?;
+        table.row(&cells(&row))?;
         document.rows.push(row);
     }
     conclude(arguments, &mut document)?;
@@ -354,38 +354,45 @@ fn why(labelled: bool) -> &'static str {
     }
 }
 
-/// Widths of the columns: rows are shown one by one.
-const HEADER: &str =
-    "   times   weights     state   step us   change  held out  accuracy               s";
-
-fn begin(document: &Document, printer: &Printer) -> anyhow::Result<()> {
-    if printer.is_json() {
-        return Ok(());
-    }
-    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
-    printer.line(HEADER)?;
-    show(&document.full, printer)
+/// The columns of the table: rows are shown one by one.
+fn columns() -> [Column<'static>; 8] {
+    let column = |name, least, aside| Column { name, least, aside };
+    [
+        column("times", 7, false),
+        column("weights", 9, false),
+        column("state", 7, false),
+        column("step us", 8, true),
+        column("change", 8, false),
+        column("held out", 8, false),
+        column("accuracy", 16, false),
+        column("seconds", 7, true),
+    ]
 }
 
-fn show(row: &Row, printer: &Printer) -> anyhow::Result<()> {
-    if printer.is_json() {
-        return Ok(());
-    }
+/// The heading, the header and the full model.
+fn begin<'p>(document: &Document, printer: &'p Printer) -> anyhow::Result<Growing<'p>> {
+    printer.heading(&format!("{}: {}", document.checkpoint, document.origin))?;
+    let table = printer.growing(&columns())?;
+    table.row(&cells(&document.full))?;
+    Ok(table)
+}
+
+fn cells(row: &Row) -> [String; 8] {
     let percent = |value: f64| format!("{:.2} %", 100.0 * value);
     let accuracy = row
         .result
         .as_ref()
         .map_or("-".to_string(), Scores::to_string);
-    printer.line(&format!(
-        "{:>8} {:>9} {:>9} {:>9} {:>8} {:>9}  {accuracy:<16} {:>7.1}",
+    [
         format!("1/{}", row.times),
         grouped(row.size.weights),
         grouped(row.size.state),
         short(row.step_microseconds),
         percent(row.change),
         row.held_out_change.map_or("-".to_string(), percent),
-        row.seconds,
-    ))
+        accuracy,
+        format!("{:.1}", row.seconds),
+    ]
 }
 
 fn finish(document: &Document, printer: &Printer) -> anyhow::Result<()> {

@@ -60,6 +60,14 @@ function ticksOf(axis) {
     const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
     const every = Math.max(1, Math.ceil((last - first + 1) / 6));
     const ticks = [];
+    /* Less than two decades: 1, 2 and 5 of each. */
+    if (Math.log10(high / low) < 2) {
+      for (let e = first - 1; e <= last; e++) for (const n of [1, 2, 5]) {
+        const value = Number(`${n}e${e}`);
+        if (value >= low * 0.999 && value <= high * 1.001) ticks.push([value, shown(value)]);
+      }
+      return ticks;
+    }
     for (let e = last; e >= first; e -= every) ticks.push([10 ** e, power(e)]);
     return ticks;
   }
@@ -87,9 +95,9 @@ function chart(parent, options) {
   figure.append(node("figcaption", {}, options.title));
   parent.append(figure);
   const width = Math.max(260, Math.round(figure.clientWidth - 24)) || 380;
-  const height = options.square ? Math.min(width, 360) : options.height || 230;
-  const room = { left: 54, right: options.room || 64, top: 12, bottom: 38 };
-  if (options.square) room.right = 14;
+  const room = { left: 54, right: options.square ? 14 : options.room || 64, top: 12, bottom: 38 };
+  const square = Math.min(width - room.left - room.right, 310);
+  const height = options.square ? square + room.top + room.bottom : options.height || 230;
   const svg = draw(figure, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${options.title}. ${options.summary || ""}` });
   let right = width - room.right, bottom = height - room.bottom, left = room.left, top = room.top;
   if (options.square) {
@@ -184,6 +192,11 @@ function chart(parent, options) {
   figure.append(numbers(options));
   return { figure, svg };
 }
+/* A value as it is read: of a band its ends, and an error where there is one. */
+function valueOf(s, i) {
+  if (s.kind === "band") return `${shown(s.y2[i])} to ${shown(s.y[i])}`;
+  return s.e && Number.isFinite(s.e[i]) && Number.isFinite(s.y[i]) ? `${shown(s.y[i])} ± ${shown(s.e[i])}` : shown(s.y[i]);
+}
 /* The cursor: the values of every series at a place, by pointer or arrow keys. */
 function reader(figure, svg, options, frame) {
   const lines = options.series.filter((s) => s.x && s.kind !== "bars");
@@ -199,7 +212,7 @@ function reader(figure, svg, options, frame) {
     if (mark) mark.remove();
     const x = frame.X(places[at]);
     mark = draw(svg, "line", { class: "cursor", x1: x, x2: x, y1: frame.top, y2: frame.bottom });
-    const words = lines.filter((s) => s.name).map((s) => s.kind === "band" ? `${s.name} ${shown(s.y2[at])} to ${shown(s.y[at])}` : `${s.name} ${shown(s.y[at])}`);
+    const words = lines.filter((s) => s.name).map((s) => `${s.name} ${valueOf(s, at)}`);
     out.textContent = `${options.x.short || options.x.label} ${shown((options.x.read || ((v) => v))(places[at]))}: ${words.join(", ")}`;
   };
   svg.addEventListener("pointermove", (event) => {
@@ -227,7 +240,7 @@ function numbers(options) {
     const rows = Math.max(0, ...lists.map((s) => s.x.length));
     for (let i = 0; i < rows; i++) {
       const row = node("tr");
-      for (const s of lists) row.append(node("td", {}, shown(s.x[i])), node("td", {}, s.kind === "band" ? `${shown(s.y2[i])} to ${shown(s.y[i])}` : shown(s.y[i])));
+      for (const s of lists) row.append(node("td", {}, shown(s.x[i])), node("td", {}, valueOf(s, i)));
       body.append(row);
     }
     details.append(node("div", { class: "scroll", tabindex: "0" }, node("table", {}, node("thead", {}, head), body)));
@@ -504,6 +517,37 @@ function sizes() {
   words();
 }
 
+/* ---- line charts ---- */
+function lineChart(place, c) {
+  const x = c.places, series = [], ends = [];
+  for (const line of c.lines) {
+    const y = line.values, e = line.errors;
+    ends.push(y, y.map((v, i) => v === null ? NaN : v - (e[i] || 0)), y.map((v, i) => v === null ? NaN : v + (e[i] || 0)));
+    series.push({ kind: "line", colour: line.ink, dashed: line.dashed, x, y, e: e.length ? e : null, name: line.name });
+    if (e.length) series.push({ kind: "bars", colour: line.ink, x, y, e }, { kind: "dots", colour: line.ink, x, y, r: 3 });
+  }
+  const range = bounds(ends, c.y.log), wide = bounds([x], c.x.log);
+  const margin = c.y.log ? (range[1] / range[0]) ** 0.06 : 0.06 * (range[1] - range[0]);
+  const names = Math.max(...c.lines.map((line) => line.name.length));
+  chart(place, {
+    title: c.title, series, height: 260, room: 14 + 6.6 * names,
+    x: { range: c.x.log ? [wide[0] / 1.12, wide[1] * 1.12] : wide, log: c.x.log, ticks: c.x.at_places ? spaced(x, wide) : undefined, label: c.x.label, short: c.x.short },
+    y: { range: c.y.log ? [range[0] / margin, range[1] * margin] : [range[0] - margin, range[1] + margin], log: c.y.log, label: c.y.label },
+  });
+}
+/* Ticks at places, less those that stand too near to the one before. */
+function spaced(places, wide) {
+  const ticks = [];
+  for (const v of places) if (!ticks.length || Math.log(v / ticks[ticks.length - 1][0]) > Math.log(wide[1] / wide[0]) / 14) ticks.push([v, shown(v)]);
+  return ticks;
+}
+function lineCharts() {
+  document.querySelectorAll("[data-charts]").forEach((place) => {
+    place.replaceChildren();
+    data.charts[place.dataset.charts].forEach((c) => lineChart(place, c));
+  });
+}
+
 /* ---- tables, contents, record ---- */
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
@@ -545,6 +589,7 @@ function record() {
 }
 function all() {
   if (data.sizes) sizeChart();
+  lineCharts();
   if (!data.layers.length) return;
   spectra();
   choose(chosen.layer, chosen.channel);
