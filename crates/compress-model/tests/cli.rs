@@ -930,3 +930,59 @@ fn a_real_file_of_another_person_is_reduced_and_scored() {
     let shown = json(&["evaluate", &out, "--data", &source, "--limit", "200"]);
     assert!(shown["accuracy"].as_f64().unwrap() > 0.8, "{shown}");
 }
+
+/// The words that follow a mark in the code of a folder, comments left out, each with its place.
+fn named(folder: &Path, mark: &str, words: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            named(&path, mark, words);
+        }
+        if path.extension().is_none_or(|kind| kind != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for line in lines {
+            for rest in line.split(mark).skip(1) {
+                let end = rest
+                    .find(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
+                let word = &rest[..end.unwrap_or(rest.len())];
+                words.push((word.to_string(), format!("{}: {line}", path.display())));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_message_names_exists() {
+    let help = std::fs::read_to_string(common::top().join("docs/cli.md")).unwrap();
+    let known = |word: &str| {
+        let mut places = help.match_indices(word);
+        places.any(|(at, _)| {
+            !help[at + word.len()..].starts_with(|c: char| c.is_ascii_lowercase() || c == '-')
+        })
+    };
+    for (mark, head, least) in [
+        ("--", "--", 80),
+        ("compress-model ", "## compress-model ", 60),
+    ] {
+        let mut words = Vec::new();
+        for folder in [
+            "src",
+            "crates/archive/src",
+            "crates/data/src",
+            "crates/train/src",
+            "crates/compress-model/src",
+        ] {
+            named(&common::top().join(folder), mark, &mut words);
+        }
+        words.retain(|(word, _)| word.starts_with(|c: char| c.is_ascii_lowercase()));
+        assert!(words.len() > least, "{mark}: {}", words.len());
+        for (word, place) in words {
+            assert!(known(&format!("{head}{word}")), "{head}{word} in {place}");
+        }
+    }
+}

@@ -45,7 +45,7 @@ mod png {
 
     pub(super) fn check() -> anyhow::Result<()> {
         bail!(
-            "this compress-model was built without the feature `png`, which draws PNG pictures; \
+            "this program was built without the feature `png`, which draws PNG pictures; \
              expected a name that ends in .svg"
         )
     }

@@ -17,9 +17,9 @@ use serde::Serialize;
 
 pub(super) use self::layers::Plotted;
 use self::pictures::{SHOWN, Shown, picture};
-pub(super) use self::story::{
-    Footprint, Pair, Story, hash_of, identified, made_by, percent, typed_command,
-};
+pub(super) use self::story::{Footprint, Pair, Story, hash_of, percent, typed_command};
+#[cfg(feature = "train")]
+pub(super) use self::story::{identified, made_by};
 use crate::cli::calibration::{CalibrationData, Sequences, check_apart, source_path};
 use crate::cli::common::{Declarations, Input, grouped, open, positive, words};
 use crate::cli::folders::Folders;
