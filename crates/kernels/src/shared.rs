@@ -22,7 +22,7 @@ use crate::product::{RowMajor, multiply_rows};
 use crate::real::{LANE_WIDTH, LaneReal, add};
 
 /// Numbers of a tile of inputs or states that the products work on at a time.
-const TILE: usize = 1 << 14;
+const TILE: usize = 1 << 15;
 
 /// The parameters of a layer whose channels share modes.
 #[derive(Clone, Copy)]
