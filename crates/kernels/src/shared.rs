@@ -365,6 +365,9 @@ fn before<'a, T>(
 /// Modes that one pass over the rows takes, in vectors.
 const TOGETHER: usize = 4;
 
+/// The same on the way back, which holds sums, too.
+const TOGETHER_BACK: usize = 2;
+
 /// Rows ← a ∘ (the row before) + rows.
 struct Recur<'a, T> {
     poles: &'a [T],
@@ -399,27 +402,47 @@ impl<V: Copy, const M: usize> Parts<V, M> {
         T::parts_mut::<S>(im).0[first..first + M].copy_from_slice(&self.im);
     }
 
-    #[inline(always)]
-    fn negated<T: LaneReal<Vector<S> = V>, S: Simd>(simd: S, from: [V; M]) -> [V; M] {
-        let zero = T::splat(simd, T::zero());
-        from.map(|x| T::minus(simd, zero, x))
-    }
-
-    /// self ← by ∘ self + more, with the imaginary part of `by` of both signs.
+    /// self ← by ∘ self + more.
     #[inline(always)]
     fn step<T: LaneReal<Vector<S> = V>, S: Simd>(
         &mut self,
         simd: S,
-        by: &Self,
-        minus_im: &[V; M],
+        by: &Factors<V, M>,
         more: &Self,
     ) {
         for m in 0..M {
             let re = T::fused(simd, by.re[m], self.re[m], more.re[m]);
             let im = T::fused(simd, by.re[m], self.im[m], more.im[m]);
             let turned = T::fused(simd, by.im[m], self.re[m], im);
-            self.re[m] = T::fused(simd, minus_im[m], self.im[m], re);
+            self.re[m] = T::fused(simd, by.minus_im[m], self.im[m], re);
             self.im[m] = turned;
+        }
+    }
+}
+
+/// Poles of M vectors of modes.
+struct Factors<V, const M: usize> {
+    re: [V; M],
+    im: [V; M],
+    minus_im: [V; M],
+}
+
+impl<V: Copy, const M: usize> Factors<V, M> {
+    /// Of a row of 2P numbers, from vector `first` on.
+    #[inline(always)]
+    fn of<T: LaneReal<Vector<S> = V>, S: Simd>(simd: S, row: &[T], first: usize) -> Self {
+        let Parts { re, im } = Parts::<V, M>::of::<T, S>(row, first);
+        let zero = T::splat(simd, T::zero());
+        let minus_im = im.map(|x| T::minus(simd, zero, x));
+        Self { re, im, minus_im }
+    }
+
+    #[inline(always)]
+    fn conjugate(self) -> Self {
+        Self {
+            re: self.re,
+            im: self.minus_im,
+            minus_im: self.im,
         }
     }
 }
@@ -428,8 +451,7 @@ impl<T: LaneReal> Recur<'_, T> {
     #[inline(always)]
     fn run<const M: usize, S: Simd>(&mut self, simd: S, first: usize) {
         let width = self.poles.len();
-        let poles = Parts::<_, M>::of::<T, S>(self.poles, first);
-        let minus = Parts::<_, M>::negated::<T, S>(simd, poles.im);
+        let poles = Factors::<_, M>::of::<T, S>(simd, self.poles, first);
         let mut state = Parts::<_, M>::of::<T, S>(self.last, first);
         let count = self.rows.len() / width;
         for index in 0..count {
@@ -440,7 +462,7 @@ impl<T: LaneReal> Recur<'_, T> {
             };
             let row = &mut self.rows[at * width..(at + 1) * width];
             let more = Parts::<_, M>::of::<T, S>(row, first);
-            state.step::<T, S>(simd, &poles, &minus, &more);
+            state.step::<T, S>(simd, &poles, &more);
             state.put::<T, S>(row, first);
         }
         state.put::<T, S>(self.last, first);
@@ -481,9 +503,7 @@ impl<T: LaneReal> PullStates<'_, T> {
     #[inline(always)]
     fn run<const M: usize, S: Simd>(&mut self, simd: S, first: usize) {
         let width = self.poles.len();
-        let mut poles = Parts::<_, M>::of::<T, S>(self.poles, first);
-        let minus = poles.im;
-        poles.im = Parts::<_, M>::negated::<T, S>(simd, poles.im);
+        let poles = Factors::<_, M>::of::<T, S>(simd, self.poles, first).conjugate();
         let mut slope = Parts::<_, M>::of::<T, S>(self.last, first);
         let mut sums = Parts::<_, M>::of::<T, S>(self.sums, first);
         let count = self.rows.len() / width;
@@ -495,7 +515,7 @@ impl<T: LaneReal> PullStates<'_, T> {
             };
             let row = &mut self.rows[at * width..(at + 1) * width];
             let more = Parts::<_, M>::of::<T, S>(row, first);
-            slope.step::<T, S>(simd, &poles, &minus, &more);
+            slope.step::<T, S>(simd, &poles, &more);
             slope.put::<T, S>(row, first);
             let earlier = if self.turned {
                 at + 1
@@ -529,10 +549,10 @@ impl<T: LaneReal> WithSimd for PullStates<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let vectors = T::parts::<S>(self.poles).0.len() / 2;
-        let (mut first, whole) = (0, vectors - vectors % 2);
+        let (mut first, whole) = (0, vectors - vectors % TOGETHER_BACK);
         while first < whole {
-            self.run::<2, S>(simd, first);
-            first += 2;
+            self.run::<TOGETHER_BACK, S>(simd, first);
+            first += TOGETHER_BACK;
         }
         for first in first..vectors {
             self.run::<1, S>(simd, first);

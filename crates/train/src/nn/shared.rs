@@ -53,9 +53,11 @@ impl TrainableShared {
     /// # Errors
     /// [`NetworkError::Systems`] for other shapes than one square system in one direction or both,
     /// with the same modes and input weights; [`NetworkError::Pole`] for modes that do not decay.
+    ///
+    /// With a length the rates of poles are scaled for sequences of so many steps.
     pub(super) fn new(
         block: &Block,
-        lengths: Option<usize>,
+        scaled_for: Option<usize>,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         check(block)?;
@@ -80,7 +82,7 @@ impl TrainableShared {
         };
         // As rounded to the network's type.
         made.initial = made.numbers()?;
-        if let Some(length) = lengths {
+        if let Some(length) = scaled_for {
             let scales = pole_scales(&made.source, length);
             let tensor =
                 |values: Vec<f64>| Tensor::from_vec(values, modes, to.device)?.to_dtype(to.dtype);
