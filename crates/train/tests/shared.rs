@@ -244,7 +244,7 @@ fn the_number_of_threads_changes_no_bit() {
         let network = network(&model, DType::F32);
         let mut input = input(&name, &data);
         // Several slabs.
-        input.steps = Tensor::cat(&vec![&input.steps; 9], 0).unwrap();
+        input.steps = Tensor::cat(&[&input.steps; 9], 0).unwrap();
         let bits = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             pool.unwrap().install(|| {
@@ -321,7 +321,7 @@ fn penalties_on_filters_are_refused_by_name() {
                 penalty: Some(penalty),
             };
             let traced = network.traced(&input(name, &data), Mode::Evaluate, wanted);
-            let message = traced.err().expect("there is none").to_string();
+            let message = traced.expect_err("there is none").to_string();
             assert!(message.contains("several inputs"), "{message}");
             assert!(message.contains("regularise"), "{message}");
         }
