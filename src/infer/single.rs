@@ -7,9 +7,9 @@
 
 use hankelite_control::DiagonalSystem;
 use hankelite_kernels::{
-    Affine, AffineGradient, ChannelStatistics, Dynamics, Lanes, Lease, Mix, MixScratch, Mixing,
-    Modes, Operator, Point, RowMajor, Scan, Workspace, add, layer_norm, layer_norm_backward,
-    multiply_rows,
+    Affine, AffineGradient, ChannelStatistics, Dynamics, GeluForm, Lanes, Lease, Mix, MixScratch,
+    Mixing, Modes, Operator, Point, RowMajor, Scan, Workspace, add, layer_norm,
+    layer_norm_backward, multiply_rows,
 };
 use num_complex::Complex64;
 
@@ -266,6 +266,7 @@ impl SingleLayer {
     fn mix(&self) -> Mix<'_, f32> {
         Mix {
             mixing: self.mixing,
+            gelu: GeluForm::Exact,
             channels: self.channels,
             weight: &self.weight,
             bias: &self.bias,
@@ -655,11 +656,7 @@ impl LayerBack<'_> {
                 }
                 mix.pull(g, of_y, scratch);
                 if let Some(sums) = self.sums.get_mut(k) {
-                    let of_map = match self.layer.mixing {
-                        Mixing::None => &[],
-                        Mixing::Plain => &*g,
-                        Mixing::Gated => scratch.of_map(2 * g.len()),
-                    };
+                    let of_map = mix.of_map(g, scratch);
                     sums.bias.count(of_map, None, self.layer.bias.len());
                 }
             }

@@ -11,15 +11,17 @@ mod pool;
 mod product;
 mod real;
 mod scan;
+mod shared;
 
 pub use convolution::{Dynamics, DynamicsGradient};
 pub use fourier::Point;
 pub use kernel::Modes;
 pub use lanes::Lanes;
-pub use mix::{Mix, MixGradient, MixScratch, Mixing};
+pub use mix::{GeluForm, Mix, MixGradient, MixScratch, Mixing};
 pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward};
 pub use operator::Operator;
 pub use pool::{Lease, Workspace, Workspaces};
 pub use product::{RealNumber, RowMajor, multiply_rows};
 pub use real::{LANE_WIDTH, LaneReal, add};
 pub use scan::Scan;
+pub use shared::{SharedDynamics, SharedGradient, SharedScan, SharedWay};

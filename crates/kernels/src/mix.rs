@@ -1,7 +1,8 @@
 //! What follows the state space in a block: GELU, the linear map that mixes channels, the gate.
 //!
 //! ```text
-//! o = q ∘ m,   m = W (p ∘ GELU(y)) + b,   or m = a ∘ sigmoid(c) with (a, c) the halves of that
+//! z = p ∘ GELU(y),   m = W z + b,   o = q ∘ m
+//! gated: o = q ∘ a ∘ sigmoid(c),  (a, c) being the halves of m, or (z, m), or (y, m)
 //! ```
 //!
 //! p and q are dropout masks of one sequence, 0 or 1/(1−rate) for each channel, the same at
@@ -10,7 +11,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::product::{RowMajor, multiply_rows};
-use crate::real::LaneReal;
+use crate::real::{LaneReal, add};
 
 /// The map after the state space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,20 @@ pub enum Mixing {
     Plain,
     /// 2H × H and a gate.
     Gated,
+    /// H × H, which gates what the activation gives.
+    Activated,
+    /// H × H, which gates what the state space gives.
+    Response,
+}
+
+/// The form of GELU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GeluForm {
+    /// With the exact normal distribution.
+    #[default]
+    Exact,
+    /// By a tanh.
+    Tanh,
 }
 
 impl Mixing {
@@ -28,9 +43,14 @@ impl Mixing {
     pub fn rows(self, channels: usize) -> usize {
         match self {
             Mixing::None => 0,
-            Mixing::Plain => channels,
+            Mixing::Plain | Mixing::Activated | Mixing::Response => channels,
             Mixing::Gated => 2 * channels,
         }
+    }
+
+    /// Whether there is a gate.
+    fn has_gate(self) -> bool {
+        !matches!(self, Mixing::None | Mixing::Plain)
     }
 }
 
@@ -39,6 +59,8 @@ impl Mixing {
 pub struct Mix<'a, T> {
     /// Which map.
     pub mixing: Mixing,
+    /// What stands before it.
+    pub gelu: GeluForm,
     /// H.
     pub channels: usize,
     /// W, rows × H by rows; empty for no map.
@@ -68,13 +90,7 @@ pub struct MixScratch<T> {
     slope: Vec<T>,
     mixed: Vec<T>,
     of_map: Vec<T>,
-}
-
-impl<T> MixScratch<T> {
-    /// The gradient of the map's outputs that [`Mix::pull`] left for so many numbers.
-    pub fn of_map(&self, count: usize) -> &[T] {
-        &self.of_map[..count]
-    }
+    gates: Vec<T>,
 }
 
 fn sized<T: LaneReal>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
@@ -89,7 +105,8 @@ impl<T: LaneReal> Mix<'_, T> {
     pub fn forward(&self, y: &[T], out: &mut [T], scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);
         let active = sized(&mut scratch.active, y.len());
-        Arch::new().dispatch(Activate { y, active });
+        let gelu = self.gelu;
+        Arch::new().dispatch(Activate { y, active, gelu });
         scale(active, self.inner, channels);
         match self.mixing {
             Mixing::None => out.copy_from_slice(active),
@@ -103,8 +120,21 @@ impl<T: LaneReal> Mix<'_, T> {
                     channels,
                 });
             }
+            Mixing::Activated | Mixing::Response => {
+                self.linear(active, out, rows);
+                let gated = self.gated(active, y);
+                Arch::new().dispatch(HalfGate { gated, out });
+            }
         }
         scale(out, self.outer, channels);
+    }
+
+    /// What a map of one half gates.
+    fn gated<'a>(&self, active: &'a [T], y: &'a [T]) -> &'a [T] {
+        match self.mixing {
+            Mixing::Response => y,
+            _ => active,
+        }
     }
 
     fn linear(&self, active: &[T], out: &mut [T], rows: usize) {
@@ -135,10 +165,7 @@ impl<T: LaneReal> Mix<'_, T> {
         let rows = y.len() / self.channels;
         let outputs = self.bias.len();
         if self.mixing != Mixing::None {
-            let of_map = match self.mixing {
-                Mixing::Gated => &scratch.of_map[..rows * outputs],
-                _ => g,
-            };
+            let of_map = self.of_map(g, scratch);
             let active = RowMajor::new(&scratch.active[..y.len()], rows, self.channels);
             let turned = RowMajor::new(of_map, rows, outputs).transpose();
             multiply_rows(gradient.weight, turned, active, true);
@@ -149,41 +176,73 @@ impl<T: LaneReal> Mix<'_, T> {
         }
     }
 
-    /// Prepares [`Mix::pull`] for the rows y.
-    pub fn linearise(&self, y: &[T], scratch: &mut MixScratch<T>) {
-        let active = sized(&mut scratch.active, y.len());
-        let slope = sized(&mut scratch.slope, y.len());
-        Arch::new().dispatch(ActivateWithSlope { y, active, slope });
-        scale(active, self.inner, self.channels);
-        if self.mixing == Mixing::Gated {
-            let mixed = sized(&mut scratch.mixed, 2 * y.len());
-            self.linear(active, mixed, y.len() / self.channels);
-            Arch::new().dispatch(GateSlopes {
-                mixed,
-                channels: self.channels,
-            });
+    /// The gradient of the map's outputs, after [`Mix::pull`] of g; none without a map.
+    pub fn of_map<'a>(&self, g: &'a [T], scratch: &'a MixScratch<T>) -> &'a [T] {
+        match self.mixing {
+            Mixing::None => &[],
+            Mixing::Plain => g,
+            Mixing::Gated => &scratch.of_map[..2 * g.len()],
+            Mixing::Activated | Mixing::Response => &scratch.gates[..g.len()],
         }
     }
 
+    /// Prepares [`Mix::pull`] for the rows y.
+    pub fn linearise(&self, y: &[T], scratch: &mut MixScratch<T>) {
+        let (channels, rows) = (self.channels, y.len() / self.channels);
+        let active = sized(&mut scratch.active, y.len());
+        let slope = sized(&mut scratch.slope, y.len());
+        let gelu = self.gelu;
+        Arch::new().dispatch(ActivateWithSlope {
+            y,
+            active,
+            slope,
+            gelu,
+        });
+        scale(active, self.inner, channels);
+        if !self.mixing.has_gate() {
+            return;
+        }
+        let mixed = sized(&mut scratch.mixed, 2 * y.len());
+        if self.mixing == Mixing::Gated {
+            self.linear(active, mixed, rows);
+        } else {
+            let gates = sized(&mut scratch.gates, y.len());
+            self.linear(active, gates, rows);
+            join(self.gated(active, y), gates, mixed, channels);
+        }
+        Arch::new().dispatch(GateSlopes { mixed, channels });
+    }
+
     /// The gradient of y from that of q ∘ o, for the rows that were linearised last; any number of
-    /// gradients may be pulled back after one linearisation. The gradient of the map's outputs is
-    /// left in the scratch, where there is a gate; else it is `g`.
+    /// gradients may be pulled back after one linearisation.
     pub fn pull(&self, g: &[T], of_y: &mut [T], scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, g.len() / self.channels);
         let weight = RowMajor::new(self.weight, self.bias.len(), channels);
+        if self.mixing.has_gate() {
+            let of_map = sized(&mut scratch.of_map, 2 * g.len());
+            Arch::new().dispatch(GatePull {
+                slopes: &scratch.mixed[..2 * g.len()],
+                of_map,
+                g,
+                channels,
+            });
+        }
         match self.mixing {
             Mixing::None => of_y.copy_from_slice(g),
             Mixing::Plain => multiply_rows(of_y, RowMajor::new(g, rows, channels), weight, false),
             Mixing::Gated => {
-                let of_map = sized(&mut scratch.of_map, 2 * g.len());
-                Arch::new().dispatch(GatePull {
-                    slopes: &scratch.mixed[..2 * g.len()],
-                    of_map,
-                    g,
-                    channels,
-                });
-                let of_map = RowMajor::new(of_map, rows, 2 * channels);
+                let of_map = RowMajor::new(&scratch.of_map[..2 * g.len()], rows, 2 * channels);
                 multiply_rows(of_y, of_map, weight, false);
+            }
+            Mixing::Activated | Mixing::Response => {
+                let gates = sized(&mut scratch.gates, g.len());
+                let of_gated = match self.mixing {
+                    Mixing::Activated => Some(&mut *of_y),
+                    _ => None,
+                };
+                part(&scratch.of_map[..2 * g.len()], of_gated, gates, channels);
+                let of_map = RowMajor::new(gates, rows, channels);
+                multiply_rows(of_y, of_map, weight, self.mixing == Mixing::Activated);
             }
         }
         scale(of_y, self.inner, channels);
@@ -191,6 +250,34 @@ impl<T: LaneReal> Mix<'_, T> {
             out: of_y,
             by: &scratch.slope[..g.len()],
         });
+        if self.mixing == Mixing::Response {
+            let rows = scratch.of_map.chunks_exact(2 * channels);
+            for (of_y, of_map) in of_y.chunks_exact_mut(channels).zip(rows) {
+                add(of_y, &of_map[..channels]);
+            }
+        }
+    }
+}
+
+/// Rows (a, c) of rows a and of rows c.
+fn join<T: LaneReal>(a: &[T], c: &[T], both: &mut [T], channels: usize) {
+    let rows = a.chunks_exact(channels).zip(c.chunks_exact(channels));
+    for (both, (a, c)) in both.chunks_exact_mut(2 * channels).zip(rows) {
+        let (first, second) = both.split_at_mut(channels);
+        first.copy_from_slice(a);
+        second.copy_from_slice(c);
+    }
+}
+
+/// Rows a, where they are wanted, and rows c of rows (a, c).
+fn part<T: LaneReal>(both: &[T], a: Option<&mut [T]>, c: &mut [T], channels: usize) {
+    let rows = both.chunks_exact(2 * channels);
+    for (both, c) in rows.clone().zip(c.chunks_exact_mut(channels)) {
+        c.copy_from_slice(&both[channels..]);
+    }
+    let Some(a) = a else { return };
+    for (both, a) in rows.zip(a.chunks_exact_mut(channels)) {
+        a.copy_from_slice(&both[..channels]);
     }
 }
 
@@ -205,6 +292,7 @@ fn scale<T: LaneReal>(rows: &mut [T], mask: Option<&[T]>, channels: usize) {
 struct Activate<'a, T> {
     y: &'a [T],
     active: &'a mut [T],
+    gelu: GeluForm,
 }
 
 impl<T: LaneReal> WithSimd for Activate<'_, T> {
@@ -212,8 +300,18 @@ impl<T: LaneReal> WithSimd for Activate<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (active, y) in self.active.iter_mut().zip(self.y) {
-            *active = y.gelu();
+        let pairs = self.active.iter_mut().zip(self.y);
+        match self.gelu {
+            GeluForm::Exact => {
+                for (active, y) in pairs {
+                    *active = y.gelu();
+                }
+            }
+            GeluForm::Tanh => {
+                for (active, y) in pairs {
+                    *active = y.gelu_tanh_with_slope().0;
+                }
+            }
         }
     }
 }
@@ -222,6 +320,7 @@ struct ActivateWithSlope<'a, T> {
     y: &'a [T],
     active: &'a mut [T],
     slope: &'a mut [T],
+    gelu: GeluForm,
 }
 
 impl<T: LaneReal> WithSimd for ActivateWithSlope<'_, T> {
@@ -230,8 +329,34 @@ impl<T: LaneReal> WithSimd for ActivateWithSlope<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let outputs = self.active.iter_mut().zip(self.slope);
-        for ((active, slope), y) in outputs.zip(self.y) {
-            (*active, *slope) = y.gelu_with_slope();
+        match self.gelu {
+            GeluForm::Exact => {
+                for ((active, slope), y) in outputs.zip(self.y) {
+                    (*active, *slope) = y.gelu_with_slope();
+                }
+            }
+            GeluForm::Tanh => {
+                for ((active, slope), y) in outputs.zip(self.y) {
+                    (*active, *slope) = y.gelu_tanh_with_slope();
+                }
+            }
+        }
+    }
+}
+
+/// out ← gated ∘ sigmoid(out).
+struct HalfGate<'a, T> {
+    gated: &'a [T],
+    out: &'a mut [T],
+}
+
+impl<T: LaneReal> WithSimd for HalfGate<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (out, a) in self.out.iter_mut().zip(self.gated) {
+            *out = *a * out.sigmoid();
         }
     }
 }

@@ -57,6 +57,18 @@ pub trait LaneReal:
     fn gelu_with_slope(self) -> (Self, Self);
     /// a Φ(a).
     fn gelu(self) -> Self;
+    /// a (1 + tanh(√(2/π) (a + 0.044715 a³)))/2, and its derivative.
+    #[inline(always)]
+    fn gelu_tanh_with_slope(self) -> (Self, Self) {
+        let (half, one) = (Self::of(0.5), Self::one());
+        let (root, cubic) = (Self::of(ROOT_2_OF_PI), Self::of(CUBIC));
+        let square = self * self;
+        let tangent = (root * self * (one + cubic * square)).tangent();
+        let inner = root * (one + Self::of(3.0 * CUBIC) * square);
+        let share = half * (one + tangent);
+        let slope = share + half * self * (one - tangent * tangent) * inner;
+        (self * share, slope)
+    }
     /// e^x for x ≤ 0; f32 stops at e^−80.
     fn power(self) -> Self;
     /// 1/(1 + e^−x).
@@ -205,6 +217,12 @@ pub fn add<T: LaneReal>(out: &mut [T], more: &[T]) {
     out.iter_mut().zip(more).for_each(|(x, y)| *x += *y);
 }
 
+/// √(2/π).
+const ROOT_2_OF_PI: f64 = 0.797_884_560_802_865_4;
+
+/// Of the tanh form of GELU.
+const CUBIC: f64 = 0.044715;
+
 /// 1/√(2π).
 const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
 
@@ -259,6 +277,28 @@ mod tests {
                     "exp {x}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_form_of_gelu_by_a_tanh_and_its_slope_are_those_of_double_precision() {
+        let exact = |x: f64| 0.5 * x * (1.0 + (ROOT_2_OF_PI * (x + CUBIC * x.powi(3))).tanh());
+        for i in -10_000..=10_000 {
+            let x = i as f32 * 1e-3;
+            let wide = f64::from(x);
+            let (value, slope) = x.gelu_tanh_with_slope();
+            let scale = wide.abs().max(1.0);
+            assert!((f64::from(value) - exact(wide)).abs() < 1e-6 * scale, "{x}");
+            let (value_wide, slope_wide) = wide.gelu_tanh_with_slope();
+            assert!((value_wide - exact(wide)).abs() < 1e-14 * scale, "{x}");
+            let difference = (exact(wide + 1e-5) - exact(wide - 1e-5)) / 2e-5;
+            assert!((slope_wide - difference).abs() < 1e-9, "slope {x}");
+            // 1 − tanh² cancels, and is multiplied with x and a slope of up to 70.
+            let error = (f64::from(slope) - slope_wide).abs();
+            assert!(
+                error < 2e-6 * (1.0 + wide.abs().powi(3)),
+                "slope {x}: {error}"
+            );
         }
     }
 

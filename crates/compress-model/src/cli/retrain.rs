@@ -82,6 +82,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     settings.settle(&sets);
     require_suitable(&checkpoint.model, &sets.train)?;
     require_length(&checkpoint, sets.train.length())?;
+    terms::require_filters(&checkpoint.model, &settings.terms())?;
     let way = Way {
         settings: &settings,
         beside: &settings.terms(),

@@ -96,6 +96,19 @@ pub(super) fn require_alike(student: &Model, teacher: &Model, terms: &Terms) -> 
     Ok(())
 }
 
+/// Whether every layer has filters that a penalty can look at: one for each channel.
+pub(super) fn require_filters(model: &Model, terms: &Terms) -> anyhow::Result<()> {
+    let mut shared = model.blocks().iter().filter(|block| !block.is_siso());
+    match (terms.regularise, shared.next()) {
+        (Some(_), Some(block)) => bail!(
+            "[regularise] is for layers with one system for each channel, and layer `{}` has several \
+             inputs: expected no such table",
+            block.name()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Checks terms before any data are read.
 pub(super) fn check(terms: &Terms, teacher: bool) -> Result<(), RecipeError> {
     terms.check()?;

@@ -6,3 +6,4 @@ mod pipeline;
 #[path = "../../../../tests/common/points.rs"]
 mod points;
 mod program;
+mod shared;

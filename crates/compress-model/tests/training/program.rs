@@ -83,6 +83,15 @@ impl Program {
         }
     }
 
+    /// Writes the points without their labels to `bare.safetensors`.
+    pub(crate) fn bare(&self) {
+        let points = self.path("points.safetensors");
+        let archive = hankelite_archive::Archive::open(Path::new(&points)).unwrap();
+        let inputs = archive.tensor("inputs").unwrap();
+        let bare = self.path("bare.safetensors");
+        hankelite_archive::write_arrays(Path::new(&bare), [("inputs", inputs)], "").unwrap();
+    }
+
     pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).unwrap()
     }
@@ -220,11 +229,7 @@ fn reduced(program: &Program) {
     program.json(&PRETRAIN);
     let model = "run/model.safetensors";
     program.json(&["reduce", model, "--order", "1", "--output", "small.pth"]);
-    let points = Path::new(&program.path("points.safetensors")).to_path_buf();
-    let archive = hankelite_archive::Archive::open(&points).unwrap();
-    let inputs = archive.tensor("inputs").unwrap();
-    let bare = program.path("bare.safetensors");
-    hankelite_archive::write_arrays(Path::new(&bare), [("inputs", inputs)], "").unwrap();
+    program.bare();
 }
 
 const TAUGHT: [&str; 6] = [
@@ -413,7 +418,7 @@ fn networks_that_cannot_become_smaller_on_the_way_are_named() {
 }
 
 /// Kills the program some milliseconds after its start, later each time, and resumes it.
-fn killed_until_done(program: &Program, run: &[&str], folder: &str) {
+pub(crate) fn killed_until_done(program: &Program, run: &[&str], folder: &str) {
     let mut kills = 0;
     loop {
         let mut arguments = run.to_vec();

@@ -3,15 +3,16 @@
 use candle_core::{D, Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
-use hankelite_control::DiagonalSystem;
-use hankelite_kernels::Mixing;
+use hankelite_kernels::{GeluForm, Mixing};
 use nalgebra::DMatrix;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::nn::bank::TrainableBank;
 use crate::nn::dynamics::TrainableDynamics;
 use crate::nn::parameterisation::ModeForm;
-use crate::nn::plan::{BlockPlan, NormKind, NormPlan, Size};
+use crate::nn::plan::{BlockPlan, NormKind, NormPlan, SharedPlan, Size};
+use crate::nn::shared::TrainableShared;
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Buffer, Group, MapRounding, NetworkError, Parameter, Penalty};
 
@@ -174,16 +175,28 @@ impl TrainableNorm {
     }
 }
 
+/// The state spaces of a block.
+enum BlockDynamics {
+    /// One system for each channel.
+    Bank(Box<TrainableBank>),
+    /// One for all.
+    Shared(Box<TrainableShared>),
+}
+
+/// The map that mixes channels.
+struct BlockOutput {
+    linear: TrainableLinear,
+    gate: model::Gate,
+}
+
 /// One block.
 pub(super) struct TrainableBlock {
     name: String,
-    forward: TrainableDynamics,
-    backward: Option<TrainableDynamics>,
-    feedthrough: Var,
-    /// D of the model, and as rounded to the network's type.
-    source_feedthrough: (Vec<f64>, Vec<f64>),
+    dynamics: BlockDynamics,
+    backward_from: usize,
+    activation: model::Nonlinearity,
     norm: Option<TrainableNorm>,
-    output: Option<(TrainableLinear, bool)>,
+    output: Option<BlockOutput>,
     /// How the output map is held.
     held: Option<MapRounding>,
 }
@@ -195,33 +208,25 @@ impl TrainableBlock {
         held: Option<MapRounding>,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
-        // Both directions are stored with the same number of modes.
-        let order = block.order();
-        let made = |systems| TrainableDynamics::new(block.name(), systems, order, form, to);
-        let forward = made(block.systems())?;
-        let backward = match block.backward() {
-            [] => None,
-            systems if shared(block.systems(), systems) => {
-                Some(made(systems)?.with_poles_of(&forward))
-            }
-            systems => Some(made(systems)?),
+        let dynamics = if block.is_siso() {
+            BlockDynamics::Bank(Box::new(TrainableBank::new(block, form, to)?))
+        } else {
+            let length = form.scaled.then_some(form.length);
+            BlockDynamics::Shared(Box::new(TrainableShared::new(block, length, to)?))
         };
-        let systems = block.systems().iter();
-        let source: Vec<f64> = systems.map(|system| system.feedthrough()[(0, 0)]).collect();
-        let feedthrough = var(&source, &[source.len()], to)?;
-        let rounded = host(&feedthrough)?;
         let norm = block.norm();
         let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, to));
         let output = block.output().map(|output| {
-            let linear = TrainableLinear::new(&output.linear, to)?;
-            Ok::<_, candle_core::Error>((linear, output.gate == model::Gate::Halves))
+            Ok::<_, candle_core::Error>(BlockOutput {
+                linear: TrainableLinear::new(&output.linear, to)?,
+                gate: output.gate,
+            })
         });
         Ok(Self {
             name: block.name().to_string(),
-            forward,
-            backward,
-            feedthrough,
-            source_feedthrough: (source, rounded),
+            dynamics,
+            backward_from: block.backward_from(),
+            activation: block.activation(),
             norm: norm.transpose()?,
             output: output.transpose()?,
             held,
@@ -229,14 +234,12 @@ impl TrainableBlock {
     }
 
     pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
-        let mut all = self.forward.parameters(prefix);
-        if let Some(backward) = &self.backward {
-            all.extend(backward.parameters(&format!("{prefix}backward.")));
-        }
-        let feedthrough = parameter(prefix, "feedthrough", &self.feedthrough, Group::NoDecay);
-        all.push(feedthrough);
-        if let Some((linear, _)) = &self.output {
-            all.extend(linear.parameters(&format!("{prefix}output.")));
+        let mut all = match &self.dynamics {
+            BlockDynamics::Bank(bank) => bank.parameters(prefix),
+            BlockDynamics::Shared(shared) => shared.parameters(prefix),
+        };
+        if let Some(output) = &self.output {
+            all.extend(output.linear.parameters(&format!("{prefix}output.")));
         }
         all.extend(self.norm.iter().flat_map(|norm| norm.parameters(prefix)));
         all
@@ -247,22 +250,41 @@ impl TrainableBlock {
         norm.flat_map(|norm| norm.buffers(prefix)).collect()
     }
 
-    /// The dynamics of each direction.
+    /// The dynamics of each direction, of one system for each channel.
     pub(super) fn dynamics(&self) -> impl Iterator<Item = &TrainableDynamics> {
-        let directions = [Some(&self.forward), self.backward.as_ref()];
+        let directions = match &self.dynamics {
+            BlockDynamics::Bank(bank) => [Some(&bank.forward), bank.backward.as_ref()],
+            BlockDynamics::Shared(_) => [None, None],
+        };
         directions.into_iter().flatten()
+    }
+
+    /// The dynamics that all channels share.
+    pub(super) fn shared(&self) -> Option<&TrainableShared> {
+        match &self.dynamics {
+            BlockDynamics::Bank(_) => None,
+            BlockDynamics::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// The layer's name in the file.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The other parameters, flat, as [`BlockPlan`] has them.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
-        let mut parts = vec![self.feedthrough.as_tensor().clone()];
+        let mut parts = match &self.dynamics {
+            BlockDynamics::Bank(bank) => vec![bank.feedthrough.as_tensor().clone()],
+            BlockDynamics::Shared(shared) => shared.flat_parameters()?,
+        };
         if let Some(norm) = &self.norm {
             parts.extend([
                 norm.weight.as_tensor().clone(),
                 norm.bias.as_tensor().clone(),
             ]);
         }
-        if let Some((linear, _)) = &self.output {
+        if let Some(BlockOutput { linear, .. }) = &self.output {
             let mut flat = linear.flat_parameters()?;
             if let Some(held) = self.held {
                 flat[0] = held.held(&linear.weight)?.flatten_all()?;
@@ -280,29 +302,9 @@ impl TrainableBlock {
         penalty: Option<Penalty>,
         dropout: Option<Dropout<'_>>,
     ) -> Result<BlockPlan> {
+        let mut plan = self.plain_plan();
+        plan.penalty = penalty;
         let norm = self.norm.as_ref();
-        let kind = |norm: &TrainableNorm| match norm.running {
-            None => NormKind::Layer,
-            Some(_) => NormKind::Batch,
-        };
-        let mut plan = BlockPlan {
-            modes: self.forward.modes(),
-            bidirectional: self.backward.is_some(),
-            mixing: match &self.output {
-                None => Mixing::None,
-                Some((_, false)) => Mixing::Plain,
-                Some((_, true)) => Mixing::Gated,
-            },
-            norm: norm.map(|norm| NormPlan {
-                kind: kind(norm),
-                placement: norm.placement,
-                epsilon: norm.epsilon,
-            }),
-            inner_mask: Vec::new(),
-            outer_mask: Vec::new(),
-            running: None,
-            penalty,
-        };
         match dropout {
             Some(mut dropout) if dropout.rate > 0.0 => {
                 if self.output.is_some() {
@@ -322,6 +324,47 @@ impl TrainableBlock {
         Ok(plan)
     }
 
+    /// What the block computes in training without dropout.
+    fn plain_plan(&self) -> BlockPlan {
+        let (modes, bidirectional, shared) = match &self.dynamics {
+            BlockDynamics::Bank(bank) => (bank.forward.modes(), bank.backward.is_some(), None),
+            BlockDynamics::Shared(shared) => {
+                let dense = shared.is_dense();
+                let plan = SharedPlan { dense };
+                (shared.modes(), shared.is_bidirectional(), Some(plan))
+            }
+        };
+        let kind = |norm: &TrainableNorm| match norm.running {
+            None => NormKind::Layer,
+            Some(_) => NormKind::Batch,
+        };
+        BlockPlan {
+            modes,
+            bidirectional,
+            shared,
+            gelu: match self.activation {
+                model::Nonlinearity::Gelu => GeluForm::Exact,
+                model::Nonlinearity::GeluTanh => GeluForm::Tanh,
+            },
+            mixing: match self.output.as_ref().map(|output| output.gate) {
+                None => Mixing::None,
+                Some(model::Gate::None) => Mixing::Plain,
+                Some(model::Gate::Halves) => Mixing::Gated,
+                Some(model::Gate::Activated) => Mixing::Activated,
+                Some(model::Gate::Response) => Mixing::Response,
+            },
+            norm: self.norm.as_ref().map(|norm| NormPlan {
+                kind: kind(norm),
+                placement: norm.placement,
+                epsilon: norm.epsilon,
+            }),
+            inner_mask: Vec::new(),
+            outer_mask: Vec::new(),
+            running: None,
+            penalty: None,
+        }
+    }
+
     /// Moves the running statistics towards those of a batch.
     pub(super) fn observe(&self, size: Size, found: &(Vec<f64>, Vec<f64>)) -> Result<()> {
         match &self.norm {
@@ -331,45 +374,30 @@ impl TrainableBlock {
     }
 
     pub(super) fn to_block(&self) -> std::result::Result<model::Block, NetworkError> {
-        let now = host(&self.feedthrough)?;
-        let (source, rounded) = &self.source_feedthrough;
-        let unchanged = now == *rounded;
-        let feedthrough = if unchanged { source } else { &now };
-        let zero = vec![0.0; now.len()];
-        let backward = self.backward.as_ref();
-        let output = self.output.as_ref().map(|(linear, gated)| {
+        let output = self.output.as_ref().map(|BlockOutput { linear, gate }| {
             let mut map = linear.to_linear()?;
             if let Some(held) = self.held {
                 map.weight = held.rounded(&linear.weight)?.into();
             }
             Ok::<_, candle_core::Error>(OutputLinear {
                 linear: map,
-                gate: match gated {
-                    true => model::Gate::Halves,
-                    false => model::Gate::None,
-                },
+                gate: *gate,
             })
         });
+        let [systems, backward] = match &self.dynamics {
+            BlockDynamics::Bank(bank) => bank.systems(&self.name)?,
+            BlockDynamics::Shared(shared) => shared.systems(&self.name)?,
+        };
         Ok(model::Block::new(model::BlockParts {
             name: self.name.clone(),
-            systems: self.forward.systems(&self.name, feedthrough)?,
-            backward: backward
-                .map(|dynamics| dynamics.systems(&self.name, &zero))
-                .transpose()?
-                .unwrap_or_default(),
-            backward_from: 1,
-            activation: model::Nonlinearity::Gelu,
+            systems,
+            backward,
+            backward_from: self.backward_from,
+            activation: self.activation,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,
         })?)
     }
-}
-
-/// Whether both directions of every channel have the same step and poles, as layouts with one set of
-/// poles for several kernels store them.
-fn shared(forward: &[DiagonalSystem], backward: &[DiagonalSystem]) -> bool {
-    let mut pairs = forward.iter().zip(backward);
-    pairs.all(|(a, b)| (a.time(), a.exponents()) == (b.time(), b.exponents()))
 }
 
 /// Which share of the channels is silenced in training, and by which random numbers.

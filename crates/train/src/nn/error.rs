@@ -55,12 +55,22 @@ pub enum NetworkError {
         /// Channels of the first layer.
         expected: usize,
     },
-    /// A nonlinear function that trainable networks do not have.
+    /// Systems of shapes that trainable networks do not have.
+    #[error("layer `{layer}`: {found}, expected {expected}")]
+    Systems {
+        /// The layer.
+        layer: String,
+        /// What its systems are.
+        found: String,
+        /// What can be trained.
+        expected: &'static str,
+    },
+    /// A layer that is trained on the processor only.
     #[error(
-        "layer `{layer}` has the tanh form of GELU or gates of one half, expected the exact GELU and \
-         full gates or none"
+        "layer `{layer}` has several inputs, and such layers are trained on the processor: expected \
+         the device cpu"
     )]
-    Activation {
+    Processor {
         /// The layer.
         layer: String,
     },

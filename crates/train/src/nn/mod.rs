@@ -4,6 +4,7 @@
 //! trainer sees only the trait [`SequenceModel`].
 
 mod architecture;
+mod bank;
 #[cfg(feature = "baselines")]
 pub mod baseline;
 mod block;
@@ -25,6 +26,8 @@ mod plan;
 mod pooling;
 mod random;
 mod real;
+mod shared;
+mod space;
 mod stack;
 mod straight;
 mod tables;

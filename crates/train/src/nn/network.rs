@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, bail};
-use hankelite::model::{Block, Gate, Model, ModelParts, Nonlinearity, Placement};
+use hankelite::model::{Block, Gate, Model, ModelParts, Placement};
 use hankelite_kernels::Workspaces;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -95,7 +95,8 @@ impl TrainableOptions {
 ///
 /// On the processor all blocks are one operation with its own gradient, on all threads of rayon's
 /// global pool; the same bits for any number of them. On other devices the blocks are put
-/// together from candle's operations.
+/// together from candle's operations. Layers whose channels share modes (S5, LRU) are trained on the
+/// processor only, and take no [`Penalty`].
 ///
 /// Work is shared out by slabs of two sequences (of 2⌊16/H⌋ where H < 16), so a batch should hold
 /// several slabs for each thread. Buffers of a step are kept for the next one.
@@ -130,6 +131,11 @@ impl TrainableNetwork {
     ) -> Result<Self, NetworkError> {
         options.check()?;
         check_channels(model)?;
+        let mut shared = model.blocks().iter().filter(|block| !block.is_siso());
+        if let (Some(block), false) = (shared.next(), device.is_cpu()) {
+            let layer = block.name().to_string();
+            return Err(NetworkError::Processor { layer });
+        }
         let to = TensorType {
             dtype: options.dtype,
             device,
@@ -253,6 +259,14 @@ impl TrainableNetwork {
             channels: self.channels,
         };
         let training = random.is_some();
+        let shared = self.blocks.iter().find(|block| block.shared().is_some());
+        if let (Some(block), Some(_)) = (shared, wanted.penalty) {
+            bail!(
+                "layer `{}` has several inputs, and penalties on filters are for layers with one \
+                 system for each channel: expected no table [regularise]",
+                block.name()
+            );
+        }
         // That of the modes needs no kernels.
         let of_kernels = wanted.penalty.filter(|penalty| *penalty != Penalty::Hankel);
         let encoder = self.encoder.as_ref();
@@ -306,6 +320,21 @@ impl TrainableNetwork {
         }
     }
 
+    /// The modes of all blocks, flat.
+    fn modes(&self, length: usize) -> candle_core::Result<Tensor> {
+        let banks =
+            |a: &TrainableBlock, b: &TrainableBlock| a.shared().is_none() && b.shared().is_none();
+        let runs = self.blocks.chunk_by(banks);
+        let parts = runs.map(|run| match run[0].shared() {
+            Some(shared) => shared.exponents(),
+            None => {
+                let dynamics = run.iter().flat_map(TrainableBlock::dynamics);
+                modes_for(&dynamics.collect::<Vec<_>>(), length)
+            }
+        });
+        Tensor::cat(&parts.collect::<candle_core::Result<Vec<_>>>()?, 0)
+    }
+
     /// Modes and parameters, flat.
     fn flat(&self, length: usize) -> candle_core::Result<(Tensor, Tensor)> {
         let mut parameters = Vec::new();
@@ -315,9 +344,7 @@ impl TrainableNetwork {
         for block in &self.blocks {
             parameters.extend(block.flat_parameters()?);
         }
-        let dynamics = self.blocks.iter().flat_map(TrainableBlock::dynamics);
-        let modes = modes_for(&dynamics.collect::<Vec<_>>(), length)?;
-        Ok((modes, Tensor::cat(&parameters, 0)?))
+        Ok((self.modes(length)?, Tensor::cat(&parameters, 0)?))
     }
 }
 
@@ -401,18 +428,6 @@ fn fitting(model: &Model) -> Parameterisation {
     }
 }
 
-/// Trainable networks have the exact GELU, and gates with maps of their own.
-fn check_activation(block: &Block) -> Result<(), NetworkError> {
-    let gate = block.output().map(|output| output.gate).unwrap_or_default();
-    let halved = matches!(gate, Gate::Activated | Gate::Response);
-    match halved || block.activation() != Nonlinearity::Gelu {
-        true => Err(NetworkError::Activation {
-            layer: block.name().to_string(),
-        }),
-        false => Ok(()),
-    }
-}
-
 fn check_channels(model: &Model) -> Result<(), NetworkError> {
     use hankelite::model::Encoder;
     let expected = model.blocks().first().map_or(0, Block::channels);
@@ -443,12 +458,11 @@ fn check_channels(model: &Model) -> Result<(), NetworkError> {
     for block in model.blocks() {
         let name = format!("layer `{}`", block.name());
         equal(name.clone(), block.channels())?;
-        check_activation(block)?;
-        if !block.backward().is_empty() && block.backward_from() != 1 {
-            let layer = block.name().to_string();
-            return Err(NetworkError::Backward { layer });
-        }
-        if !block.backward().is_empty() {
+        if !block.backward().is_empty() && block.is_siso() {
+            if block.backward_from() != 1 {
+                let layer = block.name().to_string();
+                return Err(NetworkError::Backward { layer });
+            }
             equal(
                 format!("{name}, backwards in time,"),
                 block.backward().len(),

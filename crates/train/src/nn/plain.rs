@@ -5,9 +5,9 @@
 //! n₁ × n₂ matrix, is multiplied from both sides, with twiddle factors in between. That is
 //! 4 (n₁ + n₂) multiplications per sample, dense and regular, which suits a GPU.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 use hankelite::model::Placement;
-use hankelite_kernels::Mixing;
+use hankelite_kernels::{GeluForm, Mixing};
 
 use crate::nn::plan::{
     BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
@@ -157,14 +157,21 @@ impl Block<'_> {
     }
 
     fn branch(&self, u: &Tensor) -> Result<Tensor> {
+        if self.plan.shared.is_some() {
+            bail!("layers whose channels share modes run on the processor only");
+        }
         let places = self.plan.places(self.channels);
         let kernels = kernels(self.plan, self.channels, &self.modes, u)?;
         let feedthrough = self.parameter(places.feedthrough)?;
         let y = (convolve(u, &kernels)? + u.broadcast_mul(&feedthrough)?)?;
-        let active = masked(gelu(&y)?, &self.plan.inner_mask)?;
+        let active = match self.plan.gelu {
+            GeluForm::Exact => gelu(&y)?,
+            GeluForm::Tanh => gelu_tanh(&y)?,
+        };
+        let active = masked(active, &self.plan.inner_mask)?;
         let rows = self.plan.mixing.rows(self.channels);
         let out = if rows == 0 {
-            active
+            active.clone()
         } else {
             let weight = self
                 .parameter(places.weight)?
@@ -175,7 +182,16 @@ impl Block<'_> {
             let (batch, length, _) = u.dims3()?;
             mixed.reshape((batch, length, rows))?
         };
-        masked(gated(self.plan.mixing, &out)?, &self.plan.outer_mask)
+        let out = match self.plan.mixing {
+            Mixing::None | Mixing::Plain => out,
+            Mixing::Gated => {
+                let halves = out.chunk(2, D::Minus1)?;
+                (&halves[0] * sigmoid(&halves[1])?)?
+            }
+            Mixing::Activated => (active * sigmoid(&out)?)?,
+            Mixing::Response => (y * sigmoid(&out)?)?,
+        };
+        masked(out, &self.plan.outer_mask)
     }
 }
 
@@ -209,13 +225,16 @@ fn gelu(a: &Tensor) -> Result<Tensor> {
     a * ((erf + 1.0)? * 0.5)?
 }
 
-fn gated(mixing: Mixing, mixed: &Tensor) -> Result<Tensor> {
-    if mixing != Mixing::Gated {
-        return Ok(mixed.clone());
-    }
-    let halves = mixed.chunk(2, D::Minus1)?;
-    let open = ((halves[1].neg()?.exp()? + 1.0)?).recip()?;
-    &halves[0] * open
+/// a (1 + tanh(√(2/π) (a + 0.044715 a³)))/2.
+fn gelu_tanh(a: &Tensor) -> Result<Tensor> {
+    let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+    let inner = ((a.sqr()? * 0.044715)? + 1.0)?;
+    let tangent = ((a * inner)? * root)?.tanh()?;
+    a * ((tangent + 1.0)? * 0.5)?
+}
+
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.0)?.recip()
 }
 
 /// Multiplies with a mask of batch × channels.

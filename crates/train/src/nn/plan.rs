@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Shape, Tensor};
 use hankelite::model::Placement;
-use hankelite_kernels::{Mixing, Modes};
+use hankelite_kernels::{GeluForm, Mixing, Modes};
 use num_complex::Complex64;
 
 use crate::nn::Penalty;
@@ -67,12 +67,22 @@ pub(super) struct NormPlan {
     pub(super) epsilon: f64,
 }
 
+/// The state space of a block whose channels share modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SharedPlan {
+    /// Whether D is a matrix, and not a diagonal.
+    pub(super) dense: bool,
+}
+
 /// One block on one batch. Blocks without a norm have no residual either.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BlockPlan {
-    /// Modes of every channel.
+    /// Modes of every channel, or of all together.
     pub(super) modes: usize,
     pub(super) bidirectional: bool,
+    /// `None` for one system for each channel.
+    pub(super) shared: Option<SharedPlan>,
+    pub(super) gelu: GeluForm,
     pub(super) mixing: Mixing,
     pub(super) norm: Option<NormPlan>,
     /// Dropout before the linear map, batch × channels; empty for none.
@@ -159,6 +169,9 @@ pub(super) struct NetworkOutput {
 /// Where the parameters of a block stand.
 pub(super) struct Places {
     pub(super) feedthrough: Range<usize>,
+    /// γ B and C of channels that share modes.
+    pub(super) input: Range<usize>,
+    pub(super) output: Range<usize>,
     pub(super) norm_weight: Range<usize>,
     pub(super) norm_bias: Range<usize>,
     pub(super) weight: Range<usize>,
@@ -174,8 +187,15 @@ impl BlockPlan {
         };
         let norm = if self.norm.is_some() { channels } else { 0 };
         let rows = self.mixing.rows(channels);
+        let dense = self.shared.is_some_and(|shared| shared.dense);
+        let matrix = match self.shared {
+            Some(_) => 2 * self.modes * channels,
+            None => 0,
+        };
         Places {
-            feedthrough: next(channels),
+            feedthrough: next(if dense { channels * channels } else { channels }),
+            input: next(matrix),
+            output: next(self.directions() * matrix),
             norm_weight: next(norm),
             norm_bias: next(norm),
             weight: next(rows * channels),
@@ -188,9 +208,13 @@ impl BlockPlan {
         self.places(channels).bias.end
     }
 
-    /// Numbers of all modes: for each direction Re z, Im z, Re w, Im w, each channels × modes.
+    /// Numbers of all modes: for each direction Re z, Im z, Re w, Im w, each channels × modes; Re z,
+    /// Im z of shared ones.
     pub(super) fn mode_numbers(&self, channels: usize) -> usize {
-        self.directions() * 4 * channels * self.modes
+        match self.shared {
+            Some(_) => 2 * self.modes,
+            None => self.directions() * 4 * channels * self.modes,
+        }
     }
 
     fn directions(&self) -> usize {
@@ -217,6 +241,22 @@ pub(super) fn unpack_modes(plan: &BlockPlan, channels: usize, numbers: &[f64]) -
     };
     (0..plan.directions())
         .map(|d| direction(d * 4 * count))
+        .collect()
+}
+
+/// z of shared modes.
+pub(super) fn unpack_exponents(numbers: &[f64]) -> Vec<Complex64> {
+    let (re, im) = numbers.split_at(numbers.len() / 2);
+    let parts = re.iter().zip(im);
+    parts.map(|(&re, &im)| Complex64::new(re, im)).collect()
+}
+
+/// The reverse of [`unpack_exponents`].
+pub(super) fn pack_exponents(exponents: &[Complex64]) -> Vec<f64> {
+    let parts: [fn(&Complex64) -> f64; 2] = [|z| z.re, |z| z.im];
+    parts
+        .iter()
+        .flat_map(|part| exponents.iter().map(part))
         .collect()
 }
 

@@ -10,15 +10,16 @@
 
 use hankelite::model::Placement;
 use hankelite_kernels::{
-    Affine, AffineGradient, ChannelStatistics, Dynamics, Lanes, Lease, Means, Mix, MixGradient,
-    MixScratch, Modes, Operator, Point, Workspace, add, layer_norm, layer_norm_backward,
+    Affine, AffineGradient, ChannelStatistics, Lanes, Lease, Means, Mix, MixGradient, MixScratch,
+    Workspace, add, layer_norm, layer_norm_backward,
 };
 use rayon::prelude::*;
 
 use crate::nn::Penalty;
 use crate::nn::penalty::{BlockPenalty, InputMoments};
-use crate::nn::plan::{BlockPlan, NormKind, Size, pack_modes, unpack_modes};
+use crate::nn::plan::{BlockPlan, NormKind, Size};
 use crate::nn::real::Real;
+use crate::nn::space::{SpaceNumbers, SpaceScratch, SpaceSums, StateSpace};
 
 /// Groups of slabs that gradients are summed over: also the most threads that a backward pass
 /// keeps busy.
@@ -33,7 +34,9 @@ pub(super) struct SavedBlock<T> {
     input: Lease<T>,
     /// The state space's output.
     response: Lease<T>,
-    operator: Operator<T>,
+    /// Its states, where the way back needs them.
+    states: Lease<T>,
+    space: StateSpace<T>,
     /// Of a batch norm.
     pub(super) statistics: Option<ChannelStatistics<T>>,
     /// Of the filters, where it is requested.
@@ -47,9 +50,17 @@ impl<T> SavedBlock<T> {
     }
 }
 
+impl<T: Real> SavedBlock<T> {
+    /// The states of some sequences; empty where none are kept.
+    fn states_of(&self, first: usize, count: usize) -> &[T] {
+        let each = self.space.states();
+        &self.states[first * each..(first + count) * each]
+    }
+}
+
 /// Buffers of one thread.
 struct Scratch<T> {
-    points: [Lease<Point<T>>; 2],
+    space: SpaceScratch<T>,
     mix: MixScratch<T>,
     /// A slab.
     slab: Lease<T>,
@@ -58,12 +69,12 @@ struct Scratch<T> {
 }
 
 impl<T: Real> Scratch<T> {
-    fn new(block: &Block<'_, T>, operator: &Operator<T>) -> Self {
-        let (workspace, points) = (block.workspace, operator.scratch());
+    fn new(block: &Block<'_, T>, space: &StateSpace<T>) -> Self {
+        let (workspace, slab) = (block.workspace, block.lanes.slab());
         Self {
-            points: [workspace.points(points), workspace.points(points)],
+            space: space.scratch(workspace, slab),
             mix: MixScratch::default(),
-            slab: workspace.numbers(block.lanes.slab()),
+            slab: workspace.numbers(slab),
             tile: workspace.numbers(block.tile()),
         }
     }
@@ -118,11 +129,12 @@ impl<'a, T: Real> Block<'a, T> {
         }
     }
 
-    fn dynamics<'b>(&'b self, modes: &'b [Vec<Modes>]) -> Dynamics<'b, T> {
-        Dynamics {
-            forward: &modes[0],
-            backward: modes.get(1).map_or(&[], Vec::as_slice),
-            feedthrough: &self.parameters[self.plan.places(self.size.channels).feedthrough],
+    fn numbers<'b>(&'b self, modes: &'b [f64]) -> SpaceNumbers<'b, T> {
+        SpaceNumbers {
+            plan: self.plan,
+            size: self.size,
+            modes,
+            parameters: self.parameters,
         }
     }
 
@@ -142,6 +154,7 @@ impl<'a, T: Real> Block<'a, T> {
         let row = sequence * channels..(sequence + 1) * channels;
         Mix {
             mixing: self.plan.mixing,
+            gelu: self.plan.gelu,
             channels,
             weight: &self.parameters[places.weight],
             bias: &self.parameters[places.bias],
@@ -159,6 +172,20 @@ impl<'a, T: Real> Block<'a, T> {
     /// Sequences before slab `index`.
     fn sequences_before(&self, index: usize) -> usize {
         index * 2 * self.lanes.stacked
+    }
+
+    /// Room for so many numbers of each sequence, and what a slab takes of it: one number where none
+    /// are needed, so that all go side by side.
+    fn beside(&self, each: usize) -> (Lease<T>, usize) {
+        let of_slab = self.sequences_before(1);
+        let slabs = self.size.batch.div_ceil(of_slab);
+        match each {
+            0 => (self.workspace.numbers(slabs), 1),
+            _ => (
+                self.workspace.numbers(self.size.batch * each),
+                of_slab * each,
+            ),
+        }
     }
 
     /// Numbers of one tile; tiles never span two sequences.
@@ -285,45 +312,42 @@ fn block_forward<T: Real>(
     modes: &[f64],
 ) -> (Lease<T>, SavedBlock<T>) {
     let x = &input[..];
-    let modes = unpack_modes(block.plan, block.size.channels, modes);
-    let dynamics = block.dynamics(&modes);
+    let numbers = block.numbers(modes);
     let requested = block.plan.penalty;
-    let operator = Operator::new(block.lanes, &dynamics, block.workspace, requested.is_some());
+    let space = StateSpace::new(numbers, block.lanes, block.workspace, requested.is_some());
     let mut statistics = block
         .norm(NormKind::Batch, Placement::Pre)
         .map(|epsilon| channel_statistics(block, x, epsilon));
     let slab = block.lanes.slab();
     let mut response = block.workspace.numbers(x.len());
     let mut out = block.workspace.numbers(x.len());
-    // The input of the state space, where it is requested and is not that of the block; else one
-    // number for each slab, so that all go side by side.
+    // The input of the state space, where it is requested and is not that of the block.
     let keep = requested == Some(Penalty::Measure) && block.is_normalised_first();
-    let share = if keep { slab } else { 1 };
-    let kept = if keep {
-        x.len()
-    } else {
-        x.len().div_ceil(slab)
-    };
-    let mut kept = block.workspace.numbers(kept);
+    let row = block.size.length * block.size.channels;
+    let (mut kept, share) = block.beside(if keep { row } else { 0 });
+    let (mut states, of_states) = block.beside(space.states());
     let slabs = x.par_chunks(slab).zip(response.par_chunks_mut(slab));
     let slabs = slabs.zip(out.par_chunks_mut(slab));
-    let slabs = slabs.zip(kept.par_chunks_mut(share)).enumerate();
-    let scratch = || Scratch::new(block, &operator);
-    slabs.for_each_init(scratch, |scratch, (index, (((x, y), out), kept))| {
-        let z = match keep {
-            true => kept,
-            false => &mut scratch.slab[..x.len()],
-        };
-        z.copy_from_slice(x);
-        block.normalised(z, statistics.as_ref());
-        operator.forward(z, y, &mut scratch.points);
-        block.mixed(Slab { index, x, y }, out, &mut scratch.mix);
-    });
+    let slabs = slabs.zip(kept.par_chunks_mut(share));
+    let slabs = slabs.zip(states.par_chunks_mut(of_states)).enumerate();
+    let scratch = || Scratch::new(block, &space);
+    slabs.for_each_init(
+        scratch,
+        |scratch, (index, ((((x, y), out), kept), states))| {
+            let z = match keep {
+                true => kept,
+                false => &mut scratch.slab[..x.len()],
+            };
+            z.copy_from_slice(x);
+            block.normalised(z, statistics.as_ref());
+            space.forward(z, y, states, &mut scratch.space);
+            block.mixed(Slab { index, x, y }, out, &mut scratch.mix);
+        },
+    );
     let penalty = requested.map(|requested| {
         let all = if keep { &kept[..] } else { x };
         let moments = (requested == Penalty::Measure).then(|| InputMoments::of(all, block.size));
-        let kernels = operator.kernels(&dynamics, block.size.length);
-        BlockPenalty::new(&kernels, moments.as_ref())
+        BlockPenalty::new(&space.kernels(numbers), moments.as_ref())
     });
     drop(kept);
     if let Some(epsilon) = block.norm(NormKind::Batch, Placement::Post) {
@@ -336,7 +360,8 @@ fn block_forward<T: Real>(
     let record = SavedBlock {
         input,
         response,
-        operator,
+        states,
+        space,
         statistics,
         penalty,
     };
@@ -382,7 +407,7 @@ fn channel_statistics<T: Real>(
 
 /// Sums of gradients over some slabs.
 struct Sums<T: Real> {
-    points: Lease<Point<T>>,
+    space: SpaceSums<T>,
     parameters: Vec<T>,
 }
 
@@ -411,7 +436,7 @@ fn block_backward<T: Real>(
         .par_chunks_mut(segment)
         .zip(of_input.par_chunks_mut(segment));
     let segments = segments.zip(outputs).enumerate();
-    let scratch = || Scratch::new(block, &saved.operator);
+    let scratch = || Scratch::new(block, &saved.space);
     let sums = segments.map_init(scratch, |scratch, (index, ((x, y), (g, z)))| {
         let index = index * segment / block.lanes.slab();
         segment_backward(
@@ -436,16 +461,11 @@ fn block_backward<T: Real>(
             .zip(of_input.par_chunks(segment))
             .for_each(|(g, z)| add(g, z));
     }
-    let modes = unpack_modes(block.plan, block.size.channels, modes);
-    let dynamics = block.dynamics(&modes);
     let further = saved.penalty.as_ref().map(BlockPenalty::slopes);
-    let gradient = saved
-        .operator
-        .gradient(&dynamics, &mut sums.points, further);
-    let place = block.plan.places(block.size.channels).feedthrough;
-    add(&mut of_parameters[place], &gradient.feedthrough);
-    let directions = [gradient.forward, gradient.backward];
-    pack_modes(block.plan, &directions)
+    let numbers = block.numbers(modes);
+    saved
+        .space
+        .gradient(numbers, &mut sums.space, further, of_parameters)
 }
 
 fn segment_backward<T: Real>(
@@ -456,9 +476,10 @@ fn segment_backward<T: Real>(
     scratch: &mut Scratch<T>,
 ) -> Sums<T> {
     let mut sums = Sums {
-        points: block.workspace.zero_points(saved.operator.sums()),
+        space: saved.space.sums(block.workspace),
         parameters: vec![T::zero(); block.parameters.len()],
     };
+    let row = block.size.length * block.size.channels;
     let slab = block.lanes.slab();
     let slabs = segment.x.chunks(slab).zip(segment.y.chunks(slab));
     let outputs = slopes.g.chunks_mut(slab).zip(slopes.z.chunks_mut(slab));
@@ -471,9 +492,9 @@ fn segment_backward<T: Real>(
         let slopes = SlabSlopes { g, z: of_y };
         let sums_of = &mut sums.parameters;
         mix_backward(block, Slab { index, x, y }, slopes, sums_of, scratch);
-        saved
-            .operator
-            .backward(of_y, z, &mut sums.points, &mut scratch.points);
+        let states = saved.states_of(block.sequences_before(index), x.len() / row);
+        let space = &saved.space;
+        space.backward((of_y, states), z, &mut sums.space, &mut scratch.space);
         scratch.slab = whole;
         if let Some(epsilon) = block.norm(NormKind::Layer, Placement::Pre) {
             let gradient = affine_gradient(block, &mut sums.parameters);
@@ -542,10 +563,10 @@ fn total_of<T: Real>(mut parts: Vec<Sums<T>>) -> Sums<T> {
     let rest = parts.split_off(1);
     let mut total = parts.remove(0);
     let piece = 1024;
-    let pieces = total.points.par_chunks_mut(piece).enumerate();
+    let pieces = total.space.points.par_chunks_mut(piece).enumerate();
     pieces.for_each(|(index, points)| {
         for part in &rest {
-            let part = &part.points[index * piece..];
+            let part = &part.space.points[index * piece..];
             for (a, b) in points.iter_mut().zip(part) {
                 add(&mut a.re, &b.re);
                 add(&mut a.im, &b.im);
@@ -553,6 +574,7 @@ fn total_of<T: Real>(mut parts: Vec<Sums<T>>) -> Sums<T> {
         }
     });
     for part in &rest {
+        add(&mut total.space.numbers, &part.space.numbers);
         add(&mut total.parameters, &part.parameters);
     }
     total

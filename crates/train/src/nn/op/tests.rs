@@ -2,7 +2,7 @@
 
 use candle_core::Var;
 use hankelite::model::Placement;
-use hankelite_kernels::Mixing;
+use hankelite_kernels::{GeluForm, Mixing};
 
 use super::*;
 use crate::nn::Penalty;
@@ -20,6 +20,8 @@ fn block(modes: usize, norm: Option<(NormKind, Placement)>, mixing: Mixing) -> B
     BlockPlan {
         modes,
         bidirectional: false,
+        shared: None,
+        gelu: GeluForm::Exact,
         mixing,
         norm: norm.map(|(kind, placement)| NormPlan {
             kind,
@@ -39,9 +41,16 @@ fn cases(channels: usize) -> Vec<Vec<BlockPlan>> {
     for modes in [2, 11] {
         for kind in [NormKind::Layer, NormKind::Batch] {
             for placement in [Placement::Pre, Placement::Post] {
-                for mixing in [Mixing::Plain, Mixing::Gated] {
+                let mixings = [
+                    Mixing::Plain,
+                    Mixing::Gated,
+                    Mixing::Activated,
+                    Mixing::Response,
+                ];
+                for mixing in mixings {
                     let plain = block(modes, Some((kind, placement)), mixing);
                     let mut other = plain.clone();
+                    other.gelu = GeluForm::Tanh;
                     other.bidirectional = modes == 11;
                     let mask = |seed: f64| -> Vec<f64> {
                         let all = (0..BATCH * channels).map(|i| number(seed, i));
