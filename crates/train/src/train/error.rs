@@ -50,7 +50,10 @@ pub enum RecipeError {
     )]
     NothingToMonitor,
     /// Layers that cannot be cut amid a training.
-    #[error("the table `[reduce]` is for layers whose modes decay: S4D or DSS-exp")]
+    #[error(
+        "the table `[reduce]` is for layers of one system for each channel, whose modes decay: S4D or \
+         DSS-exp"
+    )]
     Growing,
     /// A choice by accuracy where the targets are numbers.
     #[error("`monitor` is accuracy, but the targets are numbers, expected loss")]

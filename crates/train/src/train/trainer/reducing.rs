@@ -123,7 +123,9 @@ impl ReducingTraining<'_> {
         objective: &mut dyn Objective,
     ) -> Result<(), TrainError> {
         self.settings.check()?;
-        let decays = |parameter: &Parameter| parameter.name.ends_with(DECAY);
+        // Channels × modes: layers whose channels share modes have one row of them.
+        let decays =
+            |parameter: &Parameter| parameter.name.ends_with(DECAY) && parameter.var.rank() == 2;
         if !network.parameters().iter().any(decays) {
             return Err(RecipeError::Growing.into());
         }
