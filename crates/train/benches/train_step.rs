@@ -145,6 +145,21 @@ fn summary(times: Vec<f64>) -> String {
     format!("{{\"median\": {median:.5}, \"min\": {least:.5}, \"max\": {most:.5}}}")
 }
 
+/// Random steps and labels.
+fn data(
+    random: &mut ChaCha8Rng,
+    (batch, length): (usize, usize),
+    classes: usize,
+    device: &Device,
+) -> Result<(NetworkInput, Tensor), Failure> {
+    let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
+    let steps = Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), device)?;
+    let labels = (0..batch).map(|_| random.random_range(0..classes as u32));
+    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, device)?;
+    let lengths = None;
+    Ok((NetworkInput { steps, lengths }, labels))
+}
+
 fn main() -> Result<(), Failure> {
     keep_freed_memory();
     let architecture = architecture()?;
@@ -156,14 +171,7 @@ fn main() -> Result<(), Failure> {
     };
     let network = TrainableNetwork::random(&architecture, length, 0, &device)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
-    let input = NetworkInput {
-        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &device)?,
-        lengths: None,
-    };
-    let classes = architecture.outputs as u32;
-    let labels = (0..batch).map(|_| random.random_range(0..classes));
-    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &device)?;
+    let (input, labels) = data(&mut random, (batch, length), architecture.outputs, &device)?;
     let mut optimiser = AdamW::new(network.parameters(), SETTINGS)?;
     let (mut cpu, mut alone, mut wall) = (Vec::new(), Vec::new(), Vec::new());
     let mut penalised = Vec::new();
