@@ -164,70 +164,85 @@ fn tiles_change_the_outputs_by_no_more_than_rounding() {
     assert!(y.iter().all(|y| y.is_finite()));
 }
 
+/// A sum Σ g y of the outputs of a layer for an input.
+struct Weighted {
+    u: Vec<f64>,
+    g: Vec<f64>,
+}
+
+impl Weighted {
+    fn of(layer: &Layer) -> Self {
+        let count = 2 * layer.length * layer.channels;
+        Self {
+            u: wave(count, 2.0),
+            g: wave(count, 5.0),
+        }
+    }
+
+    fn value(&self, layer: &Layer, u: &[f64]) -> f64 {
+        let [y, _] = layer.run(u);
+        y.iter().zip(&self.g).map(|(y, g)| y * g).sum()
+    }
+
+    /// The derivative by what `change` moves by its number.
+    fn near(&self, layer: &Layer, change: impl Fn(&mut Layer, &mut [f64], f64), own: f64) {
+        let at = |by: f64| {
+            let (mut layer, mut u) = (layer.clone(), self.u.clone());
+            change(&mut layer, &mut u, by);
+            self.value(&layer, &u)
+        };
+        let h = 1e-5;
+        let slope = (at(h) - at(-h)) / (2.0 * h);
+        let apart = (slope - own).abs();
+        assert!(apart < 1e-6 * (10.0 + slope.abs()), "{slope} {own}");
+    }
+}
+
+/// Some places of a list.
+fn some(count: usize) -> [usize; 3] {
+    [0, (count - 1) / 2, count - 1]
+}
+
 #[test]
 fn gradients_are_those_of_differences() {
     for layer in layers() {
-        let count = 2 * layer.length * layer.channels;
-        let (u, g) = (wave(count, 2.0), wave(count, 5.0));
-        let value = |layer: &Layer, u: &[f64]| -> f64 {
-            let [y, _] = layer.run(u);
-            y.iter().zip(&g).map(|(y, g)| y * g).sum()
-        };
+        let sum = Weighted::of(&layer);
         let scan = layer.scan();
-        let [_, states] = layer.run(&u);
-        let mut of_u = vec![f64::NAN; count];
+        let [_, states] = layer.run(&sum.u);
+        let mut of_u = vec![f64::NAN; sum.u.len()];
         let (mut sums, mut scratch) = (vec![0.0; scan.sums()], vec![f64::NAN; scan.scratch()]);
         let way = SharedWay {
-            u: &u,
-            g: &g,
+            u: &sum.u,
+            g: &sum.g,
             states: &states,
         };
         scan.backward(way, &mut of_u, &mut sums, &mut scratch);
         let found = scan.gradient(&layer.exponents, &sums);
-        let h = 1e-5;
-        let near = |what: &str, at: &dyn Fn(f64) -> f64, own: f64| {
-            let slope = (at(h) - at(-h)) / (2.0 * h);
-            assert!(
-                (slope - own).abs() < 1e-6 * (10.0 + slope.abs()),
-                "{what}: {slope} {own}"
+        for at in some(of_u.len()) {
+            sum.near(&layer, |_, u, by| u[at] += by, of_u[at]);
+        }
+        for n in some(layer.exponents.len()) {
+            let own = found.exponents[n];
+            sum.near(&layer, |layer, _, by| layer.exponents[n].re += by, own.re);
+            sum.near(&layer, |layer, _, by| layer.exponents[n].im += by, own.im);
+        }
+        for at in some(found.input.len()) {
+            sum.near(
+                &layer,
+                |layer, _, by| layer.input[at] += by,
+                found.input[at],
             );
-        };
-        for index in [0, count / 2, count - 1] {
-            let at = |by: f64| {
-                let mut u = u.clone();
-                u[index] += by;
-                value(&layer, &u)
-            };
-            near("u", &at, of_u[index]);
         }
-        for n in [0, layer.exponents.len() - 1] {
-            for (part, own) in [
-                (Complex64::ONE, found.exponents[n].re),
-                (Complex64::I, found.exponents[n].im),
-            ] {
-                let at = |by: f64| {
-                    let mut moved = layer.clone();
-                    moved.exponents[n] += part * by;
-                    value(&moved, &u)
-                };
-                near("z", &at, own);
-            }
+        for at in some(found.output.len()) {
+            sum.near(
+                &layer,
+                |layer, _, by| layer.output[at] += by,
+                found.output[at],
+            );
         }
-        let matrices: [(&str, fn(&mut Layer) -> &mut Vec<f64>, &[f64]); 3] = [
-            ("B", |layer| &mut layer.input, &found.input),
-            ("C", |layer| &mut layer.output, &found.output),
-            ("D", |layer| &mut layer.feedthrough, &found.feedthrough),
-        ];
-        for (what, of, own) in matrices {
-            let last = own.len() - 1;
-            for index in [0, last / 2, last] {
-                let at = |by: f64| {
-                    let mut moved = layer.clone();
-                    of(&mut moved)[index] += by;
-                    value(&moved, &u)
-                };
-                near(what, &at, own[index]);
-            }
+        for at in some(found.feedthrough.len()) {
+            let own = found.feedthrough[at];
+            sum.near(&layer, |layer, _, by| layer.feedthrough[at] += by, own);
         }
     }
 }

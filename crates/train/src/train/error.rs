@@ -75,16 +75,16 @@ pub enum TrainError {
     Archive(#[from] ArchiveError),
     /// A layer that cannot be reduced amid a training.
     #[error(transparent)]
-    Compress(#[from] CompressError),
+    Compress(Box<CompressError>),
     /// The network behind a cut, which cannot be written or read.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(Box<CheckpointError>),
     /// The network behind a cut, which cannot be trained.
     #[error(transparent)]
-    Network(#[from] NetworkError),
+    Network(Box<NetworkError>),
     /// Layers that do not fit together.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(Box<ModelError>),
     /// candle's message about shapes, memory or the device.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),
@@ -209,4 +209,30 @@ pub enum TrainError {
         /// What is wrong.
         what: String,
     },
+}
+
+// Boxed, as they are large and rare.
+
+impl From<CompressError> for TrainError {
+    fn from(error: CompressError) -> Self {
+        Self::Compress(Box::new(error))
+    }
+}
+
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(Box::new(error))
+    }
+}
+
+impl From<NetworkError> for TrainError {
+    fn from(error: NetworkError) -> Self {
+        Self::Network(Box::new(error))
+    }
+}
+
+impl From<ModelError> for TrainError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Box::new(error))
+    }
 }

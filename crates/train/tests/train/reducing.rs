@@ -257,82 +257,82 @@ fn a_run_that_was_stopped_anywhere_goes_on_to_the_same_bytes() {
     }
 }
 
+/// Stops at the first cut, when its snapshot is there.
+struct AtCut(Stop, bool);
+
+impl Observer for AtCut {
+    fn start(&mut self, _: u64, _: u64) {
+        if self.1 {
+            self.0.request();
+        }
+    }
+
+    fn cut(&mut self, _: &Cut) {
+        self.1 = true;
+    }
+}
+
+/// Decays, frequencies and second moments of the weights of the first layer in a snapshot.
+struct Modes {
+    poles: Vec<(f64, f64)>,
+    moments: Vec<[f64; 2]>,
+    each: usize,
+}
+
+impl Modes {
+    fn read(folder: &Folder) -> Self {
+        let archive = hankelite_archive::Archive::open(folder.last()).unwrap();
+        let numbers = |name: &str| archive.tensor(name).unwrap().to_f64().unwrap();
+        let decay = numbers("parameter.blocks.0.log_decay");
+        let frequency = numbers("parameter.blocks.0.frequency");
+        let poles = decay.iter().zip(frequency);
+        Self {
+            poles: poles
+                .map(|(decay, frequency)| (-decay.exp(), frequency))
+                .collect(),
+            moments: numbers("second.blocks.0.weights").as_chunks().0.to_vec(),
+            each: archive.shape("parameter.blocks.0.log_decay").unwrap()[1],
+        }
+    }
+
+    /// The index of the mode of a channel that is nearest to a pole.
+    fn nearest(&self, channel: usize, pole: (f64, f64)) -> usize {
+        let apart = |m: &usize| {
+            let other = self.poles[*m];
+            (pole.0 - other.0).hypot(pole.1 - other.1)
+        };
+        let own = channel * self.each..(channel + 1) * self.each;
+        own.min_by(|a, b| apart(a).total_cmp(&apart(b))).unwrap()
+    }
+}
+
 #[test]
 fn moments_go_on_and_are_those_of_the_nearest_modes() {
     let place = tempfile::tempdir().unwrap();
     let data = points(place.path(), 96);
     let (data, held_out) = data.hold_out(24, 0).unwrap();
+    let sets = (&data, &held_out);
     let settings = Reducing {
         energy: 0.9,
         tolerance: 10.0,
         until: 0.3,
         ..Reducing::default()
     };
-    let path = place.path().join("run");
-    let folder = Folder::create(&path, "").unwrap();
-    let stop = Stop::default();
+    let folder = Folder::create(place.path().join("run"), "").unwrap();
     // The first cut is due behind step 5: what is there then, and behind the cut.
+    let stop = Stop::default();
     let mut observer = StopAfter(5, stop.clone());
-    trained(
-        settings,
-        (&data, &held_out),
-        Some(&folder),
-        (&mut observer, &stop),
-    )
-    .unwrap();
-    let read = |name: &str| {
-        let archive = hankelite_archive::Archive::open(folder.last()).unwrap();
-        let tensor = archive.tensor(name).unwrap();
-        (tensor.shape().to_vec(), tensor.to_f64().unwrap())
-    };
-    let names = [
-        "parameter.blocks.0.log_decay",
-        "parameter.blocks.0.frequency",
-        "second.blocks.0.weights",
-    ];
-    let before = names.map(read);
-    assert_eq!(before[0].0, [4, MODES]);
-    /// Stops at the first cut, when its snapshot is there.
-    struct AtCut(Stop, bool);
-    impl Observer for AtCut {
-        fn start(&mut self, _: u64, _: u64) {
-            if self.1 {
-                self.0.request();
-            }
-        }
-        fn cut(&mut self, _: &Cut) {
-            self.1 = true;
-        }
-    }
+    trained(settings, sets, Some(&folder), (&mut observer, &stop)).unwrap();
+    let before = Modes::read(&folder);
+    assert_eq!((before.each, before.poles.len()), (MODES, 4 * MODES));
     let stop = Stop::default();
     let mut observer = AtCut(stop.clone(), false);
-    trained(
-        settings,
-        (&data, &held_out),
-        Some(&folder),
-        (&mut observer, &stop),
-    )
-    .unwrap();
-    let behind = names.map(read);
-    let modes = behind[0].0[1];
-    assert!(modes < MODES);
-    for h in 0..4 {
-        for n in 0..modes {
-            let pole =
-                |of: &[(Vec<usize>, Vec<f64>); 3], at: usize| (-of[0].1[at].exp(), of[1].1[at]);
-            let own = pole(&behind, h * modes + n);
-            let apart = |m: &usize| {
-                let other = pole(&before, h * MODES + m);
-                (own.0 - other.0).hypot(own.1 - other.1)
-            };
-            let nearest = (0..MODES)
-                .min_by(|a, b| apart(a).total_cmp(&apart(b)))
-                .unwrap();
-            for part in 0..2 {
-                let found = behind[2].1[2 * (h * modes + n) + part];
-                assert_eq!(found, before[2].1[2 * (h * MODES + nearest) + part]);
-            }
-        }
+    trained(settings, sets, Some(&folder), (&mut observer, &stop)).unwrap();
+    let behind = Modes::read(&folder);
+    assert!(behind.each < MODES);
+    for (at, (&pole, moments)) in behind.poles.iter().zip(&behind.moments).enumerate() {
+        let nearest = before.nearest(at / behind.each, pole);
+        assert_eq!(*moments, before.moments[nearest]);
     }
 }
 
