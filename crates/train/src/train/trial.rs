@@ -35,9 +35,9 @@ const UP_DOWN: (f64, f64) = (2.0, 0.25);
 /// that are too small for many.
 ///
 /// Without factors they are searched for, as a network that is nearly as good as it can be needs far
-/// smaller rates than one that is not: from 1 upwards in twos, to 8, as long as the largest is
-/// within the quarter, and downwards in fours, to 1/256, as long as the smallest is the best or none
-/// is better than the start.
+/// smaller rates than one that is not: from 1 upwards in twos, to 8, as long as the largest betters
+/// the start and is within the quarter, or is the best of several; and downwards in fours, to 1/256, as
+/// long as the smallest is the best.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trial {
@@ -265,7 +265,9 @@ impl Values {
         self.cost(tried.value) < start
     }
 
-    /// The next factor of a search: up from the largest, else down from the smallest.
+    /// The next factor of a search: up first where the start is bettered, else down first. A start
+    /// that no rate betters, however small, may be one whose running statistics are not yet those of
+    /// the data.
     fn following(&self) -> Option<f64> {
         let (first, bottom, top) = SEARCH;
         let by_factor = |a: &&Tried, b: &&Tried| a.factor.total_cmp(&b.factor);
@@ -275,13 +277,14 @@ impl Values {
             return Some(first);
         };
         let least = self.least();
-        let goes_up = self.cost(largest.value) <= TOLERANCE * least && self.betters(largest);
-        if largest.factor < top && goes_up {
-            return Some(largest.factor * UP_DOWN.0);
-        }
-        let is_best = self.cost(smallest.value) == least;
-        let goes_down = is_best || !self.tried.iter().any(|tried| self.betters(tried));
-        (smallest.factor > bottom && goes_down).then_some(smallest.factor * UP_DOWN.1)
+        let is_best = |tried: &Tried| self.cost(tried.value) == least;
+        let is_near = self.cost(largest.value) <= TOLERANCE * least;
+        let goes_up = (self.betters(largest) && is_near)
+            || (self.tried.len() > 1 && least.is_finite() && is_best(largest));
+        let up = (largest.factor < top && goes_up).then_some(largest.factor * UP_DOWN.0);
+        let goes_down = smallest.factor > bottom && is_best(smallest);
+        let down = goes_down.then_some(smallest.factor * UP_DOWN.1);
+        up.or(down)
     }
 
     /// The largest factor whose value is within the tolerance of the best.
@@ -341,6 +344,12 @@ mod tests {
         assert_eq!(tried, [1.0, 0.25, 0.0625, 0.015625, 0.00390625]);
         // Of those within a quarter of the best the largest.
         assert_eq!(taken, Some(0.25));
+    }
+
+    #[test]
+    fn a_search_goes_up_where_every_rate_is_worse_than_the_start_and_small_ones_most() {
+        let (tried, taken) = searched(0.1, |factor| 1.0 / factor);
+        assert_eq!((tried, taken), (vec![1.0, 0.25, 2.0, 4.0, 8.0], Some(8.0)));
     }
 
     #[test]
