@@ -224,6 +224,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let printer = Printer::new(&cli.global);
+    #[cfg(feature = "train")]
+    if let Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) = cli.command {
+        hankelite_train::keep_freed_memory();
+    }
     let outcome = in_pool(cli.global.threads, || dispatch(&cli.command, &printer));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -263,10 +267,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 }
 
 fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
-    #[cfg(feature = "train")]
-    if let Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) = command {
-        hankelite_train::keep_freed_memory();
-    }
     match command {
         Command::Inspect(arguments) => inspect::run(arguments, printer),
         Command::Reduce(arguments) => reduce::run(arguments, printer),

@@ -67,6 +67,31 @@ fn a_second_training_in_the_same_folder_is_refused() {
     }
 }
 
+/// A pool that waits in a loop takes the cores of whatever else is at work.
+#[test]
+fn a_training_starts_no_pool_of_candle() {
+    let work = reduced();
+    let mut retrain = RETRAIN.to_vec();
+    retrain[7] = "4000";
+    retrain.extend(["--threads", "1"]);
+    let mut training = work.command(&retrain).spawn().unwrap();
+    let start = Instant::now();
+    while !work.path("better.run").join("metrics.jsonl").exists() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", training.id())).unwrap();
+    let names: Vec<_> = tasks
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+        .collect();
+    training.kill().unwrap();
+    training.wait().unwrap();
+    assert!(
+        !names.iter().any(|name| name.starts_with("candle")),
+        "{names:?}"
+    );
+}
+
 #[test]
 fn a_source_that_changes_is_read_whole_or_refused() {
     let work = Work::new();
