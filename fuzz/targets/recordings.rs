@@ -1,0 +1,25 @@
+//! Spoken digits in a tar file.
+#![no_main]
+
+use std::cell::RefCell;
+
+use hankelite_data::{Dataset, Source};
+use hankelite_fuzz::{MemoryFile, within};
+use libfuzzer_sys::fuzz_target;
+
+thread_local!(static STATE: RefCell<(MemoryFile, Source)> = RefCell::new(state()));
+
+fn state() -> (MemoryFile, Source) {
+    let file = MemoryFile::new("a.tar");
+    let source = format!("fsdd:{},length=64", file.path().display());
+    (file, source.parse().expect("a source"))
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    STATE.with_borrow_mut(|(file, source)| {
+        file.fill(bytes);
+        within(bytes.len(), || {
+            let _ = Dataset::read(source, None);
+        });
+    });
+});
