@@ -19,7 +19,8 @@ pub enum Arithmetic {
     /// only the rounding inside fused products differs.
     Plain,
     /// Vectors of 256 bits with fused products (AVX2), also where there are wider ones: the bits of
-    /// `Vector`, and what most machines compute with. As `Plain` where the processor has none.
+    /// `Vector`, and what most machines compute with. On aarch64 those of `Vector`, NEON; as `Plain`
+    /// where the processor has none.
     Narrow,
 }
 
@@ -211,11 +212,6 @@ macro_rules! vectors_of {
                     let dots = x86::Avx512(simd);
                     return simd.vectorize(step.on(Wide { simd, dots }));
                 }
-                #[cfg(target_arch = "aarch64")]
-                if let Some(simd) = pulp::aarch64::Neon::try_new() {
-                    let dots = Plain;
-                    return simd.vectorize(step.on(Wide { simd, dots }));
-                }
                 Self::dispatch_narrow(step)
             }
             #[expect(private_interfaces, reason = "nobody else runs a step")]
@@ -223,6 +219,11 @@ macro_rules! vectors_of {
                 #[cfg(target_arch = "x86_64")]
                 if let Some(simd) = pulp::x86::V3::try_new() {
                     let dots = x86::Avx2(simd);
+                    return simd.vectorize(step.on(Wide { simd, dots }));
+                }
+                #[cfg(target_arch = "aarch64")]
+                if let Some(simd) = pulp::aarch64::Neon::try_new() {
+                    let dots = Plain;
                     return simd.vectorize(step.on(Wide { simd, dots }));
                 }
                 step.with(Plain)
