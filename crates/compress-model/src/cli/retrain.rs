@@ -30,8 +30,9 @@ Examples:
   compress-model retrain small.pth --config retrain.toml --output better.pth --resume
 
 With --teacher the network learns to answer as the unreduced one, layer by layer too; labels are
-then not needed. Without settings the learning rates are found by short trials on held-out
-sequences, and what is written is the best of all epochs and the start.
+then not needed, and count alone at the end where there are some. Without settings the learning
+rates are found by short trials on held-out sequences, and what is written is the best of all
+epochs and the start.
 
 FILE has the tables [data], [train] and perhaps [trial], [maps], [regularise], [trust] and
 [distil]; options go before it. docs/training.md and docs/pipeline.md have all keys with defaults and ranges. The new

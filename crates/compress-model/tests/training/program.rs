@@ -217,8 +217,10 @@ fn a_network_in_both_directions_is_trained_written_reduced_and_trained_again() {
     ];
     let data = ["--data", "points.safetensors", "--epochs", "4"];
     let record = program.json(&[&retrain[..], &data].concat());
-    let distance = |part: &str| record[part]["distance"].as_f64().unwrap();
-    assert!(distance("validation") < distance("before"), "{record}");
+    assert!(
+        loss(&record["validation"]) < loss(&record["before"]),
+        "{record}"
+    );
     // The host runs what was written to the same loss.
     let again = program.json(&["evaluate", "better.pth", "--data", "points.safetensors"]);
     assert!(again["accuracy"].as_f64().unwrap() > 0.6, "{again}");
@@ -284,6 +286,8 @@ fn a_teacher_is_enough_and_nothing_is_lost_by_it() {
     ]
     .concat();
     let record = program.json(&labelled);
+    // It counts alone at the end, and decides which epoch is the best.
+    assert_eq!(record["recipe"]["monitor"], "loss");
     assert!(
         loss(&record["validation"]) <= loss(&record["before"]),
         "{record}"

@@ -20,9 +20,14 @@ pub struct Examples {
 
 /// What is minimised. An objective may add terms to the loss of the task (a regulariser, the
 /// distance to a teacher's logits) and change the parameters after each step (a projection onto a
-/// trust region). It must not depend on anything but its own settings, the examples and the
-/// network, so that a run that was stopped goes on the same.
+/// trust region). It must not depend on anything but its own settings, the examples, the network and
+/// the share of the training that is done, so that a run that was stopped goes on the same.
 pub trait Objective {
+    /// Called before every step with the share of the training that is done: 0 to below 1.
+    fn before_step(&mut self, done: f64) {
+        let _ = done;
+    }
+
     /// Runs the network and forms the loss. All randomness comes from `mode`.
     ///
     /// # Errors

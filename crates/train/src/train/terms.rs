@@ -52,6 +52,9 @@ pub struct Distil {
     pub temperature: f64,
     /// What the distance of every layer's outputs is multiplied with: 0 to 10⁶. Default 0.3.
     pub layers: f64,
+    /// The share of the training over which `logits` and `layers` fall to 0, where there are labels
+    /// that count, 0 to 1: a network may become better than its teacher. 0 keeps them. Default 1.
+    pub fade: f64,
 }
 
 impl Default for Distil {
@@ -61,6 +64,22 @@ impl Default for Distil {
             logits: 1.0,
             temperature: 2.0,
             layers: 0.3,
+            fade: 1.0,
+        }
+    }
+}
+
+impl Distil {
+    /// Whether the teacher's weights fall: not without labels that count.
+    pub fn fades(&self, targets: &Targets) -> bool {
+        self.fade > 0.0 && self.labels > 0.0 && !matches!(targets, Targets::None)
+    }
+
+    /// What is left of the teacher's weights.
+    fn rest(&self, targets: &Targets, done: f64) -> f64 {
+        match self.fades(targets) {
+            true => (1.0 - done / self.fade).max(0.0),
+            false => 1.0,
         }
     }
 }
@@ -95,6 +114,7 @@ impl Terms {
             within("labels", distil.labels, 0.0..=1e6)?;
             within("logits", distil.logits, 0.0..=1e6)?;
             within("layers", distil.layers, 0.0..=1e6)?;
+            within("fade", distil.fade, 0.0..=1.0)?;
             within("temperature", distil.temperature, f64::MIN_POSITIVE..=1e3)?;
         }
         Ok(())
@@ -104,22 +124,26 @@ impl Terms {
 /// The loss of the task with further terms:
 ///
 /// ```text
-/// u L + λ Σ_layers τ + w D(outputs) + v Σ_layers D(layer)
+/// u L + λ Σ_layers τ + r (w D(outputs) + v Σ_layers D(layer))
 /// D(logits) = T² mean of KL(softmax(teacher/T) ‖ softmax(student/T)) for classes
 /// D(x) = mean (x − teacher)² for numbers, and divided by mean teacher² for layers
 /// ```
 ///
-/// u is 1 without a teacher. The steps of a mask do not enter the last two: all steps count, padding
+/// u is 1 without a teacher; r is 1, or falls from 1 to 0 over the first share `fade` of the training.
+/// The steps of a mask do not enter the last two: all steps count, padding
 /// too. Data without targets have no L, and then several outputs count as the logits of classes.
 /// After each step the parameters are projected onto the trust region.
 ///
 /// # References
-/// Liu and Li, Algorithm 2 (λ Σ τ); Hinton, Vinyals and Dean 2015 (T²).
+/// Liu and Li, Algorithm 2 (λ Σ τ); Hinton, Vinyals and Dean 2015 (T²); Clark, Luong, Khandelwal,
+/// Manning and Le 2019 (r, teacher annealing).
 pub struct Composed<'a> {
     label_smoothing: f64,
     terms: Terms,
     region: Option<TrustRegion>,
     teaching: Option<Teaching<'a>>,
+    /// The share of the training that is done.
+    done: f64,
 }
 
 /// A teacher, and how it is followed.
@@ -154,6 +178,7 @@ impl<'a> Composed<'a> {
             terms: *terms,
             region: region.transpose()?,
             teaching,
+            done: 0.0,
         })
     }
 
@@ -171,15 +196,24 @@ impl<'a> Composed<'a> {
 }
 
 impl Objective for Composed<'_> {
+    fn before_step(&mut self, done: f64) {
+        self.done = done;
+    }
+
     fn loss(
         &mut self,
         network: &dyn SequenceModel,
         examples: &Examples,
         mode: Mode<'_>,
     ) -> Result<Loss, TrainError> {
-        let wanted = self.wanted();
+        let rest = self.teaching.map_or(0.0, |teaching| {
+            teaching.distil.rest(&examples.targets, self.done)
+        });
+        let mut wanted = self.wanted();
+        wanted.layers &= rest > 0.0;
         let traced = network.traced(&examples.input, mode, wanted)?;
-        let taught = self.teaching.map(|teaching| {
+        let followed = self.teaching.filter(|_| rest > 0.0);
+        let taught = followed.map(|teaching| {
             let layers = wanted.layers;
             teaching.answers(examples, layers)
         });
@@ -205,7 +239,7 @@ impl Objective for Composed<'_> {
         if let (Some(penalties), Some(regularise)) = (&traced.penalties, self.terms.regularise) {
             add("penalty", penalties.sum_all()?, regularise.weight)?;
         }
-        let (Some(Teaching { distil, .. }), Some(taught)) = (self.teaching, taught) else {
+        let (Some(Teaching { distil, .. }), Some(taught)) = (followed, taught) else {
             return Ok(loss);
         };
         if distil.logits > 0.0 {
@@ -215,10 +249,10 @@ impl Objective for Composed<'_> {
                 targets,
                 distil.temperature,
             );
-            add("logits", distance?, distil.logits)?;
+            add("logits", distance?, rest * distil.logits)?;
         }
         for (own, taught) in traced.layers.iter().zip(&taught.layers) {
-            add("layers", apart(own, taught)?, distil.layers)?;
+            add("layers", apart(own, taught)?, rest * distil.layers)?;
         }
         Ok(loss)
     }

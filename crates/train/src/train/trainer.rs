@@ -345,6 +345,7 @@ impl<'a> Run<'a> {
         let step = self.progress.step;
         let mut generator = ChaCha8Rng::seed_from_u64(recipe.seed);
         generator.set_stream(DROPOUT | step);
+        objective.before_step(step as f64 / self.schedule.total as f64);
         let loss = objective.loss(network, examples, Mode::Train(&mut generator))?;
         require_finite("the loss", scalar(&loss.value)?, step)?;
         let store = loss.value.backward()?;

@@ -1,7 +1,7 @@
 //! Penalties, trust regions and teachers on small networks.
 
 use candle_core::{DType, Device, Tensor};
-use hankelite_data::Dataset;
+use hankelite_data::{Dataset, Targets};
 use hankelite_train::nn::{
     Architecture, Mode, SequenceModel, TrainableNetwork, TrainableOptions, random_model,
 };
@@ -50,6 +50,7 @@ fn everything() -> Terms {
             logits: 0.7,
             temperature: 3.0,
             layers: 0.4,
+            fade: 0.0,
         }),
     }
 }
@@ -98,6 +99,36 @@ fn gradients_of_all_terms_agree_with_differences() {
             );
         }
     }
+}
+
+#[test]
+fn a_teacher_that_fades_leaves_the_labels_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut examples = examples(&points(folder.path(), 12));
+    let (student, teacher) = (network(2, "layer", 1), network(5, "layer", 2));
+    let of = |fade: f64| {
+        let mut terms = everything();
+        terms.distil.as_mut().unwrap().fade = fade;
+        Composed::new(&student, &terms, Some(&teacher), 0.0).unwrap()
+    };
+    let value = |objective: &mut Composed<'_>, examples: &Examples, done: f64| {
+        objective.before_step(done);
+        let loss = objective.loss(&student, examples, Mode::Evaluate).unwrap();
+        (scalar(&loss.value).unwrap(), loss.terms.len())
+    };
+    let (whole, _) = value(&mut of(0.0), &examples, 0.9);
+    let mut fading = of(0.5);
+    assert_eq!(value(&mut fading, &examples, 0.0), (whole, 4));
+    let (half, _) = value(&mut fading, &examples, 0.25);
+    let (none, terms) = value(&mut fading, &examples, 0.5);
+    // The teacher is not run any more.
+    assert_eq!(terms, 1);
+    assert!((half - 0.5 * (whole + none)).abs() < 1e-12 * whole);
+    assert_eq!(value(&mut fading, &examples, 0.9), (none, 1));
+    // Without labels there is nothing but the teacher.
+    examples.targets = Targets::None;
+    let (whole, _) = value(&mut of(0.0), &examples, 0.9);
+    assert_eq!(value(&mut fading, &examples, 0.9), (whole, 4));
 }
 
 #[test]

@@ -188,7 +188,9 @@ impl Settings {
 
     /// The defaults that depend on the data: warm-up, and what the best is chosen by.
     pub(super) fn settle(&mut self, sets: &Sets) {
-        let distils = self.file.distil.is_some();
+        // Labels decide what is best where they count alone at the end.
+        let targets = sets.train.targets();
+        let follows = (self.file.distil).is_some_and(|distil| !distil.fades(targets));
         let recipe = &mut self.file.train;
         let is_free = |key: &str| !self.given.contains(key);
         if is_free("warmup") {
@@ -202,7 +204,7 @@ impl Settings {
         if is_free("keep_start") {
             recipe.keep_start = true;
         }
-        if is_free("monitor") && distils {
+        if is_free("monitor") && follows {
             recipe.monitor = Monitor::Teacher;
         }
     }
