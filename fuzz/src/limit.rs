@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Bytes that an execution may hold beside four times its file.
 const FIXED: usize = 64 << 20;
 
+/// Microseconds of the processor that an execution may take.
+const LONGEST: u64 = 1_000_000;
+
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -70,7 +73,7 @@ fn micros() -> u64 {
 }
 
 /// Runs what reads a file of so many bytes. More memory than four times that and 64 MB ends the
-/// program. An execution that is much slower or larger than all before it is reported.
+/// program, as does more than a second. An execution that is much slower or larger than all before it is reported.
 pub fn within(file: usize, read: impl FnOnce()) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -78,6 +81,10 @@ pub fn within(file: usize, read: impl FnOnce()) {
     let start = micros();
     read();
     let micros = micros() - start;
+    if micros > LONGEST {
+        eprintln!("{micros} microseconds for {file} bytes, expected at most {LONGEST}");
+        abort();
+    }
     LIMIT.store(usize::MAX, Relaxed);
     let peak = PEAK.load(Relaxed) - before;
     if micros > SLOWEST.load(Relaxed) {
