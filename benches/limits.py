@@ -102,10 +102,10 @@ def data(path, count, length, classes=10):
 def run(program, arguments):
     start = time.time()
     child = subprocess.Popen([program, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    said = child.stderr.read().decode(errors="replace")
+    errors = child.stderr.read().decode(errors="replace")
     _, status, used = os.wait4(child.pid, 0)
     code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else status >> 8
-    lines = [line.strip() for line in said.replace("\r", "\n").splitlines() if line.strip()]
+    lines = [line.strip() for line in errors.replace("\r", "\n").splitlines() if line.strip()]
     end = "" if code == 0 else lines[-1] if lines else "nothing"
     return time.time() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, code, end
 

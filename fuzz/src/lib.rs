@@ -6,6 +6,7 @@ mod memory_file;
 mod zip;
 
 use hankelite_archive::Archive;
+use hankelite_data::{Dataset, Source};
 pub use limit::{Limited, within};
 pub use memory_file::{MemoryFile, folder};
 pub use zip::Zip;
@@ -32,24 +33,11 @@ pub fn read_archive(file: &MemoryFile) {
     });
 }
 
-/// A safetensors file whose first word is the length of its header as the braces show it: without
-/// this, hardly any change of a header would reach its parser.
-pub fn with_header_length(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
-    let end = rest.iter().position(|&byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
-            b'{' if !quoted => depth += 1,
-            b'}' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth == 0
-    })?;
-    // Spaces may stand behind it.
-    let spaces = rest[end + 1..].iter().take_while(|&&byte| byte == b' ');
-    let found = (end + 1 + spaces.count()) as u64;
-    (found != u64::from_le_bytes(*length)).then(|| [&found.to_le_bytes(), rest].concat())
+/// Reads a file as a data set.
+pub fn read_data(file: &MemoryFile, kind: &str, options: &str) {
+    let source = format!("{kind}:{}{options}", file.path().display());
+    let source: Source = source.parse().expect("a source");
+    within(file.len(), || {
+        let _ = Dataset::read(&source, None);
+    });
 }

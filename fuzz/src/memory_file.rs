@@ -28,6 +28,12 @@ impl MemoryFile {
         self.fill_from(0, bytes)
     }
 
+    /// The same with the bytes of a safetensors file, the length of whose header is put right.
+    pub fn fill_safetensors(&mut self, bytes: &[u8]) -> &Self {
+        let repaired = with_header_length(bytes);
+        self.fill(repaired.as_deref().unwrap_or(bytes))
+    }
+
     /// The same with other bytes from `start` on.
     pub fn fill_from(&mut self, start: usize, bytes: &[u8]) -> &Self {
         let written = self.file.write_all_at(bytes, start as u64);
@@ -61,4 +67,26 @@ pub fn folder() -> PathBuf {
     let path = std::env::temp_dir().join(format!("hankelite-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("the folder can be made");
     path
+}
+
+/// A safetensors file whose first word is the length of its header as the braces show it: without
+/// this, hardly any change of a header would reach its parser.
+fn with_header_length(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    let end = rest.iter().position(|&byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'{' if !quoted => depth += 1,
+            b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    })?;
+    // Spaces may stand behind it.
+    let spaces = rest[end + 1..].iter().take_while(|&&byte| byte == b' ');
+    let found = (end + 1 + spaces.count()) as u64;
+    (found != u64::from_le_bytes(*length)).then(|| [&found.to_le_bytes(), rest].concat())
 }

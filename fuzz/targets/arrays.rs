@@ -3,19 +3,11 @@
 
 use std::cell::RefCell;
 
-use hankelite_data::{Dataset, Source};
-use hankelite_fuzz::{MemoryFile, with_header_length, within};
+use hankelite_fuzz::{MemoryFile, read_data};
 use libfuzzer_sys::fuzz_target;
 
 thread_local!(static FILE: RefCell<MemoryFile> = RefCell::new(MemoryFile::new("a.safetensors")));
 
 fuzz_target!(|bytes: &[u8]| {
-    FILE.with_borrow_mut(|file| {
-        let repaired = with_header_length(bytes);
-        let file = file.fill(repaired.as_deref().unwrap_or(bytes));
-        let source = Source::Arrays(file.path().to_path_buf());
-        within(file.len(), || {
-            let _ = Dataset::read(&source, None);
-        });
-    });
+    FILE.with_borrow_mut(|file| read_data(file.fill_safetensors(bytes), "arrays", ""));
 });

@@ -4,15 +4,14 @@
 use std::cell::RefCell;
 
 use hankelite::calibrate::Calibration;
-use hankelite_fuzz::{MemoryFile, with_header_length, within};
+use hankelite_fuzz::{MemoryFile, within};
 use libfuzzer_sys::fuzz_target;
 
 thread_local!(static FILE: RefCell<MemoryFile> = RefCell::new(MemoryFile::new("a.safetensors")));
 
 fuzz_target!(|bytes: &[u8]| {
     FILE.with_borrow_mut(|file| {
-        let repaired = with_header_length(bytes);
-        let file = file.fill(repaired.as_deref().unwrap_or(bytes));
+        let file = file.fill_safetensors(bytes);
         within(file.len(), || {
             if let Ok(calibration) = Calibration::read(file.path()) {
                 let parts = [calibration.clone(), calibration];
