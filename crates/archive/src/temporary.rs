@@ -58,7 +58,7 @@ pub fn is_temporary(path: impl AsRef<Path>) -> bool {
 }
 
 /// Removes what killed programs left in a folder, as far as that goes.
-fn sweep(folder: &Path) {
+pub(crate) fn sweep(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_temporary(entry.file_name())) {
         let (path, kind) = (entry.path(), entry.file_type());

@@ -16,7 +16,7 @@ use crate::error::ArchiveError;
 use crate::safetensors_file;
 use crate::safetensors_file::Part;
 use crate::sharded_file::{INDEX_NAME, ShardedFile};
-use crate::temporary::{Claimed, claimed, lock};
+use crate::temporary::{Claimed, claimed, lock, sweep};
 use crate::tensor::{Header, byte_length};
 
 /// Bytes of tensors in one file of a checkpoint that was not sharded before, as in the
@@ -236,10 +236,14 @@ impl Place {
 
     /// A folder on the same file system, so that renaming moves no bytes.
     fn temporary(&self) -> io::Result<Claimed<TempDir>> {
-        let outer = if self.new {
-            folder_of(&self.folder)
-        } else {
-            &self.folder
+        let beside = folder_of(&self.folder);
+        let outer = match self.new {
+            true => beside,
+            // A program that was killed while the folder was new left its own beside it.
+            false => {
+                sweep(beside);
+                &self.folder
+            }
         };
         claimed(outer, 0o777, |builder: &Builder<'_, '_>, folder| {
             builder.tempdir_in(folder)
