@@ -317,9 +317,8 @@ impl InputWeight {
         if count <= ENDS_MIN {
             return self.clone();
         }
-        let nodes = system.scaled_exponents().into_iter();
-        let nodes: Vec<Node> = nodes.map(|z| products.node(z)).collect();
-        let square = |node: &Node| products.product(node, node, false).value.re;
+        let nodes = products.nodes(system.scaled_exponents());
+        let square = |node: &Node| products.value(node, node, false).re;
         let rows: Vec<_> = nodes.iter().map(|node| node.ends(square(node))).collect();
         let shares = DMatrix::from_fn(count, 2 * rows.len(), |q, m| {
             let share = rows[m / 2][q];
@@ -757,14 +756,15 @@ mod tests {
                 power: 1e-4 * scale,
             };
             let products = weight.products();
-            for a in nodes() {
-                for b in nodes() {
-                    let (na, nb) = (products.node(a), products.node(b));
+            let points = nodes();
+            let made = products.nodes(points.iter().copied());
+            for (&a, na) in points.iter().zip(&made) {
+                for (&b, nb) in points.iter().zip(&made) {
                     let own = |a| direct(metric, noise.power, a, a).re.sqrt();
                     let size = own(a) * own(b);
                     for mirrored in [false, true] {
                         let found =
-                            products.product(&na, &nb, mirrored) + noise.product(a, b, mirrored);
+                            products.product(na, nb, mirrored) + noise.product(a, b, mirrored);
                         let b = if mirrored { b.conj() } else { b };
                         let at = |da: f64, db: f64| direct(metric, noise.power, a + da, b + db);
                         let near = |found: Complex64, expected: Complex64, bound: f64| {
@@ -772,6 +772,8 @@ mod tests {
                             assert!(error < bound, "{name} {a} {b}: {error:e}");
                         };
                         near(found.value, at(0.0, 0.0), 1e-9);
+                        let value = products.value(na, nb, mirrored);
+                        near(value, products.product(na, nb, mirrored).value, 1e-13);
                         let length = LENGTH as f64;
                         let h = 1e-3 / length;
                         let slope = (at(h, 0.0) - at(-h, 0.0)) / (2.0 * h);

@@ -5,7 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::products::{Node, Products, WhiteNoise};
 use crate::control::{ControlError, InputWeight};
-use crate::linalg::{Jet, Polynomials};
+use crate::linalg::{Jet, Polynomials, Powers};
 use crate::ssm::{DiagonalSystem, SystemError};
 
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
@@ -72,11 +72,28 @@ pub(super) struct Metric {
 
 /// Products of the basis of some poles: Re e^{zl} and −Im e^{zl} of each, and last a sample at step 0.
 pub(super) struct Basis {
-    pub(super) nodes: Vec<Node>,
+    nodes: Vec<Node>,
+    /// Σ_l e^{zl} (M k)_l of each pole, with its derivative.
+    with_full: Vec<Jet>,
+    /// Without the noise.
+    within: Inner,
+    /// With it.
+    pub(super) whole: Inner,
+}
+
+/// Inner products of a basis.
+pub(super) struct Inner {
     /// With one another.
     pub(super) gram: DMatrix<f64>,
     /// With the full channel.
     pub(super) cross: DVector<f64>,
+}
+
+impl Inner {
+    /// 2 ⟨k, k_r⟩ − ⟨k_r, k_r⟩ for the coefficients of k_r: what it takes off the full channel's square.
+    pub(super) fn gained(&self, solution: &DVector<f64>) -> f64 {
+        solution.dot(&(2.0 * &self.cross - &self.gram * solution))
+    }
 }
 
 /// Products of the derivatives of modes by their exponents: for mode n those of Re(w_n e^{zl}) by
@@ -134,51 +151,36 @@ impl Metric {
         sum
     }
 
-    /// Σ_l e^{zl} (M k)_l, and its derivative.
-    fn with_full(&self, z: Complex64) -> Jet {
-        self.weighted.at(z)[0]
-    }
-
-    /// E(k − k_r) over the weight's steps, as [`weighted_error`] squared, to 1e-14 E(k).
-    pub(super) fn square_of(&self, reduced: &DiagonalSystem) -> Result<f64, SystemError> {
-        let siso = reduced.as_siso()?;
-        let nodes = reduced.scaled_exponents().into_iter();
-        let nodes: Vec<Node> = nodes.map(|z| self.weight.products().node(z)).collect();
-        let mut solution: Vec<f64> = siso.residues().flat_map(|w| [w.re, w.im]).collect();
-        solution.push(siso.feedthrough());
-        let solution = DVector::from_vec(solution);
-        let silence = WhiteNoise { power: 0.0 };
-        let gram = gram(self.weight.products(), silence, &nodes);
-        let cross = self.cross(&nodes, false);
-        Ok((self.within - solution.dot(&(2.0 * cross - gram * &solution))).max(0.0))
-    }
-
-    /// Products of the basis of some poles with the full channel, with or without the noise.
-    fn cross(&self, nodes: &[Node], noise: bool) -> DVector<f64> {
-        let last = 2 * nodes.len();
-        let mut cross = DVector::zeros(last + 1);
-        for (n, a) in nodes.iter().enumerate() {
-            let mut full = self.with_full(a.z)[0];
-            if noise {
-                full += self.noise(a.z)[0];
-            }
-            cross[2 * n] = full.re;
-            cross[2 * n + 1] = -full.im;
-        }
-        let [sample, weighted] = self.first;
-        let power = if noise { self.noise.power } else { 0.0 };
-        cross[last] = weighted + power * sample;
-        cross
+    /// E(k − k_r) over the weight's steps, as [`weighted_error`] squared, to 1e-14 E(k): of the basis of
+    /// k_r's poles with these coefficients.
+    pub(super) fn square_of(&self, basis: &Basis, solution: &DVector<f64>) -> f64 {
+        (self.within - basis.within.gained(solution)).max(0.0)
     }
 
     /// Cost O(L) for each pole and each term of the metric, and O(r² + r N) divisions.
-    pub(super) fn basis(&self, nodes: &[Complex64]) -> Basis {
+    pub(super) fn basis(&self, points: &[Complex64]) -> Basis {
         let products = self.weight.products();
-        let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
+        let (mut powers, mut with_full) = (Powers::unset(), Vec::with_capacity(points.len()));
+        let nodes = points.iter().map(|&z| {
+            let node = products.node(z, &mut powers);
+            with_full.push(self.weighted.at(&powers)[0]);
+            node
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let within = Inner {
+            gram: gram(products, &nodes),
+            cross: cross(with_full.iter().map(|jet| jet[0]), self.first[1]),
+        };
+        let noise = points.iter().map(|&z| self.noise(z)[0]);
+        let whole = Inner {
+            gram: &within.gram + noise_gram(self.noise, points),
+            cross: &within.cross + cross(noise, self.noise.power * self.first[0]),
+        };
         Basis {
-            gram: gram(products, self.noise, &nodes),
-            cross: self.cross(&nodes, true),
             nodes,
+            with_full,
+            within,
+            whole,
         }
     }
 
@@ -207,7 +209,7 @@ impl Metric {
                 }
             }
             let [_, sample] = a.with_sample();
-            let full = self.with_full(a.z)[1] + self.noise(a.z)[1];
+            let full = basis.with_full[n][1] + self.noise(a.z)[1];
             for (p, factor) in both(w).into_iter().enumerate() {
                 with_basis[(count, 2 * n + p)] = (factor * sample).re;
                 cross[2 * n + p] = (factor * full).re;
@@ -224,8 +226,8 @@ impl Metric {
 /// The basis of some poles under a weight, with the noise.
 pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64> {
     let products = weight.products();
-    let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
-    gram(products, white_noise(weight), &nodes)
+    let own = gram(products, &products.nodes(nodes.iter().copied()));
+    own + noise_gram(white_noise(weight), nodes)
 }
 
 /// The noise beside a weight.
@@ -235,16 +237,42 @@ fn white_noise(weight: &InputWeight) -> WhiteNoise {
     }
 }
 
+/// The real parts of a basis with something: of the exponentials, and of the sample.
+fn cross(exponentials: impl ExactSizeIterator<Item = Complex64>, sample: f64) -> DVector<f64> {
+    let count = 2 * exponentials.len() + 1;
+    let parts = exponentials.flat_map(|value| [value.re, -value.im]);
+    DVector::from_iterator(count, parts.chain(std::iter::once(sample)))
+}
+
 /// Products of the basis of some poles with one another.
-fn gram(products: &Products, noise: WhiteNoise, nodes: &[Node]) -> DMatrix<f64> {
-    let last = 2 * nodes.len();
+fn gram(products: &Products, nodes: &[Node]) -> DMatrix<f64> {
+    let samples = nodes.iter().map(|node| node.with_sample()[0]);
+    let border = cross(samples, products.power());
+    real_gram(&border, |n, m| {
+        [false, true].map(|mirrored| products.value(&nodes[n], &nodes[m], mirrored))
+    })
+}
+
+/// The same in white noise.
+fn noise_gram(noise: WhiteNoise, points: &[Complex64]) -> DMatrix<f64> {
+    let samples = points.iter().map(|_| Complex64::from(noise.power));
+    let border = cross(samples, noise.power);
+    real_gram(&border, |n, m| {
+        [false, true].map(|mirrored| noise.product(points[n], points[m], mirrored).value)
+    })
+}
+
+/// From the products with the sample, and those of two exponentials with and without a conjugate.
+fn real_gram(
+    border: &DVector<f64>,
+    products: impl Fn(usize, usize) -> [Complex64; 2],
+) -> DMatrix<f64> {
+    let last = border.len() - 1;
     let mut gram = DMatrix::zeros(last + 1, last + 1);
     let pair = [Complex64::ONE, Complex64::I];
-    for (n, a) in nodes.iter().enumerate() {
-        for (m, b) in nodes.iter().enumerate().take(n + 1) {
-            let [own, mirrored] = [false, true].map(|mirrored| {
-                (products.product(a, b, mirrored) + noise.product(a.z, b.z, mirrored)).value
-            });
+    for n in 0..last / 2 {
+        for m in 0..=n {
+            let [own, mirrored] = products(n, m);
             let block = real_block(own, mirrored, pair, pair);
             for (p, row) in block.iter().enumerate() {
                 for (q, &value) in row.iter().enumerate() {
@@ -253,13 +281,9 @@ fn gram(products: &Products, noise: WhiteNoise, nodes: &[Node]) -> DMatrix<f64> 
                 }
             }
         }
-        let sample = a.with_sample()[0] + noise.power;
-        for (p, value) in [sample.re, -sample.im].into_iter().enumerate() {
-            gram[(2 * n + p, last)] = value;
-            gram[(last, 2 * n + p)] = value;
-        }
     }
-    gram[(last, last)] = products.power() + noise.power;
+    gram.set_column(last, border);
+    gram.set_row(last, &border.transpose());
     gram
 }
 

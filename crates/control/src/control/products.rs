@@ -21,7 +21,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::linalg::{Jet, Polynomials, expm1};
+use crate::linalg::{Jet, Polynomials, Powers, expm1};
 
 /// |z + z̄'| L below which the quotient loses digits: the mean over a circle round z stands for it.
 const CLOSE: f64 = 0.05;
@@ -122,25 +122,33 @@ impl Products {
         self.power
     }
 
-    /// The exponential e^{zl}.
-    pub(super) fn node(&self, z: Complex64) -> Node {
-        let mut node = self.bare(z);
-        if -z.re * self.length < CLOSE {
-            let radius = CLOSE / self.length;
-            let turns = (0..RING).map(|k| {
-                let angle = std::f64::consts::TAU * (k as f64 + 0.5) / RING as f64;
-                self.bare(z + Complex64::from_polar(radius, angle))
-            });
-            node.ring = turns.collect();
-        }
-        node
+    /// The exponentials e^{zl}.
+    pub(super) fn nodes(&self, points: impl IntoIterator<Item = Complex64>) -> Vec<Node> {
+        let mut powers = Powers::unset();
+        let nodes = points.into_iter().map(|z| self.node(z, &mut powers));
+        nodes.collect()
     }
 
-    fn bare(&self, z: Complex64) -> Node {
-        let jets = self.lags.at(z);
+    /// The exponential e^{zl}; the powers are set to it, for what else is needed there.
+    pub(super) fn node(&self, z: Complex64, powers: &mut Powers) -> Node {
+        let mut ring = Vec::new();
+        if -z.re * self.length < CLOSE {
+            let radius = CLOSE / self.length;
+            ring.extend((0..RING).map(|k| {
+                let angle = std::f64::consts::TAU * (k as f64 + 0.5) / RING as f64;
+                self.bare(z + Complex64::from_polar(radius, angle), powers)
+            }));
+        }
+        let bare = self.bare(z, powers);
+        Node { ring, ..bare }
+    }
+
+    fn bare(&self, z: Complex64, powers: &mut Powers) -> Node {
+        powers.set(z);
+        let jets = self.lags.at(powers);
         let last = (z * self.length).exp();
         let generators = match &self.ends {
-            Some(ends) => ends.at(z).into_iter().map(|jet| (1.0, jet)).collect(),
+            Some(ends) => ends.at(powers).into_iter().map(|jet| (1.0, jet)).collect(),
             None => {
                 let root = self.power.sqrt();
                 let end = [last, last * self.length];
@@ -160,6 +168,24 @@ impl Products {
             generators,
             ring: Vec::new(),
         }
+    }
+
+    /// The value alone of [`Products::product`].
+    pub(super) fn value(&self, a: &Node, b: &Node, mirrored: bool) -> Complex64 {
+        let sum = a.z + if mirrored { b.z } else { b.z.conj() };
+        if !a.ring.is_empty() && sum.norm() * self.length < CLOSE {
+            let ring = a.ring.iter().map(|a| self.plain(a, b, mirrored));
+            return ring.sum::<Complex64>() / RING as f64;
+        }
+        self.plain(a, b, mirrored)
+    }
+
+    fn plain(&self, a: &Node, b: &Node, mirrored: bool) -> Complex64 {
+        let turn = |value: Complex64| if mirrored { value } else { value.conj() };
+        let pairs = a.generators.iter().zip(&b.generators);
+        let taken = pairs.map(|((sign, own), (_, other))| own[0] * *sign * turn(other[0]));
+        let top = a.lags[0] + turn(b.lags[0]) - self.power - taken.sum::<Complex64>();
+        top * -expm1(a.z + turn(b.z)).inv()
     }
 
     /// P(a, b), or P(a, b̄) with `mirrored`.

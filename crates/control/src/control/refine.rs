@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use num_complex::Complex64;
 
-use crate::control::metric::{Basis, DECAY_MAX, Metric, slowest, weighted_error};
+use crate::control::metric::{Basis, DECAY_MAX, Inner, Metric, slowest, weighted_error};
 use crate::control::{ControlError, InputWeight};
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
 
@@ -77,6 +77,19 @@ pub struct Refined {
     pub error: f64,
     /// Gauss–Newton steps that lowered the error.
     pub steps: usize,
+}
+
+impl Refined {
+    /// A start that stays as it is.
+    pub fn unrefined(start: &DiagonalSystem, truncated: f64) -> Self {
+        Self {
+            system: start.clone(),
+            truncated,
+            refitted: truncated,
+            error: truncated,
+            steps: 0,
+        }
+    }
 }
 
 /// Moves residues, feedthrough and poles of a reduced channel to a minimum of its weighted error.
@@ -155,7 +168,15 @@ impl WeightedChannel {
     /// # Errors
     /// [`ControlError::System`] for more than one input or output.
     pub fn error(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
-        let square = self.metric.square_of(reduced)?;
+        self.error_by(&self.metric.basis(&reduced.scaled_exponents()), reduced)
+    }
+
+    /// The same, by the basis of its poles.
+    fn error_by(&self, basis: &Basis, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
+        let siso = reduced.as_siso()?;
+        let mut solution: Vec<f64> = siso.residues().flat_map(|w| [w.re, w.im]).collect();
+        solution.push(siso.feedthrough());
+        let square = self.metric.square_of(basis, &DVector::from_vec(solution));
         if square < DIGITS_LEFT * self.metric.within {
             return weighted_error(&self.full, reduced, self.metric.weight());
         }
@@ -173,30 +194,44 @@ impl WeightedChannel {
         refinement: Refinement,
     ) -> Result<Refined, ControlError> {
         let start = start.system();
-        let truncated = self.error(start)?;
-        let mut refined = Refined {
-            system: start.clone(),
-            truncated,
-            refitted: truncated,
-            error: truncated,
-            steps: 0,
-        };
+        let nodes = start.scaled_exponents();
+        let basis = self.metric.basis(&nodes);
+        let truncated = self.error_by(&basis, start)?;
+        let refined = Refined::unrefined(start, truncated);
         if refinement == Refinement::None {
             return Ok(refined);
         }
-        let target = Target {
+        let target = self.target(start);
+        let mut refined = target.better(refined, &target.solve(nodes, basis, RIDGE))?;
+        refined.refitted = refined.error;
+        match refinement {
+            Refinement::Full => self.descend(start, refined, slots),
+            _ => Ok(refined),
+        }
+    }
+
+    /// Poles, residues and feedthrough by Gauss–Newton steps, from what [`WeightedChannel::refine`] made
+    /// of the same start by its residues: together the same as the full refinement at once.
+    ///
+    /// # Errors
+    /// As [`weighted_refine`].
+    pub fn descend(
+        &self,
+        start: &DiagonalSystem,
+        refitted: Refined,
+        slots: usize,
+    ) -> Result<Refined, ControlError> {
+        let target = self.target(start);
+        let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
+        target.better(Refined { steps, ..refitted }, &point)
+    }
+
+    fn target(&self, start: &DiagonalSystem) -> Target<'_> {
+        Target {
             channel: self,
             // Truncation may leave a pole that is slower than any before.
             slowest: self.metric.slowest.min(slowest(start)),
-        };
-        target.offer(&mut refined, &target.refit(start.scaled_exponents()))?;
-        refined.refitted = refined.error;
-        if refinement == Refinement::Full {
-            let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
-            refined.steps = steps;
-            target.offer(&mut refined, &point)?;
         }
-        Ok(refined)
     }
 
     /// As [`weighted_residues`].
@@ -212,7 +247,9 @@ impl WeightedChannel {
             channel: self,
             slowest: self.metric.slowest,
         };
-        let point = target.refit_by(poles.scaled_exponents(), ridge);
+        let nodes = poles.scaled_exponents();
+        let basis = self.metric.basis(&nodes);
+        let point = target.solve(nodes, basis, ridge);
         Ok(DiagonalSystem::siso(
             poles.time(),
             poles.exponents().to_vec(),
@@ -288,33 +325,39 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Takes a point if its system is a better one.
-    fn offer(&self, refined: &mut Refined, point: &Point) -> Result<(), ControlError> {
+    /// A point's system, if it is a better one.
+    fn better(&self, refined: Refined, point: &Point) -> Result<Refined, ControlError> {
         let exponents = point.nodes.iter().map(|z| z / self.channel.step).collect();
         let (residues, feedthrough) = (point.residues(), point.feedthrough());
         let system =
             DiagonalSystem::siso(self.channel.full.time(), exponents, &residues, feedthrough);
         // Weights that overflowed are no offer.
-        let Ok(system) = system else { return Ok(()) };
-        let error = self.channel.error(&system)?;
-        if error < refined.error && system.is_stable() {
-            refined.system = system;
-            refined.error = error;
-        }
-        Ok(())
+        let Ok(system) = system else {
+            return Ok(refined);
+        };
+        let error = self.channel.error_by(&point.basis, &system)?;
+        Ok(match error < refined.error && system.is_stable() {
+            true => Refined {
+                system,
+                error,
+                ..refined
+            },
+            false => refined,
+        })
     }
 
     fn refit(&self, nodes: Vec<Complex64>) -> Point {
-        self.refit_by(nodes, RIDGE)
+        let basis = self.channel.metric.basis(&nodes);
+        self.solve(nodes, basis, RIDGE)
     }
 
     /// min over x of E + ridge² ‖S x‖², S being the norm of each mode and of the sample at step 0.
-    fn refit_by(&self, nodes: Vec<Complex64>, ridge: f64) -> Point {
-        let basis = self.channel.metric.basis(&nodes);
-        let scales = squared_scales(&basis.gram);
+    fn solve(&self, nodes: Vec<Complex64>, basis: Basis, ridge: f64) -> Point {
+        let Inner { gram, cross } = &basis.whole;
+        let scales = squared_scales(gram);
         let mut share = ridge * ridge;
         let root = loop {
-            let mut ridged = basis.gram.clone();
+            let mut ridged = gram.clone();
             for (i, scale) in scales.iter().enumerate() {
                 ridged[(i, i)] += share.max(ROUNDING) * scale;
             }
@@ -324,8 +367,8 @@ impl Target<'_> {
                 None => share = share.max(ROUNDING) * 100.0,
             }
         };
-        let solution = root.solve(&basis.cross);
-        let gained = solution.dot(&(2.0 * &basis.cross - &basis.gram * &solution));
+        let solution = root.solve(cross);
+        let gained = basis.whole.gained(&solution);
         Point {
             nodes,
             square: (self.channel.metric.whole - gained).max(0.0),

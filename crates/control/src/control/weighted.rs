@@ -8,7 +8,6 @@ use crate::control::gramian::real_observability;
 use crate::control::horizon::factor;
 use crate::control::input::generating;
 use crate::control::plane::Plane;
-use crate::control::products::Node;
 use crate::control::realisation::{
     RealMode, apply_modes, real_input, real_modes, real_output, real_states,
 };
@@ -92,9 +91,9 @@ pub fn balance_weighted(
 /// The covariance of the states over the steps of the sequences behind a weight by moments.
 fn moment_gramian(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight) -> DMatrix<f64> {
     let products = weight.products();
-    let nodes: Vec<Node> = nodes.iter().map(|&z| products.node(z)).collect();
+    let nodes = products.nodes(nodes.iter().copied());
     real_gramian(modes, |i, j| {
-        [false, true].map(|mirrored| products.product(&nodes[i], &nodes[j], mirrored).value)
+        [false, true].map(|mirrored| products.value(&nodes[i], &nodes[j], mirrored))
     })
 }
 

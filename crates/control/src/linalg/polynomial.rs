@@ -24,6 +24,67 @@ pub(crate) struct Polynomials {
 /// A value and its derivative by z, a = e^z.
 pub(crate) type Jet = [Complex64; 2];
 
+/// Powers of e^z, for any number of polynomials. They take 8 KiB: one is made and set to point after
+/// point.
+pub(crate) struct Powers {
+    z: Complex64,
+    /// Re a^m, Im a^m, m Re a^m and m Im a^m of a block's exponents.
+    near: [[f64; BLOCK]; 4],
+    /// The power behind them.
+    stride: Complex64,
+}
+
+impl Powers {
+    /// Of e^0, until they are set.
+    pub(crate) fn unset() -> Self {
+        Self {
+            z: Complex64::ZERO,
+            near: [[0.0; BLOCK]; 4],
+            stride: Complex64::ONE,
+        }
+    }
+
+    /// Those of e^z.
+    pub(crate) fn set(&mut self, z: Complex64) {
+        self.z = z;
+        let near = &mut self.near;
+        self.stride = Arch::new().dispatch(Fill {
+            near,
+            pole: z.exp(),
+        });
+    }
+}
+
+struct Fill<'a> {
+    near: &'a mut [[f64; BLOCK]; 4],
+    pole: Complex64,
+}
+
+impl WithSimd for Fill<'_> {
+    type Output = Complex64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Complex64 {
+        let [re, im, ramp_re, ramp_im] = self.near;
+        (re[0], im[0]) = (1.0, 0.0);
+        // Twice as many each time, so that no power is a long product.
+        let (mut filled, mut lead) = (1, self.pole);
+        while filled < BLOCK {
+            let (known_re, next_re) = re.split_at_mut(filled);
+            let (known_im, next_im) = im.split_at_mut(filled);
+            let known = known_re.iter().zip(&*known_im);
+            for ((x, y), (re, im)) in known.zip(next_re.iter_mut().zip(next_im)) {
+                (*re, *im) = (x * lead.re - y * lead.im, x * lead.im + y * lead.re);
+            }
+            (filled, lead) = (2 * filled, lead * lead);
+        }
+        for m in 0..BLOCK {
+            (ramp_re[m], ramp_im[m]) = (m as f64 * re[m], m as f64 * im[m]);
+        }
+        lead
+    }
+}
+
 impl Polynomials {
     /// Polynomials of any lengths.
     pub(crate) fn new(rows: &[&[f64]]) -> Self {
@@ -60,8 +121,8 @@ impl Polynomials {
 
     /// Values and slopes at e^z, Re z ≤ 0 or so little above that e^{zL} does not overflow. Cost 4
     /// products for each coefficient.
-    pub(crate) fn at(&self, z: Complex64) -> Vec<Jet> {
-        let (near, stride) = powers(z.exp());
+    pub(crate) fn at(&self, powers: &Powers) -> Vec<Jet> {
+        let z = powers.z;
         let mut jets = vec![[Complex64::ZERO; 2]; self.count];
         let mut far = Complex64::ONE;
         let blocks = self.coefficients.chunks_exact(BLOCK * self.count.max(1));
@@ -74,37 +135,15 @@ impl Polynomials {
             }
             Arch::new().dispatch(Block {
                 coefficients,
-                near: &near,
+                near: &powers.near,
                 far,
                 first: (block * BLOCK) as f64,
                 jets: &mut jets,
             });
-            far *= stride;
+            far *= powers.stride;
         }
         jets
     }
-}
-
-/// Re a^m, Im a^m, m Re a^m and m Im a^m of a block's exponents, and the power behind them.
-fn powers(pole: Complex64) -> ([[f64; BLOCK]; 4], Complex64) {
-    let mut near = [[0.0; BLOCK]; 4];
-    let [re, im, ramp_re, ramp_im] = &mut near;
-    re[0] = 1.0;
-    // Twice as many each time, so that no power is a long product.
-    let (mut filled, mut lead) = (1, pole);
-    while filled < BLOCK {
-        let (known_re, next_re) = re.split_at_mut(filled);
-        let (known_im, next_im) = im.split_at_mut(filled);
-        let known = known_re.iter().zip(&*known_im);
-        for ((x, y), (re, im)) in known.zip(next_re.iter_mut().zip(next_im)) {
-            (*re, *im) = (x * lead.re - y * lead.im, x * lead.im + y * lead.re);
-        }
-        (filled, lead) = (2 * filled, lead * lead);
-    }
-    for m in 0..BLOCK {
-        (ramp_re[m], ramp_im[m]) = (m as f64 * re[m], m as f64 * im[m]);
-    }
-    (near, lead)
 }
 
 struct Block<'a> {
@@ -179,9 +218,11 @@ mod tests {
         let slices: Vec<&[f64]> = rows.iter().map(Vec::as_slice).collect();
         let polynomials = Polynomials::new(&slices);
         assert_eq!(polynomials.coefficients(4, 700), rows[4]);
+        let mut powers = Powers::unset();
         for z in [(-1e-4, 0.3), (-0.3, 3.0), (-9.0, 0.1), (1e-5, 1e-3)] {
             let z = Complex64::new(z.0, z.1);
-            for (row, found) in rows.iter().zip(polynomials.at(z)) {
+            powers.set(z);
+            for (row, found) in rows.iter().zip(polynomials.at(&powers)) {
                 let power = |m: usize| (z * m as f64).exp();
                 let direct: Complex64 = (0..row.len()).map(|m| row[m] * power(m)).sum();
                 let slope: Complex64 = (0..row.len()).map(|m| row[m] * m as f64 * power(m)).sum();
