@@ -10,6 +10,7 @@ mod layer;
 mod mimo;
 mod score;
 mod single;
+mod walk;
 
 use std::sync::OnceLock;
 

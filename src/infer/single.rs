@@ -341,7 +341,7 @@ impl Single {
     }
 
     /// Numbers of one sequence.
-    fn row(&self) -> usize {
+    pub(super) fn row(&self) -> usize {
         self.lanes.length * self.lanes.channels
     }
 
@@ -446,9 +446,35 @@ impl Single {
         }
     }
 
+    /// The stream before the first layer, of a few sequences that were checked.
+    pub(super) fn encoded(&self, sequences: &[Sequence<'_>]) -> Vec<f32> {
+        let mut x = vec![0.0; sequences.len() * self.row()];
+        self.encode(sequences, &mut x);
+        x
+    }
+
+    /// What the state spaces of a layer take, from the stream before it.
+    pub(super) fn input_of(&self, layer: usize, x: &[f32]) -> Vec<f32> {
+        let mut z = vec![0.0; x.len()];
+        self.input(&self.layers[layer], x, &mut z);
+        z
+    }
+
+    /// The stream of at most [`Single::together`] sequences from before a layer to behind it.
+    pub(super) fn pass(&self, layer: usize, x: &mut [f32]) {
+        let (layer, count) = (&self.layers[layer], x.len());
+        let mut buffers = self.buffers();
+        buffers.x[..count].copy_from_slice(x);
+        let Buffers { z, y, points, .. } = &mut buffers;
+        self.input(layer, x, &mut z[..count]);
+        layer.operator.forward(&z[..count], &mut y[..count], points);
+        self.finish(layer, &mut buffers, count);
+        x.copy_from_slice(&buffers.x[..count]);
+    }
+
     /// What the head takes: the stream behind the last layer, normalised, pooled over the sequence's
     /// own steps; without pooling every step.
-    fn pooled(&self, x: &mut [f32], steps: usize, pooling: Option<Pooling>) -> Vec<f64> {
+    pub(super) fn pooled(&self, x: &mut [f32], steps: usize, pooling: Option<Pooling>) -> Vec<f64> {
         let channels = self.lanes.channels;
         if let Some(norm) = &self.final_norm {
             norm.apply(x);
@@ -636,15 +662,16 @@ impl LayerBack<'_> {
                 tile, mix: scratch, ..
             } = &mut *self.buffers;
             let work = &mut tile[..x.len()];
+            let wanted = post.is_some().then_some(&mut *work);
+            mix.linearise(y, wanted, scratch);
             if let Some(norm) = post {
-                self.layer.branch(x, y, work, scratch);
+                add(work, x);
                 if !self.sums.is_empty() {
                     standard.clear();
                     standard.extend_from_slice(work);
                     norm.standard(&mut standard);
                 }
             }
-            mix.linearise(y, scratch);
             let gradients = g.chunks_exact_mut(row).zip(of_y.chunks_exact_mut(row));
             for (k, (g, of_y)) in gradients.enumerate() {
                 let (g, of_y) = (&mut g[own.clone()], &mut of_y[own.clone()]);

@@ -159,7 +159,7 @@ impl<T: LaneReal> Mix<'_, T> {
         gradient: MixGradient<'_, T>,
         scratch: &mut MixScratch<T>,
     ) {
-        self.linearise(y, scratch);
+        self.linearise(y, None, scratch);
         scale(g, self.outer, self.channels);
         self.pull(g, gradient.y, scratch);
         let rows = y.len() / self.channels;
@@ -186,8 +186,8 @@ impl<T: LaneReal> Mix<'_, T> {
         }
     }
 
-    /// Prepares [`Mix::pull`] for the rows y.
-    pub fn linearise(&self, y: &[T], scratch: &mut MixScratch<T>) {
+    /// Prepares [`Mix::pull`] for the rows y, and gives o where it is wanted, as [`Mix::forward`] does.
+    pub fn linearise(&self, y: &[T], out: Option<&mut [T]>, scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);
         let active = sized(&mut scratch.active, y.len());
         let slope = sized(&mut scratch.slope, y.len());
@@ -200,7 +200,12 @@ impl<T: LaneReal> Mix<'_, T> {
         });
         scale(active, self.inner, channels);
         if !self.mixing.has_gate() {
-            return;
+            let Some(out) = out else { return };
+            match self.mixing {
+                Mixing::None => out.copy_from_slice(active),
+                _ => self.linear(active, out, rows),
+            }
+            return scale(out, self.outer, channels);
         }
         let mixed = sized(&mut scratch.mixed, 2 * y.len());
         if self.mixing == Mixing::Gated {
@@ -209,6 +214,15 @@ impl<T: LaneReal> Mix<'_, T> {
             let gates = sized(&mut scratch.gates, y.len());
             self.linear(active, gates, rows);
             join(self.gated(active, y), gates, mixed, channels);
+        }
+        if let Some(out) = out {
+            let by_gate = Gate {
+                mixed,
+                out,
+                channels,
+            };
+            Arch::new().dispatch(by_gate);
+            scale(out, self.outer, channels);
         }
         Arch::new().dispatch(GateSlopes { mixed, channels });
     }
