@@ -904,7 +904,6 @@ fn every_stage_is_reported_and_can_be_cancelled() {
         Stage::LayerInputs,
         Stage::Importance,
         Stage::Balancing,
-        Stage::Logits,
         Stage::ErrorCurves,
         Stage::Allocation,
         Stage::LogitFit,

@@ -22,6 +22,9 @@ struct Limits {
     combinations: usize,
     /// The prices ρ that are tried.
     prices: &'static [f64],
+    /// Where a step left the logits nearer than this share of what was left before to what the
+    /// gradients promised, gradients taken again would lead to the same place, and the fit ends.
+    straight: f64,
 }
 
 /// Residues and feedthroughs alone.
@@ -30,6 +33,7 @@ const RESIDUES: Limits = Limits {
     sequences: 200,
     combinations: 10,
     prices: &[1000.0, 100.0, 10.0, 1.0],
+    straight: 0.1,
 };
 
 /// Biases and norms, too: more numbers, by more sequences with fewer combinations each.
@@ -38,6 +42,8 @@ const ALL_NUMBERS: Limits = Limits {
     sequences: 1000,
     combinations: 3,
     prices: &[1e4, 1000.0, 100.0, 10.0, 1.0],
+    // Its steps are small, and each is worth its gradients.
+    straight: 0.0,
 };
 
 /// Every so many sequences one is kept to check the others.
@@ -65,8 +71,9 @@ pub(super) const SLOPES_MAX: usize = 1 << 27;
 /// ([`hankelite_control::residue_gram`]) and I_h its importance ([`crate::infer::importance`]), so
 /// the second term is what the change of the layers' outputs would do to the logits were it noise:
 /// the larger ρ, the less the gradients are trusted. A quarter of the sequences is held out: it
-/// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Labels are
-/// not used.
+/// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Of residues and
+/// feedthroughs alone it ends, too, where the logits of the others came to within a tenth of what was
+/// left of them to where the gradients had them, unless ρ was the largest. Labels are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LogitFit {
@@ -83,11 +90,11 @@ pub struct LogitFit {
 }
 
 /// √(Σ ‖z − z_r‖²/Σ ‖z‖²), centred over the classes where there are several.
-pub(crate) fn relative_change<T: AsRef<[f64]>>(full: &[T], reduced: &[Vec<f64>]) -> f64 {
+pub(crate) fn relative_change(full: &[impl AsRef<[f64]>], reduced: &[impl AsRef<[f64]>]) -> f64 {
     let squares = |difference: &[f64]| centred(difference).iter().map(|d| d * d).sum::<f64>();
     let (mut change, mut size) = (0.0, 0.0);
     for (full, reduced) in full.iter().zip(reduced) {
-        let full = full.as_ref();
+        let (full, reduced) = (full.as_ref(), reduced.as_ref());
         let difference: Vec<f64> = full.iter().zip(reduced).map(|(a, b)| a - b).collect();
         change += squares(&difference);
         size += squares(full);
@@ -125,13 +132,26 @@ impl<'a> Parts<'a> {
         let (mut fit, mut check) = (Vec::new(), Vec::new());
         for (index, (&sequence, logits)) in pairs.take(limits.sequences).enumerate() {
             let example = Example { sequence, logits };
-            match (index + 1) % CHECK_EVERY {
-                0 => check.push(example),
-                _ => fit.push(example),
+            match is_checked(index) {
+                true => check.push(example),
+                false => fit.push(example),
             }
         }
         Self { fit, check }
     }
+}
+
+fn is_checked(index: usize) -> bool {
+    (index + 1).is_multiple_of(CHECK_EVERY)
+}
+
+/// A fitted model.
+pub(super) struct Fitted {
+    pub(super) model: Model,
+    pub(super) fit: LogitFit,
+    /// Relative change of the logits over all sequences; absent where some were not used, or nothing
+    /// changed.
+    pub(super) change: Option<f64>,
 }
 
 /// The fitted model, or `None` without enough sequences or without pooled logits, or where the
@@ -139,7 +159,7 @@ impl<'a> Parts<'a> {
 pub(super) fn fit_logits(
     data: &LogitData<'_>,
     start: &Model,
-) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
+) -> Result<Option<Fitted>, CalibrateError> {
     let pooled = start.head().and_then(|head| head.pooling).is_some();
     if !pooled || data.sequences.len() < SEQUENCES_MIN {
         return Ok(None);
@@ -159,6 +179,7 @@ pub(super) fn fit_logits(
     if count == 0 || rows.saturating_mul(count) > SLOPES_MAX {
         return Ok(None);
     }
+    let all = parts.fit.len() + parts.check.len() == data.sequences.len();
     let fitting = Fitting {
         limits,
         length: data.calibration.length(),
@@ -168,43 +189,30 @@ pub(super) fn fit_logits(
         observer: &Within(data.observer),
     };
     data.observer.begin(Stage::LogitFit, limits.steps);
-    let mut model = start.clone();
-    let before = fitting.change(&model)?;
-    let mut fit = LogitFit {
-        steps: 0,
-        parameters: count,
-        prices: Vec::new(),
-        before,
-        after: before,
-    };
-    while fit.steps < limits.steps && fit.after > 0.0 {
-        let problem = Problem::new(&fitting, &model)?;
-        let Some(step) = fitting.best_step(&problem, &model, fit.after)? else {
-            break;
-        };
-        model = step.model;
-        fit.after = step.change;
-        fit.prices.push(step.price);
-        fit.steps += 1;
-        data.observer.step()?;
-    }
-    // What the held-out sequences gain must not be lost on the others.
-    if fit.steps > 0 && fitting.change_of_all(&model)? >= fitting.change_of_all(start)? {
-        fit = LogitFit {
-            steps: 0,
-            prices: Vec::new(),
-            after: before,
-            ..fit
-        };
-        model = start.clone();
-    }
-    Ok(Some((model, fit)))
+    let (place, fit) = fitting.run(start, data.observer)?;
+    let change = (all && fit.steps > 0).then(|| fitting.change_of_all(&place));
+    Ok(Some(Fitted {
+        model: place.model,
+        fit,
+        change,
+    }))
+}
+
+/// A model on the way, with its logits over the sequences that check and those that fit.
+#[derive(Clone)]
+struct Place {
+    model: Model,
+    checked: Vec<Vec<f64>>,
+    /// Empty where they are not known yet.
+    fitted: Vec<Vec<f64>>,
 }
 
 /// A model after one more step.
 struct Stepped {
-    model: Model,
+    place: Place,
     price: f64,
+    /// The step in the coordinates of the problem.
+    coordinates: DVector<f64>,
     /// Relative change of the logits over the held-out sequences.
     change: f64,
 }
@@ -220,6 +228,53 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
+    /// Steps from a model on, as long as they help.
+    fn run(
+        &self,
+        start: &Model,
+        observer: &dyn ProgressSink,
+    ) -> Result<(Place, LogitFit), CalibrateError> {
+        let mut start = Place {
+            checked: self.logits(start, &self.parts.check)?,
+            fitted: Vec::new(),
+            model: start.clone(),
+        };
+        let mut fit = LogitFit {
+            steps: 0,
+            parameters: self.parameters.count(),
+            prices: Vec::new(),
+            before: self.change(&start.checked),
+            after: self.change(&start.checked),
+        };
+        let mut place = start.clone();
+        while fit.steps < self.limits.steps && fit.after > 0.0 {
+            let problem = Problem::new(self, &mut place)?;
+            if fit.steps == 0 {
+                start.fitted.clone_from(&place.fitted);
+            }
+            let Some(step) = self.best_step(&problem, &place.model, fit.after)? else {
+                break;
+            };
+            let straight = problem.missed(self, &step) < self.limits.straight;
+            place = step.place;
+            fit.after = step.change;
+            fit.prices.push(step.price);
+            fit.steps += 1;
+            observer.step()?;
+            if straight && step.price < self.limits.prices[0] {
+                break;
+            }
+        }
+        // What the held-out sequences gain must not be lost on the others.
+        if fit.steps > 0 && self.change_of_all(&place) >= self.change_of_all(&start) {
+            fit.steps = 0;
+            fit.prices.clear();
+            fit.after = fit.before;
+            return Ok((start, fit));
+        }
+        Ok((place, fit))
+    }
+
     /// The step of the best price; `None` where none is better than `change` by enough.
     fn best_step(
         &self,
@@ -229,52 +284,77 @@ impl Fitting<'_> {
     ) -> Result<Option<Stepped>, CalibrateError> {
         let mut best: Option<Stepped> = None;
         for &price in self.limits.prices {
-            let Some(candidate) = problem.moved(model, &self.parameters, price) else {
+            let Some(coordinates) = problem.coordinates(price) else {
                 continue;
             };
-            let after = self.change(&candidate)?;
+            let Some(model) = problem.moved(model, &self.parameters, &coordinates) else {
+                continue;
+            };
+            let checked = self.logits(&model, &self.parts.check)?;
+            let after = self.change(&checked);
             let known = best.as_ref().map(|known| known.change);
             if after < known.unwrap_or(change * (1.0 - GAIN_MIN)) {
+                let place = Place {
+                    model,
+                    checked,
+                    fitted: Vec::new(),
+                };
                 best = Some(Stepped {
-                    model: candidate,
+                    place,
                     price,
+                    coordinates,
                     change: after,
                 });
             }
         }
+        if let Some(step) = &mut best {
+            step.place.fitted = self.logits(&step.place.model, &self.parts.fit)?;
+        }
         Ok(best)
     }
 
-    /// The relative change of the logits over the held-out sequences.
-    fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
-        self.change_of(model, self.parts.check.iter())
-    }
-
-    /// The same over all sequences.
-    fn change_of_all(&self, model: &Model) -> Result<f64, CalibrateError> {
-        self.change_of(model, self.parts.fit.iter().chain(&self.parts.check))
-    }
-
-    fn change_of<'e>(
+    fn logits(
         &self,
         model: &Model,
-        examples: impl Iterator<Item = &'e Example<'e>>,
-    ) -> Result<f64, CalibrateError> {
+        examples: &[Example<'_>],
+    ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
-        let pairs = examples.map(|example| (example.sequence, example.logits));
-        let (sequences, full): (Vec<_>, Vec<_>) = pairs.unzip();
-        let changed = relative_change(&full, &network.logits_of_all(&sequences)?);
-        Ok(if changed.is_finite() {
-            changed
-        } else {
-            f64::INFINITY
-        })
+        let sequences: Vec<_> = examples.iter().map(|example| example.sequence).collect();
+        Ok(network.logits_of_all(&sequences)?)
+    }
+
+    /// The relative change of the logits over the held-out sequences.
+    fn change(&self, checked: &[Vec<f64>]) -> f64 {
+        let full = self.parts.check.iter().map(|example| example.logits);
+        finite_change(&full.collect::<Vec<_>>(), checked)
+    }
+
+    /// The same over all sequences, summed in their order.
+    fn change_of_all(&self, place: &Place) -> f64 {
+        let Parts { fit, check } = &self.parts;
+        let fitted = fit.iter().zip(&place.fitted);
+        let mut parts = [fitted, check.iter().zip(&place.checked)];
+        let all = (0..fit.len() + check.len())
+            .filter_map(|index| parts[usize::from(is_checked(index))].next());
+        let (full, reduced): (Vec<_>, Vec<_>) = all
+            .map(|(example, logits)| (example.logits, logits.as_slice()))
+            .unzip();
+        finite_change(&full, &reduced)
     }
 }
 
-/// Combinations of the logits whose squares sum to the square of the centred logits: each of
-/// these, or, where there are more classes than are taken, random signs, other ones for each
-/// sequence, with which they do so in the mean.
+/// As [`relative_change`], infinite where it is no number.
+fn finite_change(full: &[&[f64]], reduced: &[impl AsRef<[f64]>]) -> f64 {
+    let changed = relative_change(full, reduced);
+    match changed.is_finite() {
+        true => changed,
+        false => f64::INFINITY,
+    }
+}
+
+/// Combinations of the logits whose squares sum to the square of the centred logits: an orthonormal
+/// basis of what is centred (Helmert's), one fewer than there are classes, or, where that is more than are
+/// taken, random signs, other ones for each sequence, with which they do so in the mean.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Combinations {
     /// Classes of the model.
@@ -286,15 +366,22 @@ pub(crate) struct Combinations {
 impl Combinations {
     /// Combinations of a sequence.
     pub(crate) fn each(self) -> usize {
-        self.most.min(self.classes)
+        self.most.min(self.exact())
+    }
+
+    /// Combinations that hold all of the centred logits.
+    fn exact(self) -> usize {
+        self.classes.max(2) - 1
     }
 
     /// Those of one sequence.
     pub(crate) fn of(self, sequence: usize) -> Vec<Vec<f64>> {
         let Self { classes, most } = self;
-        if classes <= most {
-            let one = |k| Vec::from_iter((0..classes).map(|c| f64::from(u8::from(c == k))));
-            return (0..classes).map(|k| centred(&one(k))).collect();
+        if classes == 1 {
+            return vec![vec![1.0]];
+        }
+        if self.exact() <= most {
+            return (1..classes).map(|k| helmert(k, classes)).collect();
         }
         let scale = (most as f64).sqrt().recip();
         let signs = (0..most).map(|index| {
@@ -303,6 +390,15 @@ impl Combinations {
         });
         signs.collect()
     }
+}
+
+/// The first k numbers against the one behind them, of length 1.
+fn helmert(k: usize, classes: usize) -> Vec<f64> {
+    let scale = ((k * (k + 1)) as f64).sqrt().recip();
+    let mut own = vec![0.0; classes];
+    own[..k].fill(scale);
+    own[k] = -(k as f64) * scale;
+    own
 }
 
 /// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
@@ -317,7 +413,9 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(fitting: &Fitting<'_>, model: &Model) -> Result<Self, CalibrateError> {
+    /// At a place, of which the logits are noted.
+    fn new(fitting: &Fitting<'_>, place: &mut Place) -> Result<Self, CalibrateError> {
+        let model = &place.model;
         let network = Network::new(model, fitting.length, InferPath::Auto)?;
         let examples = fitting.parts.fit.par_iter().enumerate();
         let rows = examples.map(|(index, example)| {
@@ -338,6 +436,7 @@ impl Problem {
         }
         let squares = rows.iter().map(|(own, _)| &own.squares);
         let prices = fitting.parameters.prices(model, squares);
+        place.fitted = rows.iter().map(|(own, _)| own.logits.clone()).collect();
         prices.divide(&mut slopes);
         let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {
@@ -352,18 +451,42 @@ impl Problem {
         })
     }
 
-    /// The model after the step of this price; `None` where it is not finite.
-    fn moved(&self, model: &Model, parameters: &Parameters<'_>, price: f64) -> Option<Model> {
+    /// The step of a price; `None` where the equations cannot be solved.
+    fn coordinates(&self, price: f64) -> Option<DVector<f64>> {
         let mut priced = self.gram.clone();
         (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
         let root = Cholesky::new(priced)?;
         // (JᵀJ + ρ)⁻¹ Jᵀ = Jᵀ (JJᵀ + ρ)⁻¹
-        let mut step = match self.slopes.ncols() <= self.slopes.nrows() {
+        Some(match self.slopes.ncols() <= self.slopes.nrows() {
             true => root.solve(&self.slopes.tr_mul(&self.residual)),
             false => self.slopes.tr_mul(&root.solve(&self.residual)),
-        };
+        })
+    }
+
+    /// The model after a step; `None` where it is not finite.
+    fn moved(
+        &self,
+        model: &Model,
+        parameters: &Parameters<'_>,
+        coordinates: &DVector<f64>,
+    ) -> Option<Model> {
+        let mut step = coordinates.clone();
         self.prices.restore(&mut step);
         parameters.moved(model, step.as_slice())
+    }
+
+    /// How far the combinations ended from where the gradients had them, as a share of what was left
+    /// of them before.
+    fn missed(&self, fitting: &Fitting<'_>, step: &Stepped) -> f64 {
+        let mut gap = &self.slopes * &step.coordinates - &self.residual;
+        let each = fitting.combinations.each();
+        let ended = fitting.parts.fit.iter().zip(&step.place.fitted).enumerate();
+        for (s, (example, logits)) in ended {
+            let left = left(example.logits, logits, &fitting.combinations.of(s));
+            let mut own = gap.rows_mut(s * each, each);
+            own += left;
+        }
+        gap.norm() / self.residual.norm()
     }
 }
 

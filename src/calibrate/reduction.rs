@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
+use nalgebra::DMatrix;
 use serde::Serialize;
 
 use crate::calibrate::captured::Captured;
@@ -21,6 +22,9 @@ use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take.
 const MOMENTS_MAX: usize = 1 << 30;
+
+/// A trial must be better over one of so many sequences to be run on the others.
+const FEW_OF: usize = 4;
 
 /// Rounds of trying factors on layers.
 const ROUNDS: usize = 3;
@@ -102,13 +106,28 @@ struct Inputs<'a> {
     captured: Option<&'a Captured>,
 }
 
-/// An allocation of states under trial.
+/// A model whose channels are cut as the settings have it.
 struct Trial {
     model: Model,
+    allotted: Allotted,
+    change: Option<f64>,
+}
+
+/// States shared among the channels.
+#[derive(Clone)]
+struct Allotted {
     orders: Vec<Vec<usize>>,
     importance: &'static str,
+    /// On the importance of each layer.
     factors: Vec<f64>,
-    change: Option<f64>,
+}
+
+/// The best allocation that was tried.
+struct Best {
+    trial: Trial,
+    kind: Importance,
+    /// The relative change of the logits of the first sequences alone.
+    change_of_few: f64,
 }
 
 impl<'a> CalibratedReduction<'a> {
@@ -209,31 +228,49 @@ impl<'a> CalibratedReduction<'a> {
             made.moments = true;
             return Ok(made);
         }
-        let within = Within(observer);
-        let network = match sequences {
+        made.balance_channels()?;
+        Ok(made)
+    }
+
+    /// Balances all channels, layer by layer, and takes the logits that come out behind the last.
+    fn balance_channels(&mut self) -> Result<(), CalibrateError> {
+        let within = Within(self.observer);
+        let network = match self.sequences {
             [] => None,
             _ => {
-                Some(Network::new(model, calibration.length(), InferPath::Auto)?.observed(&within))
+                let network = Network::new(self.model, self.length(), InferPath::Auto)?;
+                Some(network.observed(&within))
             }
         };
-        observer.begin(Stage::Balancing, model.blocks().len());
-        for (block, layer) in model.blocks().iter().zip(calibration.layers()) {
-            observer.check()?;
-            let layer = match (&network, captured) {
-                (Some(network), _) if made.moments => made.balanced(network, made.layers.len())?,
-                (None, Some(captured)) if made.moments => {
-                    let inputs = captured.by_channel(made.layers.len())?;
+        let mut walk = match &network {
+            Some(network) if self.moments => Some(network.walk(self.sequences)?),
+            _ => None,
+        };
+        let blocks = self.model.blocks();
+        self.observer.begin(Stage::Balancing, blocks.len());
+        for (index, (block, layer)) in blocks.iter().zip(self.calibration.layers()).enumerate() {
+            self.observer.check()?;
+            let layer = match (&mut walk, self.captured) {
+                (Some(walk), _) => {
+                    let layer = self.balanced(&walk.inputs(), index)?;
+                    walk.advance()?;
+                    layer
+                }
+                (None, Some(captured)) if self.moments => {
+                    let inputs = captured.by_channel(index)?;
                     CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
                 }
                 _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
             };
-            made.layers.push(layer);
-            observer.advance(1);
+            self.layers.push(layer);
+            self.observer.advance(1);
         }
-        if let Some(network) = network {
-            made.logits = network.observed(observer).logits_of_all(sequences)?;
-        }
-        Ok(made)
+        self.logits = match (walk, &network) {
+            (Some(walk), _) => walk.logits(),
+            (None, Some(network)) => network.logits_of_all(self.sequences)?,
+            (None, None) => Vec::new(),
+        };
+        Ok(())
     }
 
     /// As [`CalibratedReduction::new_observed`], for a network that this crate need not be able to
@@ -277,14 +314,13 @@ impl<'a> CalibratedReduction<'a> {
         })
     }
 
-    /// A layer of the full model, balanced for its input in a network of the full model or of one
-    /// that is reduced already before that layer.
+    /// A layer of the full model, balanced for the inputs of its channels in a network of the full
+    /// model or of one that is reduced already before that layer.
     fn balanced(
         &self,
-        network: &Network<'_>,
+        inputs: &[DMatrix<f64>],
         index: usize,
     ) -> Result<CalibratedLayer, CalibrateError> {
-        let inputs = layer_inputs(network, self.sequences, index)?;
         let layer = CalibratedLayer::new(&self.model.blocks()[index], |h| match self.moments {
             true => InputWeight::moments(&inputs[h]),
             false => InputWeight::of_sequences(&inputs[h]),
@@ -473,14 +509,17 @@ impl<'a> CalibratedReduction<'a> {
         trial: &mut Trial,
     ) -> Result<Option<LogitFit>, CalibrateError> {
         let data = self.logit_data(layers, false);
-        let Some((model, fit)) = fit_logits(&data, &trial.model)? else {
+        let Some(fitted) = fit_logits(&data, &trial.model)? else {
             return Ok(None);
         };
-        if fit.steps > 0 {
-            trial.change = self.logit_change(&model)?;
-            trial.model = model;
+        if fitted.fit.steps > 0 {
+            trial.change = match fitted.change {
+                None => self.logit_change(&fitted.model)?,
+                known => known,
+            };
+            trial.model = fitted.model;
         }
-        Ok(Some(fit))
+        Ok(Some(fitted.fit))
     }
 
     fn logit_data<'d>(&'d self, layers: &'d [CalibratedLayer], vectors: bool) -> LogitData<'d> {
@@ -503,7 +542,7 @@ impl<'a> CalibratedReduction<'a> {
     ) -> Result<Vec<LayerRecord>, CalibrateError> {
         let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
         let blocks = self.model.blocks().iter().zip(trial.model.blocks());
-        let parts = blocks.zip(layers).zip(&trial.orders);
+        let parts = blocks.zip(layers).zip(&trial.allotted.orders);
         let records = parts.map(|(((full, reduced), layer), orders)| {
             let made = orders.iter().zip(reduced.systems());
             let made = made.map(|(&order, system)| CutSystem { order, system });
@@ -524,8 +563,8 @@ impl<'a> CalibratedReduction<'a> {
             length: self.calibration.length(),
             weight: if self.moments { "moments" } else { "spectrum" },
             allocation: settings.allocation,
-            importance: shared.then_some(trial.importance),
-            layer_factors: trial.factors.clone(),
+            importance: shared.then_some(trial.allotted.importance),
+            layer_factors: trial.allotted.factors.clone(),
             states: states.sum(),
             states_before: systems.map(|system| system.order()).sum(),
             relative_error: weighted_error(records.iter()),
@@ -562,24 +601,32 @@ impl<'a> CalibratedReduction<'a> {
         let factors = rounds * self.layers.len() * FACTORS.len();
         self.observer
             .begin(Stage::Allocation, kinds.len() + factors);
+        let allot = |kind, factors: &[f64]| self.allotted(settings, budget, kind, factors);
         let ones = vec![1.0; self.layers.len()];
-        let mut best: Option<(Trial, Importance)> = None;
+        if !compare {
+            self.observer.step()?;
+            let mut allotted = allot(kinds[0], &ones)?;
+            allotted.factors.clear();
+            let model = self.cut_as(settings, &allotted)?;
+            return Ok(Trial {
+                change: self.logit_change(&model)?,
+                model,
+                allotted,
+            });
+        }
+        let mut best: Option<Best> = None;
         for &kind in kinds {
-            let trial = self.attempt(settings, budget, kind, &ones)?;
-            if best.as_ref().is_none_or(|(known, _)| better(&trial, known)) {
-                best = Some((trial, kind));
-            }
+            let allotted = allot(kind, &ones)?;
+            let better = self.better(settings, kind, allotted, best.as_ref())?;
+            best = better.or(best);
         }
-        let (mut best, kind) = best.expect("every setting names an importance");
-        if compare {
-            best.factors = ones;
-        }
+        let mut best = best.expect("one at least was compared with none");
         for _ in 0..rounds {
-            if !self.try_factors(settings, budget, kind, &mut best)? {
+            if !self.try_factors(settings, budget, &mut best)? {
                 break;
             }
         }
-        Ok(best)
+        Ok(best.trial)
     }
 
     /// Tries factors on the importance of single layers; whether one was better.
@@ -587,33 +634,86 @@ impl<'a> CalibratedReduction<'a> {
         &self,
         settings: &Settings,
         budget: usize,
-        kind: Importance,
-        best: &mut Trial,
+        best: &mut Best,
     ) -> Result<bool, CalibrateError> {
-        let before = best.change;
+        let mut found = false;
         for layer in 0..self.layers.len() {
             for factor in FACTORS {
-                let mut factors = best.factors.clone();
+                let mut factors = best.trial.allotted.factors.clone();
                 factors[layer] *= factor;
-                let trial = self.attempt(settings, budget, kind, &factors)?;
-                if better(&trial, best) {
-                    *best = Trial { factors, ..trial };
+                let allotted = self.allotted(settings, budget, best.kind, &factors)?;
+                if let Some(better) = self.better(settings, best.kind, allotted, Some(best))? {
+                    *best = better;
+                    found = true;
                     break;
                 }
             }
         }
-        Ok(best.change != before)
+        Ok(found)
     }
 
-    fn attempt(
+    /// An allocation's model, if it is better than the best that is known: over a quarter of the
+    /// sequences, and then over all of them.
+    fn better(
+        &self,
+        settings: &Settings,
+        kind: Importance,
+        allotted: Allotted,
+        known: Option<&Best>,
+    ) -> Result<Option<Best>, CalibrateError> {
+        self.observer.step()?;
+        if known.is_some_and(|known| known.trial.allotted.orders == allotted.orders) {
+            return Ok(None);
+        }
+        let model = self.cut_as(settings, &allotted)?;
+        let within = Within(self.observer);
+        let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
+        let network = network.observed(&within);
+        let few = self.sequences.len().div_ceil(FEW_OF);
+        let (few, others) = self.sequences.split_at(few);
+        let mut reduced = network.logits_of_all(few)?;
+        let change_of_few = relative_change(&self.logits[..few.len()], &reduced);
+        if known.is_some_and(|known| change_of_few >= known.change_of_few) {
+            return Ok(None);
+        }
+        reduced.extend(network.logits_of_all(others)?);
+        let change = Some(relative_change(&self.logits, &reduced));
+        if known.is_some_and(|known| change >= known.trial.change) {
+            return Ok(None);
+        }
+        let trial = Trial {
+            model,
+            allotted,
+            change,
+        };
+        Ok(Some(Best {
+            trial,
+            kind,
+            change_of_few,
+        }))
+    }
+
+    fn allotted(
         &self,
         settings: &Settings,
         budget: usize,
         kind: Importance,
         factors: &[f64],
-    ) -> Result<Trial, CalibrateError> {
-        self.observer.step()?;
+    ) -> Result<Allotted, CalibrateError> {
         let (importance, name) = self.importance(kind, factors);
+        Ok(Allotted {
+            orders: self.orders(settings, budget, &importance)?,
+            importance: name,
+            factors: factors.to_vec(),
+        })
+    }
+
+    fn orders(
+        &self,
+        settings: &Settings,
+        budget: usize,
+        importance: &[Vec<f64>],
+    ) -> Result<Vec<Vec<usize>>, CalibrateError> {
         let target = match settings.size {
             TargetSize::Error(error) => {
                 let channels = self.layers.iter().flat_map(|layer| layer.channels());
@@ -623,30 +723,27 @@ impl<'a> CalibratedReduction<'a> {
             }
             _ => None,
         };
-        let orders = match (settings.allocation, settings.size) {
+        Ok(match (settings.allocation, settings.size) {
             (Allocation::Model, TargetSize::Order(order)) => self.uniform(order),
             (allocation, _) => allocate(
                 self.curves(settings.refinement)?,
-                &importance,
+                importance,
                 allocation,
                 budget,
                 target,
             ),
-        };
-        let parts = self.model.blocks().iter().zip(&self.layers).zip(&orders);
-        let blocks = parts.map(|((block, layer), orders)| {
-            let systems = layer.systems(block, orders, settings.refinement)?;
+        })
+    }
+
+    /// The model of an allocation, cut and refined as the settings have it.
+    fn cut_as(&self, settings: &Settings, allotted: &Allotted) -> Result<Model, CalibrateError> {
+        let layers = self.model.blocks().iter().zip(&allotted.orders).enumerate();
+        let blocks = layers.map(|(layer, (block, orders))| {
+            let systems = self.cut(layer, orders, settings.refinement)?;
             Ok(block.with_systems(systems, Vec::new())?)
         });
         let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
-        let model = self.model.with_blocks(blocks)?;
-        Ok(Trial {
-            change: self.logit_change(&model)?,
-            model,
-            orders,
-            importance: name,
-            factors: Vec::new(),
-        })
+        Ok(self.model.with_blocks(blocks)?)
     }
 
     /// The relative change of the logits of a smaller model over other sequences than those of the
@@ -750,7 +847,8 @@ impl<'a> CalibratedReduction<'a> {
         &self,
         model: &Model,
     ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
-        fit_logits(&self.logit_data(&self.layers, true), model)
+        let fitted = fit_logits(&self.logit_data(&self.layers, true), model)?;
+        Ok(fitted.map(|fitted| (fitted.model, fitted.fit)))
     }
 
     /// The records of a model whose channels come from cuts to these orders.
@@ -874,11 +972,13 @@ impl<'a> CalibratedReduction<'a> {
         self.observer.begin(Stage::Sequential, self.layers.len());
         let mut model = trial.model.clone();
         let mut layers = Vec::with_capacity(self.layers.len());
-        for (index, orders) in trial.orders.iter().enumerate() {
+        let within = Within(self.observer);
+        for (index, orders) in trial.allotted.orders.iter().enumerate() {
             self.observer.step()?;
             let full = &self.model.blocks()[index];
             let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
-            let layer = self.balanced(&network.observed(&Within(self.observer)), index)?;
+            let network = network.observed(&within);
+            let layer = self.balanced(&layer_inputs(&network, self.sequences, index)?, index)?;
             let systems = layer.systems(full, orders, settings.refinement)?;
             model = model.with_block(index, full.with_systems(systems, Vec::new())?)?;
             layers.push(layer);
@@ -939,13 +1039,6 @@ fn layer_orders(
             }
             Ok(by_share(share(enough)))
         }
-    }
-}
-
-fn better(trial: &Trial, known: &Trial) -> bool {
-    match (trial.change, known.change) {
-        (Some(trial), Some(known)) => trial < known,
-        _ => false,
     }
 }
 

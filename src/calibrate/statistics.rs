@@ -127,24 +127,11 @@ pub fn layer_inputs(
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
-    let observer = network.begin(Stage::LayerInputs, sequences.len());
-    network.steps_of_all(sequences)?;
-    let few = sequences.par_chunks(network.together());
-    let inputs = few.map(|members| {
-        observer.check()?;
-        let mut kept = vec![DMatrix::zeros(0, 0); members.len()];
-        network.visit_inputs(members, layer, |member, at, input, _| {
-            if at == layer {
-                kept[member] = input.clone();
-            }
-        })?;
-        observer.advance(members.len());
-        Ok(kept)
-    });
-    let inputs = inputs.collect::<Result<Vec<_>, InferError>>()?.concat();
-    let (length, channels) = inputs[0].shape();
-    let of = |h| DMatrix::from_fn(inputs.len(), length, |n, t| inputs[n][(t, h)]);
-    Ok((0..channels).map(of).collect())
+    let mut walk = network.walk(sequences)?;
+    for _ in 0..layer {
+        walk.advance()?;
+    }
+    Ok(walk.inputs())
 }
 
 /// The statistics of every layer's input when the model runs on the given sequences: one for each

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, WeightedChannel, balance,
-    balance_weighted,
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, WeightedChannel,
+    balance, balance_weighted,
 };
 use rayon::prelude::*;
 
@@ -41,6 +41,8 @@ struct Balancings {
 /// A channel truncated at an order, for its input or for white noise, whichever leaves less.
 struct Start {
     candidate: Candidate,
+    /// With the best residues; absent where the input is zero.
+    refitted: Option<Refined>,
     /// √E of the truncation for white noise.
     unweighted: f64,
     white_noise: bool,
@@ -151,13 +153,12 @@ impl CalibratedChannel {
         let mut errors = Vec::with_capacity(orders.len() + 1);
         self.start_all(&orders)?;
         for &order in &orders {
-            if least > 0.0 {
-                let error = match refinement {
-                    Refinement::None => self.cut(order, Refinement::None)?.record.truncated,
-                    _ => self.cut(order, Refinement::Residues)?.record.error,
-                };
-                least = least.min(error.powi(2));
-            }
+            let error = match (&self.start(order)?.refitted, refinement) {
+                (None, _) => 0.0,
+                (Some(made), Refinement::None) => made.truncated,
+                (Some(made), _) => made.error,
+            };
+            least = least.min(error.powi(2));
             errors.push(least);
         }
         orders.push(full);
@@ -179,7 +180,7 @@ impl CalibratedChannel {
         Ok(cut)
     }
 
-    /// Truncates at several orders, of which none is known yet, from one balancing.
+    /// Truncates at several orders from one balancing, but for those that are known.
     fn start_all(&self, orders: &[usize]) -> Result<(), ControlError> {
         let missing = |order: &&usize| !locked(&self.starts).contains_key(*order);
         let missing: Vec<usize> = orders.iter().filter(missing).copied().collect();
@@ -207,21 +208,31 @@ impl CalibratedChannel {
             white.notes.push(note.into());
             return Ok(Start {
                 candidate: white,
+                refitted: None,
                 unweighted: 0.0,
                 white_noise: true,
             });
         };
+        let refitted =
+            |start: &Candidate| target.refine(start.system.stable()?, order, Refinement::Residues);
         let weighted = truncated(cutter, order)?;
+        let of_weighted = refitted(&weighted)?;
         let unweighted = target.error(&white.system)?;
-        let white_noise = unweighted < target.error(&weighted.system)?;
-        if white_noise {
-            let note = "balanced for white noise, which left the smaller weighted error";
-            white.notes.push(note.into());
+        if unweighted >= of_weighted.truncated {
+            return Ok(Start {
+                candidate: weighted,
+                refitted: Some(of_weighted),
+                unweighted,
+                white_noise: false,
+            });
         }
+        let note = "balanced for white noise, which left the smaller weighted error";
+        white.notes.push(note.into());
         Ok(Start {
-            candidate: if white_noise { white } else { weighted },
+            refitted: Some(refitted(&white)?),
+            candidate: white,
             unweighted,
-            white_noise,
+            white_noise: true,
         })
     }
 
@@ -232,11 +243,15 @@ impl CalibratedChannel {
         }
         let start = self.start(order)?;
         let mut candidate = start.candidate.clone();
-        let Some(target) = self.target.as_ref() else {
+        let Some((target, refitted)) = self.target.as_ref().zip(start.refitted.clone()) else {
             let record = WeightedRecord::identity(0.0);
             return Ok(Cut { candidate, record });
         };
-        let refined = target.refine(start.candidate.system.stable()?, order, refinement)?;
+        let refined = match refinement {
+            Refinement::Full => target.descend(&candidate.system, refitted, order)?,
+            Refinement::None => Refined::unrefined(&candidate.system, refitted.truncated),
+            _ => refitted,
+        };
         candidate.system = refined.system;
         Ok(Cut {
             candidate,

@@ -15,7 +15,7 @@ mod share;
 pub(crate) use allocate::by_order;
 pub use allocate::{Allocation, LANES_LEAST, allocate};
 pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
-pub use distance::kernel_distance;
+pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
 pub(crate) use joint::{JointRecord, record_of_joint};

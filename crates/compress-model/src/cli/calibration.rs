@@ -9,11 +9,11 @@ use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Importance, Settings, TargetSize, WeightChoice,
 };
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::{Allocation, kernel_distance};
+use hankelite::compress::{Allocation, kernel_norm};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Model, Sequence};
 use hankelite_archive::check_destination;
-use hankelite_control::{Refinement, h2_norm};
+use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source, Split};
 use serde::{Deserialize, Serialize};
 
@@ -500,18 +500,14 @@ fn read(
 /// A note when kernels are longer than the sequences: their later samples have no weight.
 fn remark_on_length(model: &Model, length: usize, printer: &Printer) {
     let systems = model.blocks().iter().flat_map(|block| block.systems());
-    let needed = systems.filter_map(|system| {
-        let whole = h2_norm(system.stable().ok()?).ok()?.powi(2);
-        let reaches = |steps: usize| {
-            let (_, norm) = kernel_distance(system, system, steps).ok()?;
-            Some(whole - norm.powi(2) <= BEYOND * whole)
-        };
-        let doubled = std::iter::successors(Some(length), |steps| Some(2 * steps));
-        let mut few = doubled.take(8);
-        few.find(|&steps| reaches(steps) == Some(true))
-            .or(Some(length << 8))
-    });
-    let longest = needed.max().unwrap_or(length);
+    let (mut longest, most) = (length, length << 8);
+    for system in systems.filter(|system| system.stable().is_ok()) {
+        let square = |steps: usize| kernel_norm(system, steps).powi(2);
+        let whole = square(usize::MAX);
+        while longest < most && whole - square(longest) > BEYOND * whole {
+            longest *= 2;
+        }
+    }
     if longest > length {
         let text = format!(
             "kernels reach beyond the calibration sequences: {length} steps, up to {longest} would \
