@@ -1,6 +1,6 @@
 //! Channels balanced once for their inputs, and models of any size made from them.
 
-use std::sync::OnceLock;
+use std::sync::Mutex;
 
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use nalgebra::DMatrix;
@@ -15,7 +15,9 @@ use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
     layer_inputs,
 };
-use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, allocate};
+use crate::compress::{
+    Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, locked, share,
+};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
@@ -23,8 +25,14 @@ use crate::progress::{ProgressSink, Stage, Within};
 /// Bytes that the moments of all channels may take.
 const MOMENTS_MAX: usize = 1 << 30;
 
-/// A trial must be better over one of so many sequences to be run on the others.
+/// A trial is run on one of so many sequences first.
 const FEW_OF: usize = 4;
+
+/// A trial that changes their logits by so much more than the best one is not run on the others.
+const WORSE: f64 = 1.05;
+
+/// Errors of channels are known up to this order at least, whatever is shared out.
+const LIKELY_LEAST: usize = 8;
 
 /// Rounds of trying factors on layers.
 const ROUNDS: usize = 3;
@@ -42,7 +50,8 @@ pub struct CalibratedReduction<'a> {
     layers: Vec<CalibratedLayer>,
     /// In the place of `layers`, where channels share modes or layers run in both directions.
     shared: Option<SharedReduction<'a>>,
-    curves: [OnceLock<Vec<Vec<ErrorCurve>>>; 2],
+    /// With and without refinement, as far as they were needed.
+    curves: [Mutex<Vec<Vec<ErrorCurve>>>; 2],
     logits: Vec<Vec<f64>>,
     moments: bool,
     observer: &'a dyn ProgressSink,
@@ -215,7 +224,7 @@ impl<'a> CalibratedReduction<'a> {
             sequences,
             captured,
             layers: Vec::with_capacity(model.blocks().len()),
-            curves: [OnceLock::new(), OnceLock::new()],
+            curves: Default::default(),
             logits: Vec::new(),
             observer,
         };
@@ -308,7 +317,7 @@ impl<'a> CalibratedReduction<'a> {
             sequences: &[],
             captured: None,
             shared: None,
-            curves: [OnceLock::new(), OnceLock::new()],
+            curves: Default::default(),
             logits: Vec::new(),
             observer,
         })
@@ -595,7 +604,7 @@ impl<'a> CalibratedReduction<'a> {
             Importance::Gradient => &[Importance::Gradient],
         };
         if shared || !matches!(settings.size, TargetSize::Order(_)) {
-            self.curves(settings.refinement)?;
+            self.known_curves(settings.refinement, self.likely(budget))?;
         }
         let rounds = if compare { ROUNDS } else { 0 };
         let factors = rounds * self.layers.len() * FACTORS.len();
@@ -652,8 +661,8 @@ impl<'a> CalibratedReduction<'a> {
         Ok(found)
     }
 
-    /// An allocation's model, if it is better than the best that is known: over a quarter of the
-    /// sequences, and then over all of them.
+    /// An allocation's model, if it is better than the best that is known. One that is clearly worse over a
+    /// quarter of the sequences is not run on the others.
     fn better(
         &self,
         settings: &Settings,
@@ -673,7 +682,7 @@ impl<'a> CalibratedReduction<'a> {
         let (few, others) = self.sequences.split_at(few);
         let mut reduced = network.logits_of_all(few)?;
         let change_of_few = relative_change(&self.logits[..few.len()], &reduced);
-        if known.is_some_and(|known| change_of_few >= known.change_of_few) {
+        if known.is_some_and(|known| change_of_few >= WORSE * known.change_of_few) {
             return Ok(None);
         }
         reduced.extend(network.logits_of_all(others)?);
@@ -725,14 +734,48 @@ impl<'a> CalibratedReduction<'a> {
         };
         Ok(match (settings.allocation, settings.size) {
             (Allocation::Model, TargetSize::Order(order)) => self.uniform(order),
-            (allocation, _) => allocate(
-                self.curves(settings.refinement)?,
-                importance,
-                allocation,
-                budget,
-                target,
-            ),
+            (allocation, _) => {
+                let refinement = settings.refinement;
+                let mut curves = self.known_curves(refinement, self.likely(budget))?;
+                loop {
+                    let shared = share(&curves, importance, allocation, budget, target);
+                    if shared.unknown.is_empty() {
+                        break shared.orders;
+                    }
+                    self.lengthen(&mut curves, &shared.unknown, refinement)?;
+                }
+            }
         })
+    }
+
+    /// The order up to which errors are needed for most channels: twice the mean.
+    fn likely(&self, budget: usize) -> usize {
+        let channels = self.layers.iter().map(|layer| layer.channels().len());
+        let channels: usize = channels.sum();
+        (2 * budget).div_ceil(channels.max(1)).max(LIKELY_LEAST)
+    }
+
+    /// Error curves with more errors of these channels: up to twice the order up to which all are known.
+    fn lengthen(
+        &self,
+        curves: &mut [Vec<ErrorCurve>],
+        channels: &[(usize, usize)],
+        refinement: Refinement,
+    ) -> Result<(), CalibrateError> {
+        let parts = curves.iter_mut().zip(&self.layers);
+        for (index, ((curves, layer), block)) in parts.zip(self.model.blocks()).enumerate() {
+            self.observer.check()?;
+            let own = channels.iter().filter(|&&(layer, _)| layer == index);
+            let own: Vec<usize> = own.map(|&(_, h)| h).collect();
+            let known = own.iter().filter_map(|&h| curves[h].unknown()).max();
+            let most = known.map_or(0, |first| 2 * first);
+            let longer = layer.curves_to(block, &own, refinement, most)?;
+            for (h, longer) in own.into_iter().zip(longer) {
+                curves[h] = longer;
+            }
+        }
+        *locked(self.store(refinement)) = curves.to_vec();
+        Ok(())
     }
 
     /// The model of an allocation, cut and refined as the settings have it.
@@ -879,28 +922,54 @@ impl<'a> CalibratedReduction<'a> {
         orders.collect()
     }
 
-    /// The error curves of all channels, with and without refinement, each made once.
+    /// The error curves of all channels.
     pub(crate) fn curves(
         &self,
         refinement: Refinement,
-    ) -> Result<&Vec<Vec<ErrorCurve>>, CalibrateError> {
+    ) -> Result<Vec<Vec<ErrorCurve>>, CalibrateError> {
+        let mut curves = self.known_curves(refinement, usize::MAX)?;
+        loop {
+            let layers = curves.iter().enumerate();
+            let all = layers.flat_map(|(layer, own)| (0..own.len()).map(move |h| (layer, h)));
+            let open = |&(layer, h): &(usize, usize)| curves[layer][h].unknown().is_some();
+            let open: Vec<_> = all.filter(open).collect();
+            if open.is_empty() {
+                return Ok(curves);
+            }
+            self.lengthen(&mut curves, &open, refinement)?;
+        }
+    }
+
+    /// The error curves of all channels as far as they are known: up to this order, where none were.
+    fn known_curves(
+        &self,
+        refinement: Refinement,
+        most: usize,
+    ) -> Result<Vec<Vec<ErrorCurve>>, CalibrateError> {
         if !self.model.is_bank() {
             let what = "channels that share modes, or layers in both directions, have no error \
                         curves of their own: reduce them by --order or --budget";
             return Err(CalibrateError::Weight(what.to_string()));
         }
-        let made = &self.curves[usize::from(refinement == Refinement::None)];
-        if made.get().is_none() {
-            self.observer.begin(Stage::ErrorCurves, self.layers.len());
-            let layers = self.layers.iter().zip(self.model.blocks());
-            let curves = layers.map(|(layer, block)| {
-                self.observer.step()?;
-                Ok(layer.curves(block, refinement)?)
-            });
-            let curves: Vec<_> = curves.collect::<Result<_, CalibrateError>>()?;
-            return Ok(made.get_or_init(|| curves));
+        let known = locked(self.store(refinement)).clone();
+        if !known.is_empty() {
+            return Ok(known);
         }
-        Ok(made.get_or_init(Vec::new))
+        self.observer.begin(Stage::ErrorCurves, self.layers.len());
+        let layers = self.layers.iter().zip(self.model.blocks());
+        let curves = layers.map(|(layer, block)| {
+            self.observer.step()?;
+            let all: Vec<usize> = (0..layer.channels().len()).collect();
+            Ok(layer.curves_to(block, &all, refinement, most)?)
+        });
+        let curves: Vec<_> = curves.collect::<Result<_, CalibrateError>>()?;
+        locked(self.store(refinement)).clone_from(&curves);
+        Ok(curves)
+    }
+
+    /// Where the curves with or without refinement are kept.
+    fn store(&self, refinement: Refinement) -> &Mutex<Vec<Vec<ErrorCurve>>> {
+        &self.curves[usize::from(refinement == Refinement::None)]
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.

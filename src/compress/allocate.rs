@@ -1,7 +1,7 @@
 //! Sharing states among channels.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::compress::ErrorCurve;
 
@@ -59,6 +59,9 @@ impl Ord for Step {
 /// Channels that share an order, with their summed curve.
 struct Group {
     curve: ErrorCurve,
+    /// Orders of the curve at which the errors of all members are known; at the others what is not
+    /// known counts as 0.
+    known: usize,
     /// Layer and channel.
     members: Vec<(usize, usize)>,
 }
@@ -100,6 +103,25 @@ pub fn allocate(
     budget: usize,
     target: Option<f64>,
 ) -> Vec<Vec<usize>> {
+    share(curves, importance, allocation, budget, target).orders
+}
+
+/// Orders of all channels of every layer.
+pub(crate) struct Shared {
+    pub(crate) orders: Vec<Vec<usize>>,
+    /// Channels, by layer and channel, whose unknown errors may matter to the orders.
+    pub(crate) unknown: Vec<(usize, usize)>,
+}
+
+/// As [`allocate`], where the errors of high orders need not be known. They count as 0, so that no step
+/// seems to gain less than it does: where `unknown` is empty, the orders are those of the whole curves.
+pub(crate) fn share(
+    curves: &[Vec<ErrorCurve>],
+    importance: &[Vec<f64>],
+    allocation: Allocation,
+    budget: usize,
+    target: Option<f64>,
+) -> Shared {
     let errors = Errors { curves, importance };
     let channels = errors.layers().flatten().count();
     let mean = budget as f64 / channels.max(1) as f64;
@@ -107,8 +129,11 @@ pub fn allocate(
         Allocation::Channel => {
             let alone = errors.layers().flatten().map(|member| vec![member]);
             let alone: Vec<Group> = alone.map(|member| errors.group(member)).collect();
-            let orders = errors.spread(&alone, &descend(&alone, 1, budget, target));
-            (errors.gathered(&orders), 1)
+            let shared = errors.spread(&alone, &descend(&alone, 1, budget, target));
+            if !shared.unknown.is_empty() {
+                return shared;
+            }
+            (errors.gathered(&shared.orders), 1)
         }
         Allocation::Layer => {
             let layers = errors.layers().map(|members| errors.group(members));
@@ -153,7 +178,13 @@ impl Errors<'_> {
                 .map(|&(layer, h)| self.importance[layer][h] * self.curves[layer][h].at(order));
             shares.sum::<f64>()
         };
+        let unknown = members
+            .iter()
+            .filter_map(|&(layer, h)| self.curves[layer][h].unknown())
+            .min();
+        let known = |unknown| orders.partition_point(|&order| order < unknown);
         Group {
+            known: unknown.map_or(orders.len(), known),
             curve: ErrorCurve {
                 errors: orders.iter().map(error).collect(),
                 orders,
@@ -176,16 +207,21 @@ impl Errors<'_> {
     }
 
     /// The orders of the groups, per channel of every layer, none above what a channel has.
-    fn spread(&self, groups: &[Group], orders: &[usize]) -> Vec<Vec<usize>> {
+    fn spread(&self, groups: &[Group], descent: &Descent) -> Shared {
         let empty = self.curves.iter().map(|curves| vec![0; curves.len()]);
-        let mut out: Vec<Vec<usize>> = empty.collect();
-        for (group, &order) in groups.iter().zip(orders) {
+        let mut orders: Vec<Vec<usize>> = empty.collect();
+        for (group, &order) in groups.iter().zip(&descent.orders) {
             for &(layer, h) in &group.members {
                 let most = self.curves[layer][h].orders.last();
-                out[layer][h] = order.min(most.copied().unwrap_or(order));
+                orders[layer][h] = order.min(most.copied().unwrap_or(order));
             }
         }
-        out
+        let members = descent.unknown.iter().flat_map(|&g| &groups[g].members);
+        let open = |&&(layer, h): &&(usize, usize)| self.curves[layer][h].unknown().is_some();
+        Shared {
+            orders,
+            unknown: members.filter(open).copied().collect(),
+        }
     }
 }
 
@@ -199,7 +235,14 @@ pub(crate) fn by_order(orders: &[usize]) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -> Vec<usize> {
+/// Where all groups ended.
+struct Descent {
+    orders: Vec<usize>,
+    /// Groups that started at an unknown error, or would have stepped to one.
+    unknown: Vec<usize>,
+}
+
+fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -> Descent {
     let start = |group: &Group| {
         let place = group.curve.orders.partition_point(|&order| order < least);
         place.min(group.curve.orders.len().saturating_sub(1))
@@ -216,11 +259,16 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         .sum();
     let first = (0..groups.len()).filter_map(|g| groups[g].step(g, places[g]));
     let mut steps: BinaryHeap<Step> = first.collect();
+    let open = |g: &usize| places[*g] >= groups[*g].known;
+    let mut unknown: BTreeSet<usize> = (0..groups.len()).filter(open).collect();
     while let Some(step) = steps.pop() {
         if target.is_some_and(|target| error <= target) {
             break;
         }
         let group = &groups[step.group];
+        if left > 0 && step.to >= group.known {
+            unknown.insert(step.group);
+        }
         if step.cost > left {
             // The whole step is too much: the largest part of it that fits, as the group's last.
             let (from, members) = (places[step.group], group.members.len());
@@ -237,7 +285,10 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
         places[step.group] = step.to;
         steps.extend(group.step(step.group, step.to));
     }
-    (0..groups.len()).map(|g| order(&places, g)).collect()
+    Descent {
+        orders: (0..groups.len()).map(|g| order(&places, g)).collect(),
+        unknown: unknown.into_iter().collect(),
+    }
 }
 
 #[cfg(test)]
@@ -303,10 +354,57 @@ mod tests {
         let errors = Errors { curves, importance };
         let places = errors.layers().flatten();
         let groups: Vec<Group> = places.map(|place| errors.group(vec![place])).collect();
-        errors.spread(&groups, &descend(&groups, 1, budget, target))
+        errors
+            .spread(&groups, &descend(&groups, 1, budget, target))
+            .orders
+    }
+
+    /// Falling, at some orders.
+    fn any_curve() -> impl Strategy<Value = ErrorCurve> {
+        prop::collection::vec((1..4_usize, 0..4_u8), 0..9).prop_map(|steps| {
+            let (mut order, mut error) = (1, 0.0);
+            let mut curve = curve(&[1], &[0.0]);
+            for (wider, fall) in steps {
+                order += wider;
+                error -= f64::from(fall);
+                curve.orders.push(order);
+                curve.errors.push(error);
+            }
+            curve.errors.iter_mut().for_each(|own| *own -= error);
+            curve
+        })
     }
 
     proptest! {
+        #[test]
+        fn errors_that_were_not_needed_change_no_order(
+            layers in prop::collection::vec(prop::collection::vec((any_curve(), 0..9_u8), 1..7), 1..4),
+            budget in 0..120_usize,
+            share_left in prop::option::of(0.0..1.0_f64),
+            known in 0..6_usize,
+        ) {
+            let layers = layers.into_iter().map(|layer| layer.into_iter().unzip());
+            let (whole, importance): (Vec<Vec<ErrorCurve>>, Vec<Vec<u8>>) = layers.unzip();
+            let importance: Vec<Vec<f64>> =
+                importance.iter().map(|own| own.iter().copied().map(f64::from).collect()).collect();
+            let most: f64 = whole.iter().flatten().map(|curve| curve.errors[0]).sum();
+            let target = share_left.map(|left| left * most);
+            for allocation in [Allocation::Model, Allocation::Layer, Allocation::Channel] {
+                let mut curves = whole.clone();
+                curves.iter_mut().flatten().for_each(|curve| curve.errors.truncate(known));
+                let share = |curves: &_| share(curves, &importance, allocation, budget, target);
+                let mut shared = share(&curves);
+                while !shared.unknown.is_empty() {
+                    for &(layer, h) in &shared.unknown {
+                        let errors = &mut curves[layer][h].errors;
+                        errors.push(whole[layer][h].errors[errors.len()]);
+                    }
+                    shared = share(&curves);
+                }
+                prop_assert_eq!(shared.orders, share(&whole).orders, "{:?}", allocation);
+            }
+        }
+
         #[test]
         fn on_convex_curves_no_sharing_is_better(
             (curves, importance) in layers(),

@@ -59,17 +59,21 @@ struct Cut {
 pub struct ErrorCurve {
     /// Orders, rising, from 1 to the full one.
     pub orders: Vec<usize>,
-    /// E at each order; 0 at the full one.
+    /// E at each order; 0 at the full one. Fewer than orders where those of the last are not known.
     pub errors: Vec<f64>,
 }
 
 impl ErrorCurve {
-    /// The error at an order; between the orders that the curve lists it stays.
+    /// The error at an order; between the orders that the curve lists it stays. 0 where it is not known.
     pub(crate) fn at(&self, order: usize) -> f64 {
-        match self.orders.partition_point(|&known| known <= order) {
-            0 => self.errors.first().copied().unwrap_or(0.0),
-            place => self.errors[place - 1],
-        }
+        let place = self.orders.partition_point(|&known| known <= order);
+        let error = self.errors.get(place.saturating_sub(1));
+        error.copied().unwrap_or(0.0)
+    }
+
+    /// The first order whose error is not known.
+    pub(crate) fn unknown(&self) -> Option<usize> {
+        self.orders.get(self.errors.len()).copied()
     }
 }
 
@@ -140,6 +144,11 @@ impl CalibratedChannel {
     /// # Errors
     /// [`ControlError`] of a cut.
     pub fn curve(&self, refinement: Refinement) -> Result<ErrorCurve, ControlError> {
+        self.curve_to(refinement, usize::MAX)
+    }
+
+    /// The same, with the errors up to an order alone: high orders take most of the time.
+    fn curve_to(&self, refinement: Refinement, most: usize) -> Result<ErrorCurve, ControlError> {
         let full = self.system.order().max(1);
         let mut orders = Vec::new();
         let mut order = 1;
@@ -151,8 +160,9 @@ impl CalibratedChannel {
         }
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
-        self.start_all(&orders)?;
-        for &order in &orders {
+        let known = orders.partition_point(|&order| order <= most);
+        self.start_all(&orders[..known])?;
+        for &order in &orders[..known] {
             let error = match (&self.start(order)?.refitted, refinement) {
                 (None, _) => 0.0,
                 (Some(made), Refinement::None) => made.truncated,
@@ -162,7 +172,9 @@ impl CalibratedChannel {
             errors.push(least);
         }
         orders.push(full);
-        errors.push(0.0);
+        if full <= most {
+            errors.push(0.0);
+        }
         Ok(ErrorCurve { orders, errors })
     }
 
@@ -302,7 +314,7 @@ fn truncated(cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
 }
 
 /// What a lock guards. A thread that panicked while holding it left the map whole.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -371,11 +383,21 @@ impl CalibratedLayer {
         block: &Block,
         refinement: Refinement,
     ) -> Result<Vec<ErrorCurve>, CompressError> {
-        let channels = self.channels.par_iter().enumerate();
-        let curves = channels.map(|(index, channel)| {
-            channel
-                .curve(refinement)
-                .map_err(|e| CompressError::channel(block, index, e))
+        let all: Vec<usize> = (0..self.channels.len()).collect();
+        self.curves_to(block, &all, refinement, usize::MAX)
+    }
+
+    /// Those of some channels, with the errors up to an order alone.
+    pub(crate) fn curves_to(
+        &self,
+        block: &Block,
+        channels: &[usize],
+        refinement: Refinement,
+        most: usize,
+    ) -> Result<Vec<ErrorCurve>, CompressError> {
+        let curves = channels.par_iter().map(|&index| {
+            let curve = self.channels[index].curve_to(refinement, most);
+            curve.map_err(|e| CompressError::channel(block, index, e))
         });
         in_order(curves)
     }

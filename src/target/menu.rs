@@ -70,7 +70,7 @@ impl Weights {
 /// A model whose choices were measured, to be brought to any size.
 pub struct TargetReduction<'a> {
     pub(super) reduction: &'a CalibratedReduction<'a>,
-    pub(super) curves: &'a [Vec<ErrorCurve>],
+    pub(super) curves: Vec<Vec<ErrorCurve>>,
     pub(super) weights: Vec<Weights>,
     /// For each layer; empty where it has no map.
     pub(super) maps: Vec<Vec<Priced>>,
@@ -144,7 +144,7 @@ impl<'a> TargetReduction<'a> {
         for (index, kind) in kinds.into_iter().enumerate() {
             let ones = vec![1.0; blocks.len()];
             let (channels, kind) = self.reduction.importance(kind, &ones);
-            let orders = allocate(self.curves, &channels, Allocation::Channel, budget, None);
+            let orders = allocate(&self.curves, &channels, Allocation::Channel, budget, None);
             let mut own = Weights { kind, channels };
             for (layer, block) in blocks.iter().enumerate() {
                 if index == 0 {
