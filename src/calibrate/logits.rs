@@ -252,18 +252,22 @@ impl Fitting<'_> {
             if fit.steps == 0 {
                 start.fitted.clone_from(&place.fitted);
             }
-            let Some(step) = self.best_step(&problem, &place.model, fit.after)? else {
+            let Some(mut step) = self.best_step(&problem, &place.model, fit.after)? else {
                 break;
             };
-            let straight = problem.missed(self, &step) < self.limits.straight;
+            let straight =
+                step.price < self.limits.prices[0] && self.is_straight(&problem, &mut step)?;
             place = step.place;
             fit.after = step.change;
             fit.prices.push(step.price);
             fit.steps += 1;
             observer.step()?;
-            if straight && step.price < self.limits.prices[0] {
+            if straight {
                 break;
             }
+        }
+        if fit.steps > 0 && place.fitted.is_empty() {
+            place.fitted = self.logits(&place.model, &self.parts.fit)?;
         }
         // What the held-out sequences gain must not be lost on the others.
         if fit.steps > 0 && self.change_of_all(&place) >= self.change_of_all(&start) {
@@ -273,6 +277,15 @@ impl Fitting<'_> {
             return Ok((start, fit));
         }
         Ok((place, fit))
+    }
+
+    /// Whether a step ended so near to where the gradients had it that others would lead no farther.
+    fn is_straight(&self, problem: &Problem, step: &mut Stepped) -> Result<bool, CalibrateError> {
+        if self.limits.straight == 0.0 {
+            return Ok(false);
+        }
+        step.place.fitted = self.logits(&step.place.model, &self.parts.fit)?;
+        Ok(problem.missed(self, step) < self.limits.straight)
     }
 
     /// The step of the best price; `None` where none is better than `change` by enough.
@@ -306,9 +319,6 @@ impl Fitting<'_> {
                     change: after,
                 });
             }
-        }
-        if let Some(step) = &mut best {
-            step.place.fitted = self.logits(&step.place.model, &self.parts.fit)?;
         }
         Ok(best)
     }

@@ -1,6 +1,6 @@
 //! Channels balanced once for their inputs, and models of any size made from them.
 
-use std::sync::Mutex;
+mod search;
 
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use nalgebra::DMatrix;
@@ -11,34 +11,18 @@ use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::mimo::{SharedReduction, SharedSettings, reduce_layer_jointly};
 use crate::calibrate::parameters::LogitData;
+use crate::calibrate::reduction::search::{Search, Trial};
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
     layer_inputs,
 };
-use crate::compress::{
-    Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord, locked, share,
-};
+use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take.
 const MOMENTS_MAX: usize = 1 << 30;
-
-/// A trial is run on one of so many sequences first.
-const FEW_OF: usize = 4;
-
-/// A trial that changes their logits by so much more than the best one is not run on the others.
-const WORSE: f64 = 1.05;
-
-/// Errors of channels are known up to this order at least, whatever is shared out.
-const LIKELY_LEAST: usize = 8;
-
-/// Rounds of trying factors on layers.
-const ROUNDS: usize = 3;
-
-/// The factors tried on the importance of one layer.
-const FACTORS: [f64; 2] = [2.0, 0.5];
 
 /// A model whose channels are balanced for their inputs, to be reduced to any size. Cuts are kept,
 /// so that many sizes cost little more than one.
@@ -50,8 +34,6 @@ pub struct CalibratedReduction<'a> {
     layers: Vec<CalibratedLayer>,
     /// In the place of `layers`, where channels share modes or layers run in both directions.
     shared: Option<SharedReduction<'a>>,
-    /// With and without refinement, as far as they were needed.
-    curves: [Mutex<Vec<Vec<ErrorCurve>>>; 2],
     logits: Vec<Vec<f64>>,
     moments: bool,
     observer: &'a dyn ProgressSink,
@@ -113,30 +95,6 @@ pub struct Choice {
 struct Inputs<'a> {
     sequences: &'a [Sequence<'a>],
     captured: Option<&'a Captured>,
-}
-
-/// A model whose channels are cut as the settings have it.
-struct Trial {
-    model: Model,
-    allotted: Allotted,
-    change: Option<f64>,
-}
-
-/// States shared among the channels.
-#[derive(Clone)]
-struct Allotted {
-    orders: Vec<Vec<usize>>,
-    importance: &'static str,
-    /// On the importance of each layer.
-    factors: Vec<f64>,
-}
-
-/// The best allocation that was tried.
-struct Best {
-    trial: Trial,
-    kind: Importance,
-    /// The relative change of the logits of the first sequences alone.
-    change_of_few: f64,
 }
 
 impl<'a> CalibratedReduction<'a> {
@@ -224,7 +182,6 @@ impl<'a> CalibratedReduction<'a> {
             sequences,
             captured,
             layers: Vec::with_capacity(model.blocks().len()),
-            curves: Default::default(),
             logits: Vec::new(),
             observer,
         };
@@ -317,7 +274,6 @@ impl<'a> CalibratedReduction<'a> {
             sequences: &[],
             captured: None,
             shared: None,
-            curves: Default::default(),
             logits: Vec::new(),
             observer,
         })
@@ -349,7 +305,7 @@ impl<'a> CalibratedReduction<'a> {
         if let Some(captured) = self.captured.filter(|_| !self.model.is_bank()) {
             return self.reduce_captured(captured, settings);
         }
-        let mut trial = self.best(settings, budget)?;
+        let mut trial = Search::new(self, settings, budget)?.best()?;
         let followed = match settings.sequential {
             true => self.follow(settings, &mut trial)?,
             false => None,
@@ -589,206 +545,6 @@ impl<'a> CalibratedReduction<'a> {
         }
     }
 
-    /// The allocation that changes the logits least, of those that the settings allow.
-    fn best(&self, settings: &Settings, budget: usize) -> Result<Trial, CalibrateError> {
-        let shared = settings.allocation != Allocation::Model;
-        let compare = shared && settings.importance == Importance::Auto;
-        let compare =
-            compare && !self.logits.is_empty() && !matches!(settings.size, TargetSize::Error(_));
-        let kinds: &[Importance] = match settings.importance {
-            Importance::Auto if compare => {
-                &[Importance::Equal, Importance::Root, Importance::Gradient]
-            }
-            Importance::Auto | Importance::Equal => &[Importance::Equal],
-            Importance::Root => &[Importance::Root],
-            Importance::Gradient => &[Importance::Gradient],
-        };
-        if shared || !matches!(settings.size, TargetSize::Order(_)) {
-            self.known_curves(settings.refinement, self.likely(budget))?;
-        }
-        let rounds = if compare { ROUNDS } else { 0 };
-        let factors = rounds * self.layers.len() * FACTORS.len();
-        self.observer
-            .begin(Stage::Allocation, kinds.len() + factors);
-        let allot = |kind, factors: &[f64]| self.allotted(settings, budget, kind, factors);
-        let ones = vec![1.0; self.layers.len()];
-        if !compare {
-            self.observer.step()?;
-            let mut allotted = allot(kinds[0], &ones)?;
-            allotted.factors.clear();
-            let model = self.cut_as(settings, &allotted)?;
-            return Ok(Trial {
-                change: self.logit_change(&model)?,
-                model,
-                allotted,
-            });
-        }
-        let mut best: Option<Best> = None;
-        for &kind in kinds {
-            let allotted = allot(kind, &ones)?;
-            let better = self.better(settings, kind, allotted, best.as_ref())?;
-            best = better.or(best);
-        }
-        let mut best = best.expect("one at least was compared with none");
-        for _ in 0..rounds {
-            if !self.try_factors(settings, budget, &mut best)? {
-                break;
-            }
-        }
-        Ok(best.trial)
-    }
-
-    /// Tries factors on the importance of single layers; whether one was better.
-    fn try_factors(
-        &self,
-        settings: &Settings,
-        budget: usize,
-        best: &mut Best,
-    ) -> Result<bool, CalibrateError> {
-        let mut found = false;
-        for layer in 0..self.layers.len() {
-            for factor in FACTORS {
-                let mut factors = best.trial.allotted.factors.clone();
-                factors[layer] *= factor;
-                let allotted = self.allotted(settings, budget, best.kind, &factors)?;
-                if let Some(better) = self.better(settings, best.kind, allotted, Some(best))? {
-                    *best = better;
-                    found = true;
-                    break;
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// An allocation's model, if it is better than the best that is known. One that is clearly worse over a
-    /// quarter of the sequences is not run on the others.
-    fn better(
-        &self,
-        settings: &Settings,
-        kind: Importance,
-        allotted: Allotted,
-        known: Option<&Best>,
-    ) -> Result<Option<Best>, CalibrateError> {
-        self.observer.step()?;
-        if known.is_some_and(|known| known.trial.allotted.orders == allotted.orders) {
-            return Ok(None);
-        }
-        let model = self.cut_as(settings, &allotted)?;
-        let within = Within(self.observer);
-        let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
-        let network = network.observed(&within);
-        let few = self.sequences.len().div_ceil(FEW_OF);
-        let (few, others) = self.sequences.split_at(few);
-        let mut reduced = network.logits_of_all(few)?;
-        let change_of_few = relative_change(&self.logits[..few.len()], &reduced);
-        if known.is_some_and(|known| change_of_few >= WORSE * known.change_of_few) {
-            return Ok(None);
-        }
-        reduced.extend(network.logits_of_all(others)?);
-        let change = Some(relative_change(&self.logits, &reduced));
-        if known.is_some_and(|known| change >= known.trial.change) {
-            return Ok(None);
-        }
-        let trial = Trial {
-            model,
-            allotted,
-            change,
-        };
-        Ok(Some(Best {
-            trial,
-            kind,
-            change_of_few,
-        }))
-    }
-
-    fn allotted(
-        &self,
-        settings: &Settings,
-        budget: usize,
-        kind: Importance,
-        factors: &[f64],
-    ) -> Result<Allotted, CalibrateError> {
-        let (importance, name) = self.importance(kind, factors);
-        Ok(Allotted {
-            orders: self.orders(settings, budget, &importance)?,
-            importance: name,
-            factors: factors.to_vec(),
-        })
-    }
-
-    fn orders(
-        &self,
-        settings: &Settings,
-        budget: usize,
-        importance: &[Vec<f64>],
-    ) -> Result<Vec<Vec<usize>>, CalibrateError> {
-        let target = match settings.size {
-            TargetSize::Error(error) => {
-                let channels = self.layers.iter().flat_map(|layer| layer.channels());
-                let norms = channels.zip(importance.iter().flatten());
-                let whole: f64 = norms.map(|(channel, i)| i * channel.norm().powi(2)).sum();
-                Some(error * error * whole)
-            }
-            _ => None,
-        };
-        Ok(match (settings.allocation, settings.size) {
-            (Allocation::Model, TargetSize::Order(order)) => self.uniform(order),
-            (allocation, _) => {
-                let refinement = settings.refinement;
-                let mut curves = self.known_curves(refinement, self.likely(budget))?;
-                loop {
-                    let shared = share(&curves, importance, allocation, budget, target);
-                    if shared.unknown.is_empty() {
-                        break shared.orders;
-                    }
-                    self.lengthen(&mut curves, &shared.unknown, refinement)?;
-                }
-            }
-        })
-    }
-
-    /// The order up to which errors are needed for most channels: twice the mean.
-    fn likely(&self, budget: usize) -> usize {
-        let channels = self.layers.iter().map(|layer| layer.channels().len());
-        let channels: usize = channels.sum();
-        (2 * budget).div_ceil(channels.max(1)).max(LIKELY_LEAST)
-    }
-
-    /// Error curves with more errors of these channels: up to twice the order up to which all are known.
-    fn lengthen(
-        &self,
-        curves: &mut [Vec<ErrorCurve>],
-        channels: &[(usize, usize)],
-        refinement: Refinement,
-    ) -> Result<(), CalibrateError> {
-        let parts = curves.iter_mut().zip(&self.layers);
-        for (index, ((curves, layer), block)) in parts.zip(self.model.blocks()).enumerate() {
-            self.observer.check()?;
-            let own = channels.iter().filter(|&&(layer, _)| layer == index);
-            let own: Vec<usize> = own.map(|&(_, h)| h).collect();
-            let known = own.iter().filter_map(|&h| curves[h].unknown()).max();
-            let most = known.map_or(0, |first| 2 * first);
-            let longer = layer.curves_to(block, &own, refinement, most)?;
-            for (h, longer) in own.into_iter().zip(longer) {
-                curves[h] = longer;
-            }
-        }
-        *locked(self.store(refinement)) = curves.to_vec();
-        Ok(())
-    }
-
-    /// The model of an allocation, cut and refined as the settings have it.
-    fn cut_as(&self, settings: &Settings, allotted: &Allotted) -> Result<Model, CalibrateError> {
-        let layers = self.model.blocks().iter().zip(&allotted.orders).enumerate();
-        let blocks = layers.map(|(layer, (block, orders))| {
-            let systems = self.cut(layer, orders, settings.refinement)?;
-            Ok(block.with_systems(systems, Vec::new())?)
-        });
-        let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
-        Ok(self.model.with_blocks(blocks)?)
-    }
-
     /// The relative change of the logits of a smaller model over other sequences than those of the
     /// reduction: (Σ ‖z − z_r‖²/Σ ‖z‖²)^{1/2}, centred over the classes. Cost two forward passes
     /// for each.
@@ -922,26 +678,8 @@ impl<'a> CalibratedReduction<'a> {
         orders.collect()
     }
 
-    /// The error curves of all channels.
+    /// The error curves of all channels, with the errors up to an order at least.
     pub(crate) fn curves(
-        &self,
-        refinement: Refinement,
-    ) -> Result<Vec<Vec<ErrorCurve>>, CalibrateError> {
-        let mut curves = self.known_curves(refinement, usize::MAX)?;
-        loop {
-            let layers = curves.iter().enumerate();
-            let all = layers.flat_map(|(layer, own)| (0..own.len()).map(move |h| (layer, h)));
-            let open = |&(layer, h): &(usize, usize)| curves[layer][h].unknown().is_some();
-            let open: Vec<_> = all.filter(open).collect();
-            if open.is_empty() {
-                return Ok(curves);
-            }
-            self.lengthen(&mut curves, &open, refinement)?;
-        }
-    }
-
-    /// The error curves of all channels as far as they are known: up to this order, where none were.
-    fn known_curves(
         &self,
         refinement: Refinement,
         most: usize,
@@ -951,10 +689,6 @@ impl<'a> CalibratedReduction<'a> {
                         curves of their own: reduce them by --order or --budget";
             return Err(CalibrateError::Weight(what.to_string()));
         }
-        let known = locked(self.store(refinement)).clone();
-        if !known.is_empty() {
-            return Ok(known);
-        }
         self.observer.begin(Stage::ErrorCurves, self.layers.len());
         let layers = self.layers.iter().zip(self.model.blocks());
         let curves = layers.map(|(layer, block)| {
@@ -962,14 +696,7 @@ impl<'a> CalibratedReduction<'a> {
             let all: Vec<usize> = (0..layer.channels().len()).collect();
             Ok(layer.curves_to(block, &all, refinement, most)?)
         });
-        let curves: Vec<_> = curves.collect::<Result<_, CalibrateError>>()?;
-        locked(self.store(refinement)).clone_from(&curves);
-        Ok(curves)
-    }
-
-    /// Where the curves with or without refinement are kept.
-    fn store(&self, refinement: Refinement) -> &Mutex<Vec<Vec<ErrorCurve>>> {
-        &self.curves[usize::from(refinement == Refinement::None)]
+        curves.collect()
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.

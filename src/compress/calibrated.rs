@@ -314,7 +314,7 @@ fn truncated(cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
 }
 
 /// What a lock guards. A thread that panicked while holding it left the map whole.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)

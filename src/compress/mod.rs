@@ -14,7 +14,6 @@ mod share;
 
 pub use allocate::{Allocation, LANES_LEAST, allocate};
 pub(crate) use allocate::{by_order, share};
-pub(crate) use calibrated::locked;
 pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;

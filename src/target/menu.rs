@@ -95,7 +95,7 @@ impl<'a> TargetReduction<'a> {
             return Err(TargetError::Sequences { found, expected });
         }
         let mut made = Self {
-            curves: reduction.curves(Refinement::Full)?,
+            curves: reduction.curves(Refinement::Full, usize::MAX)?,
             reduction,
             weights: Vec::new(),
             maps: Vec::new(),

@@ -1,0 +1,263 @@
+//! The search for orders of all channels.
+
+use crate::calibrate::logits::relative_change;
+use crate::calibrate::{CalibrateError, CalibratedReduction, Importance, Settings, TargetSize};
+use crate::compress::{Allocation, ErrorCurve, share};
+use crate::infer::{Network, Path as InferPath};
+use crate::model::Model;
+use crate::progress::{Stage, Within};
+
+/// A trial is run on one of so many sequences first.
+const FEW_OF: usize = 4;
+
+/// A trial that changes their logits by so much more than the best one is not run on the others.
+const WORSE: f64 = 1.05;
+
+/// Errors of channels are known up to this order at least, whatever is shared out.
+const LIKELY_LEAST: usize = 8;
+
+/// Rounds of trying factors on layers.
+const ROUNDS: usize = 3;
+
+/// The factors tried on the importance of one layer.
+const FACTORS: [f64; 2] = [2.0, 0.5];
+
+/// A model whose channels are cut as the settings have it.
+pub(super) struct Trial {
+    pub(super) model: Model,
+    pub(super) allotted: Allotted,
+    /// The relative change of the logits.
+    pub(super) change: Option<f64>,
+}
+
+/// States shared among the channels.
+pub(super) struct Allotted {
+    pub(super) orders: Vec<Vec<usize>>,
+    pub(super) importance: &'static str,
+    /// On the importance of each layer.
+    pub(super) factors: Vec<f64>,
+}
+
+/// The best allocation that was tried.
+struct Best {
+    trial: Trial,
+    kind: Importance,
+    /// The relative change of the logits of the first sequences alone.
+    change_of_few: f64,
+}
+
+/// A search for the allocation that changes the logits least, of those that the settings allow.
+pub(super) struct Search<'s, 'a> {
+    reduction: &'s CalibratedReduction<'a>,
+    settings: &'s Settings,
+    /// States in all.
+    budget: usize,
+    /// With the errors that were needed so far; none where one order is given for all channels.
+    curves: Vec<Vec<ErrorCurve>>,
+}
+
+impl<'s, 'a> Search<'s, 'a> {
+    pub(super) fn new(
+        reduction: &'s CalibratedReduction<'a>,
+        settings: &'s Settings,
+        budget: usize,
+    ) -> Result<Self, CalibrateError> {
+        let channels = reduction.layers.iter().map(|layer| layer.channels().len());
+        // Most channels get no more than twice the mean order.
+        let likely = (2 * budget).div_ceil(channels.sum::<usize>().max(1));
+        let curves = match (settings.allocation, settings.size) {
+            (Allocation::Model, TargetSize::Order(_)) => Vec::new(),
+            _ => reduction.curves(settings.refinement, likely.max(LIKELY_LEAST))?,
+        };
+        Ok(Self {
+            reduction,
+            settings,
+            budget,
+            curves,
+        })
+    }
+
+    pub(super) fn best(mut self) -> Result<Trial, CalibrateError> {
+        let Self {
+            reduction,
+            settings,
+            ..
+        } = self;
+        let compare = settings.allocation != Allocation::Model
+            && settings.importance == Importance::Auto
+            && !reduction.logits.is_empty()
+            && !matches!(settings.size, TargetSize::Error(_));
+        let kinds: &[Importance] = match settings.importance {
+            Importance::Auto if compare => {
+                &[Importance::Equal, Importance::Root, Importance::Gradient]
+            }
+            Importance::Auto | Importance::Equal => &[Importance::Equal],
+            Importance::Root => &[Importance::Root],
+            Importance::Gradient => &[Importance::Gradient],
+        };
+        let layers = reduction.layers.len();
+        let rounds = if compare { ROUNDS } else { 0 };
+        let trials = kinds.len() + rounds * layers * FACTORS.len();
+        reduction.observer.begin(Stage::Allocation, trials);
+        let ones = vec![1.0; layers];
+        if !compare {
+            reduction.observer.step()?;
+            let mut allotted = self.allotted(kinds[0], &ones)?;
+            allotted.factors.clear();
+            let model = self.model(&allotted)?;
+            return Ok(Trial {
+                change: reduction.logit_change(&model)?,
+                model,
+                allotted,
+            });
+        }
+        let mut best: Option<Best> = None;
+        for &kind in kinds {
+            let allotted = self.allotted(kind, &ones)?;
+            let better = self.better(kind, allotted, best.as_ref())?;
+            best = better.or(best);
+        }
+        let mut best = best.expect("one at least was compared with none");
+        for _ in 0..rounds {
+            if !self.try_factors(&mut best)? {
+                break;
+            }
+        }
+        Ok(best.trial)
+    }
+
+    /// Tries factors on the importance of single layers; whether one was better.
+    fn try_factors(&mut self, best: &mut Best) -> Result<bool, CalibrateError> {
+        let mut found = false;
+        for layer in 0..self.reduction.layers.len() {
+            for factor in FACTORS {
+                let mut factors = best.trial.allotted.factors.clone();
+                factors[layer] *= factor;
+                let allotted = self.allotted(best.kind, &factors)?;
+                if let Some(better) = self.better(best.kind, allotted, Some(best))? {
+                    *best = better;
+                    found = true;
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// An allocation's model, if it is better than the best that is known. One that is clearly worse over a
+    /// quarter of the sequences is not run on the others.
+    fn better(
+        &self,
+        kind: Importance,
+        allotted: Allotted,
+        known: Option<&Best>,
+    ) -> Result<Option<Best>, CalibrateError> {
+        let reduction = self.reduction;
+        reduction.observer.step()?;
+        if known.is_some_and(|known| known.trial.allotted.orders == allotted.orders) {
+            return Ok(None);
+        }
+        let model = self.model(&allotted)?;
+        let within = Within(reduction.observer);
+        let network = Network::new(&model, reduction.length(), InferPath::Auto)?;
+        let network = network.observed(&within);
+        let few = reduction.sequences.len().div_ceil(FEW_OF);
+        let (few, others) = reduction.sequences.split_at(few);
+        let mut reduced = network.logits_of_all(few)?;
+        let change_of_few = relative_change(&reduction.logits[..few.len()], &reduced);
+        if known.is_some_and(|known| change_of_few >= WORSE * known.change_of_few) {
+            return Ok(None);
+        }
+        reduced.extend(network.logits_of_all(others)?);
+        let change = Some(relative_change(&reduction.logits, &reduced));
+        if known.is_some_and(|known| change >= known.trial.change) {
+            return Ok(None);
+        }
+        let trial = Trial {
+            model,
+            allotted,
+            change,
+        };
+        Ok(Some(Best {
+            trial,
+            kind,
+            change_of_few,
+        }))
+    }
+
+    fn allotted(&mut self, kind: Importance, factors: &[f64]) -> Result<Allotted, CalibrateError> {
+        let (importance, name) = self.reduction.importance(kind, factors);
+        Ok(Allotted {
+            orders: self.orders(&importance)?,
+            importance: name,
+            factors: factors.to_vec(),
+        })
+    }
+
+    fn orders(&mut self, importance: &[Vec<f64>]) -> Result<Vec<Vec<usize>>, CalibrateError> {
+        let Self {
+            reduction,
+            settings,
+            budget,
+            ..
+        } = *self;
+        if let (Allocation::Model, TargetSize::Order(order)) = (settings.allocation, settings.size)
+        {
+            return Ok(reduction.uniform(order));
+        }
+        let target = match settings.size {
+            TargetSize::Error(error) => {
+                let channels = reduction.layers.iter().flat_map(|layer| layer.channels());
+                let norms = channels.zip(importance.iter().flatten());
+                let whole: f64 = norms.map(|(channel, i)| i * channel.norm().powi(2)).sum();
+                Some(error * error * whole)
+            }
+            _ => None,
+        };
+        loop {
+            let shared = share(
+                &self.curves,
+                importance,
+                settings.allocation,
+                budget,
+                target,
+            );
+            if shared.unknown.is_empty() {
+                return Ok(shared.orders);
+            }
+            self.lengthen(&shared.unknown)?;
+        }
+    }
+
+    /// Finds more errors of channels, given by layer and channel: in each layer up to twice the first
+    /// unknown order.
+    fn lengthen(&mut self, channels: &[(usize, usize)]) -> Result<(), CalibrateError> {
+        let reduction = self.reduction;
+        let parts = reduction.layers.iter().zip(reduction.model.blocks());
+        for (index, (curves, (layer, block))) in self.curves.iter_mut().zip(parts).enumerate() {
+            reduction.observer.check()?;
+            let own = channels.iter().filter(|&&(layer, _)| layer == index);
+            let own: Vec<usize> = own.map(|&(_, h)| h).collect();
+            let unknown = own.iter().filter_map(|&h| curves[h].unknown()).max();
+            let most = unknown.map_or(0, |first| 2 * first);
+            let longer = layer.curves_to(block, &own, self.settings.refinement, most)?;
+            for (h, longer) in own.into_iter().zip(longer) {
+                curves[h] = longer;
+            }
+        }
+        Ok(())
+    }
+
+    /// The model of an allocation, cut and refined as the settings have it.
+    fn model(&self, allotted: &Allotted) -> Result<Model, CalibrateError> {
+        let model = self.reduction.model;
+        let layers = model.blocks().iter().zip(&allotted.orders).enumerate();
+        let blocks = layers.map(|(layer, (block, orders))| {
+            let refinement = self.settings.refinement;
+            let systems = self.reduction.cut(layer, orders, refinement)?;
+            Ok(block.with_systems(systems, Vec::new())?)
+        });
+        let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
+        Ok(model.with_blocks(blocks)?)
+    }
+}
