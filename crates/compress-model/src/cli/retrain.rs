@@ -203,7 +203,7 @@ impl Run<'_> {
 fn note(best: Option<Best>) -> Vec<String> {
     let start = best.is_some_and(|best| best.epoch == 0);
     let text = "the training brought nothing: no epoch was better than the start on the held-out \
-                sequences, and the start is written";
+                sequences by more than noise, and the start is written";
     start.then(|| text.to_string()).into_iter().collect()
 }
 

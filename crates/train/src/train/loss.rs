@@ -6,6 +6,7 @@ use candle_core::{D, DType, Tensor};
 use hankelite_data::Targets;
 
 use crate::train::TrainError;
+use crate::train::objective::Examples;
 
 /// A named number that is reported as a mean over the epoch.
 pub type Term = (&'static str, f64);
@@ -102,6 +103,43 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
     }
 }
 
+/// The loss of each sequence, without smoothing, summed over its answers.
+///
+/// # Errors
+/// As [`task_loss`].
+pub(super) fn sequence_losses(
+    outputs: &Tensor,
+    examples: &Examples,
+) -> Result<Vec<f64>, TrainError> {
+    let Examples { targets, count, .. } = examples;
+    let each = match targets {
+        Targets::None => return Err(TrainError::NoTargets),
+        Targets::Classes { labels, classes } => {
+            let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
+            let flat = flat(&logits(outputs)?, 2, labels.len(), *classes)?;
+            cross_entropies(&flat, &labels, 0.0)?
+        }
+        Targets::StepClasses {
+            labels, classes, ..
+        } => {
+            let flat = flat(&logits(outputs)?, 3, labels.len(), *classes)?;
+            cross_entropies(&flat, labels, 0.0)?
+        }
+        Targets::Values { values, width } | Targets::StepValues { values, width, .. } => {
+            let flat = flat(outputs, outputs.rank(), values.len() / width, *width)?;
+            squares(&flat, values)?
+        }
+    };
+    let mut each: Vec<f64> = each.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+    if let Some(weights) = weights(targets) {
+        let pairs = each.iter_mut().zip(weights);
+        pairs.for_each(|(loss, weight)| *loss *= f64::from(weight));
+    }
+    let rows = each.len() / (*count).max(1);
+    let sequences = each.chunks(rows.max(1));
+    Ok(sequences.map(|answers| answers.iter().sum()).collect())
+}
+
 /// The logits of classes: the outputs; one alone stands beside a zero, as a sigmoid has it.
 pub(super) fn logits(outputs: &Tensor) -> candle_core::Result<Tensor> {
     match outputs.dims().last() {
@@ -178,9 +216,7 @@ fn of_values(
     values: &[f32],
     weights: Option<Vec<f32>>,
 ) -> candle_core::Result<Loss> {
-    let targets = Tensor::from_slice(values, outputs.shape(), outputs.device())?;
-    let difference = (outputs - targets.to_dtype(outputs.dtype())?)?;
-    let each = difference.sqr()?.mean_keepdim(D::Minus1)?;
+    let each = squares(outputs, values)?;
     let answers = match &weights {
         None => outputs.dim(0)? as u64,
         Some(weights) => weights.iter().filter(|&&weight| weight > 0.0).count() as u64,
@@ -197,6 +233,13 @@ fn of_values(
         tally,
         terms: Vec::new(),
     })
+}
+
+/// The mean square of every row's errors, (rows, 1).
+fn squares(outputs: &Tensor, values: &[f32]) -> candle_core::Result<Tensor> {
+    let targets = Tensor::from_slice(values, outputs.shape(), outputs.device())?;
+    let difference = (outputs - targets.to_dtype(outputs.dtype())?)?;
+    difference.sqr()?.mean_keepdim(D::Minus1)
 }
 
 /// The mean of (rows, 1), weighted where there are weights.
@@ -240,6 +283,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
+    use crate::nn::NetworkInput;
 
     #[test]
     fn one_logit_is_that_of_a_sigmoid() {
@@ -314,6 +358,58 @@ mod tests {
         assert!((scalar(&loss.value).unwrap() - 3f64.ln()).abs() < 1e-15);
         assert_eq!(loss.tally.accuracy(), Some(0.5));
         assert_eq!(loss.tally.answers(), 2);
+    }
+
+    /// The losses of sequences are those that the loss of the batch is the mean of.
+    #[test]
+    fn the_losses_of_sequences_add_up_to_that_of_the_batch() {
+        let mask = Some(vec![true, false, true, true, true, false]);
+        let all = [
+            (vec![2, 3], classes(&[0, 2])),
+            (
+                vec![2, 3, 3],
+                Targets::StepClasses {
+                    labels: vec![0, 1, 2, 2, 1, 0],
+                    classes: 3,
+                    mask: mask.clone(),
+                },
+            ),
+            (
+                vec![2, 3],
+                Targets::Values {
+                    values: vec![0.5; 6],
+                    width: 3,
+                },
+            ),
+            (
+                vec![2, 3, 3],
+                Targets::StepValues {
+                    values: vec![0.5; 18],
+                    width: 3,
+                    mask,
+                },
+            ),
+        ];
+        for (shape, targets) in all {
+            let size = shape.iter().product::<usize>();
+            let numbers: Vec<f64> = (0..size).map(|i| (1.7 * i as f64).sin()).collect();
+            let outputs = Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap();
+            let tally = task_loss(&outputs, &targets, 0.0).unwrap().tally;
+            let input = NetworkInput {
+                steps: outputs.clone(),
+                lengths: None,
+            };
+            let examples = Examples {
+                input,
+                targets,
+                count: 2,
+            };
+            let losses = sequence_losses(&outputs, &examples).unwrap();
+            assert_eq!(losses.len(), 2);
+            let sum = losses.iter().sum::<f64>();
+            let expected = tally.loss() * tally.answers() as f64;
+            assert!((sum - expected).abs() < 1e-12, "{sum} {expected}");
+        }
     }
 
     #[test]

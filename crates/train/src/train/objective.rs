@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, Tally, Term, task_loss};
+use crate::train::loss::{Loss, Tally, Term, sequence_losses, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
@@ -50,8 +50,9 @@ pub trait Objective {
         examples: &Examples,
     ) -> Result<Evaluation, TrainError> {
         let outputs = network.forward(&examples.input, Mode::Evaluate)?;
-        let loss = task_loss(&outputs, &examples.targets, 0.0)?;
-        Ok(Evaluation::new(loss.tally, None, examples.count))
+        let tally = task_loss(&outputs, &examples.targets, 0.0)?.tally;
+        let losses = sequence_losses(&outputs, examples)?;
+        Ok(Evaluation::new(tally, None, examples.count).with_losses(losses))
     }
 
     /// Called after every step of the optimiser, before snapshots and validation. Gives further
@@ -66,13 +67,16 @@ pub trait Objective {
 }
 
 /// What a network shows on a data set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
     tally: Tally,
     /// Sum over the sequences, where there is a teacher.
     distances: Option<f64>,
     sequences: u64,
+    /// The loss of the task for each sequence, summed over its answers; empty where it is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    losses: Vec<f64>,
 }
 
 impl Evaluation {
@@ -82,13 +86,22 @@ impl Evaluation {
             tally,
             distances: distance.map(|distance| distance * sequences as f64),
             sequences: sequences as u64,
+            losses: Vec::new(),
         }
+    }
+
+    /// With the loss of each sequence, summed over its answers. Without them nothing is known of the
+    /// noise of a comparison.
+    #[must_use]
+    pub fn with_losses(self, losses: Vec<f64>) -> Self {
+        Self { losses, ..self }
     }
 
     /// Adds that of other sequences.
     pub fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
         self.sequences += other.sequences;
+        self.losses.extend_from_slice(&other.losses);
         if let Some(more) = other.distances {
             self.distances = Some(self.distances.unwrap_or(0.0) + more);
         }
@@ -97,6 +110,22 @@ impl Evaluation {
     /// Loss and accuracy of the task; without labels those of answering as the teacher.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Whether the loss differs from another network's on the same sequences by no more than two
+    /// standard errors of the difference. The differences of the sequences are taken, so what makes
+    /// a sequence hard for both is no noise. `false` where the losses of the sequences are not known.
+    pub(super) fn is_within_noise_of(&self, other: &Self) -> bool {
+        let count = self.losses.len();
+        if count < 2 || other.losses.len() != count {
+            return false;
+        }
+        let pairs = self.losses.iter().zip(&other.losses);
+        let differences: Vec<f64> = pairs.map(|(own, other)| own - other).collect();
+        let mean = differences.iter().sum::<f64>() / count as f64;
+        let squares: f64 = differences.iter().map(|d| (d - mean).powi(2)).sum();
+        let error = (squares / (count * (count - 1)) as f64).sqrt();
+        mean.abs() <= 2.0 * error
     }
 
     /// The mean distance of the outputs from a teacher's.

@@ -5,7 +5,7 @@ use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Traced, Wanted};
-use crate::train::loss::{Loss, Tally, Term, logits, scalar, task_loss};
+use crate::train::loss::{Loss, Tally, Term, logits, scalar, sequence_losses, task_loss};
 use crate::train::objective::{Evaluation, Examples, Objective, Task};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
@@ -291,7 +291,11 @@ impl Objective for Composed<'_> {
         for (own, taught) in own.layers.iter().zip(&taught.layers) {
             far += scalar(&apart(own, taught)?)?;
         }
-        Ok(Evaluation::new(tally, Some(far), *count))
+        let found = Evaluation::new(tally, Some(far), *count);
+        match targets {
+            Targets::None => Ok(found),
+            _ => Ok(found.with_losses(sequence_losses(&own.outputs, examples)?)),
+        }
     }
 
     fn after_step(&mut self, parameters: &[Parameter]) -> Result<Vec<Term>, TrainError> {

@@ -474,7 +474,10 @@ impl<'a> Run<'a> {
             Monitor::Loss | Monitor::Teacher => value < best.value,
             Monitor::Accuracy => value > best.value,
         });
-        let lost = progress.start.is_some_and(|start| loses(found, &start));
+        let start = progress.start.as_ref();
+        let lost = start.is_some_and(|start| {
+            loses(found, start) || monitor == Monitor::Loss && found.is_within_noise_of(start)
+        });
         if better && !lost {
             let (epoch, step) = (entry.epoch, entry.step);
             progress.best = Some(Best { epoch, step, value });

@@ -74,7 +74,7 @@ fn the_start_is_kept_where_nothing_is_better_and_after_a_stop_too() {
     let network = Small::started();
     let outcome = run(&network, sets, &recipe).unwrap();
     let best = outcome.best.unwrap();
-    let start = outcome.start.unwrap();
+    let start = outcome.start.clone().unwrap();
     assert_eq!((best.epoch, best.step), (0, 0));
     assert_eq!(best.value, start.tally().loss());
     assert!(outcome.history.iter().all(|entry| !entry.best));
@@ -161,6 +161,86 @@ fn an_epoch_that_loses_accuracy_is_not_taken_though_it_is_nearer_the_teacher() {
     assert_eq!(best, [false, true, true, false]);
     assert_eq!(outcome.best.unwrap().epoch, 3);
     assert_eq!(outcome.start.unwrap().tally().accuracy(), Some(0.7));
+}
+
+/// A training whose logits of the right class are as scripted, for each measurement one row.
+struct Spoken {
+    logits: Vec<[f32; 4]>,
+    measured: usize,
+}
+
+impl Objective for Spoken {
+    fn loss(
+        &mut self,
+        network: &dyn SequenceModel,
+        examples: &Examples,
+        mode: Mode<'_>,
+    ) -> Result<Loss, TrainError> {
+        Task::default().loss(network, examples, mode)
+    }
+
+    fn measure(
+        &mut self,
+        network: &dyn SequenceModel,
+        _: &Examples,
+    ) -> Result<Evaluation, TrainError> {
+        let logits = self.logits[self.measured];
+        self.measured += 1;
+        let rows = logits.map(|logit| [logit, 0.0]);
+        let outputs = Tensor::new(&rows, network.device())?;
+        let targets = Targets::Classes {
+            labels: vec![0; 4],
+            classes: 2,
+        };
+        let tally = task_loss(&outputs, &targets, 0.0)?.tally;
+        let losses = logits.map(|logit| f64::from(-logit).exp().ln_1p());
+        Ok(Evaluation::new(tally, None, 4).with_losses(losses.to_vec()))
+    }
+}
+
+#[test]
+fn an_epoch_that_gains_no_more_than_noise_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = points(folder.path(), 40);
+    let (data, held_out) = data.hold_out(4, 0).unwrap();
+    let recipe = Recipe {
+        epochs: Some(4),
+        keep_start: true,
+        ..recipe()
+    };
+    let network = Small::started();
+    let training = Training {
+        network: &network,
+        data: &data,
+        validation: Some(&held_out),
+        recipe: &recipe,
+    };
+    // Two measurements are those of the check. The first epoch gains much in one sequence of four
+    // and loses in the others, the second a little in all, the third less than that.
+    let start = [2.0, 1.0, 3.0, 2.5];
+    let gained = |by: [f32; 4]| [0, 1, 2, 3].map(|k: usize| start[k] + by[k]);
+    let mut objective = Spoken {
+        logits: vec![
+            start,
+            start,
+            start,
+            gained([-0.1, 2.0, -0.1, -0.1]),
+            gained([0.1, 0.05, 0.2, 0.1]),
+            gained([0.05, 0.025, 0.1, 0.05]),
+            gained([0.2, 0.1, 0.4, 0.2]),
+        ],
+        measured: 0,
+    };
+    let outcome = training.run(&mut objective, None, &mut (), &Stop::default());
+    let outcome = outcome.unwrap();
+    let losses: Vec<f64> = (outcome.history.iter())
+        .map(|entry| entry.validation_loss.unwrap())
+        .collect();
+    let start = outcome.start.unwrap().tally().loss();
+    assert!(losses.iter().all(|&loss| loss < start));
+    assert!(losses[0] < losses[3], "{losses:?}");
+    let best: Vec<bool> = outcome.history.iter().map(|entry| entry.best).collect();
+    assert_eq!(best, [false, true, false, true]);
 }
 
 #[test]
