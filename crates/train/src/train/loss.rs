@@ -6,7 +6,6 @@ use candle_core::{D, DType, Tensor};
 use hankelite_data::Targets;
 
 use crate::train::TrainError;
-use crate::train::objective::Examples;
 
 /// A named number that is reported as a mean over the epoch.
 pub type Term = (&'static str, f64);
@@ -103,15 +102,15 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
     }
 }
 
-/// The loss of each sequence, without smoothing, summed over its answers.
+/// The loss of each of `count` sequences, without smoothing, summed over its answers.
 ///
 /// # Errors
 /// As [`task_loss`].
 pub(super) fn sequence_losses(
     outputs: &Tensor,
-    examples: &Examples,
+    targets: &Targets,
+    count: usize,
 ) -> Result<Vec<f64>, TrainError> {
-    let Examples { targets, count, .. } = examples;
     let each = match targets {
         Targets::None => return Err(TrainError::NoTargets),
         Targets::Classes { labels, classes } => {
@@ -135,7 +134,7 @@ pub(super) fn sequence_losses(
         let pairs = each.iter_mut().zip(weights);
         pairs.for_each(|(loss, weight)| *loss *= f64::from(weight));
     }
-    let rows = each.len() / (*count).max(1);
+    let rows = each.len() / count.max(1);
     let sequences = each.chunks(rows.max(1));
     Ok(sequences.map(|answers| answers.iter().sum()).collect())
 }
@@ -283,7 +282,6 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::nn::NetworkInput;
 
     #[test]
     fn one_logit_is_that_of_a_sigmoid() {
@@ -395,16 +393,7 @@ mod tests {
             let numbers: Vec<f64> = (0..size).map(|i| (1.7 * i as f64).sin()).collect();
             let outputs = Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap();
             let tally = task_loss(&outputs, &targets, 0.0).unwrap().tally;
-            let input = NetworkInput {
-                steps: outputs.clone(),
-                lengths: None,
-            };
-            let examples = Examples {
-                input,
-                targets,
-                count: 2,
-            };
-            let losses = sequence_losses(&outputs, &examples).unwrap();
+            let losses = sequence_losses(&outputs, &targets, 2).unwrap();
             assert_eq!(losses.len(), 2);
             let sum = losses.iter().sum::<f64>();
             let expected = tally.loss() * tally.answers() as f64;

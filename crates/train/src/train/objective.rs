@@ -51,7 +51,7 @@ pub trait Objective {
     ) -> Result<Evaluation, TrainError> {
         let outputs = network.forward(&examples.input, Mode::Evaluate)?;
         let tally = task_loss(&outputs, &examples.targets, 0.0)?.tally;
-        let losses = sequence_losses(&outputs, examples)?;
+        let losses = sequence_losses(&outputs, &examples.targets, examples.count)?;
         Ok(Evaluation::new(tally, None, examples.count).with_losses(losses))
     }
 

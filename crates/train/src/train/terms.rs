@@ -294,7 +294,7 @@ impl Objective for Composed<'_> {
         let found = Evaluation::new(tally, Some(far), *count);
         match targets {
             Targets::None => Ok(found),
-            _ => Ok(found.with_losses(sequence_losses(&own.outputs, examples)?)),
+            _ => Ok(found.with_losses(sequence_losses(&own.outputs, targets, *count)?)),
         }
     }
 
