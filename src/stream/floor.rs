@@ -27,7 +27,11 @@ impl WithSimd for Sum<'_> {
                 *sum = simd.add_f32s(*sum, *vector);
             }
         }
-        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum()
+        let mut total = 0.0;
+        for sum in sums {
+            total += simd.reduce_sum_f32s(sum);
+        }
+        total
     }
 }
 

@@ -316,10 +316,9 @@ impl Dots for Avx2 {
     #[inline(always)]
     fn add_eighths(self, sums: [__m256i; 2], eights: [__m256i; 2]) -> [__m256i; 2] {
         let units = self.0.avx2;
-        let [a, b] = eights.map(|eights| units._mm256_srai_epi32::<3>(eights));
         [
-            units._mm256_add_epi32(sums[0], a),
-            units._mm256_add_epi32(sums[1], b),
+            units._mm256_add_epi32(sums[0], units._mm256_srai_epi32::<3>(eights[0])),
+            units._mm256_add_epi32(sums[1], units._mm256_srai_epi32::<3>(eights[1])),
         ]
     }
     #[inline(always)]
