@@ -115,6 +115,12 @@ mod tests {
             let direct = terms.sum::<f64>().sqrt();
             assert!((score / direct - 1.0).abs() < 1e-10, "{score} {direct}");
         }
+        // |w|²/(2 |Re λ|), the integral over continuous time.
+        let system = sample(TIMES[0]);
+        let scores = modal_scores(system.stable().unwrap(), ModalScore::H2).unwrap();
+        for (score, square) in scores.iter().zip([0.0009 / 0.02, 9.0 / 10.0, 1.0 / 2.0]) {
+            assert!((score * score / square - 1.0).abs() < 1e-14, "{score}");
+        }
     }
 
     #[test]

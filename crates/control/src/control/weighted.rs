@@ -276,6 +276,30 @@ mod tests {
     }
 
     #[test]
+    fn each_weight_is_balanced_with_the_covariance_it_stands_for() {
+        let Sample { modes, nodes, .. } = sample();
+        let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
+        let (name, inputs) = &sequences()[0];
+        let moments = InputWeight::moments(inputs).unwrap();
+        let stationary = InputWeight::of_sequences(inputs).unwrap();
+        let observability = real_observability(Plane::of(system.time()), &modes);
+        let observability = &observability * observability.transpose();
+        let covariances = [
+            moment_gramian(&modes, &nodes, &moments),
+            coloured_gramian(&modes, &nodes, stationary.lags()),
+        ];
+        for (weight, covariance) in [moments, stationary].iter().zip(covariances) {
+            let balanced = balance_weighted(system.stable().unwrap(), weight).unwrap();
+            let squares: f64 = balanced.hankel().values().iter().map(|s| s * s).sum();
+            let expected = (&covariance * &observability).trace();
+            assert!(
+                (squares / expected - 1.0).abs() < 1e-8,
+                "{name}: {squares} {expected}"
+            );
+        }
+    }
+
+    #[test]
     fn a_singular_input_is_clipped_and_not_refused() {
         let system = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.0);
         let stable = system.stable().unwrap();
