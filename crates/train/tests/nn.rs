@@ -18,6 +18,7 @@ use hankelite_train::nn::{
     OutputKind, Parameterisation, PoolingKind, SequenceModel, TrainableNetwork, TrainableOptions,
     random_model,
 };
+use num_complex::Complex64;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -392,6 +393,43 @@ fn channels_of_different_orders_keep_theirs() -> Outcome {
     assert_eq!(back.blocks()[0].systems()[1].order(), 12);
     let again = TrainableNetwork::from_model(&back, &options, &Device::Cpu)?;
     let input = input(&architecture)?;
+    assert!(worst(&outputs(&again, &input)?, &outputs(&network, &input)?) < 1e-10);
+    Ok(())
+}
+
+/// A file pads channels of a lower order with modes of weight zero.
+#[test]
+fn modes_without_weight_get_none_by_training() -> Outcome {
+    let architecture = architecture(LayerKind::S4d);
+    let model = random_model(&architecture, LENGTH, 5)?;
+    let model = models::changed(&model, |parts| {
+        models::change_layer(parts, 0, |layer| {
+            let full = &layer.systems[2];
+            let mut residues = full.residues().unwrap();
+            residues[3..7].fill(Complex64::ZERO);
+            let (time, exponents) = (full.time(), full.exponents().to_vec());
+            let through = full.feedthrough()[(0, 0)];
+            let padded = DiagonalSystem::siso(time, exponents, &residues, through);
+            layer.systems[2] = padded.unwrap();
+        });
+    });
+    let options = options(&architecture, DType::F64);
+    let network = TrainableNetwork::from_model(&model, &options, &Device::Cpu)?;
+    let input = input(&architecture)?;
+    let parameters = network.parameters().iter().map(|p| p.var.clone());
+    let mut optimiser = candle_nn::AdamW::new_lr(parameters.collect(), 1e-3)?;
+    for _ in 0..3 {
+        let loss = network.forward(&input, Mode::Evaluate)?.sqr()?.sum_all()?;
+        optimiser.backward_step(&loss)?;
+    }
+    let back = network.to_model()?;
+    for (h, system) in back.blocks()[0].systems().iter().enumerate() {
+        for (n, residue) in system.residues()?.iter().enumerate() {
+            let is_padding = h == 2 && (3..7).contains(&n);
+            assert_eq!(*residue == Complex64::ZERO, is_padding, "{h} {n}");
+        }
+    }
+    let again = TrainableNetwork::from_model(&back, &options, &Device::Cpu)?;
     assert!(worst(&outputs(&again, &input)?, &outputs(&network, &input)?) < 1e-10);
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::nn::parameterisation::ModeForm;
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, NetworkError, Parameter, Parameterisation, modes_plain};
 
-/// The decay of slots that a channel of lower order leaves empty; their weight stays zero.
+/// The decay of slots that a channel of lower order leaves empty.
 const EMPTY_DECAY: f64 = -0.5;
 
 /// The parameters of all channels.
@@ -38,7 +38,7 @@ pub(super) struct TrainableDynamics {
     frequency: Var,
     /// C or W, channels × modes × 2.
     weights: Var,
-    /// 1 for modes in use; `None` where all are.
+    /// 1 for modes in use, 0 for those that started without weight and stay so; `None` where all are.
     used: Option<Tensor>,
     /// What the rates of decays and frequencies are multiplied with.
     scales: Option<[Tensor; 2]>,
@@ -59,7 +59,8 @@ struct Numbers {
 }
 
 impl TrainableDynamics {
-    /// With room for `modes` modes in every channel.
+    /// With room for `modes` modes in every channel. A mode without weight, as a file holds it where a
+    /// channel has a lower order than others, is not in use.
     ///
     /// # Errors
     /// [`NetworkError::Pole`] where the parameterisation cannot hold a mode.
@@ -76,19 +77,15 @@ impl TrainableDynamics {
             let fault = |why: Fault| why.at(layer, channel);
             numbers.push(system, form, modes).map_err(fault)?;
         }
-        let used = systems.iter().flat_map(|system| {
-            let order = system.order();
-            (0..modes).map(move |n| f64::from(u8::from(n < order)))
-        });
-        let ragged = systems.iter().any(|system| system.order() != modes);
-        let used: Vec<f64> = used.collect();
+        let used = used(systems, modes).map_err(|why| why.at(layer, 0))?;
+        let is_partial = used.contains(&0.0);
         let mut made = Self {
             form,
             log_step: var(&numbers.log_step, &[channels], to)?,
             decay: var(&numbers.decay, &[channels, modes], to)?,
             frequency: var(&numbers.frequency, &[channels, modes], to)?,
             weights: var(&numbers.weights, &[channels, modes, 2], to)?,
-            used: ragged
+            used: is_partial
                 .then(|| Tensor::from_vec(used, (channels, modes), to.device))
                 .transpose()?,
             scales: None,
@@ -242,6 +239,18 @@ fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
     formulas.used = host.transpose()?.map(Arc::new);
     let poles = Tensor::cat(&[&decay, &frequency], 0)?;
     modes(formulas, [&log_step, &poles, &weights])
+}
+
+/// For each channel, 1 for its modes with a weight and 0 for the others of its `modes` slots.
+fn used(systems: &[DiagonalSystem], modes: usize) -> std::result::Result<Vec<f64>, Fault> {
+    let mut used = Vec::with_capacity(systems.len() * modes);
+    for system in systems {
+        let residues = system.residues().map_err(Fault::System)?;
+        let weighted = residues.iter().map(|&residue| residue != Complex64::ZERO);
+        let slots = weighted.chain(std::iter::repeat(false)).take(modes);
+        used.extend(slots.map(|weighted| f64::from(u8::from(weighted))));
+    }
+    Ok(used)
 }
 
 /// What the rates of poles are multiplied with, channels × modes each.
