@@ -58,6 +58,16 @@ impl Tally {
     }
 }
 
+/// What one sequence came to.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Score {
+    /// The loss of the task, summed over its answers.
+    pub loss: f64,
+    /// Its correct answers; 0 where answers are numbers.
+    pub correct: u32,
+}
+
 /// The loss of outputs against targets:
 ///
 /// ```text
@@ -102,41 +112,53 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
     }
 }
 
-/// The loss of each of `count` sequences, without smoothing, summed over its answers.
+/// What each of `count` sequences came to, without smoothing.
 ///
 /// # Errors
 /// As [`task_loss`].
-pub(super) fn sequence_losses(
+pub(super) fn sequence_scores(
     outputs: &Tensor,
     targets: &Targets,
     count: usize,
-) -> Result<Vec<f64>, TrainError> {
-    let each = match targets {
+) -> Result<Vec<Score>, TrainError> {
+    let (each, right) = match targets {
         Targets::None => return Err(TrainError::NoTargets),
         Targets::Classes { labels, classes } => {
             let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
             let flat = flat(&logits(outputs)?, 2, labels.len(), *classes)?;
-            cross_entropies(&flat, &labels, 0.0)?
+            (
+                cross_entropies(&flat, &labels, 0.0)?,
+                right(&flat, &labels)?,
+            )
         }
         Targets::StepClasses {
             labels, classes, ..
         } => {
             let flat = flat(&logits(outputs)?, 3, labels.len(), *classes)?;
-            cross_entropies(&flat, labels, 0.0)?
+            (cross_entropies(&flat, labels, 0.0)?, right(&flat, labels)?)
         }
         Targets::Values { values, width } | Targets::StepValues { values, width, .. } => {
-            let flat = flat(outputs, outputs.rank(), values.len() / width, *width)?;
-            squares(&flat, values)?
+            let rows = values.len() / width;
+            let flat = flat(outputs, outputs.rank(), rows, *width)?;
+            (squares(&flat, values)?, vec![false; rows])
         }
     };
-    let mut each: Vec<f64> = each.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
-    if let Some(weights) = weights(targets) {
-        let pairs = each.iter_mut().zip(weights);
-        pairs.for_each(|(loss, weight)| *loss *= f64::from(weight));
+    let each: Vec<f64> = each.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+    let weights = weights(targets).unwrap_or_else(|| vec![1.0; each.len()]);
+    let mut scores = vec![
+        Score {
+            loss: 0.0,
+            correct: 0
+        };
+        count
+    ];
+    let rows = (each.len() / count.max(1)).max(1);
+    for (row, (loss, right)) in each.iter().zip(right).enumerate() {
+        let score = &mut scores[row / rows];
+        score.loss += loss * f64::from(weights[row]);
+        score.correct += u32::from(right && weights[row] > 0.0);
     }
-    let rows = each.len() / count.max(1);
-    let sequences = each.chunks(rows.max(1));
-    Ok(sequences.map(|answers| answers.iter().sum()).collect())
+    Ok(scores)
 }
 
 /// The logits of classes: the outputs; one alone stands beside a zero, as a sigmoid has it.
@@ -251,25 +273,30 @@ fn mean(each: &Tensor, weights: Option<Vec<f32>>) -> candle_core::Result<Tensor>
     (each * weights.to_dtype(each.dtype())?)?.sum_all()? / sum
 }
 
-/// Correct answers, and answers that count. Of equal logits the first is taken.
+/// Correct answers, and answers that count.
 fn correct(
     logits: &Tensor,
     labels: &[u32],
     weights: Option<&[f32]>,
 ) -> candle_core::Result<(u64, u64)> {
+    let right = right(logits, labels)?;
+    let counts = |&row: &usize| weights.is_none_or(|weights| weights[row] != 0.0);
+    let counted: Vec<usize> = (0..right.len()).filter(counts).collect();
+    let correct = counted.iter().filter(|&&row| right[row]).count();
+    Ok((correct as u64, counted.len() as u64))
+}
+
+/// Whether each row's largest logit is that of its label. Of equal ones the first is taken.
+fn right(logits: &Tensor, labels: &[u32]) -> candle_core::Result<Vec<bool>> {
     let classes = logits.dim(D::Minus1)?;
     let host = logits.detach().flatten_all()?.to_dtype(DType::F32)?;
     let host = host.to_vec1::<f32>()?;
-    let (mut right, mut answers) = (0, 0);
-    for (index, (row, &label)) in host.chunks_exact(classes).zip(labels).enumerate() {
-        if weights.is_some_and(|weights| weights[index] == 0.0) {
-            continue;
-        }
+    let is_right = |(row, &label): (&[f32], &u32)| {
         let first_largest = |best: usize, at: usize| if row[at] > row[best] { at } else { best };
-        answers += 1;
-        right += u64::from((0..classes).fold(0, first_largest) == label as usize);
-    }
-    Ok((right, answers))
+        (0..classes).fold(0, first_largest) == label as usize
+    };
+    let rows = host.chunks_exact(classes).zip(labels);
+    Ok(rows.map(is_right).collect())
 }
 
 /// A tensor of one number on the host.
@@ -358,9 +385,9 @@ mod tests {
         assert_eq!(loss.tally.answers(), 2);
     }
 
-    /// The losses of sequences are those that the loss of the batch is the mean of.
+    /// What sequences came to is what the loss and the accuracy of the batch are the mean of.
     #[test]
-    fn the_losses_of_sequences_add_up_to_that_of_the_batch() {
+    fn the_scores_of_sequences_add_up_to_that_of_the_batch() {
         let mask = Some(vec![true, false, true, true, true, false]);
         let all = [
             (vec![2, 3], classes(&[0, 2])),
@@ -393,9 +420,11 @@ mod tests {
             let numbers: Vec<f64> = (0..size).map(|i| (1.7 * i as f64).sin()).collect();
             let outputs = Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap();
             let tally = task_loss(&outputs, &targets, 0.0).unwrap().tally;
-            let losses = sequence_losses(&outputs, &targets, 2).unwrap();
-            assert_eq!(losses.len(), 2);
-            let sum = losses.iter().sum::<f64>();
+            let scores = sequence_scores(&outputs, &targets, 2).unwrap();
+            assert_eq!(scores.len(), 2);
+            let correct: u32 = scores.iter().map(|score| score.correct).sum();
+            assert_eq!(u64::from(correct), tally.correct);
+            let sum = scores.iter().map(|score| score.loss).sum::<f64>();
             let expected = tally.loss() * tally.answers() as f64;
             assert!((sum - expected).abs() < 1e-12, "{sum} {expected}");
         }

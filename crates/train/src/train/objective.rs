@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, Tally, Term, sequence_losses, task_loss};
+use crate::train::loss::{Loss, Score, Tally, Term, sequence_scores, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ pub trait Objective {
     ) -> Result<Evaluation, TrainError> {
         let outputs = network.forward(&examples.input, Mode::Evaluate)?;
         let tally = task_loss(&outputs, &examples.targets, 0.0)?.tally;
-        let losses = sequence_losses(&outputs, &examples.targets, examples.count)?;
-        Ok(Evaluation::new(tally, None, examples.count).with_losses(losses))
+        let losses = sequence_scores(&outputs, &examples.targets, examples.count)?;
+        Ok(Evaluation::new(tally, None, examples.count).with_scores(losses))
     }
 
     /// Called after every step of the optimiser, before snapshots and validation. Gives further
@@ -74,9 +74,9 @@ pub struct Evaluation {
     /// Sum over the sequences, where there is a teacher.
     distances: Option<f64>,
     sequences: u64,
-    /// The loss of the task for each sequence, summed over its answers; empty where it is not known.
+    /// What each sequence came to; empty where it is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    losses: Vec<f64>,
+    scores: Vec<Score>,
 }
 
 impl Evaluation {
@@ -86,22 +86,21 @@ impl Evaluation {
             tally,
             distances: distance.map(|distance| distance * sequences as f64),
             sequences: sequences as u64,
-            losses: Vec::new(),
+            scores: Vec::new(),
         }
     }
 
-    /// With the loss of each sequence, summed over its answers. Without them nothing is known of the
-    /// noise of a comparison.
+    /// With the scores of its sequences. Without them nothing is known of the noise of a comparison.
     #[must_use]
-    pub fn with_losses(self, losses: Vec<f64>) -> Self {
-        Self { losses, ..self }
+    pub fn with_scores(self, scores: Vec<Score>) -> Self {
+        Self { scores, ..self }
     }
 
     /// Adds that of other sequences.
     pub fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
         self.sequences += other.sequences;
-        self.losses.extend_from_slice(&other.losses);
+        self.scores.extend_from_slice(&other.scores);
         if let Some(more) = other.distances {
             self.distances = Some(self.distances.unwrap_or(0.0) + more);
         }
@@ -112,26 +111,34 @@ impl Evaluation {
         &self.tally
     }
 
-    /// Whether the loss differs from another network's on the same sequences by no more than two
-    /// standard errors of the difference. The differences of the sequences are taken, so what makes
-    /// a sequence hard for both is no noise. `false` where the losses of the sequences are not known.
-    pub(super) fn is_within_noise_of(&self, other: &Self) -> bool {
-        let count = self.losses.len();
-        if count < 2 || other.losses.len() != count {
-            return false;
+    /// Whether the loss is lower, or the accuracy higher, than another network's on the same sequences
+    /// by more than two standard errors of the difference. The differences of the sequences are
+    /// taken, so what makes a sequence hard for both is no noise. A loss with a few huge terms has
+    /// much noise, which does not touch the accuracy. `true` where the sequences are not known.
+    pub(super) fn gains_beyond_noise_on(&self, other: &Self) -> bool {
+        if self.scores.len() < 2 || other.scores.len() != self.scores.len() {
+            return true;
         }
-        let pairs = self.losses.iter().zip(&other.losses);
-        let differences: Vec<f64> = pairs.map(|(own, other)| own - other).collect();
-        let mean = differences.iter().sum::<f64>() / count as f64;
-        let squares: f64 = differences.iter().map(|d| (d - mean).powi(2)).sum();
-        let error = (squares / (count * (count - 1)) as f64).sqrt();
-        mean.abs() <= 2.0 * error
+        let gains = |of: fn(&Score) -> f64| -> Vec<f64> {
+            let pairs = self.scores.iter().zip(&other.scores);
+            pairs.map(|(own, other)| of(own) - of(other)).collect()
+        };
+        exceeds_noise(&gains(|score| -score.loss))
+            || exceeds_noise(&gains(|score| f64::from(score.correct)))
     }
 
     /// The mean distance of the outputs from a teacher's.
     pub fn distance(&self) -> Option<f64> {
         self.distances.map(|sum| sum / self.sequences as f64)
     }
+}
+
+/// Whether the mean is above zero by more than two of its standard errors.
+fn exceeds_noise(gains: &[f64]) -> bool {
+    let count = gains.len();
+    let mean = gains.iter().sum::<f64>() / count as f64;
+    let squares: f64 = gains.iter().map(|gain| (gain - mean).powi(2)).sum();
+    mean > 2.0 * (squares / (count * (count - 1)) as f64).sqrt()
 }
 
 /// The loss of the task alone; see [`task_loss`].

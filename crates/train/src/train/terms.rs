@@ -5,7 +5,7 @@ use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Traced, Wanted};
-use crate::train::loss::{Loss, Tally, Term, logits, scalar, sequence_losses, task_loss};
+use crate::train::loss::{Loss, Tally, Term, logits, scalar, sequence_scores, task_loss};
 use crate::train::objective::{Evaluation, Examples, Objective, Task};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
@@ -294,7 +294,7 @@ impl Objective for Composed<'_> {
         let found = Evaluation::new(tally, Some(far), *count);
         match targets {
             Targets::None => Ok(found),
-            _ => Ok(found.with_losses(sequence_losses(&own.outputs, targets, *count)?)),
+            _ => Ok(found.with_scores(sequence_scores(&own.outputs, targets, *count)?)),
         }
     }
 

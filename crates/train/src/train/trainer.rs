@@ -476,7 +476,7 @@ impl<'a> Run<'a> {
         });
         let start = progress.start.as_ref();
         let lost = start.is_some_and(|start| {
-            loses(found, start) || monitor == Monitor::Loss && found.is_within_noise_of(start)
+            loses(found, start) || monitor == Monitor::Loss && !found.gains_beyond_noise_on(start)
         });
         if better && !lost {
             let (epoch, step) = (entry.epoch, entry.step);

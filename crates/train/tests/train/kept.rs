@@ -4,8 +4,8 @@ use candle_core::Tensor;
 use hankelite_data::Targets;
 use hankelite_train::nn::{Mode, SequenceModel};
 use hankelite_train::{
-    Evaluation, Examples, Folder, Loss, Monitor, Objective, Recipe, RecipeError, Stop, Task,
-    TrainError, Training, task_loss,
+    Entry, Evaluation, Examples, Folder, Loss, Monitor, Objective, Outcome, Recipe, RecipeError,
+    Score, Stop, Task, TrainError, Training, task_loss,
 };
 
 use crate::points::points;
@@ -164,12 +164,12 @@ fn an_epoch_that_loses_accuracy_is_not_taken_though_it_is_nearer_the_teacher() {
 }
 
 /// A training whose logits of the right class are as scripted, for each measurement one row.
-struct Spoken {
-    logits: Vec<[f32; 4]>,
+struct Spoken<const SIZE: usize> {
+    logits: Vec<[f32; SIZE]>,
     measured: usize,
 }
 
-impl Objective for Spoken {
+impl<const SIZE: usize> Objective for Spoken<SIZE> {
     fn loss(
         &mut self,
         network: &dyn SequenceModel,
@@ -189,58 +189,78 @@ impl Objective for Spoken {
         let rows = logits.map(|logit| [logit, 0.0]);
         let outputs = Tensor::new(&rows, network.device())?;
         let targets = Targets::Classes {
-            labels: vec![0; 4],
+            labels: vec![0; SIZE],
             classes: 2,
         };
         let tally = task_loss(&outputs, &targets, 0.0)?.tally;
-        let losses = logits.map(|logit| f64::from(-logit).exp().ln_1p());
-        Ok(Evaluation::new(tally, None, 4).with_losses(losses.to_vec()))
+        let scores = logits.map(|logit| Score {
+            loss: f64::from(-logit).exp().ln_1p(),
+            correct: u32::from(logit > 0.0),
+        });
+        Ok(Evaluation::new(tally, None, SIZE).with_scores(scores.to_vec()))
     }
 }
 
-#[test]
-fn an_epoch_that_gains_no_more_than_noise_is_not_taken() {
+/// A training of as many epochs as there are logits, of a network whose logits were `start`.
+fn kept<const SIZE: usize>(start: [f32; SIZE], epochs: &[[f32; SIZE]]) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let data = points(folder.path(), 40);
-    let (data, held_out) = data.hold_out(4, 0).unwrap();
+    let (data, held_out) = data.hold_out(SIZE, 0).unwrap();
     let recipe = Recipe {
-        epochs: Some(4),
+        epochs: Some(epochs.len() as u64),
         keep_start: true,
         ..recipe()
     };
-    let network = Small::started();
     let training = Training {
-        network: &network,
+        network: &Small::started(),
         data: &data,
         validation: Some(&held_out),
         recipe: &recipe,
     };
-    // Two measurements are those of the check. The first epoch gains much in one sequence of four
-    // and loses in the others, the second a little in all, the third less than that.
+    // Two measurements are those of the check.
+    let mut objective = Spoken {
+        logits: [&[start; 3], epochs].concat(),
+        measured: 0,
+    };
+    let outcome = training.run(&mut objective, None, &mut (), &Stop::default());
+    let outcome = outcome.unwrap();
+    let start = outcome.start.as_ref().unwrap().tally().loss();
+    let lower = |entry: &Entry| entry.validation_loss.unwrap() < start;
+    assert!(outcome.history.iter().all(lower));
+    outcome
+}
+
+#[test]
+fn an_epoch_that_gains_no_more_than_noise_is_not_taken() {
+    // The first epoch gains much in one sequence of four and loses in the others, the second a
+    // little in all, the third less than that.
     let start = [2.0, 1.0, 3.0, 2.5];
     let gained = |by: [f32; 4]| [0, 1, 2, 3].map(|k: usize| start[k] + by[k]);
-    let mut objective = Spoken {
-        logits: vec![
-            start,
-            start,
-            start,
+    let outcome = kept(
+        start,
+        &[
             gained([-0.1, 2.0, -0.1, -0.1]),
             gained([0.1, 0.05, 0.2, 0.1]),
             gained([0.05, 0.025, 0.1, 0.05]),
             gained([0.2, 0.1, 0.4, 0.2]),
         ],
-        measured: 0,
-    };
-    let outcome = training.run(&mut objective, None, &mut (), &Stop::default());
-    let outcome = outcome.unwrap();
-    let losses: Vec<f64> = (outcome.history.iter())
-        .map(|entry| entry.validation_loss.unwrap())
-        .collect();
-    let start = outcome.start.unwrap().tally().loss();
-    assert!(losses.iter().all(|&loss| loss < start));
-    assert!(losses[0] < losses[3], "{losses:?}");
+    );
+    let loss = |epoch: usize| outcome.history[epoch].validation_loss.unwrap();
+    assert!(loss(0) < loss(3));
     let best: Vec<bool> = outcome.history.iter().map(|entry| entry.best).collect();
     assert_eq!(best, [false, true, false, true]);
+}
+
+#[test]
+fn an_epoch_with_more_right_answers_is_taken_though_its_loss_is_noisy() {
+    // Two sequences that are wrong before and after have most of the loss: in the first epoch
+    // they alone change, in the second five of eight become right, too.
+    let start = [-0.1, -0.1, -0.1, -0.1, -0.1, -1.0, -6.0, 3.0];
+    let noisy = [-0.1, -0.1, -0.1, -0.1, -0.1, -5.0, -1.0, 3.0];
+    let right = [0.1, 0.1, 0.1, 0.1, 0.1, -5.0, -1.0, 3.0];
+    let outcome = kept(start, &[noisy, right]);
+    let best: Vec<bool> = outcome.history.iter().map(|entry| entry.best).collect();
+    assert_eq!(best, [false, true]);
 }
 
 #[test]
