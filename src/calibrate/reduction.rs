@@ -328,6 +328,9 @@ impl<'a> CalibratedReduction<'a> {
             }
             _ => None,
         };
+        if trial.change.is_none() {
+            trial.change = self.logit_change(&trial.model)?;
+        }
         let records = self.records(settings, layers, &trial)?;
         Ok(Calibrated {
             choice: Choice {
@@ -478,10 +481,7 @@ impl<'a> CalibratedReduction<'a> {
             return Ok(None);
         };
         if fitted.fit.steps > 0 {
-            trial.change = match fitted.change {
-                None => self.logit_change(&fitted.model)?,
-                known => known,
-            };
+            trial.change = fitted.change;
             trial.model = fitted.model;
         }
         Ok(Some(fitted.fit))
@@ -780,6 +780,9 @@ impl<'a> CalibratedReduction<'a> {
             layers.push(layer);
         }
         let change = self.logit_change(&model)?;
+        if trial.change.is_none() {
+            trial.change = self.logit_change(&trial.model)?;
+        }
         if change >= trial.change {
             return Ok(None);
         }

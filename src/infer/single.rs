@@ -18,8 +18,9 @@ use crate::model::{
     Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
 };
 
-/// Numbers that the mixing works on at a time: a few such tiles fit into the first caches.
-const TILE: usize = 4096;
+/// Numbers that the mixing works on at a time: the handful of such tiles that the way back takes fit into
+/// half a MiB, and a product of so many rows hardly sees how its factors are put in order.
+const TILE: usize = 16384;
 
 /// A model prepared for sequences of one length.
 pub(super) struct Single {

@@ -1,5 +1,7 @@
 //! The search for orders of all channels.
 
+use std::collections::BTreeSet;
+
 use crate::calibrate::logits::relative_change;
 use crate::calibrate::{CalibrateError, CalibratedReduction, Importance, Settings, TargetSize};
 use crate::compress::{Allocation, ErrorCurve, share};
@@ -26,7 +28,7 @@ const FACTORS: [f64; 2] = [2.0, 0.5];
 pub(super) struct Trial {
     pub(super) model: Model,
     pub(super) allotted: Allotted,
-    /// The relative change of the logits.
+    /// The relative change of the logits, where it is known.
     pub(super) change: Option<f64>,
 }
 
@@ -54,6 +56,8 @@ pub(super) struct Search<'s, 'a> {
     budget: usize,
     /// With the errors that were needed so far; none where one order is given for all channels.
     curves: Vec<Vec<ErrorCurve>>,
+    /// Orders of the allocations that were run.
+    tried: BTreeSet<Vec<Vec<usize>>>,
 }
 
 impl<'s, 'a> Search<'s, 'a> {
@@ -74,6 +78,7 @@ impl<'s, 'a> Search<'s, 'a> {
             settings,
             budget,
             curves,
+            tried: BTreeSet::new(),
         })
     }
 
@@ -106,7 +111,7 @@ impl<'s, 'a> Search<'s, 'a> {
             allotted.factors.clear();
             let model = self.model(&allotted)?;
             return Ok(Trial {
-                change: reduction.logit_change(&model)?,
+                change: None,
                 model,
                 allotted,
             });
@@ -145,16 +150,16 @@ impl<'s, 'a> Search<'s, 'a> {
     }
 
     /// An allocation's model, if it is better than the best that is known. One that is clearly worse over a
-    /// quarter of the sequences is not run on the others.
+    /// quarter of the sequences is not run on the others; one with orders that were run before is no better.
     fn better(
-        &self,
+        &mut self,
         kind: Importance,
         allotted: Allotted,
         known: Option<&Best>,
     ) -> Result<Option<Best>, CalibrateError> {
         let reduction = self.reduction;
         reduction.observer.step()?;
-        if known.is_some_and(|known| known.trial.allotted.orders == allotted.orders) {
+        if !self.tried.insert(allotted.orders.clone()) {
             return Ok(None);
         }
         let model = self.model(&allotted)?;

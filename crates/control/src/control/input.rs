@@ -317,7 +317,7 @@ impl InputWeight {
         if count <= ENDS_MIN {
             return self.clone();
         }
-        let nodes = products.nodes(system.scaled_exponents());
+        let nodes = products.nodes(&system.scaled_exponents());
         let square = |node: &Node| products.value(node, node, false).re;
         let rows: Vec<_> = nodes.iter().map(|node| node.ends(square(node))).collect();
         let shares = DMatrix::from_fn(count, 2 * rows.len(), |q, m| {
@@ -757,14 +757,16 @@ mod tests {
             };
             let products = weight.products();
             let points = nodes();
-            let made = products.nodes(points.iter().copied());
-            for (&a, na) in points.iter().zip(&made) {
-                for (&b, nb) in points.iter().zip(&made) {
+            let plain = products.nodes(&points);
+            let sloped = products.with_slopes(&plain);
+            let made: Vec<_> = points.iter().zip(plain.iter().zip(&sloped)).collect();
+            for &(&a, (plain_a, na)) in &made {
+                for &(&b, (plain_b, nb)) in &made {
                     let own = |a| direct(metric, noise.power, a, a).re.sqrt();
                     let size = own(a) * own(b);
                     for mirrored in [false, true] {
-                        let found =
-                            products.product(na, nb, mirrored) + noise.product(a, b, mirrored);
+                        let found = products.product(na, nb, mirrored)
+                            + noise.product(na.pole, nb.pole, mirrored);
                         let b = if mirrored { b.conj() } else { b };
                         let at = |da: f64, db: f64| direct(metric, noise.power, a + da, b + db);
                         let near = |found: Complex64, expected: Complex64, bound: f64| {
@@ -772,7 +774,7 @@ mod tests {
                             assert!(error < bound, "{name} {a} {b}: {error:e}");
                         };
                         near(found.value, at(0.0, 0.0), 1e-9);
-                        let value = products.value(na, nb, mirrored);
+                        let value = products.value(plain_a, plain_b, mirrored);
                         near(value, products.product(na, nb, mirrored).value, 1e-13);
                         let length = LENGTH as f64;
                         let h = 1e-3 / length;

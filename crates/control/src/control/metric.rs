@@ -3,9 +3,9 @@
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::products::{Node, Products, WhiteNoise};
+use crate::control::products::{Jet, Node, Pole, Products, WhiteNoise};
 use crate::control::{ControlError, InputWeight};
-use crate::linalg::{Jet, Polynomials, Powers};
+use crate::linalg::Polynomials;
 use crate::ssm::{DiagonalSystem, SystemError};
 
 /// −Re z of every pole stays below this: one step leaves 1e-7 of it.
@@ -57,8 +57,8 @@ pub(super) struct Metric {
     noise: WhiteNoise,
     /// The least −Re z of the full channel.
     pub(super) slowest: f64,
-    /// The full channel's exponents and residues.
-    modes: Vec<(Complex64, Complex64)>,
+    /// The full channel's poles and residues.
+    modes: Vec<(Pole, Complex64)>,
     feedthrough: f64,
     /// M k, k being the full channel's response with D.
     weighted: Polynomials,
@@ -73,8 +73,6 @@ pub(super) struct Metric {
 /// Products of the basis of some poles: Re e^{zl} and −Im e^{zl} of each, and last a sample at step 0.
 pub(super) struct Basis {
     nodes: Vec<Node>,
-    /// Σ_l e^{zl} (M k)_l of each pole, with its derivative.
-    with_full: Vec<Jet>,
     /// Without the noise.
     within: Inner,
     /// With it.
@@ -114,7 +112,7 @@ impl Metric {
         let weighted = weight.applied(&signal);
         let within = signal.iter().zip(&weighted).map(|(d, w)| d * w).sum();
         let siso = full.as_siso()?;
-        let modes = full.scaled_exponents().into_iter();
+        let modes = full.scaled_exponents().into_iter().map(Pole::new);
         let first = [&signal, &weighted].map(|values| values.first().copied().unwrap_or(0.0));
         let mut made = Self {
             modes: modes.zip(siso.residues()).collect(),
@@ -127,7 +125,10 @@ impl Metric {
             first,
             weighted: Polynomials::new(&[&weighted]),
         };
-        let noise = made.modes.iter().map(|(z, w)| (w * made.noise(*z)[0]).re);
+        let noise = made
+            .modes
+            .iter()
+            .map(|(pole, w)| (w * made.noise(*pole)[0]).re);
         let sample = made.noise.power * made.feedthrough * first[0];
         made.whole += noise.sum::<f64>() + sample;
         Ok(made)
@@ -139,12 +140,12 @@ impl Metric {
     }
 
     /// What the noise adds to the product of the full channel's response with an exponential.
-    fn noise(&self, z: Complex64) -> Jet {
+    fn noise(&self, pole: Pole) -> Jet {
         let sample = self.noise.power * self.feedthrough;
         let mut sum = [Complex64::from(sample), Complex64::ZERO];
         for &(mode, w) in &self.modes {
-            let own = self.noise.product(z, mode, false);
-            let mirrored = self.noise.product(z, mode, true);
+            let own = self.noise.product(pole, mode, false);
+            let mirrored = self.noise.product(pole, mode, true);
             sum[0] += 0.5 * (w.conj() * own.value + w * mirrored.value);
             sum[1] += 0.5 * (w.conj() * own.first + w * mirrored.first);
         }
@@ -160,25 +161,18 @@ impl Metric {
     /// Cost O(L) for each pole and each term of the metric, and O(r² + r N) divisions.
     pub(super) fn basis(&self, points: &[Complex64]) -> Basis {
         let products = self.weight.products();
-        let (mut powers, mut with_full) = (Powers::unset(), Vec::with_capacity(points.len()));
-        let nodes = points.iter().map(|&z| {
-            let node = products.node(z, &mut powers);
-            with_full.push(self.weighted.at(&powers)[0]);
-            node
-        });
-        let nodes: Vec<Node> = nodes.collect();
+        let nodes = products.nodes(points);
         let within = Inner {
             gram: gram(products, &nodes),
-            cross: cross(with_full.iter().map(|jet| jet[0]), self.first[1]),
+            cross: cross(self.weighted.values(points).into_iter(), self.first[1]),
         };
-        let noise = points.iter().map(|&z| self.noise(z)[0]);
+        let noise = nodes.iter().map(|node| self.noise(node.pole)[0]);
         let whole = Inner {
-            gram: &within.gram + noise_gram(self.noise, points),
+            gram: &within.gram + noise_gram(self.noise, &nodes),
             cross: &within.cross + cross(noise, self.noise.power * self.first[0]),
         };
         Basis {
             nodes,
-            with_full,
             within,
             whole,
         }
@@ -193,23 +187,32 @@ impl Metric {
         // ∂/∂Re z of Re(w e^{zl}) is Re(w l e^{zl}), ∂/∂Im z is Re(i w l e^{zl}).
         let both = |w: Complex64| [w, Complex64::I * w];
         let pair = [Complex64::ONE, Complex64::I];
-        for (n, (a, &w)) in basis.nodes.iter().zip(residues).enumerate() {
-            for (m, (b, &v)) in basis.nodes.iter().zip(residues).enumerate() {
-                let [own, mirrored] = [false, true].map(|mirrored| {
+        let nodes = self.weight.products().with_slopes(&basis.nodes);
+        let points: Vec<Complex64> = nodes.iter().map(|node| node.pole.z).collect();
+        let with_full = self.weighted.slopes(&points);
+        for (n, (a, &w)) in nodes.iter().zip(residues).enumerate() {
+            for (m, (b, &v)) in nodes.iter().zip(residues).enumerate().take(n + 1) {
+                let products = [false, true].map(|mirrored| {
                     self.weight.products().product(a, b, mirrored)
-                        + self.noise.product(a.z, b.z, mirrored)
+                        + self.noise.product(a.pole, b.pole, mirrored)
                 });
-                let tangents = real_block(own.both, mirrored.both, both(w), both(v));
-                let crossed = real_block(own.first, mirrored.first, both(w), pair);
+                let block = real_block(products.map(|product| product.both), both(w), both(v));
+                let crossed = products.map(|product| product.first);
+                let crossed = real_block(crossed, both(w), pair);
+                // ∂/∂z_b: that of P(b, a) by its first.
+                let turned = [products[0].second.conj(), products[1].second];
+                let turned = real_block(turned, both(v), pair);
                 for p in 0..2 {
                     for q in 0..2 {
-                        gram[(2 * n + p, 2 * m + q)] = tangents[p][q];
+                        gram[(2 * n + p, 2 * m + q)] = block[p][q];
+                        gram[(2 * m + q, 2 * n + p)] = block[p][q];
                         with_basis[(2 * m + q, 2 * n + p)] = crossed[p][q];
+                        with_basis[(2 * n + q, 2 * m + p)] = turned[p][q];
                     }
                 }
             }
-            let [_, sample] = a.with_sample();
-            let full = basis.with_full[n][1] + self.noise(a.z)[1];
+            let sample = a.slope_with_sample();
+            let full = with_full[n] + self.noise(a.pole)[1];
             for (p, factor) in both(w).into_iter().enumerate() {
                 with_basis[(count, 2 * n + p)] = (factor * sample).re;
                 cross[2 * n + p] = (factor * full).re;
@@ -226,8 +229,8 @@ impl Metric {
 /// The basis of some poles under a weight, with the noise.
 pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64> {
     let products = weight.products();
-    let own = gram(products, &products.nodes(nodes.iter().copied()));
-    own + noise_gram(white_noise(weight), nodes)
+    let nodes = products.nodes(nodes);
+    gram(products, &nodes) + noise_gram(white_noise(weight), &nodes)
 }
 
 /// The noise beside a weight.
@@ -246,7 +249,7 @@ fn cross(exponentials: impl ExactSizeIterator<Item = Complex64>, sample: f64) ->
 
 /// Products of the basis of some poles with one another.
 fn gram(products: &Products, nodes: &[Node]) -> DMatrix<f64> {
-    let samples = nodes.iter().map(|node| node.with_sample()[0]);
+    let samples = nodes.iter().map(Node::with_sample);
     let border = cross(samples, products.power());
     real_gram(&border, |n, m| {
         [false, true].map(|mirrored| products.value(&nodes[n], &nodes[m], mirrored))
@@ -254,11 +257,14 @@ fn gram(products: &Products, nodes: &[Node]) -> DMatrix<f64> {
 }
 
 /// The same in white noise.
-fn noise_gram(noise: WhiteNoise, points: &[Complex64]) -> DMatrix<f64> {
-    let samples = points.iter().map(|_| Complex64::from(noise.power));
+fn noise_gram(noise: WhiteNoise, nodes: &[Node]) -> DMatrix<f64> {
+    let samples = nodes.iter().map(|_| Complex64::from(noise.power));
     let border = cross(samples, noise.power);
     real_gram(&border, |n, m| {
-        [false, true].map(|mirrored| noise.product(points[n], points[m], mirrored).value)
+        [false, true].map(|mirrored| {
+            let product = noise.product(nodes[n].pole, nodes[m].pole, mirrored);
+            product.value
+        })
     })
 }
 
@@ -272,8 +278,7 @@ fn real_gram(
     let pair = [Complex64::ONE, Complex64::I];
     for n in 0..last / 2 {
         for m in 0..=n {
-            let [own, mirrored] = products(n, m);
-            let block = real_block(own, mirrored, pair, pair);
+            let block = real_block(products(n, m), pair, pair);
             for (p, row) in block.iter().enumerate() {
                 for (q, &value) in row.iter().enumerate() {
                     gram[(2 * n + p, 2 * m + q)] = value;
@@ -289,8 +294,7 @@ fn real_gram(
 
 /// ⟨Re(α e_a), Re(β e_b)⟩ = Re(α β̄ P(a, b) + α β P(a, b̄))/2 for two α and two β.
 fn real_block(
-    own: Complex64,
-    mirrored: Complex64,
+    [own, mirrored]: [Complex64; 2],
     first: [Complex64; 2],
     second: [Complex64; 2],
 ) -> [[f64; 2]; 2] {

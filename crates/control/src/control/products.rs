@@ -21,10 +21,13 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::linalg::{Jet, Polynomials, Powers, expm1};
+use crate::linalg::{Polynomials, expm1};
 
 /// |z + z̄'| L below which the quotient loses digits: the mean over a circle round z stands for it.
 const CLOSE: f64 = 0.05;
+
+/// |a b̄ − 1| below which the difference of known numbers loses more than a bit.
+const NEAR_ONE: f64 = 0.5;
 
 /// Points of that circle.
 const RING: usize = 10;
@@ -32,25 +35,68 @@ const RING: usize = 10;
 /// What products are formed from, for a metric.
 #[derive(Debug, Clone)]
 pub(super) struct Products {
-    length: f64,
+    length: usize,
     /// R(0).
     power: f64,
-    /// f, and h of a stationary input.
-    lags: Polynomials,
-    /// The generators of sequences.
-    ends: Option<Polynomials>,
+    /// f; and h/a of a stationary input, or the generators of sequences, each divided by a.
+    sums: Polynomials,
+    stationary: bool,
+}
+
+/// An exponential e^{zl}.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pole {
+    pub(super) z: Complex64,
+    /// e^z.
+    a: Complex64,
+}
+
+impl Pole {
+    pub(super) fn new(z: Complex64) -> Self {
+        Self { z, a: z.exp() }
+    }
+
+    fn conj(self) -> Self {
+        Self {
+            z: self.z.conj(),
+            a: self.a.conj(),
+        }
+    }
+
+    /// a b − 1.
+    fn times_less_one(self, other: Self) -> Complex64 {
+        let rough = self.a * other.a - 1.0;
+        match rough.norm_sqr() < NEAR_ONE * NEAR_ONE {
+            true => expm1(self.z + other.z),
+            false => rough,
+        }
+    }
 }
 
 /// An exponential, with what its products need.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    pub(super) z: Complex64,
-    lags: Jet,
-    /// With their signs.
-    generators: Vec<(f64, Jet)>,
+    pub(super) pole: Pole,
+    lags: Complex64,
+    /// h of a stationary input.
+    turned: Complex64,
+    generators: Vec<Complex64>,
     /// The same on a circle round a slow one.
     ring: Vec<Node>,
 }
+
+/// An exponential, with what the derivatives of its products need.
+#[derive(Debug, Clone)]
+pub(super) struct SlopedNode {
+    pub(super) pole: Pole,
+    lags: Jet,
+    generators: Vec<Jet>,
+    /// The same on a circle round a slow one.
+    ring: Vec<SlopedNode>,
+}
+
+/// A value and its derivative by z.
+pub(super) type Jet = [Complex64; 2];
 
 /// P(a, b), with its derivatives by z_a, by the conjugate of z_b, and by both.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,51 +110,42 @@ pub(super) struct Product {
 impl Products {
     /// Of a stationary input with R(0..L).
     pub(super) fn stationary(lags: &[f64]) -> Self {
-        let mut turned = vec![0.0];
-        turned.extend(lags.iter().rev());
+        let turned: Vec<f64> = lags.iter().rev().copied().collect();
         Self {
-            length: lags.len() as f64,
+            length: lags.len(),
             power: lags[0],
-            lags: Polynomials::new(&[lags, &turned]),
-            ends: None,
+            sums: Polynomials::new(&[lags, &turned]),
+            stationary: true,
         }
     }
 
     /// Of sequences with R(0..L), and the coefficients of their generators (one in each column).
     pub(super) fn moments(lags: &[f64], ends: &DMatrix<f64>) -> Self {
-        let shifted = ends
-            .column_iter()
-            .map(|end| std::iter::once(0.0).chain(end.iter().copied()).collect());
-        let shifted: Vec<Vec<f64>> = shifted.collect();
-        let rows: Vec<&[f64]> = shifted.iter().map(Vec::as_slice).collect();
+        let rows = std::iter::once(lags).chain(ends.as_slice().chunks_exact(lags.len()));
         Self {
-            length: lags.len() as f64,
+            length: lags.len(),
             power: lags[0],
-            lags: Polynomials::new(&[lags]),
-            ends: Some(Polynomials::new(&rows)),
+            sums: Polynomials::new(&rows.collect::<Vec<_>>()),
+            stationary: false,
         }
     }
 
     /// Whether the input is taken as stationary, and not by the moments of its sequences.
     pub(super) fn is_stationary(&self) -> bool {
-        self.ends.is_none()
+        self.stationary
     }
 
     /// The coefficients γ of the generators of sequences, each of L values.
     pub(super) fn ends(&self) -> impl Iterator<Item = Vec<f64>> {
-        let count = self.ends_count();
-        let own = self.ends.iter().flat_map(move |ends| {
-            (0..count).map(|index| ends.coefficients(index, self.length as usize + 1))
-        });
-        own.map(|mut shifted| {
-            shifted.remove(0);
-            shifted
-        })
+        (0..self.ends_count()).map(|index| self.sums.coefficients(1 + index, self.length))
     }
 
     /// How many there are.
     pub(super) fn ends_count(&self) -> usize {
-        self.ends.as_ref().map_or(0, Polynomials::count)
+        match self.stationary {
+            true => 0,
+            false => self.sums.count() - 1,
+        }
     }
 
     /// The same as columns.
@@ -123,57 +160,123 @@ impl Products {
     }
 
     /// The exponentials e^{zl}.
-    pub(super) fn nodes(&self, points: impl IntoIterator<Item = Complex64>) -> Vec<Node> {
-        let mut powers = Powers::unset();
-        let nodes = points.into_iter().map(|z| self.node(z, &mut powers));
+    pub(super) fn nodes(&self, points: &[Complex64]) -> Vec<Node> {
+        let rings = points.iter().map(|&z| self.ring(z));
+        let rings: Vec<Vec<Complex64>> = rings.collect();
+        let all = points.iter().zip(&rings);
+        let all = all.flat_map(|(z, ring)| std::iter::once(z).chain(ring));
+        let all: Vec<Complex64> = all.copied().collect();
+        let sums = self.sums.values(&all);
+        let sums = sums.chunks_exact(self.sums.count());
+        let mut made = all.iter().zip(sums).map(|(&z, own)| self.node(z, own));
+        let nodes = rings.iter().filter_map(|ring| {
+            let own = made.next()?;
+            Some(Node {
+                ring: made.by_ref().take(ring.len()).collect(),
+                ..own
+            })
+        });
         nodes.collect()
     }
 
-    /// The exponential e^{zl}; the powers are set to it, for what else is needed there.
-    pub(super) fn node(&self, z: Complex64, powers: &mut Powers) -> Node {
-        let mut ring = Vec::new();
-        if -z.re * self.length < CLOSE {
-            let radius = CLOSE / self.length;
-            ring.extend((0..RING).map(|k| {
-                let angle = std::f64::consts::TAU * (k as f64 + 0.5) / RING as f64;
-                self.bare(z + Complex64::from_polar(radius, angle), powers)
-            }));
+    /// Points on a circle round a slow one.
+    fn ring(&self, z: Complex64) -> Vec<Complex64> {
+        if -z.re * self.length as f64 >= CLOSE {
+            return Vec::new();
         }
-        let bare = self.bare(z, powers);
-        Node { ring, ..bare }
+        let radius = CLOSE / self.length as f64;
+        let points = (0..RING).map(|k| {
+            let angle = std::f64::consts::TAU * (k as f64 + 0.5) / RING as f64;
+            z + Complex64::from_polar(radius, angle)
+        });
+        points.collect()
     }
 
-    fn bare(&self, z: Complex64, powers: &mut Powers) -> Node {
-        powers.set(z);
-        let jets = self.lags.at(powers);
-        let last = (z * self.length).exp();
-        let generators = match &self.ends {
-            Some(ends) => ends.at(powers).into_iter().map(|jet| (1.0, jet)).collect(),
-            None => {
-                let root = self.power.sqrt();
-                let end = [last, last * self.length];
-                let of = |sign: f64| {
-                    let parts = [0, 1].map(|part| {
-                        let rest = jets[1][part] - end[part] * (0.5 * self.power);
-                        (end[part] * root + rest * (sign / root)) * 0.5_f64.sqrt()
-                    });
-                    (sign, parts)
-                };
-                vec![of(1.0), of(-1.0)]
+    /// From the values of the polynomials.
+    fn node(&self, z: Complex64, sums: &[Complex64]) -> Node {
+        let pole = Pole::new(z);
+        let shifted = sums[1..].iter().map(|sum| pole.a * sum);
+        let mut node = Node {
+            pole,
+            lags: sums[0],
+            turned: Complex64::ZERO,
+            generators: shifted.collect(),
+            ring: Vec::new(),
+        };
+        if self.stationary {
+            node.turned = node.generators[0];
+            let last = (z * self.length as f64).exp();
+            node.generators = self.both(last, node.turned).to_vec();
+        }
+        node
+    }
+
+    /// g₊ and g₋ from a^L and h, or their derivatives from those of both.
+    fn both(&self, last: Complex64, turned: Complex64) -> [Complex64; 2] {
+        let root = self.power.sqrt();
+        let rest = turned - last * (0.5 * self.power);
+        [1.0, -1.0].map(|sign| (last * root + rest * (sign / root)) * 0.5_f64.sqrt())
+    }
+
+    /// The sign of a generator.
+    fn sign(&self, generator: usize) -> f64 {
+        match self.stationary && generator == 1 {
+            true => -1.0,
+            false => 1.0,
+        }
+    }
+
+    /// Exponentials with the derivatives of what they have.
+    pub(super) fn with_slopes(&self, nodes: &[Node]) -> Vec<SlopedNode> {
+        let all = nodes
+            .iter()
+            .flat_map(|node| std::iter::once(node).chain(&node.ring));
+        let all: Vec<&Node> = all.collect();
+        let points: Vec<Complex64> = all.iter().map(|node| node.pole.z).collect();
+        let slopes = self.sums.slopes(&points);
+        let slopes = slopes.chunks_exact(self.sums.count());
+        let mut made = all
+            .iter()
+            .zip(slopes)
+            .map(|(node, own)| self.sloped(node, own));
+        let sloped = nodes.iter().filter_map(|node| {
+            let own = made.next()?;
+            Some(SlopedNode {
+                ring: made.by_ref().take(node.ring.len()).collect(),
+                ..own
+            })
+        });
+        sloped.collect()
+    }
+
+    /// From the slopes of the polynomials.
+    fn sloped(&self, node: &Node, slopes: &[Complex64]) -> SlopedNode {
+        let Pole { z, a } = node.pole;
+        let own: Vec<Complex64> = match self.stationary {
+            true => {
+                let length = self.length as f64;
+                let last = length * (z * length).exp();
+                self.both(last, a * slopes[1] + node.turned).to_vec()
+            }
+            false => {
+                let pairs = node.generators.iter().zip(&slopes[1..]);
+                pairs.map(|(value, slope)| a * slope + value).collect()
             }
         };
-        Node {
-            z,
-            lags: jets[0],
-            generators,
+        let jets = node.generators.iter().zip(own);
+        SlopedNode {
+            pole: node.pole,
+            lags: [node.lags, slopes[0]],
+            generators: jets.map(|(&value, slope)| [value, slope]).collect(),
             ring: Vec::new(),
         }
     }
 
     /// The value alone of [`Products::product`].
     pub(super) fn value(&self, a: &Node, b: &Node, mirrored: bool) -> Complex64 {
-        let sum = a.z + if mirrored { b.z } else { b.z.conj() };
-        if !a.ring.is_empty() && sum.norm() * self.length < CLOSE {
+        let b_z = b.pole.z;
+        let sum = a.pole.z + if mirrored { b_z } else { b_z.conj() };
+        if !a.ring.is_empty() && sum.norm() * (self.length as f64) < CLOSE {
             let ring = a.ring.iter().map(|a| self.plain(a, b, mirrored));
             return ring.sum::<Complex64>() / RING as f64;
         }
@@ -182,16 +285,19 @@ impl Products {
 
     fn plain(&self, a: &Node, b: &Node, mirrored: bool) -> Complex64 {
         let turn = |value: Complex64| if mirrored { value } else { value.conj() };
-        let pairs = a.generators.iter().zip(&b.generators);
-        let taken = pairs.map(|((sign, own), (_, other))| own[0] * *sign * turn(other[0]));
-        let top = a.lags[0] + turn(b.lags[0]) - self.power - taken.sum::<Complex64>();
-        top * -expm1(a.z + turn(b.z)).inv()
+        let mut taken = Complex64::ZERO;
+        for (k, (own, other)) in a.generators.iter().zip(&b.generators).enumerate() {
+            taken += own * self.sign(k) * turn(*other);
+        }
+        let top = a.lags + turn(b.lags) - self.power - taken;
+        top * -expm1(a.pole.z + turn(b.pole.z)).inv()
     }
 
     /// P(a, b), or P(a, b̄) with `mirrored`.
-    pub(super) fn product(&self, a: &Node, b: &Node, mirrored: bool) -> Product {
-        let sum = a.z + if mirrored { b.z } else { b.z.conj() };
-        if !a.ring.is_empty() && sum.norm() * self.length < CLOSE {
+    pub(super) fn product(&self, a: &SlopedNode, b: &SlopedNode, mirrored: bool) -> Product {
+        let b_z = b.pole.z;
+        let sum = a.pole.z + if mirrored { b_z } else { b_z.conj() };
+        if !a.ring.is_empty() && sum.norm() * (self.length as f64) < CLOSE {
             let mut mean = Product::default();
             for a in &a.ring {
                 let own = self.quotient(a, b, mirrored);
@@ -205,14 +311,14 @@ impl Products {
         self.quotient(a, b, mirrored)
     }
 
-    fn quotient(&self, a: &Node, b: &Node, mirrored: bool) -> Product {
+    fn quotient(&self, a: &SlopedNode, b: &SlopedNode, mirrored: bool) -> Product {
         let turn = |value: Complex64| if mirrored { value } else { value.conj() };
-        let shift = expm1(a.z + turn(b.z));
+        let shift = expm1(a.pole.z + turn(b.pole.z));
         // 1/(1 − a b̄) and a b̄.
         let (u, q) = (-shift.inv(), shift + 1.0);
         let mut sums = Product::default();
-        for ((sign, own), (_, other)) in a.generators.iter().zip(&b.generators) {
-            let [value, slope] = own.map(|x| x * *sign);
+        for (k, (own, other)) in a.generators.iter().zip(&b.generators).enumerate() {
+            let [value, slope] = own.map(|x| x * self.sign(k));
             let [other, other_slope] = other.map(turn);
             sums.value += value * other;
             sums.first += slope * other;
@@ -234,17 +340,21 @@ impl Products {
 impl Node {
     /// g_k(a)/√((1 − |a|²) P), P being the exponential's own square: what each end takes away of it.
     pub(super) fn ends(&self, square: f64) -> Vec<Complex64> {
-        let fading = -expm1(Complex64::from(2.0 * self.z.re)).re;
+        let fading = -expm1(Complex64::from(2.0 * self.pole.z.re)).re;
         let scale = (fading * square).max(f64::MIN_POSITIVE).sqrt().recip();
-        self.generators
-            .iter()
-            .map(|(_, jet)| jet[0] * scale)
-            .collect()
+        self.generators.iter().map(|value| value * scale).collect()
     }
 
     /// P(a, 1), the product with a single sample at step 0: f(a).
-    pub(super) fn with_sample(&self) -> Jet {
+    pub(super) fn with_sample(&self) -> Complex64 {
         self.lags
+    }
+}
+
+impl SlopedNode {
+    /// The derivative of P(a, 1).
+    pub(super) fn slope_with_sample(&self) -> Complex64 {
+        self.lags[1]
     }
 }
 
@@ -257,8 +367,8 @@ pub(super) struct WhiteNoise {
 
 impl WhiteNoise {
     /// The sum for a and b, or b̄ with `mirrored`, with its derivatives.
-    pub(super) fn product(self, a: Complex64, b: Complex64, mirrored: bool) -> Product {
-        let shift = expm1(a + if mirrored { b } else { b.conj() });
+    pub(super) fn product(self, a: Pole, b: Pole, mirrored: bool) -> Product {
+        let shift = a.times_less_one(if mirrored { b } else { b.conj() });
         let value = -self.power / shift;
         let slope = -(shift + 1.0) / shift;
         Product {

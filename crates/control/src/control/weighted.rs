@@ -91,7 +91,7 @@ pub fn balance_weighted(
 /// The covariance of the states over the steps of the sequences behind a weight by moments.
 fn moment_gramian(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight) -> DMatrix<f64> {
     let products = weight.products();
-    let nodes = products.nodes(nodes.iter().copied());
+    let nodes = products.nodes(nodes);
     real_gramian(modes, |i, j| {
         [false, true].map(|mirrored| products.value(&nodes[i], &nodes[j], mirrored))
     })

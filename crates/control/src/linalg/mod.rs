@@ -29,7 +29,7 @@ pub use kernels::gram_matrix;
 pub(crate) use kernels::{Scalar, multiply, multiply_adjoint, spectral_norm};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
-pub(crate) use polynomial::{Jet, Polynomials, Powers};
+pub(crate) use polynomial::Polynomials;
 pub(crate) use qr::{PivotedQr, pivoted_qr};
 pub(crate) use svd::{GradedSvd, graded_svd};
 pub(crate) use wide::{Wide, WideComplex, power_of_two_below, two_product};
