@@ -19,7 +19,7 @@ use crate::linalg::tridiagonal::Tridiagonal;
 
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
 pub(crate) trait Scalar:
-    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
+    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField<Real = f64> + Copy
 {
 }
 

@@ -1,8 +1,8 @@
 //! Dense linear algebra for small matrices: a graded SVD, diagonalisation, Lyapunov equations, long
 //! convolution.
 //!
-//! Nothing here knows what a system is. The matrices are a few hundred rows at most, so accuracy
-//! comes before blocking.
+//! Nothing here knows what a system is. The matrices are mostly a few hundred rows, and accuracy
+//! comes before speed.
 
 mod eigen;
 mod fft;
@@ -16,7 +16,6 @@ mod polynomial;
     allow(dead_code, reason = "LAPACK stands in for two of the three")
 )]
 mod pure;
-mod qr;
 mod reflected;
 mod svd;
 mod tridiagonal;
@@ -30,7 +29,7 @@ pub(crate) use kernels::{Scalar, multiply, multiply_adjoint, spectral_norm};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::{Jet, Polynomials, Powers};
-pub(crate) use qr::{PivotedQr, pivoted_qr};
+pub(crate) use reflected::pivoted_lower_factor;
 pub(crate) use svd::{GradedSvd, graded_svd};
 pub(crate) use wide::{Wide, WideComplex, power_of_two_below, two_product};
 
