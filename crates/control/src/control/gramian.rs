@@ -328,7 +328,7 @@ fn dot(x: &[Wide], y: &[Wide]) -> Wide {
     products.fold(Wide::from(0.0), |sum, product| sum + product)
 }
 
-fn phase(x: Complex64) -> Complex64 {
+pub(super) fn phase(x: Complex64) -> Complex64 {
     let modulus = x.norm();
     if modulus == 0.0 {
         Complex64::ONE
@@ -394,7 +394,7 @@ fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) ->
     best
 }
 
-fn real_factor(
+pub(super) fn real_factor(
     plane: Plane,
     modes: &[RealMode],
     side: impl Fn(Complex64) -> Complex64,

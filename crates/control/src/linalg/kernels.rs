@@ -60,6 +60,42 @@ pub(crate) fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMa
     product
 }
 
+/// Aᵀ B.
+pub(crate) fn multiply_transpose<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    matmul(
+        view_mut(&mut product),
+        faer::Accum::Replace,
+        view(a).transpose(),
+        view(b),
+        nalgebra::one(),
+        Par::Seq,
+    );
+    product
+}
+
+/// Aᵀ B where it is known to be symmetric, at half the cost of [`multiply_transpose`].
+pub(crate) fn symmetric_product<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    triangular_matmul(
+        view_mut(&mut product),
+        BlockStructure::TriangularLower,
+        faer::Accum::Replace,
+        view(a).transpose(),
+        BlockStructure::Rectangular,
+        view(b),
+        BlockStructure::Rectangular,
+        nalgebra::one(),
+        Par::Seq,
+    );
+    for j in 1..product.ncols() {
+        for i in 0..j {
+            product[(i, j)] = product[(j, i)];
+        }
+    }
+    product
+}
+
 /// Aᵀ A, the product of every two columns, by the blocked product of faer on one thread.
 pub fn gram_matrix(a: &DMatrix<f64>) -> DMatrix<f64> {
     multiply_adjoint(a, a)

@@ -25,7 +25,9 @@ pub(crate) use dense::dense_svd;
 pub(crate) use eigen::{Diagonalised, diagonalise_complex, diagonalise_real};
 pub use fft::Convolver;
 pub use kernels::gram_matrix;
-pub(crate) use kernels::{Scalar, multiply, multiply_adjoint, spectral_norm};
+pub(crate) use kernels::{
+    Scalar, multiply, multiply_adjoint, multiply_transpose, spectral_norm, symmetric_product,
+};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::{Jet, Polynomials, Powers};
