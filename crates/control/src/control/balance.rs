@@ -4,6 +4,7 @@ use nalgebra::{ComplexField, DMatrix};
 use num_complex::Complex64;
 
 use crate::control::hankel::factor_svd;
+use crate::control::mirrored::Mirrored;
 use crate::control::modes::{Modes, any_near_boundary, gaps};
 use crate::control::realisation::{RealSystem, real_states};
 use crate::control::{
@@ -39,16 +40,25 @@ pub(super) enum Form {
 /// it is requested: of most systems only the leading states are.
 #[derive(Debug, Clone)]
 pub(super) struct Projection<T: ComplexField<RealField = f64>> {
-    /// F_o.
-    left: DMatrix<T>,
-    /// A F_c, or (A − I) F_c.
-    moved: DMatrix<T>,
+    sides: Sides<T>,
     svd: GradedSvd<T>,
     /// Values above rounding.
     rank: usize,
-    input: DMatrix<T>,
-    /// C F_c.
-    output: DMatrix<T>,
+}
+
+/// The two Gramian factors and what they are applied to.
+#[derive(Debug, Clone)]
+enum Sides<T: ComplexField<RealField = f64>> {
+    Apart {
+        /// F_o.
+        left: DMatrix<T>,
+        /// A F_c, or (A − I) F_c.
+        moved: DMatrix<T>,
+        input: DMatrix<T>,
+        /// C F_c.
+        output: DMatrix<T>,
+    },
+    Mirrored(Mirrored<T>),
 }
 
 #[derive(Debug, Clone)]
@@ -101,29 +111,11 @@ pub fn balance(
     let source = system.system();
     let (hankel, form) = match realisation {
         Realisation::Complex => {
-            let factors = complex_gramian_factors(system)?;
-            let shifted = shifted_poles(source.time(), source.exponents());
-            let apply = |x: &DMatrix<Complex64>| {
-                let mut out = x.clone();
-                for mut column in out.column_iter_mut() {
-                    for (entry, factor) in column.iter_mut().zip(&shifted) {
-                        *entry *= factor;
-                    }
-                }
-                out
-            };
-            let states = source.order();
-            let (hankel, projection) =
-                project(factors, apply, source.input(), source.output(), states)?;
+            let (hankel, projection) = balance_complex(system)?;
             (hankel, Form::Complex(projection))
         }
         Realisation::Real => {
-            let real = RealSystem::of(source);
-            let factors = real_gramian_factors(system)?;
-            let shifted = shifted_poles(source.time(), &real.exponents());
-            let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
-            let states = real_states(source);
-            let (hankel, projection) = project(factors, apply, &real.input, &real.output, states)?;
+            let (hankel, projection) = balance_real(system)?;
             (hankel, Form::Real(projection))
         }
     };
@@ -133,6 +125,56 @@ pub fn balance(
         time: source.time(),
         feedthrough: source.feedthrough().clone(),
     })
+}
+
+fn balance_complex(
+    system: StableSystem<'_>,
+) -> Result<(HankelValues, Projection<Complex64>), ControlError> {
+    let source = system.system();
+    let states = source.order();
+    if let Ok(siso) = source.as_siso() {
+        return project_mirrored(Mirrored::of_complex(siso, source.time()), states);
+    }
+    let factors = complex_gramian_factors(system)?;
+    let shifted = shifted_poles(source.time(), source.exponents());
+    let apply = |x: &DMatrix<Complex64>| {
+        let mut out = x.clone();
+        for mut column in out.column_iter_mut() {
+            for (entry, factor) in column.iter_mut().zip(&shifted) {
+                *entry *= factor;
+            }
+        }
+        out
+    };
+    project(factors, apply, source.input(), source.output(), states)
+}
+
+fn balance_real(system: StableSystem<'_>) -> Result<(HankelValues, Projection<f64>), ControlError> {
+    let source = system.system();
+    let states = real_states(source);
+    if let Ok(siso) = source.as_siso() {
+        return project_mirrored(Mirrored::of_real(siso, source.time()), states);
+    }
+    let real = RealSystem::of(source);
+    let factors = real_gramian_factors(system)?;
+    let shifted = shifted_poles(source.time(), &real.exponents());
+    let apply = |x: &DMatrix<f64>| real.apply(&shifted, x);
+    project(factors, apply, &real.input, &real.output, states)
+}
+
+/// As [`project`] from one factor.
+fn project_mirrored<T: Scalar>(
+    mirrored: Mirrored<T>,
+    states: usize,
+) -> Result<(HankelValues, Projection<T>), ControlError> {
+    let svd = mirrored.svd()?;
+    let hankel = HankelValues::traced(&svd, states);
+    let projection = Projection {
+        rank: hankel.numerical_rank(),
+        svd,
+        sides: Sides::Mirrored(mirrored),
+    };
+    Ok((hankel, projection))
 }
 
 /// λ in continuous time, a − 1 in discrete time.
@@ -155,13 +197,16 @@ pub(super) fn project<T: Scalar>(
 ) -> Result<(HankelValues, Projection<T>), ControlError> {
     let svd = factor_svd(&factors)?;
     let hankel = HankelValues::traced(&svd, states);
-    let projection = Projection {
+    let sides = Sides::Apart {
         moved: apply(&factors.controllability),
         output: multiply(c, &factors.controllability),
         left: factors.observability,
+        input: b.clone(),
+    };
+    let projection = Projection {
         rank: hankel.numerical_rank(),
         svd,
-        input: b.clone(),
+        sides,
     };
     Ok((hankel, projection))
 }
@@ -169,6 +214,15 @@ pub(super) fn project<T: Scalar>(
 impl<T: Scalar> Projection<T> {
     /// The balanced (A, B, C) of the leading `order` states. Cost 4 n² `order` products.
     pub(super) fn leading(&self, order: usize) -> Block<T> {
+        let (factor, moved, input, output) = match &self.sides {
+            Sides::Mirrored(mirrored) => return mirrored.leading(&self.svd, order),
+            Sides::Apart {
+                left,
+                moved,
+                input,
+                output,
+            } => (left, moved, input, output),
+        };
         let scaled = |mut vectors: DMatrix<T>| {
             for (mut column, sigma) in vectors.column_iter_mut().zip(&self.svd.sigma) {
                 column.scale_mut(sigma.sqrt().recip());
@@ -176,11 +230,11 @@ impl<T: Scalar> Projection<T> {
             vectors
         };
         let v = scaled(self.svd.right(order));
-        let left = multiply(&self.left, &scaled(self.svd.left(order)));
+        let left = multiply(factor, &scaled(self.svd.left(order)));
         Block {
-            a: multiply_adjoint(&left, &multiply(&self.moved, &v)),
-            b: multiply_adjoint(&left, &self.input),
-            c: multiply(&self.output, &v),
+            a: multiply_adjoint(&left, &multiply(moved, &v)),
+            b: multiply_adjoint(&left, input),
+            c: multiply(output, &v),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::control::generators::{Eliminate, Elimination};
 use crate::control::plane::Plane;
 use crate::control::quick::Quick;
 use crate::control::realisation::{ROOT_TWO, RealMode, apply_modes, real_modes};
-use crate::linalg::{Wide, WideComplex, expm1, pivoted_qr, power_of_two_below};
+use crate::linalg::{Wide, WideComplex, expm1, pivoted_lower_factor, power_of_two_below};
 use crate::ssm::{DiagonalSystem, RealBlock, StableSystem, Time, real_blocks};
 
 /// F_c and F_o with W_c = F_c F_c* and W_o = F_o F_o*.
@@ -328,7 +328,7 @@ fn dot(x: &[Wide], y: &[Wide]) -> Wide {
     products.fold(Wide::from(0.0), |sum, product| sum + product)
 }
 
-fn phase(x: Complex64) -> Complex64 {
+pub(super) fn phase(x: Complex64) -> Complex64 {
     let modulus = x.norm();
     if modulus == 0.0 {
         Complex64::ONE
@@ -394,7 +394,7 @@ fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) ->
     best
 }
 
-fn real_factor(
+pub(super) fn real_factor(
     plane: Plane,
     modes: &[RealMode],
     side: impl Fn(Complex64) -> Complex64,
@@ -427,10 +427,10 @@ fn real_factor(
 /// F′ with F′ F′ᵀ = F Fᵀ whose columns are graded from large to small: Rᵀ of the pivoted QR of
 /// Fᵀ. QR is accurate relative to each row of F, so small rows lose nothing.
 pub(super) fn grade_columns(factor: &DMatrix<f64>) -> DMatrix<f64> {
-    let qr = pivoted_qr(&factor.transpose());
-    let mut graded = DMatrix::zeros(factor.nrows(), qr.r.nrows());
-    for (i, &to) in qr.permutation.iter().enumerate() {
-        graded.set_row(to, &qr.r.column(i).transpose());
+    let (lower, permutation) = pivoted_lower_factor(&factor.transpose());
+    let mut graded = DMatrix::zeros(factor.nrows(), lower.ncols());
+    for (row, &to) in lower.row_iter().zip(&permutation) {
+        graded.set_row(to, &row);
     }
     graded
 }

@@ -1,7 +1,8 @@
 //! Hankel singular values and the order rules that read them.
 
-use nalgebra::ComplexField;
+use nalgebra::{ComplexField, DMatrix};
 
+use crate::control::mirrored::Mirrored;
 use crate::control::realisation::real_states;
 use crate::control::{
     ControlError, GramianFactors, Realisation, complex_gramian_factors, real_gramian_factors,
@@ -199,25 +200,42 @@ pub fn hankel_values(
     system: StableSystem<'_>,
     realisation: Realisation,
 ) -> Result<HankelValues, ControlError> {
-    match realisation {
-        Realisation::Complex => {
+    let source = system.system();
+    match (realisation, source.as_siso()) {
+        (Realisation::Complex, Ok(siso)) => {
+            let svd = Mirrored::of_complex(siso, source.time()).svd()?;
+            Ok(HankelValues::traced(&svd, source.order()))
+        }
+        (Realisation::Real, Ok(siso)) => {
+            let svd = Mirrored::of_real(siso, source.time()).svd()?;
+            Ok(HankelValues::traced(&svd, real_states(source)))
+        }
+        (Realisation::Complex, Err(_)) => {
             let factors = complex_gramian_factors(system)?;
             let states = factors.controllability.nrows();
             Ok(HankelValues::traced(&factor_svd(&factors)?, states))
         }
-        Realisation::Real => {
+        (Realisation::Real, Err(_)) => {
             let factors = real_gramian_factors(system)?;
-            let states = real_states(system.system());
+            let states = real_states(source);
             Ok(HankelValues::traced(&factor_svd(&factors)?, states))
         }
     }
 }
 
-/// F_o* F_c = U diag(σ) V*. The matrix is scaled to one first: its square could underflow.
+/// F_o* F_c = U diag(σ) V*.
 pub(super) fn factor_svd<T: Scalar>(
     factors: &GramianFactors<T>,
 ) -> Result<GradedSvd<T>, ControlError> {
-    let mut product = multiply_adjoint(&factors.observability, &factors.controllability);
+    scaled_svd(multiply_adjoint(
+        &factors.observability,
+        &factors.controllability,
+    ))
+}
+
+/// The decomposition of a product of Gramian factors, scaled to one first: its square could
+/// underflow.
+pub(super) fn scaled_svd<T: Scalar>(mut product: DMatrix<T>) -> Result<GradedSvd<T>, ControlError> {
     let largest = product
         .iter()
         .map(|&x| ComplexField::norm1(x))

@@ -14,6 +14,7 @@ mod hinf;
 mod horizon;
 mod input;
 mod metric;
+mod mirrored;
 mod modal;
 mod modes;
 mod norm;

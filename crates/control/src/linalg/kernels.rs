@@ -19,7 +19,7 @@ use crate::linalg::tridiagonal::Tridiagonal;
 
 /// The two kinds of numbers that theory runs in: `f64` and `Complex64`.
 pub(crate) trait Scalar:
-    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField + Copy
+    nalgebra::ComplexField<RealField = f64> + faer::traits::ComplexField<Real = f64> + Copy
 {
 }
 
@@ -57,6 +57,42 @@ pub(crate) fn multiply_adjoint<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMa
         one,
         Par::Seq,
     );
+    product
+}
+
+/// Aᵀ B.
+pub(crate) fn multiply_transpose<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    matmul(
+        view_mut(&mut product),
+        faer::Accum::Replace,
+        view(a).transpose(),
+        view(b),
+        nalgebra::one(),
+        Par::Seq,
+    );
+    product
+}
+
+/// Aᵀ B where it is known to be symmetric, at half the cost of [`multiply_transpose`].
+pub(crate) fn symmetric_product<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DMatrix<T> {
+    let mut product = DMatrix::zeros(a.ncols(), b.ncols());
+    triangular_matmul(
+        view_mut(&mut product),
+        BlockStructure::TriangularLower,
+        faer::Accum::Replace,
+        view(a).transpose(),
+        BlockStructure::Rectangular,
+        view(b),
+        BlockStructure::Rectangular,
+        nalgebra::one(),
+        Par::Seq,
+    );
+    for j in 1..product.ncols() {
+        for i in 0..j {
+            product[(i, j)] = product[(j, i)];
+        }
+    }
     product
 }
 

@@ -1,8 +1,8 @@
 //! Dense linear algebra for small matrices: a graded SVD, diagonalisation, Lyapunov equations, long
 //! convolution.
 //!
-//! Nothing here knows what a system is. The matrices are a few hundred rows at most, so accuracy
-//! comes before blocking.
+//! Nothing here knows what a system is. The matrices are mostly a few hundred rows, and accuracy
+//! comes before speed.
 
 mod eigen;
 mod fft;
@@ -16,7 +16,6 @@ mod polynomial;
     allow(dead_code, reason = "LAPACK stands in for two of the three")
 )]
 mod pure;
-mod qr;
 mod reflected;
 mod svd;
 mod tridiagonal;
@@ -26,11 +25,13 @@ pub(crate) use dense::dense_svd;
 pub(crate) use eigen::{Diagonalised, diagonalise_complex, diagonalise_real};
 pub use fft::Convolver;
 pub use kernels::gram_matrix;
-pub(crate) use kernels::{Scalar, multiply, multiply_adjoint, spectral_norm};
+pub(crate) use kernels::{
+    Scalar, multiply, multiply_adjoint, multiply_transpose, spectral_norm, symmetric_product,
+};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::Polynomials;
-pub(crate) use qr::{PivotedQr, pivoted_qr};
+pub(crate) use reflected::pivoted_lower_factor;
 pub(crate) use svd::{GradedSvd, graded_svd};
 pub(crate) use wide::{Wide, WideComplex, power_of_two_below, two_product};
 

@@ -11,8 +11,11 @@ const SWEEPS_PER_VALUE: usize = 60;
 pub(super) struct Tridiagonal {
     diagonal: Vec<f64>,
     beside: Vec<f64>,
-    /// Orthonormal columns, by now the product of all rotations.
-    vectors: DMatrix<f64>,
+    /// The first row of each QR step and the number of its rotations.
+    steps: Vec<(usize, usize)>,
+    /// (c, s) of all rotations. They are applied once all are known: vectors then pass through the
+    /// cache a few at a time, and not all of them in every step.
+    rotations: Vec<(f64, f64)>,
 }
 
 impl Tridiagonal {
@@ -21,11 +24,12 @@ impl Tridiagonal {
     pub(super) fn new(diagonal: Vec<f64>, beside: Vec<f64>) -> Self {
         let size = diagonal.len();
         assert_eq!(beside.len(), size.saturating_sub(1));
-        let vectors = DMatrix::identity(size, size);
         Self {
             diagonal,
             beside,
-            vectors,
+            steps: Vec::with_capacity(2 * size),
+            // Two steps for a value, and half of the rows in each on average.
+            rotations: Vec::with_capacity(size * size),
         }
     }
 
@@ -38,35 +42,60 @@ impl Tridiagonal {
     ///
     /// # References
     /// Golub and Van Loan, *Matrix Computations*, 4th edition (2013), section 8.3; the LAPACK
-    /// routine `dsteqr` for the test on e_k.
+    /// routine `dsteqr` for the test on e_k; Van Zee, van de Geijn and Quintana-Ortí,
+    /// *Restructuring the tridiagonal and bidiagonal QR algorithms for performance*, ACM Trans.
+    /// Math. Softw. 40 (2014), for keeping the rotations.
     pub(super) fn eigen(mut self) -> Option<(Vec<f64>, DMatrix<f64>)> {
-        if !Arch::new().dispatch(&mut self) {
+        if !self.iterate() {
             return None;
         }
         let mut order: Vec<usize> = (0..self.diagonal.len()).collect();
         order.sort_by(|&a, &b| self.diagonal[a].total_cmp(&self.diagonal[b]));
         let values = order.iter().map(|&k| self.diagonal[k]).collect();
-        Some((values, self.vectors.select_columns(&order)))
+        let vectors = Arch::new().dispatch(Vectors {
+            of: &self,
+            order: &order,
+        });
+        Some((values, vectors))
     }
 
-    #[inline(always)]
+    /// Whether the iteration converged.
+    fn iterate(&mut self) -> bool {
+        let mut sweeps = SWEEPS_PER_VALUE * self.diagonal.len();
+        let mut end = self.diagonal.len().saturating_sub(1);
+        while end > 0 {
+            if self.is_split(end - 1) {
+                end -= 1;
+                continue;
+            }
+            if sweeps == 0 {
+                return false;
+            }
+            sweeps -= 1;
+            let mut start = end - 1;
+            while start > 0 && !self.is_split(start - 1) {
+                start -= 1;
+            }
+            self.step(start, end);
+        }
+        true
+    }
+
     fn is_split(&self, k: usize) -> bool {
         let (above, below) = (self.diagonal[k].abs(), self.diagonal[k + 1].abs());
+        let (beside, product) = (self.beside[k], above * below);
+        if product > SQUARED_MIN {
+            return beside * beside <= f64::EPSILON * f64::EPSILON * product;
+        }
         let size = f64::EPSILON * above.sqrt() * below.sqrt();
-        self.beside[k].abs() <= size.max(f64::MIN_POSITIVE)
+        beside.abs() <= size.max(f64::MIN_POSITIVE)
     }
 
     /// One QR step on the rows from `start` to `end`.
-    #[inline(always)]
     fn step(&mut self, start: usize, end: usize) {
-        let size = self.vectors.nrows();
         let (d, e) = (&mut self.diagonal[..=end], &mut self.beside[..end]);
-        let mut columns = self.vectors.as_mut_slice()[start * size..].chunks_exact_mut(size);
-        let Some(mut upper) = columns.next() else {
-            return;
-        };
         let (mut x, mut bulge) = (d[start] - shift_of(d, e), e[start]);
-        for (k, lower) in (start..end).zip(columns) {
+        for k in start..end {
             let (c, s, length) = rotation(x, bulge);
             if k > start {
                 e[k - 1] = length;
@@ -82,13 +111,15 @@ impl Tridiagonal {
                 bulge = s * e[k + 1];
                 e[k + 1] *= c;
             }
-            for (x, y) in upper.iter_mut().zip(lower.iter_mut()) {
-                (*x, *y) = (c * *x + s * *y, c * *y - s * *x);
-            }
-            upper = lower;
+            self.rotations.push((c, s));
         }
+        self.steps.push((start, end - start));
     }
 }
+
+/// Below this a product of two entries is compared by its roots, since its square times ε² could
+/// underflow.
+const SQUARED_MIN: f64 = 1e-250;
 
 /// Wilkinson's shift: the eigenvalue of the last two rows that is nearer to the last entry.
 #[inline(always)]
@@ -113,30 +144,65 @@ fn rotation(x: f64, y: f64) -> (f64, f64, f64) {
     (x / length, y / length, length)
 }
 
-impl WithSimd for &mut Tridiagonal {
-    type Output = bool;
+/// Vectors that are turned at a time, in registers: four of the machine's vectors for each row.
+const WIDTH: usize = 4;
 
-    /// Whether the iteration converged.
+/// The columns `order` of the product of all rotations.
+struct Vectors<'a> {
+    of: &'a Tridiagonal,
+    order: &'a [usize],
+}
+
+impl WithSimd for Vectors<'_> {
+    type Output = DMatrix<f64>;
+
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
-        let mut sweeps = SWEEPS_PER_VALUE * self.diagonal.len();
-        let mut end = self.diagonal.len().saturating_sub(1);
-        while end > 0 {
-            if self.is_split(end - 1) {
-                end -= 1;
-                continue;
+    fn with_simd<S: Simd>(self, simd: S) -> DMatrix<f64> {
+        let size = self.of.diagonal.len();
+        let mut vectors = DMatrix::zeros(size, self.order.len());
+        let zero = simd.splat_f64s(0.0);
+        let mut rows = vec![[zero; WIDTH]; size];
+        let lanes = WIDTH * S::F64_LANES;
+        let columns = vectors.as_mut_slice().chunks_mut((lanes * size).max(1));
+        for (columns, places) in columns.zip(self.order.chunks(lanes)) {
+            rows.fill([zero; WIDTH]);
+            let numbers: &mut [f64] = pulp::bytemuck::cast_slice_mut(&mut rows);
+            for (lane, &place) in places.iter().enumerate() {
+                numbers[place * lanes + lane] = 1.0;
             }
-            if sweeps == 0 {
-                return false;
+            turn(simd, self.of, &mut rows);
+            let numbers: &[f64] = pulp::bytemuck::cast_slice(&rows);
+            for (lane, column) in columns.chunks_mut(size).enumerate() {
+                for (entry, row) in column.iter_mut().zip(numbers.chunks_exact(lanes)) {
+                    *entry = row[lane];
+                }
             }
-            sweeps -= 1;
-            let mut start = end - 1;
-            while start > 0 && !self.is_split(start - 1) {
-                start -= 1;
-            }
-            self.step(start, end);
         }
-        true
+        vectors
+    }
+}
+
+/// The product of all rotations with a few columns, whose rows are `rows`: the last rotation first.
+#[inline(always)]
+fn turn<S: Simd>(simd: S, of: &Tridiagonal, rows: &mut [[S::f64s; WIDTH]]) {
+    let mut rotations = of.rotations.as_slice();
+    for &(start, count) in of.steps.iter().rev() {
+        let (before, step) = rotations.split_at(rotations.len() - count);
+        rotations = before;
+        let rows = &mut rows[start..=start + count];
+        let mut lower = rows[count];
+        for (k, &(c, s)) in step.iter().enumerate().rev() {
+            let (c, s, negative) = (simd.splat_f64s(c), simd.splat_f64s(s), simd.splat_f64s(-s));
+            let upper = rows[k];
+            let mut turned = upper;
+            for lane in 0..WIDTH {
+                let (u, l) = (upper[lane], lower[lane]);
+                turned[lane] = simd.mul_add_e_f64s(s, u, simd.mul_f64s(c, l));
+                lower[lane] = simd.mul_add_e_f64s(c, u, simd.mul_f64s(negative, l));
+            }
+            rows[k + 1] = turned;
+        }
+        rows[0] = lower;
     }
 }
 
