@@ -193,8 +193,6 @@ impl Blocks<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::hankel::factor_svd;
-    use crate::control::{complex_gramian_factors, real_gramian_factors};
     use crate::ssm::DiagonalSystem;
 
     /// The residues of ∏ (s + λ̄_j)/(s − λ_j), all of whose Hankel values are one.
@@ -241,43 +239,5 @@ mod tests {
         }
         assert!((1..=3).all(|order| is_balanced(&complex.leading(&first, order))));
         assert!((1..=5).all(|order| is_balanced(&real.leading(&second, order))));
-    }
-
-    #[test]
-    fn weights_of_any_size_give_the_values_of_two_factors() {
-        let exponents: Vec<Complex64> = (0..8)
-            .map(|k| Complex64::new(-0.2 - 0.1 * f64::from(k), f64::from(3 * k % 7)))
-            .collect();
-        let sizes = [1e-170, 1.0, 0.0, 1e140, 1e-3, 1.0, 1.0, 1e5];
-        let b = DMatrix::from_fn(8, 1, |i, _| Complex64::new(sizes[i], -0.5 * sizes[i]));
-        let c = DMatrix::from_fn(1, 8, |_, j| Complex64::new(0.3, sizes[7 - j].min(1e10)));
-        for time in [Time::Continuous, Time::Discrete { step: 0.1 }] {
-            let d = DMatrix::zeros(1, 1);
-            let system = DiagonalSystem::new(time, exponents.clone(), b.clone(), c.clone(), d);
-            let system = system.unwrap();
-            let (stable, siso) = (system.stable().unwrap(), system.as_siso().unwrap());
-            let complex = Mirrored::of_complex(siso, time).svd().unwrap().sigma;
-            let factors = complex_gramian_factors(stable).unwrap();
-            assert_same(&complex, &factor_svd(&factors).unwrap().sigma);
-            let real = Mirrored::of_real(siso, time).svd().unwrap().sigma;
-            let factors = real_gramian_factors(stable).unwrap();
-            assert_same(&real, &factor_svd(&factors).unwrap().sigma);
-        }
-    }
-
-    fn assert_same(values: &[f64], expected: &[f64]) {
-        for (i, value) in values.iter().enumerate() {
-            let expected = expected.get(i).copied().unwrap_or(0.0);
-            assert!(
-                (value - expected).abs() <= 1e-12 * expected,
-                "{i}: {value:e} {expected:e}"
-            );
-        }
-        assert!(
-            expected
-                .iter()
-                .skip(values.len())
-                .all(|&value| value == 0.0)
-        );
     }
 }
