@@ -265,3 +265,143 @@ impl<'a> Poles<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: [Time; 2] = [Time::Continuous, Time::Discrete { step: 0.3 }];
+
+    fn nodes() -> Vec<Complex64> {
+        let nodes = [
+            (-0.5, 3.1),
+            (-0.4, 0.0),
+            (-1.5, -7.0),
+            (-0.1, 0.2),
+            (-0.1, 0.2),
+        ];
+        nodes.map(|(re, im)| Complex64::new(re, im)).to_vec()
+    }
+
+    fn rows() -> DMatrix<Complex64> {
+        let mut rows = DMatrix::from_fn(5, 3, |i, j| {
+            Complex64::new(
+                ((7 * i + 3 * j * j + 1) as f64).sin(),
+                ((i * j + i) as f64).cos(),
+            )
+        });
+        // A zero row, and one in the span of another at the same pole.
+        rows.row_mut(1).fill(Complex64::ZERO);
+        let twice = rows.row(3) * Complex64::from(2.0);
+        rows.set_row(4, &twice);
+        rows
+    }
+
+    /// 1 − a_i ā_k, or −(λ_i + λ̄_k).
+    fn gap(time: Time, x: Complex64, y: Complex64) -> Complex64 {
+        match time {
+            Time::Continuous => -(x + y.conj()),
+            Time::Discrete { step } => 1.0 - ((x + y.conj()) * step).exp(),
+        }
+    }
+
+    #[test]
+    fn the_columns_give_the_gramian_back_and_the_largest_entry_is_the_pivot() {
+        for time in TIMES {
+            let (nodes, rows) = (nodes(), rows());
+            let gramian = DMatrix::from_fn(5, 5, |i, k| {
+                rows.row(k).dotc(&rows.row(i)) / gap(time, nodes[i], nodes[k])
+            });
+            let mut elimination = Elimination::new(time, &nodes, &rows);
+            let mut left = gramian.clone();
+            let mut count = 0;
+            while let Some(k) = elimination.pivot() {
+                let sizes = left.diagonal().map(|x| x.re);
+                assert!(
+                    sizes[k] >= sizes.max() * (1.0 - 1e-12),
+                    "{time:?} {k} {sizes}"
+                );
+                let column = elimination.eliminate(k).unwrap();
+                let column = nalgebra::DVector::from_iterator(5, column.iter().map(|x| x.to_c64()));
+                left -= &column * column.adjoint();
+                count += 1;
+            }
+            // The row that is twice another takes no column, the zero row has none.
+            assert_eq!(count, 3);
+            assert!(left.norm() < 1e-13 * gramian.norm(), "{time:?} {left}");
+            assert!(Elimination::new(time, &nodes, &rows).eliminate(1).is_none());
+        }
+    }
+
+    #[test]
+    fn rotated_rows_keep_their_products_and_the_pivot_row_its_norm() {
+        let given = rows();
+        let mut found = Rows::new(&given);
+        let active = [true, true, true, false, true];
+        found.rotate_onto_first(2, &active);
+        assert!(found.row(2)[1..].iter().all(|x| x.is_zero()));
+        for i in 0..5 {
+            let norm = given.row(i).norm();
+            assert!((found.norm(i) - norm).abs() < 1e-14);
+            let product = found.row(i)[0] * found.row(2)[0].conj();
+            let expected = given.row(2).dotc(&given.row(i));
+            // A row that is not active stays.
+            if active[i] {
+                assert!((product.to_c64() - expected).norm() < 1e-14, "{i}");
+            } else {
+                assert_eq!(found.row(i)[0].to_c64(), given[(i, 0)]);
+            }
+        }
+    }
+
+    #[test]
+    fn differences_of_close_poles_keep_their_digits_and_nothing_overflows() {
+        let step = 0.5;
+        for offset in [1e-3, 1e-7, 1e-9, -1e-9, 1e-14] {
+            let x = Complex64::new(-1.0, 2.0);
+            let nodes = [x, Complex64::new(-1.0 + offset, 2.0)];
+            let gap = nodes[1].re - nodes[0].re;
+            let poles = Poles::new(Time::Discrete { step }, &nodes);
+            let expected = (x * step).exp() * (gap * step).exp_m1();
+            let found = poles.difference(1, 0).to_c64();
+            assert!(
+                (found - expected).norm() < 1e-15 * expected.norm(),
+                "{offset:e}"
+            );
+            assert!((poles.difference(0, 1).to_c64() + expected).norm() < 1e-15 * expected.norm());
+            let continuous = Poles::new(Time::Continuous, &nodes);
+            assert_eq!(continuous.difference(1, 0).to_c64(), Complex64::from(gap));
+        }
+        // Poles that are gone after one step are as close as zeros.
+        let nodes = [Complex64::from(-1600.0), Complex64::from(-60.0)];
+        let poles = Poles::new(Time::Discrete { step }, &nodes);
+        for (i, k, sign) in [(0, 1, -1.0), (1, 0, 1.0)] {
+            let found = poles.difference(i, k).to_c64().re * sign;
+            assert!((found / (-30.0_f64).exp() - 1.0).abs() < 1e-13, "{found:e}");
+        }
+    }
+
+    #[test]
+    fn gaps_of_slow_poles_keep_their_digits() {
+        let step = 0.5;
+        for decay in [1.0, 1e-4, 1e-9, 1e-14] {
+            let nodes = [
+                Complex64::new(-decay, 3.0),
+                Complex64::new(-2.0 * decay, 3.0),
+            ];
+            let poles = Poles::new(Time::Discrete { step }, &nodes);
+            let expected = -(-3.0 * decay * step).exp_m1();
+            let found = poles.sum_gap(0, 1).to_c64();
+            assert!((found / expected - 1.0).norm() < 1e-15, "{decay:e}");
+            let own = -(-2.0 * decay * step).exp_m1();
+            assert!((poles.decay(0).to_f64() / own - 1.0).abs() < 1e-15);
+            assert!((poles.roots[0] / own.sqrt() - 1.0).abs() < 1e-15);
+            let continuous = Poles::new(Time::Continuous, &nodes);
+            assert_eq!(
+                continuous.sum_gap(0, 1).to_c64(),
+                Complex64::from(3.0 * decay)
+            );
+            assert_eq!(continuous.decay(0).to_f64(), 2.0 * decay);
+        }
+    }
+}

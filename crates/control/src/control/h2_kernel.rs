@@ -226,3 +226,80 @@ impl Mode {
         next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalising_moves_a_factor_from_the_input_to_the_output() {
+        let c = |re: f64, im: f64| Complex64::new(re, im);
+        let given = Mode {
+            lambda: c(-0.5, 2.0),
+            output: vec![c(1.0, 1.0), c(-2.0, 0.5)],
+            input: vec![c(0.1, 0.0), c(3.0, -4.0), c(0.0, 5.0)],
+            single: false,
+        };
+        let mut found = given.clone();
+        found.normalise();
+        assert_eq!(found.input[1], Complex64::ONE);
+        assert!(found.input.iter().all(|b| b.norm() <= 1.0 + 1e-15));
+        for (i, output) in given.output.iter().enumerate() {
+            for (k, input) in given.input.iter().enumerate() {
+                let residue = found.output[i] * found.input[k];
+                assert!((residue - output * input).norm() < 1e-14);
+            }
+        }
+        let mut silent = Mode {
+            input: vec![Complex64::ZERO; 2],
+            ..given.clone()
+        };
+        silent.normalise();
+        assert_eq!(silent.input, [Complex64::ONE, Complex64::ZERO]);
+        assert_eq!(silent.output, [Complex64::ZERO; 2]);
+        // Two parts for each entry of c and each of b but one, and two for the pole.
+        assert_eq!((given.outputs(), given.parameters().len()), (4, 4 + 4 + 2));
+        let single = Mode {
+            single: true,
+            ..given
+        };
+        assert_eq!(
+            (single.outputs(), single.parameters().len()),
+            (2, 2 + 2 + 1)
+        );
+    }
+
+    #[test]
+    fn a_step_moves_the_pole_by_a_bounded_factor_and_its_angle_by_the_step() {
+        let mode = Mode {
+            lambda: Complex64::new(-0.5, 2.0),
+            output: vec![Complex64::ONE],
+            input: vec![Complex64::ONE],
+            single: false,
+        };
+        let moved = mode.moved(&[0.25, -0.5, 0.1, 0.3], 0.2);
+        assert_eq!(moved.output[0], Complex64::new(1.25, -0.5));
+        assert!((moved.lambda.re + 0.5 * 0.1_f64.exp()).abs() < 1e-15);
+        assert!((moved.lambda.im - 3.5).abs() < 1e-14);
+        for (stretch, factor) in [(50.0, 2.0_f64.exp()), (-50.0, (-2.0_f64).exp())] {
+            let moved = mode.moved(&[0.0, 0.0, stretch, 0.0], 0.2);
+            assert!((moved.lambda.re / (-0.5 * factor) - 1.0).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn moments_are_the_integrals_and_sums_of_powers() {
+        let s = Complex64::new(-0.4, 0.9);
+        for power in 0..3 {
+            let terms = (0..400).map(|l| (s * f64::from(l)).exp() * f64::from(l).powi(power));
+            let direct: Complex64 = terms.sum();
+            let found = moment(Time::Discrete { step: 1.0 }, power as usize, s);
+            assert!((found - direct).norm() < 1e-13 * direct.norm(), "{power}");
+            // p!/(−s)^{p+1}.
+            let factor = [1.0, 1.0, 2.0][power as usize];
+            let direct = factor / (-s).powi(power + 1);
+            let found = moment(Time::Continuous, power as usize, s);
+            assert!((found - direct).norm() < 1e-14 * direct.norm(), "{power}");
+        }
+    }
+}

@@ -532,6 +532,62 @@ mod tests {
     }
 
     #[test]
+    fn the_slope_is_the_largest_cosine_of_the_sampled_kernels() {
+        let time = TIMES[1];
+        let system = sample(time);
+        let full = system.stable().unwrap();
+        let start = balance(full, Realisation::Real).unwrap().truncate(3);
+        let start = start.unwrap().system;
+        let point = Point::new(start.stable().unwrap()).unwrap();
+        let length = 1000;
+        let kernel_of = |point: &Point| {
+            let system = point.to_system(time).unwrap();
+            DVector::from_vec(system.as_siso().unwrap().kernel(length).unwrap())
+        };
+        let kernel = system.as_siso().unwrap().kernel(length).unwrap();
+        let error = DVector::from_vec(kernel) - kernel_of(&point);
+        let count: usize = point.modes.iter().map(|mode| mode.parameters().len()).sum();
+        let cosines = (0..count).map(|i| {
+            let [up, down] = [1e-5, -1e-5].map(|h| {
+                let step: Vec<f64> = (0..count).map(|k| if k == i { h } else { 0.0 }).collect();
+                kernel_of(&point.moved(&step))
+            });
+            let direction = up - down;
+            (error.dot(&direction) / (error.norm() * direction.norm())).abs()
+        });
+        let largest = cosines.fold(0.0, f64::max);
+        let target = Target::new(full).unwrap();
+        let found = target.slope(&point, h2_error(full, start.stable().unwrap()).unwrap());
+        assert!(largest > 1e-3, "{largest}");
+        assert!((found / largest - 1.0).abs() < 1e-6, "{found} {largest}");
+    }
+
+    #[test]
+    fn a_start_off_by_a_few_ulps_counts_as_stationary() {
+        for (time, gain) in TIMES.into_iter().flat_map(|t| [(t, 1e-3), (t, 1e3)]) {
+            let scaled = |factor: f64| {
+                let own = sample(time);
+                let residues: Vec<Complex64> =
+                    own.residues().unwrap().iter().map(|w| w * factor).collect();
+                DiagonalSystem::siso(time, own.exponents().to_vec(), &residues, 0.5).unwrap()
+            };
+            let (system, start) = (scaled(gain), scaled(gain * (1.0 + 8.0 * f64::EPSILON)));
+            let refined = h2_refine(system.stable().unwrap(), start.stable().unwrap()).unwrap();
+            assert!(refined.error_before > 0.0);
+            assert_eq!(
+                (refined.slope, refined.steps, refined.converged),
+                (0.0, 0, true)
+            );
+            // A thousand times farther off the error is no rounding.
+            let start = scaled(gain * (1.0 + 8e3 * f64::EPSILON));
+            let target = Target::new(system.stable().unwrap()).unwrap();
+            let error = h2_error(system.stable().unwrap(), start.stable().unwrap()).unwrap();
+            let slope = target.slope(&Point::new(start.stable().unwrap()).unwrap(), error);
+            assert!(slope > 1e-2, "{slope}");
+        }
+    }
+
+    #[test]
     fn an_exact_start_stays() {
         let system = sample(TIMES[1]);
         let full = system.stable().unwrap();

@@ -603,4 +603,88 @@ mod tests {
             }
         }
     }
+
+    /// One mode with residue 2 and a search over it.
+    fn one_mode(time: Time, z: Complex64) -> Search<Single> {
+        let system = DiagonalSystem::siso(time, vec![z], &[Complex64::from(2.0)], 0.5).unwrap();
+        search_of(&system, Realisation::Complex)
+    }
+
+    #[test]
+    fn what_an_expansion_leaves_out_is_the_rest_of_the_series() {
+        // Almost undamped, so that all terms point one way on the side of the pole.
+        let z = Complex64::new(-1e-7, 1.0);
+        for time in [Time::Continuous, Time::Discrete { step: 1.0 }] {
+            let (centre, reach, discrete) = (0.3, 0.25, time != Time::Continuous);
+            let span = if discrete {
+                (0.5_f64 * reach).tan()
+            } else {
+                reach
+            };
+            let search = one_mode(time, z);
+            let sums = search.expand(centre, reach, span);
+            let mut worst = 0.0_f64;
+            for k in -50..=50 {
+                let t = span * f64::from(k) / 50.0;
+                let there = centre + if discrete { 2.0 * t.atan() } else { t };
+                let gap = search.gap(z, there);
+                let terms = sums.coefficients.iter().rev();
+                let series = terms.fold(Complex64::ZERO, |sum, g| sum * t + g);
+                worst = worst.max((2.0 / gap + 0.5 - series).norm());
+            }
+            assert!(worst <= sums.remainder + sums.rounding, "{worst:e}");
+            assert!(
+                worst >= 0.999 * sums.remainder,
+                "{worst:e} {:e}",
+                sums.remainder
+            );
+            // (n + 16) ε times the sizes of the terms, D among them.
+            let size = 0.5 + 2.0 / search.gap(z, centre).norm();
+            let units = sums.rounding / (f64::EPSILON * size);
+            assert!((17.0..34.0).contains(&units), "{units}");
+        }
+    }
+
+    #[test]
+    fn a_near_mode_counts_with_its_least_distance_from_the_interval() {
+        let z = Complex64::new(-0.1, 1.0);
+        for time in [Time::Continuous, Time::Discrete { step: 1.0 }] {
+            for (centre, reach) in [(1.1, 0.2), (1.3, 0.25), (0.7, 0.25), (0.6, 0.3)] {
+                let search = one_mode(time, z);
+                let sweep = (-1000..=1000).map(|k| centre + reach * f64::from(k) / 1000.0);
+                let least = sweep
+                    .map(|w| search.gap(z, w).norm())
+                    .fold(f64::MAX, f64::min);
+                let found = search.least_gap(z, centre, reach);
+                assert!((found / least - 1.0).abs() < 1e-5, "{time:?} {centre}");
+                let sums = search.expand(centre, reach, reach);
+                assert_eq!(sums.remainder, 2.0 / found, "{time:?} {centre}");
+            }
+        }
+        // Round the circle the other way.
+        let search = one_mode(Time::Discrete { step: 1.0 }, Complex64::new(-0.1, 3.1));
+        let found = search.least_gap(search.terms[0].z, -3.1, 0.01);
+        let direct = search.gap(search.terms[0].z, -3.11).norm();
+        assert!((found / direct - 1.0).abs() < 1e-12, "{found} {direct}");
+    }
+
+    #[test]
+    fn no_gain_above_an_edge_exceeds_the_bound_beyond_it() {
+        let exponents = vec![Complex64::new(-0.2, 1.0), Complex64::new(-1.0, -2.0)];
+        let residues = [Complex64::from(1.0), Complex64::new(0.0, -3.0)];
+        let system = DiagonalSystem::siso(Time::Continuous, exponents, &residues, 0.25).unwrap();
+        let search = search_of(&system, Realisation::Complex);
+        for edge in [3.0, 10.0, 1e4] {
+            let bound = search.beyond(edge);
+            for k in 0..200 {
+                let w = edge * 1.05_f64.powi(k);
+                assert!(search.gain(w).max(search.gain(-w)) <= bound);
+            }
+            let rate = (bound - 0.25) * edge;
+            assert!(
+                rate >= 4.0 && rate <= 4.0 * edge / (edge - 5.0_f64.sqrt()),
+                "{rate}"
+            );
+        }
+    }
 }

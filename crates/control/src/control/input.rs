@@ -795,4 +795,44 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn derivatives_of_slow_exponentials_are_those_of_the_sums() {
+        let (inputs, metric) = sequences_and_moments();
+        let weight = InputWeight::moments(&inputs).unwrap();
+        let products = weight.products();
+        let points = [(-1e-5, 0.0), (-1e-5, 1e-5), (-2e-4, -1e-4), (-3e-3, 0.01)];
+        let points = points.map(|(re, im)| Complex64::new(re, im));
+        let made = products.nodes(points);
+        for (&a, na) in points.iter().zip(&made) {
+            for (&b, nb) in points.iter().zip(&made) {
+                for mirrored in [false, true] {
+                    let found = products.product(na, nb, mirrored);
+                    let b = if mirrored { b } else { b.conj() };
+                    // Σ_ij i^p a^i M_ij j^q b̄^j.
+                    let sum = |p: i32, q: i32| -> Complex64 {
+                        let row = |i: usize| -> Complex64 {
+                            let terms = (0..LENGTH).map(|j| {
+                                metric[(i, j)] * (b * j as f64).exp() * (j as f64).powi(q)
+                            });
+                            terms.sum()
+                        };
+                        let rows =
+                            (0..LENGTH).map(|i| row(i) * (a * i as f64).exp() * (i as f64).powi(p));
+                        rows.sum()
+                    };
+                    let pairs = [
+                        (found.value, sum(0, 0)),
+                        (found.first, sum(1, 0)),
+                        (found.second, sum(0, 1)),
+                        (found.both, sum(1, 1)),
+                    ];
+                    for (k, (found, expected)) in pairs.into_iter().enumerate() {
+                        let error = (found / expected - 1.0).norm();
+                        assert!(error < 1e-7, "{k} {a} {b}: {error:e}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -233,3 +233,143 @@ impl Quotients {
         2.0 * error
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two unit vectors, −0.8 between them, seen by one output as 1 and as 1.
+    fn pair() -> (DMatrix<Complex64>, DMatrix<Complex64>) {
+        let real = |rows, columns, x: &[f64]| {
+            DMatrix::from_row_slice(rows, columns, x).map(Complex64::from)
+        };
+        (real(2, 2, &[1.0, -0.8, 0.0, 0.6]), real(1, 2, &[1.0, 3.0]))
+    }
+
+    #[test]
+    fn the_estimate_covers_what_mixed_vectors_do_to_a_quotient() {
+        let (vectors, output) = pair();
+        let sigma = [1.0, 1.0];
+        let values = [Complex64::new(-0.2, 0.1), Complex64::new(-0.2, 0.6)];
+        let mixing = Mixing {
+            values: &values,
+            conditions: vec![2.0, 8.0],
+            rounding: 1e-6,
+        };
+        // ε ‖A‖ √(κ_j κ_k)/|ν_j − ν_k|.
+        let share = 1e-6 * 4.0 / 0.5;
+        assert!((mixing.of_vectors(0, 1) / share - 1.0).abs() < 1e-14);
+        assert_eq!([0, 1].map(|j| mixing.of_value(j)), [2e-6, 8e-6]);
+        let exact = Quotients::new(&vectors, &sigma, &output);
+        let mut worst = 0.0_f64;
+        for k in 0..64 {
+            let turned = Complex64::from_polar(share, 0.1 * f64::from(k));
+            let mut mixed = vectors.clone();
+            mixed.set_column(0, &(vectors.column(0) + vectors.column(1) * turned));
+            let gap = Quotients::new(&mixed, &sigma, &output).gap(0);
+            worst = worst.max((gap / exact.gap(0) - 1.0).abs());
+        }
+        // One part in a thousand: the estimate is of first order.
+        let estimate = exact.error(0, &mixing);
+        assert!(worst <= estimate * 1.001, "{worst:e} {estimate:e}");
+        assert!(worst >= 0.5 * estimate, "{worst:e} {estimate:e}");
+    }
+
+    #[test]
+    fn the_estimate_counts_what_cancels_in_an_image() {
+        let ones = DMatrix::from_element(2, 1, Complex64::ONE);
+        let output = DMatrix::from_row_slice(1, 2, &[1e6 + 1.0, -1e6]).map(Complex64::from);
+        let quotients = Quotients::new(&ones, &[3.0, 1.0], &output);
+        assert!((quotients.gap(0) - 0.25).abs() < 1e-15);
+        let mixing = Mixing {
+            values: &[Complex64::ZERO],
+            conditions: vec![1.0],
+            rounding: 0.0,
+        };
+        let lost = f64::EPSILON * 2e6;
+        let estimate = quotients.error(0, &mixing);
+        assert!(estimate >= lost && estimate < 4.0 * lost, "{estimate:e}");
+    }
+
+    #[test]
+    fn a_gap_sets_the_decay_and_leaves_the_frequency() {
+        let exponent = Complex64::new(-0.7, 3.0);
+        let step = 0.25;
+        let times = [Time::Continuous, Time::Discrete { step }];
+        for time in times {
+            assert_eq!(with_gap(time, exponent, None), exponent);
+        }
+        let found = with_gap(times[0], exponent, Some(1e-12));
+        assert_eq!(found, Complex64::new(-0.5e-12, 3.0));
+        for gap in [1e-12, 0.3, 1.0 - 1e-9] {
+            let found = with_gap(times[1], exponent, Some(gap));
+            let own = -(2.0 * found.re * step).exp_m1();
+            assert!((own / gap - 1.0).abs() < 1e-14, "{own} {gap}");
+            assert_eq!(found.im, 3.0);
+        }
+    }
+
+    #[test]
+    fn a_pole_at_zero_is_gone_after_one_step() {
+        let time = Time::Discrete { step: 0.5 };
+        let gone = exponent_of(time, Complex64::from(-1.0));
+        assert!((gone * 0.5).exp().norm() <= 1e-304 * (1.0 + 1e-12) && gone.re.is_finite());
+        let pole = Complex64::new(-0.6, 0.7);
+        let exponent = exponent_of(time, pole - 1.0);
+        assert!(((exponent * 0.5).exp() - pole).norm() < 1e-15);
+        assert_eq!(exponent_of(Time::Continuous, pole), pole);
+    }
+
+    #[test]
+    fn modes_near_the_boundary_are_those_that_rounding_reaches() {
+        let (vectors, _) = pair();
+        let d = Diagonalised {
+            values: vec![Complex64::from(-1e-3), Complex64::from(-1.0)],
+            inverse: vectors.clone().try_inverse().unwrap(),
+            vectors,
+            condition: 3.0,
+        };
+        // κ = 1/0.6 for both: a rounding of ε ‖A‖/0.6 against 1e-12 of a distance of 1e-3.
+        let least = 1e-15 * 0.6 / f64::EPSILON;
+        for (size, near) in [(1.01 * least, true), (0.99 * least, false)] {
+            assert_eq!(any_near_boundary(&d, size, |value| value.re), near);
+        }
+    }
+
+    fn one(values: &[f64]) -> Diagonalised {
+        Diagonalised {
+            values: values.iter().map(|&x| Complex64::from(x)).collect(),
+            vectors: DMatrix::identity(values.len(), values.len()),
+            inverse: DMatrix::identity(values.len(), values.len()),
+            condition: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_quotient_replaces_a_decay_only_where_it_is_a_hundred_times_better() {
+        // Its error is 4 ε times itself, that of the eigenvalue ε ‖A‖.
+        for (size, gap, taken) in [
+            (1.0, 2.4e-3, true),
+            (1.0, 2.6e-3, false),
+            (0.5, 2.4e-3, false),
+        ] {
+            let rows = DMatrix::from_element(1, 1, Complex64::from(f64::sqrt(3.0 * gap)));
+            let found = gaps(&one(&[-0.5 * gap]), size, &[3.0], &rows, &rows)[0];
+            assert_eq!(found.is_some(), taken, "{size} {gap}");
+            assert!(found.is_none_or(|found| (found / gap - 1.0).abs() < 1e-14));
+        }
+        let zero = DMatrix::zeros(1, 1);
+        assert_eq!(gaps(&one(&[-1e-6]), 1.0, &[1.0], &zero, &zero), [None]);
+    }
+
+    #[test]
+    fn of_two_quotients_the_one_with_the_smaller_error_counts() {
+        let weak = DMatrix::from_row_slice(1, 2, &[1e-9, 1.0]).map(Complex64::from);
+        let clear = DMatrix::from_row_slice(1, 2, &[1e-3, 1.0]).map(Complex64::from);
+        for (b, c) in [(&weak, &clear), (&clear, &weak)] {
+            let found = gaps(&one(&[-1e-6, -1.0]), 1.0, &[1.0, 1.0], &b.transpose(), c);
+            assert!((found[0].unwrap() / 1e-6 - 1.0).abs() < 1e-14, "{found:?}");
+            assert_eq!(found[1], None);
+        }
+    }
+}

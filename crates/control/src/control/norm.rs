@@ -113,3 +113,78 @@ pub(super) fn difference(
         feedthrough,
     )?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::samples::pairs_and_real_poles;
+
+    const TIMES: [Time; 2] = [Time::Continuous, Time::Discrete { step: 0.3 }];
+
+    #[test]
+    fn the_sum_over_pairs_is_the_norm_of_the_kernel() {
+        let system = pairs_and_real_poles(TIMES[1], 0.5);
+        let kernel = system.kernel(2000).unwrap();
+        let direct = kernel.iter().map(|k| k * k).sum::<f64>().sqrt();
+        let found = norm_by_sums(&system).unwrap();
+        assert!((found / direct - 1.0).abs() < 1e-13, "{found} {direct}");
+        // ∫ |Re w e^{zt}|² = (|w|²/(−2 Re z) + Re(w²/(−2z)))/2.
+        let (z, w) = (Complex64::new(-0.7, 2.0), Complex64::new(30.0, -40.0));
+        let system = DiagonalSystem::siso(TIMES[0], vec![z], &[w], 0.0).unwrap();
+        let direct = (0.5 * (w.norm_sqr() / 1.4 + (w * w / (-2.0 * z)).re)).sqrt();
+        let found = norm_by_sums(&system).unwrap();
+        assert!((found / direct - 1.0).abs() < 1e-14, "{found} {direct}");
+    }
+
+    #[test]
+    fn terms_that_cancel_by_more_than_a_thousand_are_left_to_the_factor() {
+        for time in TIMES {
+            // w and −w (1 − δ) at one pole leave δ²/(2 − δ)² of their terms.
+            for (share, taken) in [(1.1e-3_f64, true), (0.9e-3, false)] {
+                let delta = 2.0 * share.sqrt() / (1.0 + share.sqrt());
+                let residues = [Complex64::ONE, Complex64::from(delta - 1.0)];
+                let poles = vec![Complex64::from(-1.0); 2];
+                let system = DiagonalSystem::siso(time, poles, &residues, 0.0).unwrap();
+                assert_eq!(norm_by_sums(&system).is_some(), taken, "{time:?} {share}");
+                let whole = match time {
+                    Time::Continuous => 0.5,
+                    Time::Discrete { step } => -(-2.0 * step).exp_m1().recip(),
+                };
+                let norm = h2_norm(system.stable().unwrap()).unwrap();
+                assert!((norm / (delta * whole.sqrt()) - 1.0).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_silent_system_has_no_norm_and_very_small_ones_keep_theirs() {
+        for (size, norm) in [(0.0, 0.0), (1e-200, 0.5e-200), (1e200, 0.5e200)] {
+            let pole = vec![Complex64::from(-2.0)];
+            let residue = [Complex64::from(size)];
+            let system = DiagonalSystem::siso(TIMES[0], pole, &residue, 1.0).unwrap();
+            let found = h2_norm(system.stable().unwrap()).unwrap();
+            assert!((found - norm).abs() <= 1e-15 * norm, "{found:e}");
+        }
+    }
+
+    #[test]
+    fn the_error_norm_is_that_of_the_stacked_modes() {
+        for time in TIMES {
+            let full = pairs_and_real_poles(time, 0.5);
+            let pole = vec![Complex64::new(-0.5, 3.0)];
+            let reduced = DiagonalSystem::siso(time, pole, &[Complex64::ONE], 0.1).unwrap();
+            let (full, reduced) = (full.stable().unwrap(), reduced.stable().unwrap());
+            let difference = difference(full, reduced, DMatrix::from_element(1, 1, 0.4)).unwrap();
+            assert_eq!(difference.order(), 6);
+            assert_eq!(difference.feedthrough()[(0, 0)], 0.4);
+            let residues = difference.residues().unwrap();
+            assert_eq!(residues[5], -Complex64::ONE);
+            assert_eq!(residues[..5], full.system().residues().unwrap());
+            let norm = h2_norm(difference.stable().unwrap()).unwrap();
+            assert_eq!(h2_error(full, reduced).unwrap(), norm);
+        }
+        let [one, other] = TIMES.map(|time| pairs_and_real_poles(time, 0.0));
+        let found = h2_error(one.stable().unwrap(), other.stable().unwrap());
+        assert_eq!(found, Err(ControlError::DifferentTime));
+    }
+}

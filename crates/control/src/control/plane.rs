@@ -61,3 +61,63 @@ fn stepped_expm1(x: Complex64, y: Complex64, step: f64) -> Complex64 {
     let angle = sum.im.mul_add(step, -z.im) + left_out * step;
     expm1(z) + z.exp() * Complex64::new(0.0, angle)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::WideComplex;
+
+    #[test]
+    fn gaps_and_differences_are_right_after_many_turns() {
+        let step = 0.37;
+        let nodes = [
+            (-0.1, 3.3),
+            (-0.3, 21.7),
+            (-1.3, -7777.7),
+            (-2.0, 12345.6),
+            (-0.2, 1e5 / 3.0),
+        ];
+        let nodes = nodes.map(|(re, im)| Complex64::new(re, im));
+        let plane = Plane::of(Time::Discrete { step });
+        let exact = |sum: WideComplex| sum.scale_wide(step.into()).exp_m1().to_c64();
+        for &x in &nodes {
+            for &y in &nodes {
+                let [wide_x, wide_y] = [x, y].map(WideComplex::from);
+                let expected = -exact(wide_x + wide_y);
+                let found = plane.sum_gap(x, y);
+                assert!(
+                    (found - expected).norm() < 1e-15,
+                    "{x} {y} {found} {expected}"
+                );
+                let expected = exact(wide_x) - exact(wide_y);
+                // e^{zΔ} by itself is off by an ulp of the angle.
+                let bound = 1e-15 + 1e-16 * step * x.im.abs().max(y.im.abs());
+                assert!(
+                    (plane.difference(x, y) - expected).norm() < bound,
+                    "{x} {y}"
+                );
+                assert_eq!(Plane::of(Time::Continuous).sum_gap(x, y), -(x + y));
+                assert_eq!(Plane::of(Time::Continuous).difference(x, y), x - y);
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_with_a_pole_that_is_gone_at_once_is_the_other_pole() {
+        let plane = Plane::Disc { step: 1.0 };
+        let (slow, gone) = (Complex64::new(-0.5, 0.3), Complex64::new(-3000.0, 0.0));
+        assert!((plane.difference(slow, gone) - slow.exp()).norm() < 1e-15);
+        assert!((plane.difference(gone, slow) + slow.exp()).norm() < 1e-15);
+    }
+
+    #[test]
+    fn decays_are_the_gaps_of_a_pole_with_its_own_conjugate() {
+        for plane in [Plane::Half, Plane::Disc { step: 0.2 }] {
+            for re in [-1e-12, -0.3, -40.0] {
+                let x = Complex64::new(re, 1.7);
+                let gap = plane.sum_gap(x, x.conj());
+                assert!((gap / plane.decay(x) - 1.0).norm() < 1e-15);
+            }
+        }
+    }
+}

@@ -242,3 +242,86 @@ fn apply_blocks(
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::samples::pairs_and_real_poles;
+    use crate::ssm::Time;
+
+    /// A pair, a real pole with a residue of rank one and one of rank two.
+    fn several() -> DiagonalSystem {
+        let exponents = [(-0.5, 3.1), (-0.4, 0.0), (-0.3, 0.0)];
+        let entry = |i: usize, j: usize| match i {
+            1 => Complex64::from((j + 1) as f64),
+            _ => Complex64::new((i + j + 1) as f64, (2 * j) as f64 - 1.0),
+        };
+        DiagonalSystem::new(
+            Time::Continuous,
+            exponents.map(|(re, im)| Complex64::new(re, im)).to_vec(),
+            DMatrix::from_fn(3, 2, entry),
+            DMatrix::from_fn(2, 3, |i, j| entry(j, i).conj()),
+            DMatrix::zeros(2, 2),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn the_real_system_has_the_markov_parameters_of_the_complex_one() {
+        for system in [pairs_and_real_poles(Time::Continuous, 0.5), several()] {
+            let real = RealSystem::of(&system);
+            assert_eq!(real.exponents(), system.exponents());
+            let (mut right, mut left) = (real.input.clone(), real.output.clone());
+            let mut complex = system.input().clone();
+            for power in 0..4 {
+                let expected = (system.output() * &complex).map(|x| x.re);
+                let bound = 1e-13 * (1.0 + expected.norm());
+                assert!(
+                    (&real.output * &right - &expected).norm() < bound,
+                    "{power}"
+                );
+                assert!((&left * &real.input - &expected).norm() < bound, "{power}");
+                right = real.apply(system.exponents(), &right);
+                left = real.apply_right(&left, system.exponents());
+                for (mut row, z) in complex.row_iter_mut().zip(system.exponents()) {
+                    row *= *z;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn states_are_counted_and_named_by_mode_and_part() {
+        let system = several();
+        let real = RealSystem::of(&system);
+        let parts = [(0, false), (0, true), (1, false), (2, false), (2, true)];
+        assert_eq!(real.states(), parts);
+        assert_eq!([0, 1, 2].map(|i| real.is_single(i)), [false, true, false]);
+        assert_eq!(real_states(&system), 5);
+        assert_eq!(real_states(&pairs_and_real_poles(Time::Continuous, 0.0)), 8);
+        let rows = real.complex_rows(&real.input);
+        assert!((rows - system.input()).norm() < 1e-14);
+        let columns = real.complex_rows(&real.output.transpose());
+        for (i, share) in [(0, 0.5), (1, 1.0), (2, 0.5)] {
+            let expected = system.output().column(i).adjoint() * Complex64::from(share);
+            assert!((columns.row(i) - expected).norm() < 1e-14, "{i}");
+        }
+    }
+
+    #[test]
+    fn modes_with_the_same_or_the_conjugate_pole_are_one_with_the_sum_of_their_residues() {
+        let (pole, real) = (Complex64::new(-0.5, 2.0), Complex64::from(-0.5));
+        let exponents = vec![pole, real, pole.conj(), pole, real];
+        let residues: Vec<_> = (0..5).map(|k| Complex64::new(f64::from(k), 1.0)).collect();
+        let system = DiagonalSystem::siso(Time::Continuous, exponents, &residues, 0.0).unwrap();
+        let modes = real_modes(system.as_siso().unwrap());
+        assert_eq!(modes.len(), 2);
+        assert_eq!((modes[0].lambda, modes[0].states()), (pole, 2));
+        assert_eq!(
+            modes[0].residue,
+            residues[0] + residues[2].conj() + residues[3]
+        );
+        assert_eq!((modes[1].lambda, modes[1].states()), (real, 1));
+        assert_eq!(modes[1].residue, Complex64::from(5.0));
+    }
+}

@@ -153,3 +153,140 @@ fn size(matrix: &DMatrix<Complex64>) -> f64 {
         _ => spectral_norm(matrix),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Matrices of no particular shape, another for every seed.
+    fn sample(rows: usize, columns: usize, seed: usize) -> DMatrix<Complex64> {
+        DMatrix::from_fn(rows, columns, |i, j| {
+            let k = (7 * seed + 3 * i + 5 * j + 1) as f64;
+            Complex64::new((k * k).sin(), (1.7 * k * k).cos())
+        })
+    }
+
+    /// The largest ‖X₀ + X₁ t + X₂ t²‖₂ for |t| ≤ span, by trial.
+    fn swept(x: &[DMatrix<Complex64>; 3], span: f64) -> f64 {
+        let at = |t: f64| &x[0] + &x[1] * Complex64::from(t) + &x[2] * Complex64::from(t * t);
+        let points = (-100..=100).map(|k| span * f64::from(k) / 100.0);
+        points.map(|t| spectral_norm(&at(t))).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn the_bound_of_matrices_lies_at_most_a_quarter_of_the_square_above_a_sweep() {
+        for seed in 0..8 {
+            for span in [0.1, 0.6, 2.0] {
+                let x = [0, 1, 2].map(|k| sample(3, 2, 3 * seed + k));
+                // One where the middle of the interval is the largest.
+                let bent = [
+                    x[0].clone(),
+                    x[1].clone(),
+                    &x[1] * Complex64::from(-1.0 / span),
+                ];
+                for x in [x, bent] {
+                    let (bound, peak) = Several::quadratic([&x[0], &x[1], &x[2]], span);
+                    let largest = swept(&x, span);
+                    let slack = 0.25 * span * span * spectral_norm(&x[2]);
+                    assert!(bound >= largest * (1.0 - 1e-12), "{bound} {largest}");
+                    assert!(
+                        bound <= largest + slack + 1e-3 * largest,
+                        "{bound} {largest}"
+                    );
+                    assert_eq!(peak.abs(), 0.5 * span);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_place_to_try_lies_on_the_side_of_the_larger_corner() {
+        let one = DMatrix::from_element(2, 2, Complex64::ONE);
+        for (slope, peak) in [(0.5, 0.25), (-0.5, -0.25)] {
+            let slope = &one * Complex64::from(slope);
+            let zero = DMatrix::zeros(2, 2);
+            assert_eq!(Several::quadratic([&one, &slope, &zero], 0.5).1, peak);
+        }
+    }
+
+    #[test]
+    fn the_bound_of_numbers_is_exact_but_for_the_cubic_and_the_quartic_part() {
+        for seed in 0..20 {
+            for span in [0.1, 0.6, 2.0] {
+                let x = [0, 1, 2].map(|k| sample(1, 1, 3 * seed + k));
+                let [x0, x1, x2] = [0, 1, 2].map(|k| x[k][0]);
+                let (bound, peak) = Single::quadratic([&x0, &x1, &x2], span);
+                let largest = swept(&x, span);
+                assert!(bound >= largest * (1.0 - 1e-12), "{bound} {largest}");
+                let left =
+                    4.0 * (x1 * x2).norm() * span.powi(3) + 2.0 * (x2 * span * span).norm_sqr();
+                assert!(bound * bound <= largest * largest * (1.0 + 1e-3) + left);
+                // |X₀ + X₁ t|² + 2 Re(X̄₀ X₂) t² is nowhere larger than at the peak.
+                let head = |t: f64| (x0 + x1 * t).norm_sqr() + 2.0 * (x0.conj() * x2).re * t * t;
+                for k in -100..=100 {
+                    let t = span * f64::from(k) / 100.0;
+                    assert!(
+                        head(t) <= head(peak) + 1e-12 * head(peak).abs(),
+                        "{seed} {t} {peak}"
+                    );
+                }
+                assert!(peak.abs() <= span);
+                let (straight, edge) = Single::quadratic([&x0, &x1, &Complex64::ZERO], span);
+                let ends = [span, -span].map(|t| (x0 + x1 * t).norm());
+                assert!((straight / ends[0].max(ends[1]) - 1.0).abs() < 1e-14);
+                assert_eq!(edge, if ends[0] > ends[1] { span } else { -span });
+            }
+        }
+    }
+
+    #[test]
+    fn one_input_and_one_output_are_a_case_of_several() {
+        let (input, output) = (sample(4, 1, 1), sample(1, 4, 2));
+        let residues: Vec<Complex64> = output.iter().zip(&input).map(|(c, b)| c * b).collect();
+        let several = Several {
+            input,
+            output,
+            direct: DMatrix::from_element(1, 1, -0.3),
+        };
+        let single = Single {
+            residues,
+            direct: -0.3,
+        };
+        let weights = sample(4, 1, 3);
+        for direct in [false, true] {
+            let (x, y) = (
+                single.combine(weights.as_slice(), direct),
+                several.combine(weights.as_slice(), direct),
+            );
+            assert!((x - y[0]).norm() < 1e-14);
+            assert!((Single::norm(&x) - Several::norm(&y)).abs() < 1e-14);
+            assert!((Single::norm_bound(&x) - Several::norm_bound(&y)).abs() < 1e-14);
+        }
+        for (x, y) in single.sizes().iter().zip(several.sizes()) {
+            assert!((x - y).abs() < 1e-14);
+        }
+        assert_eq!((single.direct(), several.direct()), (0.3, 0.3));
+        assert_eq!((single.width(), several.width()), (1, 1));
+    }
+
+    #[test]
+    fn sizes_of_matrices_are_their_largest_singular_values() {
+        let several = Several {
+            input: sample(4, 2, 1),
+            output: sample(3, 4, 2),
+            direct: sample(3, 2, 3).map(|x| x.re),
+        };
+        assert_eq!(several.width(), 3);
+        let direct = several.direct.clone().svd(false, false).singular_values[0];
+        assert!((several.direct() / direct - 1.0).abs() < 1e-14);
+        for (j, size) in several.sizes().into_iter().enumerate() {
+            let residue = several.output.column(j) * several.input.row(j);
+            let largest = residue.clone().svd(false, false).singular_values[0];
+            assert!((size / largest - 1.0).abs() < 1e-13, "{size} {largest}");
+            assert!((Several::norm(&residue) / largest - 1.0).abs() < 1e-13);
+            assert!(Several::norm_bound(&residue) >= largest * (1.0 - 1e-14));
+        }
+        let row = sample(1, 3, 4);
+        assert!((Several::norm(&row) / row.norm() - 1.0).abs() < 1e-14);
+    }
+}

@@ -273,4 +273,31 @@ mod tests {
             Err(error) => assert_eq!(error, LinalgError::Defective { size: 2 }),
         }
     }
+
+    #[test]
+    fn the_residual_is_relative_to_the_matrix() {
+        let a = DMatrix::from_fn(5, 5, |i, j| ((3 * i + 7 * j * j + 1) as f64).sin());
+        let d = diagonalise_real(&a).unwrap();
+        let mut off = d.values.clone();
+        off[0] += 1e-3;
+        let images = (a.map(Complex64::from) * &d.vectors).column(0) - d.vectors.column(0) * off[0];
+        let part = |x: &Complex64| {
+            if off[0].im < 0.0 {
+                x.im.abs()
+            } else {
+                x.re.abs()
+            }
+        };
+        let expected = images.iter().map(part).fold(0.0, f64::max) / a.norm();
+        for scale in [1.0, 1024.0, 1.0 / 1024.0] {
+            let values: Vec<Complex64> = off.iter().map(|&x| x * scale).collect();
+            let found = residual(&(&a * scale), &values, &d.vectors);
+            assert!(
+                (found / expected - 1.0).abs() < 1e-9,
+                "{found:e} {expected:e}"
+            );
+            let values: Vec<Complex64> = d.values.iter().map(|&x| x * scale).collect();
+            assert!(residual(&(&a * scale), &values, &d.vectors) < RESIDUAL);
+        }
+    }
 }

@@ -203,7 +203,9 @@ mod tests {
             let dense = DenseSystem::from_diagonal(&system).unwrap();
             assert_eq!(dense.order(), 6);
             let poles = system.poles();
-            for (l, found) in dense.markov_parameters(8).iter().enumerate() {
+            let parameters = dense.markov_parameters(8);
+            assert_eq!(parameters.len(), 8);
+            for (l, found) in parameters.iter().enumerate() {
                 let mut reached = system.input().clone();
                 for (mut row, pole) in reached.row_iter_mut().zip(&poles) {
                     row *= pole.powu(l as u32);

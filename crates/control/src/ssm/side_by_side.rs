@@ -8,7 +8,7 @@ use crate::ssm::{DiagonalSystem, SystemError, Time};
 /// h of H is row c H + h. The common step is the geometric mean; poles do not change.
 ///
 /// # Errors
-/// [`SystemError::WrongTime`] for a continuous system; [`SystemError::Shape`] for systems with
+/// [`SystemError::WrongTime`] for a continuous system; [`SystemError::Size`] for systems with
 /// different numbers of outputs.
 pub fn side_by_side(systems: &[DiagonalSystem]) -> Result<DiagonalSystem, SystemError> {
     let steps = systems.iter().map(|system| match system.time() {
@@ -47,4 +47,75 @@ pub fn side_by_side(systems: &[DiagonalSystem]) -> Result<DiagonalSystem, System
         (row, column) = (row + n, column + m);
     }
     DiagonalSystem::new(Time::Discrete { step }, exponents, input, output, through)
+}
+
+#[cfg(test)]
+mod tests {
+    use num_complex::Complex64;
+
+    use super::*;
+
+    fn system(step: f64, order: usize, inputs: usize, outputs: usize) -> DiagonalSystem {
+        let entry = |i: usize, j: usize| Complex64::new((i + 2 * j + 1) as f64, order as f64);
+        DiagonalSystem::new(
+            Time::Discrete { step },
+            (0..order).map(|i| Complex64::new(-0.5, i as f64)).collect(),
+            DMatrix::from_fn(order, inputs, entry),
+            DMatrix::from_fn(outputs, order, entry),
+            DMatrix::from_fn(outputs, inputs, |i, j| (10 * i + j + 1) as f64),
+        )
+        .unwrap()
+    }
+
+    /// D + Σ_j c_j b_j/(1 − a_j/z).
+    fn transfer(system: &DiagonalSystem, z: Complex64) -> DMatrix<Complex64> {
+        let gains = system.poles().into_iter().map(|a| (1.0 - a / z).inv());
+        let mut weighted = system.input().clone();
+        for (mut row, gain) in weighted.row_iter_mut().zip(gains) {
+            row *= gain;
+        }
+        system.output() * weighted + system.feedthrough().map(Complex64::from)
+    }
+
+    #[test]
+    fn each_system_stands_in_its_own_block() {
+        let parts = [system(0.1, 2, 1, 2), system(0.4, 3, 2, 2)];
+        let whole = side_by_side(&parts).unwrap();
+        assert_eq!((whole.order(), whole.feedthrough().shape()), (5, (4, 3)));
+        let Time::Discrete { step } = whole.time() else {
+            panic!("discrete");
+        };
+        assert!((step - 0.2).abs() < 1e-15);
+        let z = Complex64::from_polar(1.1, 0.7);
+        let found = transfer(&whole, z);
+        for (h, (part, columns)) in parts.iter().zip([0..1, 1..3]).enumerate() {
+            let own = transfer(part, z);
+            for c in 0..2 {
+                for j in 0..3 {
+                    let expected = if columns.contains(&j) {
+                        own[(c, j - columns.start)]
+                    } else {
+                        Complex64::ZERO
+                    };
+                    assert!(
+                        (found[(2 * c + h, j)] - expected).norm() < 1e-13,
+                        "{h} {c} {j}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_system_is_empty_and_what_does_not_fit_is_named() {
+        assert_eq!(side_by_side(&[]).unwrap().order(), 0);
+        let found = side_by_side(&[system(0.1, 2, 1, 2), system(0.1, 2, 1, 3)]);
+        assert!(matches!(found, Err(SystemError::Size { .. })), "{found:?}");
+        let continuous = DiagonalSystem::siso(Time::Continuous, Vec::new(), &[], 0.0).unwrap();
+        let found = side_by_side(&[continuous]);
+        assert!(
+            matches!(found, Err(SystemError::WrongTime { .. })),
+            "{found:?}"
+        );
+    }
 }
