@@ -803,7 +803,7 @@ mod tests {
         let products = weight.products();
         let points = [(-1e-5, 0.0), (-1e-5, 1e-5), (-2e-4, -1e-4), (-3e-3, 0.01)];
         let points = points.map(|(re, im)| Complex64::new(re, im));
-        let made = products.nodes(points);
+        let made = products.with_slopes(&products.nodes(&points));
         for (&a, na) in points.iter().zip(&made) {
             for (&b, nb) in points.iter().zip(&made) {
                 for mirrored in [false, true] {

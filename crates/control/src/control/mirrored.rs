@@ -240,4 +240,85 @@ mod tests {
         assert!((1..=3).all(|order| is_balanced(&complex.leading(&first, order))));
         assert!((1..=5).all(|order| is_balanced(&real.leading(&second, order))));
     }
+
+    /// Values of the complex and of the real system (`tests/reference/make_extreme_hankel.py`). The
+    /// last of each, 1e-305 of the first, is left out.
+    const EXTREME: [(Time, &[f64], &[f64]); 2] = [
+        (
+            Time::Continuous,
+            &[
+                3.3541206000977364e139,
+                8220996.2049005935,
+                11976.532502212873,
+                0.8761694454154337,
+                0.09126527243010359,
+                0.01868877756691361,
+            ],
+            &[
+                1.9118917224397605e139,
+                1.3845387812632899e139,
+                4015677.626651446,
+                3951649.963151516,
+                6885.499411014775,
+                0.4643124029977247,
+                0.3852431532373203,
+                0.04949668551110098,
+                0.03481293069879065,
+                0.010121966339243678,
+                0.002923167645005449,
+            ],
+        ),
+        (
+            Time::Discrete { step: 0.1 },
+            &[
+                3.52462126486351e140,
+                87156684.59380169,
+                130428.79881067752,
+                8.997587904375475,
+                0.9919578491144334,
+                0.19699219818723412,
+            ],
+            &[
+                2.0795708709412665e140,
+                1.4044214828778714e140,
+                44299670.71659187,
+                40127143.09835889,
+                74736.33678079376,
+                4.762851019622114,
+                3.9435095923256225,
+                0.547184761882793,
+                0.3625624989547835,
+                0.10374125516102552,
+                0.031865709218523754,
+            ],
+        ),
+    ];
+
+    #[test]
+    fn weights_of_any_size_keep_the_digits_of_every_value() {
+        let exponents: Vec<Complex64> = (0..8)
+            .map(|k| Complex64::new(-0.2 - 0.1 * f64::from(k), f64::from(3 * k % 7)))
+            .collect();
+        let sizes = [1e-170, 1.0, 0.0, 1e140, 1e-3, 1.0, 1.0, 1e5];
+        let b = DMatrix::from_fn(8, 1, |i, _| Complex64::new(sizes[i], -0.5 * sizes[i]));
+        let c = DMatrix::from_fn(1, 8, |_, j| Complex64::new(0.3, sizes[7 - j].min(1e10)));
+        for (time, complex, real) in EXTREME {
+            let d = DMatrix::zeros(1, 1);
+            let system = DiagonalSystem::new(time, exponents.clone(), b.clone(), c.clone(), d);
+            let system = system.unwrap();
+            let siso = system.as_siso().unwrap();
+            assert_near(
+                &Mirrored::of_complex(siso, time).svd().unwrap().sigma,
+                complex,
+            );
+            assert_near(&Mirrored::of_real(siso, time).svd().unwrap().sigma, real);
+        }
+    }
+
+    fn assert_near(values: &[f64], expected: &[f64]) {
+        for (i, (value, expected)) in values.iter().zip(expected).enumerate() {
+            let error = (value / expected - 1.0).abs();
+            assert!(error < 1e-11, "{i}: {value:e} for {expected:e}");
+        }
+    }
 }

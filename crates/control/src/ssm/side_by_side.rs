@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn each_system_stands_in_its_own_block() {
-        let parts = [system(0.1, 2, 1, 2), system(0.4, 3, 2, 2)];
+        let parts = [system(0.1, 2, 1, 3), system(0.4, 3, 2, 3)];
         let whole = side_by_side(&parts).unwrap();
-        assert_eq!((whole.order(), whole.feedthrough().shape()), (5, (4, 3)));
+        assert_eq!((whole.order(), whole.feedthrough().shape()), (5, (6, 3)));
         let Time::Discrete { step } = whole.time() else {
             panic!("discrete");
         };
@@ -90,7 +90,7 @@ mod tests {
         let found = transfer(&whole, z);
         for (h, (part, columns)) in parts.iter().zip([0..1, 1..3]).enumerate() {
             let own = transfer(part, z);
-            for c in 0..2 {
+            for c in 0..3 {
                 for j in 0..3 {
                     let expected = if columns.contains(&j) {
                         own[(c, j - columns.start)]
