@@ -3,6 +3,7 @@
 use nalgebra::{ComplexField, DMatrix};
 use num_complex::Complex64;
 
+use crate::control::block::{Block, shifted_poles};
 use crate::control::hankel::factor_svd;
 use crate::control::mirrored::Mirrored;
 use crate::control::modes::{Modes, any_near_boundary, gaps};
@@ -12,7 +13,7 @@ use crate::control::{
     real_gramian_factors,
 };
 use crate::linalg::{
-    Diagonalised, GradedSvd, Scalar, diagonalise_complex, diagonalise_real, expm1, multiply,
+    Diagonalised, GradedSvd, Scalar, diagonalise_complex, diagonalise_real, multiply,
     multiply_adjoint,
 };
 use crate::ssm::{DiagonalSystem, StableSystem, Time};
@@ -59,13 +60,6 @@ enum Sides<T: ComplexField<RealField = f64>> {
         output: DMatrix<T>,
     },
     Mirrored(Mirrored<T>),
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Block<T: ComplexField<RealField = f64>> {
-    pub(super) a: DMatrix<T>,
-    pub(super) b: DMatrix<T>,
-    pub(super) c: DMatrix<T>,
 }
 
 /// A truncated system, diagonal again.
@@ -177,15 +171,6 @@ fn project_mirrored<T: Scalar>(
     Ok((hankel, projection))
 }
 
-/// λ in continuous time, a − 1 in discrete time.
-pub(super) fn shifted_poles(time: Time, exponents: &[Complex64]) -> Vec<Complex64> {
-    let shifted = exponents.iter().map(|&lambda| match time {
-        Time::Continuous => lambda,
-        Time::Discrete { step } => expm1(lambda * step),
-    });
-    shifted.collect()
-}
-
 /// Hankel values and the projection onto as many states as the numerical rank, `apply` being A, of
 /// a system stored with `states` states.
 pub(super) fn project<T: Scalar>(
@@ -241,16 +226,6 @@ impl<T: Scalar> Projection<T> {
     /// All states above rounding.
     pub(super) fn whole(&self) -> Block<T> {
         self.leading(self.rank)
-    }
-}
-
-impl<T: ComplexField<RealField = f64>> Block<T> {
-    pub(super) fn leading(&self, order: usize) -> Block<T> {
-        Block {
-            a: self.a.view((0, 0), (order, order)).into_owned(),
-            b: self.b.rows(0, order).into_owned(),
-            c: self.c.columns(0, order).into_owned(),
-        }
     }
 }
 

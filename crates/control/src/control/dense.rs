@@ -7,7 +7,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::balance::Block;
+use crate::control::block::Block;
 use crate::control::gramian::grade_columns;
 use crate::control::hankel_norm::{Cut, half_plane, stable_modes};
 use crate::control::modes::{Modes, exponent_of};

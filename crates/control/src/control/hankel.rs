@@ -1,13 +1,11 @@
 //! Hankel singular values and the order rules that read them.
 
-use nalgebra::{ComplexField, DMatrix};
-
 use crate::control::mirrored::Mirrored;
 use crate::control::realisation::real_states;
 use crate::control::{
     ControlError, GramianFactors, Realisation, complex_gramian_factors, real_gramian_factors,
 };
-use crate::linalg::{GradedSvd, Scalar, graded_svd, multiply_adjoint, power_of_two_below};
+use crate::linalg::{GradedSvd, Scalar, multiply_adjoint, scaled_svd};
 use crate::ssm::StableSystem;
 
 /// Two neighbouring values closer than this, relative to the larger, count as a tie.
@@ -227,25 +225,8 @@ pub fn hankel_values(
 pub(super) fn factor_svd<T: Scalar>(
     factors: &GramianFactors<T>,
 ) -> Result<GradedSvd<T>, ControlError> {
-    scaled_svd(multiply_adjoint(
-        &factors.observability,
-        &factors.controllability,
-    ))
-}
-
-/// The decomposition of a product of Gramian factors, scaled to one first: its square could
-/// underflow.
-pub(super) fn scaled_svd<T: Scalar>(mut product: DMatrix<T>) -> Result<GradedSvd<T>, ControlError> {
-    let largest = product
-        .iter()
-        .map(|&x| ComplexField::norm1(x))
-        .fold(0.0, f64::max);
-    // A power of two: scaling rounds nothing.
-    let scale = power_of_two_below(largest);
-    product.scale_mut(scale.recip());
-    let mut svd = graded_svd(&product)?;
-    svd.sigma.iter_mut().for_each(|value| *value *= scale);
-    Ok(svd)
+    let product = multiply_adjoint(&factors.observability, &factors.controllability);
+    Ok(scaled_svd(product)?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::balance::{Block, Form};
+use crate::control::balance::Form;
+use crate::control::block::Block;
 use crate::control::modes::Modes;
 use crate::control::norm::difference;
 use crate::control::{Balanced, ControlError, HankelValues, Reduced, hankel_values};

@@ -4,13 +4,14 @@ use nalgebra::{ComplexField, DMatrix};
 use num_complex::Complex64;
 
 use crate::control::ControlError;
-use crate::control::balance::{Block, shifted_poles};
+use crate::control::block::{Block, shifted_poles};
 use crate::control::cauchy::complex_factor;
 use crate::control::gramian::{phase, real_factor};
-use crate::control::hankel::scaled_svd;
 use crate::control::plane::Plane;
 use crate::control::realisation::{RealMode, real_input, real_modes, real_output};
-use crate::linalg::{GradedSvd, Scalar, multiply, multiply_transpose, symmetric_product};
+use crate::linalg::{
+    GradedSvd, Scalar, multiply, multiply_transpose, scaled_svd, symmetric_product,
+};
 use crate::ssm::{Siso, Time};
 
 /// A system whose states are scaled so that b_i and c_i are of one size. Its Hankel matrix is
@@ -101,10 +102,8 @@ impl Mirrored<f64> {
 impl<T: Scalar> Mirrored<T> {
     /// Fᵀ K F = U Σ V*. Half of the product is computed.
     pub(super) fn svd(&self) -> Result<GradedSvd<T>, ControlError> {
-        scaled_svd(symmetric_product(
-            &self.factor,
-            &self.mirror.apply(&self.factor),
-        ))
+        let product = symmetric_product(&self.factor, &self.mirror.apply(&self.factor));
+        Ok(scaled_svd(product)?)
     }
 
     /// The balanced (A, B, C) of the leading `order` states, in discrete time A − I for A. Cost

@@ -1,6 +1,7 @@
 //! Hankel theory, as the head of the crate describes it.
 
 mod balance;
+mod block;
 mod cauchy;
 mod dense;
 mod dense_weighted;

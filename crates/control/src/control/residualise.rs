@@ -3,7 +3,8 @@
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::balance::{Form, Gramians, project, shifted_poles};
+use crate::control::balance::{Form, Gramians, project};
+use crate::control::block::shifted_poles;
 use crate::control::modes::Modes;
 use crate::control::realisation::{RealSystem, real_states};
 use crate::control::{

@@ -3,7 +3,8 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::balance::{Form, project, shifted_poles};
+use crate::control::balance::{Form, project};
+use crate::control::block::shifted_poles;
 use crate::control::gramian::real_observability;
 use crate::control::horizon::factor;
 use crate::control::input::generating;

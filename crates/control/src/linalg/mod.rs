@@ -32,7 +32,7 @@ pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::Polynomials;
 pub(crate) use reflected::pivoted_lower_factor;
-pub(crate) use svd::{GradedSvd, graded_svd};
+pub(crate) use svd::{GradedSvd, graded_svd, scaled_svd};
 pub(crate) use wide::{Wide, WideComplex, power_of_two_below, two_product};
 
 /// The factorisations that the dense real path uses.

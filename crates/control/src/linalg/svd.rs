@@ -7,6 +7,7 @@ use crate::linalg::kernels::{
     all_finite, gram_lower, gram_vectors, multiply_lower, orthonormalised,
 };
 use crate::linalg::reflected::ReflectedQr;
+use crate::linalg::wide::power_of_two_below;
 use crate::linalg::{LinalgError, Scalar};
 
 /// Sweeps after which the Jacobi iteration gives up; five to eight are usual.
@@ -122,6 +123,23 @@ pub(crate) fn graded_svd<T: Scalar>(matrix: &DMatrix<T>) -> Result<GradedSvd<T>,
         permutation,
         worst_cosine,
     })
+}
+
+/// The decomposition of a matrix of any size, scaled to one first: its square could underflow.
+///
+/// # Errors
+/// As [`graded_svd`].
+pub(crate) fn scaled_svd<T: Scalar>(mut product: DMatrix<T>) -> Result<GradedSvd<T>, LinalgError> {
+    let largest = product
+        .iter()
+        .map(|&x| ComplexField::norm1(x))
+        .fold(0.0, f64::max);
+    // A power of two: scaling rounds nothing.
+    let scale = power_of_two_below(largest);
+    product.scale_mut(scale.recip());
+    let mut svd = graded_svd(&product)?;
+    svd.sigma.iter_mut().for_each(|value| *value *= scale);
+    Ok(svd)
 }
 
 /// Makes the first `rank` columns orthonormal, X ← X L⁻* with X* X = L L*. They are so already
