@@ -61,7 +61,7 @@ impl Tally {
 /// What one sequence came to.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Score {
+pub struct SequenceScore {
     /// The loss of the task, summed over its answers.
     pub loss: f64,
     /// Its correct answers; 0 where answers are numbers.
@@ -120,7 +120,7 @@ pub(super) fn sequence_scores(
     outputs: &Tensor,
     targets: &Targets,
     count: usize,
-) -> Result<Vec<Score>, TrainError> {
+) -> Result<Vec<SequenceScore>, TrainError> {
     let (each, right) = match targets {
         Targets::None => return Err(TrainError::NoTargets),
         Targets::Classes { labels, classes } => {
@@ -146,7 +146,7 @@ pub(super) fn sequence_scores(
     let each: Vec<f64> = each.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
     let weights = weights(targets).unwrap_or_else(|| vec![1.0; each.len()]);
     let mut scores = vec![
-        Score {
+        SequenceScore {
             loss: 0.0,
             correct: 0
         };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, Score, Tally, Term, sequence_scores, task_loss};
+use crate::train::loss::{Loss, SequenceScore, Tally, Term, sequence_scores, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub struct Evaluation {
     sequences: u64,
     /// What each sequence came to; empty where it is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    scores: Vec<Score>,
+    scores: Vec<SequenceScore>,
 }
 
 impl Evaluation {
@@ -92,7 +92,7 @@ impl Evaluation {
 
     /// With the scores of its sequences. Without them nothing is known of the noise of a comparison.
     #[must_use]
-    pub fn with_scores(self, scores: Vec<Score>) -> Self {
+    pub fn with_scores(self, scores: Vec<SequenceScore>) -> Self {
         Self { scores, ..self }
     }
 
@@ -119,7 +119,7 @@ impl Evaluation {
         if self.scores.len() < 2 || other.scores.len() != self.scores.len() {
             return true;
         }
-        let gains = |of: fn(&Score) -> f64| -> Vec<f64> {
+        let gains = |of: fn(&SequenceScore) -> f64| -> Vec<f64> {
             let pairs = self.scores.iter().zip(&other.scores);
             pairs.map(|(own, other)| of(own) - of(other)).collect()
         };

@@ -5,7 +5,7 @@ use hankelite_data::Targets;
 use hankelite_train::nn::{Mode, SequenceModel};
 use hankelite_train::{
     Entry, Evaluation, Examples, Folder, Loss, Monitor, Objective, Outcome, Recipe, RecipeError,
-    Score, Stop, Task, TrainError, Training, task_loss,
+    SequenceScore, Stop, Task, TrainError, Training, task_loss,
 };
 
 use crate::points::points;
@@ -193,7 +193,7 @@ impl<const SIZE: usize> Objective for Spoken<SIZE> {
             classes: 2,
         };
         let tally = task_loss(&outputs, &targets, 0.0)?.tally;
-        let scores = logits.map(|logit| Score {
+        let scores = logits.map(|logit| SequenceScore {
             loss: f64::from(-logit).exp().ln_1p(),
             correct: u32::from(logit > 0.0),
         });
