@@ -25,6 +25,9 @@ struct Limits {
     /// Where a step left the logits nearer than this share of what was left before to what the
     /// gradients promised, gradients taken again would lead to the same place, and the fit ends.
     straight: f64,
+    /// A step that brings the checked logits nearer by less than this share is the last: the next
+    /// would hardly be worth its gradients.
+    last: f64,
 }
 
 /// Residues and feedthroughs alone.
@@ -34,6 +37,7 @@ const RESIDUES: Limits = Limits {
     combinations: 10,
     prices: &[1000.0, 100.0, 10.0, 1.0],
     straight: 0.1,
+    last: 0.05,
 };
 
 /// Biases and norms, too: more numbers, by more sequences with fewer combinations each.
@@ -44,6 +48,7 @@ const ALL_NUMBERS: Limits = Limits {
     prices: &[1e4, 1000.0, 100.0, 10.0, 1.0],
     // Its steps are small, and each is worth its gradients.
     straight: 0.0,
+    last: 0.0,
 };
 
 /// Every so many sequences one is kept to check the others.
@@ -72,7 +77,7 @@ pub(super) const SLOPES_MAX: usize = 1 << 27;
 /// the second term is what the change of the layers' outputs would do to the logits were it noise:
 /// the larger ρ, the less the gradients are trusted. A quarter of the sequences is held out: it
 /// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Of residues and
-/// feedthroughs alone it ends, too, where the logits of the others came to within a tenth of what was
+/// feedthroughs alone it ends, too, behind a step that brought less than five, and where the logits of the others came to within a tenth of what was
 /// left of them to where the gradients had them, unless ρ was the largest. Labels are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -255,14 +260,14 @@ impl Fitting<'_> {
             let Some(mut step) = self.best_step(&problem, &place.model, fit.after)? else {
                 break;
             };
-            let straight =
-                step.price < self.limits.prices[0] && self.is_straight(&problem, &mut step)?;
+            let is_last = step.change > (1.0 - self.limits.last) * fit.after
+                || step.price < self.limits.prices[0] && self.is_straight(&problem, &mut step)?;
             place = step.place;
             fit.after = step.change;
             fit.prices.push(step.price);
             fit.steps += 1;
             observer.step()?;
-            if straight {
+            if is_last {
                 break;
             }
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, WeightedChannel,
-    balance, balance_weighted,
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, RefinementState,
+    WeightedChannel, balance, balance_weighted,
 };
 use rayon::prelude::*;
 
@@ -20,6 +20,9 @@ use crate::progress::in_order;
 /// each time.
 const DENSE_ORDERS: usize = 8;
 
+/// Gauss–Newton steps of a draft.
+const DRAFT_STEPS: usize = 4;
+
 /// One channel to be balanced for its input and cut at any order. Every cut is made once.
 pub struct CalibratedChannel {
     system: DiagonalSystem,
@@ -30,6 +33,15 @@ pub struct CalibratedChannel {
     /// What truncation gave, by order. The balanced forms, N² numbers several times, are not kept.
     starts: Mutex<BTreeMap<usize, Arc<Start>>>,
     cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
+    /// Cuts whose refinement was broken off, by order.
+    drafts: Mutex<BTreeMap<usize, Arc<Draft>>>,
+}
+
+/// A channel cut at one order and refined by a few steps.
+struct Draft {
+    system: DiagonalSystem,
+    /// Where the steps stand; absent where nothing is refined.
+    descent: Option<RefinementState>,
 }
 
 /// The balanced forms of a channel: for white noise, and for its input where that is not zero.
@@ -107,6 +119,7 @@ impl CalibratedChannel {
             weight,
             starts: Mutex::default(),
             cuts: Mutex::default(),
+            drafts: Mutex::default(),
         })
     }
 
@@ -192,6 +205,38 @@ impl CalibratedChannel {
         Ok(cut)
     }
 
+    /// The full refinement at an order where it is known; else a few of its steps, which the refinement
+    /// goes on from.
+    fn draft(&self, order: usize) -> Result<DiagonalSystem, ControlError> {
+        if let Some(cut) = locked(&self.cuts).get(&(order, true)) {
+            return Ok(cut.candidate.system.clone());
+        }
+        if let Some(draft) = locked(&self.drafts).get(&order) {
+            return Ok(draft.system.clone());
+        }
+        let draft = Arc::new(self.make_draft(order)?);
+        locked(&self.drafts).insert(order, Arc::clone(&draft));
+        Ok(draft.system.clone())
+    }
+
+    fn make_draft(&self, order: usize) -> Result<Draft, ControlError> {
+        if let Some(whole) = Candidate::within(&self.system, order) {
+            let (system, descent) = (whole.system, None);
+            return Ok(Draft { system, descent });
+        }
+        let start = self.start(order)?;
+        let system = &start.candidate.system;
+        let Some((target, refitted)) = self.target.as_ref().zip(start.refitted.clone()) else {
+            let (system, descent) = (system.clone(), None);
+            return Ok(Draft { system, descent });
+        };
+        let (refined, descent) = target.draft(system, refitted, order, DRAFT_STEPS)?;
+        Ok(Draft {
+            system: refined.system,
+            descent: Some(descent),
+        })
+    }
+
     /// Truncates at several orders from one balancing, but for those that are known.
     fn start_all(&self, orders: &[usize]) -> Result<(), ControlError> {
         let missing = |order: &&usize| !locked(&self.starts).contains_key(*order);
@@ -260,7 +305,7 @@ impl CalibratedChannel {
             return Ok(Cut { candidate, record });
         };
         let refined = match refinement {
-            Refinement::Full => target.descend(&candidate.system, refitted, order)?,
+            Refinement::Full => self.descended(target, &candidate.system, refitted, order)?,
             Refinement::None => Refined::unrefined(&candidate.system, refitted.truncated),
             _ => refitted,
         };
@@ -278,6 +323,21 @@ impl CalibratedChannel {
                 white_noise: start.white_noise,
             },
         })
+    }
+
+    /// The full refinement, which takes a draft's place.
+    fn descended(
+        &self,
+        target: &WeightedChannel,
+        start: &DiagonalSystem,
+        refitted: Refined,
+        order: usize,
+    ) -> Result<Refined, ControlError> {
+        let draft = locked(&self.drafts).remove(&order);
+        match draft.and_then(|draft| draft.descent.clone()) {
+            Some(descent) => target.resume(start, refitted, descent),
+            None => target.descend(start, refitted, order),
+        }
     }
 
     /// The record of a system that was made from a cut.
@@ -417,6 +477,24 @@ impl CalibratedLayer {
             let cut = channel.cut(order, refinement);
             let cut = cut.map_err(|error| CompressError::channel(block, index, error))?;
             Ok(cut.candidate.system.clone())
+        });
+        in_order(systems)
+    }
+
+    /// The channels cut to `orders[h]` stored states and refined by a few steps, for a first comparison;
+    /// those whose full refinement is known by that.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`].
+    pub(crate) fn drafts(
+        &self,
+        block: &Block,
+        orders: &[usize],
+    ) -> Result<Vec<DiagonalSystem>, CompressError> {
+        let channels = self.channels.par_iter().zip(orders).enumerate();
+        let systems = channels.map(|(index, (channel, &order))| {
+            let draft = channel.draft(order);
+            draft.map_err(|error| CompressError::channel(block, index, error))
         });
         in_order(systems)
     }

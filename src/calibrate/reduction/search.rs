@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use hankelite_control::Refinement;
+
 use crate::calibrate::logits::relative_change;
 use crate::calibrate::{CalibrateError, CalibratedReduction, Importance, Settings, TargetSize};
 use crate::compress::{Allocation, ErrorCurve, share};
@@ -14,6 +16,10 @@ const FEW_OF: usize = 4;
 
 /// A trial that changes their logits by so much more than the best one is not run on the others.
 const WORSE: f64 = 1.05;
+
+/// As [`WORSE`], for channels that are refined by a few steps and compared with the best one's, refined to
+/// the end.
+const DRAFT_WORSE: f64 = 1.15;
 
 /// Errors of channels are known up to this order at least, whatever is shared out.
 const LIKELY_LEAST: usize = 8;
@@ -38,6 +44,15 @@ pub(super) struct Allotted {
     pub(super) importance: &'static str,
     /// On the importance of each layer.
     pub(super) factors: Vec<f64>,
+}
+
+/// How far the channels of an allocation are refined.
+#[derive(Clone, Copy)]
+enum Depth {
+    /// By a few steps.
+    Draft,
+    /// As the settings have it.
+    Refined,
 }
 
 /// The best allocation that was tried.
@@ -109,7 +124,7 @@ impl<'s, 'a> Search<'s, 'a> {
             reduction.observer.step()?;
             let mut allotted = self.allotted(kinds[0], &ones)?;
             allotted.factors.clear();
-            let model = self.model(&allotted)?;
+            let model = self.model(&allotted, Depth::Refined)?;
             return Ok(Trial {
                 change: None,
                 model,
@@ -117,8 +132,7 @@ impl<'s, 'a> Search<'s, 'a> {
             });
         }
         let mut best: Option<Best> = None;
-        for &kind in kinds {
-            let allotted = self.allotted(kind, &ones)?;
+        for (kind, allotted) in self.promising_first(kinds, &ones)? {
             let better = self.better(kind, allotted, best.as_ref())?;
             best = better.or(best);
         }
@@ -129,6 +143,38 @@ impl<'s, 'a> Search<'s, 'a> {
             }
         }
         Ok(best.trial)
+    }
+
+    /// The allocations of some kinds, where channels are refined to the end those first that change the
+    /// logits least by drafts: the others may then be seen to be worse by their drafts.
+    fn promising_first(
+        &mut self,
+        kinds: &[Importance],
+        factors: &[f64],
+    ) -> Result<Vec<(Importance, Allotted)>, CalibrateError> {
+        let mut found = Vec::with_capacity(kinds.len());
+        for &kind in kinds {
+            let allotted = self.allotted(kind, factors)?;
+            let change = match self.settings.refinement {
+                Refinement::Full => self.change_of_draft(&allotted)?,
+                _ => 0.0,
+            };
+            found.push((change, kind, allotted));
+        }
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let in_order = found.into_iter();
+        Ok(in_order.map(|(_, kind, own)| (kind, own)).collect())
+    }
+
+    /// The relative change of the logits of the first sequences, by channels refined in a few steps.
+    fn change_of_draft(&self, allotted: &Allotted) -> Result<f64, CalibrateError> {
+        let model = self.model(allotted, Depth::Draft)?;
+        self.reduction.change_over(&model, self.few())
+    }
+
+    /// How many sequences a trial is run on first.
+    fn few(&self) -> usize {
+        self.reduction.sequences.len().div_ceil(FEW_OF)
     }
 
     /// Tries factors on the importance of single layers; whether one was better.
@@ -162,12 +208,17 @@ impl<'s, 'a> Search<'s, 'a> {
         if !self.tried.insert(allotted.orders.clone()) {
             return Ok(None);
         }
-        let model = self.model(&allotted)?;
+        if let Some(known) = known
+            && self.settings.refinement == Refinement::Full
+            && self.change_of_draft(&allotted)? >= DRAFT_WORSE * known.change_of_few
+        {
+            return Ok(None);
+        }
+        let model = self.model(&allotted, Depth::Refined)?;
         let within = Within(reduction.observer);
         let network = Network::new(&model, reduction.length(), InferPath::Auto)?;
         let network = network.observed(&within);
-        let few = reduction.sequences.len().div_ceil(FEW_OF);
-        let (few, others) = reduction.sequences.split_at(few);
+        let (few, others) = reduction.sequences.split_at(self.few());
         let mut reduced = network.logits_of_all(few)?;
         let change_of_few = relative_change(&reduction.logits[..few.len()], &reduced);
         if known.is_some_and(|known| change_of_few >= WORSE * known.change_of_few) {
@@ -253,16 +304,18 @@ impl<'s, 'a> Search<'s, 'a> {
         Ok(())
     }
 
-    /// The model of an allocation, cut and refined as the settings have it.
-    fn model(&self, allotted: &Allotted) -> Result<Model, CalibrateError> {
-        let model = self.reduction.model;
-        let layers = model.blocks().iter().zip(&allotted.orders).enumerate();
-        let blocks = layers.map(|(layer, (block, orders))| {
-            let refinement = self.settings.refinement;
-            let systems = self.reduction.cut(layer, orders, refinement)?;
+    /// The model of an allocation, cut and refined as the settings have it, or by a few steps.
+    fn model(&self, allotted: &Allotted, depth: Depth) -> Result<Model, CalibrateError> {
+        let reduction = self.reduction;
+        let layers = reduction.model.blocks().iter().zip(&allotted.orders);
+        let blocks = layers.enumerate().map(|(layer, (block, orders))| {
+            let systems = match depth {
+                Depth::Draft => reduction.layers[layer].drafts(block, orders)?,
+                Depth::Refined => reduction.cut(layer, orders, self.settings.refinement)?,
+            };
             Ok(block.with_systems(systems, Vec::new())?)
         });
         let blocks = blocks.collect::<Result<_, CalibrateError>>()?;
-        Ok(model.with_blocks(blocks)?)
+        Ok(reduction.model.with_blocks(blocks)?)
     }
 }

@@ -48,7 +48,9 @@ pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
 pub use realisation::Realisation;
-pub use refine::{Refined, Refinement, WeightedChannel, weighted_refine, weighted_residues};
+pub use refine::{
+    Refined, Refinement, RefinementState, WeightedChannel, weighted_refine, weighted_residues,
+};
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};

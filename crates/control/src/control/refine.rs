@@ -79,6 +79,29 @@ pub struct Refined {
     pub steps: usize,
 }
 
+/// Where the steps of the poles stand that [`WeightedChannel::draft`] took.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct RefinementState {
+    nodes: Vec<Complex64>,
+    damping: f64,
+    /// Steps that lowered the error.
+    steps: usize,
+    /// Whether no step is expected to help any more.
+    is_over: bool,
+}
+
+impl RefinementState {
+    fn new(nodes: Vec<Complex64>) -> Self {
+        Self {
+            nodes,
+            damping: DAMPING_START,
+            steps: 0,
+            is_over: false,
+        }
+    }
+}
+
 impl Refined {
     /// A start that stays as it is.
     pub fn unrefined(start: &DiagonalSystem, truncated: f64) -> Self {
@@ -221,8 +244,44 @@ impl WeightedChannel {
         refitted: Refined,
         slots: usize,
     ) -> Result<Refined, ControlError> {
+        let descent = RefinementState::new(start_nodes(start, slots, self.target(start).slowest));
+        self.resume(start, refitted, descent)
+    }
+
+    /// The first `steps` of the Gauss–Newton steps of [`WeightedChannel::descend`], and where they ended:
+    /// most of what they gain for a part of their time.
+    ///
+    /// # Errors
+    /// As [`weighted_refine`].
+    pub fn draft(
+        &self,
+        start: &DiagonalSystem,
+        refitted: Refined,
+        slots: usize,
+        steps: usize,
+    ) -> Result<(Refined, RefinementState), ControlError> {
         let target = self.target(start);
-        let (point, steps) = target.descend(start_nodes(start, slots, target.slowest));
+        let mut descent = RefinementState::new(start_nodes(start, slots, target.slowest));
+        let point = target.descend(&mut descent, steps.min(STEPS_MAX));
+        let steps = descent.steps;
+        let refined = target.better(Refined { steps, ..refitted }, &point)?;
+        Ok((refined, descent))
+    }
+
+    /// Goes on where [`WeightedChannel::draft`] ended, with the same start: together the same as
+    /// [`WeightedChannel::descend`], bit for bit.
+    ///
+    /// # Errors
+    /// As [`weighted_refine`].
+    pub fn resume(
+        &self,
+        start: &DiagonalSystem,
+        refitted: Refined,
+        mut descent: RefinementState,
+    ) -> Result<Refined, ControlError> {
+        let target = self.target(start);
+        let point = target.descend(&mut descent, STEPS_MAX);
+        let steps = descent.steps;
         target.better(Refined { steps, ..refitted }, &point)
     }
 
@@ -378,31 +437,30 @@ impl Target<'_> {
         }
     }
 
-    fn descend(&self, nodes: Vec<Complex64>) -> (Point, usize) {
-        let mut point = self.refit(nodes);
-        let (mut damping, mut steps) = (DAMPING_START, 0);
-        while steps < STEPS_MAX && damping < DAMPING_MAX && point.square > 0.0 {
+    /// Steps until so many lowered the error, or none is expected to help any more.
+    fn descend(&self, descent: &mut RefinementState, most: usize) -> Point {
+        let mut point = self.refit(descent.nodes.clone());
+        while !descent.is_over && descent.steps < most && point.square > 0.0 {
             let normal = Normal::new(self, &point);
             let mut gain = 0.0;
-            while gain <= 0.0 && damping < DAMPING_MAX {
+            while gain <= 0.0 && descent.damping < DAMPING_MAX {
                 let next = normal
-                    .step(damping)
+                    .step(descent.damping)
                     .map(|step| self.refit(self.moved(&point, &step)));
                 match next {
                     Some(next) if next.square < point.square => {
                         gain = 1.0 - (next.square / point.square).sqrt();
                         point = next;
-                        damping = (damping / 5.0).max(DAMPING_MIN);
+                        descent.damping = (descent.damping / 5.0).max(DAMPING_MIN);
                     }
-                    _ => damping *= 4.0,
+                    _ => descent.damping *= 4.0,
                 }
             }
-            steps += usize::from(gain > 0.0);
-            if gain < GAIN_MIN {
-                break;
-            }
+            descent.steps += usize::from(gain > 0.0);
+            descent.is_over = gain < GAIN_MIN;
         }
-        (point, steps)
+        descent.nodes.clone_from(&point.nodes);
+        point
     }
 
     /// The poles after a step in (α, θ) of every mode.
@@ -696,5 +754,29 @@ mod tests {
             assert!(nodes[..i].iter().all(|other| (other - z).norm() > 1e-3));
         }
         assert_eq!(start_nodes(&full, 2, slow).len(), full.order());
+    }
+
+    /// However the steps are divided, they end in the same bits; the first few gain no more than all.
+    #[test]
+    fn a_draft_goes_on_to_what_the_whole_refinement_gives() {
+        let full = sample();
+        for weight in weights() {
+            let channel = WeightedChannel::new(&full, &weight).unwrap();
+            let balanced = crate::control::balance_weighted(full.stable().unwrap(), &weight);
+            let start = balanced.unwrap().truncate(4).unwrap().system;
+            let stable = start.stable().unwrap();
+            let refitted = channel.refine(stable, 2, Refinement::Residues).unwrap();
+            let whole = channel.descend(&start, refitted.clone(), 2).unwrap();
+            assert!(whole.steps > 2, "{}", whole.steps);
+            for steps in [0, 1, 2, STEPS_MAX, 2 * STEPS_MAX] {
+                let draft = channel.draft(&start, refitted.clone(), 2, steps).unwrap();
+                let (draft, descent) = draft;
+                assert_eq!(draft.steps, steps.min(whole.steps));
+                assert!(draft.error >= whole.error && draft.error <= refitted.error);
+                let resumed = channel.resume(&start, refitted.clone(), descent).unwrap();
+                assert_eq!(resumed.system, whole.system);
+                assert_eq!((resumed.error, resumed.steps), (whole.error, whole.steps));
+            }
+        }
     }
 }
