@@ -8,7 +8,7 @@ pub use train::{
     AdamW, AdamWSettings, Best, Composed, Course, Cut, Distil, End, Entry, Evaluation, Examples,
     FilterPenalty, Folder, Gradients, Loss, Monitor, Objective, Observer, Outcome, Place,
     Precision, Progress, Recipe, RecipeError, Reducing, ReducingTraining, Regularise, Scale,
-    Schedule, SequenceScore, Start, Step, Stop, Tally, Task, Term, Terms, TrainError, Training,
-    Trial, TrialOutcome, Tried, Trust, TrustRegion, clip_factor, evaluate, evaluate_by, input,
+    Schedule, Start, Step, Stop, Tally, Task, Term, Terms, TrainError, Training, Trial,
+    TrialOutcome, Tried, Trust, TrustRegion, clip_factor, evaluate, evaluate_by, input,
     keep_freed_memory, logits, psnr, require_fitting, require_suitable, scalar, task_loss,
 };

@@ -58,16 +58,6 @@ impl Tally {
     }
 }
 
-/// What one sequence came to.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SequenceScore {
-    /// The loss of the task, summed over its answers.
-    pub loss: f64,
-    /// Its correct answers; 0 where answers are numbers.
-    pub correct: u32,
-}
-
 /// The loss of outputs against targets:
 ///
 /// ```text
@@ -112,53 +102,68 @@ pub fn task_loss(outputs: &Tensor, targets: &Targets, smoothing: f64) -> Result<
     }
 }
 
-/// What each of `count` sequences came to, without smoothing.
+/// The squared error of each of `count` sequences, summed over its answers: for numbers the loss,
+/// for classes Brier's score
+///
+/// ```text
+/// Σ over classes of (p_k − [k is the label])²,   p = softmax(output)
+/// ```
+///
+/// which is smallest for the true probabilities, as −log p_label is, but at most 2: a comparison of
+/// two networks is not drowned in a few answers that both have wrong.
 ///
 /// # Errors
 /// As [`task_loss`].
-pub(super) fn sequence_scores(
+///
+/// # References
+/// Brier, *Verification of forecasts expressed in terms of probability*, Monthly Weather Review 78
+/// (1950).
+pub(super) fn squared_errors(
     outputs: &Tensor,
     targets: &Targets,
     count: usize,
-) -> Result<Vec<SequenceScore>, TrainError> {
-    let (each, right) = match targets {
+) -> Result<Vec<f64>, TrainError> {
+    let each = match targets {
         Targets::None => return Err(TrainError::NoTargets),
         Targets::Classes { labels, classes } => {
             let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
-            let flat = flat(&logits(outputs)?, 2, labels.len(), *classes)?;
-            (
-                cross_entropies(&flat, &labels, 0.0)?,
-                right(&flat, &labels)?,
-            )
+            brier(
+                &flat(&logits(outputs)?, 2, labels.len(), *classes)?,
+                &labels,
+            )?
         }
         Targets::StepClasses {
             labels, classes, ..
-        } => {
-            let flat = flat(&logits(outputs)?, 3, labels.len(), *classes)?;
-            (cross_entropies(&flat, labels, 0.0)?, right(&flat, labels)?)
-        }
+        } => brier(&flat(&logits(outputs)?, 3, labels.len(), *classes)?, labels)?,
         Targets::Values { values, width } | Targets::StepValues { values, width, .. } => {
             let rows = values.len() / width;
-            let flat = flat(outputs, outputs.rank(), rows, *width)?;
-            (squares(&flat, values)?, vec![false; rows])
+            squares(&flat(outputs, outputs.rank(), rows, *width)?, values)?
         }
     };
     let each: Vec<f64> = each.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
     let weights = weights(targets).unwrap_or_else(|| vec![1.0; each.len()]);
-    let mut scores = vec![
-        SequenceScore {
-            loss: 0.0,
-            correct: 0
-        };
-        count
-    ];
     let rows = (each.len() / count.max(1)).max(1);
-    for (row, (loss, right)) in each.iter().zip(right).enumerate() {
-        let score = &mut scores[row / rows];
-        score.loss += loss * f64::from(weights[row]);
-        score.correct += u32::from(right && weights[row] > 0.0);
-    }
-    Ok(scores)
+    let sequences = each.chunks(rows).zip(weights.chunks(rows));
+    let sum = |(each, weights): (&[f64], &[f32])| {
+        let terms = each.iter().zip(weights);
+        terms.map(|(each, &weight)| each * f64::from(weight)).sum()
+    };
+    Ok(sequences.map(sum).collect())
+}
+
+/// Σ p_k² − 2 p_label + 1 of every row, (rows, 1).
+fn brier(logits: &Tensor, labels: &[u32]) -> candle_core::Result<Tensor> {
+    let labels = Tensor::from_slice(labels, (labels.len(), 1), logits.device())?;
+    let shares = log_softmax(&logits.detach())?.exp()?;
+    let own = shares.gather(&labels, D::Minus1)?;
+    shares.sqr()?.sum_keepdim(D::Minus1)? - ((own * 2.0)? - 1.0)?
+}
+
+/// log softmax over the last dimension, from ops with gradients.
+pub(super) fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&log_sum)
 }
 
 /// The logits of classes: the outputs; one alone stands beside a zero, as a sigmoid has it.
@@ -385,9 +390,9 @@ mod tests {
         assert_eq!(loss.tally.answers(), 2);
     }
 
-    /// What sequences came to is what the loss and the accuracy of the batch are the mean of.
+    /// For numbers they are the loss; for classes squared distances to unit vectors, written out.
     #[test]
-    fn the_scores_of_sequences_add_up_to_that_of_the_batch() {
+    fn squared_errors_of_sequences_are_sums_over_their_answers() {
         let mask = Some(vec![true, false, true, true, true, false]);
         let all = [
             (vec![2, 3], classes(&[0, 2])),
@@ -419,15 +424,36 @@ mod tests {
             let size = shape.iter().product::<usize>();
             let numbers: Vec<f64> = (0..size).map(|i| (1.7 * i as f64).sin()).collect();
             let outputs = Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap();
-            let tally = task_loss(&outputs, &targets, 0.0).unwrap().tally;
-            let scores = sequence_scores(&outputs, &targets, 2).unwrap();
-            assert_eq!(scores.len(), 2);
-            let correct: u32 = scores.iter().map(|score| score.correct).sum();
-            assert_eq!(u64::from(correct), tally.correct);
-            let sum = scores.iter().map(|score| score.loss).sum::<f64>();
-            let expected = tally.loss() * tally.answers() as f64;
+            let found = squared_errors(&outputs, &targets, 2).unwrap();
+            assert_eq!(found.len(), 2);
+            let expected = match &targets {
+                Targets::Classes { labels, .. } => written_out(&outputs, labels, &[true; 2]),
+                Targets::StepClasses { labels, mask, .. } => {
+                    let labels: Vec<usize> = labels.iter().map(|&label| label as usize).collect();
+                    written_out(&outputs, &labels, mask.as_ref().unwrap())
+                }
+                _ => {
+                    let tally = task_loss(&outputs, &targets, 0.0).unwrap().tally;
+                    tally.loss() * tally.answers() as f64
+                }
+            };
+            let sum = found.iter().sum::<f64>();
             assert!((sum - expected).abs() < 1e-12, "{sum} {expected}");
         }
+    }
+
+    /// Σ over rows that count and classes of (p − [is the label])², three classes.
+    fn written_out(logits: &Tensor, labels: &[usize], counts: &[bool]) -> f64 {
+        let logits: Vec<f64> = logits.flatten_all().unwrap().to_vec1().unwrap();
+        let rows = logits.chunks(3).zip(labels).zip(counts);
+        let of = |((row, &label), &counts): ((&[f64], &usize), &bool)| {
+            let sum: f64 = row.iter().map(|x| x.exp()).sum();
+            let each = row.iter().enumerate();
+            let squares =
+                each.map(|(k, x)| (x.exp() / sum - f64::from(u8::from(k == label))).powi(2));
+            f64::from(u8::from(counts)) * squares.sum::<f64>()
+        };
+        rows.map(of).sum()
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use allocator::keep_freed_memory;
 pub use batch::{evaluate, evaluate_by, input, logits, require_fitting, require_suitable};
 pub use error::{RecipeError, TrainError};
 pub use folder::Folder;
-pub use loss::{Loss, SequenceScore, Tally, Term, scalar, task_loss};
+pub use loss::{Loss, Tally, Term, scalar, task_loss};
 pub use objective::{Evaluation, Examples, Objective, Task};
 pub use observer::{Entry, Observer, Step, Stop};
 pub use optimiser::{AdamW, AdamWSettings, Gradients, clip_factor};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, NetworkInput, Parameter, SequenceModel};
 use crate::train::TrainError;
-use crate::train::loss::{Loss, SequenceScore, Tally, Term, sequence_scores, task_loss};
+use crate::train::loss::{Loss, Tally, Term, squared_errors, task_loss};
 
 /// Some sequences on the device, with what is to be answered.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ pub trait Objective {
     ) -> Result<Evaluation, TrainError> {
         let outputs = network.forward(&examples.input, Mode::Evaluate)?;
         let tally = task_loss(&outputs, &examples.targets, 0.0)?.tally;
-        let losses = sequence_scores(&outputs, &examples.targets, examples.count)?;
-        Ok(Evaluation::new(tally, None, examples.count).with_scores(losses))
+        let errors = squared_errors(&outputs, &examples.targets, examples.count)?;
+        Ok(Evaluation::new(tally, None, examples.count).with_squared_errors(errors))
     }
 
     /// Called after every step of the optimiser, before snapshots and validation. Gives further
@@ -74,9 +74,9 @@ pub struct Evaluation {
     /// Sum over the sequences, where there is a teacher.
     distances: Option<f64>,
     sequences: u64,
-    /// What each sequence came to; empty where it is not known.
+    /// Of each sequence; empty where they are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    scores: Vec<SequenceScore>,
+    squared_errors: Vec<f64>,
 }
 
 impl Evaluation {
@@ -86,21 +86,25 @@ impl Evaluation {
             tally,
             distances: distance.map(|distance| distance * sequences as f64),
             sequences: sequences as u64,
-            scores: Vec::new(),
+            squared_errors: Vec::new(),
         }
     }
 
-    /// With the scores of its sequences. Without them nothing is known of the noise of a comparison.
+    /// With the squared error of each sequence: of answers that are numbers, or of the probabilities of
+    /// the classes (Brier's score). Without them nothing is known of the noise of a comparison.
     #[must_use]
-    pub fn with_scores(self, scores: Vec<SequenceScore>) -> Self {
-        Self { scores, ..self }
+    pub fn with_squared_errors(self, squared_errors: Vec<f64>) -> Self {
+        Self {
+            squared_errors,
+            ..self
+        }
     }
 
     /// Adds that of other sequences.
     pub fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
         self.sequences += other.sequences;
-        self.scores.extend_from_slice(&other.scores);
+        self.squared_errors.extend_from_slice(&other.squared_errors);
         if let Some(more) = other.distances {
             self.distances = Some(self.distances.unwrap_or(0.0) + more);
         }
@@ -111,34 +115,29 @@ impl Evaluation {
         &self.tally
     }
 
-    /// Whether the loss is lower, or the accuracy higher, than another network's on the same sequences
-    /// by more than two standard errors of the difference. The differences of the sequences are
-    /// taken, so what makes a sequence hard for both is no noise. A loss with a few huge terms has
-    /// much noise, which does not touch the accuracy. `true` where the sequences are not known.
+    /// Whether the mean squared error is below another network's on the same sequences by more than a
+    /// standard error of the difference. The differences of the sequences are taken, so what makes
+    /// a sequence hard for both is no noise. `true` where the sequences are not known.
     pub(super) fn gains_beyond_noise_on(&self, other: &Self) -> bool {
-        if self.scores.len() < 2 || other.scores.len() != self.scores.len() {
+        let (own, other) = (&self.squared_errors, &other.squared_errors);
+        if own.len() < 2 || own.len() != other.len() {
             return true;
         }
-        let gains = |of: fn(&SequenceScore) -> f64| -> Vec<f64> {
-            let pairs = self.scores.iter().zip(&other.scores);
-            pairs.map(|(own, other)| of(own) - of(other)).collect()
-        };
-        exceeds_noise(&gains(|score| -score.loss))
-            || exceeds_noise(&gains(|score| f64::from(score.correct)))
+        let gains: Vec<f64> = other
+            .iter()
+            .zip(own)
+            .map(|(then, now)| then - now)
+            .collect();
+        let count = gains.len();
+        let mean = gains.iter().sum::<f64>() / count as f64;
+        let squares: f64 = gains.iter().map(|gain| (gain - mean).powi(2)).sum();
+        mean > (squares / (count * (count - 1)) as f64).sqrt()
     }
 
     /// The mean distance of the outputs from a teacher's.
     pub fn distance(&self) -> Option<f64> {
         self.distances.map(|sum| sum / self.sequences as f64)
     }
-}
-
-/// Whether the mean is above zero by more than two of its standard errors.
-fn exceeds_noise(gains: &[f64]) -> bool {
-    let count = gains.len();
-    let mean = gains.iter().sum::<f64>() / count as f64;
-    let squares: f64 = gains.iter().map(|gain| (gain - mean).powi(2)).sum();
-    mean > 2.0 * (squares / (count * (count - 1)) as f64).sqrt()
 }
 
 /// The loss of the task alone; see [`task_loss`].

@@ -68,8 +68,9 @@ pub struct Recipe {
     pub monitor: Monitor,
     /// Whether the start counts among the epochs that `best` is chosen of. Then none is taken
     /// whose validation accuracy is below the start's (without classes, whose loss is above), and,
-    /// where the loss is monitored, none that gains on the start by no more than two standard errors
-    /// of the difference both in loss and in accuracy. Default false.
+    /// where the loss is monitored, none whose mean squared error (of numbers, or of the probabilities
+    /// of classes) is not below the start's by more than a standard error of the difference. Default
+    /// false.
     pub keep_start: bool,
     /// The share of a label that is spread over all classes, 0 to 0.99. Default 0.
     pub label_smoothing: f64,

@@ -5,7 +5,9 @@ use hankelite_data::Targets;
 use serde::{Deserialize, Serialize};
 
 use crate::nn::{Mode, Parameter, Penalty, SequenceModel, Traced, Wanted};
-use crate::train::loss::{Loss, Tally, Term, logits, scalar, sequence_scores, task_loss};
+use crate::train::loss::{
+    Loss, Tally, Term, log_softmax, logits, scalar, squared_errors, task_loss,
+};
 use crate::train::objective::{Evaluation, Examples, Objective, Task};
 use crate::train::recipe::within;
 use crate::train::trust::{Trust, TrustRegion};
@@ -294,7 +296,7 @@ impl Objective for Composed<'_> {
         let found = Evaluation::new(tally, Some(far), *count);
         match targets {
             Targets::None => Ok(found),
-            _ => Ok(found.with_scores(sequence_scores(&own.outputs, targets, *count)?)),
+            _ => Ok(found.with_squared_errors(squared_errors(&own.outputs, targets, *count)?)),
         }
     }
 
@@ -382,11 +384,4 @@ fn divergence(student: &Tensor, teacher: &Tensor, temperature: f64) -> candle_co
     let each = (teacher.exp()? * (&teacher - student)?)?;
     let each = each.sum(D::Minus1)?;
     each.mean_all()? * (temperature * temperature)
-}
-
-/// log softmax over the last dimension, from ops with gradients.
-fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
-    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
-    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    shifted.broadcast_sub(&log_sum)
 }

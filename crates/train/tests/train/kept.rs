@@ -5,7 +5,7 @@ use hankelite_data::Targets;
 use hankelite_train::nn::{Mode, SequenceModel};
 use hankelite_train::{
     Entry, Evaluation, Examples, Folder, Loss, Monitor, Objective, Outcome, Recipe, RecipeError,
-    SequenceScore, Stop, Task, TrainError, Training, task_loss,
+    Stop, Task, TrainError, Training, task_loss,
 };
 
 use crate::points::points;
@@ -193,11 +193,9 @@ impl<const SIZE: usize> Objective for Spoken<SIZE> {
             classes: 2,
         };
         let tally = task_loss(&outputs, &targets, 0.0)?.tally;
-        let scores = logits.map(|logit| SequenceScore {
-            loss: f64::from(-logit).exp().ln_1p(),
-            correct: u32::from(logit > 0.0),
-        });
-        Ok(Evaluation::new(tally, None, SIZE).with_scores(scores.to_vec()))
+        // Of both classes: 2 (1 − p)² where p = 1/(1 + e^−logit).
+        let errors = logits.map(|logit| 2.0 * (1.0 + f64::from(logit).exp()).powi(-2));
+        Ok(Evaluation::new(tally, None, SIZE).with_squared_errors(errors.to_vec()))
     }
 }
 
@@ -252,12 +250,12 @@ fn an_epoch_that_gains_no_more_than_noise_is_not_taken() {
 }
 
 #[test]
-fn an_epoch_with_more_right_answers_is_taken_though_its_loss_is_noisy() {
+fn an_epoch_with_better_probabilities_is_taken_though_its_loss_is_noisy() {
     // Two sequences that are wrong before and after have most of the loss: in the first epoch
     // they alone change, in the second five of eight become right, too.
-    let start = [-0.1, -0.1, -0.1, -0.1, -0.1, -1.0, -6.0, 3.0];
-    let noisy = [-0.1, -0.1, -0.1, -0.1, -0.1, -5.0, -1.0, 3.0];
-    let right = [0.1, 0.1, 0.1, 0.1, 0.1, -5.0, -1.0, 3.0];
+    let start = [-0.1, -0.1, -0.1, -0.1, -0.1, -3.0, -9.0, 3.0];
+    let noisy = [-0.1, -0.1, -0.1, -0.1, -0.1, -8.0, -3.0, 3.0];
+    let right = [0.1, 0.1, 0.1, 0.1, 0.1, -8.0, -3.0, 3.0];
     let outcome = kept(start, &[noisy, right]);
     let best: Vec<bool> = outcome.history.iter().map(|entry| entry.best).collect();
     assert_eq!(best, [false, true]);
