@@ -57,6 +57,11 @@ impl Cutter {
     /// The largest balanced order whose diagonal form is stable and fits into `slots` stored
     /// states: a pair takes one, and a real pole takes one too.
     pub(super) fn fit(&self, requested: usize, slots: usize) -> Result<Reduced, ControlError> {
+        match self {
+            Cutter::Truncate(balanced) => return balanced.truncate_within(requested, slots),
+            Cutter::Weighted(balanced) => return balanced.truncate_within(requested, slots),
+            _ => {}
+        }
         let mut states = requested;
         let mut lowered = false;
         loop {

@@ -13,8 +13,7 @@ use crate::control::{
     real_gramian_factors,
 };
 use crate::linalg::{
-    Diagonalised, GradedSvd, Scalar, diagonalise_complex, diagonalise_real, multiply,
-    multiply_adjoint,
+    Diagonalised, GradedSvd, RealEigen, Scalar, diagonalise_complex, multiply, multiply_adjoint,
 };
 use crate::ssm::{DiagonalSystem, StableSystem, Time};
 
@@ -231,35 +230,53 @@ impl<T: Scalar> Projection<T> {
 
 impl Form {
     /// The leading `order` states in modal coordinates, with one mode of each pair where they are
-    /// real, and κ₂(V). Small decays are taken from the Gramians where these are known.
+    /// real, and κ₂(V). Small decays are taken from the Gramians where these are known. `None` where
+    /// there are more than `most` modes.
     pub(super) fn modes(
         &self,
         order: usize,
+        most: usize,
         gramians: Gramians<'_>,
-    ) -> Result<(Modes, f64), ControlError> {
+    ) -> Result<Option<(Modes, f64)>, ControlError> {
         match self {
+            Form::Complex(_) if order > most => Ok(None),
             Form::Complex(projection) => {
                 let kept = projection.leading(order);
                 if order == 0 {
-                    return Ok((Modes::none(&kept.b, &kept.c), 1.0));
+                    return Ok(Some((Modes::none(&kept.b, &kept.c), 1.0)));
                 }
                 let d = diagonalise_complex(&kept.a)?;
                 let mut modes = Modes::new(&d, &kept.b, &kept.c);
                 modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
-                Ok((modes, d.condition))
+                Ok(Some((modes, d.condition)))
             }
             Form::Real(projection) => {
                 let kept = projection.leading(order);
                 let (b, c) = (kept.b.map(Complex64::from), kept.c.map(Complex64::from));
                 if order == 0 {
-                    return Ok((Modes::none(&b, &c), 1.0));
+                    return Ok(Some((Modes::none(&b, &c), 1.0)));
                 }
-                let d = diagonalise_real(&kept.a)?;
+                let eigen = RealEigen::new(&kept.a)?;
+                let upper = eigen.values().iter().filter(|value| value.im >= 0.0);
+                if upper.count() > most {
+                    return Ok(None);
+                }
+                let d = eigen.diagonalised()?;
                 let mut modes = Modes::new(&d, &b, &c);
                 modes.gaps = gramians.gaps(&d, &kept, || projection.whole());
-                Ok((modes.upper_half(), d.condition))
+                Ok(Some((modes.upper_half(), d.condition)))
             }
         }
+    }
+
+    /// The same, however many modes there are.
+    pub(super) fn all_modes(
+        &self,
+        order: usize,
+        gramians: Gramians<'_>,
+    ) -> Result<(Modes, f64), ControlError> {
+        let modes = self.modes(order, usize::MAX, gramians)?;
+        Ok(modes.expect("no limit was given"))
     }
 }
 
@@ -352,33 +369,44 @@ impl Balanced {
     /// # References
     /// Ezoe and Sato, section IV-B (parameter extraction).
     pub fn truncate(&self, states: usize) -> Result<Reduced, ControlError> {
-        let possible = states.min(self.hankel.numerical_rank());
-        let mut order = possible;
+        self.truncate_within(states, usize::MAX)
+    }
+
+    /// As [`Balanced::truncate`], of the largest order up to `states` whose diagonal form has at most
+    /// `modes` modes. Of orders with more only the eigenvalues are computed.
+    ///
+    /// # Errors
+    /// As [`Balanced::truncate`].
+    pub fn truncate_within(&self, states: usize, modes: usize) -> Result<Reduced, ControlError> {
+        let mut order = states.min(self.hankel.numerical_rank());
+        let mut lowered = false;
         loop {
-            let (modes, condition) = self.modes(order)?;
-            match modes.into_system(self.time, self.feedthrough.clone()) {
-                Ok(system) if system.is_stable() => {
-                    return Ok(Reduced {
-                        system,
-                        order,
-                        error_bound: self.hankel.truncation_bound(order),
-                        condition,
-                        lowered: order < possible,
-                        tie: self.hankel.tie_at(order),
-                    });
+            if let Some((found, condition)) = self.modes(order, modes)? {
+                match found.into_system(self.time, self.feedthrough.clone()) {
+                    Ok(system) if system.is_stable() => {
+                        return Ok(Reduced {
+                            system,
+                            order,
+                            error_bound: self.hankel.truncation_bound(order),
+                            condition,
+                            lowered,
+                            tie: self.hankel.tie_at(order),
+                        });
+                    }
+                    Err(error) if order == 0 => return Err(error.into()),
+                    _ => lowered = true,
                 }
-                Err(error) if order == 0 => return Err(error.into()),
-                _ => order -= 1,
             }
+            order -= 1;
         }
     }
 
-    fn modes(&self, order: usize) -> Result<(Modes, f64), ControlError> {
+    fn modes(&self, order: usize, most: usize) -> Result<Option<(Modes, f64)>, ControlError> {
         let sigma = self.hankel.values();
         let gramians = match self.time {
             Time::Continuous => Gramians::Kept(sigma),
             Time::Discrete { .. } => Gramians::Cut(sigma),
         };
-        self.form.modes(order, gramians)
+        self.form.modes(order, most, gramians)
     }
 }

@@ -175,7 +175,7 @@ impl HorizonBalanced {
     /// [`ControlError::Linalg`] when the truncated matrix has no complete set of eigenvectors.
     pub fn truncate(&self, states: usize) -> Result<HorizonReduced, ControlError> {
         let order = states.min(self.hankel().numerical_rank());
-        let (modes, condition) = self.balanced.form.modes(order, Gramians::Unknown)?;
+        let (modes, condition) = self.balanced.form.all_modes(order, Gramians::Unknown)?;
         let feedthrough = self.balanced.feedthrough.clone();
         let system = modes.into_system(self.balanced.time, feedthrough)?;
         Ok(HorizonReduced {

@@ -152,7 +152,7 @@ impl DcBalanced {
                 Time::Continuous => Gramians::Kept(sigma),
                 Time::Discrete { .. } => Gramians::Reciprocal(sigma),
             };
-            let (modes, condition) = self.reciprocal.form.modes(order, gramians)?;
+            let (modes, condition) = self.reciprocal.form.all_modes(order, gramians)?;
             match self.turn_back(modes) {
                 Ok(system) if system.is_stable() => {
                     return Ok(Reduced {

@@ -63,7 +63,7 @@ pub fn balance_weighted(
     let modes = real_modes(source.as_siso()?);
     let nodes: Vec<Complex64> = modes.iter().map(|mode| mode.lambda * step).collect();
     let gramian = match weight.is_stationary() {
-        true => coloured_gramian(&modes, &nodes, weight.lags()),
+        true => coloured_gramian(&modes, &nodes, &weight.lags()),
         false => moment_gramian(&modes, &nodes, weight),
     };
     let (controllability, clipped) = factor(gramian)?;
@@ -164,7 +164,15 @@ impl WeightedBalanced {
     /// # Errors
     /// As [`Balanced::truncate`].
     pub fn truncate(&self, states: usize) -> Result<Reduced, ControlError> {
-        let reduced = self.balanced.truncate(states)?;
+        self.truncate_within(states, usize::MAX)
+    }
+
+    /// As [`Balanced::truncate_within`], without a bound.
+    ///
+    /// # Errors
+    /// As [`Balanced::truncate`].
+    pub fn truncate_within(&self, states: usize, modes: usize) -> Result<Reduced, ControlError> {
+        let reduced = self.balanced.truncate_within(states, modes)?;
         Ok(Reduced {
             error_bound: f64::INFINITY,
             ..reduced
@@ -287,7 +295,7 @@ mod tests {
         let observability = &observability * observability.transpose();
         let covariances = [
             moment_gramian(&modes, &nodes, &moments),
-            coloured_gramian(&modes, &nodes, stationary.lags()),
+            coloured_gramian(&modes, &nodes, &stationary.lags()),
         ];
         for (weight, covariance) in [moments, stationary].iter().zip(covariances) {
             let balanced = balance_weighted(system.stable().unwrap(), weight).unwrap();

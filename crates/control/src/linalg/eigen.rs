@@ -1,12 +1,13 @@
 //! Diagonalisation of general real and complex matrices.
 
-use nalgebra::{DMatrix, DVector};
+use std::f64::consts::FRAC_1_SQRT_2;
+
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::linalg::kernels::{all_finite, complex_eigen, inverse, real_eigen, singular_values};
-use crate::linalg::lyapunov::triangularise;
-use crate::linalg::pure::real_schur;
-use crate::linalg::{LinalgError, multiply};
+use crate::linalg::schur::Schur;
+use crate::linalg::{LinalgError, Scalar, multiply};
 
 /// A = V diag(ν) V⁻¹.
 pub(crate) struct Diagonalised {
@@ -40,17 +41,63 @@ pub(crate) fn diagonalise_complex(
 /// # Errors
 /// As [`diagonalise_complex`].
 pub(crate) fn diagonalise_real(matrix: &DMatrix<f64>) -> Result<Diagonalised, LinalgError> {
-    require_finite(matrix.iter().all(|x| x.is_finite()))?;
-    let size = matrix.nrows();
-    let (mut values, mut vectors) =
-        real_eigen(matrix).ok_or(LinalgError::NoEigenvalues { size })?;
-    pair_up(&mut values, &mut vectors);
-    // faer loses digits in silence where two pairs are close, all of them where they are equal.
-    if residual(matrix, &values, &vectors) > RESIDUAL {
-        (values, vectors) = eigen_by_schur(matrix)?;
+    RealEigen::new(matrix)?.diagonalised()
+}
+
+/// The eigenvalues of a real matrix, and what its vectors are made from.
+pub(crate) enum RealEigen {
+    Schur(Schur),
+    /// Values, and vectors as [`Schur::into_vectors`] has them.
+    Whole(Vec<Complex64>, DMatrix<f64>),
+}
+
+/// Up to so many rows our own iteration takes less time than faer's.
+const SMALL: usize = 64;
+
+impl RealEigen {
+    /// # Errors
+    /// [`LinalgError::NotFinite`], [`LinalgError::NoEigenvalues`].
+    pub(crate) fn new(matrix: &DMatrix<f64>) -> Result<Self, LinalgError> {
+        require_finite(matrix.iter().all(|x| x.is_finite()))?;
+        let size = matrix.nrows();
+        let missing = LinalgError::NoEigenvalues { size };
+        if size <= SMALL
+            && let Some(schur) = Schur::new(matrix)
+        {
+            return Ok(Self::Schur(schur));
+        }
+        let (mut values, mut vectors) = real_eigen(matrix).ok_or(missing.clone())?;
         pair_up(&mut values, &mut vectors);
+        // faer loses digits in silence where two pairs are close, all of them where they are equal.
+        if residual(matrix, &values, &vectors) > RESIDUAL {
+            return Schur::new(matrix).map(Self::Schur).ok_or(missing);
+        }
+        let parts = DMatrix::from_fn(size, size, |i, k| match values[k].im < 0.0 {
+            true => -vectors[(i, k)].im,
+            false => vectors[(i, k)].re,
+        });
+        Ok(Self::Whole(values, parts))
     }
-    inverted(values, vectors)
+
+    /// The eigenvalues.
+    pub(crate) fn values(&self) -> &[Complex64] {
+        match self {
+            Self::Schur(schur) => schur.values(),
+            Self::Whole(values, _) => values,
+        }
+    }
+
+    /// With the vectors.
+    ///
+    /// # Errors
+    /// [`LinalgError::Defective`] when V is singular to working precision.
+    pub(crate) fn diagonalised(self) -> Result<Diagonalised, LinalgError> {
+        let (values, parts) = match self {
+            Self::Schur(schur) => schur.into_vectors(),
+            Self::Whole(values, parts) => (values, parts),
+        };
+        inverted_pairs(values, parts)
+    }
 }
 
 /// ‖A V − V diag(ν)‖ above this part of ‖A‖ is no rounding.
@@ -105,51 +152,6 @@ fn residual(matrix: &DMatrix<f64>, values: &[Complex64], vectors: &DMatrix<Compl
     worst / matrix.norm().max(f64::MIN_POSITIVE)
 }
 
-/// Eigenvalues and vectors by the Schur form and our own back-substitution.
-fn eigen_by_schur(
-    matrix: &DMatrix<f64>,
-) -> Result<(Vec<Complex64>, DMatrix<Complex64>), LinalgError> {
-    let (z, t) = real_schur(matrix)?;
-    let (mut z, mut t) = (z.map(Complex64::from), t.map(Complex64::from));
-    let pairs = triangularise(&mut z, &mut t);
-    let mut values: Vec<Complex64> = t.diagonal().iter().copied().collect();
-    let mut in_pair = vec![false; values.len()];
-    for k in pairs {
-        (in_pair[k], in_pair[k + 1]) = (true, true);
-    }
-    for (value, in_pair) in values.iter_mut().zip(in_pair) {
-        if !in_pair {
-            value.im = 0.0;
-        }
-    }
-    Ok((values, multiply(&z, &triangular_vectors(&t))))
-}
-
-/// Unit eigenvectors of an upper triangular matrix by back-substitution.
-fn triangular_vectors(t: &DMatrix<Complex64>) -> DMatrix<Complex64> {
-    let size = t.nrows();
-    // A repeated eigenvalue divides by this instead of zero; the condition number then shows it.
-    let floor = f64::EPSILON * t.norm().max(f64::MIN_POSITIVE);
-    let mut vectors = DMatrix::zeros(size, size);
-    for k in 0..size {
-        let mut x = DVector::<Complex64>::zeros(size);
-        x[k] = Complex64::ONE;
-        for i in (0..k).rev() {
-            let sum: Complex64 = (i + 1..=k).map(|j| t[(i, j)] * x[j]).sum();
-            let gap = t[(k, k)] - t[(i, i)];
-            let gap = if gap.norm() < floor {
-                Complex64::from(floor)
-            } else {
-                gap
-            };
-            x[i] = sum / gap;
-        }
-        let norm = x.norm();
-        vectors.set_column(k, &(x / Complex64::from(norm)));
-    }
-    vectors
-}
-
 /// The vector of a real value is made real before V is inverted: that of a repeated value is any
 /// vector of a plane, and not real but for a phase.
 fn make_real(columns: &mut DMatrix<Complex64>, k: usize) {
@@ -177,20 +179,8 @@ fn inverted(
     values: Vec<Complex64>,
     mut vectors: DMatrix<Complex64>,
 ) -> Result<Diagonalised, LinalgError> {
-    let size = values.len();
-    for mut column in vectors.column_iter_mut() {
-        let norm = column.norm();
-        column.unscale_mut(norm);
-    }
-    let sigma = singular_values(&vectors).ok_or(LinalgError::Defective { size })?;
-    let condition = match (sigma.first(), sigma.last()) {
-        (Some(largest), Some(smallest)) => largest / smallest,
-        _ => 1.0,
-    };
-    let inverse = inverse(&vectors);
-    if !condition.is_finite() || !all_finite(&inverse) {
-        return Err(LinalgError::Defective { size });
-    }
+    normalise(&mut vectors);
+    let (inverse, condition) = inverse_with_condition(&vectors)?;
     Ok(Diagonalised {
         values,
         vectors,
@@ -199,8 +189,75 @@ fn inverted(
     })
 }
 
+/// The same from the real and imaginary parts of one vector of each pair, in real arithmetic:
+///
+/// ```text
+/// (v, v̄) = W Q,   W = √2 (Re v, Im v),   Q = (1 1; i −i)/√2
+/// ```
+///
+/// Q is unitary, so V⁻¹ = Q* W⁻¹, and V has the condition of W.
+fn inverted_pairs(
+    values: Vec<Complex64>,
+    mut parts: DMatrix<f64>,
+) -> Result<Diagonalised, LinalgError> {
+    let size = values.len();
+    let root = FRAC_1_SQRT_2;
+    for (k, value) in values.iter().enumerate() {
+        if value.im == 0.0 {
+            let length = parts.column(k).norm();
+            parts.column_mut(k).unscale_mut(length);
+        } else if value.im > 0.0 {
+            let length = parts.columns(k, 2).norm();
+            parts.columns_mut(k, 2).unscale_mut(root * length);
+        }
+    }
+    let (of_parts, condition) = inverse_with_condition(&parts)?;
+    let vectors = DMatrix::from_fn(size, size, |i, k| match values[k].im {
+        0.0 => Complex64::from(parts[(i, k)]),
+        im if im > 0.0 => Complex64::new(parts[(i, k)], parts[(i, k + 1)]) * root,
+        _ => Complex64::new(parts[(i, k - 1)], -parts[(i, k)]) * root,
+    });
+    let inverse = DMatrix::from_fn(size, size, |k, j| match values[k].im {
+        0.0 => Complex64::from(of_parts[(k, j)]),
+        im if im > 0.0 => Complex64::new(of_parts[(k, j)], -of_parts[(k + 1, j)]) * root,
+        _ => Complex64::new(of_parts[(k - 1, j)], of_parts[(k, j)]) * root,
+    });
+    Ok(Diagonalised {
+        values,
+        vectors,
+        inverse,
+        condition,
+    })
+}
+
+fn normalise(vectors: &mut DMatrix<Complex64>) {
+    for mut column in vectors.column_iter_mut() {
+        let norm = column.norm();
+        column.unscale_mut(norm);
+    }
+}
+
+/// The inverse and the condition κ₂ of a matrix of eigenvectors.
+fn inverse_with_condition<T: Scalar>(
+    vectors: &DMatrix<T>,
+) -> Result<(DMatrix<T>, f64), LinalgError> {
+    let size = vectors.nrows();
+    let sigma = singular_values(vectors).ok_or(LinalgError::Defective { size })?;
+    let condition = match (sigma.first(), sigma.last()) {
+        (Some(largest), Some(smallest)) => largest / smallest,
+        _ => 1.0,
+    };
+    let inverse = inverse(vectors);
+    if !condition.is_finite() || !all_finite(&inverse) {
+        return Err(LinalgError::Defective { size });
+    }
+    Ok((inverse, condition))
+}
+
 #[cfg(test)]
 mod tests {
+    use nalgebra::DVector;
+
     use super::*;
 
     fn rebuilt(d: &Diagonalised) -> DMatrix<Complex64> {

@@ -258,13 +258,13 @@ pub(crate) fn spectral_norm(a: &DMatrix<Complex64>) -> f64 {
 }
 
 /// A⁻¹ by LU with partial pivoting; infinities or NaN where A is singular.
-pub(super) fn inverse(a: &DMatrix<Complex64>) -> DMatrix<Complex64> {
+pub(super) fn inverse<T: Scalar>(a: &DMatrix<T>) -> DMatrix<T> {
     let inverse = view(a).partial_piv_lu().inverse();
     DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| inverse[(i, j)])
 }
 
 /// All singular values, descending.
-pub(super) fn singular_values(a: &DMatrix<Complex64>) -> Option<Vec<f64>> {
+pub(super) fn singular_values<T: Scalar>(a: &DMatrix<T>) -> Option<Vec<f64>> {
     view(a).singular_values().ok()
 }
 

@@ -170,10 +170,8 @@ impl Triangular {
     }
 }
 
-/// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form. Returns the first
-/// row of every block that holds a conjugate pair.
-pub(super) fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) -> Vec<usize> {
-    let mut pairs = Vec::new();
+/// Rotates each 2 × 2 diagonal block of a real Schur form to triangular form.
+fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex64>) {
     for k in 1..t.nrows() {
         let below = t[(k, k - 1)];
         if below == Complex64::ZERO {
@@ -187,11 +185,7 @@ pub(super) fn triangularise(q: &mut DMatrix<Complex64>, t: &mut DMatrix<Complex6
         let value = Complex64::from(0.5 * (a + d)) + root;
         // (T − value I) x = 0 gives x = (value − d, c); the rotation takes x to e₁.
         rotate(q, t, k, [value - d, Complex64::from(c)]);
-        if discriminant < 0.0 {
-            pairs.push(k - 1);
-        }
     }
-    pairs
 }
 
 fn rotate(

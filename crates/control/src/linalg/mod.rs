@@ -13,16 +13,17 @@ mod lyapunov;
 mod polynomial;
 #[cfg_attr(
     feature = "lapack",
-    allow(dead_code, reason = "LAPACK stands in for two of the three")
+    allow(dead_code, reason = "LAPACK stands in for it, but in tests")
 )]
 mod pure;
 mod reflected;
+mod schur;
 mod svd;
 mod tridiagonal;
 mod wide;
 
 pub(crate) use dense::dense_svd;
-pub(crate) use eigen::{Diagonalised, diagonalise_complex, diagonalise_real};
+pub(crate) use eigen::{Diagonalised, RealEigen, diagonalise_complex, diagonalise_real};
 pub use fft::Convolver;
 pub use kernels::gram_matrix;
 pub(crate) use kernels::{
