@@ -185,19 +185,9 @@ fn check_channel(channel: usize, mean: f64, lags: &[f64]) -> Result<(), Statisti
 /// needs L numbers instead of n L.
 #[derive(Debug, Clone)]
 pub struct InputWeight {
-    // A clone shares its memory.
-    metric: Arc<Metric>,
-}
-
-#[derive(Debug, Clone)]
-struct Metric {
-    /// R(0..L), with the floor.
-    lags: Vec<f64>,
-    /// √(m_k S(k)/2L) at the frequencies πk/L, k = 0..=L; m counts both signs.
-    roots: Vec<f64>,
     /// Inner products of exponentials; with what the ends of the sequences take away where the metric
-    /// is that of moments.
-    products: Products,
+    /// is that of moments. A clone shares their memory.
+    products: Arc<Products>,
 }
 
 impl InputWeight {
@@ -238,24 +228,8 @@ impl InputWeight {
     }
 
     fn spectrum(lags: Vec<f64>) -> Self {
-        let products = Products::stationary(&lags);
-        Self::with_products(lags, products)
-    }
-
-    fn with_products(lags: Vec<f64>, products: Products) -> Self {
-        let length = lags.len();
-        let root = |(k, s): (usize, f64)| {
-            let multiplicity = if k == 0 || k == length { 1.0 } else { 2.0 };
-            (multiplicity * s.max(0.0) / (2 * length) as f64).sqrt()
-        };
-        let spectrum = even_spectrum(&lags).into_iter().enumerate();
-        let roots = spectrum.map(root).collect();
         Self {
-            metric: Arc::new(Metric {
-                lags,
-                roots,
-                products,
-            }),
+            products: Arc::new(Products::stationary(&lags)),
         }
     }
 
@@ -328,36 +302,49 @@ impl InputWeight {
         if directions.ncols() >= count {
             return self.clone();
         }
-        let lags = self.metric.lags.clone();
-        let products = Products::moments(&lags, &(products.ends_matrix() * directions));
-        Self::with_products(lags, products)
+        let products = Products::moments(&self.lags(), &(products.ends_matrix() * directions));
+        Self {
+            products: Arc::new(products),
+        }
     }
 
     fn with_ends(self, ends: &DMatrix<f64>) -> Self {
-        let mut lags = self.metric.lags.clone();
+        let mut lags = self.lags();
         lags[0] /= 1.0 + FLOOR;
-        let products = Products::moments(&lags, ends);
-        Self::with_products(lags, products)
+        Self {
+            products: Arc::new(Products::moments(&lags, ends)),
+        }
     }
 
     /// The number of steps L.
     pub fn length(&self) -> usize {
-        self.metric.lags.len()
+        self.products.length()
     }
 
     /// R(0), ..., R(L−1), with what is added to R(0).
-    pub(super) fn lags(&self) -> &[f64] {
-        &self.metric.lags
+    pub(super) fn lags(&self) -> Vec<f64> {
+        self.products.lags()
+    }
+
+    /// √(m_k S(k)/2L) at the frequencies πk/L, k = 0..=L; m counts both signs.
+    fn roots(&self) -> Vec<f64> {
+        let length = self.length();
+        let root = |(k, s): (usize, f64)| {
+            let multiplicity = if k == 0 || k == length { 1.0 } else { 2.0 };
+            (multiplicity * s.max(0.0) / (2 * length) as f64).sqrt()
+        };
+        let spectrum = even_spectrum(&self.lags()).into_iter().enumerate();
+        spectrum.map(root).collect()
     }
 
     /// Whether the input is taken as stationary, and not by the moments of its sequences.
     pub(super) fn is_stationary(&self) -> bool {
-        self.metric.products.is_stationary()
+        self.products.is_stationary()
     }
 
     /// Inner products of exponentials.
     pub(super) fn products(&self) -> &Products {
-        &self.metric.products
+        &self.products
     }
 
     /// M d for a kernel's error d, of which the first L values count.
@@ -367,7 +354,7 @@ impl InputWeight {
         let kept = error.len().min(length);
         padded[..kept].copy_from_slice(&error[..kept]);
         let spectrum = Convolver::transform(&mut padded);
-        let weighted = spectrum.iter().zip(&self.metric.roots).enumerate();
+        let weighted = spectrum.iter().zip(self.roots()).enumerate();
         let weighted = weighted.map(|(k, (d, root))| {
             let once = k == 0 || k == length;
             // The roots count both signs of a frequency, the inverse transform does so itself.
@@ -375,7 +362,7 @@ impl InputWeight {
         });
         let mut sums = Convolver::back(&mut weighted.collect::<Vec<_>>());
         sums.truncate(length);
-        let ends = self.metric.products.ends();
+        let ends = self.products.ends();
         for (end, correlation) in ends.zip(self.correlations(error)) {
             // Σ_p c_p γ_{i−p}.
             let mut padded = vec![0.0; 2 * length];
@@ -402,7 +389,7 @@ impl InputWeight {
             Convolver::transform(&mut padded)
         };
         let of_error = transformed(&error[..error.len().min(length)]);
-        let each = self.metric.products.ends().map(|end| {
+        let each = self.products.ends().map(|end| {
             let spectrum = transformed(&end);
             let products = of_error.iter().zip(&spectrum);
             let mut product: Vec<_> = products.map(|(d, g)| d * g.conj()).collect();
@@ -422,7 +409,7 @@ impl InputWeight {
         let mut padded = vec![0.0; 2 * length];
         padded[..kept].copy_from_slice(&error[..kept]);
         let spectrum = Convolver::transform(&mut padded).into_iter();
-        let spectrum = spectrum.zip(&self.metric.roots);
+        let spectrum = spectrum.zip(self.roots());
         let whole: f64 = spectrum.map(|(d, root)| d.norm_sqr() * root * root).sum();
         let ends = self.correlations(error).into_iter().flatten();
         let taken: f64 = ends.map(|c| c * c).sum();

@@ -236,7 +236,7 @@ pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64>
 /// The noise beside a weight.
 fn white_noise(weight: &InputWeight) -> WhiteNoise {
     WhiteNoise {
-        power: NOISE * NOISE * weight.lags()[0],
+        power: NOISE * NOISE * weight.products().power(),
     }
 }
 
@@ -317,5 +317,5 @@ pub(super) fn square_by_sums(
     let [full_response, own] = [full, reduced].map(|system| response(system, 20_000).unwrap());
     let white = full_response.iter().zip(own).map(|(a, b)| (a - b).powi(2));
     let error = weighted_error(full, reduced, weight).unwrap();
-    error.powi(2) + NOISE * NOISE * weight.lags()[0] * white.sum::<f64>()
+    error.powi(2) + NOISE * NOISE * weight.products().power() * white.sum::<f64>()
 }

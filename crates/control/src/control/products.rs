@@ -130,6 +130,16 @@ impl Products {
         }
     }
 
+    /// The number of steps L.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// R(0), ..., R(L−1).
+    pub(super) fn lags(&self) -> Vec<f64> {
+        self.sums.coefficients(0, self.length)
+    }
+
     /// Whether the input is taken as stationary, and not by the moments of its sequences.
     pub(super) fn is_stationary(&self) -> bool {
         self.stationary
