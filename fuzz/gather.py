@@ -187,6 +187,21 @@ def reductions():
             seed("reduce", f"{method}-{start}", bytes([2, start * 3, method, method, start]) + content)
 
 
+def snapshots():
+    """Where a training stands: as it begins, amid an epoch, behind a cut, at its end."""
+    tally = {"loss": 1.5, "correct": 3, "answers": 4, "classes": True}
+    start = {"tally": tally, "distances": None, "sequences": 4, "squared_errors": [0.25] * 4}
+    begun = {"step": 0, "epoch": 0, "batch": 0, "tally": tally, "terms": {}, "gradient_norms": 0.0}
+    begun |= {"start": None, "best": None, "waiting": 0, "stalled": 0, "halvings": 0}
+    begun |= {"metrics_bytes": 0, "seconds": 0.5, "end": None}
+    amid = begun | {"step": 1, "batch": 1, "start": start, "best": {"epoch": 0, "step": 0, "value": 1.5}}
+    cut = {"epoch": 1, "step": 2, "orders_before": [4], "orders": [2], "loss_before": 1.0, "loss_behind": 1.5}
+    cut = amid | {"cuts": [cut | {"kept": True}], "terms": {"trust_active": 0.5}, "halvings": 1}
+    over = cut | {"step": 4, "epoch": 2, "batch": 0, "end": "finished", "stalled": 2}
+    for name, progress in ("begun", begun), ("amid", amid), ("cut", cut), ("over", over):
+        seed("snapshot", name, struct.pack("<f", 0.5) + json.dumps(progress).encode())
+
+
 def images():
     """Small models as images, by the program."""
     target = os.environ.get("CARGO_TARGET_DIR", "target")
@@ -208,5 +223,6 @@ statistics()
 beside()
 data()
 reductions()
+snapshots()
 if "image" in sys.argv[1:]:
     images()

@@ -41,3 +41,18 @@ pub fn read_data(file: &MemoryFile, kind: &str, options: &str) {
         let _ = Dataset::read(&source, None);
     });
 }
+
+/// The bytes of a safetensors file of tensors: name, type, shape and bytes of each.
+pub fn safetensors(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
+    let mut end = 0;
+    let entries = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let start = end;
+        end += bytes.len();
+        format!("\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
+    });
+    let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+    let length = (header.len() as u64).to_le_bytes();
+    let bytes = tensors.iter().map(|(.., bytes)| *bytes);
+    let front = [&length[..], header.as_bytes()];
+    front.into_iter().chain(bytes).collect::<Vec<_>>().concat()
+}
