@@ -37,7 +37,7 @@ impl Schur {
             z: DMatrix::identity(size, size),
             values: vec![Complex64::ZERO; size],
         };
-        made.to_hessenberg();
+        made.clear_below_subdiagonal();
         let mut end = size;
         let mut sweeps = 0;
         while end > 0 {
@@ -101,7 +101,7 @@ impl Schur {
     }
 
     /// Zeros below the first subdiagonal, by Householder reflections.
-    fn to_hessenberg(&mut self) {
+    fn clear_below_subdiagonal(&mut self) {
         let size = self.t.nrows();
         let mut products = vec![0.0; size];
         for k in 1..size.saturating_sub(1) {
