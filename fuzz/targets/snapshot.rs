@@ -55,7 +55,10 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let path = folder();
-        let file = MemoryFile::new("data.safetensors").fill(&sequences()).path().to_path_buf();
+        let file = MemoryFile::new("data.safetensors")
+            .fill(&sequences())
+            .path()
+            .to_path_buf();
         let source = format!("{}", file.display()).parse().expect("a source");
         Self {
             folder: Folder::create(path.join("run"), "").expect("a new folder"),
@@ -82,7 +85,9 @@ impl Place {
             put(&place, snapshot);
         }
         put(&self.folder.metrics(), b"");
-        let task = &mut Task { label_smoothing: 0.0 };
+        let task = &mut Task {
+            label_smoothing: 0.0,
+        };
         let _ = training.run(task, Some(&self.folder), &mut (), &Stop::default());
     }
 }
@@ -93,7 +98,9 @@ fn put(place: &Path, bytes: &[u8]) {
 
 /// Four sequences of one step of two classes.
 fn sequences() -> Vec<u8> {
-    let inputs: Vec<u8> = (0..4 * WIDTH).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let inputs: Vec<u8> = (0..4 * WIDTH)
+        .flat_map(|i| (i as f32).to_le_bytes())
+        .collect();
     let labels: Vec<u8> = (0..4i64).flat_map(|i| (i % 2).to_le_bytes()).collect();
     safetensors(&[
         ("inputs", "F32", &[4, 1, WIDTH], &inputs),
