@@ -133,7 +133,7 @@ impl Schur {
         }
     }
 
-    /// The first row of the last block that hangs together, of the rows before `end`.
+    /// The first row of the last unreduced block of the rows before `end`.
     fn decoupled(&mut self, end: usize) -> usize {
         let mut first = end - 1;
         while first > 0 {
@@ -148,7 +148,7 @@ impl Schur {
         first
     }
 
-    /// A block of two rows: real eigenvalues are turned apart.
+    /// The eigenvalues of a block of two rows, which becomes triangular where they are real.
     fn settle_pair(&mut self, k: usize) {
         let [a, b, c, d] = [(k, k), (k, k + 1), (k + 1, k), (k + 1, k + 1)].map(|at| self.t[at]);
         let half = 0.5 * (a - d);
@@ -185,7 +185,8 @@ impl Schur {
         }
     }
 
-    /// Diagonal and product of the others of the block whose eigenvalues are the shifts.
+    /// Of the block of two rows whose eigenvalues are the shifts: its diagonal, and the product of the other
+    /// two entries.
     fn shifts(&self, first: usize, end: usize, sweeps: usize) -> [f64; 3] {
         let t = |i: usize, j: usize| self.t[(i, j)];
         let (corner, [one, other]) = match sweeps % (2 * STALLED) {
@@ -231,8 +232,8 @@ impl Schur {
                 reflector.on_rows(&mut column[k..k + rows]);
             }
             let top = (k + 4).min(end);
-            reflector.on_columns(&mut self.t.as_mut_slice()[k * size..], [size, top, rows]);
-            reflector.on_columns(&mut self.z.as_mut_slice()[k * size..], [size, size, rows]);
+            reflector.on_columns(&mut self.t.as_mut_slice()[k * size..], size, top, rows);
+            reflector.on_columns(&mut self.z.as_mut_slice()[k * size..], size, size, rows);
         }
     }
 
@@ -354,8 +355,9 @@ impl Reflector {
         }
     }
 
-    /// From the right on the first rows of the first two or three columns.
-    fn on_columns(&self, columns: &mut [f64], [size, rows, count]: [usize; 3]) {
+    /// From the right on the first `rows` rows of the first `count` columns, two or three, each of `size`
+    /// entries.
+    fn on_columns(&self, columns: &mut [f64], size: usize, rows: usize, count: usize) {
         let ([x, y, z], [q, r]) = (self.own, self.beside);
         let (first, rest) = columns.split_at_mut(size);
         let (second, third) = rest.split_at_mut(size);
