@@ -255,7 +255,7 @@ impl From<Remade> for Checkpoint {
         Checkpoint {
             model: made.model,
             encoding,
-            provenance: None,
+            record: Arc::default(),
         }
     }
 }

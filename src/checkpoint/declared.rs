@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{OwnLayout, Transform};
-use crate::checkpoint::provenance::Provenance;
+use crate::checkpoint::provenance::Record;
 use crate::model::{Nonlinearity, Placement, Pooling};
 
 /// Things a person declares because no tensor records them. Each may stand on the command line, in
@@ -206,9 +206,8 @@ pub(super) struct Metadata {
     /// The description of the layers, where a person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) layout: Option<OwnLayout>,
-    /// How the file came about, where it was reduced here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) provenance: Option<Provenance>,
+    #[serde(flatten)]
+    pub(super) record: Record,
 }
 
 /// What a file of a network without state space layers records.
@@ -225,7 +224,7 @@ struct BaselineLayer {
 impl Metadata {
     pub(super) fn parse(text: Option<&str>) -> Result<Self, Fault> {
         let Some(text) = text else {
-            return Ok(Self::new(Declared::default(), None, None));
+            return Ok(Self::new(Declared::default(), None, &Record::default()));
         };
         if let Ok(mark) = serde_json::from_str::<BaselineMark>(text) {
             return Err(Fault::Baseline {
@@ -238,25 +237,21 @@ impl Metadata {
         })
     }
 
-    fn new(
-        declared: Declared,
-        layout: Option<&OwnLayout>,
-        provenance: Option<&Provenance>,
-    ) -> Self {
+    fn new(declared: Declared, layout: Option<&OwnLayout>, record: &Record) -> Self {
         Self {
             hankelite: env!("CARGO_PKG_VERSION").to_string(),
             declared,
             layout: layout.cloned(),
-            provenance: provenance.cloned(),
+            record: record.clone(),
         }
     }
 
     pub(super) fn render(
         declared: Declared,
         layout: Option<&OwnLayout>,
-        provenance: Option<&Provenance>,
+        record: &Record,
     ) -> String {
-        let metadata = Self::new(declared, layout, provenance);
+        let metadata = Self::new(declared, layout, record);
         serde_json::to_string(&metadata).expect("plain fields serialise")
     }
 }

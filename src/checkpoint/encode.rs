@@ -10,14 +10,15 @@ use num_complex::Complex64;
 use crate::checkpoint::declared::Metadata;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Encoded, Role};
+use crate::checkpoint::provenance::Record;
 use crate::checkpoint::tensors::Tensors;
-use crate::checkpoint::{Checkpoint, CheckpointError, Encoding, Provenance};
+use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
 use crate::model::Block;
 
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
     pub(super) encoding: &'a Encoding,
-    pub(super) provenance: Option<&'a Provenance>,
+    pub(super) record: &'a Record,
     /// The file with its changed tensors in their places.
     pub(super) archive: Archive,
     /// The same with layers put together that the file holds stacked.
@@ -64,7 +65,7 @@ impl Checkpoint {
             let stacked = encoding.stacked(&archive)?;
             Ok(EncodedCheckpoint {
                 encoding,
-                provenance: self.provenance(),
+                record: &self.record,
                 archive,
                 stacked,
             })
@@ -124,7 +125,7 @@ impl EncodedCheckpoint<'_> {
     /// As [`write()`], where the container cannot hold a tensor.
     pub fn file_bytes(&self, path: impl AsRef<Path>) -> Result<u64, CheckpointError> {
         let (path, structure) = (path.as_ref(), &self.encoding.structure);
-        let metadata = Metadata::render(structure.settled, structure.own(), self.provenance);
+        let metadata = Metadata::render(structure.settled, structure.own(), self.record);
         let whole = self.whole();
         let bytes = whole.written_bytes(path, self.container(path), &metadata);
         bytes.map_err(|error| Fault::from(error).at(path))
@@ -148,7 +149,7 @@ impl EncodedCheckpoint<'_> {
         let path = path.as_ref();
         let structure = &self.encoding.structure;
         let container = self.container(path);
-        let metadata = Metadata::render(structure.settled, structure.own(), self.provenance);
+        let metadata = Metadata::render(structure.settled, structure.own(), self.record);
         let mut layers = Vec::new();
         // The systems are what encoding can spoil; all other numbers are only rounded.
         let accept = |written: &Path| {

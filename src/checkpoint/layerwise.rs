@@ -12,7 +12,7 @@ use crate::checkpoint::encode::{not_readable, require_equal};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
 use crate::checkpoint::parts::Parts;
-use crate::checkpoint::provenance::Provenance;
+use crate::checkpoint::provenance::{Provenance, Record};
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::{Checkpoint, CheckpointError, Declared, Encoding, read_parts};
 use crate::model::Block;
@@ -77,7 +77,7 @@ impl Layerwise {
             spill,
             kept: output.is_some(),
             firsts: BTreeMap::new(),
-            provenance: None,
+            record: Record::default(),
         })
     }
 }
@@ -91,13 +91,13 @@ pub struct Rewrite<'a> {
     /// Of tensors that are tied, the one that was set first, by the one they are tied to.
     firsts: BTreeMap<String, String>,
     /// For the metadata.
-    provenance: Option<Provenance>,
+    record: Record,
 }
 
 impl Rewrite<'_> {
     /// A note of how the file came about, for its metadata.
     pub fn note(&mut self, provenance: Provenance) {
-        self.provenance = Some(provenance);
+        self.record.provenance = Some(provenance);
     }
 
     /// Encodes a layer that was `stored` so in the file. Gives its systems back as rounded to the
@@ -195,8 +195,7 @@ impl Rewrite<'_> {
         let Encoding {
             archive, structure, ..
         } = encoding;
-        let metadata =
-            Metadata::render(structure.settled, structure.own(), self.provenance.as_ref());
+        let metadata = Metadata::render(structure.settled, structure.own(), &self.record);
         let mut changed = archive.with(self.spill)?;
         if let Some(stacked) = encoding.stacked(&changed).map_err(|fault| fault.at(path))? {
             changed = stacked;

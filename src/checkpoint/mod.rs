@@ -42,11 +42,13 @@ pub use layout::{
 use layout::{Dynamics, Encoded};
 use parts::Parts;
 pub use provenance::Provenance;
+use provenance::Record;
 use scanned::Scanned;
 use tensors::Tensors;
 use tree::{Shared, Structure};
 
 use crate::model::{Block, Model};
+use crate::rounding::StorageChoice;
 
 /// A model together with how its file encodes it.
 #[derive(Clone)]
@@ -54,7 +56,7 @@ pub struct Checkpoint {
     /// The canonical model.
     pub model: Model,
     encoding: Arc<Encoding>,
-    provenance: Option<Arc<Provenance>>,
+    record: Arc<Record>,
 }
 
 /// Everything about a file that is not in the canonical model.
@@ -240,7 +242,7 @@ fn decode_archive(
     let checkpoint = Checkpoint {
         model,
         encoding,
-        provenance: metadata.provenance.map(Arc::new),
+        record: Arc::new(metadata.record),
     };
     let family = match checkpoint.model.blocks().iter().all(Block::is_siso) {
         true => Family::S4V4,
@@ -310,26 +312,41 @@ impl Checkpoint {
         new(model, Some(length)).map_err(|fault| fault.at(Path::new(NEW)))
     }
 
-    /// The same file with another model in it, e.g. a reduced one. A note of how the first came about
-    /// is left out.
+    /// The same file with another model in it, e.g. a reduced one. What is noted of the
+    /// first in its metadata is left out.
     pub fn with_model(&self, model: Model) -> Self {
         Self {
             model,
             encoding: Arc::clone(&self.encoding),
-            provenance: None,
+            record: Arc::default(),
         }
     }
 
     /// The same with a note of how it came about, which is written into the file's metadata, in
     /// containers that have such: safetensors, npz, torch.
     pub fn with_provenance(mut self, provenance: Provenance) -> Self {
-        self.provenance = Some(Arc::new(provenance));
+        Arc::make_mut(&mut self.record).provenance = Some(provenance);
         self
     }
 
     /// How the file came about, where it was reduced by this library and not changed since.
     pub fn provenance(&self) -> Option<&Provenance> {
-        self.provenance.as_deref()
+        self.record.provenance.as_ref()
+    }
+
+    /// The same with a note, in the file's metadata, of how its tensors are meant to be stored in an
+    /// image: the bits that a target chose, or that the maps were trained at.
+    pub fn with_storage(mut self, storage: StorageChoice) -> Self {
+        Arc::make_mut(&mut self.record).storage = Some(storage);
+        self
+    }
+
+    /// How the file says that its tensors are meant to be stored in an image. One of another number
+    /// of layers than the model has counts as none.
+    pub fn storage(&self) -> Option<&StorageChoice> {
+        let layers = self.model.blocks().len();
+        let storage = self.record.storage.as_ref();
+        storage.filter(|storage| storage.layers.len() == layers)
     }
 
     /// Whether the path still is that of the file that was read, as it was then: for notes that name
@@ -478,6 +495,6 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
     Ok(Checkpoint {
         model,
         encoding,
-        provenance: None,
+        record: Arc::default(),
     })
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::rounding::StorageChoice;
+
 /// How a reduced checkpoint was made: stands in the metadata of the file that is written. It holds
 /// no time and no place, so that the same command writes the same bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,4 +36,15 @@ pub struct Provenance {
     pub change_of_pairs: Option<f64>,
     /// Version of the program.
     pub version: String,
+}
+
+/// What a written file says of itself beside its tensors.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// How the file came about, where it was reduced here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) provenance: Option<Provenance>,
+    /// How its tensors are meant to be stored in an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) storage: Option<StorageChoice>,
 }

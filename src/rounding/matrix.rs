@@ -25,12 +25,34 @@ pub struct RoundedMatrix {
 }
 
 impl RoundedMatrix {
-    /// The nearest levels, with the scales that leave the least sum of squared errors.
+    /// The nearest levels, with the scales that leave the least sum of squared errors. A group of
+    /// entries that are multiples of a scale already stays as it is.
     ///
     /// # Errors
     /// [`RoundingError::Bits`], [`RoundingError::Group`], [`RoundingError::NotFinite`].
     pub fn nearest(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<Self, RoundingError> {
         let scales = Self::best_scales(weight, bits, group)?;
+        Self::with_scales(weight, bits, group, &scales.map(f64::from))
+    }
+
+    /// The nearest levels for these scales (groups of inputs × outputs), which are rounded to
+    /// bfloat16.
+    ///
+    /// # Errors
+    /// As [`RoundedMatrix::nearest`].
+    ///
+    /// # Panics
+    /// If there is not one scale for each group and output.
+    pub fn with_scales(
+        weight: &DMatrix<f64>,
+        bits: u32,
+        group: usize,
+        scales: &DMatrix<f64>,
+    ) -> Result<Self, RoundingError> {
+        check(weight, bits, group)?;
+        let groups = weight.nrows().div_ceil(group);
+        assert_eq!(scales.shape(), (groups, weight.ncols()), "one scale each");
+        let scales = scales.map(|scale| half::bf16::from_f64(scale).to_f32());
         let levels = DMatrix::from_fn(weight.nrows(), weight.ncols(), |input, output| {
             level(
                 weight[(input, output)],
@@ -61,28 +83,18 @@ impl RoundedMatrix {
         }
     }
 
-    /// A scale for each group of inputs (rows) and output (columns).
-    pub(crate) fn best_scales(
+    /// A scale for each group of inputs (rows) and output (columns): those of
+    /// [`RoundedMatrix::nearest`].
+    ///
+    /// # Errors
+    /// As [`RoundedMatrix::nearest`].
+    pub fn best_scales(
         weight: &DMatrix<f64>,
         bits: u32,
         group: usize,
     ) -> Result<DMatrix<f32>, RoundingError> {
-        if ![3, 4, 8].contains(&bits) {
-            return Err(RoundingError::Bits { found: bits });
-        }
-        if group == 0 || !group.is_multiple_of(16) {
-            return Err(RoundingError::Group { found: group });
-        }
+        check(weight, bits, group)?;
         let (inputs, outputs) = weight.shape();
-        for (at, &value) in weight.iter().enumerate() {
-            if !(value as f32).is_finite() {
-                return Err(RoundingError::NotFinite {
-                    input: at % inputs,
-                    output: at / inputs,
-                    value,
-                });
-            }
-        }
         Ok(DMatrix::from_fn(
             inputs.div_ceil(group),
             outputs,
@@ -125,7 +137,27 @@ impl RoundedMatrix {
     }
 }
 
-/// The level nearest to a weight.
+fn check(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<(), RoundingError> {
+    if ![3, 4, 8].contains(&bits) {
+        return Err(RoundingError::Bits { found: bits });
+    }
+    if group == 0 || !group.is_multiple_of(16) {
+        return Err(RoundingError::Group { found: group });
+    }
+    let inputs = weight.nrows();
+    for (at, &value) in weight.iter().enumerate() {
+        if !(value as f32).is_finite() {
+            return Err(RoundingError::NotFinite {
+                input: at % inputs,
+                output: at / inputs,
+                value,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The level nearest to a weight, of so many bits: −2^{b−1} up to 2^{b−1} − 1.
 pub(super) fn level(weight: f64, scale: f32, bits: u32) -> i8 {
     if scale == 0.0 {
         return 0;
@@ -144,6 +176,9 @@ fn best_scale(entries: &[f64], bits: u32) -> f32 {
         },
     );
     let lowest = -f64::from(1u32 << (bits - 1));
+    if let Some(scale) = exact_scale(entries, largest, bits) {
+        return scale;
+    }
     let error = |scale: f32| {
         let each = entries.iter().map(|&w| {
             let rounded = f64::from(scale) * f64::from(level(w, scale, bits));
@@ -160,6 +195,21 @@ fn best_scale(entries: &[f64], bits: u32) -> f32 {
         }
     }
     best.1
+}
+
+/// The scale that the entries are multiples of, if there is one: entries that were rounded before,
+/// their largest at whatever level.
+fn exact_scale(entries: &[f64], largest: f64, bits: u32) -> Option<f32> {
+    let most = 1i32 << (bits - 1);
+    let levels = (1..=most).flat_map(|level| [-level, level]).rev();
+    let levels = levels.filter(|&level| level < most);
+    let scales = levels.filter_map(|level| {
+        let scale = half::bf16::from_f64(largest / f64::from(level)).to_f32();
+        (f64::from(scale) * f64::from(level) == largest).then_some(scale)
+    });
+    let is_multiple = |scale: f32, w: f64| f64::from(scale) * f64::from(level(w, scale, bits)) == w;
+    let mut exact = scales.filter(|&scale| entries.iter().all(|&w| is_multiple(scale, w)));
+    exact.next()
 }
 
 #[cfg(test)]
@@ -197,6 +247,22 @@ mod tests {
         let weight = DMatrix::from_fn(16, 2, |i, o| 0.25 * ((i + o) % 16) as f64 - 2.0);
         let rounded = RoundedMatrix::nearest(&weight, 4, 16).unwrap();
         assert_eq!(rounded.weight(), weight);
+    }
+
+    #[test]
+    fn what_was_rounded_with_other_scales_stays() {
+        // The largest entry is at no end of the levels, and of either sign.
+        for (bits, most) in [(3, 3), (4, 5), (8, 100)] {
+            for sign in [-1, 1] {
+                let scale = half::bf16::from_f32(0.0371).to_f64();
+                let weight = DMatrix::from_fn(48, 3, |i, o| {
+                    let level = (7 * i as i32 + o as i32) % (2 * most) - most;
+                    scale * f64::from(if level == -most { sign * most } else { level })
+                });
+                let rounded = RoundedMatrix::nearest(&weight, bits, 16).unwrap();
+                assert_eq!(rounded.weight(), weight, "{bits} {sign}");
+            }
+        }
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! numbers stand for, so that what is scored, written to a checkpoint and laid out in an image is
 //! one and the same.
 
+mod choice;
 mod compensated;
 mod half;
 mod matrix;
 mod shared;
 mod storage;
 
+pub use choice::{LayerChoice, MapChoice, StorageChoice};
 pub use compensated::{CompensatedMap, MapMoments};
 pub(crate) use compensated::{RoundedColumn, spread};
 pub(crate) use half::HalfExponents;

@@ -7,7 +7,10 @@ use hankelite_control::{DiagonalSystem, SystemError};
 use crate::model::{
     Block, BlockParts, Encoder, Head, Linear, Model, ModelParts, Norm, OutputLinear,
 };
-use crate::rounding::{Entries, Numbers, RoundedMatrix, RoundingError, SharedMaps, half};
+use crate::rounding::{
+    Entries, LayerChoice, MapChoice, Numbers, RoundedMatrix, RoundingError, SharedMaps,
+    StorageChoice, half,
+};
 
 /// How a map is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -116,20 +119,57 @@ impl Storage {
     /// # Errors
     /// As [`RoundedMatrix::nearest`].
     pub fn nearest(model: &Model, entries: Entries, group: usize) -> Result<Self, RoundingError> {
-        let layers = model.blocks().iter().map(|block| {
-            let map = match block.output() {
-                Some(output) => MapStorage::nearest(&output.linear, entries, group)?,
-                None => MapStorage::Full,
-            };
+        let choice = MapChoice { entries, group };
+        let layer = LayerChoice {
+            map: Some(choice),
+            systems: Some(choice),
+            numbers: Numbers::F32,
+        };
+        let choice = StorageChoice {
+            layers: vec![layer; model.blocks().len()],
+            encoder: None,
+            head: None,
+            numbers: Numbers::F32,
+        };
+        Self::chosen(model, &choice)
+    }
+
+    /// The nearest entries of the kinds chosen for each tensor. A model whose numbers are those of
+    /// such a storage keeps them.
+    ///
+    /// # Errors
+    /// [`RoundingError::Layers`] for a choice for another model, and as [`RoundedMatrix::nearest`].
+    pub fn chosen(model: &Model, choice: &StorageChoice) -> Result<Self, RoundingError> {
+        let (found, expected) = (choice.layers.len(), model.blocks().len());
+        if found != expected {
+            return Err(RoundingError::Layers { found, expected });
+        }
+        let nearest = |linear: Option<&Linear>, choice: Option<MapChoice>| match (linear, choice) {
+            (Some(linear), Some(choice)) => {
+                MapStorage::nearest(linear, choice.entries, choice.group)
+            }
+            _ => Ok(MapStorage::Full),
+        };
+        let layers = model.blocks().iter().zip(&choice.layers);
+        let layers = layers.map(|(block, choice)| {
+            let shared = choice.systems.map_or(Ok(SharedStorage::default()), |own| {
+                SharedStorage::nearest(block, own.entries, own.group)
+            });
             Ok(LayerStorage {
-                map,
-                shared: SharedStorage::nearest(block, entries, group)?,
-                numbers: Numbers::F32,
+                map: nearest(block.output().map(|output| &output.linear), choice.map)?,
+                shared: shared?,
+                numbers: choice.numbers,
             })
         });
+        let encoder = match model.encoder() {
+            Some(Encoder::Linear(linear)) => Some(linear),
+            _ => None,
+        };
         Ok(Self {
+            encoder: nearest(encoder, choice.encoder)?,
             layers: layers.collect::<Result<_, RoundingError>>()?,
-            ..Self::default()
+            head: nearest(model.head().map(|head| &head.linear), choice.head)?,
+            numbers: choice.numbers,
         })
     }
 

@@ -10,11 +10,13 @@ use crate::compress::LayerRecord;
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::Model;
 use crate::progress::Stage;
-use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
+use crate::rounding::{
+    Entries, LayerChoice, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage,
+};
 use crate::target::ends::{rounded_encoder, rounded_head};
 use crate::target::menu::with_map;
 use crate::target::rows::{checked_change, rounded_for_logits};
-use crate::target::{LayerChoice, MapChoice, Size, SizePlan, TargetError, TargetReduction};
+use crate::target::{Size, SizePlan, TargetError, TargetReduction};
 
 /// Sequences that maps are rounded on.
 const ROUNDED_ON: usize = 64;

@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use crate::calibrate::CalibratedReduction;
 use crate::infer::{InferError, Network, Path as InferPath};
 use crate::model::{Encoder, Head, Linear, Model, ModelParts, Sequence};
-use crate::rounding::{MapMoments, MapStorage, Numbers};
+use crate::rounding::{MapChoice, MapMoments, MapStorage, Numbers};
+use crate::target::TargetError;
 use crate::target::rows::checked_change;
-use crate::target::{MapChoice, TargetError};
 
 /// The model with its encoder rounded for the moments of what it takes, and how it is stored. An
 /// embedding stays as it is.

@@ -1,17 +1,15 @@
 //! What every choice does to the logits, measured.
 
-use hankelite_control::Refinement;
-use nalgebra::DMatrix;
-use rayon::prelude::*;
-use serde::Serialize;
-
 use crate::calibrate::{CalibratedReduction, Importance};
 use crate::compress::{Allocation, ErrorCurve, allocate};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear};
 use crate::progress::Stage;
-use crate::rounding::{Entries, LayerStorage, MapMoments, MapStorage, Numbers, Storage};
+use crate::rounding::{Entries, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage};
 use crate::target::TargetError;
+use hankelite_control::Refinement;
+use nalgebra::DMatrix;
+use rayon::prelude::*;
 
 /// Fewer sequences than this are too few to compare choices by.
 const SEQUENCES_MIN: usize = 8;
@@ -28,15 +26,6 @@ const WEIGHTS_HALF: f64 = 30.0;
 
 /// Sequences whose moments are summed on one thread, in order: sums do not depend on the threads.
 const GROUP: usize = 4;
-
-/// How the entries of a map are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct MapChoice {
-    /// Their kind.
-    pub entries: Entries,
-    /// Inputs that share a scale, for integers.
-    pub group: usize,
-}
 
 /// A choice for one map, with what it costs.
 #[derive(Debug, Clone)]

@@ -6,10 +6,12 @@ use serde::Serialize;
 use crate::compress::by_order;
 use crate::model::Block;
 use crate::progress::Stage;
-use crate::rounding::{LayerStorage, MapStorage, Numbers, Storage};
+use crate::rounding::{
+    LayerChoice, LayerStorage, MapChoice, MapStorage, Numbers, Storage, StorageChoice,
+};
 use crate::target::menu::{Priced, Weights};
 use crate::target::price::stand_in;
-use crate::target::{MapChoice, Size, TargetError, TargetReduction, step_microseconds};
+use crate::target::{Size, TargetError, TargetReduction, step_microseconds};
 
 /// Halvings of the range of the price of a byte.
 const HALVINGS: usize = 26;
@@ -39,18 +41,6 @@ pub enum Parts {
     Maps,
 }
 
-/// How one layer is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct LayerChoice {
-    /// The map between the channels; absent where there is none.
-    pub map: Option<MapChoice>,
-    /// B and C of a system that all channels share; absent where there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub systems: Option<MapChoice>,
-    /// Poles, residues, feedthroughs, norm and bias.
-    pub numbers: Numbers,
-}
-
 /// Sizes of all tensors of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SizePlan {
@@ -70,6 +60,18 @@ pub struct SizePlan {
     pub predicted: f64,
     /// Bytes of image and state.
     pub size: Size,
+}
+
+impl SizePlan {
+    /// How every tensor is stored.
+    pub fn storage(&self) -> StorageChoice {
+        StorageChoice {
+            layers: self.layers.clone(),
+            encoder: self.encoder,
+            head: self.head,
+            numbers: self.numbers,
+        }
+    }
 }
 
 /// A plan, what it was made by, and the squared change of the logits by its cuts.

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use crate::calibrate::{CalibratedReduction, Combinations, left};
 use crate::infer::{InferError, LayerSlopes, Network, Path as InferPath};
 use crate::model::{Linear, Model};
-use crate::rounding::{MapStorage, RoundedColumn, RoundedMatrix, spread};
+use crate::rounding::{MapChoice, MapStorage, RoundedColumn, RoundedMatrix, spread};
+use crate::target::TargetError;
 use crate::target::menu::with_map;
-use crate::target::{MapChoice, TargetError};
 
 /// Rounds over all outputs after the first one.
 const ROUNDS: usize = 2;

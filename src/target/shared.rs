@@ -11,11 +11,10 @@ use hankelite_control::Refinement;
 
 use crate::calibrate::CalibratedReduction;
 use crate::model::{Encoder, Model};
-use crate::rounding::{Entries, GROUP, MapStorage, Numbers, Storage};
+use crate::rounding::{Entries, GROUP, LayerChoice, MapChoice, MapStorage, Numbers, Storage};
 use crate::target::planner::{Limits, Planner};
 use crate::target::{
-    LayerChoice, LogitChanges, MapChoice, Parts, Size, SizePlan, TargetError, Targeted, stand_in,
-    step_microseconds,
+    LogitChanges, Parts, Size, SizePlan, TargetError, Targeted, stand_in, step_microseconds,
 };
 
 /// Bits of the entries of a head that is not in single precision: it is small, and next to the
@@ -391,10 +390,7 @@ fn plan(model: &Model, draft: Draft, predicted: f64) -> SizePlan {
         true => (Numbers::F16, HEAD),
         false => (Numbers::F32, Entries::Full),
     };
-    let choice = |entries| MapChoice {
-        entries,
-        group: GROUP,
-    };
+    let choice = MapChoice::of;
     let layers = model.blocks().iter().map(|block| LayerChoice {
         map: block.output().map(|_| choice(maps)),
         systems: Some(choice(systems)),

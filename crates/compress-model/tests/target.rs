@@ -94,6 +94,52 @@ fn image_and_checkpoint_of_a_target_hold_the_same_numbers() {
     assert!((of_file - of_image).abs() < 0.005, "{of_file} {of_image}");
 }
 
+/// Bytes of the image of a checkpoint, packed without a word on how.
+fn packed(file: &str, folder: &Path) -> Vec<u8> {
+    let image = folder.join("packed.edge");
+    json(&["pack", file, "--output", &image.display().to_string()]);
+    std::fs::read(image).unwrap()
+}
+
+#[test]
+fn the_bits_that_a_target_chose_are_packed_and_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let [small, image, better] = ["small.safetensors", "small.edge", "better.safetensors"]
+        .map(|name| folder.path().join(name).display().to_string());
+    let target = ["--max-bytes", "8k", "--output", &small, "--image", &image];
+    let document = reduced(&target);
+    let entries = |choice: &Value| choice["entries"].as_str().unwrap().to_string();
+    let plan = &document["plan"];
+    let layers = plan["layers"].as_array().unwrap().iter();
+    let mut chosen: Vec<_> = layers.map(|layer| entries(&layer["map"])).collect();
+    chosen.extend(["encoder", "head"].map(|name| entries(&plan[name])));
+    assert!(chosen.iter().any(|entries| entries != "full"), "{chosen:?}");
+    // A group of entries of both signs may be held by either sign of its scale.
+    let bytes = std::fs::read(&image).unwrap();
+    assert_eq!(packed(&small, folder.path()).len(), bytes.len());
+    let data = "waves:length=256,count=200,held_out=50";
+    let own = json(&["evaluate", &image, "--stream", "--data", data]);
+    let again = json(&["evaluate", &small, "--stream", "--data", data]);
+    assert_eq!(own["loss"], again["loss"]);
+    assert!(own["loss"].as_f64().unwrap() > 0.0);
+
+    let start = ["retrain", &small, "--data", data, "--teacher", MODEL];
+    let settings = ["--epochs", "2", "--lr", "0.002", "--output", &better];
+    let output = run(&[&start[..], &settings].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("as the checkpoint says"), "{said}");
+    let trained = packed(&better, folder.path());
+    assert_eq!(trained.len(), bytes.len());
+    assert!(trained != bytes);
+    // What was evaluated and written is what the image holds, but for the halves of the poles.
+    let stored = json(&["evaluate", &better, "--stream", "--data", data]);
+    let plain = json(&["evaluate", &better, "--data", data]);
+    let plain = plain.get("models").map_or(&plain, |models| &models[0]);
+    let [stored, plain] = [&stored, plain].map(|scores| scores["loss"].as_f64().unwrap());
+    assert!((stored - plain).abs() <= 0.02 * plain, "{stored} {plain}");
+}
+
 #[test]
 fn bytes_and_change_are_kept_to() {
     let document = reduced(&["--max-bytes", "9k", "--dry-run"]);

@@ -11,12 +11,12 @@ use candle_core::{DType, Device, Tensor, Var};
 use common::here;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
-use hankelite::model::{BatchNorm, Norm, Sequence};
-use hankelite::rounding::{Entries, Storage};
+use hankelite::model::{BatchNorm, Encoder, Norm, Sequence};
+use hankelite::rounding::{Entries, LayerChoice, MapChoice, Storage, StorageChoice};
 use hankelite::{Declared, Model, infer};
 use hankelite_archive::Archive;
 use hankelite_train::nn::{
-    Architecture, LayerKind, MapRounding, Mode, NetworkInput, SequenceModel, TrainableNetwork,
+    Architecture, HeldMaps, LayerKind, Mode, NetworkInput, SequenceModel, TrainableNetwork,
     TrainableOptions, random_model,
 };
 use rand::SeedableRng;
@@ -198,7 +198,7 @@ fn both_directions_keep_one_set_of_poles() {
 fn held(entries: Entries) -> (TrainableNetwork, TrainableNetwork) {
     let options = TrainableOptions {
         dtype: DType::F64,
-        maps: Some(MapRounding::of(entries)),
+        maps: HeldMaps::same(pre().blocks().len(), MapChoice::of(entries)),
         ..TrainableOptions::new(LENGTH)
     };
     let held = TrainableNetwork::from_model(&pre(), &options, &Device::Cpu).unwrap();
@@ -234,7 +234,9 @@ fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them()
             let mut random = ChaCha8Rng::seed_from_u64(0);
             let out = network.forward(&input, Mode::Train(&mut random)).unwrap();
             let store = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            let all = network.parameters().iter().map(|parameter| {
+            let all = network.parameters().iter();
+            let all = all.filter(|parameter| !parameter.name.ends_with("range"));
+            let all = all.map(|parameter| {
                 let gradient = store.get(&parameter.var).unwrap();
                 gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap()
             });
@@ -250,22 +252,87 @@ fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them()
     );
 }
 
+/// Bits of its own for every map, the ends included.
+fn each_of_its_own() -> StorageChoice {
+    let of = |entries| Some(MapChoice::of(entries));
+    let kinds = [Entries::Int4, Entries::Bf16, Entries::Int3, Entries::Int8];
+    let layers = kinds.into_iter().cycle().take(pre().blocks().len());
+    let layers = layers.map(|entries| LayerChoice {
+        map: of(entries),
+        ..LayerChoice::default()
+    });
+    StorageChoice {
+        layers: layers.collect(),
+        encoder: of(Entries::Int8),
+        head: of(Entries::Int4),
+        ..StorageChoice::default()
+    }
+}
+
+#[test]
+fn maps_held_at_bits_of_their_own_are_written_as_a_storage_of_those() {
+    let choice = each_of_its_own();
+    let options = TrainableOptions {
+        dtype: DType::F64,
+        maps: HeldMaps::of(&choice),
+        ..TrainableOptions::new(LENGTH)
+    };
+    let held = TrainableNetwork::from_model(&pre(), &options, &Device::Cpu).unwrap();
+    let stored = |model: &Model| {
+        let storage = Storage::chosen(model, &choice).unwrap();
+        storage.applied(model).unwrap()
+    };
+    let maps = |model: &Model| {
+        let blocks = model.blocks().iter();
+        let blocks = blocks.map(|block| block.output().unwrap().linear.weight.clone());
+        let Some(Encoder::Linear(encoder)) = model.encoder() else {
+            panic!("an encoder of numbers");
+        };
+        let ends = [
+            encoder.weight.clone(),
+            model.head().unwrap().linear.weight.clone(),
+        ];
+        blocks.chain(ends).collect::<Vec<_>>()
+    };
+    let model = held.to_model().unwrap();
+    assert_eq!(maps(&model), maps(&stored(&pre())));
+    let (_, input) = inputs();
+    assert!(worst(&outputs(&held, &input), &outputs(&network(&model), &input)) < 1e-12);
+
+    // Scales that training has moved are found again in what it wrote.
+    for parameter in held.parameters() {
+        if parameter.name.ends_with("range") {
+            let moved = parameter.var.affine(1.07, 0.0).unwrap();
+            parameter.var.set(&moved).unwrap();
+        }
+    }
+    let moved = held.to_model().unwrap();
+    assert!(maps(&moved) != maps(&model));
+    assert_eq!(maps(&stored(&moved)), maps(&moved));
+}
+
 #[test]
 fn rounding_that_cannot_be_is_refused() {
-    for maps in [
-        MapRounding::of(Entries::Bf16),
-        MapRounding {
-            entries: Entries::Int4,
-            group: 0,
-        },
-    ] {
+    let layers = pre().blocks().len();
+    let odd = MapChoice {
+        entries: Entries::Int4,
+        group: 24,
+    };
+    let wrong = [
+        (HeldMaps::same(layers, odd), "a multiple of 16"),
+        (
+            HeldMaps::same(layers + 1, MapChoice::of(Entries::Int4)),
+            "those of the network",
+        ),
+    ];
+    for (maps, expected) in wrong {
         let options = TrainableOptions {
-            maps: Some(maps),
+            maps,
             ..TrainableOptions::new(LENGTH)
         };
         let error = TrainableNetwork::from_model(&pre(), &options, &Device::Cpu).err();
         let error = error.unwrap().to_string();
-        assert!(error.contains("int8, int4 or int3"), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }
 

@@ -136,8 +136,7 @@ fn prepare(
     printer: &Printer,
 ) -> anyhow::Result<Timed> {
     let streamed = open_streamed(path, lay_out, &arguments.declarations, printer)?;
-    let mixing = streamed.model.is_some();
-    let mixing = mixing.then(|| lay_out.mixing.unwrap_or_default());
+    let mixing = (!streamed.as_recorded).then(|| lay_out.mixing.unwrap_or_default());
     let runner = Runner::<f32>::from_image(streamed.image);
     let runner = runner.with_context(|| path.display().to_string())?;
     let row = Row {
@@ -203,7 +202,7 @@ fn show(rows: &[Row], printer: &Printer) -> anyhow::Result<()> {
         vec![
             row.checkpoint.clone(),
             row.mixing
-                .map_or("as packed".to_string(), |mixing| word_of(&mixing)),
+                .map_or("as recorded".to_string(), |mixing| word_of(&mixing)),
             short(row.median_us),
             short(row.percentile_99_us),
             grouped(row.samples_per_second as usize),

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::model::Model;
-use hankelite::rounding::{Entries, GROUP, Numbers, Storage};
+use hankelite::rounding::{Entries, GROUP, Numbers, Storage, StorageChoice};
 use hankelite::stream::Image;
 
 use crate::cli::common::{Declarations, Word, open, positive, word, words};
@@ -36,7 +36,7 @@ pub(super) const NUMBERS: [Word; 2] = [
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LayOut {
     /// How the maps between channels are stored, and B and C of layers whose channels share modes (S5,
-    /// LRU) [default: full].
+    /// LRU) [default: as a target chose for each map, which the checkpoint says, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     pub(super) mixing: Option<Entries>,
     #[command(flatten)]
@@ -46,7 +46,8 @@ pub(super) struct LayOut {
 /// What is chosen beside the maps.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Beside {
-    /// How poles, residues, feedthroughs, norms and biases are stored [default: f32].
+    /// How poles, residues, feedthroughs, norms and biases are stored [default: as the checkpoint says where
+    /// no option is given, else f32].
     #[arg(long, value_parser = words::<Numbers>(NUMBERS))]
     pub(super) numbers: Option<Numbers>,
     /// Inputs of a map that share a scale: a multiple of 16 [default: 32].
@@ -63,6 +64,8 @@ pub(super) struct Streamed {
     pub(super) image: Image,
     /// Absent for an image.
     pub(super) model: Option<Model>,
+    /// Whether entries and numbers are those that an image or the record of a checkpoint names.
+    pub(super) as_recorded: bool,
     /// How the checkpoint was reduced, where it says so.
     pub(super) made: Option<Provenance>,
 }
@@ -88,6 +91,7 @@ pub(super) fn open_streamed(
         return Ok(Streamed {
             image,
             model: None,
+            as_recorded: true,
             made: None,
         });
     }
@@ -96,8 +100,15 @@ pub(super) fn open_streamed(
         return Err(layers_alone(path, &checkpoint));
     }
     let made = checkpoint.provenance().cloned();
+    let image = laid_out(&checkpoint, lay_out).with_context(|| path.display().to_string())?;
+    let as_recorded = chosen(&checkpoint, lay_out).is_some();
+    if as_recorded {
+        printer.note(
+            "note",
+            "stored as the checkpoint says; --mixing full stores f32",
+        );
+    }
     let model = checkpoint.model;
-    let image = laid_out(&model, lay_out).with_context(|| path.display().to_string())?;
     let systems = model.blocks().iter().flat_map(|block| block.systems());
     let growing = systems.flat_map(|system| system.unstable_modes()).count();
     if growing > 0 {
@@ -105,13 +116,31 @@ pub(super) fn open_streamed(
         printer.note("note", &text);
     }
     let model = Some(model);
-    Ok(Streamed { image, model, made })
+    Ok(Streamed {
+        image,
+        model,
+        as_recorded,
+        made,
+    })
 }
 
-fn laid_out(model: &Model, lay_out: &LayOut) -> anyhow::Result<Image> {
-    let entries = lay_out.mixing.unwrap_or_default();
-    let storage = Storage::nearest(model, entries, lay_out.beside.group.unwrap_or(GROUP))?;
-    let storage = storage.with_numbers(lay_out.beside.numbers.unwrap_or_default());
+/// What the checkpoint says of its storage, where no option says otherwise.
+fn chosen<'a>(checkpoint: &'a Checkpoint, lay_out: &LayOut) -> Option<&'a StorageChoice> {
+    let beside = &lay_out.beside;
+    let is_given = lay_out.mixing.is_some() || beside.group.is_some() || beside.numbers.is_some();
+    checkpoint.storage().filter(|_| !is_given)
+}
+
+fn laid_out(checkpoint: &Checkpoint, lay_out: &LayOut) -> anyhow::Result<Image> {
+    let model = &checkpoint.model;
+    let storage = match chosen(checkpoint, lay_out) {
+        Some(choice) => Storage::chosen(model, choice)?,
+        None => {
+            let entries = lay_out.mixing.unwrap_or_default();
+            let storage = Storage::nearest(model, entries, lay_out.beside.group.unwrap_or(GROUP))?;
+            storage.with_numbers(lay_out.beside.numbers.unwrap_or_default())
+        }
+    };
     Ok(Image::packed(model, &storage)?)
 }
 

@@ -10,7 +10,7 @@ use hankelite::checkpoint::{Checkpoint, DssVersion, write};
 use hankelite::model::Model;
 use hankelite_archive::check_destination;
 use hankelite_data::Dataset;
-use hankelite_train::nn::{MapRounding, Parameterisation, TrainableNetwork, TrainableOptions};
+use hankelite_train::nn::{HeldMaps, Parameterisation, TrainableNetwork, TrainableOptions};
 use hankelite_train::{
     Best, Composed, Folder, Outcome, Place, Recipe, Start, Stop, Terms, Training, TrialOutcome,
     require_suitable,
@@ -84,6 +84,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     require_suitable(&checkpoint.model, &sets.train)?;
     require_length(&checkpoint, sets.train.length())?;
     terms::require_filters(&checkpoint.model, &settings.terms())?;
+    if let Some(note) = settings.note(&checkpoint) {
+        printer.note("note", &note);
+    }
     let way = Way {
         settings: &settings,
         beside: &settings.terms(),
@@ -115,7 +118,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         ..TrainingReport::default()
     };
     run.run(&mut objective, beginning, || {
-        let trained = checkpoint.with_model(start.network.to_model()?);
+        let mut trained = checkpoint.with_model(start.network.to_model()?);
+        if let Some(storage) = settings.storage(&checkpoint) {
+            trained = trained.with_storage(storage);
+        }
         write(&trained, &arguments.output)?;
         Ok(trained.parameters()?)
     })
@@ -231,7 +237,7 @@ impl Way<'_> {
         printer: &Printer,
     ) -> anyhow::Result<Beginning> {
         let device = self.device.open()?;
-        let network = |model: &Model, checkpoint: &Checkpoint, maps: Option<MapRounding>| {
+        let network = |model: &Model, checkpoint: &Checkpoint, maps: HeldMaps| {
             let options = TrainableOptions {
                 dtype: self.settings.file.train.precision.dtype(),
                 dropout: self.settings.file.dropout,
@@ -253,9 +259,9 @@ impl Way<'_> {
         if let Some(full) = taught {
             terms::require_alike(model, &full.model, self.beside)?;
         }
-        let taught = taught.map(|full| network(&full.model, full, None));
+        let taught = taught.map(|full| network(&full.model, full, HeldMaps::default()));
         Ok(Beginning {
-            network: network(&start, checkpoint, self.settings.file.maps)?,
+            network: network(&start, checkpoint, self.settings.held(checkpoint))?,
             taught: taught.transpose()?,
             rescaled,
         })

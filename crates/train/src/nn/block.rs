@@ -3,6 +3,7 @@
 use candle_core::{D, Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
+use hankelite::rounding::MapChoice;
 use hankelite_kernels::{GeluForm, Mixing};
 use nalgebra::DMatrix;
 use rand::Rng;
@@ -13,8 +14,9 @@ use crate::nn::dynamics::TrainableDynamics;
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, SharedPlan, Size};
 use crate::nn::shared::TrainableShared;
+use crate::nn::straight::Held;
 use crate::nn::tensors::{TensorType, host, parameter, var};
-use crate::nn::{Buffer, Group, MapRounding, NetworkError, Parameter, Penalty};
+use crate::nn::{Buffer, Group, NetworkError, Parameter, Penalty};
 
 /// How much of a batch's statistics enters the running ones; torch's default.
 const MOMENTUM: f64 = 0.1;
@@ -23,16 +25,26 @@ const MOMENTUM: f64 = 0.1;
 pub(super) struct TrainableLinear {
     pub(super) weight: Var,
     pub(super) bias: Option<Var>,
+    /// How the weights are held, where that is at few bits.
+    held: Option<Held>,
 }
 
 impl TrainableLinear {
-    pub(super) fn new(linear: &Linear, to: TensorType<'_>) -> Result<Self> {
+    pub(super) fn new(
+        linear: &Linear,
+        choice: Option<MapChoice>,
+        to: TensorType<'_>,
+    ) -> Result<Self> {
         // Inputs × outputs by columns is outputs × inputs by rows.
         let (inputs, outputs) = linear.weight.shape();
         let bias = linear.bias.as_ref();
         Ok(Self {
             weight: var(linear.weight.as_slice(), &[outputs, inputs], to)?,
             bias: bias.map(|bias| var(bias, &[outputs], to)).transpose()?,
+            held: match choice {
+                Some(choice) => Held::new(&linear.weight, choice, to)?,
+                None => None,
+            },
         })
     }
 
@@ -40,7 +52,16 @@ impl TrainableLinear {
         let mut all = vec![parameter(prefix, "weight", &self.weight, Group::Plain)];
         let bias = self.bias.iter();
         all.extend(bias.map(|bias| parameter(prefix, "bias", bias, Group::NoDecay)));
+        all.extend(self.held.iter().filter_map(|held| held.parameter(prefix)));
         all
+    }
+
+    /// The weights as they are held.
+    pub(super) fn held_weight(&self) -> Result<Tensor> {
+        match &self.held {
+            Some(held) => held.applied(&self.weight),
+            None => Ok(self.weight.as_tensor().clone()),
+        }
     }
 
     /// Weight and bias, or zeros in its place.
@@ -50,13 +71,13 @@ impl TrainableLinear {
             Some(bias) => bias.as_tensor().clone(),
             None => Tensor::zeros(outputs, self.weight.dtype(), self.weight.device())?,
         };
-        Ok(vec![self.weight.flatten_all()?, bias])
+        Ok(vec![self.held_weight()?.flatten_all()?, bias])
     }
 
     pub(super) fn to_linear(&self) -> Result<Linear> {
         let (outputs, inputs) = self.weight.dims2()?;
         Ok(Linear {
-            weight: DMatrix::from_vec(inputs, outputs, host(&self.weight)?).into(),
+            weight: DMatrix::from_vec(inputs, outputs, host(&self.held_weight()?)?).into(),
             bias: self.bias.as_deref().map(host).transpose()?,
         })
     }
@@ -197,15 +218,13 @@ pub(super) struct TrainableBlock {
     activation: model::Nonlinearity,
     norm: Option<TrainableNorm>,
     output: Option<BlockOutput>,
-    /// How the output map is held.
-    held: Option<MapRounding>,
 }
 
 impl TrainableBlock {
     pub(super) fn new(
         block: &model::Block,
         form: ModeForm,
-        held: Option<MapRounding>,
+        held: Option<MapChoice>,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         let dynamics = if block.is_siso() {
@@ -218,7 +237,7 @@ impl TrainableBlock {
         let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, to));
         let output = block.output().map(|output| {
             Ok::<_, candle_core::Error>(BlockOutput {
-                linear: TrainableLinear::new(&output.linear, to)?,
+                linear: TrainableLinear::new(&output.linear, held, to)?,
                 gate: output.gate,
             })
         });
@@ -229,7 +248,6 @@ impl TrainableBlock {
             activation: block.activation(),
             norm: norm.transpose()?,
             output: output.transpose()?,
-            held,
         })
     }
 
@@ -285,11 +303,7 @@ impl TrainableBlock {
             ]);
         }
         if let Some(BlockOutput { linear, .. }) = &self.output {
-            let mut flat = linear.flat_parameters()?;
-            if let Some(held) = self.held {
-                flat[0] = held.held(&linear.weight)?.flatten_all()?;
-            }
-            parts.extend(flat);
+            parts.extend(linear.flat_parameters()?);
         }
         Ok(parts)
     }
@@ -375,12 +389,8 @@ impl TrainableBlock {
 
     pub(super) fn to_block(&self) -> std::result::Result<model::Block, NetworkError> {
         let output = self.output.as_ref().map(|BlockOutput { linear, gate }| {
-            let mut map = linear.to_linear()?;
-            if let Some(held) = self.held {
-                map.weight = held.rounded(&linear.weight)?.into();
-            }
             Ok::<_, candle_core::Error>(OutputLinear {
-                linear: map,
+                linear: linear.to_linear()?,
                 gate: *gate,
             })
         });

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor, Var, bail};
 use hankelite::model::{Encoder, Head, Pooling};
+use hankelite::rounding::MapChoice;
 use nalgebra::DMatrix;
 
 use crate::nn::block::TrainableLinear;
@@ -20,9 +21,13 @@ pub(super) enum TrainableEncoder {
 }
 
 impl TrainableEncoder {
-    pub(super) fn new(encoder: &Encoder, to: TensorType<'_>) -> Result<Self> {
+    pub(super) fn new(
+        encoder: &Encoder,
+        held: Option<MapChoice>,
+        to: TensorType<'_>,
+    ) -> Result<Self> {
         Ok(match encoder {
-            Encoder::Linear(linear) => Self::Linear(TrainableLinear::new(linear, to)?),
+            Encoder::Linear(linear) => Self::Linear(TrainableLinear::new(linear, held, to)?),
             Encoder::Embedding(table) => {
                 let (channels, vocabulary) = table.shape();
                 Self::Embedding(var(table.as_slice(), &[vocabulary, channels], to)?)
@@ -41,7 +46,7 @@ impl TrainableEncoder {
         let deviation = 1.0 / (rows as f64).sqrt();
         let numbers = (0..rows * inputs).map(|_| deviation * draw.normal());
         let sensing = var(&numbers.collect::<Vec<_>>(), &[rows, inputs], to)?;
-        let behind = TrainableLinear::new(&draw.linear(rows, channels), to)?;
+        let behind = TrainableLinear::new(&draw.linear(rows, channels), None, to)?;
         Ok(Self::Measured(sensing, behind))
     }
 
@@ -107,11 +112,11 @@ impl TrainableEncoder {
 /// gradient, would each be a pass of its own.
 pub(super) fn affine(rows: &Tensor, linear: &TrainableLinear) -> Result<Tensor> {
     let Some(bias) = &linear.bias else {
-        return rows.matmul(&linear.weight.t()?);
+        return rows.matmul(&linear.held_weight()?.t()?);
     };
     let ones = Tensor::ones((rows.dim(0)?, 1), rows.dtype(), rows.device())?;
     let rows = Tensor::cat(&[rows, &ones], 1)?;
-    let weight = Tensor::cat(&[linear.weight.as_tensor(), &bias.unsqueeze(1)?], 1)?;
+    let weight = Tensor::cat(&[&linear.held_weight()?, &bias.unsqueeze(1)?], 1)?;
     rows.matmul(&weight.t()?)
 }
 
@@ -122,10 +127,10 @@ pub(super) struct TrainableHead {
 }
 
 impl TrainableHead {
-    pub(super) fn new(head: &Head, to: TensorType<'_>) -> Result<Self> {
+    pub(super) fn new(head: &Head, held: Option<MapChoice>, to: TensorType<'_>) -> Result<Self> {
         Ok(Self {
             pooling: head.pooling,
-            linear: TrainableLinear::new(&head.linear, to)?,
+            linear: TrainableLinear::new(&head.linear, held, to)?,
         })
     }
 

@@ -110,4 +110,12 @@ pub enum NetworkError {
         /// Its range.
         expected: &'static str,
     },
+    /// Maps that are held, of another network.
+    #[error("[maps] has entries for {found} layers, expected {layers}: those of the network")]
+    Maps {
+        /// Layers with entries.
+        found: usize,
+        /// Layers of the network.
+        layers: usize,
+    },
 }

@@ -44,7 +44,7 @@ pub use network::{TrainableNetwork, TrainableOptions};
 pub use parameterisation::Parameterisation;
 use rand_chacha::ChaCha8Rng;
 pub use random::{random_model, with_fresh_dynamics};
-pub use straight::MapRounding;
+pub use straight::HeldMaps;
 pub(crate) use tensors::host;
 
 /// Which optimiser settings a parameter takes.

@@ -17,8 +17,8 @@ use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
 use crate::nn::random::{Draw, random_model};
 use crate::nn::tensors::TensorType;
 use crate::nn::{
-    Architecture, Buffer, MapRounding, Mode, NetworkError, NetworkInput, Parameter,
-    Parameterisation, Penalty, SequenceModel, Traced, Wanted, op,
+    Architecture, Buffer, HeldMaps, Mode, NetworkError, NetworkInput, Parameter, Parameterisation,
+    Penalty, SequenceModel, Traced, Wanted, op,
 };
 
 /// The stream of a seed's random numbers for a measurement, apart from those of the model.
@@ -44,8 +44,8 @@ pub struct TrainableOptions {
     /// Whether the rates of poles are scaled down where a kernel would turn over at a small step: see
     /// [`Parameter::scale`]. `false` is the default.
     pub scaled_poles: bool,
-    /// How the output maps of the layers are held. `None` (the default) leaves them as they are.
-    pub maps: Option<MapRounding>,
+    /// Which maps are held at few bits. The default leaves all as they are.
+    pub maps: HeldMaps,
 }
 
 impl TrainableOptions {
@@ -57,7 +57,7 @@ impl TrainableOptions {
             dropout: 0.0,
             parameterisation: None,
             scaled_poles: false,
-            maps: None,
+            maps: HeldMaps::default(),
         }
     }
 
@@ -77,11 +77,13 @@ impl TrainableOptions {
                 expected: "0 up to below 1",
             });
         }
-        if let Some(maps) = self.maps.filter(|maps| maps.bits().is_none()) {
+        let groups = self.maps.all().map(|choice| choice.group);
+        let mut wrong = groups.filter(|&group| group == 0 || !group.is_multiple_of(16));
+        if let Some(group) = wrong.next() {
             return Err(NetworkError::Option {
                 what: "the group of [maps]",
-                found: maps.group as f64,
-                expected: "at least 1, with entries int8, int4 or int3",
+                found: group as f64,
+                expected: "a multiple of 16",
             });
         }
         match self.dtype {
@@ -131,6 +133,10 @@ impl TrainableNetwork {
     ) -> Result<Self, NetworkError> {
         options.check()?;
         check_channels(model)?;
+        let (found, layers) = (options.maps.layers.len(), model.blocks().len());
+        if ![0, layers].contains(&found) {
+            return Err(NetworkError::Maps { found, layers });
+        }
         let mut shared = model.blocks().iter().filter(|block| !block.is_siso());
         if let (Some(block), false) = (shared.next(), device.is_cpu()) {
             let layer = block.name().to_string();
@@ -145,17 +151,21 @@ impl TrainableNetwork {
             length: options.length,
             scaled: options.scaled_poles,
         };
-        let block = |block| TrainableBlock::new(block, form, options.maps, to);
+        let maps = &options.maps;
+        let held = |layer: usize| maps.layers.get(layer).copied().flatten();
+        let blocks = model.blocks().iter().enumerate();
+        let blocks = blocks.map(|(layer, block)| TrainableBlock::new(block, form, held(layer), to));
         let encoder = model.encoder();
-        let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, to));
+        let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, maps.encoder, to));
         let last = model.final_norm();
         let last = last.map(|norm| TrainableNorm::new(norm, Placement::Post, to));
         let head = model.head();
+        let head = head.map(|head| TrainableHead::new(head, maps.head, to));
         let mut network = Self {
             encoder: encoder.transpose()?,
-            blocks: model.blocks().iter().map(block).collect::<Result<_, _>>()?,
+            blocks: blocks.collect::<Result<_, _>>()?,
             final_norm: last.transpose()?,
-            head: head.map(|head| TrainableHead::new(head, to)).transpose()?,
+            head: head.transpose()?,
             parameters: Vec::new(),
             buffers: Vec::new(),
             channels: model.blocks().first().map_or(0, Block::channels),

@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
 use hankelite::checkpoint::{Checkpoint, KeptLayer, Provenance};
 use hankelite::compress::LayerRecord;
-use hankelite::rounding::Storage;
+use hankelite::rounding::{MapChoice, Storage};
 use hankelite::target::{
-    Drawn, Goal, Limits, LogitChanges, MapChoice, Met, Size, SizePlan, Targeted, meet, planner,
+    Drawn, Goal, Limits, LogitChanges, Met, Size, SizePlan, Targeted, meet, planner,
     step_microseconds,
 };
 use hankelite_archive::write_whole;
@@ -124,7 +124,8 @@ fn reduced(
     let note = measured(provenance(source, &made.records, &way)?, longer);
     let smaller = checkpoint
         .with_model(made.model.clone())
-        .with_provenance(note.clone());
+        .with_provenance(note.clone())
+        .with_storage(made.plan.storage());
     let mut document = Document {
         origin: calibration.statistics.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],

@@ -1,16 +1,20 @@
 //! The settings of a retraining: a file, options before it, and defaults that never lose.
 
 use std::collections::BTreeSet;
+use std::iter::repeat;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::calibrate::Rescale;
-use hankelite::rounding::Entries;
-use hankelite_train::nn::MapRounding;
+use hankelite::checkpoint::Checkpoint;
+use hankelite::rounding::{Entries, LayerChoice, MapChoice, StorageChoice};
+use hankelite_train::nn::HeldMaps;
 use hankelite_train::{Distil, Monitor, Recipe, Regularise, Terms, Trial, Trust};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::common::{word_of, words};
+use crate::cli::image::MIXING;
 use crate::cli::training::{Data, Sets};
 use crate::cli::{terms, training};
 
@@ -48,22 +52,75 @@ pub(super) struct Options {
     /// Learning rate of the dynamics [default: found by a trial, or half of --lr].
     #[arg(long, value_name = "RATE")]
     lr_dynamics: Option<f64>,
-    /// Hold the output maps of the layers at so few bits: int8, int4 or int3. They are written as
-    /// rounded; `pack --mixing` stores them in as many bits.
-    #[arg(long, value_name = "ENTRIES", value_parser = entries)]
+    /// How the output maps of the layers are held in training; they are written so, and `pack` stores
+    /// them so [default: as a target chose for each map, which the checkpoint says, else full].
+    #[arg(long, value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// Decides order and held-out sequences [default: 0].
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
 }
 
-/// The kinds of entries that maps can be held at.
-fn entries(text: &str) -> Result<Entries, String> {
-    match text {
-        "int8" => Ok(Entries::Int8),
-        "int4" => Ok(Entries::Int4),
-        "int3" => Ok(Entries::Int3),
-        _ => Err("expected int8, int4 or int3".to_string()),
+/// How maps are held in training: the table `[maps]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Maps {
+    /// Of the output maps of all layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Entries>,
+    /// Inputs that share a scale, with `entries`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<usize>,
+    /// Of the encoder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoder: Option<MapChoice>,
+    /// Of the output map of each layer, in the place of `entries`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers: Option<Vec<MapChoice>>,
+    /// Of the head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head: Option<MapChoice>,
+}
+
+impl Maps {
+    /// The output maps of all layers alike.
+    fn of(entries: Entries) -> Self {
+        Self {
+            entries: Some(entries),
+            group: None,
+            encoder: None,
+            layers: None,
+            head: None,
+        }
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        if self.entries.is_some() && self.layers.is_some() {
+            bail!("[maps] has both `entries` and `layers`, expected one of them");
+        }
+        if self.entries.is_none() && self.group.is_some() {
+            bail!(
+                "[maps] has `group` without `entries`; each of `layers` has a `group` of its own"
+            );
+        }
+        Ok(())
+    }
+
+    /// For a network of so many layers.
+    fn held(&self, layers: usize) -> HeldMaps {
+        let same = self.entries.map_or(HeldMaps::default(), |entries| {
+            let of = MapChoice::of(entries);
+            let group = self.group.unwrap_or(of.group);
+            HeldMaps::same(layers, MapChoice { group, ..of })
+        });
+        let is_held = |choice: &MapChoice| choice.entries != Entries::Full;
+        let each = self.layers.iter().flatten();
+        let each: Vec<_> = each.map(|&own| Some(own).filter(is_held)).collect();
+        HeldMaps {
+            encoder: self.encoder.filter(is_held),
+            layers: if each.is_empty() { same.layers } else { each },
+            head: self.head.filter(is_held),
+        }
     }
 }
 
@@ -87,8 +144,8 @@ pub(super) struct File {
     pub(super) train: Recipe,
     /// Rates that are tried first.
     pub(super) trial: Option<Trial>,
-    /// How the output maps of the layers are held.
-    pub(super) maps: Option<MapRounding>,
+    /// How the maps are held.
+    maps: Option<Maps>,
     regularise: Option<Regularise>,
     trust: Option<Trust>,
     distil: Option<Distil>,
@@ -112,7 +169,7 @@ struct Config<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<&'a Trial>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    maps: Option<MapRounding>,
+    maps: Option<&'a Maps>,
     #[serde(flatten)]
     terms: Terms,
 }
@@ -148,6 +205,9 @@ impl Settings {
         if let Some(trial) = &settings.file.trial {
             trial.check()?;
         }
+        if let Some(maps) = &settings.file.maps {
+            maps.check()?;
+        }
         terms::check(&settings.terms(), settings.file.teacher.is_some())?;
         Ok(settings)
     }
@@ -168,6 +228,53 @@ impl Settings {
         }
     }
 
+    /// Which maps are held, by `[maps]`, else as the checkpoint says that a target chose.
+    pub(super) fn held(&self, checkpoint: &Checkpoint) -> HeldMaps {
+        match (&self.file.maps, checkpoint.storage()) {
+            (Some(maps), _) => maps.held(checkpoint.model.blocks().len()),
+            (None, Some(storage)) => HeldMaps::of(storage),
+            (None, None) => HeldMaps::default(),
+        }
+    }
+
+    /// What is to be known where maps are held that nobody named.
+    pub(super) fn note(&self, checkpoint: &Checkpoint) -> Option<String> {
+        let held = self.held(checkpoint);
+        if self.file.maps.is_some() || held.is_empty() {
+            return None;
+        }
+        let mut kinds: Vec<_> = held.all().map(|choice| choice.entries).collect();
+        kinds.sort();
+        let each = kinds.chunk_by(|a, b| a == b);
+        let each = each.map(|same| format!("{} at {}", same.len(), word_of(&same[0])));
+        Some(format!(
+            "maps are held in training as the checkpoint says that a target chose: {}; --mixing full \
+             trains them in full precision",
+            each.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// How the trained network is meant to be stored: as the checkpoint says, with maps as they were
+    /// held. `None` where nothing was chosen.
+    pub(super) fn storage(&self, checkpoint: &Checkpoint) -> Option<StorageChoice> {
+        let known = checkpoint.storage();
+        let Some(maps) = &self.file.maps else {
+            return known.cloned();
+        };
+        let held = maps.held(checkpoint.model.blocks().len());
+        let mut storage = known.cloned().unwrap_or_else(|| StorageChoice {
+            layers: vec![LayerChoice::default(); checkpoint.model.blocks().len()],
+            ..StorageChoice::default()
+        });
+        let each = storage
+            .layers
+            .iter_mut()
+            .zip(held.layers.iter().chain(repeat(&None)));
+        each.for_each(|(layer, map)| layer.map = *map);
+        (storage.encoder, storage.head) = (held.encoder, held.head);
+        Some(storage)
+    }
+
     /// The text of `config.toml`.
     pub(super) fn text(&self, checkpoint: &Path) -> anyhow::Result<String> {
         let file = &self.file;
@@ -181,7 +288,7 @@ impl Settings {
             data: self.data()?,
             train: &file.train,
             trial: file.trial.as_ref(),
-            maps: file.maps,
+            maps: file.maps.as_ref(),
             terms: self.terms(),
         })?)
     }
@@ -219,8 +326,8 @@ impl Settings {
             file.teacher = options.teacher.clone();
         }
         if let Some(entries) = options.mixing {
-            let maps = file.maps.get_or_insert_with(|| MapRounding::of(entries));
-            maps.entries = entries;
+            let maps = file.maps.get_or_insert_with(|| Maps::of(entries));
+            (maps.entries, maps.layers) = (Some(entries), None);
         }
         let recipe = &mut file.train;
         if options.epochs.is_some() {

@@ -85,7 +85,7 @@ impl BaselineNetwork {
                     BaselineKind::Transformer => signs(architecture, &mut draw),
                     _ => draw.linear(architecture.hidden, architecture.outputs),
                 };
-                Some(TrainableLinear::new(&linear, to)?)
+                Some(TrainableLinear::new(&linear, None, to)?)
             }
         };
         let mut network = Self {
