@@ -292,8 +292,9 @@ impl Checkpoint {
         let (met, image) = made;
         let (records, choice) = (json(&met.made.records)?, json(&target.record(&met))?);
         let image = PyArray1::from_slice(py, image.as_bytes());
+        let smaller = self.0.with_model(met.made.model);
         Ok((
-            Self(self.0.with_model(met.made.model)),
+            Self(smaller.with_storage(met.made.plan.storage())),
             records,
             choice,
             image,
