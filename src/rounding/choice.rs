@@ -31,7 +31,6 @@ impl MapChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LayerChoice {
     /// The map between the channels; absent where there is none, or nothing is chosen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<MapChoice>,
     /// B and C of a system that all channels share; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

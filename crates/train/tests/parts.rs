@@ -194,11 +194,19 @@ fn both_directions_keep_one_set_of_poles() {
     }
 }
 
+/// The output maps of all layers alike.
+fn alike(layers: usize, choice: MapChoice) -> HeldMaps {
+    HeldMaps {
+        layers: vec![Some(choice); layers],
+        ..HeldMaps::default()
+    }
+}
+
 /// A network whose output maps are held at few bits, and the same without.
 fn held(entries: Entries) -> (TrainableNetwork, TrainableNetwork) {
     let options = TrainableOptions {
         dtype: DType::F64,
-        maps: HeldMaps::same(pre().blocks().len(), MapChoice::of(entries)),
+        maps: alike(pre().blocks().len(), MapChoice::of(entries)),
         ..TrainableOptions::new(LENGTH)
     };
     let held = TrainableNetwork::from_model(&pre(), &options, &Device::Cpu).unwrap();
@@ -319,9 +327,9 @@ fn rounding_that_cannot_be_is_refused() {
         group: 24,
     };
     let wrong = [
-        (HeldMaps::same(layers, odd), "a multiple of 16"),
+        (alike(layers, odd), "a multiple of 16"),
         (
-            HeldMaps::same(layers + 1, MapChoice::of(Entries::Int4)),
+            alike(layers + 1, MapChoice::of(Entries::Int4)),
             "those of the network",
         ),
     ];

@@ -36,7 +36,7 @@ pub(super) const NUMBERS: [Word; 2] = [
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LayOut {
     /// How the maps between channels are stored, and B and C of layers whose channels share modes (S5,
-    /// LRU) [default: as a target chose for each map, which the checkpoint says, else full].
+    /// LRU) [default: as recorded in the checkpoint for each map, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     pub(super) mixing: Option<Entries>,
     #[command(flatten)]
@@ -46,8 +46,8 @@ pub(super) struct LayOut {
 /// What is chosen beside the maps.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Beside {
-    /// How poles, residues, feedthroughs, norms and biases are stored [default: as the checkpoint says where
-    /// no option is given, else f32].
+    /// How poles, residues, feedthroughs, norms and biases are stored [default: as recorded in the
+    /// checkpoint where --mixing is not given, else f32].
     #[arg(long, value_parser = words::<Numbers>(NUMBERS))]
     pub(super) numbers: Option<Numbers>,
     /// Inputs of a map that share a scale: a multiple of 16 [default: 32].
@@ -101,12 +101,10 @@ pub(super) fn open_streamed(
     }
     let made = checkpoint.provenance().cloned();
     let image = laid_out(&checkpoint, lay_out).with_context(|| path.display().to_string())?;
-    let as_recorded = chosen(&checkpoint, lay_out).is_some();
+    let as_recorded = recorded(&checkpoint, lay_out).is_some();
     if as_recorded {
-        printer.note(
-            "note",
-            "stored as the checkpoint says; --mixing full stores f32",
-        );
+        let text = "maps are stored as recorded in the checkpoint; --mixing full stores f32";
+        printer.note("note", text);
     }
     let model = checkpoint.model;
     let systems = model.blocks().iter().flat_map(|block| block.systems());
@@ -124,23 +122,25 @@ pub(super) fn open_streamed(
     })
 }
 
-/// What the checkpoint says of its storage, where no option says otherwise.
-fn chosen<'a>(checkpoint: &'a Checkpoint, lay_out: &LayOut) -> Option<&'a StorageChoice> {
-    let beside = &lay_out.beside;
-    let is_given = lay_out.mixing.is_some() || beside.group.is_some() || beside.numbers.is_some();
+/// The storage that is recorded in the checkpoint, where no option names another for the maps.
+fn recorded<'a>(checkpoint: &'a Checkpoint, lay_out: &LayOut) -> Option<&'a StorageChoice> {
+    let is_given = lay_out.mixing.is_some() || lay_out.beside.group.is_some();
     checkpoint.storage().filter(|_| !is_given)
 }
 
 fn laid_out(checkpoint: &Checkpoint, lay_out: &LayOut) -> anyhow::Result<Image> {
     let model = &checkpoint.model;
-    let storage = match chosen(checkpoint, lay_out) {
+    let beside = &lay_out.beside;
+    let mut storage = match recorded(checkpoint, lay_out) {
         Some(choice) => Storage::chosen(model, choice)?,
         None => {
             let entries = lay_out.mixing.unwrap_or_default();
-            let storage = Storage::nearest(model, entries, lay_out.beside.group.unwrap_or(GROUP))?;
-            storage.with_numbers(lay_out.beside.numbers.unwrap_or_default())
+            Storage::nearest(model, entries, beside.group.unwrap_or(GROUP))?
         }
     };
+    if let Some(numbers) = beside.numbers {
+        storage = storage.with_numbers(numbers);
+    }
     Ok(Image::packed(model, &storage)?)
 }
 

@@ -15,7 +15,8 @@ use crate::nn::{Group, Parameter, tensors};
 ///
 /// # References
 /// Bengio, Léonard and Courville 2013 (the straight-through estimator). Esser et al., Learned Step
-/// Size Quantization, 2020, equations 1 to 3 and 5.
+/// Size Quantization, 2020, equations 1 to 3 and 5; but what lies up to half a scale beyond an end
+/// level counts as rounded to it, not as cut off.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldMaps {
     /// The encoder, if it is a linear map. An embedding is never held.
@@ -27,14 +28,6 @@ pub struct HeldMaps {
 }
 
 impl HeldMaps {
-    /// The output maps of all layers alike.
-    pub fn same(layers: usize, choice: MapChoice) -> Self {
-        Self {
-            layers: vec![rounded(choice); layers],
-            ..Self::default()
-        }
-    }
-
     /// The maps of a storage. What is stored in single precision is not held; B and C of layers with
     /// several inputs are not, either.
     pub fn of(storage: &StorageChoice) -> Self {
@@ -177,7 +170,8 @@ impl CustomOp2 for StraightThrough {
         Ok((storage, layout.shape().clone()))
     }
 
-    /// With v = w/s and its level q: ∂ŵ/∂w = 1 and ∂ŵ/∂s = q − v within the levels, 0 and q beyond.
+    /// With v = w/s and its level q: ∂ŵ/∂w = 1 and ∂ŵ/∂s = q − v within half a scale of the levels,
+    /// 0 and q beyond.
     fn bwd(
         &self,
         weight: &Tensor,
@@ -246,7 +240,7 @@ mod tests {
     ];
 
     #[test]
-    fn slopes_of_weights_and_ranges_are_those_of_the_reference() {
+    fn weights_have_slopes_within_the_levels_and_ranges_beyond_them_too() {
         // Two outputs of 16 inputs; the second with twice the scale, of the other sign.
         let mut weights = vec![0.0; 32];
         for (at, (weight, _)) in CASES.into_iter().enumerate() {

@@ -53,7 +53,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "RATE")]
     lr_dynamics: Option<f64>,
     /// How the output maps of the layers are held in training; they are written so, and `pack` stores
-    /// them so [default: as a target chose for each map, which the checkpoint says, else full].
+    /// them so [default: as recorded in the checkpoint for each map, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// Decides order and held-out sequences [default: 0].
@@ -106,20 +106,30 @@ impl Maps {
         Ok(())
     }
 
-    /// For a network of so many layers.
-    fn held(&self, layers: usize) -> HeldMaps {
-        let same = self.entries.map_or(HeldMaps::default(), |entries| {
-            let of = MapChoice::of(entries);
-            let group = self.group.unwrap_or(of.group);
-            HeldMaps::same(layers, MapChoice { group, ..of })
+    /// How a network of so many layers is stored: its maps so, all else as was recorded.
+    fn storage(&self, recorded: Option<&StorageChoice>, layers: usize) -> StorageChoice {
+        let same = self.entries.map(|entries| {
+            let choice = MapChoice::of(entries);
+            let group = self.group.unwrap_or(choice.group);
+            MapChoice { group, ..choice }
         });
-        let is_held = |choice: &MapChoice| choice.entries != Entries::Full;
-        let each = self.layers.iter().flatten();
-        let each: Vec<_> = each.map(|&own| Some(own).filter(is_held)).collect();
-        HeldMaps {
-            encoder: self.encoder.filter(is_held),
-            layers: if each.is_empty() { same.layers } else { each },
-            head: self.head.filter(is_held),
+        let maps = match &self.layers {
+            Some(each) => each.iter().copied().map(Some).collect(),
+            None => vec![same; layers],
+        };
+        let recorded = recorded.cloned().unwrap_or_default();
+        let others = recorded
+            .layers
+            .into_iter()
+            .chain(repeat(LayerChoice::default()));
+        let layers = maps.into_iter().zip(others);
+        StorageChoice {
+            layers: layers
+                .map(|(map, own)| LayerChoice { map, ..own })
+                .collect(),
+            encoder: self.encoder,
+            head: self.head,
+            numbers: recorded.numbers,
         }
     }
 }
@@ -228,13 +238,10 @@ impl Settings {
         }
     }
 
-    /// Which maps are held, by `[maps]`, else as the checkpoint says that a target chose.
+    /// Which maps are held.
     pub(super) fn held(&self, checkpoint: &Checkpoint) -> HeldMaps {
-        match (&self.file.maps, checkpoint.storage()) {
-            (Some(maps), _) => maps.held(checkpoint.model.blocks().len()),
-            (None, Some(storage)) => HeldMaps::of(storage),
-            (None, None) => HeldMaps::default(),
-        }
+        let storage = self.storage(checkpoint);
+        storage.map_or_else(HeldMaps::default, |storage| HeldMaps::of(&storage))
     }
 
     /// What is to be known where maps are held that nobody named.
@@ -248,31 +255,20 @@ impl Settings {
         let each = kinds.chunk_by(|a, b| a == b);
         let each = each.map(|same| format!("{} at {}", same.len(), word_of(&same[0])));
         Some(format!(
-            "maps are held in training as the checkpoint says that a target chose: {}; --mixing full \
-             trains them in full precision",
+            "maps are held in training as recorded in the checkpoint: {}; --mixing full trains them in \
+             full precision",
             each.collect::<Vec<_>>().join(", ")
         ))
     }
 
-    /// How the trained network is meant to be stored: as the checkpoint says, with maps as they were
-    /// held. `None` where nothing was chosen.
+    /// How the trained network is stored in an image: by `[maps]`, else as recorded in the
+    /// checkpoint. `None` where neither is there.
     pub(super) fn storage(&self, checkpoint: &Checkpoint) -> Option<StorageChoice> {
-        let known = checkpoint.storage();
-        let Some(maps) = &self.file.maps else {
-            return known.cloned();
-        };
-        let held = maps.held(checkpoint.model.blocks().len());
-        let mut storage = known.cloned().unwrap_or_else(|| StorageChoice {
-            layers: vec![LayerChoice::default(); checkpoint.model.blocks().len()],
-            ..StorageChoice::default()
-        });
-        let each = storage
-            .layers
-            .iter_mut()
-            .zip(held.layers.iter().chain(repeat(&None)));
-        each.for_each(|(layer, map)| layer.map = *map);
-        (storage.encoder, storage.head) = (held.encoder, held.head);
-        Some(storage)
+        let recorded = checkpoint.storage();
+        match &self.file.maps {
+            Some(maps) => Some(maps.storage(recorded, checkpoint.model.blocks().len())),
+            None => recorded.cloned(),
+        }
     }
 
     /// The text of `config.toml`.
