@@ -3,12 +3,12 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::plane::Plane;
+use crate::control::plane::{Placed, Plane};
 
 /// A row that has not been a pivot.
 struct ActiveRow {
     place: usize,
-    node: Complex64,
+    pole: Placed,
     generator: Complex64,
     /// 1/√(decay of the node).
     reach: f64,
@@ -33,7 +33,7 @@ pub(super) fn complex_factor(
     let mut rows: Vec<ActiveRow> = rows
         .map(|(place, (&node, generator))| ActiveRow {
             place,
-            node,
+            pole: plane.placed(node),
             generator,
             reach: plane.decay(node).sqrt().recip(),
         })
@@ -43,15 +43,15 @@ pub(super) fn complex_factor(
     let mut pivot = largest_row(&rows);
     while let Some(k) = pivot {
         let chosen = rows.remove(k);
-        let root = plane.decay(chosen.node).sqrt();
-        let mirrored = chosen.node.conj();
+        let root = plane.decay(chosen.pole.node).sqrt();
+        let mirrored = chosen.pole.node.conj();
         let mut column = factor.column_mut(rank);
-        let t = chosen.generator / plane.sum_gap(chosen.node, mirrored);
+        let t = chosen.generator / plane.sum_gap(chosen.pole.node, mirrored);
         column[chosen.place] = t * root;
         for row in &mut rows {
-            let t = row.generator / plane.sum_gap(row.node, mirrored);
+            let t = row.generator / plane.sum_gap(row.pole.node, mirrored);
             column[row.place] = t * root;
-            row.generator = t * plane.difference(row.node, chosen.node);
+            row.generator = t * plane.difference(row.pole, chosen.pole);
         }
         pivot = largest_row(&rows);
         rank += 1;

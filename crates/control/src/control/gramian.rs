@@ -6,7 +6,7 @@ use num_complex::Complex64;
 use crate::control::ControlError;
 use crate::control::cauchy::complex_factor;
 use crate::control::generators::{Eliminate, Elimination};
-use crate::control::plane::Plane;
+use crate::control::plane::{Placed, Plane};
 use crate::control::quick::Quick;
 use crate::control::realisation::{ROOT_TWO, RealMode, apply_modes, real_modes};
 use crate::linalg::{Wide, WideComplex, expm1, pivoted_lower_factor, power_of_two_below};
@@ -340,15 +340,44 @@ pub(super) fn phase(x: Complex64) -> Complex64 {
 impl Plane {
     /// Whether a pole is so near to its own conjugate that products over a pair of poles must be
     /// formed with their imaginary part in mind: pseudo-hyperbolic distance below 0.1.
-    fn is_almost_real(self, x: Complex64) -> bool {
-        self.difference(x, x.conj()).norm() < 0.1 * self.sum_gap(x, x).norm()
+    fn is_almost_real(self, x: Placed) -> bool {
+        self.difference(x, x.conj()).norm() < 0.1 * self.sum_gap(x.node, x.node).norm()
     }
 
     /// The imaginary part of λ, or of a.
-    fn imaginary(self, x: Complex64) -> f64 {
+    fn imaginary(self, x: Placed) -> f64 {
         match self {
-            Plane::Half => x.im,
-            Plane::Disc { step } => (x.re * step).exp() * (x.im * step).sin(),
+            Plane::Half => x.node.im,
+            Plane::Disc { step } => (x.node.re * step).exp() * (x.node.im * step).sin(),
+        }
+    }
+}
+
+/// A row of the elimination: its pole, with what every pivot needs of it.
+#[derive(Clone, Copy)]
+struct Row {
+    pole: Placed,
+    /// e^{λΔ} − 1; 0 in continuous time.
+    power_less_one: Complex64,
+    /// √ of its decay.
+    root: f64,
+    /// The imaginary part of λ, or of a, of a pole that is almost real.
+    almost_real: Option<f64>,
+}
+
+impl Row {
+    fn new(plane: Plane, node: Complex64) -> Self {
+        let pole = plane.placed(node);
+        let power_less_one = match plane {
+            Plane::Half => Complex64::ZERO,
+            Plane::Disc { step } => expm1(node * step),
+        };
+        let almost_real = plane.is_almost_real(pole);
+        Self {
+            pole,
+            power_less_one,
+            root: plane.decay(node).sqrt(),
+            almost_real: almost_real.then(|| plane.imaginary(pole)),
         }
     }
 
@@ -357,35 +386,33 @@ impl Plane {
     /// For an almost real a_i = x + iy the product is almost real too. Written as
     /// |f|² − 2iy a_k f with f = 1 − a_i ā_k (a_k is 1 in continuous time), its small imaginary
     /// part has all its digits.
-    fn pair_gap(self, x: Complex64, node: Complex64) -> Complex64 {
-        let first = self.sum_gap(x, node.conj());
-        if !self.is_almost_real(x) {
-            return first * self.sum_gap(x, node);
+    fn pair_gap(&self, plane: Plane, pivot: Placed) -> Complex64 {
+        let first = plane.sum_gap(self.pole.node, pivot.node.conj());
+        match self.almost_real {
+            None => first * plane.sum_gap(self.pole.node, pivot.node),
+            Some(imaginary) => {
+                first.norm_sqr() - Complex64::new(0.0, 2.0 * imaginary) * pivot.power * first
+            }
         }
-        let lever = match self {
-            Plane::Half => Complex64::ONE,
-            Plane::Disc { step } => (node * step).exp(),
-        };
-        first.norm_sqr() - Complex64::new(0.0, 2.0 * self.imaginary(x)) * lever * first
     }
 
     /// (λ_i − λ_k)(λ_i − λ̄_k), or the same of a; |n|² + 2iy n with n = a_i − a_k for an almost
     /// real a_i.
-    fn pair_difference(self, x: Complex64, node: Complex64) -> Complex64 {
-        let first = self.difference(x, node);
-        if !self.is_almost_real(x) {
-            return first * self.difference(x, node.conj());
+    fn pair_difference(&self, plane: Plane, pivot: Placed) -> Complex64 {
+        let first = plane.difference(self.pole, pivot);
+        match self.almost_real {
+            None => first * plane.difference(self.pole, pivot.conj()),
+            Some(imaginary) => first.norm_sqr() + Complex64::new(0.0, 2.0 * imaginary) * first,
         }
-        first.norm_sqr() + Complex64::new(0.0, 2.0 * self.imaginary(x)) * first
     }
 }
 
 /// The active row with the largest diagonal entry, if any is not zero.
-fn pivot(plane: Plane, nodes: &[Complex64], g: &[Complex64], active: &[bool]) -> Option<usize> {
+fn pivot(rows: &[Row], g: &[Complex64], active: &[bool]) -> Option<usize> {
     let mut best = None;
     let mut largest = 0.0;
-    for (i, (&node, value)) in nodes.iter().zip(g).enumerate() {
-        let size = value.l1_norm() / plane.decay(node).sqrt();
+    for (i, (row, value)) in rows.iter().zip(g).enumerate() {
+        let size = value.l1_norm() / row.root;
         if active[i] && size > largest {
             largest = size;
             best = Some(i);
@@ -400,15 +427,16 @@ pub(super) fn real_factor(
     side: impl Fn(Complex64) -> Complex64,
     weights: Vec<f64>,
 ) -> DMatrix<f64> {
-    let nodes: Vec<Complex64> = modes.iter().map(|mode| side(mode.lambda)).collect();
+    let rows = modes.iter().map(|mode| Row::new(plane, side(mode.lambda)));
+    let rows: Vec<Row> = rows.collect();
     let mut g: Vec<Complex64> = weights.into_iter().map(Complex64::from).collect();
     let mut active = vec![true; modes.len()];
     let mut columns: Vec<Vec<f64>> = Vec::new();
-    while let Some(k) = pivot(plane, &nodes, &g, &active) {
-        let rule = PivotRule::new(plane, nodes[k], modes[k].single);
+    while let Some(k) = pivot(&rows, &g, &active) {
+        let rule = PivotRule::new(plane, &rows[k], modes[k].single);
         let mut entries = vec![[Complex64::ZERO; 2]; modes.len()];
         for i in (0..modes.len()).filter(|&i| active[i]) {
-            (entries[i], g[i]) = rule.eliminate(nodes[i], g[i]);
+            (entries[i], g[i]) = rule.eliminate(&rows[i], g[i]);
         }
         active[k] = false;
         for part in 0..modes[k].states() {
@@ -417,8 +445,8 @@ pub(super) fn real_factor(
     }
     let states = modes.iter().map(RealMode::states).sum();
     let factor = DMatrix::from_fn(states, columns.len(), |i, j| columns[j][i]);
-    let almost_real = |mode: &RealMode| !mode.single && plane.is_almost_real(mode.lambda);
-    if modes.iter().any(almost_real) {
+    let mut pairs = modes.iter().zip(&rows).filter(|(mode, _)| !mode.single);
+    if pairs.any(|(_, row)| row.almost_real.is_some()) {
         return grade_columns(&factor);
     }
     factor
@@ -451,22 +479,55 @@ fn real_rows(modes: &[RealMode], entries: &[[Complex64; 2]], part: usize) -> Vec
 enum PivotRule {
     Single {
         plane: Plane,
-        node: Complex64,
+        pivot: Placed,
         root: f64,
     },
     Pair {
         plane: Plane,
-        node: Complex64,
+        pivot: Placed,
         /// s and s β (s |λ_k|).
         scale: (f64, f64),
+        /// The constant of the first Kautz function.
+        kautz: Kautz,
     },
 }
 
+/// The numerator of the first Kautz function: λ_i, or a_i − 2 Re a_k/(1 + |a_k|²).
+#[derive(Clone, Copy)]
+enum Kautz {
+    Pole,
+    /// This off a_i.
+    Power(f64),
+    /// Near z = 1 both terms are near one; their distances to one are not. This added to a_i − 1.
+    PowerLessOne(f64),
+}
+
+impl Kautz {
+    fn new(plane: Plane, pivot: &Row) -> Self {
+        let power = pivot.pole.power;
+        let spread = 1.0 + power.norm_sqr();
+        match plane {
+            Plane::Half => Self::Pole,
+            Plane::Disc { .. } if power.norm_sqr() < 0.25 => Self::Power(2.0 * power.re / spread),
+            Plane::Disc { .. } => Self::PowerLessOne(pivot.power_less_one.norm_sqr() / spread),
+        }
+    }
+
+    fn numerator(self, row: &Row) -> Complex64 {
+        match self {
+            Self::Pole => row.pole.node,
+            Self::Power(mean) => row.pole.power - mean,
+            Self::PowerLessOne(distance) => row.power_less_one + distance,
+        }
+    }
+}
+
 impl PivotRule {
-    fn new(plane: Plane, node: Complex64, single: bool) -> Self {
+    fn new(plane: Plane, row: &Row, single: bool) -> Self {
+        let (pivot, node) = (row.pole, row.pole.node);
         if single {
-            let root = plane.decay(node).sqrt();
-            return PivotRule::Single { plane, node, root };
+            let root = row.root;
+            return PivotRule::Single { plane, pivot, root };
         }
         let scale = match plane {
             Plane::Half => {
@@ -480,38 +541,32 @@ impl PivotRule {
                 (root, root * beta)
             }
         };
-        PivotRule::Pair { plane, node, scale }
-    }
-
-    /// The entries of the new columns in the row of `x`, and what is left of its generator.
-    fn eliminate(&self, x: Complex64, g: Complex64) -> ([Complex64; 2], Complex64) {
-        match *self {
-            PivotRule::Single { plane, node, root } => {
-                let t = g / plane.sum_gap(x, node);
-                let row = [t * root, Complex64::ZERO];
-                (row, t * plane.difference(x, node))
-            }
-            PivotRule::Pair { plane, node, scale } => {
-                let t = g / plane.pair_gap(x, node);
-                let row = [t * scale.0 * kautz_numerator(plane, x, node), t * scale.1];
-                (row, t * plane.pair_difference(x, node))
-            }
+        PivotRule::Pair {
+            plane,
+            pivot,
+            scale,
+            kautz: Kautz::new(plane, row),
         }
     }
-}
 
-/// λ_i, or a_i − 2 Re a_k/(1 + |a_k|²): the numerator of the first Kautz function.
-fn kautz_numerator(plane: Plane, x: Complex64, node: Complex64) -> Complex64 {
-    match plane {
-        Plane::Half => x,
-        Plane::Disc { step } => {
-            let pole = (node * step).exp();
-            let spread = 1.0 + pole.norm_sqr();
-            if pole.norm_sqr() < 0.25 {
-                return (x * step).exp() - 2.0 * pole.re / spread;
+    /// The entries of the new columns in a row, and what is left of its generator.
+    fn eliminate(&self, row: &Row, g: Complex64) -> ([Complex64; 2], Complex64) {
+        match *self {
+            PivotRule::Single { plane, pivot, root } => {
+                let t = g / plane.sum_gap(row.pole.node, pivot.node);
+                let entries = [t * root, Complex64::ZERO];
+                (entries, t * plane.difference(row.pole, pivot))
             }
-            // Near z = 1 both terms are near one; their distances to one are not.
-            expm1(x * step) + expm1(node * step).norm_sqr() / spread
+            PivotRule::Pair {
+                plane,
+                pivot,
+                scale,
+                kautz,
+            } => {
+                let t = g / row.pair_gap(plane, pivot);
+                let entries = [t * scale.0 * kautz.numerator(row), t * scale.1];
+                (entries, t * row.pair_difference(plane, pivot))
+            }
         }
     }
 }

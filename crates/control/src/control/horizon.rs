@@ -278,9 +278,13 @@ fn eliminate<T: ComplexField<RealField = f64>>(
     for i in (0..n).filter(|&i| active[i]) {
         column[i] = w[(i, k)].clone().unscale(root);
     }
-    for j in (0..n).filter(|&j| active[j]) {
-        for i in (0..n).filter(|&i| active[i]) {
-            w[(i, j)] -= column[i].clone() * column[j].clone().conjugate();
+    for (j, own) in w.as_mut_slice().chunks_exact_mut(n).enumerate() {
+        if active[j] {
+            let factor = column[j].clone().conjugate();
+            // Rows that are done have a zero in the column.
+            for (entry, x) in own.iter_mut().zip(&column) {
+                *entry -= x.clone() * factor.clone();
+            }
         }
     }
     column

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use nalgebra::{DMatrix, DVector};
-use num_complex::Complex64;
 
 use crate::control::products::{Node, Products};
-use crate::linalg::Convolver;
+use crate::linalg::{Convolver, Polynomials};
 use crate::ssm::DiagonalSystem;
 
 /// Added to R(0), relative to it: white noise at this level, so that no frequency is free.
@@ -227,7 +226,8 @@ impl InputWeight {
         Self::spectrum(lags)
     }
 
-    fn spectrum(lags: Vec<f64>) -> Self {
+    /// From R(0..L) as they are.
+    pub(super) fn spectrum(lags: Vec<f64>) -> Self {
         Self {
             products: Arc::new(Products::stationary(&lags)),
         }
@@ -345,6 +345,11 @@ impl InputWeight {
     /// Inner products of exponentials.
     pub(super) fn products(&self) -> &Products {
         &self.products
+    }
+
+    /// The long vectors behind the metric; of a copy of its own where others share them.
+    pub(super) fn sums(&mut self) -> &mut Polynomials {
+        Arc::make_mut(&mut self.products).sums()
     }
 
     /// M d for a kernel's error d, of which the first L values count.
@@ -488,13 +493,6 @@ fn leading_directions(mut columns: DMatrix<f64>, left: f64) -> DMatrix<f64> {
     }
 }
 
-/// f(z) = Σ_m R(m) e^{zm}.
-pub(super) fn generating(lags: &[f64], z: Complex64) -> Complex64 {
-    let a = z.exp();
-    let lags = lags.iter().rev();
-    lags.fold(Complex64::ZERO, |sum, &r| sum * a + r)
-}
-
 /// The spectrum Σ_m R(|m|) cos(πkm/L), k = 0..=L, of lags that are zero from L on.
 fn even_spectrum(lags: &[f64]) -> Vec<f64> {
     let length = lags.len();
@@ -527,6 +525,8 @@ pub fn lags_of(power: &[f64], sequences: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use num_complex::Complex64;
+
     use super::*;
     use crate::control::products::WhiteNoise;
     use crate::control::samples::pairs_and_real_poles;

@@ -3,7 +3,7 @@
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::products::{Jet, Node, Pole, Products, WhiteNoise};
+use crate::control::products::{Node, Pole, Products, WhiteNoise};
 use crate::control::{ControlError, InputWeight};
 use crate::linalg::Polynomials;
 use crate::ssm::{DiagonalSystem, SystemError};
@@ -128,7 +128,7 @@ impl Metric {
         let noise = made
             .modes
             .iter()
-            .map(|(pole, w)| (w * made.noise(*pole)[0]).re);
+            .map(|(pole, w)| (w * made.noise(*pole)).re);
         let sample = made.noise.power * made.feedthrough * first[0];
         made.whole += noise.sum::<f64>() + sample;
         Ok(made)
@@ -139,17 +139,29 @@ impl Metric {
         &self.weight
     }
 
+    /// The long vectors: those of the weight, and M k.
+    pub(super) fn sums(&mut self) -> [&mut Polynomials; 2] {
+        [self.weight.sums(), &mut self.weighted]
+    }
+
     /// What the noise adds to the product of the full channel's response with an exponential.
-    fn noise(&self, pole: Pole) -> Jet {
-        let sample = self.noise.power * self.feedthrough;
-        let mut sum = [Complex64::from(sample), Complex64::ZERO];
-        for &(mode, w) in &self.modes {
-            let own = self.noise.product(pole, mode, false);
-            let mirrored = self.noise.product(pole, mode, true);
-            sum[0] += 0.5 * (w.conj() * own.value + w * mirrored.value);
-            sum[1] += 0.5 * (w.conj() * own.first + w * mirrored.first);
-        }
-        sum
+    fn noise(&self, pole: Pole) -> Complex64 {
+        let sample = Complex64::from(self.noise.power * self.feedthrough);
+        let modes = self.modes.iter().map(|&(mode, w)| {
+            let own = self.noise.value(pole, mode, false);
+            0.5 * (w.conj() * own + w * self.noise.value(pole, mode, true))
+        });
+        modes.fold(sample, |sum, term| sum + term)
+    }
+
+    /// Its derivative by the exponent.
+    fn noise_slope(&self, pole: Pole) -> Complex64 {
+        let modes = self.modes.iter().map(|&(mode, w)| {
+            let own = self.noise.slope(pole, mode, false);
+            let mirrored = self.noise.slope(pole, mode, true);
+            0.5 * (w.conj() * own + w * mirrored)
+        });
+        modes.fold(Complex64::ZERO, |sum, term| sum + term)
     }
 
     /// E(k − k_r) over the weight's steps, as [`weighted_error`] squared, to 1e-14 E(k): of the basis of
@@ -166,7 +178,7 @@ impl Metric {
             gram: gram(products, &nodes),
             cross: cross(self.weighted.values(points).into_iter(), self.first[1]),
         };
-        let noise = nodes.iter().map(|node| self.noise(node.pole)[0]);
+        let noise = nodes.iter().map(|node| self.noise(node.pole));
         let whole = Inner {
             gram: &within.gram + noise_gram(self.noise, &nodes),
             cross: &within.cross + cross(noise, self.noise.power * self.first[0]),
@@ -212,7 +224,7 @@ impl Metric {
                 }
             }
             let sample = a.slope_with_sample();
-            let full = with_full[n] + self.noise(a.pole)[1];
+            let full = with_full[n] + self.noise_slope(a.pole);
             for (p, factor) in both(w).into_iter().enumerate() {
                 with_basis[(count, 2 * n + p)] = (factor * sample).re;
                 cross[2 * n + p] = (factor * full).re;
@@ -261,10 +273,7 @@ fn noise_gram(noise: WhiteNoise, nodes: &[Node]) -> DMatrix<f64> {
     let samples = nodes.iter().map(|_| Complex64::from(noise.power));
     let border = cross(samples, noise.power);
     real_gram(&border, |n, m| {
-        [false, true].map(|mirrored| {
-            let product = noise.product(nodes[n].pole, nodes[m].pole, mirrored);
-            product.value
-        })
+        [false, true].map(|mirrored| noise.value(nodes[n].pole, nodes[m].pole, mirrored))
     })
 }
 

@@ -49,7 +49,8 @@ pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
 pub use realisation::Realisation;
 pub use refine::{
-    Refined, Refinement, RefinementState, WeightedChannel, weighted_refine, weighted_residues,
+    PartedChannel, Refined, Refinement, RefinementState, WeightedChannel, weighted_refine,
+    weighted_residues,
 };
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};

@@ -28,12 +28,23 @@ impl Plane {
         }
     }
 
+    /// A pole, with what differences need.
+    pub(super) fn placed(self, node: Complex64) -> Placed {
+        let power = match self {
+            Plane::Half => Complex64::ONE,
+            Plane::Disc { step } => (node * step).exp(),
+        };
+        Placed { node, power }
+    }
+
     /// λ_i − λ_j, or a_i − a_j, taken from the larger of the two so that nothing overflows.
-    pub(super) fn difference(self, x: Complex64, y: Complex64) -> Complex64 {
+    pub(super) fn difference(self, x: Placed, y: Placed) -> Complex64 {
         match self {
-            Plane::Half => x - y,
-            Plane::Disc { step } if x.re > y.re => -(x * step).exp() * stepped_expm1(y, -x, step),
-            Plane::Disc { step } => (y * step).exp() * stepped_expm1(x, -y, step),
+            Plane::Half => x.node - y.node,
+            Plane::Disc { step } if x.node.re > y.node.re => {
+                -x.power * stepped_expm1(y.node, -x.node, step)
+            }
+            Plane::Disc { step } => y.power * stepped_expm1(x.node, -y.node, step),
         }
     }
 
@@ -45,6 +56,24 @@ impl Plane {
         }
     }
 }
+
+/// A pole λ.
+#[derive(Clone, Copy)]
+pub(super) struct Placed {
+    pub(super) node: Complex64,
+    /// a = e^{λΔ}; 1 in continuous time.
+    pub(super) power: Complex64,
+}
+
+impl Placed {
+    pub(super) fn conj(self) -> Self {
+        Self {
+            node: self.node.conj(),
+            power: self.power.conj(),
+        }
+    }
+}
+
 /// Turns beyond this many radians per step lose digits in the plain product.
 const LONG_TURN: f64 = 4.0;
 
@@ -92,12 +121,11 @@ mod tests {
                 let expected = exact(wide_x) - exact(wide_y);
                 // e^{zΔ} by itself is off by an ulp of the angle.
                 let bound = 1e-15 + 1e-16 * step * x.im.abs().max(y.im.abs());
-                assert!(
-                    (plane.difference(x, y) - expected).norm() < bound,
-                    "{x} {y}"
-                );
-                assert_eq!(Plane::of(Time::Continuous).sum_gap(x, y), -(x + y));
-                assert_eq!(Plane::of(Time::Continuous).difference(x, y), x - y);
+                let difference = |plane: Plane| plane.difference(plane.placed(x), plane.placed(y));
+                assert!((difference(plane) - expected).norm() < bound, "{x} {y}");
+                let continuous = Plane::of(Time::Continuous);
+                assert_eq!(continuous.sum_gap(x, y), -(x + y));
+                assert_eq!(difference(continuous), x - y);
             }
         }
     }
@@ -106,8 +134,9 @@ mod tests {
     fn a_difference_with_a_pole_that_is_gone_at_once_is_the_other_pole() {
         let plane = Plane::Disc { step: 1.0 };
         let (slow, gone) = (Complex64::new(-0.5, 0.3), Complex64::new(-3000.0, 0.0));
-        assert!((plane.difference(slow, gone) - slow.exp()).norm() < 1e-15);
-        assert!((plane.difference(gone, slow) + slow.exp()).norm() < 1e-15);
+        let difference = |x, y| plane.difference(plane.placed(x), plane.placed(y));
+        assert!((difference(slow, gone) - slow.exp()).norm() < 1e-15);
+        assert!((difference(gone, slow) + slow.exp()).norm() < 1e-15);
     }
 
     #[test]

@@ -26,8 +26,8 @@ use crate::linalg::{Polynomials, expm1};
 /// |z + z̄'| L below which the quotient loses digits: the mean over a circle round z stands for it.
 const CLOSE: f64 = 0.05;
 
-/// |a b̄ − 1| below which the difference of known numbers loses more than a bit.
-const NEAR_ONE: f64 = 0.5;
+/// |a b̄ − 1| below which the difference of known numbers loses more than three bits.
+const NEAR_ONE: f64 = 0.125;
 
 /// Points of that circle.
 const RING: usize = 10;
@@ -63,8 +63,9 @@ impl Pole {
         }
     }
 
-    /// a b − 1.
-    fn times_less_one(self, other: Self) -> Complex64 {
+    /// a b̄ − 1, or a b − 1 with `mirrored`.
+    fn turned_less_one(self, other: Self, mirrored: bool) -> Complex64 {
+        let other = if mirrored { other } else { other.conj() };
         let rough = self.a * other.a - 1.0;
         match rough.norm_sqr() < NEAR_ONE * NEAR_ONE {
             true => expm1(self.z + other.z),
@@ -135,6 +136,11 @@ impl Products {
         self.length
     }
 
+    /// The long vectors.
+    pub(super) fn sums(&mut self) -> &mut Polynomials {
+        &mut self.sums
+    }
+
     /// R(0), ..., R(L−1).
     pub(super) fn lags(&self) -> Vec<f64> {
         self.sums.coefficients(0, self.length)
@@ -167,6 +173,12 @@ impl Products {
     /// R(0): the product of a single sample with itself.
     pub(super) fn power(&self) -> f64 {
         self.power
+    }
+
+    /// The products of exponentials with a single sample at step 0: f.
+    pub(super) fn with_sample(&self, points: &[Complex64]) -> Vec<Complex64> {
+        let values = self.sums.values(points).into_iter();
+        values.step_by(self.sums.count()).collect()
     }
 
     /// The exponentials e^{zl}.
@@ -205,20 +217,24 @@ impl Products {
     /// From the values of the polynomials.
     fn node(&self, z: Complex64, sums: &[Complex64]) -> Node {
         let pole = Pole::new(z);
-        let shifted = sums[1..].iter().map(|sum| pole.a * sum);
-        let mut node = Node {
+        let (turned, generators) = match self.stationary {
+            true => {
+                let turned = pole.a * sums[1];
+                let last = (z * self.length as f64).exp();
+                (turned, self.both(last, turned).to_vec())
+            }
+            false => {
+                let shifted = sums[1..].iter().map(|sum| pole.a * sum);
+                (Complex64::ZERO, shifted.collect())
+            }
+        };
+        Node {
             pole,
             lags: sums[0],
-            turned: Complex64::ZERO,
-            generators: shifted.collect(),
+            turned,
+            generators,
             ring: Vec::new(),
-        };
-        if self.stationary {
-            node.turned = node.generators[0];
-            let last = (z * self.length as f64).exp();
-            node.generators = self.both(last, node.turned).to_vec();
         }
-        node
     }
 
     /// g₊ and g₋ from a^L and h, or their derivatives from those of both.
@@ -300,7 +316,7 @@ impl Products {
             taken += own * self.sign(k) * turn(*other);
         }
         let top = a.lags + turn(b.lags) - self.power - taken;
-        top * -expm1(a.pole.z + turn(b.pole.z)).inv()
+        -top / a.pole.turned_less_one(b.pole, mirrored)
     }
 
     /// P(a, b), or P(a, b̄) with `mirrored`.
@@ -323,7 +339,7 @@ impl Products {
 
     fn quotient(&self, a: &SlopedNode, b: &SlopedNode, mirrored: bool) -> Product {
         let turn = |value: Complex64| if mirrored { value } else { value.conj() };
-        let shift = expm1(a.pole.z + turn(b.pole.z));
+        let shift = a.pole.turned_less_one(b.pole, mirrored);
         // 1/(1 − a b̄) and a b̄.
         let (u, q) = (-shift.inv(), shift + 1.0);
         let mut sums = Product::default();
@@ -376,9 +392,20 @@ pub(super) struct WhiteNoise {
 }
 
 impl WhiteNoise {
-    /// The sum for a and b, or b̄ with `mirrored`, with its derivatives.
+    /// The sum for a and b, or b̄ with `mirrored`.
+    pub(super) fn value(self, a: Pole, b: Pole, mirrored: bool) -> Complex64 {
+        -self.power / a.turned_less_one(b, mirrored)
+    }
+
+    /// Its derivative by z_a.
+    pub(super) fn slope(self, a: Pole, b: Pole, mirrored: bool) -> Complex64 {
+        let shift = a.turned_less_one(b, mirrored);
+        self.power * (shift + 1.0) / (shift * shift)
+    }
+
+    /// The sum with its derivatives.
     pub(super) fn product(self, a: Pole, b: Pole, mirrored: bool) -> Product {
-        let shift = a.times_less_one(if mirrored { b } else { b.conj() });
+        let shift = a.turned_less_one(b, mirrored);
         let value = -self.power / shift;
         let slope = -(shift + 1.0) / shift;
         Product {

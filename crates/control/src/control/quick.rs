@@ -5,7 +5,7 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::generators::Eliminate;
-use crate::control::plane::Plane;
+use crate::control::plane::{Placed, Plane};
 use crate::linalg::WideComplex;
 use crate::ssm::Time;
 
@@ -21,9 +21,9 @@ const ANGLE_MAX: f64 = 8.0;
 /// Beside each entry stands the variance of its error, every operation taken to add one unit
 /// roundoff in the square: cancellation shows as a variance that stays while the entry shrinks. An
 /// entry of L (F with unit diagonal) is off by the error of its row over the size of the pivot.
-pub(super) struct Quick<'a> {
+pub(super) struct Quick {
     plane: Plane,
-    nodes: &'a [Complex64],
+    nodes: Vec<Placed>,
     width: usize,
     rows: Vec<Complex64>,
     /// In units of the square of the unit roundoff.
@@ -35,8 +35,8 @@ pub(super) struct Quick<'a> {
     worst: f64,
 }
 
-impl<'a> Quick<'a> {
-    pub(super) fn new(time: Time, nodes: &'a [Complex64], rows: &DMatrix<Complex64>) -> Self {
+impl Quick {
+    pub(super) fn new(time: Time, nodes: &[Complex64], rows: &DMatrix<Complex64>) -> Self {
         let plane = Plane::of(time);
         let entries: Vec<Complex64> = rows.transpose().iter().copied().collect();
         let angle = match time {
@@ -48,7 +48,7 @@ impl<'a> Quick<'a> {
         };
         Self {
             plane,
-            nodes,
+            nodes: nodes.iter().map(|&node| plane.placed(node)).collect(),
             width: rows.ncols(),
             // The inputs are exact, and squares must stay in range.
             worst: if angle < ANGLE_MAX && in_range(&entries) {
@@ -111,7 +111,7 @@ fn in_range(entries: &[Complex64]) -> bool {
         .all(|size| size == 0.0 || (1e-100..1e100).contains(&size))
 }
 
-impl Eliminate for Quick<'_> {
+impl Eliminate for Quick {
     /// `None` also when the elimination has lost its accuracy: what is left is not worth it.
     fn pivot(&mut self) -> Option<usize> {
         let mut best = None;
@@ -144,8 +144,9 @@ impl Eliminate for Quick<'_> {
         let mut column = vec![WideComplex::ZERO; self.active.len()];
         for i in (0..self.active.len()).filter(|&i| self.active[i]) {
             let place = i * self.width;
-            let t = self.rows[place] / self.plane.sum_gap(self.nodes[i], self.nodes[k].conj());
-            let factor = self.plane.difference(self.nodes[i], self.nodes[k]);
+            let (own, pivot) = (self.nodes[i], self.nodes[k]);
+            let t = self.rows[place] / self.plane.sum_gap(own.node, pivot.node.conj());
+            let factor = self.plane.difference(own, pivot);
             column[i] = (t * self.roots[k]).into();
             let before = self.rows[place].norm_sqr();
             self.rows[place] = t * factor;
@@ -190,6 +191,44 @@ mod tests {
             }
         }
         assert!(quick.is_accurate());
+    }
+
+    #[test]
+    fn the_estimate_of_the_error_covers_it_and_is_not_far_above() {
+        // The closer the poles and the more alike their rows, the more cancels.
+        for (apart, alike) in [
+            (3.0, 1.0),
+            (0.3, 1.0),
+            (0.03, 0.1),
+            (3e-3, 0.1),
+            (0.3, 1e-4),
+        ] {
+            let node = |i: usize| Complex64::new(-0.5, apart * i as f64);
+            let nodes: Vec<Complex64> = (0..12).map(node).collect();
+            let mut own = rows(12);
+            for i in 1..12 {
+                let near = own.row(0) + own.row(i) * Complex64::from(alike);
+                own.set_row(i, &near);
+            }
+            let mut quick = Quick::new(TIME, &nodes, &own);
+            let mut wide = Elimination::new(TIME, &nodes, &own);
+            let mut worst = 0.0_f64;
+            while let Some(k) = wide.pivot().filter(|_| quick.worst < 1e6) {
+                let expected = wide.eliminate(k).unwrap();
+                let found = quick.eliminate(k).unwrap();
+                let errors = found.iter().zip(&expected).map(|(x, y)| (*x - *y).norm());
+                worst = worst.max(errors.fold(0.0, f64::max) / expected[k].norm());
+            }
+            let estimate = quick.worst * f64::EPSILON;
+            assert!(
+                worst <= 2.0 * estimate,
+                "{apart} {alike}: {worst} {estimate}"
+            );
+            assert!(
+                estimate <= 2e3 * worst,
+                "{apart} {alike}: {worst} {estimate}"
+            );
+        }
     }
 
     #[test]

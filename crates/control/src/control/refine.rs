@@ -179,6 +179,25 @@ impl WeightedChannel {
         })
     }
 
+    /// The weight of its input.
+    pub fn weight(&self) -> &InputWeight {
+        self.metric.weight()
+    }
+
+    /// Parts the channel from its long vectors, of L numbers each, so that they can lie elsewhere, e.g. in
+    /// a file.
+    pub fn part(mut self) -> (PartedChannel, Vec<f64>) {
+        let [weight, weighted] = self.metric.sums();
+        let sizes = [weight.size(), weighted.size()];
+        let mut numbers = weight.take();
+        numbers.extend(weighted.take());
+        let parted = PartedChannel {
+            channel: self,
+            sizes,
+        };
+        (parted, numbers)
+    }
+
     /// The weighted norm √E of the channel itself.
     pub fn norm(&self) -> f64 {
         self.metric.within.max(0.0).sqrt()
@@ -315,6 +334,34 @@ impl WeightedChannel {
             &point.residues(),
             point.feedthrough(),
         )?)
+    }
+}
+
+/// A [`WeightedChannel`] without its long vectors.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct PartedChannel {
+    channel: WeightedChannel,
+    /// Numbers of the weight, and of M k.
+    sizes: [usize; 2],
+}
+
+impl PartedChannel {
+    /// How many numbers the channel was parted from.
+    pub fn size(&self) -> usize {
+        self.sizes.iter().sum()
+    }
+
+    /// The channel with the numbers that [`WeightedChannel::part`] gave; `None` for another count of them.
+    pub fn joined(&self, mut numbers: Vec<f64>) -> Option<WeightedChannel> {
+        if numbers.len() != self.size() {
+            return None;
+        }
+        let mut channel = self.channel.clone();
+        let [weight, weighted] = channel.metric.sums();
+        weighted.put(numbers.split_off(self.sizes[0]));
+        weight.put(numbers);
+        Some(channel)
     }
 }
 
@@ -632,6 +679,30 @@ mod tests {
                     assert!(error(&other) > least, "{i}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_channel_parted_from_its_vectors_is_joined_bit_for_bit() {
+        let full = sample();
+        let start = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.5);
+        for weight in weights() {
+            let channel = WeightedChannel::new(&full, &weight).unwrap();
+            let refined = |channel: &WeightedChannel| {
+                let start = start.stable().unwrap();
+                let refined = channel.refine(start, 2, Refinement::Full).unwrap();
+                (refined.system, refined.error.to_bits(), refined.steps)
+            };
+            let expected = refined(&channel);
+            let (parted, numbers) = channel.clone().part();
+            // R, three ends (or R turned round) and M k, in whole vectors.
+            assert!(numbers.len() == parted.size() && numbers.len() >= 3 * 50);
+            assert!(parted.joined(numbers[1..].to_vec()).is_none());
+            let joined = parted.joined(numbers).unwrap();
+            assert_eq!(refined(&joined), expected);
+            // The weight is shared, and is still whole where it was.
+            assert_eq!(refined(&channel), expected);
+            assert_eq!(joined.weight().lags(), weight.lags());
         }
     }
 

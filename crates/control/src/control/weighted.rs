@@ -7,7 +7,6 @@ use crate::control::balance::{Form, project};
 use crate::control::block::shifted_poles;
 use crate::control::gramian::real_observability;
 use crate::control::horizon::factor;
-use crate::control::input::generating;
 use crate::control::plane::Plane;
 use crate::control::realisation::{
     RealMode, apply_modes, real_input, real_modes, real_output, real_states,
@@ -63,7 +62,7 @@ pub fn balance_weighted(
     let modes = real_modes(source.as_siso()?);
     let nodes: Vec<Complex64> = modes.iter().map(|mode| mode.lambda * step).collect();
     let gramian = match weight.is_stationary() {
-        true => coloured_gramian(&modes, &nodes, &weight.lags()),
+        true => coloured_gramian(&modes, &nodes, weight),
         false => moment_gramian(&modes, &nodes, weight),
     };
     let (controllability, clipped) = factor(gramian)?;
@@ -99,10 +98,11 @@ fn moment_gramian(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight)
 }
 
 /// The covariance of the states under a stationary input, over all time.
-fn coloured_gramian(modes: &[RealMode], nodes: &[Complex64], lags: &[f64]) -> DMatrix<f64> {
-    let f: Vec<Complex64> = nodes.iter().map(|&z| generating(lags, z)).collect();
+fn coloured_gramian(modes: &[RealMode], nodes: &[Complex64], weight: &InputWeight) -> DMatrix<f64> {
+    let products = weight.products();
+    let (f, power) = (products.with_sample(nodes), products.power());
     let moment = |i: usize, z: Complex64, f_other: Complex64| {
-        -(f[i] + f_other - lags[0]) / expm1(nodes[i] + z)
+        -(f[i] + f_other - power) / expm1(nodes[i] + z)
     };
     real_gramian(modes, |i, j| {
         [
@@ -251,7 +251,7 @@ mod tests {
                 }
                 direct += &responses[k] * sum.transpose();
             }
-            let found = coloured_gramian(&modes, &nodes, &lags);
+            let found = coloured_gramian(&modes, &nodes, &InputWeight::spectrum(lags));
             let error = (&found - &direct).norm() / direct.norm();
             assert!(error < 1e-13, "{name}: {error:e}");
             let (root, clipped) = factor(found).unwrap();
@@ -295,7 +295,7 @@ mod tests {
         let observability = &observability * observability.transpose();
         let covariances = [
             moment_gramian(&modes, &nodes, &moments),
-            coloured_gramian(&modes, &nodes, &stationary.lags()),
+            coloured_gramian(&modes, &nodes, &stationary),
         ];
         for (weight, covariance) in [moments, stationary].iter().zip(covariances) {
             let balanced = balance_weighted(system.stable().unwrap(), weight).unwrap();
@@ -318,6 +318,7 @@ mod tests {
             real_modes(system.as_siso().unwrap()),
             system.scaled_exponents(),
         );
+        let sine = InputWeight::spectrum(sine);
         let (root, _) = factor(coloured_gramian(&modes, &nodes, &sine)).unwrap();
         assert!(root.iter().all(|x| x.is_finite()));
         for (name, inputs) in sequences() {

@@ -132,6 +132,22 @@ impl Polynomials {
         self.count
     }
 
+    /// How many numbers they hold.
+    pub(crate) fn size(&self) -> usize {
+        self.count * self.length
+    }
+
+    /// Takes the numbers out, in the order that [`Polynomials::put`] expects.
+    pub(crate) fn take(&mut self) -> Vec<f64> {
+        std::mem::take(&mut self.coefficients)
+    }
+
+    /// Puts numbers that were taken out in again.
+    pub(crate) fn put(&mut self, numbers: Vec<f64>) {
+        debug_assert_eq!(numbers.len(), self.size());
+        self.coefficients = numbers;
+    }
+
     /// The coefficients of each block, and how many of them a polynomial has there.
     fn blocks(&self) -> impl Iterator<Item = (&[f64], usize)> {
         let each = self.coefficients.chunks(BLOCK * self.count.max(1));
