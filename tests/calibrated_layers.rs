@@ -2,7 +2,7 @@
 //! limit, refinement.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use hankelite::compress::{CalibratedChannel, CalibratedLayer, LayerRecord};
+use hankelite::compress::{CalibratedLayer, CompressError, LayerRecord};
 use hankelite::model::{Block, BlockParts, Nonlinearity};
 use hankelite_control::{
     ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,
@@ -205,11 +205,13 @@ fn only_modes_that_do_not_decay_are_refused() {
     let weight = InputWeight::white(20);
     for growth in [0.0, 0.1] {
         let full = system(0.1, &[(-0.4, 2.0, 1.0, 0.5), (growth, 1.0, 1.0, 0.0)], 0.0);
-        let error = CalibratedChannel::new(&full, Some(weight.clone()))
-            .err()
-            .unwrap();
-        let ControlError::System(SystemError::Unstable { modes, order: 2 }) = error else {
+        let error = CalibratedLayer::new(&block(&full), |_| Some(weight.clone()));
+        let error = error.err().unwrap();
+        let CompressError::Channel { source, .. } = error else {
             panic!("{error}");
+        };
+        let ControlError::System(SystemError::Unstable { modes, order: 2 }) = source else {
+            panic!("{source}");
         };
         assert_eq!(modes[0].0, 1);
     }
@@ -361,8 +363,9 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
     for (input, signal) in inputs(70) {
         for (metric, weight) in weights(&signal) {
             for (name, full) in hard_systems() {
-                let channel = CalibratedChannel::new(&full, Some(weight.clone())).unwrap();
-                let curve = channel.curve(Refinement::Full).unwrap();
+                let block = block(&full);
+                let layer = CalibratedLayer::new(&block, |_| Some(weight.clone())).unwrap();
+                let curve = layer.curves(&block, Refinement::Full).unwrap().remove(0);
                 let place = format!("{name}, {input}, {metric}");
                 assert_eq!(curve.orders[0], 1, "{place}");
                 assert_eq!(curve.orders.last(), Some(&full.order()), "{place}");
@@ -372,7 +375,8 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
                 // The fit sees moments with a little white noise, a share of 1e-10.
                 let power = signal.norm_squared() / signal.len() as f64;
                 let kernel: f64 = full.kernel(70).unwrap().iter().map(|k| k * k).sum();
-                let most = channel.norm().powi(2) + 1e-9 * power * kernel;
+                let (_, norm) = layer.errors_of(&block).unwrap();
+                let most = norm + 1e-9 * power * kernel;
                 assert!(curve.errors[0] <= most, "{place}: no better than silence");
             }
         }

@@ -78,7 +78,7 @@ pub(super) fn fit_gradients(
     let is_checked = |column: usize| (column / each + 1).is_multiple_of(CHECK_EVERY);
     let (check, fit): (Vec<_>, Vec<_>) = (0..sequences * each).partition(|&c| is_checked(c));
     let (check, fit) = (rows.part(&check), rows.part(&fit));
-    let problem = Problem::new(fit, parameters.prices(start, std::iter::empty()));
+    let problem = Problem::new(fit, parameters.prices(start, std::iter::empty())?);
     let size = |left: &DVector<f64>| (left.norm_squared() / checked as f64).sqrt();
     let before = size(&check.left);
     let mut best: Option<(Model, f64, f64)> = None;

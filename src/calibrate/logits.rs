@@ -450,7 +450,7 @@ impl Problem {
             residual.rows_mut(s * each, each).copy_from(rest);
         }
         let squares = rows.iter().map(|(own, _)| &own.squares);
-        let prices = fitting.parameters.prices(model, squares);
+        let prices = fitting.parameters.prices(model, squares)?;
         place.fitted = rows.iter().map(|(own, _)| own.logits.clone()).collect();
         prices.divide(&mut slopes);
         let across = slopes.transpose();

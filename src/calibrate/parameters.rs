@@ -1,14 +1,14 @@
 //! The numbers of a network that are fitted to its logits.
 
-use hankelite_control::{DiagonalSystem, InputWeight, residue_gram, with_moved_residues};
+use hankelite_control::{DiagonalSystem, residue_gram, with_moved_residues};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 
 use crate::calibrate::Calibration;
-use crate::compress::CalibratedLayer;
+use crate::compress::{CalibratedChannel, CalibratedLayer, CompressError};
 use crate::infer::{InferError, Network, StepSums, VectorSlopes};
 use crate::model::{Block, BlockParts, Head, Model, ModelParts, Norm, Sequence};
-use crate::progress::ProgressSink;
+use crate::progress::{ProgressSink, in_order};
 
 /// The share of a mode's own square that its weights cost in any case.
 const PARALLEL: f64 = 1e-4;
@@ -35,7 +35,7 @@ struct Channel<'a> {
     channel: usize,
     /// Its first parameter.
     first: usize,
-    weight: &'a InputWeight,
+    full: &'a CalibratedChannel,
     /// I L n.
     importance: f64,
     /// The least power of the input that counts for the feedthrough: one that the sequences hardly
@@ -102,15 +102,12 @@ impl<'a> Parameters<'a> {
             let channels = data.layers[layer].channels().iter().zip(block.systems());
             for (channel, ((full, system), importance)) in channels.zip(importance).enumerate() {
                 let whole = system.order() >= full.system().order();
-                if let Some(weight) = full.weight()
-                    && *importance > 0.0
-                    && !whole
-                {
+                if full.has_input() && *importance > 0.0 && !whole {
                     let place = Channel {
                         layer,
                         channel,
                         first: made.count,
-                        weight,
+                        full,
                         importance: importance * samples,
                         input_min: if data.vectors { INPUT_MIN } else { 0.0 },
                     };
@@ -218,23 +215,27 @@ impl<'a> Parameters<'a> {
 
     /// The prices at a model, from the squares of all sequences: what a change of the layers'
     /// outputs would do to the logits were it noise.
+    ///
+    /// # Errors
+    /// [`CompressError::Store`].
     pub(super) fn prices<'s>(
         &self,
         model: &Model,
         squares: impl Iterator<Item = &'s DVector<f64>>,
-    ) -> Prices {
+    ) -> Result<Prices, CompressError> {
         let channels = self.channels.par_iter();
-        let channels = channels.map(|place| (place.first, factor(model, place)));
+        let channels =
+            channels.map(|place| Ok::<_, CompressError>((place.first, factor(model, place)?)));
         let from = self.vectors_from();
         let mut total = DVector::zeros(self.count - from);
         squares.for_each(|squares| total += squares);
         // A number that changes nothing still costs something.
         let least = 1e-12 * total.max();
         let roots = total.map(|square: f64| square.max(least).sqrt());
-        Prices {
-            channels: channels.collect(),
+        Ok(Prices {
+            channels: in_order(channels)?,
             vectors: (from, roots.map(|root| if root > 0.0 { root } else { 1.0 })),
-        }
+        })
     }
 
     /// The model with all numbers moved; `None` where it is not finite.
@@ -332,9 +333,16 @@ impl Prices {
 
 /// The Cholesky factor of a channel's price. Every weight costs a little by itself too, so that
 /// columns that are all but parallel (of fast poles, say) do not get large weights that cancel.
-fn factor(model: &Model, place: &Channel<'_>) -> DMatrix<f64> {
-    let system: &DiagonalSystem = &model.blocks()[place.layer].systems()[place.channel];
-    let mut price = residue_gram(system, place.weight);
+fn factor(model: &Model, place: &Channel<'_>) -> Result<DMatrix<f64>, CompressError> {
+    let block = &model.blocks()[place.layer];
+    let system: &DiagonalSystem = &block.systems()[place.channel];
+    let target = place.full.target();
+    let target = target.map_err(|fault| CompressError::channel(block, place.channel, fault))?;
+    let order = 2 * system.order() + 1;
+    let mut price = match &target {
+        Some(target) => residue_gram(system, target.weight()),
+        None => DMatrix::zeros(order, order),
+    };
     price *= place.importance;
     let last = price.nrows() - 1;
     for n in 0..last / 2 {
@@ -346,8 +354,8 @@ fn factor(model: &Model, place: &Channel<'_>) -> DMatrix<f64> {
     price[(last, last)] *= 1.0 + PARALLEL;
     price[(last, last)] += place.input_min * place.importance;
     let root = Cholesky::new(price.clone());
-    root.map_or_else(
+    Ok(root.map_or_else(
         || DMatrix::from_diagonal(&price.diagonal().map(|p| p.abs().sqrt())),
         |root| root.unpack(),
-    )
+    ))
 }

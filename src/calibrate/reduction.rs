@@ -2,8 +2,9 @@
 
 mod search;
 
+use std::sync::Arc;
+
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
-use nalgebra::DMatrix;
 use serde::Serialize;
 
 use crate::calibrate::captured::Captured;
@@ -12,17 +13,25 @@ use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::mimo::{SharedReduction, SharedSettings, reduce_layer_jointly};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::reduction::search::{Search, Trial};
+use crate::calibrate::statistics::walk_to;
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
-    layer_inputs,
 };
-use crate::compress::{Allocation, CalibratedLayer, CutSystem, ErrorCurve, LayerRecord};
-use crate::infer::{Network, Path as InferPath};
+use crate::compress::{
+    Allocation, CalibratedLayer, CompressError, CutSystem, ErrorCurve, LayerRecord, NumberStore,
+};
+use crate::infer::{Network, Path as InferPath, Walk};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
-/// Bytes that the moments of all channels may take.
-const MOMENTS_MAX: usize = 1 << 30;
+/// Bytes that the moments of all channels may take: in memory, and in a temporary file.
+const MOMENTS_HELD: usize = 1 << 26;
+const MOMENTS_MAX: usize = 1 << 33;
+
+/// Bytes that the inputs of some channels of a layer may take while these are prepared, and the fewest such
+/// channels.
+const INPUTS_HELD: usize = 1 << 25;
+const CHANNELS_TOGETHER: usize = 16;
 
 /// A model whose channels are balanced for their inputs, to be reduced to any size. Cuts are kept,
 /// so that many sizes cost little more than one.
@@ -36,6 +45,8 @@ pub struct CalibratedReduction<'a> {
     shared: Option<SharedReduction<'a>>,
     logits: Vec<Vec<f64>>,
     moments: bool,
+    /// For the moments, where they are too large for memory.
+    store: Option<Arc<NumberStore>>,
     observer: &'a dyn ProgressSink,
 }
 
@@ -101,12 +112,14 @@ impl<'a> CalibratedReduction<'a> {
     /// Balances every channel of a model for its input. Without `sequences` (none at hand,
     /// only their statistics) the weight is the spectrum and no logits are compared.
     ///
-    /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes; memory up to 8 n L
-    /// bytes for each channel with the moments of n sequences, 16 N L at most.
+    /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes. With the moments of n
+    /// sequences a channel has up to 8 L (n + 2) bytes, of many sequences 16 L (N + 1); those of all channels
+    /// are in memory up to 64 MiB, beyond that in a temporary file of up to 8 GiB, without a name and in the
+    /// folder that `TMPDIR` gives.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
-    /// or too large; [`CalibrateError::Compress`] with layer, channel and poles when a mode does
+    /// or too large, also for the temporary file; [`CalibrateError::Compress`] with layer, channel and poles when a mode does
     /// not decay.
     pub fn new(
         model: &'a Model,
@@ -177,6 +190,7 @@ impl<'a> CalibratedReduction<'a> {
         let mut made = Self {
             shared,
             moments: by_moments(model, calibration, at_hand, choice)?,
+            store: None,
             model,
             calibration,
             sequences,
@@ -193,6 +207,10 @@ impl<'a> CalibratedReduction<'a> {
         if !bank {
             made.moments = true;
             return Ok(made);
+        }
+        if made.moments && moment_bytes(model, calibration) > MOMENTS_HELD {
+            let store = NumberStore::new().map_err(CompressError::Store)?;
+            made.store = Some(Arc::new(store));
         }
         made.balance_channels()?;
         Ok(made)
@@ -218,13 +236,16 @@ impl<'a> CalibratedReduction<'a> {
             self.observer.check()?;
             let layer = match (&mut walk, self.captured) {
                 (Some(walk), _) => {
-                    let layer = self.balanced(&walk.inputs(), index)?;
+                    let layer = self.balanced(walk, index)?;
                     walk.advance()?;
                     layer
                 }
                 (None, Some(captured)) if self.moments => {
                     let inputs = captured.by_channel(index)?;
-                    CalibratedLayer::new(block, |h| InputWeight::moments(&inputs[h]))?
+                    let moments = |h: usize| InputWeight::moments(&inputs[h]);
+                    let mut layer = CalibratedLayer::empty();
+                    layer.add(block, 0..inputs.len(), moments, self.store.as_ref())?;
+                    layer
                 }
                 _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
             };
@@ -269,6 +290,7 @@ impl<'a> CalibratedReduction<'a> {
         Ok(Self {
             layers: layers.collect::<Result<_, CalibrateError>>()?,
             moments: true,
+            store: None,
             model,
             calibration,
             sequences: &[],
@@ -280,16 +302,27 @@ impl<'a> CalibratedReduction<'a> {
     }
 
     /// A layer of the full model, balanced for the inputs of its channels in a network of the full
-    /// model or of one that is reduced already before that layer.
+    /// model or of one that is reduced already before that layer, at which the walk stands.
     fn balanced(
         &self,
-        inputs: &[DMatrix<f64>],
+        walk: &Walk<'_, '_>,
         index: usize,
     ) -> Result<CalibratedLayer, CalibrateError> {
-        let layer = CalibratedLayer::new(&self.model.blocks()[index], |h| match self.moments {
-            true => InputWeight::moments(&inputs[h]),
-            false => InputWeight::of_sequences(&inputs[h]),
-        })?;
+        let block = &self.model.blocks()[index];
+        let each = 8 * self.length() * self.sequences.len();
+        let together = (INPUTS_HELD / each.max(1)).next_multiple_of(CHANNELS_TOGETHER);
+        let together = together.max(CHANNELS_TOGETHER);
+        let mut layer = CalibratedLayer::empty();
+        for first in (0..block.channels()).step_by(together) {
+            self.observer.check()?;
+            let channels = first..block.channels().min(first + together);
+            let inputs = walk.inputs_of(channels.clone());
+            let weight = |h: usize| match self.moments {
+                true => InputWeight::moments(&inputs[h - first]),
+                false => InputWeight::of_sequences(&inputs[h - first]),
+            };
+            layer.add(block, channels, weight, self.store.as_ref())?;
+        }
         Ok(layer)
     }
 
@@ -774,7 +807,7 @@ impl<'a> CalibratedReduction<'a> {
             let full = &self.model.blocks()[index];
             let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
             let network = network.observed(&within);
-            let layer = self.balanced(&layer_inputs(&network, self.sequences, index)?, index)?;
+            let layer = self.balanced(&walk_to(&network, self.sequences, index)?, index)?;
             let systems = layer.systems(full, orders, settings.refinement)?;
             model = model.with_block(index, full.with_systems(systems, Vec::new())?)?;
             layers.push(layer);
@@ -841,6 +874,16 @@ fn layer_orders(
     }
 }
 
+/// What the moments of all channels take: of the ends of the sequences a channel keeps what its modes
+/// see; besides, R and M k.
+fn moment_bytes(model: &Model, calibration: &Calibration) -> usize {
+    let (length, sequences) = (calibration.length(), calibration.sequences());
+    let terms = |block: &Block| 2 + sequences.min((2 * block.order()).max(32));
+    let blocks = model.blocks().iter();
+    let numbers = blocks.map(|block| block.channels() * terms(block));
+    numbers.sum::<usize>().saturating_mul(8 * length)
+}
+
 /// Whether exact moments stand for the input.
 fn by_moments(
     model: &Model,
@@ -848,14 +891,7 @@ fn by_moments(
     at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let (length, sequences) = (calibration.length(), calibration.sequences());
-    // Of the ends of the sequences a channel keeps what its modes see.
-    let terms = |block: &Block| sequences.min((2 * block.order()).max(32));
-    let numbers = model
-        .blocks()
-        .iter()
-        .map(|block| block.channels() * terms(block));
-    let bytes = numbers.sum::<usize>().saturating_mul(8 * length);
+    let bytes = moment_bytes(model, calibration);
     let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),
@@ -864,8 +900,9 @@ fn by_moments(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
         WeightChoice::Moments if !fits => Err(CalibrateError::Weight(format!(
-            "moments over {length} steps take {:.1} GiB, at most {} fit: \
-             take the spectrum",
+            "moments over {} steps take a temporary file of {:.1} GiB, at most {} are allowed: \
+             take the spectrum, or fewer sequences",
+            calibration.length(),
             bytes as f64 / (1u64 << 30) as f64,
             MOMENTS_MAX >> 30,
         ))),

@@ -4,7 +4,7 @@ use hankelite_control::{Convolver, InputStatistics, StatisticsError, lags_of};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
-use crate::infer::{InferError, Network};
+use crate::infer::{InferError, Network, Walk};
 use crate::model::Sequence;
 use crate::progress::Stage;
 
@@ -37,7 +37,7 @@ pub(super) fn gathered<T: Gather>(
     };
     let observer = network.begin(Stage::LayerInputs, sequences.len());
     network.steps_of_all(sequences)?;
-    let mut total = empty();
+    let mut total: Option<Vec<T>> = None;
     for held in sequences.chunks(GROUP * GROUPS_HELD) {
         let sums = held.par_chunks(GROUP).map(|members| {
             let mut sums = empty();
@@ -49,12 +49,16 @@ pub(super) fn gathered<T: Gather>(
             Ok(sums)
         });
         for sums in sums.collect::<Result<Vec<_>, InferError>>()? {
-            for (total, sums) in total.iter_mut().zip(&sums) {
-                total.merge(sums);
+            match &mut total {
+                None => total = Some(sums),
+                Some(total) => {
+                    let pairs = total.iter_mut().zip(&sums);
+                    pairs.for_each(|(total, sums)| total.merge(sums));
+                }
             }
         }
     }
-    Ok(total)
+    Ok(total.unwrap_or_else(empty))
 }
 
 /// Sums over sequences for one layer.
@@ -127,11 +131,20 @@ pub fn layer_inputs(
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
+    Ok(walk_to(network, sequences, layer)?.inputs())
+}
+
+/// Sequences before a layer.
+pub(super) fn walk_to<'w, 'a>(
+    network: &'w Network<'a>,
+    sequences: &[Sequence<'_>],
+    layer: usize,
+) -> Result<Walk<'w, 'a>, InferError> {
     let mut walk = network.walk(sequences)?;
     for _ in 0..layer {
         walk.advance()?;
     }
-    Ok(walk.inputs())
+    Ok(walk)
 }
 
 /// The statistics of every layer's input when the model runs on the given sequences: one for each

@@ -1,18 +1,21 @@
 //! Reducing channels for their input.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, RefinementState,
-    WeightedChannel, balance, balance_weighted,
+    ControlError, DiagonalSystem, InputWeight, PartedChannel, Realisation, Refined, Refinement,
+    RefinementState, WeightedChannel, balance, balance_weighted,
 };
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
 use crate::compress::record::WeightedRecord;
-use crate::compress::{ChannelRecord, CompressError, LayerRecord};
+use crate::compress::store::{NumberStore, Place};
+use crate::compress::{ChannelFault, ChannelRecord, CompressError, LayerRecord};
 use crate::model::Block;
 use crate::progress::in_order;
 
@@ -24,17 +27,60 @@ const DENSE_ORDERS: usize = 8;
 const DRAFT_STEPS: usize = 4;
 
 /// One channel to be balanced for its input and cut at any order. Every cut is made once.
-pub struct CalibratedChannel {
+pub(crate) struct CalibratedChannel {
     system: DiagonalSystem,
-    weight: Option<InputWeight>,
-    /// Prepared for the weight.
-    target: Option<WeightedChannel>,
+    /// Prepared for the weight of its input; absent where that is zero.
+    target: Option<Target>,
     norm: f64,
     /// What truncation gave, by order. The balanced forms, N² numbers several times, are not kept.
     starts: Mutex<BTreeMap<usize, Arc<Start>>>,
     cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
     /// Cuts whose refinement was broken off, by order.
     drafts: Mutex<BTreeMap<usize, Arc<Draft>>>,
+}
+
+/// A channel under the weight of its input.
+enum Target {
+    Held(WeightedChannel),
+    /// Its long vectors lie in a file.
+    Stored {
+        channel: PartedChannel,
+        store: Arc<NumberStore>,
+        place: Place,
+    },
+}
+
+impl Target {
+    fn new(
+        channel: WeightedChannel,
+        store: Option<&Arc<NumberStore>>,
+    ) -> Result<Self, ChannelFault> {
+        let Some(store) = store else {
+            return Ok(Self::Held(channel));
+        };
+        let (channel, numbers) = channel.part();
+        Ok(Self::Stored {
+            place: store.put(&numbers)?,
+            store: Arc::clone(store),
+            channel,
+        })
+    }
+
+    /// The channel, read from the file where it lies there.
+    fn channel(&self) -> Result<Cow<'_, WeightedChannel>, ChannelFault> {
+        match self {
+            Self::Held(channel) => Ok(Cow::Borrowed(channel)),
+            Self::Stored {
+                channel,
+                store,
+                place,
+            } => {
+                let joined = channel.joined(store.get(*place)?);
+                let fault = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+                Ok(Cow::Owned(joined.ok_or_else(fault)?))
+            }
+        }
+    }
 }
 
 /// A channel cut at one order and refined by a few steps.
@@ -91,77 +137,71 @@ impl ErrorCurve {
 
 impl CalibratedChannel {
     /// The channel itself.
-    pub fn system(&self) -> &DiagonalSystem {
+    pub(crate) fn system(&self) -> &DiagonalSystem {
         &self.system
     }
 
-    /// The metric of its input; `None` where that is zero.
-    pub fn weight(&self) -> Option<&InputWeight> {
-        self.weight.as_ref()
+    /// √E of the channel's own kernel: the root mean square of its output; 0 where its input is
+    /// zero.
+    pub(crate) fn norm(&self) -> f64 {
+        self.norm
+    }
+
+    /// Whether its input is not zero.
+    pub(crate) fn has_input(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// The channel under the weight of its input; `None` where that is zero.
+    pub(crate) fn target(&self) -> Result<Option<Cow<'_, WeightedChannel>>, ChannelFault> {
+        self.target.as_ref().map(Target::channel).transpose()
     }
 
     /// Prepares a channel, which is balanced twice when it is cut: for its input and for white noise.
     /// `weight`, of which what the channel sees is kept ([`InputWeight::seen_by`]), is `None` for a
     /// channel whose input is zero; it is balanced for white noise only.
-    ///
-    /// # Errors
-    /// [`ControlError::System`] when a mode does not decay.
-    pub fn new(system: &DiagonalSystem, weight: Option<InputWeight>) -> Result<Self, ControlError> {
-        system.stable()?;
-        let weight = weight.map(|weight| weight.seen_by(system));
-        let target = weight.as_ref();
-        let target = target.map(|weight| WeightedChannel::new(system, weight));
+    fn new(
+        system: &DiagonalSystem,
+        weight: Option<InputWeight>,
+        store: Option<&Arc<NumberStore>>,
+    ) -> Result<Self, ChannelFault> {
+        system.stable().map_err(ControlError::from)?;
+        let target = weight.map(|weight| WeightedChannel::new(system, &weight.seen_by(system)));
         let target = target.transpose()?;
         Ok(Self {
             norm: target.as_ref().map_or(0.0, WeightedChannel::norm),
-            target,
+            target: target
+                .map(|target| Target::new(target, store))
+                .transpose()?,
             system: system.clone(),
-            weight,
             starts: Mutex::default(),
             cuts: Mutex::default(),
             drafts: Mutex::default(),
         })
     }
 
-    fn balanced(&self) -> Result<Balancings, ControlError> {
+    fn balanced(&self, target: Option<&WeightedChannel>) -> Result<Balancings, ControlError> {
         let stable = self.system.stable()?;
-        let weighted = self.weight.as_ref();
-        let weighted = weighted.map(|weight| balance_weighted(stable, weight));
+        let weighted = target.map(|target| balance_weighted(stable, target.weight()));
         Ok(Balancings {
             white: Cutter::Truncate(balance(stable, Realisation::Real)?),
             weighted: weighted.transpose()?.map(Cutter::Weighted),
         })
     }
 
-    /// √E of the channel's own kernel: the root mean square of its output; 0 where its input is
-    /// zero.
-    pub fn norm(&self) -> f64 {
-        self.norm
-    }
-
     /// The squared weighted error of any system in the place of this channel; 0 where its input is
     /// zero.
-    ///
-    /// # Errors
-    /// [`ControlError::System`] for more than one input or output.
-    pub fn error_of(&self, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
-        match &self.target {
+    fn error_of(&self, reduced: &DiagonalSystem) -> Result<f64, ChannelFault> {
+        match self.target()? {
             Some(target) => Ok(target.error(reduced)?.powi(2)),
             None => Ok(0.0),
         }
     }
 
     /// Squared weighted errors after truncation and refitting of the residues, or after truncation
-    /// alone where nothing is to be refined.
-    ///
-    /// # Errors
-    /// [`ControlError`] of a cut.
-    pub fn curve(&self, refinement: Refinement) -> Result<ErrorCurve, ControlError> {
-        self.curve_to(refinement, usize::MAX)
-    }
-
-    /// The same, with the errors up to an order alone: high orders take most of the time.
-    fn curve_to(&self, refinement: Refinement, most: usize) -> Result<ErrorCurve, ControlError> {
+    /// alone where nothing is to be refined. Errors up to an order alone: high orders take most of the
+    /// time.
+    fn curve_to(&self, refinement: Refinement, most: usize) -> Result<ErrorCurve, ChannelFault> {
         let full = self.system.order().max(1);
         let mut orders = Vec::new();
         let mut order = 1;
@@ -174,9 +214,8 @@ impl CalibratedChannel {
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
         let known = orders.partition_point(|&order| order <= most);
-        self.start_all(&orders[..known])?;
-        for &order in &orders[..known] {
-            let error = match (&self.start(order)?.refitted, refinement) {
+        for start in self.starts(&orders[..known], self.target()?.as_deref())? {
+            let error = match (&start.refitted, refinement) {
                 (None, _) => 0.0,
                 (Some(made), Refinement::None) => made.truncated,
                 (Some(made), _) => made.error,
@@ -192,7 +231,7 @@ impl CalibratedChannel {
     }
 
     /// The cut at an order: a known one, or made now. Cuts without refinement are not kept.
-    fn cut(&self, order: usize, refinement: Refinement) -> Result<Arc<Cut>, ControlError> {
+    fn cut(&self, order: usize, refinement: Refinement) -> Result<Arc<Cut>, ChannelFault> {
         if refinement == Refinement::None {
             return Ok(Arc::new(self.make_cut(order, refinement)?));
         }
@@ -207,7 +246,7 @@ impl CalibratedChannel {
 
     /// The full refinement at an order where it is known; else a few of its steps, which the refinement
     /// goes on from.
-    fn draft(&self, order: usize) -> Result<DiagonalSystem, ControlError> {
+    fn draft(&self, order: usize) -> Result<DiagonalSystem, ChannelFault> {
         if let Some(cut) = locked(&self.cuts).get(&(order, true)) {
             return Ok(cut.candidate.system.clone());
         }
@@ -219,14 +258,15 @@ impl CalibratedChannel {
         Ok(draft.system.clone())
     }
 
-    fn make_draft(&self, order: usize) -> Result<Draft, ControlError> {
+    fn make_draft(&self, order: usize) -> Result<Draft, ChannelFault> {
         if let Some(whole) = Candidate::within(&self.system, order) {
             let (system, descent) = (whole.system, None);
             return Ok(Draft { system, descent });
         }
-        let start = self.start(order)?;
+        let target = self.target()?;
+        let start = self.start(order, target.as_deref())?;
         let system = &start.candidate.system;
-        let Some((target, refitted)) = self.target.as_ref().zip(start.refitted.clone()) else {
+        let Some((target, refitted)) = target.zip(start.refitted.clone()) else {
             let (system, descent) = (system.clone(), None);
             return Ok(Draft { system, descent });
         };
@@ -237,75 +277,51 @@ impl CalibratedChannel {
         })
     }
 
-    /// Truncates at several orders from one balancing, but for those that are known.
-    fn start_all(&self, orders: &[usize]) -> Result<(), ControlError> {
+    /// What truncation gives at several orders: known ones, and the others from one balancing.
+    fn starts(
+        &self,
+        orders: &[usize],
+        target: Option<&WeightedChannel>,
+    ) -> Result<Vec<Arc<Start>>, ChannelFault> {
         let missing = |order: &&usize| !locked(&self.starts).contains_key(*order);
         let missing: Vec<usize> = orders.iter().filter(missing).copied().collect();
-        if missing.is_empty() {
-            return Ok(());
+        if !missing.is_empty() {
+            let balanced = self.balanced(target)?;
+            for order in missing {
+                let start = Arc::new(truncated_best(&balanced, order, target)?);
+                locked(&self.starts).insert(order, start);
+            }
         }
-        let balanced = self.balanced()?;
-        for order in missing {
-            let start = Arc::new(self.truncated_best(&balanced, order)?);
-            locked(&self.starts).insert(order, start);
-        }
-        Ok(())
-    }
-
-    fn start(&self, order: usize) -> Result<Arc<Start>, ControlError> {
-        self.start_all(&[order])?;
         let starts = locked(&self.starts);
-        Ok(Arc::clone(&starts[&order]))
+        Ok(orders
+            .iter()
+            .map(|order| Arc::clone(&starts[order]))
+            .collect())
     }
 
-    fn truncated_best(&self, balanced: &Balancings, order: usize) -> Result<Start, ControlError> {
-        let mut white = truncated(&balanced.white, order)?;
-        let Some((target, cutter)) = self.target.as_ref().zip(balanced.weighted.as_ref()) else {
-            let note = "its input is zero in the calibration data: balanced for white noise";
-            white.notes.push(note.into());
-            return Ok(Start {
-                candidate: white,
-                refitted: None,
-                unweighted: 0.0,
-                white_noise: true,
-            });
-        };
-        let refitted =
-            |start: &Candidate| target.refine(start.system.stable()?, order, Refinement::Residues);
-        let weighted = truncated(cutter, order)?;
-        let of_weighted = refitted(&weighted)?;
-        let unweighted = target.error(&white.system)?;
-        if unweighted >= of_weighted.truncated {
-            return Ok(Start {
-                candidate: weighted,
-                refitted: Some(of_weighted),
-                unweighted,
-                white_noise: false,
-            });
-        }
-        let note = "balanced for white noise, which left the smaller weighted error";
-        white.notes.push(note.into());
-        Ok(Start {
-            refitted: Some(refitted(&white)?),
-            candidate: white,
-            unweighted,
-            white_noise: true,
-        })
+    fn start(
+        &self,
+        order: usize,
+        target: Option<&WeightedChannel>,
+    ) -> Result<Arc<Start>, ChannelFault> {
+        let starts = self.starts(&[order], target)?;
+        Ok(Arc::clone(&starts[0]))
     }
 
-    fn make_cut(&self, order: usize, refinement: Refinement) -> Result<Cut, ControlError> {
+    fn make_cut(&self, order: usize, refinement: Refinement) -> Result<Cut, ChannelFault> {
         if let Some(candidate) = Candidate::within(&self.system, order) {
             let record = WeightedRecord::identity(self.norm);
             return Ok(Cut { candidate, record });
         }
-        let start = self.start(order)?;
+        let target = self.target()?;
+        let start = self.start(order, target.as_deref())?;
         let mut candidate = start.candidate.clone();
-        let Some((target, refitted)) = self.target.as_ref().zip(start.refitted.clone()) else {
+        let Some((target, refitted)) = target.zip(start.refitted.clone()) else {
             let record = WeightedRecord::identity(0.0);
             return Ok(Cut { candidate, record });
         };
         let refined = match refinement {
-            Refinement::Full => self.descended(target, &candidate.system, refitted, order)?,
+            Refinement::Full => self.descended(&target, &candidate.system, refitted, order)?,
             Refinement::None => Refined::unrefined(&candidate.system, refitted.truncated),
             _ => refitted,
         };
@@ -340,6 +356,22 @@ impl CalibratedChannel {
         }
     }
 
+    /// The best residues and feedthrough for the poles that a system has; that system where the input is
+    /// zero and where it is no smaller than the channel.
+    fn refitted(
+        &self,
+        system: &DiagonalSystem,
+        ridge: f64,
+    ) -> Result<DiagonalSystem, ChannelFault> {
+        if system.order() >= self.system.order() {
+            return Ok(system.clone());
+        }
+        match self.target()? {
+            Some(target) => Ok(target.residues(system, ridge)?),
+            None => Ok(system.clone()),
+        }
+    }
+
     /// The record of a system that was made from a cut.
     fn record_of(
         &self,
@@ -347,7 +379,7 @@ impl CalibratedChannel {
         system: &DiagonalSystem,
         index: usize,
         kernel_length: usize,
-    ) -> Result<ChannelRecord, ControlError> {
+    ) -> Result<ChannelRecord, ChannelFault> {
         let mut candidate = cut.candidate.clone();
         let fitted = candidate.system != *system;
         candidate.system = system.clone();
@@ -359,6 +391,46 @@ impl CalibratedChannel {
         record.weighted = Some(weighted);
         Ok(record)
     }
+}
+
+/// The truncation for the input, or for white noise where that leaves less.
+fn truncated_best(
+    balanced: &Balancings,
+    order: usize,
+    target: Option<&WeightedChannel>,
+) -> Result<Start, ControlError> {
+    let mut white = truncated(&balanced.white, order)?;
+    let Some((target, cutter)) = target.zip(balanced.weighted.as_ref()) else {
+        let note = "its input is zero in the calibration data: balanced for white noise";
+        white.notes.push(note.into());
+        return Ok(Start {
+            candidate: white,
+            refitted: None,
+            unweighted: 0.0,
+            white_noise: true,
+        });
+    };
+    let refitted =
+        |start: &Candidate| target.refine(start.system.stable()?, order, Refinement::Residues);
+    let weighted = truncated(cutter, order)?;
+    let of_weighted = refitted(&weighted)?;
+    let unweighted = target.error(&white.system)?;
+    if unweighted >= of_weighted.truncated {
+        return Ok(Start {
+            candidate: weighted,
+            refitted: Some(of_weighted),
+            unweighted,
+            white_noise: false,
+        });
+    }
+    let note = "balanced for white noise, which left the smaller weighted error";
+    white.notes.push(note.into());
+    Ok(Start {
+        refitted: Some(refitted(&white)?),
+        candidate: white,
+        unweighted,
+        white_noise: true,
+    })
 }
 
 fn truncated(cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
@@ -395,7 +467,7 @@ pub struct CutSystem<'a> {
 }
 
 impl CalibratedLayer {
-    /// Balances all channels of a layer, in parallel; `weight` gives the metric of each one's
+    /// Prepares all channels of a layer, in parallel; `weight` gives the metric of each one's
     /// input, `None` where that is zero.
     ///
     /// # Errors
@@ -404,18 +476,38 @@ impl CalibratedLayer {
         block: &Block,
         weight: impl Fn(usize) -> Option<InputWeight> + Sync,
     ) -> Result<Self, CompressError> {
-        let systems = block.systems().par_iter().enumerate();
-        let channels = systems.map(|(index, system)| {
-            CalibratedChannel::new(system, weight(index))
+        let mut made = Self::empty();
+        made.add(block, 0..block.systems().len(), weight, None)?;
+        Ok(made)
+    }
+
+    /// Without channels so far.
+    pub(crate) fn empty() -> Self {
+        let channels = Vec::new();
+        Self { channels }
+    }
+
+    /// Prepares further channels of the layer, whose long vectors go to the store, if there is one.
+    ///
+    /// # Errors
+    /// [`CompressError::Channel`]; [`CompressError::Store`].
+    pub(crate) fn add(
+        &mut self,
+        block: &Block,
+        channels: Range<usize>,
+        weight: impl Fn(usize) -> Option<InputWeight> + Sync,
+        store: Option<&Arc<NumberStore>>,
+    ) -> Result<(), CompressError> {
+        let made = channels.into_par_iter().map(|index| {
+            CalibratedChannel::new(&block.systems()[index], weight(index), store)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
-        Ok(Self {
-            channels: in_order(channels)?,
-        })
+        self.channels.extend(in_order(made)?);
+        Ok(())
     }
 
     /// The channels, in order.
-    pub fn channels(&self) -> &[CalibratedChannel] {
+    pub(crate) fn channels(&self) -> &[CalibratedChannel] {
         &self.channels
     }
 
@@ -513,15 +605,8 @@ impl CalibratedLayer {
     ) -> Result<Vec<DiagonalSystem>, CompressError> {
         let channels = self.channels.par_iter().zip(systems).enumerate();
         let refitted = channels.map(|(index, (channel, system))| {
-            let Some(target) = channel.target.as_ref() else {
-                return Ok(system.clone());
-            };
-            if system.order() >= channel.system.order() {
-                return Ok(system.clone());
-            }
-            target
-                .residues(system, ridge)
-                .map_err(|e| CompressError::channel(block, index, e))
+            let refitted = channel.refitted(system, ridge);
+            refitted.map_err(|e| CompressError::channel(block, index, e))
         });
         in_order(refitted)
     }
@@ -572,5 +657,77 @@ impl CalibratedLayer {
         let record = self.record_of(block, &made, refinement, kernel_length)?;
         *block = block.with_systems(systems, Vec::new())?;
         Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{BlockParts, Nonlinearity};
+    use hankelite_control::Time;
+    use hankelite_control::num_complex::Complex64;
+    use nalgebra::DMatrix;
+
+    fn block() -> Block {
+        let systems = (0..3).map(|h| {
+            let pole = |n: usize| Complex64::new(-0.3 - 0.2 * n as f64, (n + h) as f64);
+            let poles = (0..6).map(pole).collect();
+            let residues: Vec<_> = (0..6)
+                .map(|n| Complex64::new(0.3, 0.1 * n as f64))
+                .collect();
+            DiagonalSystem::siso(Time::Discrete { step: 0.2 }, poles, &residues, 0.4).unwrap()
+        });
+        Block::new(BlockParts {
+            name: "layer".into(),
+            systems: systems.collect(),
+            backward: Vec::new(),
+            backward_from: 1,
+            activation: Nonlinearity::Gelu,
+            output: None,
+            norm: None,
+        })
+        .unwrap()
+    }
+
+    /// By moments, by the spectrum, and not at all.
+    fn weight(channel: usize) -> Option<InputWeight> {
+        let inputs = DMatrix::from_fn(4, 60, |n, t| ((n + 2) as f64 * 0.31 * t as f64).sin() + 0.3);
+        match channel {
+            0 => InputWeight::moments(&inputs),
+            1 => InputWeight::of_sequences(&inputs),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn channels_whose_vectors_lie_in_a_file_are_cut_as_those_in_memory() {
+        let block = block();
+        let store = Arc::new(NumberStore::new().unwrap());
+        let held = CalibratedLayer::new(&block, weight).unwrap();
+        let mut stored = CalibratedLayer::empty();
+        for channels in [0..2, 2..3] {
+            stored.add(&block, channels, weight, Some(&store)).unwrap();
+        }
+        let in_file =
+            |channel: &CalibratedChannel| matches!(channel.target, Some(Target::Stored { .. }));
+        let in_file: Vec<bool> = stored.channels().iter().map(in_file).collect();
+        assert_eq!(in_file, [true, true, false]);
+        let made = |layer: &CalibratedLayer| {
+            let curves = layer.curves(&block, Refinement::Full).unwrap();
+            let drafts = layer.drafts(&block, &[2, 3, 2]).unwrap();
+            let systems = layer.systems(&block, &[2, 3, 2], Refinement::Full).unwrap();
+            let refitted = layer.refitted(&block, &drafts, 1e-3).unwrap();
+            let moved: Vec<_> = systems.iter().zip(&refitted).collect();
+            let cuts = moved.iter().zip([2, 3, 2]);
+            let cuts = cuts.map(|((_, system), order)| CutSystem { order, system });
+            let cuts: Vec<_> = cuts.collect();
+            let record = layer
+                .record_of(&block, &cuts, Refinement::Full, 60)
+                .unwrap();
+            let record = serde_json::to_string(&record).unwrap();
+            (curves, drafts, systems.clone(), refitted.clone(), record)
+        };
+        assert!(made(&held) == made(&stored));
+        assert!(held.errors_of(&block).unwrap() == stored.errors_of(&block).unwrap());
     }
 }

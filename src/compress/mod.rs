@@ -1,5 +1,7 @@
 //! From a model to a smaller model: choose orders, reduce every channel, keep a record.
 
+use std::io;
+
 mod allocate;
 mod calibrated;
 mod candidate;
@@ -11,10 +13,12 @@ mod plan;
 mod record;
 mod reduce;
 mod share;
+mod store;
 
 pub use allocate::{Allocation, LANES_LEAST, allocate};
 pub(crate) use allocate::{by_order, share};
-pub use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
+pub(crate) use calibrated::CalibratedChannel;
+pub use calibrated::{CalibratedLayer, CutSystem, ErrorCurve};
 pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
@@ -22,6 +26,7 @@ pub(crate) use joint::{JointRecord, record_of_joint};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
 pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
+pub(crate) use store::NumberStore;
 
 use crate::model::{Block, ModelError};
 use crate::progress::Cancelled;
@@ -46,6 +51,13 @@ pub enum CompressError {
         /// What is wrong with it.
         source: ControlError,
     },
+    /// The temporary file for what does not fit into memory.
+    #[error(
+        "the moments of the inputs lie in a temporary file in `{folder}`: {0}; set TMPDIR to a folder with \
+         more room, or take the spectrum, which needs none (--weight spectrum)",
+        folder = std::env::temp_dir().display()
+    )]
+    Store(#[from] io::Error),
     /// A layer whose channels do not have the same poles.
     #[error(
         "layer `{layer}`: its channels do not have the same poles (or run backwards in time), \
@@ -73,11 +85,34 @@ pub enum CompressError {
 
 impl CompressError {
     /// A fault of one channel of a layer.
-    pub(crate) fn channel(block: &Block, channel: usize, source: ControlError) -> Self {
-        Self::Channel {
-            layer: block.name().to_string(),
-            channel,
-            source,
+    pub(crate) fn channel(block: &Block, channel: usize, fault: impl Into<ChannelFault>) -> Self {
+        match fault.into() {
+            ChannelFault::Control(source) => Self::Channel {
+                layer: block.name().to_string(),
+                channel,
+                source,
+            },
+            ChannelFault::Store(source) => Self::Store(source),
         }
+    }
+}
+
+/// Why a channel cannot be reduced.
+#[derive(Debug)]
+pub(crate) enum ChannelFault {
+    Control(ControlError),
+    /// Its long vectors cannot be written or read.
+    Store(io::Error),
+}
+
+impl From<ControlError> for ChannelFault {
+    fn from(fault: ControlError) -> Self {
+        Self::Control(fault)
+    }
+}
+
+impl From<io::Error> for ChannelFault {
+    fn from(fault: io::Error) -> Self {
+        Self::Store(fault)
     }
 }

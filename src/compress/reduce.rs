@@ -132,7 +132,7 @@ fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
         });
         let (exponents, input) = (a.exponents().to_vec(), a.input().clone());
         let system = DiagonalSystem::new(a.time(), exponents, input, output, through);
-        system.map_err(|source| CompressError::channel(block, channel, source.into()))
+        system.map_err(|source| CompressError::channel(block, channel, ControlError::from(source)))
     });
     stacked.collect()
 }
@@ -150,8 +150,9 @@ fn unstack(block: &Block, systems: &[DiagonalSystem]) -> Result<Directions, Comp
             let output = whole.output().rows(first, rows).into_owned();
             let through = whole.feedthrough().rows(first, rows).into_owned();
             let (exponents, input) = (whole.exponents().to_vec(), whole.input().clone());
-            DiagonalSystem::new(whole.time(), exponents, input, output, through)
-                .map_err(|source| CompressError::channel(block, channel, source.into()))
+            DiagonalSystem::new(whole.time(), exponents, input, output, through).map_err(|source| {
+                CompressError::channel(block, channel, ControlError::from(source))
+            })
         };
         let (forward, backward) = (part(0)?, part(rows)?);
         if backward.feedthrough().iter().any(|d| *d != 0.0) {

@@ -24,6 +24,7 @@ use rayon::prelude::*;
 pub use score::{Agreement, Score};
 use single::Single;
 pub(crate) use single::VectorSlopes;
+pub(crate) use walk::Walk;
 
 use crate::measure::MeasureError;
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};

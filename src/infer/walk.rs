@@ -1,5 +1,7 @@
 //! Sequences that go through a network layer by layer.
 
+use std::ops::Range;
+
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
@@ -64,24 +66,35 @@ impl<'a> Network<'a> {
 }
 
 impl Walk<'_, '_> {
-    /// The inputs of the layer's channels: for each sequences × L.
+    /// The inputs of all channels of the layer, see [`Walk::inputs_of`].
     pub(crate) fn inputs(&self) -> Vec<DMatrix<f64>> {
-        let count = self.steps.len();
+        self.inputs_of(0..self.network.model().blocks()[self.layer].channels())
+    }
+
+    /// The inputs of some of the layer's channels: for each sequences × L. Memory for those, and for the
+    /// inputs of the sequences at hand.
+    pub(crate) fn inputs_of(&self, channels: Range<usize>) -> Vec<DMatrix<f64>> {
+        let (count, length) = (self.steps.len(), self.network.length);
         match &self.streams {
             Streams::Single(single, streams) => {
-                let inputs = streams.par_iter().map(|x| single.input_of(self.layer, x));
-                let inputs: Vec<Vec<f32>> = inputs.collect();
-                let row = single.row();
-                let rows: Vec<&[f32]> = inputs.iter().flat_map(|x| x.chunks_exact(row)).collect();
-                by_channel(&rows, self.network.length)
+                let own = streams.par_iter().map(|x| {
+                    let inputs = single.input_of(self.layer, x);
+                    let rows: Vec<&[f32]> = inputs.chunks_exact(single.row()).collect();
+                    by_channel(&rows, length, channels.clone())
+                });
+                let own: Vec<Vec<DMatrix<f32>>> = own.collect();
+                let of = |h: usize| stacked(own.iter().map(|few| &few[h]), length);
+                (0..channels.len()).into_par_iter().map(of).collect()
             }
             Streams::Double(layers, streams) => {
                 let layer = &layers[self.layer];
-                let inputs = streams.par_iter().map(|x| layer.input_of(x).into_owned());
-                let inputs: Vec<DMatrix<f64>> = inputs.collect();
-                let (length, channels) = inputs.first().map_or((0, 0), DMatrix::shape);
-                let of = |h| DMatrix::from_fn(count, length, |n, t| inputs[n][(t, h)]);
-                (0..channels).into_par_iter().map(of).collect()
+                let own = streams.par_iter().map(|x| {
+                    let input = layer.input_of(x);
+                    input.columns(channels.start, channels.len()).into_owned()
+                });
+                let own: Vec<DMatrix<f64>> = own.collect();
+                let of = |h| DMatrix::from_fn(count, length, |n, t| own[n][(t, h)]);
+                (0..channels.len()).into_par_iter().map(of).collect()
             }
         }
     }
@@ -137,22 +150,29 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Sequences × L of every channel, from L × H by rows of every sequence.
-fn by_channel(rows: &[&[f32]], length: usize) -> Vec<DMatrix<f64>> {
-    let channels = rows.first().map_or(0, |row| row.len() / length.max(1));
-    let groups = (0..channels).into_par_iter().step_by(CHANNELS_TOGETHER);
-    let groups = groups.map(|first| {
-        let together = CHANNELS_TOGETHER.min(channels - first);
-        let mut made = vec![DMatrix::zeros(rows.len(), length); together];
+/// L × sequences of some channels, from L × H by rows of every sequence.
+fn by_channel(rows: &[&[f32]], length: usize, channels: Range<usize>) -> Vec<DMatrix<f32>> {
+    let all = rows.first().map_or(0, |row| row.len() / length.max(1));
+    let mut made = vec![DMatrix::zeros(length, rows.len()); channels.len()];
+    let groups = made.chunks_mut(CHANNELS_TOGETHER).enumerate();
+    for (group, made) in groups {
+        let first = channels.start + group * CHANNELS_TOGETHER;
         for t in 0..length {
             for (n, row) in rows.iter().enumerate() {
-                let own = &row[t * channels + first..][..together];
+                let own = &row[t * all + first..][..made.len()];
                 for (made, &value) in made.iter_mut().zip(own) {
-                    made[(n, t)] = f64::from(value);
+                    made[(t, n)] = value;
                 }
             }
         }
-        made
-    });
-    groups.flatten_iter().collect()
+    }
+    made
+}
+
+/// Sequences × L of one channel, from L × sequences of a few sequences each.
+fn stacked<'m>(few: impl Iterator<Item = &'m DMatrix<f32>>, length: usize) -> DMatrix<f64> {
+    let columns: Vec<&[f32]> = few
+        .flat_map(|own| own.as_slice().chunks_exact(length.max(1)))
+        .collect();
+    DMatrix::from_fn(columns.len(), length, |n, t| f64::from(columns[n][t]))
 }

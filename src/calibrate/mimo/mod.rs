@@ -24,7 +24,7 @@ mod tests;
 mod unit;
 
 use fit::Sample;
-use hankelite_control::Refinement;
+use hankelite_control::{ControlError, Refinement};
 use nalgebra::DMatrix;
 pub(super) use network::{SharedReduction, SharedSettings};
 use unit::Unit;
@@ -203,7 +203,7 @@ fn cut_layer(
 ) -> Result<CutLayer, CalibrateError> {
     let (mut systems, mut backward, mut joint) = (Vec::new(), Vec::new(), Vec::new());
     for (index, unit) in units.iter().enumerate() {
-        let fault = |source| CompressError::channel(block, index, source);
+        let fault = |source: ControlError| CompressError::channel(block, index, source);
         let cut = unit.cut(&samples(unit), order, refinement);
         let time = block.systems()[index].time();
         let mut made = match order >= unit.modes.order() {
