@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
-use hankelite_control::{DiagonalSystem, InputStatistics, StatisticsError};
+use hankelite_control::{InputStatistics, StatisticsError};
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
+use crate::calibrate::fingerprint::{agree, fingerprint};
 use crate::calibrate::{CalibrateError, input_statistics};
 use crate::infer::{Network, importance_from};
-use crate::model::{
-    Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
-};
+use crate::model::{Model, Sequence};
 
 /// The name of the format in the file's metadata.
 const FORMAT: &str = "hankelite input statistics 1";
@@ -193,11 +192,17 @@ impl Calibration {
         let [first, others @ ..] = parts else {
             return Self::new(Vec::new(), origin, Known::Network);
         };
-        if let Some(other) = others.iter().find(|other| other.kind() != first.kind()) {
-            return Err(CalibrateError::OtherModel {
-                found: other.kind(),
-                expected: first.kind(),
+        for other in others {
+            let [(found, of), (expected, of_first)] = [other, first].map(|own| {
+                let of = own.fingerprint.as_deref().unwrap_or("none");
+                (own.kind(), of)
             });
+            if found != expected || !agree(of, of_first) {
+                return Err(CalibrateError::OtherModel {
+                    found: format!("{found}, fingerprint {of}"),
+                    expected: format!("{expected}, fingerprint {of_first}"),
+                });
+            }
         }
         let layers = (0..first.layers.len()).map(|index| {
             let own: Vec<_> = parts.iter().map(|part| &part.layers[index]).collect();
@@ -214,9 +219,8 @@ impl Calibration {
     fn kind(&self) -> String {
         let layers = self.layers.iter();
         let layers = layers.map(|l| format!("{} ({})", l.name, l.statistics.channels()));
-        let of = self.fingerprint.as_deref().unwrap_or("none");
         format!(
-            "{} steps, layers (channels) {}, fingerprint {of}, known: {:?}",
+            "{} steps, layers (channels) {}, known: {:?}",
             self.length(),
             layers.collect::<Vec<_>>().join(", "),
             self.known
@@ -278,7 +282,7 @@ impl Calibration {
         }
         let expected = fingerprint(model);
         match &self.fingerprint {
-            Some(found) if *found != expected => Err(CalibrateError::OtherModel {
+            Some(found) if !agree(found, &expected) => Err(CalibrateError::OtherModel {
                 found: format!("the same shapes but fingerprint {found}"),
                 expected,
             }),
@@ -426,81 +430,4 @@ fn layer(
     let lags = DMatrix::from_vec(length, channels, lags);
     let input = InputStatistics::new(mean, lags, sequences).map_err(statistics)?;
     LayerCalibration::new(name, input, importance)
-}
-
-/// A hash (FNV-1a, 64 bits) of every number of the model: all of them decide the inputs of the
-/// layers or the gradients of the logits.
-fn fingerprint(model: &Model) -> String {
-    let mut hash = Hash(0xcbf2_9ce4_8422_2325);
-    match model.encoder() {
-        Some(Encoder::Linear(linear)) => hash.take_linear(linear),
-        Some(Encoder::Embedding(table)) => hash.take(table.as_slice()),
-        None => {}
-    }
-    for block in model.blocks() {
-        block.all_systems().for_each(|s| hash.take_system(s));
-        if block.activation() != Nonlinearity::Gelu {
-            hash.take(&[1.0]);
-        }
-        if let Some(output) = block.output() {
-            hash.take(&[match output.gate {
-                Gate::None => 0.0,
-                Gate::Halves => 1.0,
-                Gate::Activated => 2.0,
-                Gate::Response => 3.0,
-            }]);
-            hash.take_linear(&output.linear);
-        }
-        if let Some((norm, placement)) = block.norm() {
-            hash.take(&[f64::from(u8::from(*placement == Placement::Pre))]);
-            hash.take_norm(norm);
-        }
-    }
-    if let Some(norm) = model.final_norm() {
-        hash.take_norm(norm);
-    }
-    if let Some(head) = model.head() {
-        let pooling = match head.pooling {
-            Some(Pooling::Mean) => 0.0,
-            Some(Pooling::Last) => 1.0,
-            None => 2.0,
-        };
-        hash.take(&[pooling]);
-        hash.take_linear(&head.linear);
-    }
-    format!("{:016x}", hash.0)
-}
-
-struct Hash(u64);
-
-impl Hash {
-    fn take(&mut self, values: &[f64]) {
-        for byte in values.iter().flat_map(|v| v.to_bits().to_le_bytes()) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-
-    fn take_linear(&mut self, linear: &Linear) {
-        self.take(linear.weight.as_slice());
-        self.take(linear.bias.as_deref().unwrap_or_default());
-    }
-
-    fn take_norm(&mut self, norm: &Norm) {
-        let (weight, bias, epsilon) = norm.affine();
-        self.take(weight);
-        self.take(bias);
-        self.take(&[epsilon]);
-        if let Norm::Batch(batch) = norm {
-            self.take(&batch.mean);
-            self.take(&batch.variance);
-        }
-    }
-
-    fn take_system(&mut self, system: &DiagonalSystem) {
-        let matrices = system.input().iter().chain(system.output().iter());
-        for z in system.scaled_exponents().iter().chain(matrices) {
-            self.take(&[z.re, z.im]);
-        }
-        self.take(system.feedthrough().as_slice());
-    }
 }

@@ -7,6 +7,7 @@
 
 mod calibration;
 mod captured;
+mod fingerprint;
 mod gradients;
 mod logits;
 mod longer;
