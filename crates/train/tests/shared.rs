@@ -15,10 +15,11 @@ use hankelite::checkpoint::HalfGate;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, nalgebra::DMatrix};
 use hankelite::model::{Placement, Pooling};
+use hankelite::rounding::{Entries, LayerChoice, MapChoice, Storage, StorageChoice};
 use hankelite::{Checkpoint, Declared, Model, write};
 use hankelite_train::nn::{
-    Mode, NetworkError, NetworkInput, Penalty, SequenceModel, TrainableNetwork, TrainableOptions,
-    Wanted,
+    HeldMaps, Mode, NetworkError, NetworkInput, Penalty, SequenceModel, TrainableNetwork,
+    TrainableOptions, Wanted,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -325,5 +326,83 @@ fn penalties_on_filters_are_refused_by_name() {
             assert!(message.contains("several inputs"), "{message}");
             assert!(message.contains("regularise"), "{message}");
         }
+    }
+}
+
+/// The B and C of every layer at 4 bits.
+fn held(model: &Model) -> (StorageChoice, TrainableNetwork) {
+    let layer = LayerChoice {
+        systems: Some(MapChoice::of(Entries::Int4)),
+        ..LayerChoice::default()
+    };
+    let choice = StorageChoice {
+        layers: vec![layer; model.blocks().len()],
+        ..StorageChoice::default()
+    };
+    let options = TrainableOptions {
+        dtype: DType::F64,
+        maps: HeldMaps::of(&choice),
+        ..TrainableOptions::new(LENGTH)
+    };
+    let network = TrainableNetwork::from_model(model, &options, &Device::Cpu).unwrap();
+    (choice, network)
+}
+
+/// How far B, C and D of two models are apart, relative to the largest.
+fn apart(one: &Model, other: &Model) -> f64 {
+    let blocks = one.blocks().iter().zip(other.blocks());
+    let apart = blocks.map(|(one, other)| {
+        let (one, other) = (&one.systems()[0], &other.systems()[0]);
+        let far = |a: &DMatrix<Complex64>, b: &DMatrix<Complex64>| (a - b).norm() / b.norm();
+        let through = (one.feedthrough() - other.feedthrough()).norm() / other.feedthrough().norm();
+        far(one.input(), other.input())
+            .max(far(one.output(), other.output()))
+            .max(through)
+    });
+    apart.fold(0.0, f64::max)
+}
+
+#[test]
+fn input_and_output_weights_of_few_bits_compute_and_are_written_as_an_image_stores_them() {
+    let dense = models::changed(&in_both_directions(), |parts| {
+        models::change_layer(parts, 0, |layer| layer.backward.clear());
+    });
+    let data = golden();
+    for (name, model) in [
+        ("lru_half_glu1", opened("lru_half_glu1").model),
+        ("both", dense),
+    ] {
+        let (choice, held) = held(&model);
+        let stored = |model: &Model| {
+            let storage = Storage::chosen(model, &choice).unwrap();
+            storage.applied(model).unwrap()
+        };
+        let written = held.to_model().unwrap();
+        assert!(apart(&written, &model) > 1e-3);
+        // Rounded once, in coordinates in which B and C are of one size; rounded again, nothing changes.
+        assert!(apart(&written, &stored(&written)) < 1e-12);
+        let input = input(name, &data);
+        let own = outputs(&held, &input);
+        assert!(worst(&own, &outputs(&network(&written, DType::F64), &input)) < 1e-10);
+        // Every number moves: through the rounding, or by the scales.
+        let store = loss(&held, &input).backward().unwrap();
+        let mut ranges = 0;
+        for parameter in held.parameters() {
+            let slopes = numbers(store.get(&parameter.var).unwrap());
+            assert!(slopes.iter().any(|x| *x != 0.0), "{}", parameter.name);
+            ranges += usize::from(parameter.name.ends_with("range"));
+        }
+        assert_eq!(ranges, 2 * model.blocks().len());
+
+        // Scales and weights that training has moved are found again in what it wrote.
+        for parameter in held.parameters() {
+            if parameter.name.ends_with("range") || parameter.name.ends_with("input") {
+                let moved = parameter.var.affine(1.07, 0.0).unwrap();
+                parameter.var.set(&moved).unwrap();
+            }
+        }
+        let moved = held.to_model().unwrap();
+        assert!(apart(&moved, &written) > 1e-3);
+        assert!(apart(&moved, &stored(&moved)) < 1e-12);
     }
 }

@@ -14,7 +14,7 @@ use crate::nn::dynamics::TrainableDynamics;
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{BlockPlan, NormKind, NormPlan, SharedPlan, Size};
 use crate::nn::shared::TrainableShared;
-use crate::nn::straight::Held;
+use crate::nn::straight::{Held, HeldLayer};
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Buffer, Group, NetworkError, Parameter, Penalty};
 
@@ -224,20 +224,21 @@ impl TrainableBlock {
     pub(super) fn new(
         block: &model::Block,
         form: ModeForm,
-        held: Option<MapChoice>,
+        held: HeldLayer,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         let dynamics = if block.is_siso() {
             BlockDynamics::Bank(Box::new(TrainableBank::new(block, form, to)?))
         } else {
             let length = form.scaled.then_some(form.length);
-            BlockDynamics::Shared(Box::new(TrainableShared::new(block, length, to)?))
+            let shared = TrainableShared::new(block, length, held.systems, to)?;
+            BlockDynamics::Shared(Box::new(shared))
         };
         let norm = block.norm();
         let norm = norm.map(|(norm, placement)| TrainableNorm::new(norm, *placement, to));
         let output = block.output().map(|output| {
             Ok::<_, candle_core::Error>(BlockOutput {
-                linear: TrainableLinear::new(&output.linear, held, to)?,
+                linear: TrainableLinear::new(&output.linear, held.map, to)?,
                 gate: output.gate,
             })
         });

@@ -133,9 +133,11 @@ impl TrainableNetwork {
     ) -> Result<Self, NetworkError> {
         options.check()?;
         check_channels(model)?;
-        let (found, layers) = (options.maps.layers.len(), model.blocks().len());
-        if ![0, layers].contains(&found) {
-            return Err(NetworkError::Maps { found, layers });
+        let layers = model.blocks().len();
+        for found in [&options.maps.layers, &options.maps.systems].map(Vec::len) {
+            if ![0, layers].contains(&found) {
+                return Err(NetworkError::Maps { found, layers });
+            }
         }
         let mut shared = model.blocks().iter().filter(|block| !block.is_siso());
         if let (Some(block), false) = (shared.next(), device.is_cpu()) {
@@ -152,9 +154,9 @@ impl TrainableNetwork {
             scaled: options.scaled_poles,
         };
         let maps = &options.maps;
-        let held = |layer: usize| maps.layers.get(layer).copied().flatten();
         let blocks = model.blocks().iter().enumerate();
-        let blocks = blocks.map(|(layer, block)| TrainableBlock::new(block, form, held(layer), to));
+        let blocks =
+            blocks.map(|(layer, block)| TrainableBlock::new(block, form, maps.layer(layer), to));
         let encoder = model.encoder();
         let encoder = encoder.map(|encoder| TrainableEncoder::new(encoder, maps.encoder, to));
         let last = model.final_norm();

@@ -15,10 +15,13 @@
 
 use candle_core::{DType, Result, Tensor, Var};
 use hankelite::model::Block;
+use hankelite::rounding::MapChoice;
 use hankelite_control::{DiagonalSystem, SystemError, Time};
+use hankelite_edge::padded;
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
+use crate::nn::straight::Held;
 use crate::nn::tensors::{TensorType, host, parameter, var};
 use crate::nn::{Group, NetworkError, Parameter};
 
@@ -32,6 +35,9 @@ pub(super) struct TrainableShared {
     output: Var,
     /// The diagonal of D, or D.
     feedthrough: Var,
+    /// How γ ∘ B is held where that is at few bits, and how C is, with D behind it where that is dense:
+    /// as the maps of an image.
+    held: [Option<Held>; 2],
     /// What the rates of decays and frequencies are multiplied with.
     scales: Option<[Tensor; 2]>,
     /// The systems that the parameters came from, forwards first, and the parameters they gave.
@@ -54,10 +60,12 @@ impl TrainableShared {
     /// [`NetworkError::Systems`] for other shapes than one square system in one direction or both,
     /// with the same modes and input weights; [`NetworkError::Pole`] for modes that do not decay.
     ///
-    /// With a length the rates of poles are scaled for sequences of so many steps.
+    /// With a length the rates of poles are scaled for sequences of so many steps. B and C of a layer
+    /// in one direction are held as chosen.
     pub(super) fn new(
         block: &Block,
         scaled_for: Option<usize>,
+        choice: Option<MapChoice>,
         to: TensorType<'_>,
     ) -> std::result::Result<Self, NetworkError> {
         check(block)?;
@@ -76,12 +84,22 @@ impl TrainableShared {
             input: var(&numbers.input, &[2, modes, channels], to)?,
             output: var(&numbers.output, outputs, to)?,
             feedthrough: var(&numbers.feedthrough, through, to)?,
+            held: [None, None],
             scales: None,
             source,
             initial: numbers,
         };
         // As rounded to the network's type.
         made.initial = made.numbers()?;
+        if let Some(choice) = choice.filter(|_| !made.is_bidirectional()) {
+            let maps = [made.gained_input()?, made.output_map()?];
+            let [input, output] = maps.map(|map| {
+                let (outputs, inputs) = map.dims2()?;
+                let matrix = DMatrix::from_vec(inputs, outputs, host(&map)?);
+                Held::new(&matrix, choice, to)
+            });
+            made.held = [input?, output?];
+        }
         if let Some(length) = scaled_for {
             let scales = pole_scales(&made.source, length);
             let tensor =
@@ -119,6 +137,11 @@ impl TrainableShared {
         for (one, scale) in named.iter_mut().zip(self.scales.iter().flatten()) {
             one.scale = Some(scale.clone());
         }
+        let held = self.held.iter().zip(["input", "weights"]);
+        named.extend(held.filter_map(|(held, name)| {
+            let held = held.as_ref()?;
+            held.parameter(&format!("{prefix}{name}."))
+        }));
         named
     }
 
@@ -137,17 +160,55 @@ impl TrainableShared {
         Tensor::cat(&[decay, angle], 0)
     }
 
-    /// D, γ ∘ B and C, flat.
-    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
+    /// γ ∘ B, 2 P × H.
+    fn gained_input(&self) -> Result<Tensor> {
         let decay = self.log_decay.to_dtype(DType::F64)?.exp()?;
         let square = (decay * (-2.0 * self.step()))?.exp()?;
         let gain = (1.0 - square)?.sqrt()?.to_dtype(self.input.dtype())?;
         let input = self.input.broadcast_mul(&gain.unsqueeze(1)?)?;
-        Ok(vec![
-            self.feedthrough.flatten_all()?,
-            input.flatten_all()?,
-            self.output.flatten_all()?,
-        ])
+        input.flatten(0, 1)
+    }
+
+    /// C, H × 2 P; a dense D stands behind it, from a whole number of lanes on.
+    fn output_map(&self) -> Result<Tensor> {
+        let output = self.output.flatten(0, 1)?.flatten(1, 2)?;
+        if !self.is_dense() {
+            return Ok(output);
+        }
+        let output = output.pad_with_zeros(1, 0, self.padding())?;
+        Tensor::cat(&[&output, self.feedthrough.as_tensor()], 1)
+    }
+
+    /// Zeros between C and a dense D.
+    fn padding(&self) -> usize {
+        padded(2 * self.modes()) - 2 * self.modes()
+    }
+
+    /// D, γ ∘ B and C as they are held.
+    fn held_maps(&self) -> Result<[Tensor; 3]> {
+        let [held_input, held_output] = &self.held;
+        let mut input = self.gained_input()?;
+        if let Some(held) = held_input {
+            input = held.applied(&input.contiguous()?)?;
+        }
+        let mut through = self.feedthrough.as_tensor().clone();
+        let mut output = self.output.as_tensor().clone();
+        if let Some(held) = held_output {
+            let map = held.applied(&self.output_map()?.contiguous()?)?;
+            let parts = 2 * self.modes();
+            output = map.narrow(1, 0, parts)?.contiguous()?;
+            if self.is_dense() {
+                let from = parts + self.padding();
+                through = map.narrow(1, from, map.dim(1)? - from)?.contiguous()?;
+            }
+        }
+        Ok([through, input, output])
+    }
+
+    /// D, γ ∘ B and C, flat.
+    pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
+        let maps = self.held_maps()?;
+        maps.iter().map(Tensor::flatten_all).collect()
     }
 
     fn numbers(&self) -> Result<Numbers> {
@@ -165,10 +226,19 @@ impl TrainableShared {
         &self,
         layer: &str,
     ) -> std::result::Result<[Vec<DiagonalSystem>; 2], NetworkError> {
-        let numbers = self.numbers()?;
-        let systems = match numbers == self.initial {
+        let mut numbers = self.numbers()?;
+        let is_held = self.held.iter().any(Option::is_some);
+        let systems = match numbers == self.initial && !is_held {
             true => Ok(self.source.clone()),
-            false => numbers.systems(self.source[0].time(), self.step()),
+            false => {
+                let mut gained = None;
+                if is_held {
+                    let [through, input, output] = self.held_maps()?;
+                    gained = Some(host(&input)?);
+                    (numbers.feedthrough, numbers.output) = (host(&through)?, host(&output)?);
+                }
+                numbers.systems(self.source[0].time(), self.step(), gained)
+            }
         };
         let mut forward = systems.map_err(|source| Fault::System(source).at(layer))?;
         let backward = forward.split_off(1);
@@ -296,10 +366,12 @@ impl Numbers {
         Ok(numbers)
     }
 
+    /// The systems; `gained` stands for γ ∘ B where it is held.
     fn systems(
         &self,
         time: Time,
         step: f64,
+        gained: Option<Vec<f64>>,
     ) -> std::result::Result<Vec<DiagonalSystem>, SystemError> {
         let modes = self.log_decay.len();
         let channels = self.input.len() / (2 * modes);
@@ -307,10 +379,14 @@ impl Numbers {
         let exponents: Vec<Complex64> = poles
             .map(|(log, im)| Complex64::new(-log.exp(), *im))
             .collect();
-        let (re, im) = self.input.split_at(modes * channels);
+        let (re, im) = (gained.as_ref().unwrap_or(&self.input)).split_at(modes * channels);
         let input = DMatrix::from_fn(modes, channels, |n, h| {
             let at = n * channels + h;
-            Complex64::new(re[at], im[at]) * gain(step * exponents[n].re)
+            let factor = match gained {
+                None => gain(step * exponents[n].re),
+                Some(_) => 1.0,
+            };
+            Complex64::new(re[at], im[at]) * factor
         });
         let square = DMatrix::from_row_slice;
         let through = match self.feedthrough.len() > channels {

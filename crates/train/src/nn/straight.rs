@@ -23,19 +23,36 @@ pub struct HeldMaps {
     pub encoder: Option<MapChoice>,
     /// The output map of each layer; none at all where no layer's is held.
     pub layers: Vec<Option<MapChoice>>,
+    /// B, with its normalisation, and C of each layer with several inputs, with a dense D beside C;
+    /// none at all where no layer's are held. Those of layers that run in both directions never are.
+    pub systems: Vec<Option<MapChoice>>,
     /// The head.
     pub head: Option<MapChoice>,
 }
 
 impl HeldMaps {
-    /// The maps of a storage. What is stored in single precision is not held; B and C of layers with
-    /// several inputs are not, either.
+    /// The maps of a storage. What is stored in single precision is not held.
     pub fn of(storage: &StorageChoice) -> Self {
         let layers = storage.layers.iter();
         Self {
             encoder: storage.encoder.and_then(rounded),
-            layers: layers.map(|layer| layer.map.and_then(rounded)).collect(),
+            layers: layers
+                .clone()
+                .map(|layer| layer.map.and_then(rounded))
+                .collect(),
+            systems: layers
+                .map(|layer| layer.systems.and_then(rounded))
+                .collect(),
             head: storage.head.and_then(rounded),
+        }
+    }
+
+    /// Those of one layer.
+    pub(super) fn layer(&self, layer: usize) -> HeldLayer {
+        let of = |all: &[Option<MapChoice>]| all.get(layer).copied().flatten();
+        HeldLayer {
+            map: of(&self.layers),
+            systems: of(&self.systems),
         }
     }
 
@@ -47,8 +64,18 @@ impl HeldMaps {
     /// All that are held.
     pub fn all(&self) -> impl Iterator<Item = MapChoice> {
         let ends = [self.encoder, self.head];
-        self.layers.iter().copied().chain(ends).flatten()
+        let layers = self.layers.iter().chain(&self.systems);
+        layers.copied().chain(ends).flatten()
     }
+}
+
+/// How the maps of one layer are held.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct HeldLayer {
+    /// The output map.
+    pub(super) map: Option<MapChoice>,
+    /// B and C.
+    pub(super) systems: Option<MapChoice>,
 }
 
 /// A choice that rounds.

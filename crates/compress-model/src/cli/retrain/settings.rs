@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::Checkpoint;
+use hankelite::model::Model;
 use hankelite::rounding::{Entries, LayerChoice, MapChoice, StorageChoice};
 use hankelite_train::nn::HeldMaps;
 use hankelite_train::{Distil, Monitor, Recipe, Regularise, Terms, Trial, Trust};
@@ -52,8 +53,9 @@ pub(super) struct Options {
     /// Learning rate of the dynamics [default: found by a trial, or half of --lr].
     #[arg(long, value_name = "RATE")]
     lr_dynamics: Option<f64>,
-    /// How the output maps of the layers are held in training; they are written so, and `pack` stores
-    /// them so [default: as recorded in the checkpoint for each map, else full].
+    /// How the output maps of the layers, and B and C of layers with several inputs, are held in
+    /// training; they are written so, and `pack` stores them so [default: as recorded in the
+    /// checkpoint for each map, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// Decides order and held-out sequences [default: 0].
@@ -106,8 +108,10 @@ impl Maps {
         Ok(())
     }
 
-    /// How a network of so many layers is stored: its maps so, all else as was recorded.
-    fn storage(&self, recorded: Option<&StorageChoice>, layers: usize) -> StorageChoice {
+    /// How a network is stored: its maps so, B and C of a layer with several inputs as its map, all else
+    /// as was recorded.
+    fn storage(&self, recorded: Option<&StorageChoice>, model: &Model) -> StorageChoice {
+        let layers = model.blocks().len();
         let same = self.entries.map(|entries| {
             let choice = MapChoice::of(entries);
             let group = self.group.unwrap_or(choice.group);
@@ -122,11 +126,14 @@ impl Maps {
             .layers
             .into_iter()
             .chain(repeat(LayerChoice::default()));
-        let layers = maps.into_iter().zip(others);
+        let layers = maps.into_iter().zip(others).zip(model.blocks());
+        let layers = layers.map(|((map, own), block)| LayerChoice {
+            map,
+            systems: map.filter(|_| !block.is_siso()),
+            ..own
+        });
         StorageChoice {
-            layers: layers
-                .map(|(map, own)| LayerChoice { map, ..own })
-                .collect(),
+            layers: layers.collect(),
             encoder: self.encoder,
             head: self.head,
             numbers: recorded.numbers,
@@ -266,7 +273,7 @@ impl Settings {
     pub(super) fn storage(&self, checkpoint: &Checkpoint) -> Option<StorageChoice> {
         let recorded = checkpoint.storage();
         match &self.file.maps {
-            Some(maps) => Some(maps.storage(recorded, checkpoint.model.blocks().len())),
+            Some(maps) => Some(maps.storage(recorded, &checkpoint.model)),
             None => recorded.cloned(),
         }
     }
