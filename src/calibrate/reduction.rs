@@ -24,8 +24,11 @@ use crate::infer::{Network, Path as InferPath, Walk};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
-/// Bytes that the moments of all channels may take: in memory, and in a temporary file.
+/// Bytes that the moments of all channels may take in memory.
 const MOMENTS_HELD: usize = 1 << 26;
+
+/// The same in a temporary file: unless they are asked for, and if they are.
+const MOMENTS_AUTO: usize = 1 << 31;
 const MOMENTS_MAX: usize = 1 << 33;
 
 /// Bytes that the inputs of some channels of a layer may take while these are prepared, and the fewest such
@@ -114,8 +117,8 @@ impl<'a> CalibratedReduction<'a> {
     ///
     /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes. With the moments of n
     /// sequences a channel has up to 8 L (n + 2) bytes, of many sequences 16 L (N + 1); those of all channels
-    /// are in memory up to 64 MiB, beyond that in a temporary file of up to 8 GiB, without a name and in the
-    /// folder that `TMPDIR` gives.
+    /// are in memory up to 64 MiB, beyond that in a temporary file (up to 2 GiB, 8 if requested) without a
+    /// name, in the folder that `TMPDIR` gives.
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
@@ -892,14 +895,13 @@ fn by_moments(
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
     let bytes = moment_bytes(model, calibration);
-    let fits = bytes <= MOMENTS_MAX;
     match choice {
         WeightChoice::Spectrum => Ok(false),
-        WeightChoice::Auto => Ok(fits && at_hand),
+        WeightChoice::Auto => Ok(bytes <= MOMENTS_AUTO && at_hand),
         WeightChoice::Moments if !at_hand => Err(CalibrateError::Weight(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
-        WeightChoice::Moments if !fits => Err(CalibrateError::Weight(format!(
+        WeightChoice::Moments if bytes > MOMENTS_MAX => Err(CalibrateError::Weight(format!(
             "moments over {} steps take a temporary file of {:.1} GiB, at most {} are allowed: \
              take the spectrum, or fewer sequences",
             calibration.length(),

@@ -11,7 +11,7 @@ use crate::progress::Stage;
 /// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
 pub(super) const GROUP: usize = 4;
 
-/// Groups whose sums are held at a time.
+/// Groups whose sums are held at a time, at most.
 pub(super) const GROUPS_HELD: usize = 8;
 
 /// What is summed over sequences for one layer.
@@ -38,7 +38,9 @@ pub(super) fn gathered<T: Gather>(
     let observer = network.begin(Stage::LayerInputs, sequences.len());
     network.steps_of_all(sequences)?;
     let mut total: Option<Vec<T>> = None;
-    for held in sequences.chunks(GROUP * GROUPS_HELD) {
+    // One for each thread: at long sequences sums take more memory than all else.
+    let groups = rayon::current_num_threads().clamp(1, GROUPS_HELD);
+    for held in sequences.chunks(GROUP * groups) {
         let sums = held.par_chunks(GROUP).map(|members| {
             let mut sums = empty();
             observer.check()?;

@@ -202,9 +202,12 @@ const FORMS: [Word; 2] = [
 const WEIGHTS: [Word; 3] = [
     word(
         "auto",
-        "Moments where sequences are at hand and they fit into 1 GiB, else the spectrum",
+        "Moments where sequences are at hand and they fit into 2 GiB, else the spectrum",
     ),
-    word("moments", "Exact second moments of the sequences"),
+    word(
+        "moments",
+        "Exact second moments of the sequences: up to 8 GiB, beyond 64 MiB in a temporary file",
+    ),
     word(
         "spectrum",
         "The spectrum of a stationary input with the same autocorrelation",
