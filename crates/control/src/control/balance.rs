@@ -410,3 +410,52 @@ impl Balanced {
         self.form.modes(order, most, gramians)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two modes of a discrete balanced system of three states, the first 1e-9 from the boundary. The second
+    /// is loud at the input or at the output, so that the other side is the better one for the first.
+    fn block(loud_output: bool) -> (Block<Complex64>, [f64; 3], f64) {
+        let (sigma, distance, share) = ([2.0, 1.0, 0.25], 1e-9, 0.75);
+        let real = |x: f64| Complex64::from(x);
+        let slow = Complex64::from_polar(1.0 - distance, 0.9) - 1.0;
+        let gap = distance * (2.0 - distance);
+        // Three quarters of the first gap come from the state that is cut.
+        let cut = (share * gap * sigma[0] / sigma[2]).sqrt();
+        let own = ((1.0 - share) * gap * sigma[0]).sqrt();
+        let mut a = DMatrix::from_diagonal(&vec![slow, real(-0.5), real(-0.9)].into());
+        (a[(0, 2)], a[(2, 0)]) = (real(cut), real(-cut));
+        let (loud, still) = (real(1.0), real(0.0));
+        let seconds = if loud_output {
+            [still, loud]
+        } else {
+            [loud, still]
+        };
+        let b = DMatrix::from_column_slice(3, 1, &[real(own), seconds[0], still]);
+        let c = DMatrix::from_row_slice(1, 3, &[real(own), seconds[1], still]);
+        (Block { a, b, c }, sigma, gap)
+    }
+
+    #[test]
+    fn a_decay_of_a_cut_system_is_what_its_own_input_and_the_states_that_were_cut_bring() {
+        for loud_output in [false, true] {
+            let (whole, sigma, gap) = block(loud_output);
+            let kept = whole.leading(2);
+            let d = Diagonalised {
+                values: vec![kept.a[(0, 0)], kept.a[(1, 1)]],
+                vectors: DMatrix::identity(2, 2),
+                inverse: DMatrix::identity(2, 2),
+                condition: 1.0,
+            };
+            let found = Gramians::Cut(&sigma).gaps(&d, &kept, || whole.clone());
+            let first = found[0].expect("a quotient is better than an eigenvalue there");
+            assert!((first / gap - 1.0).abs() < 1e-9, "{first} {gap}");
+            assert_eq!(
+                Gramians::Unknown.gaps(&d, &kept, || whole.clone()),
+                [None, None]
+            );
+        }
+    }
+}
