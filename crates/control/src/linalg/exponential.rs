@@ -96,6 +96,8 @@ fn small_sin_cos(y: f64) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::f64::consts::{FRAC_PI_2, PI, TAU};
+
     use super::*;
     use crate::linalg::WideComplex;
 
@@ -110,15 +112,15 @@ mod tests {
             1e-5,
             0.02,
             0.7,
-            1.5707,
-            1.571,
+            FRAC_PI_2 - 1e-4,
+            FRAC_PI_2 + 1e-4,
             3.1,
-            std::f64::consts::PI,
-            3.1416,
+            PI,
+            PI + 1e-5,
             4.7,
             4.713,
             6.2,
-            6.283_185_307,
+            TAU - 1e-9,
             6.3,
             6.41,
             50.0,
