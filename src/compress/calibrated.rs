@@ -526,7 +526,8 @@ impl CalibratedLayer {
         Ok((errors.iter().sum(), norms.sum()))
     }
 
-    /// The error curves of all channels, in parallel; see [`CalibratedChannel::curve`].
+    /// The error curves of all channels, in parallel: squared weighted errors after truncation and
+    /// refitting of the residues, or after truncation alone where nothing is to be refined.
     ///
     /// # Errors
     /// [`CompressError::Channel`].
