@@ -406,3 +406,20 @@ fn input_and_output_weights_of_few_bits_compute_and_are_written_as_an_image_stor
         assert!(apart(&moved, &stored(&moved)) < 1e-12);
     }
 }
+
+#[test]
+fn what_was_held_comes_through_a_file_and_is_rounded_to_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["lru_half_glu1", "s5_full_glu", "s5_gelu"] {
+        let source = opened(name);
+        let (choice, held) = held(&source.model);
+        let path = folder.path().join(format!("{name}.safetensors"));
+        write(&source.with_model(held.to_model().unwrap()), &path).unwrap();
+        let read = hankelite::read(&path, &Declared::default()).unwrap().model;
+        assert!(apart(&read, &held.to_model().unwrap()) < 1e-6, "{name}");
+        let storage = Storage::chosen(&read, &choice).unwrap();
+        let stored = storage.applied(&read).unwrap();
+        let far = apart(&stored, &read);
+        assert!(far < 1e-6, "{name}: {far:e}");
+    }
+}
