@@ -2,6 +2,8 @@
 
 use hankelite_control::DiagonalSystem;
 use hankelite_control::num_complex::Complex64;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::model::{Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling};
 
@@ -68,9 +70,10 @@ pub(super) fn agree(one: &str, other: &str) -> bool {
 /// and 1.
 fn systems_sum<'s>(systems: impl Iterator<Item = &'s DiagonalSystem>) -> f64 {
     let mut parts = [(0.0, 0.0); 5];
-    let mut draw = Draw(0);
+    let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut add = |part: usize, x: f64| {
-        parts[part].0 += draw.next() * x;
+        let share = (random.next_u32() >> 1) as f64 / f64::from(1 << 30) - 1.0;
+        parts[part].0 += share * x;
         parts[part].1 += x.abs();
     };
     for system in systems {
@@ -90,21 +93,6 @@ fn systems_sum<'s>(systems: impl Iterator<Item = &'s DiagonalSystem>) -> f64 {
     }
     let shares = parts.iter().filter(|(_, size)| *size > 0.0);
     shares.map(|(sum, size)| sum / size).sum()
-}
-
-/// SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    /// From −1 up to 1.
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
-    }
 }
 
 struct Hash(u64);

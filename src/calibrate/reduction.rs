@@ -27,7 +27,7 @@ use crate::progress::{ProgressSink, Stage, Within};
 /// Bytes that the moments of all channels may take in memory.
 const MOMENTS_HELD: usize = 1 << 26;
 
-/// The same in a temporary file: unless they are asked for, and if they are.
+/// Bytes that they may take in a temporary file: by default, and where moments are requested.
 const MOMENTS_AUTO: usize = 1 << 31;
 const MOMENTS_MAX: usize = 1 << 33;
 
@@ -903,7 +903,7 @@ fn by_moments(
         )),
         WeightChoice::Moments if bytes > MOMENTS_MAX => Err(CalibrateError::Weight(format!(
             "moments over {} steps take a temporary file of {:.1} GiB, at most {} are allowed: \
-             take the spectrum, or fewer sequences",
+             take the spectrum (--weight spectrum), or fewer sequences (--sequences)",
             calibration.length(),
             bytes as f64 / (1u64 << 30) as f64,
             MOMENTS_MAX >> 30,

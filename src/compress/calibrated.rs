@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, PartedChannel, Realisation, Refined, Refinement,
-    RefinementState, WeightedChannel, balance, balance_weighted,
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, RefinementState,
+    WeightedChannel, balance, balance_weighted,
 };
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
 use crate::compress::record::WeightedRecord;
-use crate::compress::store::{NumberStore, Place};
+use crate::compress::store::{NumberStore, Target};
 use crate::compress::{ChannelFault, ChannelRecord, CompressError, LayerRecord};
 use crate::model::Block;
 use crate::progress::in_order;
@@ -37,50 +37,6 @@ pub(crate) struct CalibratedChannel {
     cuts: Mutex<BTreeMap<(usize, bool), Arc<Cut>>>,
     /// Cuts whose refinement was broken off, by order.
     drafts: Mutex<BTreeMap<usize, Arc<Draft>>>,
-}
-
-/// A channel under the weight of its input.
-enum Target {
-    Held(WeightedChannel),
-    /// Its long vectors lie in a file.
-    Stored {
-        channel: PartedChannel,
-        store: Arc<NumberStore>,
-        place: Place,
-    },
-}
-
-impl Target {
-    fn new(
-        channel: WeightedChannel,
-        store: Option<&Arc<NumberStore>>,
-    ) -> Result<Self, ChannelFault> {
-        let Some(store) = store else {
-            return Ok(Self::Held(channel));
-        };
-        let (channel, numbers) = channel.part();
-        Ok(Self::Stored {
-            place: store.put(&numbers)?,
-            store: Arc::clone(store),
-            channel,
-        })
-    }
-
-    /// The channel, read from the file where it lies there.
-    fn channel(&self) -> Result<Cow<'_, WeightedChannel>, ChannelFault> {
-        match self {
-            Self::Held(channel) => Ok(Cow::Borrowed(channel)),
-            Self::Stored {
-                channel,
-                store,
-                place,
-            } => {
-                let joined = channel.joined(store.get(*place)?);
-                let fault = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-                Ok(Cow::Owned(joined.ok_or_else(fault)?))
-            }
-        }
-    }
 }
 
 /// A channel cut at one order and refined by a few steps.

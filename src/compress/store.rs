@@ -1,8 +1,13 @@
-//! Vectors of numbers that lie in a temporary file, not in memory.
+//! Channels whose long vectors lie in a temporary file, not in memory.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hankelite_control::{PartedChannel, WeightedChannel};
+
+use crate::compress::ChannelFault;
 
 /// A file without a name in the folder for temporary files (`TMPDIR`), which goes when the last owner of it
 /// does, however the program ends. Takes its bytes one vector after the other.
@@ -30,7 +35,7 @@ impl NumberStore {
     }
 
     /// Writes a vector behind the others.
-    pub(super) fn put(&self, numbers: &[f64]) -> io::Result<Place> {
+    fn put(&self, numbers: &[f64]) -> io::Result<Place> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let first = file.seek(SeekFrom::End(0))?;
@@ -40,7 +45,7 @@ impl NumberStore {
     }
 
     /// Reads a vector.
-    pub(super) fn get(&self, place: Place) -> io::Result<Vec<f64>> {
+    fn get(&self, place: Place) -> io::Result<Vec<f64>> {
         let mut bytes = vec![0; 8 * place.count];
         {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,6 +54,51 @@ impl NumberStore {
         }
         let (numbers, _) = bytes.as_chunks::<8>();
         Ok(numbers.iter().map(|&x| f64::from_le_bytes(x)).collect())
+    }
+}
+
+/// A channel under the weight of its input.
+pub(super) enum Target {
+    Held(WeightedChannel),
+    /// Its long vectors lie in a file.
+    Stored {
+        channel: PartedChannel,
+        store: Arc<NumberStore>,
+        place: Place,
+    },
+}
+
+impl Target {
+    /// In memory, or with its vectors in the store.
+    pub(super) fn new(
+        channel: WeightedChannel,
+        store: Option<&Arc<NumberStore>>,
+    ) -> Result<Self, ChannelFault> {
+        let Some(store) = store else {
+            return Ok(Self::Held(channel));
+        };
+        let (channel, numbers) = channel.part();
+        Ok(Self::Stored {
+            place: store.put(&numbers)?,
+            store: Arc::clone(store),
+            channel,
+        })
+    }
+
+    /// The channel, read from the file where it lies there.
+    pub(super) fn channel(&self) -> Result<Cow<'_, WeightedChannel>, ChannelFault> {
+        match self {
+            Self::Held(channel) => Ok(Cow::Borrowed(channel)),
+            Self::Stored {
+                channel,
+                store,
+                place,
+            } => {
+                let joined = channel.joined(store.get(*place)?);
+                let fault = || io::Error::from(io::ErrorKind::UnexpectedEof);
+                Ok(Cow::Owned(joined.ok_or_else(fault)?))
+            }
+        }
     }
 }
 

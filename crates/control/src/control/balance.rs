@@ -416,8 +416,8 @@ mod tests {
     use super::*;
 
     /// Two modes of a discrete balanced system of three states, the first 1e-9 from the boundary. The second
-    /// is loud at the input or at the output, so that the other side is the better one for the first.
-    fn block(loud_output: bool) -> (Block<Complex64>, [f64; 3], f64) {
+    /// is strong at the input or at the output, so that the other side is the better one for the first.
+    fn block(strong_output: bool) -> (Block<Complex64>, [f64; 3], f64) {
         let (sigma, distance, share) = ([2.0, 1.0, 0.25], 1e-9, 0.75);
         let real = |x: f64| Complex64::from(x);
         let slow = Complex64::from_polar(1.0 - distance, 0.9) - 1.0;
@@ -427,21 +427,21 @@ mod tests {
         let own = ((1.0 - share) * gap * sigma[0]).sqrt();
         let mut a = DMatrix::from_diagonal(&vec![slow, real(-0.5), real(-0.9)].into());
         (a[(0, 2)], a[(2, 0)]) = (real(cut), real(-cut));
-        let (loud, still) = (real(1.0), real(0.0));
-        let seconds = if loud_output {
-            [still, loud]
+        let (strong, none) = (real(1.0), real(0.0));
+        let seconds = if strong_output {
+            [none, strong]
         } else {
-            [loud, still]
+            [strong, none]
         };
-        let b = DMatrix::from_column_slice(3, 1, &[real(own), seconds[0], still]);
-        let c = DMatrix::from_row_slice(1, 3, &[real(own), seconds[1], still]);
+        let b = DMatrix::from_column_slice(3, 1, &[real(own), seconds[0], none]);
+        let c = DMatrix::from_row_slice(1, 3, &[real(own), seconds[1], none]);
         (Block { a, b, c }, sigma, gap)
     }
 
     #[test]
     fn a_decay_of_a_cut_system_is_what_its_own_input_and_the_states_that_were_cut_bring() {
-        for loud_output in [false, true] {
-            let (whole, sigma, gap) = block(loud_output);
+        for strong_output in [false, true] {
+            let (whole, sigma, gap) = block(strong_output);
             let kept = whole.leading(2);
             let d = Diagonalised {
                 values: vec![kept.a[(0, 0)], kept.a[(1, 1)]],

@@ -28,6 +28,7 @@ mod residualise;
 mod response;
 #[cfg(test)]
 mod samples;
+mod statistics;
 mod tangent;
 mod unstable;
 mod weighted;
@@ -43,7 +44,7 @@ pub use h2_optimal::{H2Refined, h2_optimal, h2_refine};
 pub use hankel::{HankelValues, hankel_values};
 pub use hinf::{HinfNorm, hinf_error, hinf_norm};
 pub use horizon::{HorizonBalanced, HorizonReduced, balance_over_horizon};
-pub use input::{InputStatistics, InputWeight, StatisticsError, lags_of};
+pub use input::{InputWeight, lags_of};
 pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
@@ -53,6 +54,7 @@ pub use refine::{
     weighted_residues,
 };
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
+pub use statistics::{InputStatistics, StatisticsError};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};
 pub use weighted::{WeightedBalanced, balance_weighted};

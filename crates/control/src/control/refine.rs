@@ -188,14 +188,9 @@ impl WeightedChannel {
     /// a file.
     pub fn part(mut self) -> (PartedChannel, Vec<f64>) {
         let [weight, weighted] = self.metric.sums();
-        let sizes = [weight.size(), weighted.size()];
         let mut numbers = weight.take();
         numbers.extend(weighted.take());
-        let parted = PartedChannel {
-            channel: self,
-            sizes,
-        };
-        (parted, numbers)
+        (PartedChannel(self), numbers)
     }
 
     /// The weighted norm √E of the channel itself.
@@ -340,26 +335,17 @@ impl WeightedChannel {
 /// A [`WeightedChannel`] without its long vectors.
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct PartedChannel {
-    channel: WeightedChannel,
-    /// Numbers of the weight, and of M k.
-    sizes: [usize; 2],
-}
+pub struct PartedChannel(WeightedChannel);
 
 impl PartedChannel {
-    /// How many numbers the channel was parted from.
-    pub fn size(&self) -> usize {
-        self.sizes.iter().sum()
-    }
-
     /// The channel with the numbers that [`WeightedChannel::part`] gave; `None` for another count of them.
     pub fn joined(&self, mut numbers: Vec<f64>) -> Option<WeightedChannel> {
-        if numbers.len() != self.size() {
+        let mut channel = self.0.clone();
+        let [weight, weighted] = channel.metric.sums();
+        if numbers.len() != weight.size() + weighted.size() {
             return None;
         }
-        let mut channel = self.channel.clone();
-        let [weight, weighted] = channel.metric.sums();
-        weighted.put(numbers.split_off(self.sizes[0]));
+        weighted.put(numbers.split_off(weight.size()));
         weight.put(numbers);
         Some(channel)
     }
@@ -696,7 +682,7 @@ mod tests {
             let expected = refined(&channel);
             let (parted, numbers) = channel.clone().part();
             // R, three ends (or R turned round) and M k, in whole vectors.
-            assert!(numbers.len() == parted.size() && numbers.len() >= 3 * 50);
+            assert!(numbers.len() >= 3 * 50);
             assert!(parted.joined(numbers[1..].to_vec()).is_none());
             let joined = parted.joined(numbers).unwrap();
             assert_eq!(refined(&joined), expected);

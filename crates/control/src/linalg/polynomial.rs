@@ -132,7 +132,7 @@ impl Polynomials {
         self.count
     }
 
-    /// How many numbers they hold.
+    /// How many numbers they hold, also while these are taken out.
     pub(crate) fn size(&self) -> usize {
         self.count * self.length
     }
