@@ -456,6 +456,48 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_as_many_as_what_is_left_asks_for() {
+        // Of a diagonal matrix a step takes one entry.
+        let made = |diagonal: &[f64]| {
+            let column = |pivot: usize| {
+                let mut column = DVector::zeros(diagonal.len());
+                column[pivot] = diagonal[pivot];
+                column
+            };
+            low_rank(diagonal.len(), column, |i| diagonal[i])
+        };
+        let few = [0.25, 0.0, 1e-9, 4.0];
+        let columns = made(&few);
+        assert_eq!(columns.ncols(), 3);
+        let product = &columns * columns.transpose();
+        assert!((product - DMatrix::from_diagonal(&DVector::from_row_slice(&few))).norm() < 1e-15);
+        assert_eq!(made(&[0.0; 3]).shape(), (3, 0));
+        // Below the least number only what rounding leaves is nothing; from it on, ENDS_LEFT.
+        let mut many = vec![1.0; ENDS_MIN];
+        many.extend([0.3 * ENDS_LEFT * ENDS_MIN as f64; 4]);
+        assert_eq!(made(&many).ncols(), ENDS_MIN + 1);
+        assert_eq!(made(&vec![1.0; ENDS_MAX + 9]).ncols(), ENDS_MAX);
+    }
+
+    #[test]
+    fn directions_are_the_fewest_that_leave_as_little_as_allowed() {
+        let columns = DMatrix::from_fn(9, 7, |i, j| {
+            0.2f64.powi(j as i32) * ((i * j) as f64 + 0.3 * i as f64).sin()
+        });
+        let lost = |basis: &DMatrix<f64>| (&columns - basis * basis.tr_mul(&columns)).norm_squared();
+        for left in [1e-2, 1e-5, 1e-9] {
+            let basis = leading_directions(columns.clone(), left);
+            let unit = basis.tr_mul(&basis) - DMatrix::identity(basis.ncols(), basis.ncols());
+            assert!(unit.norm() < 1e-14, "{left}: {:e}", unit.norm());
+            assert!(lost(&basis) <= left, "{left}: {:e}", lost(&basis));
+            let fewer = basis.columns(0, basis.ncols() - 1).into_owned();
+            assert!(lost(&fewer) > left, "{left}: {:e}", lost(&fewer));
+        }
+        assert_eq!(leading_directions(columns.clone(), 100.0).shape(), (9, 0));
+        assert_eq!(leading_directions(columns, 0.0).ncols(), 7);
+    }
+
+    #[test]
     fn moments_act_as_the_sums_do() {
         for (sequences, length) in [(1, 1), (3, 2), (3, 7), (2, 30), (150, 20)] {
             let inputs = DMatrix::from_fn(sequences, length, |n, t| {
