@@ -238,6 +238,25 @@ mod tests {
     }
 
     #[test]
+    fn only_values_of_many_decades_take_rotations() {
+        use num_complex::Complex64;
+
+        use crate::ssm::{DiagonalSystem, Time};
+        let rotations = |pole: fn(i32) -> Complex64, realisation| {
+            let (poles, residues) = ((0..20).map(pole).collect(), [Complex64::ONE; 20]);
+            let system = DiagonalSystem::siso(Time::Continuous, poles, &residues, 0.0).unwrap();
+            let found = hankel_values(system.stable().unwrap(), realisation).unwrap();
+            found.rotations()
+        };
+        for realisation in [Realisation::Complex, Realisation::Real] {
+            let apart = |k| Complex64::new(-0.5, 40.0 * f64::from(k + 1));
+            assert_eq!(rotations(apart, realisation), 0);
+            let graded = |k| Complex64::new(-1.0 - 0.1 * f64::from(k), 0.0);
+            assert!(rotations(graded, realisation) > 0);
+        }
+    }
+
+    #[test]
     fn a_tolerance_below_every_bound_keeps_the_full_order() {
         let sigma = values(&[1.0, 0.1, 0.01]);
         assert_eq!(sigma.order_for_tolerance(1e-9), 3);

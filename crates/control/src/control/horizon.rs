@@ -376,6 +376,7 @@ mod tests {
         let balanced = balance_over_horizon(&system, 100, Realisation::Real).unwrap();
         let same = balanced.truncate(7).unwrap();
         assert!(same.order == 7 && !same.stable);
+        assert!((0.0..1e-12).contains(&balanced.clipped()));
         let kernels = system.kernel(100).unwrap();
         let size = kernels.iter().fold(0.0_f64, |m, k| m.max(k.abs()));
         for (k, found) in kernels.iter().zip(same.system.kernel(100).unwrap()) {

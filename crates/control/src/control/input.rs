@@ -476,6 +476,8 @@ mod tests {
         let mut many = vec![1.0; ENDS_MIN];
         many.extend([0.3 * ENDS_LEFT * ENDS_MIN as f64; 4]);
         assert_eq!(made(&many).ncols(), ENDS_MIN + 1);
+        many.truncate(ENDS_MIN + 3);
+        assert_eq!(made(&many).ncols(), ENDS_MIN);
         assert_eq!(made(&vec![1.0; ENDS_MAX + 9]).ncols(), ENDS_MAX);
     }
 
@@ -484,7 +486,8 @@ mod tests {
         let columns = DMatrix::from_fn(9, 7, |i, j| {
             0.2f64.powi(j as i32) * ((i * j) as f64 + 0.3 * i as f64).sin()
         });
-        let lost = |basis: &DMatrix<f64>| (&columns - basis * basis.tr_mul(&columns)).norm_squared();
+        let lost =
+            |basis: &DMatrix<f64>| (&columns - basis * basis.tr_mul(&columns)).norm_squared();
         for left in [1e-2, 1e-5, 1e-9] {
             let basis = leading_directions(columns.clone(), left);
             let unit = basis.tr_mul(&basis) - DMatrix::identity(basis.ncols(), basis.ncols());

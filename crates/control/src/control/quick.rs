@@ -261,6 +261,17 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_is_all_error_is_seen_as_the_second_of_a_pair_too() {
+        let nodes = [3.0, 3.0 + 1e-12].map(|im| Complex64::new(-0.5, im));
+        let row = rows(2).row(0).into_owned();
+        let parallel = DMatrix::from_rows(&[row.clone(), row * Complex64::from(0.7)]);
+        let mut quick = Quick::new(TIME, &nodes, &parallel);
+        assert!(quick.eliminate(0).is_some() && quick.is_accurate());
+        quick.eliminate(1);
+        assert!(!quick.is_accurate());
+    }
+
+    #[test]
     fn many_turns_per_step_are_left_to_the_wide_elimination() {
         let nodes = [Complex64::new(-0.5, 3e4)];
         assert!(!Quick::new(TIME, &nodes, &rows(1)).is_accurate());

@@ -628,6 +628,31 @@ mod tests {
     }
 
     #[test]
+    fn a_ridge_is_relative_to_the_size_of_each_mode() {
+        let full = sample();
+        let ridge = 0.3;
+        for weight in weights() {
+            let channel = WeightedChannel::new(&full, &weight).unwrap();
+            let target = Target {
+                channel: &channel,
+                slowest: 1e-3,
+            };
+            let nodes = vec![Complex64::new(-0.01, 0.5), Complex64::new(-2.0, 0.3)];
+            let basis = channel.metric.basis(&nodes);
+            let Inner { gram, cross } = &basis.whole;
+            let (gram, cross) = (gram.clone(), cross.clone());
+            let found = target.solve(nodes, basis, ridge).solution;
+            let sizes = squared_scales(&gram);
+            let sizes = sizes
+                .iter()
+                .zip(&found)
+                .map(|(size, x)| ridge * ridge * size * x);
+            let left = &gram * &found + DVector::from_iterator(found.len(), sizes) - &cross;
+            assert!(left.norm() < 1e-12 * cross.norm(), "{:e}", left.norm());
+        }
+    }
+
+    #[test]
     fn a_fit_is_the_least_weighted_error() {
         let full = sample();
         for weight in weights() {

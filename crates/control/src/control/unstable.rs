@@ -361,8 +361,24 @@ mod tests {
         let back = forwards(system.time(), &parts.reversed, 50);
         let growing = system.as_siso().unwrap().modes();
         let growing: Modes = growing.filter(|(z, _)| z.re > 0.0).collect();
+        assert_eq!(back.len(), growing.len());
         for ((z, r), (found, residue)) in growing.iter().zip(&back) {
             assert!(z == found && (r - residue).norm() < 1e-12 * r.norm());
+        }
+    }
+
+    #[test]
+    fn what_a_finite_horizon_offers_has_all_states_that_fit() {
+        let system = sample();
+        let kernel = system.kernel(100).unwrap();
+        let mut error = f64::INFINITY;
+        for order in 1..8 {
+            let mut best = Best::new(&kernel);
+            best.offer_finite_horizon(&system, order, 100).unwrap();
+            let winner = best.finish(&system).unwrap();
+            assert!(winner.system.order() + 1 >= order, "{order}");
+            assert!(winner.kernel_error < 1.1 * error, "{order}");
+            error = winner.kernel_error;
         }
     }
 

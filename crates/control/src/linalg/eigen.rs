@@ -314,6 +314,36 @@ mod tests {
     }
 
     #[test]
+    fn the_values_alone_are_those_with_the_vectors() {
+        for size in [5, SMALL + 6] {
+            let a = DMatrix::from_fn(size, size, |i, j| ((3 * i + 7 * j * j + 1) as f64).sin());
+            let eigen = RealEigen::new(&a).unwrap();
+            let values = eigen.values().to_vec();
+            assert_eq!(values, eigen.diagonalised().unwrap().values);
+        }
+    }
+
+    #[test]
+    fn pairs_come_with_the_positive_imaginary_part_first_and_real_vectors_are_real() {
+        let z = Complex64::new;
+        let mut values = [z(2.0, 0.0), z(1.0, -3.0), z(1.0, 3.0), z(5.0, 0.0)];
+        let mut vectors = DMatrix::from_fn(4, 4, |i, k| z((i + k) as f64 - 1.5, (i * k) as f64));
+        let before = vectors.clone();
+        let real = before.column(0).map(|x| z(x.re, 0.0));
+        vectors.set_column(0, &(&real * Complex64::from_polar(1.0, 0.7)));
+        pair_up(&mut values, &mut vectors);
+        assert_eq!(
+            values,
+            [z(2.0, 0.0), z(1.0, 3.0), z(1.0, -3.0), z(5.0, 0.0)]
+        );
+        assert_eq!(vectors.column(1), before.column(2));
+        assert_eq!(vectors.column(2), before.column(2).map(|x| x.conj()));
+        let found = vectors.column(0);
+        let either = (found - &real).norm().min((found + &real).norm());
+        assert!(either < 1e-15 * real.norm(), "{found}");
+    }
+
+    #[test]
     fn a_complex_matrix_is_rebuilt() {
         let a = DMatrix::from_fn(7, 7, |i, j| {
             Complex64::new(((i * j) as f64).cos(), ((i + 2 * j) as f64).sin())

@@ -332,6 +332,21 @@ mod tests {
     }
 
     #[test]
+    fn a_panel_ends_where_a_column_outside_is_more_than_twice_as_large() {
+        let mut order = [0, 1, 2];
+        let mut scales = [f64::INFINITY; 3];
+        let mut factored = |outside: f64| {
+            let mut panel =
+                DMatrix::from_diagonal(&nalgebra::DVector::from_vec(vec![1.0, 4.0, 0.1]));
+            factor_panel(view_mut(&mut panel), 0, outside, &mut order, &mut scales)
+        };
+        assert_eq!(factored(0.0), 3);
+        assert_eq!(factored(1.9), 2);
+        // The first one is taken in any case.
+        assert_eq!(factored(100.0), 1);
+    }
+
+    #[test]
     fn a_matrix_with_zero_columns_is_factored_too() {
         let mut a = DMatrix::<f64>::zeros(5, 5);
         a[(3, 1)] = 2.0;

@@ -503,6 +503,26 @@ mod tests {
     }
 
     #[test]
+    fn a_small_pair_beside_a_large_value_is_no_rounding() {
+        let small = 1e-20;
+        let a = DMatrix::from_row_slice(
+            3,
+            3,
+            &[1.0, 0.0, 0.0, 0.0, small, small, 0.0, -small, small],
+        );
+        let schur = Schur::new(&a).unwrap();
+        let mut values: Vec<_> = schur.values().iter().map(|z| (z.re, z.im)).collect();
+        values.sort_by(|x, y| x.1.total_cmp(&y.1));
+        for (found, expected) in values
+            .iter()
+            .zip([(small, -small), (1.0, 0.0), (small, small)])
+        {
+            let error = (found.0 - expected.0).hypot(found.1 - expected.1);
+            assert!(error <= 1e-15 * expected.0, "{values:?}");
+        }
+    }
+
+    #[test]
     fn what_is_not_a_number_ends_without_values() {
         let mut a = sample(7);
         a[(3, 4)] = f64::NAN;

@@ -360,6 +360,23 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_like_length_are_turned_sooner() {
+        // A cosine c moves values whose squares are g apart by c²/2g of themselves.
+        let turned = |gap: f64, cosine: f64| {
+            let sine = (1.0 - cosine * cosine).sqrt();
+            let short = (1.0 - gap).sqrt();
+            let z = DMatrix::from_row_slice(2, 2, &[1.0, short * cosine, 0.0, short * sine]);
+            pairs_that_matter(&z).1
+        };
+        assert_eq!(turned(1e-3, 1e-6), [(0, 1)]);
+        assert_eq!(turned(1e-3, 1e-9), []);
+        assert_eq!(turned(0.75, 1e-6), [(0, 1)]);
+        assert_eq!(turned(0.75, 1e-8), []);
+        assert_eq!(turned(0.0, 1e-14), [(0, 1)]);
+        assert_eq!(turned(0.0, 1e-16), []);
+    }
+
+    #[test]
     fn zero_matrices_and_zero_columns_have_zero_values() {
         for size in [1, 2, 5, 40, 67] {
             let mut a = DMatrix::<f64>::zeros(size, size);
