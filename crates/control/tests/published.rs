@@ -647,8 +647,13 @@ fn the_slicot_example_in_hankel_norm_is_the_printed_model() {
          -1.8971 0.3055 2.1124 0.4421 -2.1023",
         "0.0126 -0.0126; 0.0005 -0.0005; -0.0126 0.0126",
     );
-    let dense = dense_balance(&slicot_7()).unwrap().hankel_norm(5).unwrap();
+    let full = dense_balance(&slicot_7()).unwrap();
+    let dense = full.hankel_norm(5).unwrap();
     assert_model(&dense.system, &expected, 2e-3);
+    assert_eq!((dense.order, dense.tie), (5, false));
+    // 2 (σ₆ + σ₇).
+    let discarded: f64 = full.hankel().values()[5..].iter().sum();
+    assert!((dense.error_bound / (2.0 * discarded) - 1.0).abs() < 1e-12);
     let error = slicot_7().minus(&dense.system).unwrap();
     let norm = dense_hankel_values(&error).unwrap().values()[0];
     assert!((norm / 0.0252661410376 - 1.0).abs() < 1e-9, "{norm}");

@@ -384,12 +384,15 @@ mod tests {
     #[test]
     fn gaps_of_slow_poles_keep_their_digits() {
         let step = 0.5;
-        for decay in [1.0, 1e-4, 1e-9, 1e-14] {
+        for decay in [1.0, 1e-4, 1e-9, 1e-14, 1e-25] {
             let nodes = [
                 Complex64::new(-decay, 3.0),
                 Complex64::new(-2.0 * decay, 3.0),
             ];
             let poles = Poles::new(Time::Discrete { step }, &nodes);
+            let apart = -(nodes[0] * step).exp() * (-decay * step).exp_m1();
+            let found = poles.difference(0, 1).to_c64();
+            assert!((found / apart - 1.0).norm() < 1e-15, "{decay:e}");
             let expected = -(-3.0 * decay * step).exp_m1();
             let found = poles.sum_gap(0, 1).to_c64();
             assert!((found / expected - 1.0).norm() < 1e-15, "{decay:e}");

@@ -501,6 +501,29 @@ mod tests {
     }
 
     #[test]
+    fn ends_are_what_they_take_away_of_each_exponential() {
+        let node = Complex64::new(-0.5, 1.1);
+        let at = |weight: &InputWeight| {
+            let products = weight.products();
+            let node = products.nodes(&[node]).remove(0);
+            let square = products.value(&node, &node, false).re;
+            (square, node.ends(square))
+        };
+        // Loud at the end.
+        let loud = |n: usize, t: usize| ((n + 2) as f64 * 0.61 * t as f64).sin() * t as f64;
+        let inputs = DMatrix::from_fn(3, LENGTH, loud);
+        let (whole, _) = at(&InputWeight::of_sequences(&inputs).unwrap());
+        let (square, ends) = at(&InputWeight::moments(&inputs).unwrap());
+        // The spectrum has a little white noise, the moments have not.
+        let taken: f64 = ends.iter().map(|end| end.norm_sqr()).sum();
+        let expected = (whole - square) / square;
+        assert!(
+            expected > 0.02 && (taken / expected - 1.0).abs() < 1e-4,
+            "{taken} {expected}"
+        );
+    }
+
+    #[test]
     fn moments_act_as_the_sums_do() {
         for (sequences, length) in [(1, 1), (3, 2), (3, 7), (2, 30), (150, 20)] {
             let inputs = DMatrix::from_fn(sequences, length, |n, t| {

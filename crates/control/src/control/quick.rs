@@ -261,6 +261,16 @@ mod tests {
     }
 
     #[test]
+    fn of_like_rows_that_of_the_slower_pole_is_the_pivot() {
+        let nodes = [Complex64::new(-2.0, 1.0), Complex64::new(-0.01, 9.0)];
+        let alike = DMatrix::from_rows(&[rows(2).row(0), rows(2).row(0)]);
+        for nodes in [nodes, [nodes[1], nodes[0]]] {
+            let slower = nodes.iter().position(|node| node.re == -0.01);
+            assert_eq!(Quick::new(TIME, &nodes, &alike).pivot(), slower);
+        }
+    }
+
+    #[test]
     fn a_row_that_is_all_error_is_seen_as_the_second_of_a_pair_too() {
         let nodes = [3.0, 3.0 + 1e-12].map(|im| Complex64::new(-0.5, im));
         let row = rows(2).row(0).into_owned();

@@ -587,7 +587,7 @@ impl Normal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::metric::square_by_sums;
+    use crate::control::metric::{square_by_sums, weighted_norm};
     use crate::control::samples::pairs_and_real_poles;
 
     fn sample() -> DiagonalSystem {
@@ -625,6 +625,14 @@ mod tests {
                 assert!(error < 1e-6 * normal.right.norm(), "{i}: {error:e}");
             }
         }
+    }
+
+    #[test]
+    fn poles_a_turn_apart_and_conjugates_are_one() {
+        for turn in [0.3, -0.3, 2.0 * PI + 0.3, 2.0 * PI - 0.3, -4.0 * PI + 0.3] {
+            assert!((off_axis(-0.5, turn) - Complex64::new(-0.5, 0.3)).norm() < 1e-14);
+        }
+        assert!((off_axis(-0.5, PI + 0.3).im - (PI - 0.3)).abs() < 1e-14);
     }
 
     #[test]
@@ -677,6 +685,11 @@ mod tests {
             let least = weighted_error(&full, &made, &weight).unwrap().powi(2);
             let closed = channel.error(&made).unwrap().powi(2);
             assert!((closed / least - 1.0).abs() < 1e-6, "{closed} {least}");
+            let by_basis = channel.metric.square_of(&point.basis, &point.solution);
+            assert!((by_basis / least - 1.0).abs() < 1e-6, "{by_basis} {least}");
+            let silent = DiagonalSystem::siso(full.time(), Vec::new(), &[], 0.0).unwrap();
+            let norm = weighted_error(&full, &silent, &weight).unwrap();
+            assert_eq!(weighted_norm(&full, &weight).unwrap(), norm);
             let least = square_by_sums(&full, &made, &weight);
             assert!(
                 (point.square / least - 1.0).abs() < 1e-6,

@@ -153,7 +153,8 @@ mod tests {
     fn numbers_that_no_signal_has_are_named() {
         let lags = |values: &[f64]| DMatrix::from_column_slice(values.len(), 1, values);
         let make = |mean: f64, values: &[f64]| InputStatistics::new(vec![mean], lags(values), 3);
-        assert_eq!(make(0.5, &[1.0, -0.9, 0.2]).unwrap().length(), 3);
+        let made = make(0.5, &[1.0, -0.9, 0.2]).unwrap();
+        assert_eq!((made.length(), made.mean()), (3, &[0.5][..]));
         assert!(make(0.0, &[0.0, 0.0]).unwrap().weight(0).is_none());
         let error = |mean: f64, values: &[f64]| make(mean, values).unwrap_err();
         let nan = f64::NAN;

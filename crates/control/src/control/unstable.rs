@@ -383,6 +383,17 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_that_grows_past_all_numbers_is_left_out() {
+        let time = Time::Discrete { step: 0.1 };
+        let reversed = [-20.0, -130.0].map(|re| (Complex64::from(re), Complex64::ONE));
+        let kept = forwards(time, &reversed.to_vec(), 50);
+        assert_eq!(kept.len(), 1);
+        let (lambda, residue) = kept[0];
+        assert_eq!(lambda.re, 20.0);
+        assert!((residue.re / (-98.0_f64).exp() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn a_mode_on_the_boundary_is_kept() {
         let exponents = [(0.0, 2.0), (-1.0, 5.0), (0.1, 1.0), (-2.0, 0.0)];
         let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();

@@ -272,6 +272,8 @@ mod tests {
             let a = DMatrix::from_fn(size, size, |i, j| ((3 * i + 7 * j * j + 1) as f64).sin());
             let d = diagonalise_real(&a).unwrap();
             assert!((rebuilt(&d) - a.map(Complex64::from)).norm() < 1e-12 * d.condition);
+            let units = d.vectors.column_iter().map(|vector| vector.norm());
+            assert!(units.into_iter().all(|norm| (norm - 1.0).abs() < 1e-14));
             let mut sum = Complex64::ZERO;
             for &value in &d.values {
                 sum += value;
