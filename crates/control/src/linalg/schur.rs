@@ -503,22 +503,30 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pair_beside_a_large_value_is_no_rounding() {
-        let small = 1e-20;
-        let a = DMatrix::from_row_slice(
-            3,
-            3,
-            &[1.0, 0.0, 0.0, 0.0, small, small, 0.0, -small, small],
-        );
-        let schur = Schur::new(&a).unwrap();
-        let mut values: Vec<_> = schur.values().iter().map(|z| (z.re, z.im)).collect();
-        values.sort_by(|x, y| x.1.total_cmp(&y.1));
-        for (found, expected) in values
-            .iter()
-            .zip([(small, -small), (1.0, 0.0), (small, small)])
-        {
-            let error = (found.0 - expected.0).hypot(found.1 - expected.1);
-            assert!(error <= 1e-15 * expected.0, "{values:?}");
+    fn a_pair_of_any_size_beside_one_is_no_rounding() {
+        for size in [1e-20, 1e12] {
+            let pair = [1.0, 0.0, 0.0, 0.0, size, size, 0.0, -size, size];
+            let schur = Schur::new(&DMatrix::from_row_slice(3, 3, &pair)).unwrap();
+            let mut values: Vec<_> = schur.values().iter().map(|z| (z.re, z.im)).collect();
+            values.sort_by(|x, y| x.1.total_cmp(&y.1));
+            for (found, expected) in values.iter().zip([(size, -size), (1.0, 0.0), (size, size)]) {
+                let error = (found.0 - expected.0).hypot(found.1 - expected.1);
+                assert!(error <= 1e-15 * expected.0, "{values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_that_grow_past_all_numbers_are_scaled() {
+        let a = DMatrix::from_fn(40, 40, |i, j| match j.checked_sub(i) {
+            Some(0) => i as f64,
+            Some(1) => 1e12,
+            _ => 0.0,
+        });
+        let (values, vectors) = Schur::new(&a).unwrap().into_vectors();
+        for (value, vector) in values.iter().zip(vectors.column_iter()) {
+            let left = &a * vector - vector * value.re;
+            assert!(vector.norm() > 0.0 && left.norm() <= 1e-14 * a.norm() * vector.norm());
         }
     }
 
