@@ -231,17 +231,56 @@ pub(super) fn factor_svd<T: Scalar>(
 
 #[cfg(test)]
 mod tests {
+    use num_complex::Complex64;
+
     use super::*;
+    use crate::ssm::{DiagonalSystem, Time};
 
     fn values(sigma: &[f64]) -> HankelValues {
         HankelValues::new(sigma.to_vec(), sigma.len())
     }
 
+    /// x' = −x_j x + u, y = Σ x: both Gramians are 1/(x_i + x_j), and the values are its eigenvalues.
+    fn symmetric(decays: &[f64]) -> DiagonalSystem {
+        let poles = decays.iter().map(|&decay| Complex64::from(-decay));
+        let residues = vec![Complex64::ONE; decays.len()];
+        DiagonalSystem::siso(Time::Continuous, poles.collect(), &residues, 0.0).unwrap()
+    }
+
+    #[test]
+    fn values_are_right_down_to_the_smallest_numbers() {
+        for (apart, states, smallest) in
+            [(1e-3, 40, 5e-189), (1e-5, 24, 5e-213), (1e-7, 24, 5e-305)]
+        {
+            let decays: Vec<f64> = (0..states).map(|k| 1.0 + apart * f64::from(k)).collect();
+            // Cauchy's determinant, Π_{i<j} (x_i − x_j)² / Π_{ij} (x_i + x_j), is the product of the values.
+            let mut expected = 0.0;
+            for (i, x) in decays.iter().enumerate() {
+                expected -= decays.iter().map(|y| (x + y).ln()).sum::<f64>();
+                expected += decays[..i]
+                    .iter()
+                    .map(|y| 2.0 * (x - y).abs().ln())
+                    .sum::<f64>();
+            }
+            for realisation in [Realisation::Complex, Realisation::Real] {
+                let system = symmetric(&decays);
+                let found = hankel_values(system.stable().unwrap(), realisation).unwrap();
+                let product: f64 = found.values().iter().map(|value| value.ln()).sum();
+                assert!(
+                    (product - expected).abs() < 1e-9,
+                    "{apart:e}: {product} {expected}"
+                );
+                let last = found.values()[decays.len() - 1];
+                assert!(
+                    last > smallest && last < 1.2 * smallest,
+                    "{apart:e}: {last:e}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn only_values_of_many_decades_take_rotations() {
-        use num_complex::Complex64;
-
-        use crate::ssm::{DiagonalSystem, Time};
         let rotations = |pole: fn(i32) -> Complex64, realisation| {
             let (poles, residues) = ((0..20).map(pole).collect(), [Complex64::ONE; 20]);
             let system = DiagonalSystem::siso(Time::Continuous, poles, &residues, 0.0).unwrap();

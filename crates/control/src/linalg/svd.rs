@@ -1,7 +1,7 @@
 //! A singular value decomposition that keeps the small values of graded matrices.
 
 use faer::linalg::matmul::triangular::BlockStructure;
-use nalgebra::{ComplexField, DMatrix};
+use nalgebra::{ComplexField, DMatrix, DVectorView};
 
 use crate::linalg::kernels::{
     all_finite, gram_lower, gram_vectors, multiply_lower, orthonormalised,
@@ -153,7 +153,7 @@ fn orthonormal<T: Scalar>(mut x: DMatrix<T>, rank: usize) -> DMatrix<T> {
 
 /// Z = B Y with orthogonal columns inside each group of columns of like norm.
 fn preconditioned<T: Scalar>(b: DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
-    let norms: Vec<f64> = b.column_iter().map(|column| column.norm()).collect();
+    let norms: Vec<f64> = b.column_iter().map(length).collect();
     let group_at = |start: usize| {
         let least = GROUP_SPAN * norms[start];
         let same = norms[start..].iter().take_while(|&&norm| norm > least);
@@ -180,6 +180,17 @@ fn preconditioned<T: Scalar>(b: DMatrix<T>) -> (DMatrix<T>, DMatrix<T>) {
 /// Squares of columns whose largest norm lies between these neither overflow nor lose what the
 /// smallest of a group add to them.
 const SQUARED: std::ops::Range<f64> = 1e-100..1e100;
+
+/// ‖x‖, also where its square would underflow or overflow.
+fn length<T: Scalar>(x: DVectorView<'_, T>) -> f64 {
+    let norm = x.norm();
+    if SQUARED.contains(&norm) {
+        return norm;
+    }
+    let largest = x.iter().map(|&x| x.norm1()).fold(0.0, f64::max);
+    let scale = power_of_two_below(largest);
+    x.unscale(scale).norm() * scale
+}
 
 /// (B Y, Y) with orthogonal columns of B Y, largest first, for a lower triangular B. `head` is the norm of B's largest column.
 fn orthogonalised<T: Scalar>(b: DMatrix<T>, head: f64) -> (DMatrix<T>, DMatrix<T>) {
@@ -236,7 +247,7 @@ fn refine<T: Scalar>(
 /// The columns, and the pairs of them whose inner product moves a singular value by more than n ε
 /// of itself.
 fn pairs_that_matter<T: Scalar>(z: &DMatrix<T>) -> (Columns<T>, Vec<(usize, usize)>) {
-    let norms: Vec<f64> = z.column_iter().map(|column| column.norm()).collect();
+    let norms: Vec<f64> = z.column_iter().map(length).collect();
     let mut unit = z.clone();
     for (mut column, &norm) in unit.column_iter_mut().zip(&norms) {
         let inverse = norm.recip();
@@ -292,20 +303,29 @@ struct Rotation<T> {
     sine: T,
 }
 
-impl<T: ComplexField<RealField = f64>> Rotation<T> {
+impl<T: Scalar> Rotation<T> {
     /// The one that makes two columns of Y orthogonal; `None` where they are.
     fn between(y: &DMatrix<T>, columns: (usize, usize)) -> Option<Self> {
         let (p, q) = columns;
-        let norm_p = y.column(p).norm();
-        let norm_q = y.column(q).norm();
-        let product = y.column(p).dotc(&y.column(q));
-        let modulus = product.clone().abs();
+        let (norm_p, norm_q) = (length(y.column(p)), length(y.column(q)));
+        let product = match SQUARED.contains(&norm_p) && SQUARED.contains(&norm_q) {
+            true => y
+                .column(p)
+                .dotc(&y.column(q))
+                .unscale(norm_p)
+                .unscale(norm_q),
+            false => y
+                .column(p)
+                .unscale(norm_p)
+                .dotc(&y.column(q).unscale(norm_q)),
+        };
+        let modulus = product.modulus();
         if norm_p == 0.0 || norm_q == 0.0 || modulus == 0.0 {
             return None;
         }
         let phase = product.unscale(modulus);
         // tan 2θ = 2|x*y| / (‖x‖² − ‖y‖²), written without squares that could underflow.
-        let zeta = (norm_q / norm_p - norm_p / norm_q) / (2.0 * (modulus / norm_p) / norm_q);
+        let zeta = (norm_q / norm_p - norm_p / norm_q) / (2.0 * modulus);
         let t = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
         let cosine = 1.0 / t.hypot(1.0);
         Some(Self {
@@ -374,6 +394,15 @@ mod tests {
         assert_eq!(turned(0.75, 1e-8), []);
         assert_eq!(turned(0.0, 1e-14), [(0, 1)]);
         assert_eq!(turned(0.0, 1e-16), []);
+    }
+
+    #[test]
+    fn columns_too_short_for_a_reciprocal_have_a_direction() {
+        // Its direction is that of 1e-310 (0.6, 0.8), to the digits that such a number has.
+        let z = DMatrix::from_row_slice(2, 3, &[1.0, 0.6e-310, 0.0, 0.0, 0.8e-310, 0.0]);
+        let Columns { unit, .. } = pairs_that_matter(&z).0;
+        assert!((unit.column(1) - nalgebra::Vector2::new(0.6, 0.8)).norm() < 1e-12);
+        assert_eq!(unit.column(2).norm(), 0.0);
     }
 
     #[test]
