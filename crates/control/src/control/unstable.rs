@@ -368,6 +368,24 @@ mod tests {
     }
 
     #[test]
+    fn splits_offer_all_modes_that_fit() {
+        let system = sample();
+        let kernel = system.kernel(100).unwrap();
+        let size = kernel.iter().map(|k| k * k).sum::<f64>().sqrt();
+        for (order, share) in [(3, 0.9), (5, 0.5), (7, 0.05)] {
+            let mut best = Best::new(&kernel);
+            best.offer_splits(&system, order, 100).unwrap();
+            let offered = best.winner.unwrap();
+            assert_eq!(offered.system.order(), order);
+            assert!(
+                offered.kernel_error < share * size,
+                "{order}: {}",
+                offered.kernel_error / size
+            );
+        }
+    }
+
+    #[test]
     fn what_a_finite_horizon_offers_has_all_states_that_fit() {
         let system = sample();
         let kernel = system.kernel(100).unwrap();
