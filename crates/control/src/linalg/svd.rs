@@ -337,12 +337,12 @@ impl<T: Scalar> Rotation<T> {
 
     /// (x, y) ← (c x − s e^{−iφ} y, s e^{iφ} x + c y).
     fn apply(&self, a: &mut DMatrix<T>) {
-        let backward = self.sine.clone().conjugate();
+        let backward = self.sine.conjugate();
         let (mut x, mut y) = a.columns_range_pair_mut(self.columns.0, self.columns.1);
         for (x, y) in x.iter_mut().zip(y.iter_mut()) {
-            let kept = x.clone();
-            *x = kept.clone().scale(self.cosine) - backward.clone() * y.clone();
-            *y = self.sine.clone() * kept + y.clone().scale(self.cosine);
+            let kept = *x;
+            *x = kept.scale(self.cosine) - backward * *y;
+            *y = self.sine * kept + y.scale(self.cosine);
         }
     }
 }
