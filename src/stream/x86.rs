@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn every_unit_gives_the_same_integers() {
-        // Where the compiler was told of the instruction, as for Miri, it is looked at.
+        // Where the compiler has the instruction enabled, as for Miri, it is tested.
         assert!(Vnni::try_new().is_some() || !cfg!(target_feature = "avx512vnni"));
         let random = &mut ChaCha8Rng::seed_from_u64(3);
         // Miri takes a thousand times as long.

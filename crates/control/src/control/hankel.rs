@@ -240,11 +240,10 @@ mod tests {
         HankelValues::new(sigma.to_vec(), sigma.len())
     }
 
-    /// x' = −x_j x + u, y = Σ x: both Gramians are 1/(x_i + x_j), and the values are its eigenvalues.
-    fn symmetric(decays: &[f64]) -> DiagonalSystem {
-        let poles = decays.iter().map(|&decay| Complex64::from(-decay));
-        let residues = vec![Complex64::ONE; decays.len()];
-        DiagonalSystem::siso(Time::Continuous, poles.collect(), &residues, 0.0).unwrap()
+    /// x' = λ_j x + u, y = Σ x.
+    fn of_ones(poles: Vec<Complex64>) -> DiagonalSystem {
+        let residues = vec![Complex64::ONE; poles.len()];
+        DiagonalSystem::siso(Time::Continuous, poles, &residues, 0.0).unwrap()
     }
 
     #[test]
@@ -253,7 +252,7 @@ mod tests {
             [(1e-3, 40, 5e-189), (1e-5, 24, 5e-213), (1e-7, 24, 5e-305)]
         {
             let decays: Vec<f64> = (0..states).map(|k| 1.0 + apart * f64::from(k)).collect();
-            // Cauchy's determinant, Π_{i<j} (x_i − x_j)² / Π_{ij} (x_i + x_j), is the product of the values.
+            // Both Gramians are 1/(x_i + x_j), the values its eigenvalues, and Cauchy's determinant, Π_{i<j} (x_i − x_j)² / Π_{ij} (x_i + x_j), is the product of the values.
             let mut expected = 0.0;
             for (i, x) in decays.iter().enumerate() {
                 expected -= decays.iter().map(|y| (x + y).ln()).sum::<f64>();
@@ -262,8 +261,8 @@ mod tests {
                     .map(|y| 2.0 * (x - y).abs().ln())
                     .sum::<f64>();
             }
+            let system = of_ones(decays.iter().map(|&x| Complex64::from(-x)).collect());
             for realisation in [Realisation::Complex, Realisation::Real] {
-                let system = symmetric(&decays);
                 let found = hankel_values(system.stable().unwrap(), realisation).unwrap();
                 let product: f64 = found.values().iter().map(|value| value.ln()).sum();
                 assert!(
@@ -281,17 +280,16 @@ mod tests {
 
     #[test]
     fn only_values_of_many_decades_take_rotations() {
-        let rotations = |pole: fn(i32) -> Complex64, realisation| {
-            let (poles, residues) = ((0..20).map(pole).collect(), [Complex64::ONE; 20]);
-            let system = DiagonalSystem::siso(Time::Continuous, poles, &residues, 0.0).unwrap();
-            let found = hankel_values(system.stable().unwrap(), realisation).unwrap();
-            found.rotations()
-        };
+        let apart = (0..20).map(|k| Complex64::new(-0.5, 40.0 * f64::from(k + 1)));
+        let close = (0..20).map(|k| Complex64::from(-1.0 - 0.1 * f64::from(k)));
+        let (apart, close) = (of_ones(apart.collect()), of_ones(close.collect()));
         for realisation in [Realisation::Complex, Realisation::Real] {
-            let apart = |k| Complex64::new(-0.5, 40.0 * f64::from(k + 1));
-            assert_eq!(rotations(apart, realisation), 0);
-            let graded = |k| Complex64::new(-1.0 - 0.1 * f64::from(k), 0.0);
-            assert!(rotations(graded, realisation) > 0);
+            let rotations = |system: &DiagonalSystem| {
+                let found = hankel_values(system.stable().unwrap(), realisation).unwrap();
+                found.rotations()
+            };
+            assert_eq!(rotations(&apart), 0);
+            assert!(rotations(&close) > 0);
         }
     }
 

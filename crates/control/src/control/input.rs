@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn what_a_system_does_not_see_of_the_ends_changes_its_errors_little() {
         let full = pairs_and_real_poles(Time::Discrete { step: 0.7 }, 0.2);
-        // Loud at the end.
+        // Large at the end.
         let rough = |n: usize, t: usize| {
             let wave = ((n * n) as f64 * 0.7 + (n + 3) as f64 * t as f64).sin();
             wave * t as f64
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_many_as_what_is_left_asks_for() {
+    fn columns_are_as_many_as_the_share_left_requires() {
         // Of a diagonal matrix a step takes one entry.
         let made = |diagonal: &[f64]| {
             let column = |pivot: usize| {
@@ -509,9 +509,9 @@ mod tests {
             let square = products.value(&node, &node, false).re;
             (square, node.ends(square))
         };
-        // Loud at the end.
-        let loud = |n: usize, t: usize| ((n + 2) as f64 * 0.61 * t as f64).sin() * t as f64;
-        let inputs = DMatrix::from_fn(3, LENGTH, loud);
+        // Large at the end.
+        let rising = |n: usize, t: usize| ((n + 2) as f64 * 0.61 * t as f64).sin() * t as f64;
+        let inputs = DMatrix::from_fn(3, LENGTH, rising);
         let (whole, _) = at(&InputWeight::of_sequences(&inputs).unwrap());
         let (square, ends) = at(&InputWeight::moments(&inputs).unwrap());
         // The spectrum has a little white noise, the moments have not.

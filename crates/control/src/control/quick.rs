@@ -248,12 +248,16 @@ mod tests {
         assert!(!quick.is_accurate());
     }
 
-    #[test]
-    fn what_is_left_of_rows_that_should_have_vanished_is_no_pivot() {
+    fn parallel_rows_of_close_poles() -> Quick {
         let nodes = [3.0, 3.0 + 1e-12].map(|im| Complex64::new(-0.5, im));
         let row = rows(2).row(0).into_owned();
         let parallel = DMatrix::from_rows(&[row.clone(), row * Complex64::from(0.7)]);
-        let mut quick = Quick::new(TIME, &nodes, &parallel);
+        Quick::new(TIME, &nodes, &parallel)
+    }
+
+    #[test]
+    fn what_is_left_of_rows_that_should_have_vanished_is_no_pivot() {
+        let mut quick = parallel_rows_of_close_poles();
         assert_eq!(quick.pivot(), Some(0));
         assert!(quick.eliminate(0).is_some() && quick.is_accurate());
         assert_eq!(quick.pivot(), None);
@@ -272,10 +276,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_all_error_is_seen_as_the_second_of_a_pair_too() {
-        let nodes = [3.0, 3.0 + 1e-12].map(|im| Complex64::new(-0.5, im));
-        let row = rows(2).row(0).into_owned();
-        let parallel = DMatrix::from_rows(&[row.clone(), row * Complex64::from(0.7)]);
-        let mut quick = Quick::new(TIME, &nodes, &parallel);
+        let mut quick = parallel_rows_of_close_poles();
         assert!(quick.eliminate(0).is_some() && quick.is_accurate());
         quick.eliminate(1);
         assert!(!quick.is_accurate());

@@ -600,15 +600,19 @@ mod tests {
         [moments, InputWeight::of_sequences(&inputs).unwrap()]
     }
 
+    fn target(channel: &WeightedChannel) -> Target<'_> {
+        Target {
+            channel,
+            slowest: 1e-3,
+        }
+    }
+
     #[test]
     fn the_right_side_of_the_normal_equations_is_the_slope_of_the_error() {
         let full = sample();
         for weight in weights() {
             let channel = WeightedChannel::new(&full, &weight).unwrap();
-            let target = Target {
-                channel: &channel,
-                slowest: 1e-3,
-            };
+            let target = target(&channel);
             let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-0.8, 1.9)];
             let point = target.refit(nodes);
             let normal = Normal::new(&target, &point);
@@ -641,10 +645,7 @@ mod tests {
         let ridge = 0.3;
         for weight in weights() {
             let channel = WeightedChannel::new(&full, &weight).unwrap();
-            let target = Target {
-                channel: &channel,
-                slowest: 1e-3,
-            };
+            let target = target(&channel);
             let nodes = vec![Complex64::new(-0.01, 0.5), Complex64::new(-2.0, 0.3)];
             let basis = channel.metric.basis(&nodes);
             let Inner { gram, cross } = &basis.whole;
@@ -665,10 +666,7 @@ mod tests {
         let full = sample();
         for weight in weights() {
             let channel = WeightedChannel::new(&full, &weight).unwrap();
-            let target = Target {
-                channel: &channel,
-                slowest: 1e-3,
-            };
+            let target = target(&channel);
             let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-2.0, 0.3)];
             let point = target.refit(nodes.clone());
             let error = |solution: &DVector<f64>| {
@@ -687,8 +685,8 @@ mod tests {
             assert!((closed / least - 1.0).abs() < 1e-6, "{closed} {least}");
             let by_basis = channel.metric.square_of(&point.basis, &point.solution);
             assert!((by_basis / least - 1.0).abs() < 1e-6, "{by_basis} {least}");
-            let silent = DiagonalSystem::siso(full.time(), Vec::new(), &[], 0.0).unwrap();
-            let norm = weighted_error(&full, &silent, &weight).unwrap();
+            let zero = DiagonalSystem::siso(full.time(), Vec::new(), &[], 0.0).unwrap();
+            let norm = weighted_error(&full, &zero, &weight).unwrap();
             assert_eq!(weighted_norm(&full, &weight).unwrap(), norm);
             let least = square_by_sums(&full, &made, &weight);
             assert!(

@@ -308,6 +308,10 @@ impl<T: Scalar> Rotation<T> {
     fn between(y: &DMatrix<T>, columns: (usize, usize)) -> Option<Self> {
         let (p, q) = columns;
         let (norm_p, norm_q) = (length(y.column(p)), length(y.column(q)));
+        if norm_p == 0.0 || norm_q == 0.0 {
+            return None;
+        }
+        // x*y/(‖x‖ ‖y‖)
         let product = match SQUARED.contains(&norm_p) && SQUARED.contains(&norm_q) {
             true => y
                 .column(p)
@@ -320,7 +324,7 @@ impl<T: Scalar> Rotation<T> {
                 .dotc(&y.column(q).unscale(norm_q)),
         };
         let modulus = product.modulus();
-        if norm_p == 0.0 || norm_q == 0.0 || modulus == 0.0 {
+        if modulus == 0.0 {
             return None;
         }
         let phase = product.unscale(modulus);
@@ -398,7 +402,7 @@ mod tests {
 
     #[test]
     fn columns_too_short_for_a_reciprocal_have_a_direction() {
-        // Its direction is that of 1e-310 (0.6, 0.8), to the digits that such a number has.
+        // 1e-310 (0.6, 0.8), to the digits that such a number has.
         let z = DMatrix::from_row_slice(2, 3, &[1.0, 0.6e-310, 0.0, 0.0, 0.8e-310, 0.0]);
         let Columns { unit, .. } = pairs_that_matter(&z).0;
         assert!((unit.column(1) - nalgebra::Vector2::new(0.6, 0.8)).norm() < 1e-12);
