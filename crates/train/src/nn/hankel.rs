@@ -201,30 +201,74 @@ fn nuclear_norm(modes: &Modes) -> Result<NuclearNorm> {
     if let Some(z) = z.iter().find(|z| z.re >= 0.0) {
         bail!("a mode with exponent {z} does not decay: its Hankel operator is not bounded");
     }
-    let spectrum = Spectrum::of(&gramian_factor(z), &modes.weights)?;
-    Ok(spectrum.slopes(modes))
+    let pairs = Pairs::of(z);
+    let spectrum = Spectrum::of(&gramian_factor(&pairs), &modes.weights)?;
+    Ok(spectrum.slopes(modes, &pairs))
+}
+
+/// What each pair of modes brings to the Gramian and to its derivatives.
+struct Pairs {
+    count: usize,
+    /// 1/(1 − a_p ā_q), p before q.
+    straight: Vec<Complex64>,
+    /// 1/(1 − a_p a_q), p before q.
+    turned: Vec<Complex64>,
+}
+
+impl Pairs {
+    fn of(z: &[Complex64]) -> Self {
+        let count = z.len();
+        let mut pairs = Self {
+            count,
+            straight: vec![Complex64::ZERO; count * count],
+            turned: vec![Complex64::ZERO; count * count],
+        };
+        for (p, &zp) in z.iter().enumerate() {
+            for (q, &zq) in z.iter().enumerate().take(p + 1) {
+                let straight = one_minus_exp(zp + zq.conj()).inv();
+                let turned = one_minus_exp(zp + zq).inv();
+                pairs.straight[p * count + q] = straight;
+                pairs.straight[q * count + p] = straight.conj();
+                pairs.turned[p * count + q] = turned;
+                pairs.turned[q * count + p] = turned;
+            }
+        }
+        pairs
+    }
+
+    /// The real matrix that takes rows Re ζ, Im ζ of each mode in turn to rows Re, Im of λ ρ.
+    fn derivatives(&self, weights: &[Complex64]) -> Mat<f64> {
+        let mut map = Mat::<f64>::zeros(2 * self.count, 2 * self.count);
+        // a/(1 − a)² = x (x − 1) with x = 1/(1 − a).
+        let gain = |x: Complex64| 0.5 * x * (x - 1.0);
+        for (p, w) in weights.iter().enumerate() {
+            for n in 0..self.count {
+                let own = w * gain(self.turned[n * self.count + p]);
+                let conjugate = w.conj() * gain(self.straight[n * self.count + p]);
+                map[(2 * n, 2 * p)] = own.re + conjugate.re;
+                map[(2 * n, 2 * p + 1)] = conjugate.im - own.im;
+                map[(2 * n + 1, 2 * p)] = own.im + conjugate.im;
+                map[(2 * n + 1, 2 * p + 1)] = own.re - conjugate.re;
+            }
+        }
+        map
+    }
 }
 
 /// L of C Cᵀ = L Lᵀ, rows √2 Re and √2 Im of each mode in turn, columns in the order of the pivots;
 /// as many columns as there are pivots that count.
-fn gramian_factor(z: &[Complex64]) -> Mat<f64> {
-    let size = 2 * z.len();
-    let inverse = |z: Complex64| one_minus_exp(z).inv();
-    let mut gramian = Mat::<f64>::zeros(size, size);
-    for (p, &zp) in z.iter().enumerate() {
-        for (q, &zq) in z.iter().enumerate().take(p + 1) {
-            let (straight, turned) = (inverse(zp + zq.conj()), inverse(zp + zq));
-            gramian[(2 * p, 2 * q)] = straight.re + turned.re;
-            gramian[(2 * p + 1, 2 * q + 1)] = straight.re - turned.re;
-            gramian[(2 * p, 2 * q + 1)] = turned.im - straight.im;
-            gramian[(2 * p + 1, 2 * q)] = turned.im + straight.im;
+fn gramian_factor(pairs: &Pairs) -> Mat<f64> {
+    let size = 2 * pairs.count;
+    let gramian = Mat::from_fn(size, size, |row, column| {
+        let at = row / 2 * pairs.count + column / 2;
+        let (straight, turned) = (pairs.straight[at], pairs.turned[at]);
+        match (row % 2, column % 2) {
+            (0, 0) => straight.re + turned.re,
+            (0, _) => turned.im - straight.im,
+            (_, 0) => turned.im + straight.im,
+            _ => straight.re - turned.re,
         }
-    }
-    for i in 0..size {
-        for j in 0..i {
-            gramian[(j, i)] = gramian[(i, j)];
-        }
-    }
+    });
     pivoted_cholesky(gramian)
 }
 
@@ -297,64 +341,30 @@ impl Spectrum {
         })
     }
 
-    fn slopes(&self, modes: &Modes) -> NuclearNorm {
-        let z = &modes.exponents;
-        let value: f64 = self.values.iter().map(|value| value.abs()).sum();
-        let largest = self.values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        let kept: Vec<usize> = (0..self.values.len())
-            .filter(|&k| self.values[k].abs() > NOISE * largest)
-            .collect();
-        let zeta: Vec<Vec<Complex64>> = (0..z.len())
-            .map(|n| {
-                let at = |&k: &usize| {
-                    let (re, im) = (self.vectors[(2 * n, k)], self.vectors[(2 * n + 1, k)]);
-                    Complex64::new(re, im) * std::f64::consts::FRAC_1_SQRT_2
-                };
-                kept.iter().map(at).collect()
-            })
-            .collect();
-        let mut slopes = NuclearNorm {
-            value,
-            exponents: Vec::with_capacity(z.len()),
-            weights: Vec::with_capacity(z.len()),
+    fn slopes(&self, modes: &Modes, pairs: &Pairs) -> NuclearNorm {
+        let size = |value: &f64| value.abs();
+        let largest = self.values.iter().map(size).fold(0.0, f64::max);
+        // λ ρ √2, as the vectors are ζ √2.
+        let derivatives = pairs.derivatives(&modes.weights) * &self.vectors;
+        let complex = |rows: &Mat<f64>, n: usize, k: usize| {
+            Complex64::new(rows[(2 * n, k)], rows[(2 * n + 1, k)])
         };
-        for n in 0..z.len() {
-            let rho = self.derivatives(n, &kept, modes, &zeta);
-            let (mut plain, mut tilted) = (Complex64::ZERO, Complex64::ZERO);
-            for ((&k, own), rho) in kept.iter().zip(&zeta[n]).zip(rho) {
-                let sign = self.values[k].signum();
-                plain += sign * own * own;
-                tilted += sign * own * rho;
+        let mut slopes = NuclearNorm {
+            value: self.values.iter().map(size).sum(),
+            exponents: vec![Complex64::ZERO; modes.weights.len()],
+            weights: vec![Complex64::ZERO; modes.weights.len()],
+        };
+        for (k, &value) in self.values.iter().enumerate() {
+            if value.abs() <= NOISE * largest {
+                continue;
             }
-            slopes.weights.push(plain);
-            slopes.exponents.push(2.0 * modes.weights[n] * tilted);
+            for (n, weight) in modes.weights.iter().enumerate() {
+                let zeta = complex(&self.vectors, n, k);
+                slopes.weights[n] += 0.5 * value.signum() * zeta * zeta;
+                slopes.exponents[n] += weight * zeta * complex(&derivatives, n, k) / value.abs();
+            }
         }
         slopes
-    }
-
-    /// ρ of one mode for all values that are kept.
-    fn derivatives(
-        &self,
-        n: usize,
-        kept: &[usize],
-        modes: &Modes,
-        zeta: &[Vec<Complex64>],
-    ) -> Vec<Complex64> {
-        let (z, w) = (&modes.exponents, &modes.weights);
-        let mut sums = vec![Complex64::ZERO; kept.len()];
-        for (p, row) in zeta.iter().enumerate() {
-            let gain = |z: Complex64| z.exp() / one_minus_exp(z).powi(2);
-            let straight = 0.5 * w[p] * gain(z[p] + z[n]);
-            let turned = 0.5 * w[p].conj() * gain(z[p].conj() + z[n]);
-            for (sum, zeta) in sums.iter_mut().zip(row) {
-                *sum += straight * zeta + turned * zeta.conj();
-            }
-        }
-        let values = kept.iter().map(|&k| self.values[k]);
-        sums.iter_mut()
-            .zip(values)
-            .for_each(|(sum, value)| *sum /= value);
-        sums
     }
 }
 
