@@ -40,7 +40,7 @@ pub struct DynamicsGradient<T> {
 pub struct Convolution<T> {
     lanes: Lanes,
     plan: Arc<LaneTransform<T>>,
-    /// One spectrum after another for each group, scaled by 1/size.
+    /// One stored spectrum after another for each group, scaled by 1/size.
     spectra: Lease<Point<T>>,
     /// The forward kernels without D, where they are kept.
     pub kernels: Vec<Vec<T>>,
@@ -60,7 +60,8 @@ impl<T: LaneReal> Convolution<T> {
         };
         let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
         let scale = T::of(1.0 / plan.size() as f64);
-        let spectrum = |(group, points): (usize, &mut [Point<T>])| {
+        let spectrum = |(group, stored): (usize, &mut [Point<T>])| {
+            let mut points = workspace.zero_points(plan.size());
             for lane in 0..LANE_WIDTH {
                 let Some(h) = lanes.channel_of_lane(group, lane) else {
                     continue;
@@ -75,10 +76,11 @@ impl<T: LaneReal> Convolution<T> {
                     }
                 }
             }
-            plan.forward(points);
+            plan.forward(&mut points);
+            plan.store(&points, stored);
         };
-        let mut spectra = workspace.zero_points(plan.size() * lanes.groups);
-        let groups = spectra.par_chunks_exact_mut(plan.size()).enumerate();
+        let mut spectra = workspace.points(plan.stored() * lanes.groups);
+        let groups = spectra.par_chunks_exact_mut(plan.stored()).enumerate();
         groups.for_each(spectrum);
         Self {
             lanes,
@@ -97,8 +99,18 @@ impl<T: LaneReal> Convolution<T> {
     /// y ← the layer's output on a slab.
     pub fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
         let points = &mut scratch[0][..self.plan.size()];
-        for (group, spectrum) in self.spectra.chunks_exact(self.plan.size()).enumerate() {
+        for (group, spectrum) in self.spectra.chunks_exact(self.plan.stored()).enumerate() {
             self.pack(u, group, points);
+            self.plan.convolve(points, spectrum);
+            self.lanes.unpack(points, group, y);
+        }
+    }
+
+    /// As [`Convolution::forward`], in place.
+    pub fn apply(&self, y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
+        let points = &mut scratch[0][..self.plan.size()];
+        for (group, spectrum) in self.spectra.chunks_exact(self.plan.stored()).enumerate() {
+            self.pack(y, group, points);
             self.plan.convolve(points, spectrum);
             self.lanes.unpack(points, group, y);
         }
@@ -124,7 +136,7 @@ impl<T: LaneReal> Convolution<T> {
     ) {
         let size = self.plan.size();
         let (of_y, of_u) = (&mut first[..size], &mut second[..size]);
-        let spectra = self.spectra.chunks_exact(size);
+        let spectra = self.spectra.chunks_exact(self.plan.stored());
         let groups = spectra.zip(sums.chunks_exact_mut(size));
         for (group, (spectrum, sum)) in groups.enumerate() {
             self.pack(g, group, of_y);

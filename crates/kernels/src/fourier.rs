@@ -6,6 +6,12 @@
 //!
 //! The forward transform decimates in frequency and leaves its bins in digit-reversed order; the
 //! inverse is its adjoint and takes them so. A product of spectra needs no order.
+//!
+//! Of a real kernel the bins k and n − k are conjugate. In the reversed order of digits, with blocks
+//! of n = n₀ > n₁ > … > 1 points, each a radix smaller, those at n_{l+1} to n_l − 1 stand mirrored:
+//! what is at i is the conjugate of what is at n_{l+1} + n_l − 1 − i, so half of them are stored.
+
+use std::ops::Range;
 
 use hankelite_control::Convolver;
 use pulp::{Arch, Simd, WithSimd};
@@ -39,7 +45,29 @@ const BLOCK: usize = 256;
 pub struct LaneTransform<T> {
     size: usize,
     levels: Vec<Level<T>>,
+    /// Bins before this one are stored whole.
+    whole: usize,
+    /// Those behind it.
+    mirrors: Vec<Mirror>,
     arch: Arch,
+}
+
+/// Bins of a real sequence that stand mirrored about their centre.
+#[derive(Debug, Clone, Copy)]
+struct Mirror {
+    /// The first bin.
+    start: usize,
+    /// Behind the last one.
+    end: usize,
+    /// Where the first half, with the centre, is stored.
+    stored: usize,
+}
+
+impl Mirror {
+    /// Bins that are stored.
+    fn half(&self) -> usize {
+        (self.end - self.start).div_ceil(2)
+    }
 }
 
 /// One pass over blocks of radix · quarter points.
@@ -73,16 +101,66 @@ impl<T: LaneReal> LaneTransform<T> {
     /// A plan for at least `least` points: 4 · 2^a 3^b 5^c.
     pub fn new(least: usize) -> Self {
         let size = Convolver::fft_size(least, 4);
-        let mut levels = Vec::new();
-        let mut block = size;
+        let (mut levels, mut mirrors) = (Vec::new(), Vec::new());
+        let (mut block, mut whole) = (size, size);
         for radix in radices(size) {
+            let part = block / radix;
             levels.push(Level::new(block, radix));
-            block /= radix;
+            // The first pass is never part of the block that is multiplied.
+            if block > BLOCK || block == size {
+                mirrors.push(Mirror {
+                    start: part,
+                    end: block,
+                    stored: 0,
+                });
+                whole = part;
+            }
+            block = part;
+        }
+        let mut stored = whole;
+        for mirror in mirrors.iter_mut().rev() {
+            mirror.stored = stored;
+            stored += mirror.half();
         }
         Self {
             size,
             levels,
+            whole,
+            mirrors,
             arch: Arch::new(),
+        }
+    }
+
+    /// Points that the spectrum of a real kernel is stored in.
+    pub fn stored(&self) -> usize {
+        self.whole + self.mirrors.iter().map(Mirror::half).sum::<usize>()
+    }
+
+    /// `stored` ← what is needed of the spectrum of a real kernel.
+    pub fn store(&self, spectrum: &[Point<T>], stored: &mut [Point<T>]) {
+        stored[..self.whole].copy_from_slice(&spectrum[..self.whole]);
+        for mirror in &self.mirrors {
+            let half = mirror.half();
+            let own = &spectrum[mirror.start..mirror.start + half];
+            stored[mirror.stored..mirror.stored + half].copy_from_slice(own);
+        }
+    }
+
+    /// Of the block of bins from `first` on: how many are stored as they are, and where these and
+    /// the mirror images of the others are.
+    fn place(&self, first: usize, count: usize) -> Place {
+        let Some(mirror) = self.mirrors.iter().find(|mirror| mirror.start <= first) else {
+            return Place {
+                direct: first..first + count,
+                mirrored: 0..0,
+            };
+        };
+        let (from, to) = (first - mirror.start, first - mirror.start + count);
+        let (half, all) = (mirror.half(), mirror.end - mirror.start);
+        let at = |place: usize| mirror.stored + place;
+        Place {
+            direct: at(from.min(half))..at(to.min(half)),
+            mirrored: at(all - to.max(half))..at(all - from.max(half)),
         }
     }
 
@@ -105,31 +183,39 @@ impl<T: LaneReal> LaneTransform<T> {
         }
     }
 
-    /// data ← size · (kernel ∗ data), where the kernel is given by its spectrum. `data` is read in
-    /// its first half, and only the first half of the answer is formed.
+    /// data ← size · (kernel ∗ data), where the kernel is given by its stored spectrum. `data` is read
+    /// in its first half, and only the first half of the answer is formed.
     pub fn convolve(&self, data: &mut [Point<T>], kernel: &[Point<T>]) {
         let first = &self.levels[0];
         self.pass::<false, true>(first, data);
-        let parts = data.chunks_exact_mut(first.part);
-        for (data, kernel) in parts.zip(kernel.chunks_exact(first.part)) {
-            self.convolve_part(1, data, kernel);
+        for (index, data) in data.chunks_exact_mut(first.part).enumerate() {
+            self.convolve_part(1, index * first.part, data, kernel);
         }
         self.pass::<true, true>(first, data);
     }
 
-    /// Depth first, so that a part goes through all its passes while it is in the cache.
-    fn convolve_part(&self, depth: usize, data: &mut [Point<T>], kernel: &[Point<T>]) {
+    /// Depth first, so that a part goes through all its passes while it is in the cache. `at` is its
+    /// first bin.
+    fn convolve_part(&self, depth: usize, at: usize, data: &mut [Point<T>], kernel: &[Point<T>]) {
         if data.len() > BLOCK {
             let level = &self.levels[depth];
             self.pass::<false, false>(level, data);
-            let parts = data.chunks_exact_mut(level.part);
-            for (data, kernel) in parts.zip(kernel.chunks_exact(level.part)) {
-                self.convolve_part(depth + 1, data, kernel);
+            for (index, data) in data.chunks_exact_mut(level.part).enumerate() {
+                self.convolve_part(depth + 1, at + index * level.part, data, kernel);
             }
             return self.pass::<true, false>(level, data);
         }
         self.descend(depth, data);
-        self.arch.dispatch(Multiply { data, kernel });
+        let place = self.place(at, data.len());
+        let (direct, mirrored) = data.split_at_mut(place.direct.len());
+        self.arch.dispatch(Multiply::<T, false> {
+            data: direct,
+            kernel: &kernel[place.direct],
+        });
+        self.arch.dispatch(Multiply::<T, true> {
+            data: mirrored,
+            kernel: &kernel[place.mirrored],
+        });
         for level in self.levels[depth..].iter().rev() {
             self.pass::<true, false>(level, data);
         }
@@ -163,16 +249,14 @@ impl<T: LaneReal> LaneTransform<T> {
         let parts = g
             .chunks_exact_mut(first.part)
             .zip(u.chunks_exact_mut(first.part));
-        let spectra = kernel
-            .chunks_exact(first.part)
-            .zip(sum.chunks_exact_mut(first.part));
-        for ((g, u), (kernel, sum)) in parts.zip(spectra) {
-            self.correlate_part(1, Adjoint { g, u, kernel, sum });
+        let sums = sum.chunks_exact_mut(first.part).enumerate();
+        for ((g, u), (index, sum)) in parts.zip(sums) {
+            self.correlate_part(1, index * first.part, Adjoint { g, u, kernel, sum });
         }
         self.pass::<true, true>(first, g);
     }
 
-    fn correlate_part(&self, depth: usize, part: Adjoint<'_, T>) {
+    fn correlate_part(&self, depth: usize, at: usize, part: Adjoint<'_, T, false>) {
         let Adjoint { g, u, kernel, sum } = part;
         if g.len() > BLOCK {
             let level = &self.levels[depth];
@@ -181,17 +265,32 @@ impl<T: LaneReal> LaneTransform<T> {
             let parts = g
                 .chunks_exact_mut(level.part)
                 .zip(u.chunks_exact_mut(level.part));
-            let spectra = kernel
-                .chunks_exact(level.part)
-                .zip(sum.chunks_exact_mut(level.part));
-            for ((g, u), (kernel, sum)) in parts.zip(spectra) {
-                self.correlate_part(depth + 1, Adjoint { g, u, kernel, sum });
+            let sums = sum.chunks_exact_mut(level.part).enumerate();
+            for ((g, u), (index, sum)) in parts.zip(sums) {
+                let part = Adjoint { g, u, kernel, sum };
+                self.correlate_part(depth + 1, at + index * level.part, part);
             }
             return self.pass::<true, false>(level, g);
         }
         self.descend(depth, g);
         self.descend(depth, u);
-        self.arch.dispatch(Adjoint { g, u, kernel, sum });
+        let place = self.place(at, g.len());
+        let split = place.direct.len();
+        let (g_direct, g_mirrored) = g.split_at_mut(split);
+        let (u_direct, u_mirrored) = u.split_at_mut(split);
+        let (sum_direct, sum_mirrored) = sum.split_at_mut(split);
+        self.arch.dispatch(Adjoint::<T, false> {
+            g: g_direct,
+            u: u_direct,
+            kernel: &kernel[place.direct],
+            sum: sum_direct,
+        });
+        self.arch.dispatch(Adjoint::<T, true> {
+            g: g_mirrored,
+            u: u_mirrored,
+            kernel: &kernel[place.mirrored],
+            sum: sum_mirrored,
+        });
         for level in self.levels[depth..].iter().rev() {
             self.pass::<true, false>(level, g);
         }
@@ -433,66 +532,83 @@ fn butterfly<
     }
 }
 
-/// data ← data ∘ kernel.
-struct Multiply<'a, T> {
+/// Where the spectrum of a kernel is stored for a block of bins.
+struct Place {
+    direct: Range<usize>,
+    /// In reversed order, and conjugate.
+    mirrored: Range<usize>,
+}
+
+/// data ← data ∘ kernel; with `MIRRORED` the kernel in reversed order, and conjugate.
+struct Multiply<'a, T, const MIRRORED: bool> {
     data: &'a mut [Point<T>],
     kernel: &'a [Point<T>],
 }
 
-impl<T: LaneReal> WithSimd for Multiply<'_, T> {
+impl<T: LaneReal, const MIRRORED: bool> WithSimd for Multiply<'_, T, MIRRORED> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for (data, kernel) in self.data.iter_mut().zip(self.kernel) {
+        let last = self.kernel.len().wrapping_sub(1);
+        for (index, data) in self.data.iter_mut().enumerate() {
+            let kernel = &self.kernel[if MIRRORED { last - index } else { index }];
             for c in 0..T::vectors::<S>(&kernel.re).len() {
                 let (a, b) = (load::<T, S>(data, c), load::<T, S>(kernel, c));
-                let cross = T::times(simd, a.1, b.1);
-                let re = T::minus(simd, T::times(simd, a.0, b.0), cross);
-                let im = T::fused(simd, a.0, b.1, T::times(simd, a.1, b.0));
-                store::<T, S>(data, c, (re, im));
+                store::<T, S>(data, c, product::<MIRRORED, T, S>(simd, a, b));
             }
         }
     }
 }
 
-/// sum ← sum + g ∘ conj u, then g ← g ∘ conj kernel.
-struct Adjoint<'a, T> {
+/// sum ← sum + g ∘ conj u, then g ← g ∘ conj kernel; with `MIRRORED` the kernel as above.
+struct Adjoint<'a, T, const MIRRORED: bool> {
     g: &'a mut [Point<T>],
     u: &'a mut [Point<T>],
     kernel: &'a [Point<T>],
     sum: &'a mut [Point<T>],
 }
 
-impl<T: LaneReal> WithSimd for Adjoint<'_, T> {
+impl<T: LaneReal, const MIRRORED: bool> WithSimd for Adjoint<'_, T, MIRRORED> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let spectra = self.kernel.iter().zip(self.sum);
-        for ((g, u), (kernel, sum)) in self.g.iter_mut().zip(self.u).zip(spectra) {
+        let last = self.kernel.len().wrapping_sub(1);
+        let sums = self.sum.iter_mut().enumerate();
+        for ((g, u), (index, sum)) in self.g.iter_mut().zip(self.u).zip(sums) {
+            let kernel = &self.kernel[if MIRRORED { last - index } else { index }];
             for c in 0..T::vectors::<S>(&kernel.re).len() {
                 let (a, b) = (load::<T, S>(g, c), load::<T, S>(u, c));
-                let product = times_conjugate::<T, S>(simd, a, b);
-                let total = plus::<T, S>(simd, load::<T, S>(sum, c), product);
+                let total = product::<true, T, S>(simd, a, b);
+                let total = plus::<T, S>(simd, load::<T, S>(sum, c), total);
                 store::<T, S>(sum, c, total);
                 let b = load::<T, S>(kernel, c);
-                store::<T, S>(g, c, times_conjugate::<T, S>(simd, a, b));
+                let g_new = match MIRRORED {
+                    true => product::<false, T, S>(simd, a, b),
+                    false => product::<true, T, S>(simd, a, b),
+                };
+                store::<T, S>(g, c, g_new);
             }
         }
     }
 }
 
-/// a conj(b).
+/// a b, or a conj(b).
 #[inline(always)]
-fn times_conjugate<T: LaneReal, S: Simd>(
+fn product<const CONJUGATE: bool, T: LaneReal, S: Simd>(
     simd: S,
     a: Complex<T, S>,
     b: Complex<T, S>,
 ) -> Complex<T, S> {
-    let re = T::fused(simd, a.0, b.0, T::times(simd, a.1, b.1));
-    let cross = T::times(simd, a.0, b.1);
-    (re, T::minus(simd, T::times(simd, a.1, b.0), cross))
+    if CONJUGATE {
+        let re = T::fused(simd, a.0, b.0, T::times(simd, a.1, b.1));
+        let cross = T::times(simd, a.0, b.1);
+        return (re, T::minus(simd, T::times(simd, a.1, b.0), cross));
+    }
+    let cross = T::times(simd, a.1, b.1);
+    let re = T::minus(simd, T::times(simd, a.0, b.0), cross);
+    (re, T::fused(simd, a.0, b.1, T::times(simd, a.1, b.0)))
 }
 
 #[cfg(test)]
@@ -528,9 +644,45 @@ mod tests {
         }
     }
 
+    /// Every bin from what is stored, for blocks as they are multiplied.
+    #[test]
+    fn a_real_spectrum_follows_from_half_of_it() {
+        for least in [
+            1, 12, 60, 250, 486, 500, 1024, 1944, 2500, 3888, 4096, 5000, 17_496,
+        ] {
+            let plan = LaneTransform::<f64>::new(least);
+            let mut whole = samples(plan.size(), 0.2);
+            whole
+                .iter_mut()
+                .for_each(|point| point.im = [0.0; LANE_WIDTH]);
+            plan.forward(&mut whole);
+            let mut stored = vec![Point::zero(); plan.stored()];
+            plan.store(&whole, &mut stored);
+            assert!(
+                plan.stored() <= plan.size() / 2 + BLOCK,
+                "{least}: {} points",
+                plan.stored()
+            );
+            let block = plan.whole;
+            for first in (0..plan.size()).step_by(block) {
+                let place = plan.place(first, block);
+                let (direct, mirrored) = (&stored[place.direct], &stored[place.mirrored]);
+                assert_eq!(direct.len() + mirrored.len(), block);
+                let conjugate = mirrored.iter().rev().map(|point| (point, -1.0));
+                let all = direct.iter().map(|point| (point, 1.0)).chain(conjugate);
+                for (found, (point, sign)) in whole[first..].iter().zip(all) {
+                    for lane in 0..LANE_WIDTH {
+                        assert!((found.re[lane] - point.re[lane]).abs() < 1e-9);
+                        assert!((found.im[lane] - sign * point.im[lane]).abs() < 1e-9);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn convolution_and_its_adjoint_are_the_direct_sums() {
-        for length in [1, 2, 3, 17, 30, 101, 333] {
+        for length in [1, 2, 3, 17, 30, 101, 333, 1100, 1215, 2187] {
             let plan = LaneTransform::<f64>::new(2 * length);
             let (n, scale) = (plan.size(), plan.size() as f64);
             let mut kernel = samples(length, 0.1);
@@ -541,8 +693,10 @@ mod tests {
                 points.resize(n, Point::zero());
                 points
             };
-            let mut spectrum = pad(kernel.clone());
-            plan.forward(&mut spectrum);
+            let mut whole = pad(kernel.clone());
+            plan.forward(&mut whole);
+            let mut spectrum = vec![Point::zero(); plan.stored()];
+            plan.store(&whole, &mut spectrum);
             let (u, g) = (samples(length, 0.8), samples(length, 2.9));
             let mut y = pad(u.clone());
             plan.convolve(&mut y, &spectrum);

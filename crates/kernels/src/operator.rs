@@ -66,6 +66,14 @@ impl<T: LaneReal> Operator<T> {
         }
     }
 
+    /// As [`Operator::forward`], in place.
+    pub fn apply(&self, y: &mut [T], points: &mut [Lease<Point<T>>; 2]) {
+        match self {
+            Operator::Convolution(convolution) => convolution.apply(y, points),
+            Operator::Scan(scan) => scan.apply(y, points),
+        }
+    }
+
     /// Points of the sums of gradients over slabs.
     pub fn sums(&self) -> usize {
         match self {

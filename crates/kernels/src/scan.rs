@@ -97,6 +97,21 @@ impl<T: LaneReal> Scan<T> {
         }
     }
 
+    /// As [`Scan::forward`], in place.
+    pub fn apply(&self, y: &mut [T], [first, second]: &mut [Lease<Point<T>>; 2]) {
+        let length = self.lanes.length;
+        let (input, output) = (&mut first[..length], &mut second[..length]);
+        for (index, group) in self.groups.iter().enumerate() {
+            self.lanes.pack(y, index, input);
+            Arch::new().dispatch(Forward {
+                group,
+                input,
+                output,
+            });
+            self.lanes.unpack(output, index, y);
+        }
+    }
+
     /// For each group: X and Σ g conj(s) of every mode, and Σ g u.
     pub fn sums(&self) -> usize {
         self.groups.len() * (2 * self.modes + 1)
