@@ -180,7 +180,11 @@ impl<'a> Parameters<'a> {
         let vectors = !self.vectors.is_empty();
         let logits = network.number_slopes(sequence, combinations, vectors, |layer| {
             for place in self.channels.iter().filter(|p| p.layer == layer.layer) {
-                for (mut column, own) in slopes.column_iter_mut().zip(&layer.residues) {
+                for (mut column, own) in slopes
+                    .column_iter_mut()
+                    .skip(layer.first)
+                    .zip(&layer.residues)
+                {
                     let own = &own[place.channel];
                     column.rows_mut(place.first, own.len()).copy_from_slice(own);
                 }
@@ -190,7 +194,7 @@ impl<'a> Parameters<'a> {
                     let Some(own) = vector.of.sums(layer.layer, own) else {
                         continue;
                     };
-                    let mut column = slopes.column_mut(k);
+                    let mut column = slopes.column_mut(layer.first + k);
                     let mut rows = column.rows_mut(vector.first, vector.count);
                     rows.copy_from_slice(&own.sum);
                     let mut rows = squares.rows_mut(vector.first - from, vector.count);

@@ -73,6 +73,7 @@ impl NumberSlopes {
         });
         Self {
             layer: layer.layer,
+            first: 0,
             residues: residues.collect(),
             vectors: layer
                 .combinations
@@ -165,7 +166,8 @@ impl Network<'_> {
     /// One forward pass, whose logits are returned, and one backward pass for n combinations of the
     /// logits: their derivatives by the residues and feedthroughs of every layer that has one system
     /// per channel, and with `vectors` by biases and norms. `show` gets the layers from the last one
-    /// down to the first. Cost about 1 + n forward passes.
+    /// down to the first, for a few combinations at a time where sequences are long. Cost about 1 + n
+    /// forward passes.
     ///
     /// # Errors
     /// As [`Network::logits`].
@@ -192,6 +194,7 @@ impl Network<'_> {
             let orders: Vec<usize> = systems.map(DiagonalSystem::order).collect();
             show(NumberSlopes {
                 layer: pulled.layer,
+                first: pulled.first,
                 residues: single.residue_slopes(&pulled, &orders),
                 vectors: pulled.vectors,
             });
@@ -506,8 +509,11 @@ mod tests {
         let values: Vec<f32> = (0..150).map(|t| (0.3 * t as f32).sin()).collect();
         // Padded to 200 steps, and an odd number of combinations.
         let combinations: Vec<Vec<f64>> = (0..3).map(|k| combination(k, 10)).collect();
-        let slopes = |path| {
-            let network = Network::new(&model, 200, path).unwrap();
+        let slopes = |path, together: Option<usize>| {
+            let mut network = Network::new(&model, 200, path).unwrap();
+            if let (Some(single), Some(together)) = (&mut network.single, together) {
+                single.gradients = together;
+            }
             let mut layers = Vec::new();
             let sequence = Sequence::Values(&values);
             let logits = network
@@ -523,9 +529,23 @@ mod tests {
             assert!(far < 2e-5 * size, "{what}: {far:e} of {size:e}");
         };
         let (found, expected) = (
-            slopes(crate::infer::Path::Auto),
-            slopes(crate::infer::Path::Double),
+            slopes(crate::infer::Path::Auto, None),
+            slopes(crate::infer::Path::Double, None),
         );
+        // Two at a time, and the one that is left.
+        let (logits, parts) = slopes(crate::infer::Path::Auto, Some(1));
+        assert_eq!(logits, found.0);
+        assert_eq!(parts.len(), 2 * model.blocks().len());
+        for part in &parts {
+            let whole = &found.1[model.blocks().len() - 1 - part.layer];
+            assert_eq!(part.residues.len(), [2, 1][part.first / 2]);
+            for (k, residues) in part.residues.iter().enumerate() {
+                assert_eq!(*residues, whole.residues[part.first + k]);
+                let (own, other) = (&part.vectors[k], &whole.vectors[part.first + k]);
+                assert_eq!(own.bias.sum, other.bias.sum);
+                assert_eq!(own.factors.squares, other.factors.squares);
+            }
+        }
         near("logits", &found.0, &expected.0);
         assert_eq!(found.1.len(), model.blocks().len());
         for (found, expected) in found.1.iter().zip(&expected.1) {

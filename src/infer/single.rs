@@ -22,6 +22,9 @@ use crate::model::{
 /// half a MiB, and a product of so many rows hardly sees how its factors are put in order.
 const TILE: usize = 16384;
 
+/// Numbers of gradients that the way back takes at a time, 64 MiB, or as many sequences as run together.
+const GRADIENTS: usize = 1 << 24;
+
 /// A model prepared for sequences of one length.
 pub(super) struct Single {
     lanes: Lanes,
@@ -29,6 +32,8 @@ pub(super) struct Single {
     encoder: Encode,
     layers: Vec<SingleLayer>,
     final_norm: Option<SingleNorm>,
+    /// Numbers of gradients that go back at a time.
+    pub(super) gradients: usize,
 }
 
 enum Encode {
@@ -62,11 +67,7 @@ struct SingleNorm {
 
 /// Buffers of one thread.
 pub(super) struct Buffers {
-    /// The residual stream.
-    x: Lease<f32>,
-    /// What the state spaces take.
-    z: Lease<f32>,
-    /// What they give.
+    /// What the state spaces take, and then what they give.
     y: Lease<f32>,
     tile: Lease<f32>,
     points: [Lease<Point<f32>>; 2],
@@ -77,6 +78,8 @@ pub(super) struct Buffers {
 pub(crate) struct NumberSlopes {
     /// Index of the layer.
     pub(crate) layer: usize,
+    /// The first of these combinations.
+    pub(crate) first: usize,
     /// For each combination and channel: by Re w_n, Im w_n of every mode and, last, by D.
     pub(crate) residues: Vec<Vec<Vec<f64>>>,
     /// For each combination by biases and norms; empty where not requested.
@@ -97,6 +100,8 @@ pub(crate) struct VectorSlopes {
 /// What a layer shows on the way back.
 pub(super) struct Pulled<'a> {
     pub(super) layer: usize,
+    /// The first of the combinations that are shown.
+    pub(super) first: usize,
     /// What the state spaces take, L × H.
     pub(super) input: &'a [f32],
     /// For each combination the derivative by what they give, L × H.
@@ -330,6 +335,7 @@ impl Single {
         Some(Self {
             layers: layers.collect::<Option<_>>()?,
             final_norm: model.final_norm().map(SingleNorm::new),
+            gradients: GRADIENTS,
             lanes,
             workspace,
             encoder,
@@ -356,8 +362,6 @@ impl Single {
         let points = points.max().unwrap_or(0).max(self.lanes.length);
         let workspace = &self.workspace;
         Buffers {
-            x: workspace.numbers(slab),
-            z: workspace.numbers(slab),
             y: workspace.numbers(slab),
             tile: workspace.numbers(self.tile()),
             points: [workspace.points(points), workspace.points(points)],
@@ -406,13 +410,10 @@ impl Single {
     }
 
     /// The stream behind a layer, from that before and from what its state spaces give.
-    fn finish(&self, layer: &SingleLayer, buffers: &mut Buffers, count: usize) {
-        let Buffers {
-            x, y, tile, mix, ..
-        } = buffers;
+    fn finish(&self, layer: &SingleLayer, x: &mut [f32], buffers: &mut Buffers) {
+        let Buffers { y, tile, mix, .. } = buffers;
         let size = self.tile();
-        let tiles = x[..count].chunks_mut(size).zip(y[..count].chunks(size));
-        for (x, y) in tiles {
+        for (x, y) in x.chunks_mut(size).zip(y.chunks(size)) {
             let out = &mut tile[..x.len()];
             layer.branch(x, y, out, mix);
             if let Some(norm) = layer.norm(Placement::Post) {
@@ -423,28 +424,29 @@ impl Single {
     }
 
     /// Runs at most [`Single::together`] sequences up to layer `last`; `show` gets what the state
-    /// spaces of every layer take, sequence × L × H.
+    /// spaces of every layer take, sequence × L × H. The answer is the stream behind the last layer that
+    /// ran.
     pub(super) fn run(
         &self,
         sequences: &[Sequence<'_>],
         buffers: &mut Buffers,
         last: usize,
         mut show: impl FnMut(usize, &[f32]),
-    ) {
+    ) -> Lease<f32> {
         let count = sequences.len() * self.row();
-        self.encode(sequences, &mut buffers.x[..count]);
+        let mut x = self.workspace.numbers(count);
+        self.encode(sequences, &mut x);
         for (index, layer) in self.layers.iter().enumerate() {
-            let Buffers {
-                x, z, y, points, ..
-            } = buffers;
-            self.input(layer, &x[..count], &mut z[..count]);
-            show(index, &z[..count]);
+            let y = &mut buffers.y[..count];
+            self.input(layer, &x, y);
+            show(index, y);
             if index >= last {
                 break;
             }
-            layer.operator.forward(&z[..count], &mut y[..count], points);
-            self.finish(layer, buffers, count);
+            layer.operator.apply(y, &mut buffers.points);
+            self.finish(layer, &mut x, buffers);
         }
+        x
     }
 
     /// The stream before the first layer, of a few sequences that were checked.
@@ -465,12 +467,10 @@ impl Single {
     pub(super) fn pass(&self, layer: usize, x: &mut [f32]) {
         let (layer, count) = (&self.layers[layer], x.len());
         let mut buffers = self.buffers();
-        buffers.x[..count].copy_from_slice(x);
-        let Buffers { z, y, points, .. } = &mut buffers;
-        self.input(layer, x, &mut z[..count]);
-        layer.operator.forward(&z[..count], &mut y[..count], points);
-        self.finish(layer, &mut buffers, count);
-        x.copy_from_slice(&buffers.x[..count]);
+        let y = &mut buffers.y[..count];
+        self.input(layer, x, y);
+        layer.operator.apply(y, &mut buffers.points);
+        self.finish(layer, x, &mut buffers);
     }
 
     /// What the head takes: the stream behind the last layer, normalised, pooled over the sequence's
@@ -507,16 +507,15 @@ impl Single {
         buffers: &mut Buffers,
         pooling: Option<Pooling>,
     ) -> Vec<Vec<f64>> {
-        self.run(sequences, buffers, usize::MAX, |_, _| {});
-        let rows = buffers.x.chunks_exact_mut(self.row()).zip(steps);
-        rows.take(sequences.len())
-            .map(|(x, &steps)| self.pooled(x, steps, pooling))
+        let mut x = self.run(sequences, buffers, usize::MAX, |_, _| {});
+        let rows = x.chunks_exact_mut(self.row()).zip(steps);
+        rows.map(|(x, &steps)| self.pooled(x, steps, pooling))
             .collect()
     }
 
     /// One way forwards and one backwards. `slope` gets what the head takes and gives the derivatives
     /// of every combination by it (K × as many numbers); `show` gets the layers from the last one
-    /// down to the lowest that counts.
+    /// down to the lowest that counts, for a few combinations at a time where sequences are long.
     pub(super) fn pull_back(
         &self,
         sequence: Sequence<'_>,
@@ -527,30 +526,53 @@ impl Single {
         let (row, mut buffers) = (self.row(), self.buffers());
         let mut streams = self.workspace.numbers(row * (self.layers.len() + 1));
         let mut responses = self.workspace.numbers(row * self.layers.len());
-        self.encode(&[sequence], &mut buffers.x[..row]);
+        let mut x = self.workspace.numbers(row);
+        self.encode(&[sequence], &mut x);
         for (index, layer) in self.layers.iter().enumerate() {
             let own = index * row..(index + 1) * row;
-            streams[own.clone()].copy_from_slice(&buffers.x[..row]);
-            let Buffers {
-                x, z, y, points, ..
-            } = &mut buffers;
-            self.input(layer, &x[..row], &mut z[..row]);
-            layer.operator.forward(&z[..row], &mut y[..row], points);
-            responses[own].copy_from_slice(&y[..row]);
-            self.finish(layer, &mut buffers, row);
+            streams[own.clone()].copy_from_slice(&x);
+            let y = &mut buffers.y[..row];
+            self.input(layer, &x, y);
+            layer.operator.apply(y, &mut buffers.points);
+            responses[own].copy_from_slice(y);
+            self.finish(layer, &mut x, &mut buffers);
         }
         let last = self.layers.len() * row;
-        streams[last..].copy_from_slice(&buffers.x[..row]);
-        let features = self.pooled(&mut buffers.x[..row], head.steps, head.pooling);
-        let mut g = self.spread(&head, &streams[last..]);
+        streams[last..].copy_from_slice(&x);
+        let features = self.pooled(&mut x, head.steps, head.pooling);
+        drop(x);
+        let together = self.together();
+        let few = (self.gradients / (2 * row) / together * together).max(together);
+        for (index, by_features) in head.by_features.chunks(few).enumerate() {
+            let slopes = self.spread(&head, by_features, &streams[last..]);
+            let traces = Traces {
+                streams: &streams,
+                responses: &responses,
+                first: index * few,
+            };
+            self.descend(traces, slopes, wanted, &mut buffers, &mut show);
+        }
+        features
+    }
+
+    /// The way back for some gradients by the last layer's output.
+    fn descend(
+        &self,
+        traces: Traces<'_>,
+        mut g: Lease<f32>,
+        wanted: Wanted,
+        buffers: &mut Buffers,
+        show: &mut impl FnMut(Pulled<'_>),
+    ) {
+        let row = self.row();
+        let mut of_y = self.workspace.numbers(g.len());
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let own = index * row..(index + 1) * row;
-            let (x, y) = (&streams[own.clone()], &responses[own]);
-            let mut of_y = self.workspace.numbers(g.len());
+            let (x, y) = (&traces.streams[own.clone()], &traces.responses[own]);
             let mut back = LayerBack {
                 single: self,
                 layer,
-                buffers: &mut buffers,
+                buffers,
                 x,
                 sums: Vec::new(),
             };
@@ -562,10 +584,11 @@ impl Single {
                 back.state_spaces(&of_y, &mut g);
             }
             let vectors = back.sums;
-            self.input(layer, x, &mut buffers.z[..row]);
+            self.input(layer, x, &mut buffers.y[..row]);
             show(Pulled {
                 layer: index,
-                input: &buffers.z[..row],
+                first: traces.first,
+                input: &buffers.y[..row],
                 outputs: &of_y,
                 vectors,
             });
@@ -573,14 +596,13 @@ impl Single {
                 break;
             }
         }
-        features
     }
 
-    /// The derivatives of the combinations by the last layer's output x: K × L × H.
-    fn spread(&self, head: &HeadSlopes<'_>, x: &[f32]) -> Lease<f32> {
+    /// The derivatives of some combinations by the last layer's output x: as many × L × H.
+    fn spread(&self, head: &HeadSlopes<'_>, by_features: &[Vec<f64>], x: &[f32]) -> Lease<f32> {
         let (channels, row) = (self.lanes.channels, self.row());
-        let mut g = self.workspace.numbers(head.by_features.len() * row);
-        for (by_features, g) in head.by_features.iter().zip(g.chunks_exact_mut(row)) {
+        let mut g = self.workspace.numbers(by_features.len() * row);
+        for (by_features, g) in by_features.iter().zip(g.chunks_exact_mut(row)) {
             g.fill(0.0);
             let (first, share) = match head.pooling {
                 Some(Pooling::Last) => (head.steps - 1, 1.0),
@@ -635,6 +657,17 @@ pub(super) struct HeadSlopes<'a> {
     pub(super) pooling: Option<Pooling>,
     /// Steps that are no padding; all of them without pooling.
     pub(super) steps: usize,
+}
+
+/// What the way forwards left.
+#[derive(Clone, Copy)]
+struct Traces<'a> {
+    /// The stream before every layer and behind the last, L × H each.
+    streams: &'a [f32],
+    /// What the state spaces of every layer gave.
+    responses: &'a [f32],
+    /// The first of the combinations whose gradients go back.
+    first: usize,
 }
 
 /// The way back through one layer, for K gradients at one sequence.
@@ -703,12 +736,12 @@ impl LayerBack<'_> {
             norm.standard(&mut standard);
         }
         for (first, (of_y, g)) in of_y.chunks(some).zip(g.chunks_mut(some)).enumerate() {
-            let Buffers { z, y, points, .. } = &mut *self.buffers;
-            let (z, y) = (&mut z[..g.len()], &mut y[..g.len()]);
+            let z = &mut self.buffers.y[..g.len()];
+            z.copy_from_slice(of_y);
             // The adjoint of a convolution is the convolution in reversed time.
-            turn(of_y, z, row, channels);
-            self.layer.operator.forward(z, y, points);
-            turn(y, z, row, channels);
+            turn(z, row, channels);
+            self.layer.operator.apply(z, &mut self.buffers.points);
+            turn(z, row, channels);
             let gradients = z.chunks_exact_mut(row).zip(g.chunks_exact_mut(row));
             for (k, (z, g)) in gradients.enumerate() {
                 if let Some(norm) = pre {
@@ -734,12 +767,14 @@ impl VectorSlopes {
     }
 }
 
-/// The rows of every sequence in reversed order.
-fn turn(from: &[f32], to: &mut [f32], row: usize, channels: usize) {
-    for (from, to) in from.chunks_exact(row).zip(to.chunks_exact_mut(row)) {
-        let rows = from.chunks_exact(channels).rev();
-        for (to, from) in to.chunks_exact_mut(channels).zip(rows) {
-            to.copy_from_slice(from);
-        }
+/// Puts the rows of every sequence in reversed order.
+fn turn(rows: &mut [f32], row: usize, channels: usize) {
+    for sequence in rows.chunks_exact_mut(row) {
+        let middle = row / channels / 2 * channels;
+        let (early, late) = sequence.split_at_mut(middle);
+        let pairs = early
+            .chunks_exact_mut(channels)
+            .zip(late.rchunks_exact_mut(channels));
+        pairs.for_each(|(a, b)| a.swap_with_slice(b));
     }
 }
