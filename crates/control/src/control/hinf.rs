@@ -668,6 +668,64 @@ mod tests {
         assert!((found / direct - 1.0).abs() < 1e-12, "{found} {direct}");
     }
 
+    /// Two pairs of modes that all but cancel, so that the search goes on far beyond the fastest.
+    #[test]
+    fn the_line_is_covered_on_both_sides_up_to_the_edge() {
+        let exponents = [(-0.5, 0.2), (-0.5, 0.2001), (-0.4, -0.3), (-0.4, -0.3002)];
+        let exponents: Vec<_> = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
+        let residues = [1.0, -1.0, 1.0, -1.0].map(Complex64::from);
+        let system = DiagonalSystem::siso(Time::Continuous, exponents, &residues, 0.0).unwrap();
+        let mut search = search_of(&system, Realisation::Complex);
+        let mut heap = BinaryHeap::new();
+        search.cover_line(&mut heap);
+        let mut intervals: Vec<_> = heap.into_iter().collect();
+        intervals.sort_by(|a, b| a.centre.total_cmp(&b.centre));
+        let end = |interval: &Interval| interval.centre + interval.reach;
+        let edge = end(intervals.last().unwrap());
+        assert!(edge > 100.0, "{edge}");
+        let mut covered = -edge;
+        for interval in &intervals {
+            let start = interval.centre - interval.reach;
+            assert!((start - covered).abs() < 1e-12 * edge, "{start} {covered}");
+            covered = end(interval);
+        }
+    }
+
+    #[test]
+    fn the_gain_found_is_that_at_the_frequency_given() {
+        let exponents = [(-0.2, 1.0), (-0.21, 1.3), (-1.0, 0.0), (-0.4, -2.5)];
+        let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
+        let residues = [(1.0, 0.3), (-0.4, 0.7), (2.0, 0.0), (0.1, -1.0)];
+        let residues = residues.map(|(re, im)| Complex64::new(re, im));
+        for time in [Time::Continuous, Time::Discrete { step: 0.7 }] {
+            for realisation in [Realisation::Real, Realisation::Complex] {
+                let system = DiagonalSystem::siso(time, exponents.clone(), &residues, 0.1).unwrap();
+                let found = norm(&system, realisation);
+                let search = search_of(&system, realisation);
+                assert_eq!(search.gain(found.frequency), found.value, "{time:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_interval_beside_a_peak_finds_it_by_its_quadratic() {
+        for time in [Time::Continuous, Time::Discrete { step: 1.0 }] {
+            for centre in [0.96, 1.04] {
+                let mut search = one_mode(time, Complex64::new(-0.2, 1.0));
+                let _ = search.enclose(centre, 0.05);
+                let peak = search.gain(search.frequency);
+                assert_eq!(search.lower, peak);
+                let sweep = (-100..=100).map(|k| search.gain(1.0 + f64::from(k) / 1000.0));
+                let largest = sweep.fold(0.0, f64::max);
+                let beside = search.gain(centre);
+                assert!(
+                    largest - peak < 0.1 * (largest - beside),
+                    "{time:?} {centre}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn no_gain_above_an_edge_exceeds_the_bound_beyond_it() {
         let exponents = vec![Complex64::new(-0.2, 1.0), Complex64::new(-1.0, -2.0)];

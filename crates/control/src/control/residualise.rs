@@ -154,7 +154,7 @@ impl DcBalanced {
             };
             let (modes, condition) = self.reciprocal.form.all_modes(order, gramians)?;
             match self.turn_back(modes) {
-                Ok(system) if system.is_stable() => {
+                Ok(system) => {
                     return Ok(Reduced {
                         system,
                         order,
@@ -171,7 +171,7 @@ impl DcBalanced {
     }
 
     /// From the modes of the reciprocal system to the system, with the feedthrough that its gain
-    /// at rest lacks.
+    /// at rest lacks. An error where rounding made it unstable.
     fn turn_back(&self, mut modes: Modes) -> Result<DiagonalSystem, ControlError> {
         let (time, gain) = (self.reciprocal.time, &self.reciprocal.feedthrough);
         for j in 0..modes.values.len() {
