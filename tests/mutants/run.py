@@ -103,24 +103,32 @@ def plant(planter, sample, copy, folder):
 
 
 def faulty(messages, copy):
-    """The mistakes that a compiler's errors lie in, or next behind."""
+    """The mistakes that a compiler's errors lie in, or are next to."""
     out = set()
     errors = [json.loads(line) for line in messages.splitlines() if line.startswith("{")]
     errors = [e["message"] for e in errors if e.get("reason") == "compiler-message"]
     for error in (e for e in errors if e["level"] == "error"):
-        found = set()
-        for span in error["spans"]:
-            lines = (copy / span["file_name"]).read_text().splitlines()
-            for first in range(span["line_start"] - 1, max(span["line_start"] - 14, -1), -1):
-                text = "\n".join(lines[first:span["line_end"]])
-                ids = re.findall(r"hankelite_switch::is_on\((\d+)u32\)", text)
-                if ids:
-                    found.update(map(int, ids))
-                    break
-        if error["spans"] and not found:
+        spans = error["spans"]
+        found = {number for span in spans for number in nearest(span, copy, range(0, -14, -1))}
+        if not found:
+            # Of a body that gives another type than its function the first line is named.
+            found = {number for span in spans for number in nearest(span, copy, range(1, 14))}
+        if spans and not found:
             sys.exit(f"an error away from every mistake: {error['rendered']}")
         out |= found
     return out
+
+
+def nearest(span, copy, shifts):
+    """The mistakes between a span and so many lines before or behind it, the nearest ones."""
+    lines = (copy / span["file_name"]).read_text().splitlines()
+    for shift in shifts:
+        first = max(span["line_start"] - 1 + min(shift, 0), 0)
+        text = "\n".join(lines[first:span["line_end"] + max(shift, 0)])
+        ids = re.findall(r"hankelite_switch::is_on\((\d+)u32\)", text)
+        if ids:
+            return set(map(int, ids))
+    return set()
 
 
 def cargo(words, copy, folder):
