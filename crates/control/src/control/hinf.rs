@@ -638,10 +638,22 @@ mod tests {
                 "{worst:e} {:e}",
                 sums.remainder
             );
-            // (n + 16) ε times the sizes of the terms, D among them.
-            let size = 0.5 + 2.0 / search.gap(z, centre).norm();
+            // The sizes of the terms: D, the first one, and the geometric series behind it.
+            let gap = search.gap(z, centre);
+            let (ratio, next) = match discrete {
+                true => (2.0 / gap - 1.0, 2.0 * (2.0 / gap - 2.0) / gap),
+                false => (gap.inv(), 2.0 / (gap * gap)),
+            };
+            let series = next.norm() * span / (1.0 - span * ratio.norm());
+            let size = 0.5 + 2.0 / gap.norm() + series;
             let units = sums.rounding / (f64::EPSILON * size);
-            assert!((17.0..34.0).contains(&units), "{units}");
+            assert!((units / 17.0 - 1.0).abs() < 1e-12, "{units}");
+            // A point is bounded by its gain and what rounding may have cost it.
+            let mut search = one_mode(time, z);
+            let point = search.enclose(centre, 0.0);
+            assert!(point.rounding > 0.0);
+            let above = point.bound - search.gain(centre);
+            assert!(above > 0.5 * point.rounding, "{above:e}");
         }
     }
 
@@ -659,6 +671,9 @@ mod tests {
                 assert!((found / least - 1.0).abs() < 1e-5, "{time:?} {centre}");
                 let sums = search.expand(centre, reach, reach);
                 assert_eq!(sums.remainder, 2.0 / found, "{time:?} {centre}");
+                // (n + 16) ε times the sizes of the terms, D among them.
+                let allowed = 17.0 * f64::EPSILON * (0.5 + 2.0 / found);
+                assert!((sums.rounding / allowed - 1.0).abs() < 1e-14);
             }
         }
         // Round the circle the other way.

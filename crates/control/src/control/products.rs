@@ -429,3 +429,38 @@ impl std::ops::Add for Product {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_near_one_keeps_its_digits_less_one() {
+        for (re, im) in [(-1e-9, 0.3), (-1e-3, 2.0), (-0.5, 0.1), (-3.0, 1.0)] {
+            let pole = Pole::new(Complex64::new(re, im));
+            let found = pole.turned_less_one(pole, false);
+            let expected = f64::exp_m1(2.0 * re);
+            assert!((found / expected - 1.0).norm() < 4e-15, "{re}: {found}");
+            let other = Pole::new(Complex64::new(re, -im));
+            let mirrored = pole.turned_less_one(other, true);
+            assert!(
+                (mirrored / expected - 1.0).norm() < 4e-15,
+                "{re}: {mirrored}"
+            );
+        }
+    }
+
+    #[test]
+    fn slow_exponentials_alone_have_a_ring() {
+        let lags: Vec<f64> = (0..50).map(|l| 0.8_f64.powi(l)).collect();
+        let products = Products::stationary(&lags);
+        let points = [1.1 * CLOSE / 50.0, 0.9 * CLOSE / 50.0].map(|decay| Complex64::from(-decay));
+        let nodes = products.nodes(&points);
+        assert!(nodes[0].ring.is_empty());
+        assert_eq!(nodes[1].ring.len(), RING);
+        for node in &nodes[1].ring {
+            let distance = (node.pole.z - points[1]).norm() * 50.0;
+            assert!((distance / CLOSE - 1.0).abs() < 1e-12);
+        }
+    }
+}

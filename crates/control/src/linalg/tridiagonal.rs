@@ -242,6 +242,20 @@ mod tests {
     }
 
     #[test]
+    fn eigenvalues_of_the_smallest_matrices_are_those_of_large_ones() {
+        let eigenvalues = |scale: f64| {
+            let d = (0..12).map(|k| scale * ((3 * k * k + 1) as f64).sin());
+            let e = (1..12).map(|k| scale * ((5 * k + 2) as f64).cos());
+            let (values, _) = Tridiagonal::new(d.collect(), e.collect()).eigen().unwrap();
+            values
+        };
+        let scale = 2.0_f64.powi(-520);
+        for (small, large) in eigenvalues(scale).iter().zip(eigenvalues(1.0)) {
+            assert!((small / scale - large).abs() < 1e-14, "{small:e} {large}");
+        }
+    }
+
+    #[test]
     fn equal_eigenvalues_and_zeros_need_no_sweep() {
         let (values, vectors) = Tridiagonal::new(vec![3.0, 1.0, 3.0], vec![0.0; 2])
             .eigen()

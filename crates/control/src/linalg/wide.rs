@@ -429,6 +429,10 @@ mod tests {
         let w = WideComplex::product(Complex64::new(-1e-200, 2e-200), 0.7);
         let back = z / w * w;
         assert!((back - z).norm() < 1e-30);
+        // Three terms of the quotient, the last of them beside a divisor far from one.
+        let divisor = Wide::from(1e12) * Wide::from(0.7);
+        let rest = (Wide::from(1.1) / divisor * divisor - Wide::from(1.1)).to_f64();
+        assert!(rest.abs() < 1e-30, "{rest:e}");
         let root = Wide::from(2.0).sqrt();
         assert!((root * root - Wide::from(2.0)).to_f64().abs() < 1e-31);
         assert_eq!(power_of_two_below(0.3), 0.25);

@@ -370,6 +370,7 @@ mod tests {
         let system = sample(Time::Discrete { step: 0.05 });
         let kernel = system.kernel(300).unwrap();
         let poles = system.poles();
+        assert_eq!(system.as_siso().unwrap().exponents(), system.exponents());
         let mut state = [Complex64::ZERO; 2];
         for (k, expected) in kernel.iter().enumerate() {
             let u = if k == 0 { 1.0 } else { 0.0 };
