@@ -413,6 +413,7 @@ impl Single {
     fn finish(&self, layer: &SingleLayer, x: &mut [f32], buffers: &mut Buffers) {
         let Buffers { y, tile, mix, .. } = buffers;
         let size = self.tile();
+        let y = &y[..x.len()];
         for (x, y) in x.chunks_mut(size).zip(y.chunks(size)) {
             let out = &mut tile[..x.len()];
             layer.branch(x, y, out, mix);
