@@ -607,3 +607,20 @@ fn the_hankel_norm_approximation_of_an_all_pass_system_is_silence() {
     let reduced = balanced.hankel_norm(full, 2).unwrap();
     assert!(reduced.tie && reduced.order == 0, "{reduced:?}");
 }
+
+#[test]
+fn a_truncation_has_as_many_modes_as_fit_and_not_one_fewer() {
+    for reference in own_systems() {
+        for (time, system) in reference.both_times() {
+            let balanced = balance(system.stable().unwrap(), Realisation::Real).unwrap();
+            let free = balanced.truncate(5).unwrap();
+            let modes = free.system.order();
+            let exact = balanced.truncate_within(5, modes).unwrap();
+            assert_eq!(exact.system, free.system, "{} {time}", reference.name);
+            if modes > 1 {
+                let fewer = balanced.truncate_within(5, modes - 1).unwrap();
+                assert!(fewer.system.order() < modes && fewer.order < free.order);
+            }
+        }
+    }
+}
