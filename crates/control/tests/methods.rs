@@ -624,3 +624,23 @@ fn a_truncation_has_as_many_modes_as_fit_and_not_one_fewer() {
         }
     }
 }
+
+/// A pair that hardly decays, all but alone: what is left of it decays as it did.
+#[test]
+fn residualisation_keeps_a_decay_next_to_the_circle() {
+    let time = Time::Discrete { step: 1.0 };
+    let exponents = [(-1e-12, 1.0), (-0.5, 0.2), (-1.5, 2.5)];
+    let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
+    let residues = [1.0, 1e-3, 1e-3].map(Complex64::from);
+    let system = DiagonalSystem::siso(time, exponents, &residues, 0.0).unwrap();
+    for (realisation, order) in [(Realisation::Real, 2), (Realisation::Complex, 1)] {
+        let balanced = balance_for_dc(system.stable().unwrap(), realisation).unwrap();
+        let reduced = balanced.residualise(order).unwrap();
+        assert_eq!(reduced.system.order(), 1);
+        let decay = -reduced.system.exponents()[0].re;
+        assert!(
+            (decay / 1e-12 - 1.0).abs() < 1e-4,
+            "{realisation:?}: {decay:e}"
+        );
+    }
+}

@@ -632,6 +632,26 @@ mod tests {
     }
 
     #[test]
+    fn a_step_is_short_and_leaves_poles_between_the_slowest_and_the_fastest() {
+        let weight = &weights()[0];
+        let channel = WeightedChannel::new(&sample(), weight).unwrap();
+        let target = target(&channel);
+        let decays = [1.5e-3, 0.3, 0.9 * DECAY_MAX];
+        let nodes = decays.map(|decay| Complex64::new(-decay, 1.5)).to_vec();
+        let point = target.refit(nodes);
+        let step = DVector::from_vec(vec![-5.0, 9.0, -5.0, -9.0, 5.0, 0.1]);
+        let moved = target.moved(&point, &step);
+        let expected = [
+            (-1e-3, 1.8),
+            (-0.3 * (-0.7_f64).exp(), 1.2),
+            (-DECAY_MAX, 1.6),
+        ];
+        for (found, (re, im)) in moved.iter().zip(expected) {
+            assert!((found - Complex64::new(re, im)).norm() < 1e-12, "{found}");
+        }
+    }
+
+    #[test]
     fn poles_a_turn_apart_and_conjugates_are_one() {
         for turn in [0.3, -0.3, 2.0 * PI + 0.3, 2.0 * PI - 0.3, -4.0 * PI + 0.3] {
             assert!((off_axis(-0.5, turn) - Complex64::new(-0.5, 0.3)).norm() < 1e-14);
