@@ -497,30 +497,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn derivatives_in_single_precision_are_those_in_double() {
+    fn waves() -> crate::Model {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/models/waves/model.safetensors"
         );
-        let model = crate::read(path, &crate::Declared::default())
+        crate::read(path, &crate::Declared::default())
             .unwrap()
-            .model;
+            .model
+    }
+
+    /// Of a sequence padded to 200 steps, and an odd number of combinations; with so many numbers of
+    /// gradients at a time.
+    fn slopes(path: crate::infer::Path, together: Option<usize>) -> (Vec<f64>, Vec<NumberSlopes>) {
+        let (model, mut layers) = (waves(), Vec::new());
         let values: Vec<f32> = (0..150).map(|t| (0.3 * t as f32).sin()).collect();
-        // Padded to 200 steps, and an odd number of combinations.
         let combinations: Vec<Vec<f64>> = (0..3).map(|k| combination(k, 10)).collect();
-        let slopes = |path, together: Option<usize>| {
-            let mut network = Network::new(&model, 200, path).unwrap();
-            if let (Some(single), Some(together)) = (&mut network.single, together) {
-                single.gradients = together;
+        let mut network = Network::new(&model, 200, path).unwrap();
+        if let (Some(single), Some(together)) = (&mut network.single, together) {
+            single.gradients = together;
+        }
+        let sequence = Sequence::Values(&values);
+        let logits = network
+            .number_slopes(sequence, &combinations, true, |layer| layers.push(layer))
+            .unwrap();
+        (logits, layers)
+    }
+
+    /// Two at a time, and the one that is left.
+    #[test]
+    fn gradients_that_go_back_a_few_at_a_time_are_those_of_all() {
+        let path = crate::infer::Path::Auto;
+        let ((logits, parts), (expected, all)) = (slopes(path, Some(1)), slopes(path, None));
+        assert_eq!(logits, expected);
+        assert_eq!(parts.len(), 2 * all.len());
+        for part in &parts {
+            let whole = &all[all.len() - 1 - part.layer];
+            assert_eq!(part.residues.len(), [2, 1][part.first / 2]);
+            for (k, residues) in part.residues.iter().enumerate() {
+                assert_eq!(*residues, whole.residues[part.first + k]);
+                let (own, other) = (&part.vectors[k], &whole.vectors[part.first + k]);
+                assert_eq!(own.bias.sum, other.bias.sum);
+                assert_eq!(own.factors.squares, other.factors.squares);
             }
-            let mut layers = Vec::new();
-            let sequence = Sequence::Values(&values);
-            let logits = network
-                .number_slopes(sequence, &combinations, true, |layer| layers.push(layer))
-                .unwrap();
-            (logits, layers)
-        };
+        }
+    }
+
+    #[test]
+    fn derivatives_in_single_precision_are_those_in_double() {
         let near = |what: &str, found: &[f64], expected: &[f64]| {
             assert_eq!(found.len(), expected.len(), "{what}");
             let size = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -532,22 +556,8 @@ mod tests {
             slopes(crate::infer::Path::Auto, None),
             slopes(crate::infer::Path::Double, None),
         );
-        // Two at a time, and the one that is left.
-        let (logits, parts) = slopes(crate::infer::Path::Auto, Some(1));
-        assert_eq!(logits, found.0);
-        assert_eq!(parts.len(), 2 * model.blocks().len());
-        for part in &parts {
-            let whole = &found.1[model.blocks().len() - 1 - part.layer];
-            assert_eq!(part.residues.len(), [2, 1][part.first / 2]);
-            for (k, residues) in part.residues.iter().enumerate() {
-                assert_eq!(*residues, whole.residues[part.first + k]);
-                let (own, other) = (&part.vectors[k], &whole.vectors[part.first + k]);
-                assert_eq!(own.bias.sum, other.bias.sum);
-                assert_eq!(own.factors.squares, other.factors.squares);
-            }
-        }
         near("logits", &found.0, &expected.0);
-        assert_eq!(found.1.len(), model.blocks().len());
+        assert_eq!(found.1.len(), waves().blocks().len());
         for (found, expected) in found.1.iter().zip(&expected.1) {
             assert_eq!(found.layer, expected.layer);
             for k in 0..3 {

@@ -550,8 +550,9 @@ impl Single {
                 streams: &streams,
                 responses: &responses,
                 first: index * few,
+                wanted,
             };
-            self.descend(traces, slopes, wanted, &mut buffers, &mut show);
+            self.descend(traces, slopes, &mut buffers, &mut show);
         }
         features
     }
@@ -561,11 +562,10 @@ impl Single {
         &self,
         traces: Traces<'_>,
         mut g: Lease<f32>,
-        wanted: Wanted,
         buffers: &mut Buffers,
         show: &mut impl FnMut(Pulled<'_>),
     ) {
-        let row = self.row();
+        let (row, wanted) = (self.row(), traces.wanted);
         let mut of_y = self.workspace.numbers(g.len());
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let own = index * row..(index + 1) * row;
@@ -660,7 +660,7 @@ pub(super) struct HeadSlopes<'a> {
     pub(super) steps: usize,
 }
 
-/// What the way forwards left.
+/// What the way forwards left, and what is requested on the way back.
 #[derive(Clone, Copy)]
 struct Traces<'a> {
     /// The stream before every layer and behind the last, L × H each.
@@ -669,6 +669,7 @@ struct Traces<'a> {
     responses: &'a [f32],
     /// The first of the combinations whose gradients go back.
     first: usize,
+    wanted: Wanted,
 }
 
 /// The way back through one layer, for K gradients at one sequence.
