@@ -514,9 +514,9 @@ impl Single {
             .collect()
     }
 
-    /// One way forwards and one backwards. `slope` gets what the head takes and gives the derivatives
-    /// of every combination by it (K × as many numbers); `show` gets the layers from the last one
-    /// down to the lowest that counts, for a few combinations at a time where sequences are long.
+    /// One way forwards, which gives what the head takes, and one backwards for the combinations of
+    /// `head`; `show` gets the layers from the last one down to the lowest that counts, for a few
+    /// combinations at a time where sequences are long.
     pub(super) fn pull_back(
         &self,
         sequence: Sequence<'_>,
@@ -541,6 +541,7 @@ impl Single {
         let last = self.layers.len() * row;
         streams[last..].copy_from_slice(&x);
         let features = self.pooled(&mut x, head.steps, head.pooling);
+        // The gradients take its buffer.
         drop(x);
         let together = self.together();
         let few = (self.gradients / (2 * row) / together * together).max(together);

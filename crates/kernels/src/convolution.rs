@@ -98,12 +98,8 @@ impl<T: LaneReal> Convolution<T> {
 
     /// y ← the layer's output on a slab.
     pub fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
-        let points = &mut scratch[0][..self.plan.size()];
-        for (group, spectrum) in self.spectra.chunks_exact(self.plan.stored()).enumerate() {
-            self.pack(u, group, points);
-            self.plan.convolve(points, spectrum);
-            self.lanes.unpack(points, group, y);
-        }
+        y.copy_from_slice(u);
+        self.apply(y, scratch);
     }
 
     /// As [`Convolution::forward`], in place.

@@ -83,18 +83,9 @@ impl<T: LaneReal> Scan<T> {
     }
 
     /// y ← the layer's output on a slab.
-    pub fn forward(&self, u: &[T], y: &mut [T], [first, second]: &mut [Lease<Point<T>>; 2]) {
-        let length = self.lanes.length;
-        let (input, output) = (&mut first[..length], &mut second[..length]);
-        for (index, group) in self.groups.iter().enumerate() {
-            self.lanes.pack(u, index, input);
-            Arch::new().dispatch(Forward {
-                group,
-                input,
-                output,
-            });
-            self.lanes.unpack(output, index, y);
-        }
+    pub fn forward(&self, u: &[T], y: &mut [T], scratch: &mut [Lease<Point<T>>; 2]) {
+        y.copy_from_slice(u);
+        self.apply(y, scratch);
     }
 
     /// As [`Scan::forward`], in place.
