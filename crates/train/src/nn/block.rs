@@ -353,8 +353,10 @@ impl TrainableBlock {
             None => NormKind::Layer,
             Some(_) => NormKind::Batch,
         };
+        let mut dynamics = self.dynamics();
         BlockPlan {
             modes,
+            may_grow: dynamics.any(TrainableDynamics::may_grow),
             bidirectional,
             shared,
             gelu: match self.activation {

@@ -123,6 +123,14 @@ impl TrainableDynamics {
         self.decay.dims()[1]
     }
 
+    /// Whether the parameterisation holds modes that grow.
+    pub(super) fn may_grow(&self) -> bool {
+        match self.form.kind {
+            Parameterisation::DssSoftmax => true,
+            Parameterisation::S4d | Parameterisation::DssExp => false,
+        }
+    }
+
     /// Named with a leading `prefix`.
     pub(super) fn parameters(&self, prefix: &str) -> Vec<Parameter> {
         let decay = match self.form.kind {
@@ -232,12 +240,12 @@ fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
         layers: run.len(),
         used: None,
     };
+    let poles = Tensor::cat(&[&decay, &frequency], 0)?;
     if !log_step.device().is_cpu() {
-        return modes_plain::modes(&formulas, used, [&log_step, &decay, &frequency, &weights]);
+        return modes_plain::modes(&formulas, used, [&log_step, &poles, &weights]);
     }
     let host = used.map(|used| used.flatten_all()?.to_vec1::<f64>());
     formulas.used = host.transpose()?.map(Arc::new);
-    let poles = Tensor::cat(&[&decay, &frequency], 0)?;
     modes(formulas, [&log_step, &poles, &weights])
 }
 

@@ -1,14 +1,15 @@
 //! The blocks from candle's own operations: what runs where the processor's path does not, and the
 //! independent check of that path.
 //!
-//! Transforms are products with Fourier matrices: a sequence of n = n₁ n₂ samples, written as an
-//! n₁ × n₂ matrix, is multiplied from both sides, with twiddle factors in between. That is
-//! 4 (n₁ + n₂) multiplications per sample, dense and regular, which suits a GPU.
+//! Whatever takes many operations has a [gradient of its own](crate::nn::gradient).
 
-use candle_core::{D, DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use hankelite::model::Placement;
-use hankelite_kernels::{GeluForm, Mixing};
+use hankelite_kernels::Mixing;
 
+use crate::nn::elements::{gated, gelu, layer_norm, linear, sigmoid};
+use crate::nn::fourier::{Cycle, convolve, product};
+use crate::nn::gradient::{Known, of_one, with_kept_shapes};
 use crate::nn::plan::{
     BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
 };
@@ -25,13 +26,14 @@ pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result
     let (channels, plan_layers) = (plan.channels, plan.layers);
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
     let (mut layers, mut penalties) = (Vec::new(), Vec::new());
-    let (mut modes_start, mut start) = (0, plan.encoding.parameters(channels));
-    for plan in &plan.blocks {
-        let (count, size) = (plan.mode_numbers(channels), plan.parameters(channels));
+    let kernels = kernels(plan, modes, &x)?;
+    let mut start = plan.encoding.parameters(channels);
+    for (plan, kernels) in plan.blocks.iter().zip(&kernels) {
+        let size = plan.parameters(channels);
         let block = Block {
             plan,
             channels,
-            modes: modes.narrow(0, modes_start, count)?,
+            kernels,
             parameters: parameters.narrow(0, start, size)?,
         };
         penalties.extend(block.penalty(&x)?);
@@ -39,7 +41,7 @@ pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result
         layers.extend(plan_layers.then(|| out.clone()));
         x = out;
         statistics.push(found);
-        (modes_start, start) = (modes_start + count, start + size);
+        start += size;
     }
     if let Some(weights) = &plan.pooling {
         let (batch, length, _) = x.dims3()?;
@@ -66,8 +68,8 @@ fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Ten
             let weight = parameters.narrow(0, 0, channels * inputs)?;
             let bias = parameters.narrow(0, channels * inputs, channels)?;
             let rows = steps.reshape((batch * length, inputs))?;
-            let x = rows.matmul(&weight.reshape((channels, inputs))?.t()?)?;
-            x.broadcast_add(&bias)?.reshape((batch, length, channels))
+            let weight = weight.reshape((channels, inputs))?;
+            linear(&rows, [&weight, &bias])?.reshape((batch, length, channels))
         }
         Encoding::Embedding { vocabulary } => {
             let (batch, length) = steps.dims2()?;
@@ -82,7 +84,8 @@ fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Ten
 struct Block<'a> {
     plan: &'a BlockPlan,
     channels: usize,
-    modes: Tensor,
+    /// Channels × L, for each direction.
+    kernels: &'a [Tensor],
     parameters: Tensor,
 }
 
@@ -109,14 +112,30 @@ impl Block<'_> {
             Some(norm) if norm.placement == Placement::Pre => self.normalised(norm, x)?.0,
             _ => x.clone(),
         };
-        let kernels = kernels(self.plan, self.channels, &self.modes, x)?;
-        let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
-        let d = d.unsqueeze(1)?.pad_with_zeros(1, 0, x.dim(1)? - 1)?;
         let input = match penalty {
             Penalty::FilterNorm | Penalty::Hankel => None,
             Penalty::Measure => Some(&input),
         };
-        Ok(Some(mean_square(&(&kernels[0] + d)?, input)?))
+        Ok(Some(mean_square(&self.kernel()?, input)?))
+    }
+
+    /// The kernel forward in time, with D in its first sample.
+    fn kernel(&self) -> Result<Tensor> {
+        let d = self.parameter(self.plan.places(self.channels).feedthrough)?;
+        let kernel = &self.kernels[0];
+        kernel + d.unsqueeze(1)?.pad_with_zeros(1, 0, kernel.dim(1)? - 1)?
+    }
+
+    /// Those of both directions over a cycle of so many steps.
+    fn cyclic_kernel(&self, steps: usize) -> Result<Tensor> {
+        let kernel = self.kernel()?;
+        match self.kernels.get(1) {
+            None => Ok(kernel),
+            Some(backward) => {
+                let rest = steps - kernel.dim(1)?;
+                kernel.pad_with_zeros(1, 0, rest)? + turned(backward)?.pad_with_zeros(1, rest, 0)?
+            }
+        }
     }
 
     fn parameter(&self, range: std::ops::Range<usize>) -> Result<Tensor> {
@@ -129,14 +148,10 @@ impl Block<'_> {
             self.parameter(places.norm_weight)?,
             self.parameter(places.norm_bias)?,
         );
-        let (mean, variance, found) = match norm.kind {
-            NormKind::Layer => {
-                let mean = x.mean_keepdim(D::Minus1)?;
-                let variance = x.broadcast_sub(&mean)?.sqr()?.mean_keepdim(D::Minus1)?;
-                (mean, variance, None)
-            }
-            NormKind::Batch => self.channel_statistics(x)?,
-        };
+        if norm.kind == NormKind::Layer {
+            return Ok((layer_norm(x, [&weight, &bias], norm.epsilon)?, None));
+        }
+        let (mean, variance, found) = self.channel_statistics(x)?;
         let scale = (variance + norm.epsilon)?.sqrt()?;
         let normal = x.broadcast_sub(&mean)?.broadcast_div(&scale)?;
         let out = normal.broadcast_mul(&weight)?.broadcast_add(&bias)?;
@@ -157,18 +172,10 @@ impl Block<'_> {
     }
 
     fn branch(&self, u: &Tensor) -> Result<Tensor> {
-        if self.plan.shared.is_some() {
-            bail!("layers whose channels share modes run on the processor only");
-        }
         let places = self.plan.places(self.channels);
-        let kernels = kernels(self.plan, self.channels, &self.modes, u)?;
-        let feedthrough = self.parameter(places.feedthrough)?;
-        let y = (convolve(u, &kernels)? + u.broadcast_mul(&feedthrough)?)?;
-        let active = match self.plan.gelu {
-            GeluForm::Exact => gelu(&y)?,
-            GeluForm::Tanh => gelu_tanh(&y)?,
-        };
-        let active = masked(active, &self.plan.inner_mask)?;
+        let cycle = Cycle::of_at_least(2 * u.dim(1)?);
+        let y = convolve(cycle, u, &self.cyclic_kernel(cycle.steps())?)?;
+        let active = masked(gelu(&y, self.plan.gelu)?, &self.plan.inner_mask)?;
         let rows = self.plan.mixing.rows(self.channels);
         let out = if rows == 0 {
             active.clone()
@@ -177,17 +184,13 @@ impl Block<'_> {
                 .parameter(places.weight)?
                 .reshape((rows, self.channels))?;
             let flat = active.reshape(((), self.channels))?;
-            let mixed = flat.matmul(&weight.t()?)?;
-            let mixed = mixed.broadcast_add(&self.parameter(places.bias)?)?;
+            let mixed = linear(&flat, [&weight, &self.parameter(places.bias)?])?;
             let (batch, length, _) = u.dims3()?;
             mixed.reshape((batch, length, rows))?
         };
         let out = match self.plan.mixing {
             Mixing::None | Mixing::Plain => out,
-            Mixing::Gated => {
-                let halves = out.chunk(2, D::Minus1)?;
-                (&halves[0] * sigmoid(&halves[1])?)?
-            }
+            Mixing::Gated => gated(&out)?,
             Mixing::Activated => (active * sigmoid(&out)?)?,
             Mixing::Response => (y * sigmoid(&out)?)?,
         };
@@ -219,24 +222,6 @@ pub(super) fn turned(matrix: &Tensor) -> Result<Tensor> {
     matrix.contiguous()?.index_select(&order[0], 1)
 }
 
-/// a Φ(a). The gradient of candle's `gelu_erf` has a constant of six digits.
-fn gelu(a: &Tensor) -> Result<Tensor> {
-    let erf = (a * std::f64::consts::FRAC_1_SQRT_2)?.erf()?;
-    a * ((erf + 1.0)? * 0.5)?
-}
-
-/// a (1 + tanh(√(2/π) (a + 0.044715 a³)))/2.
-fn gelu_tanh(a: &Tensor) -> Result<Tensor> {
-    let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-    let inner = ((a.sqr()? * 0.044715)? + 1.0)?;
-    let tangent = ((a * inner)? * root)?.tanh()?;
-    a * ((tangent + 1.0)? * 0.5)?
-}
-
-fn sigmoid(x: &Tensor) -> Result<Tensor> {
-    (x.neg()?.exp()? + 1.0)?.recip()
-}
-
 /// Multiplies with a mask of batch × channels.
 fn masked(x: Tensor, mask: &[f64]) -> Result<Tensor> {
     if mask.is_empty() {
@@ -247,18 +232,38 @@ fn masked(x: Tensor, mask: &[f64]) -> Result<Tensor> {
     x.broadcast_mul(&mask.to_dtype(x.dtype())?)
 }
 
-/// One kernel (channels × L) for each direction.
-fn kernels(plan: &BlockPlan, channels: usize, modes: &Tensor, u: &Tensor) -> Result<Vec<Tensor>> {
-    let directions = 1 + usize::from(plan.bidirectional);
-    let modes = modes.reshape((directions, 4, channels, plan.modes))?;
-    let kernel = |direction: usize| {
-        let parts = (0..4).map(|part| modes.get(direction)?.get(part));
-        kernel(&parts.collect::<Result<Vec<_>>>()?, u.dim(1)?)?.to_dtype(u.dtype())
-    };
-    (0..directions).map(kernel).collect()
+/// The kernels of all blocks, channels × L for each direction. Those of blocks with equally many modes
+/// are made together: on a GPU the number of operations counts, not their size.
+fn kernels(plan: &NetworkPlan, modes: &Tensor, x: &Tensor) -> Result<Vec<Vec<Tensor>>> {
+    if plan.blocks.iter().any(|block| block.shared.is_some()) {
+        bail!("layers whose channels share modes run on the processor only");
+    }
+    let (channels, length) = (plan.channels, x.dim(1)?);
+    let like = |plan: &BlockPlan| (plan.modes, plan.bidirectional, plan.may_grow);
+    let (mut all, mut start) = (Vec::new(), 0);
+    for run in plan.blocks.chunk_by(|a, b| like(a) == like(b)) {
+        let numbers = run.len() * run[0].mode_numbers(channels);
+        let modes = modes.narrow(0, start, numbers)?;
+        start += numbers;
+        let modes = modes.reshape(((), 4, channels, run[0].modes))?;
+        let found = match run[0].may_grow {
+            true => {
+                let flat = modes.transpose(0, 1)?.reshape((4, (), run[0].modes))?;
+                let parts = (0..4).map(|part| flat.get(part));
+                kernel(&parts.collect::<Result<Vec<_>>>()?, length)?
+            }
+            false => decaying_kernel(&modes, length)?,
+        };
+        let found = found.to_dtype(x.dtype())?.reshape(((), channels, length))?;
+        let directions = 1 + usize::from(run[0].bidirectional);
+        let each = (0..found.dim(0)?).map(|at| found.get(at));
+        let each: Vec<Tensor> = each.collect::<Result<_>>()?;
+        all.extend(each.chunks(directions).map(<[Tensor]>::to_vec));
+    }
+    Ok(all)
 }
 
-/// As `kernel::Modes::kernel`, for all channels: from Re z, Im z, Re w, Im w.
+/// As `kernel::Modes::kernel`, for all channels: from Re z, Im z, Re w, Im w, where modes may grow.
 pub(super) fn kernel(modes: &[Tensor], length: usize) -> Result<Tensor> {
     // A GPU would have to finish all its work before the host can look.
     kernel_of(modes, length, modes[0].device().is_cpu())
@@ -269,143 +274,106 @@ fn kernel_of(modes: &[Tensor], length: usize, looks: bool) -> Result<Tensor> {
     let growing = modes[0].gt(0.0)?.to_dtype(DType::F64)?;
     let decaying = (1.0 - &growing)?;
     let sign = (&decaying - &growing)?;
-    let exponents = [modes[0].mul(&sign)?, modes[1].mul(&sign)?];
-    let weights =
-        |mask: &Tensor| -> Result<[Tensor; 2]> { Ok([modes[2].mul(mask)?, modes[3].mul(mask)?]) };
-    let forward = decaying_kernel(&exponents, &weights(&decaying)?, length)?;
+    let of = |mask: &Tensor| -> Result<Tensor> {
+        let exponents = [modes[0].mul(&sign)?, modes[1].mul(&sign)?];
+        let weights = [modes[2].mul(mask)?, modes[3].mul(mask)?];
+        let parts = Tensor::stack(&[exponents, weights].concat(), 0)?;
+        decaying_kernel(&parts.unsqueeze(0)?, length)
+    };
+    let forward = of(&decaying)?;
     if looks && growing.sum_all()?.to_scalar::<f64>()? == 0.0 {
         return Ok(forward);
     }
-    forward + turned(&decaying_kernel(&exponents, &weights(&growing)?, length)?)?
+    forward + turned(&of(&growing)?)?
 }
 
-fn decaying_kernel(z: &[Tensor; 2], w: &[Tensor; 2], length: usize) -> Result<Tensor> {
+/// Of modes that decay, blocks × 4 × channels × modes: (blocks · channels) × L.
+///
+/// e^{z(s + S j)} = e^{zs} e^{zSj} with S about √L: two short tables and one product.
+fn decaying_kernel(modes: &Tensor, length: usize) -> Result<Tensor> {
+    let (blocks, _, channels, count) = modes.dims4()?;
     let short = (length as f64).sqrt().ceil() as usize;
     let long = length.div_ceil(short);
-    let powers = |stride: usize, count: usize| -> Result<[Tensor; 2]> {
-        let steps = Table::Steps { stride, count }.on(z[0].device(), DType::F64)?;
-        let size = z[0].unsqueeze(2)?.broadcast_mul(&steps[0])?.exp()?;
-        let angle = z[1].unsqueeze(2)?.broadcast_mul(&steps[0])?;
-        Ok([size.mul(&angle.cos()?)?, size.mul(&angle.sin()?)?])
+    let rows = blocks * channels;
+    let detached = modes.detach();
+    let (value, tables) = with_kept_shapes(modes.device(), || {
+        let part = |part: usize| detached.narrow(1, part, 1)?.reshape((rows, count, 1));
+        let z = [part(0)?, part(1)?];
+        let near = powers(&z, 1, short)?;
+        let far = powers(&z, short, long)?;
+        let weighted = product(&far, &[part(2)?, part(3)?], false)?;
+        let tables = Powers {
+            near,
+            far,
+            weighted,
+        };
+        let kernel = tables.joined_far()?.transpose(1, 2)?.contiguous()?;
+        let kernel = kernel.matmul(&Tensor::cat(&tables.near, 1)?)?;
+        let kernel = kernel.reshape((rows, long * short))?;
+        Ok((kernel.narrow(1, 0, length)?.contiguous()?, tables))
+    })?;
+    let backward = move |slopes: &Tensor| {
+        let slopes = slopes.pad_with_zeros(1, 0, long * short - length)?;
+        let slopes = slopes.reshape((rows, long, short))?;
+        let parts = tables.gradients(&slopes, [short, long])?;
+        let parts = parts.map(|part| part.reshape((blocks, channels, count)));
+        let [a, b, c, d] = parts;
+        Ok([Tensor::stack(&[a?, b?, c?, d?], 1)?])
     };
-    let near = Tensor::cat(&powers(1, short)?, 1)?;
-    let [far_re, far_im] = powers(short, long)?;
-    let (w_re, w_im) = (w[0].unsqueeze(2)?, w[1].unsqueeze(2)?);
-    let re = (far_re.broadcast_mul(&w_re)? - far_im.broadcast_mul(&w_im)?)?;
-    let im = (far_re.broadcast_mul(&w_im)? + far_im.broadcast_mul(&w_re)?)?;
-    let far = Tensor::cat(&[re, im.neg()?], 1)?;
-    let channels = z[0].dim(0)?;
-    let kernel = far.transpose(1, 2)?.contiguous()?.matmul(&near)?;
-    kernel
-        .reshape((channels, long * short))?
-        .narrow(1, 0, length)
+    of_one(modes, Known::new(value, backward))
 }
 
-/// Fourier matrices for one size.
-struct Fourier {
-    rows: usize,
-    columns: usize,
-    /// Cosines and sines of each.
-    first: Vec<Tensor>,
-    second: Vec<Tensor>,
-    twiddles: Vec<Tensor>,
+/// e^{z stride j} for j below `count`.
+fn powers(z: &[Tensor; 2], stride: usize, count: usize) -> Result<[Tensor; 2]> {
+    let steps = Table::Steps { stride, count }.on(z[0].device(), DType::F64)?;
+    let size = z[0].broadcast_mul(&steps[0])?.exp()?;
+    let angle = z[1].broadcast_mul(&steps[0])?;
+    Ok([size.mul(&angle.cos()?)?, size.mul(&angle.sin()?)?])
 }
 
-impl Fourier {
-    fn new(least: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let rows = (least as f64).sqrt().ceil() as usize;
-        let columns = least.div_ceil(rows);
-        let table = |rows: usize, columns: usize, period: usize| {
-            Table::Waves {
-                rows,
-                columns,
-                period,
-            }
-            .on(device, dtype)
+/// Powers of the poles, rows × modes × steps: real and imaginary parts.
+struct Powers {
+    near: [Tensor; 2],
+    far: [Tensor; 2],
+    /// The weights times `far`.
+    weighted: [Tensor; 2],
+}
+
+impl Powers {
+    /// Re w e^{zSj} over −Im of it: the real part of a product is then one product of matrices.
+    fn joined_far(&self) -> Result<Tensor> {
+        Tensor::cat(&[&self.weighted[0], &self.weighted[1].neg()?], 1)
+    }
+
+    /// Of Re z, Im z, Re w, Im w, from those of the kernel, rows × long × short.
+    fn gradients(&self, slopes: &Tensor, [short, long]: [usize; 2]) -> Result<[Tensor; 4]> {
+        let count = self.near[0].dim(1)?;
+        let halves = |x: &Tensor| -> Result<[Tensor; 2]> {
+            Ok([x.narrow(1, 0, count)?, x.narrow(1, count, count)?])
         };
-        Ok(Self {
-            rows,
-            columns,
-            first: table(rows, rows, rows)?,
-            second: table(columns, columns, columns)?,
-            twiddles: table(columns, rows, rows * columns)?,
-        })
-    }
-
-    /// (…, n) → the spectrum, (…, rows, columns), real and imaginary part.
-    fn forward(&self, x: &Tensor) -> Result<[Tensor; 2]> {
-        let (rows, columns) = (self.rows, self.columns);
-        let turned = x
-            .reshape(((), rows, columns))?
-            .transpose(1, 2)?
-            .contiguous()?;
-        let flat = turned.reshape(((), rows))?;
-        let re = flat.matmul(&self.first[0])?.reshape(((), columns, rows))?;
-        let im = flat.matmul(&self.first[1])?.reshape(((), columns, rows))?;
-        let [re, im] = times([&re, &im], [&self.twiddles[0], &self.twiddles[1]])?;
-        let flat = |x: Tensor| x.transpose(1, 2)?.contiguous()?.reshape(((), columns));
-        let (re, im) = (flat(re)?, flat(im)?);
-        let (cos, sin) = (&self.second[0], &self.second[1]);
-        let real = (re.matmul(cos)? - im.matmul(sin)?)?;
-        let imaginary = (re.matmul(sin)? + im.matmul(cos)?)?;
-        let shape = ((), rows, columns);
-        Ok([real.reshape(shape)?, imaginary.reshape(shape)?])
-    }
-
-    /// The real part of the inverse, (…, n).
-    fn inverse(&self, [re, im]: [Tensor; 2]) -> Result<Tensor> {
-        let (rows, columns) = (self.rows, self.columns);
-        let (re, im) = (re.reshape(((), columns))?, im.reshape(((), columns))?);
-        let (cos, sin) = (&self.second[0], &self.second[1]);
-        let real = (re.matmul(cos)? + im.matmul(sin)?)?;
-        let imaginary = (im.matmul(cos)? - re.matmul(sin)?)?;
-        let turned = |x: Tensor| {
-            x.reshape(((), rows, columns))?
-                .transpose(1, 2)?
-                .contiguous()
+        let of_near = halves(&self.joined_far()?.matmul(slopes)?)?;
+        let near = Tensor::cat(&self.near, 1)?;
+        let turned = slopes.transpose(1, 2)?.contiguous()?;
+        let [re, im] = halves(&near.matmul(&turned)?)?;
+        let of_far = [re, im.neg()?];
+        // Each power is e^{z steps}, whose slope by z is steps times itself, conjugated.
+        let by_steps = |of: &[Tensor; 2], powers: &[Tensor; 2], stride: usize, count: usize| {
+            let steps = Table::Steps { stride, count }.on(slopes.device(), DType::F64)?;
+            let [re, im] = product(of, powers, true)?;
+            let sum = |x: Tensor| x.broadcast_mul(&steps[0])?.sum(2);
+            Result::Ok([sum(re)?, sum(im)?])
         };
-        let (real, imaginary) = (turned(real)?, turned(imaginary)?);
-        let back = [&self.twiddles[0], &self.twiddles[1].neg()?];
-        let [re, im] = times([&real, &imaginary], back)?;
-        let (re, im) = (re.reshape(((), rows))?, im.reshape(((), rows))?);
-        let x = (re.matmul(&self.first[0])? + im.matmul(&self.first[1])?)?;
-        let x = x
-            .reshape(((), columns, rows))?
-            .transpose(1, 2)?
-            .contiguous()?;
-        x.reshape(((), rows * columns))? * (1.0 / (rows * columns) as f64)
+        let [a_re, a_im] = by_steps(&of_near, &self.near, 1, short)?;
+        let [b_re, b_im] = by_steps(&of_far, &self.weighted, short, long)?;
+        let [w_re, w_im] = product(&of_far, &self.far, true)?;
+        Ok([(a_re + b_re)?, (a_im + b_im)?, w_re.sum(2)?, w_im.sum(2)?])
     }
-}
-
-fn times(a: [&Tensor; 2], b: [&Tensor; 2]) -> Result<[Tensor; 2]> {
-    let re = (a[0].broadcast_mul(b[0])? - a[1].broadcast_mul(b[1])?)?;
-    let im = (a[0].broadcast_mul(b[1])? + a[1].broadcast_mul(b[0])?)?;
-    Ok([re, im])
-}
-
-/// The convolution of u (batch × L × H) with the kernels of one or two directions.
-fn convolve(u: &Tensor, kernels: &[Tensor]) -> Result<Tensor> {
-    let (batch, length, channels) = u.dims3()?;
-    let fourier = Fourier::new(2 * length, u.dtype(), u.device())?;
-    let (rows, columns) = (fourier.rows, fourier.columns);
-    let size = rows * columns;
-    let mut kernel = kernels[0].pad_with_zeros(1, 0, size - length)?;
-    if let Some(backward) = kernels.get(1) {
-        kernel = (kernel + turned(backward)?.pad_with_zeros(1, size - length, 0)?)?;
-    }
-    let u = u.transpose(1, 2)?.contiguous()?;
-    let u = u.pad_with_zeros(2, 0, size - length)?;
-    let [u_re, u_im] = fourier.forward(&u.reshape((batch * channels, size))?)?;
-    let [k_re, k_im] = fourier.forward(&kernel)?;
-    let shape = (batch, channels, rows, columns);
-    let (u_re, u_im) = (u_re.reshape(shape)?, u_im.reshape(shape)?);
-    let y = fourier.inverse(times([&u_re, &u_im], [&k_re, &k_im])?)?;
-    let y = y.reshape((batch, channels, size))?.narrow(2, 0, length)?;
-    y.transpose(1, 2)?.contiguous()
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
 
     fn rows(values: &[f64]) -> Tensor {

@@ -79,6 +79,8 @@ pub(super) struct SharedPlan {
 pub(super) struct BlockPlan {
     /// Modes of every channel, or of all together.
     pub(super) modes: usize,
+    /// Whether some may grow, as those of a softmax do.
+    pub(super) may_grow: bool,
     pub(super) bidirectional: bool,
     /// `None` for one system for each channel.
     pub(super) shared: Option<SharedPlan>,
