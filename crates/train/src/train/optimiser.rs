@@ -1,7 +1,9 @@
 //! AdamW with parameter groups, and clipping of gradients.
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, WithDType};
+use candle_core::{
+    CpuStorage, D, DType, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, WithDType,
+};
 use rayon::prelude::*;
 
 use crate::nn::{Group, Parameter};
@@ -63,6 +65,8 @@ impl AdamWSettings {
 pub struct AdamW {
     settings: AdamWSettings,
     slots: Vec<Slot>,
+    /// On a GPU, once it has taken a step.
+    runs: Vec<Run>,
     step: u64,
 }
 
@@ -72,6 +76,16 @@ struct Slot {
     parameter: Parameter,
     first: Tensor,
     second: Tensor,
+}
+
+/// Parameters that share rate and decay, whose moments stand in one tensor each: on a GPU the number
+/// of operations counts, not their size. The moments of their slots are parts of these.
+#[derive(Debug)]
+struct Run {
+    slots: Vec<usize>,
+    first: Tensor,
+    second: Tensor,
+    scale: Option<Tensor>,
 }
 
 impl AdamW {
@@ -93,6 +107,7 @@ impl AdamW {
                 .iter()
                 .map(slot)
                 .collect::<candle_core::Result<_>>()?,
+            runs: Vec::new(),
             step: 0,
         })
     }
@@ -113,27 +128,56 @@ impl AdamW {
         scale: f64,
     ) -> candle_core::Result<()> {
         self.step += 1;
-        let t = self.step as i32;
-        let AdamWSettings { beta1, beta2, .. } = self.settings;
-        let settings = self.settings;
+        let updates = Updates {
+            settings: self.settings,
+            step: self.step as i32,
+            rate,
+            scale,
+        };
+        if self.slots.iter().any(|slot| !slot.first.device().is_cpu()) {
+            return self.step_by_runs(gradients, updates);
+        }
         // Tensors side by side: most are too small to be worth a thread each.
         let pairs = self.slots.par_iter_mut().zip(&gradients.0);
         pairs.try_for_each(|(slot, gradient)| {
-            let (lr, decay) = settings.of(slot.parameter.group);
-            let update = Update {
-                beta1,
-                beta2,
-                scale,
-                keep: 1.0 - rate * lr * decay,
-                step_size: rate * lr / (1.0 - beta1.powi(t)),
-                root: (1.0 - beta2.powi(t)).sqrt(),
-                epsilon: settings.epsilon,
-            };
-            match slot.first.device().is_cpu() && slot.parameter.scale.is_none() {
-                true => update.in_place(slot, gradient),
-                false => update.by_tensors(slot, gradient),
+            let update = updates.of(slot.parameter.group);
+            match slot.parameter.scale {
+                None => update.in_place(slot, gradient),
+                Some(_) => update.by_tensors(slot, gradient),
             }
         })
+    }
+
+    fn step_by_runs(&mut self, gradients: &Gradients, updates: Updates) -> candle_core::Result<()> {
+        if self.runs.is_empty() {
+            self.runs = runs(&self.slots)?;
+        }
+        for run in &mut self.runs {
+            let group = self.slots[run.slots[0]].parameter.group;
+            let gradients = run.slots.iter().map(|&at| &gradients.0[at]);
+            let vars = run
+                .slots
+                .iter()
+                .map(|&at| self.slots[at].parameter.var.as_tensor());
+            let found = updates.of(group).next(Operands {
+                parameter: &joined(vars)?,
+                gradient: &joined(gradients)?,
+                moments: [&run.first, &run.second],
+                scale: run.scale.as_ref(),
+            })?;
+            let [parameters, first, second] = found;
+            let mut start = 0;
+            for &at in &run.slots {
+                let slot = &mut self.slots[at];
+                let shape = slot.first.shape().clone();
+                let part = |all: &Tensor| all.narrow(0, start, shape.elem_count())?.reshape(&shape);
+                (slot.first, slot.second) = (part(&first)?, part(&second)?);
+                slot.parameter.var.set(&part(&parameters)?)?;
+                start += shape.elem_count();
+            }
+            (run.first, run.second) = (first, second);
+        }
+        Ok(())
     }
 
     /// Names with first and second moments, in the order of the parameters.
@@ -145,10 +189,50 @@ impl AdamW {
     /// Puts back what [`AdamW::steps`] and [`AdamW::moments`] gave, in the same order.
     pub fn restore(&mut self, step: u64, moments: impl IntoIterator<Item = (Tensor, Tensor)>) {
         self.step = step;
+        self.runs.clear();
         for (slot, (first, second)) in self.slots.iter_mut().zip(moments) {
             (slot.first, slot.second) = (first, second);
         }
     }
+}
+
+/// Slots with the same rate and decay, all scaled or none.
+fn runs(slots: &[Slot]) -> candle_core::Result<Vec<Run>> {
+    let kind = |slot: &Slot| {
+        let parameter = &slot.parameter;
+        (
+            parameter.group,
+            parameter.scale.is_some(),
+            slot.first.dtype(),
+        )
+    };
+    let mut kinds: Vec<(_, Vec<usize>)> = Vec::new();
+    for (at, slot) in slots.iter().enumerate() {
+        match kinds.iter_mut().find(|(other, _)| *other == kind(slot)) {
+            Some((_, same)) => same.push(at),
+            None => kinds.push((kind(slot), vec![at])),
+        }
+    }
+    let run = |(_, same): (_, Vec<usize>)| {
+        let each = || same.iter().map(|&at| &slots[at]);
+        let scales: Option<Vec<&Tensor>> =
+            each().map(|slot| slot.parameter.scale.as_ref()).collect();
+        Ok(Run {
+            first: joined(each().map(|slot| &slot.first))?,
+            second: joined(each().map(|slot| &slot.second))?,
+            scale: scales
+                .map(|scales| joined(scales.into_iter()))
+                .transpose()?,
+            slots: same,
+        })
+    };
+    kinds.into_iter().map(run).collect()
+}
+
+/// The numbers of all in a row.
+fn joined<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<Tensor> {
+    let flat: Vec<Tensor> = tensors.map(Tensor::flatten_all).collect::<Result<_, _>>()?;
+    Tensor::cat(&flat, 0)?.detach().contiguous()
 }
 
 /// The gradients of all parameters, in their order, each contiguous.
@@ -234,9 +318,52 @@ fn host_sum_of_squares(tensor: &Tensor) -> Option<f64> {
 
 /// Of all of them, by candle's operations: the host waits once for the device.
 fn sum_of_squares(tensors: &[&Tensor]) -> candle_core::Result<f64> {
-    let square = |tensor: &&Tensor| tensor.to_dtype(DType::F64)?.sqr()?.sum_all();
-    let squares: Vec<Tensor> = tensors.iter().map(square).collect::<Result<_, _>>()?;
-    Tensor::stack(&squares, 0)?.sum_all()?.to_scalar()
+    let mut sum = Tensor::zeros((), DType::F64, tensors[0].device())?;
+    for same in tensors.chunk_by(|a, b| a.dtype() == b.dtype()) {
+        let all = joined(same.iter().copied())?.to_dtype(DType::F64)?;
+        sum = (sum + all.sqr()?.sum(D::Minus1)?)?;
+    }
+    sum.to_scalar()
+}
+
+/// What the updates of one step are made from.
+#[derive(Debug, Clone, Copy)]
+struct Updates {
+    settings: AdamWSettings,
+    /// From 1.
+    step: i32,
+    rate: f64,
+    scale: f64,
+}
+
+impl Updates {
+    fn of(&self, group: Group) -> Update {
+        let Self {
+            settings,
+            step,
+            rate,
+            scale,
+        } = *self;
+        let (lr, decay) = settings.of(group);
+        let AdamWSettings { beta1, beta2, .. } = settings;
+        Update {
+            beta1,
+            beta2,
+            scale,
+            keep: 1.0 - rate * lr * decay,
+            step_size: rate * lr / (1.0 - beta1.powi(step)),
+            root: (1.0 - beta2.powi(step)).sqrt(),
+            epsilon: settings.epsilon,
+        }
+    }
+}
+
+/// Of one shape and type.
+struct Operands<'a> {
+    parameter: &'a Tensor,
+    gradient: &'a Tensor,
+    moments: [&'a Tensor; 2],
+    scale: Option<&'a Tensor>,
 }
 
 /// The numbers of one update of one tensor.
@@ -259,18 +386,31 @@ impl Update {
         var.inplace_op3(&slot.first, &slot.second, &Step(*self))
     }
 
-    /// The same by candle's ops, for devices and for scaled rates.
+    /// The same by candle's ops, for scaled rates.
     fn by_tensors(&self, slot: &mut Slot, gradient: &Tensor) -> candle_core::Result<()> {
-        let gradient = (gradient * self.scale)?;
-        slot.first = (&slot.first + ((gradient.clone() - &slot.first)? * (1.0 - self.beta1))?)?;
-        slot.second = ((&slot.second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
-        let root = ((slot.second.sqrt()? / self.root)? + self.epsilon)?;
-        let mut move_by = ((&slot.first / root)? * self.step_size)?;
-        if let Some(scale) = &slot.parameter.scale {
+        let var = &slot.parameter.var;
+        let [parameter, first, second] = self.next(Operands {
+            parameter: &var.as_tensor().detach(),
+            gradient,
+            moments: [&slot.first, &slot.second],
+            scale: slot.parameter.scale.as_ref(),
+        })?;
+        (slot.first, slot.second) = (first, second);
+        var.set(&parameter)
+    }
+
+    /// Parameter and moments after the step.
+    fn next(&self, of: Operands<'_>) -> candle_core::Result<[Tensor; 3]> {
+        let gradient = (of.gradient * self.scale)?;
+        let [first, second] = of.moments;
+        let first = (first + ((&gradient - first)? * (1.0 - self.beta1))?)?;
+        let second = ((second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
+        let root = ((second.sqrt()? / self.root)? + self.epsilon)?;
+        let mut move_by = ((&first / root)? * self.step_size)?;
+        if let Some(scale) = of.scale {
             move_by = (move_by * scale)?;
         }
-        let var = &slot.parameter.var;
-        var.set(&((var.as_tensor().detach() * self.keep)? - move_by)?)
+        Ok([((of.parameter * self.keep)? - move_by)?, first, second])
     }
 }
 
@@ -498,6 +638,75 @@ mod tests {
                 let worst: f64 = worst.to_dtype(DType::F64).unwrap().to_scalar().unwrap();
                 assert!(worst <= tolerance, "{dtype:?} {worst}");
             }
+        }
+    }
+
+    /// Of four groups, one of them scaled, with sizes from one number on.
+    fn parameters() -> Vec<Parameter> {
+        let groups = [Group::Plain, Group::Poles, Group::Dynamics, Group::NoDecay];
+        let one = |at: usize| {
+            let count = [1, 6, 4][at % 3];
+            let values: Vec<f64> = (0..count).map(|i| ((7 * at + i) as f64).sin()).collect();
+            let tensor = Tensor::from_vec(values, (count.div_ceil(2), count.min(2)), &Device::Cpu);
+            let tensor = tensor.unwrap();
+            let group = groups[at % 4];
+            Parameter {
+                name: at.to_string(),
+                scale: (group == Group::Poles).then(|| (&tensor * 0.3).unwrap()),
+                var: Var::from_tensor(&tensor).unwrap(),
+                group,
+            }
+        };
+        (0..10).map(one).collect()
+    }
+
+    #[test]
+    fn parameters_in_runs_move_as_single_ones_do() {
+        let settings = AdamWSettings {
+            lr: 0.01,
+            lr_dynamics: 0.02,
+            lr_steps: 0.03,
+            weight_decay: 0.1,
+            weight_decay_poles: 0.2,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+        };
+        let sets = [parameters(), parameters()];
+        let [mut single, mut joined] = [0, 1].map(|at| AdamW::new(&sets[at], settings).unwrap());
+        for step in 1..=4 {
+            let gradient = |p: &Parameter| (p.var.as_tensor().detach() * f64::from(step)).unwrap();
+            let gradients = Gradients(sets[0].iter().map(gradient).collect());
+            single.step(&gradients, 0.7, 0.5).unwrap();
+            joined.step += 1;
+            let updates = Updates {
+                settings,
+                step,
+                rate: 0.7,
+                scale: 0.5,
+            };
+            joined.step_by_runs(&gradients, updates).unwrap();
+            if step == 2 {
+                let kept: Vec<(Tensor, Tensor)> = joined
+                    .moments()
+                    .map(|(_, first, second)| (first.clone(), second.clone()))
+                    .collect();
+                joined.restore(2, kept);
+            }
+        }
+        assert_eq!(joined.runs.len(), 4);
+        let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        let all = |set: &[Parameter], optimiser: &AdamW| -> Vec<f64> {
+            let vars = set.iter().flat_map(|p| flat(p.var.as_tensor()));
+            let moments = optimiser.moments();
+            vars.chain(moments.flat_map(|(_, m, v)| [flat(m), flat(v)].concat()))
+                .collect()
+        };
+        let pairs = all(&sets[0], &single)
+            .into_iter()
+            .zip(all(&sets[1], &joined));
+        for (expected, found) in pairs {
+            assert!((expected - found).abs() < 1e-15, "{expected} {found}");
         }
     }
 
