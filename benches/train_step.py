@@ -5,10 +5,11 @@
     python3 benches/train_step.py PROGRAM [--rounds 3] [--threads 1] [--cuda]
 
 needs torch. With --cuda the program, built with that feature, and PyTorch run on the first GPU,
-PyTorch with torch.compile; then seconds are of the wall clock. Every round runs, for each setting, our program, PyTorch with the kernel as the public
-layers form it (a complex exponential of an H x N x L tensor), and PyTorch with the two-level kernel
-(powers as two short tables and one real matrix product). Prints, as Markdown, the CPU seconds of a
-step (the median of the rounds' medians) and the largest peak of resident memory.
+PyTorch with torch.compile, or without where that fails, which is printed; then seconds are of the wall
+clock. Every round runs, for each setting, our program, PyTorch with the kernel as the public layers form
+it (a complex exponential of an H x N x L tensor), and PyTorch with the two-level kernel (powers as two
+short tables and one real matrix product). Prints, as Markdown, the CPU seconds of a step (the median of
+the rounds' medians) and the largest peak of resident memory.
 """
 import argparse
 import json
@@ -52,11 +53,11 @@ def network(torch, family, h, n, two_level):
             weights = torch.view_as_complex(self.weights) * (z.exp() - 1) / pole
             weights = 2 * weights if family == "s4d" else weights
             if not two_level:
-                powers = (z[..., None] * torch.arange(length)).exp()
+                powers = (z[..., None] * torch.arange(length, device=z.device)).exp()
                 return torch.einsum("hn,hnl->hl", weights, powers).real
             short = math.ceil(math.sqrt(length))
-            far = weights[..., None] * (z[..., None] * short * torch.arange(-(-length // short))).exp()
-            near = (z[..., None] * torch.arange(short)).exp()
+            far = weights[..., None] * (z[..., None] * short * torch.arange(-(-length // short), device=z.device)).exp()
+            near = (z[..., None] * torch.arange(short, device=z.device)).exp()
             far = torch.cat([far.real, -far.imag], 1).transpose(1, 2)
             return (far @ torch.cat([near.real, near.imag], 1)).reshape(h, -1)[:, :length]
 
@@ -82,6 +83,18 @@ def network(torch, family, h, n, two_level):
     return Network()
 
 
+def compiled(torch, net, steps):
+    """The network compiled, or as it is where its forward and backward pass do not compile."""
+    forward = torch.compile(net)
+    try:
+        forward(steps).sum().backward()
+        return forward
+    except Exception as error:  # of the compiler's many kinds
+        lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines()]
+        print("torch.compile failed, run without:", *filter(None, lines[:12]), file=sys.stderr)
+        return net
+
+
 def worker(family, h, n, length, batch, two_level, threads, cuda):
     import torch
 
@@ -90,10 +103,10 @@ def worker(family, h, n, length, batch, two_level, threads, cuda):
     if cuda:
         torch.set_default_device("cuda")
     net = network(torch, family, h, n, two_level)
-    forward = torch.compile(net) if cuda else net
     optimiser = torch.optim.AdamW(net.parameters(), lr=1e-3)
     steps = torch.rand(batch, length, 1) - 0.5
     labels = torch.randint(0, CLASSES, (batch,))
+    forward = compiled(torch, net, steps) if cuda else net
     cpu, wall = [], []
     for step in range(12 if cuda else 7):
         start = time.perf_counter(), time.process_time()
@@ -114,7 +127,11 @@ def worker(family, h, n, length, batch, two_level, threads, cuda):
 def run(command, threads):
     names = ("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     environment = os.environ | {name: str(threads) for name in names}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    failures = [line for line in done.stderr.splitlines() if line.startswith("torch.compile failed")]
+    print(*failures[:1], sep="\n", end="\n" if failures else "", file=sys.stderr)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -13,9 +13,10 @@ use rand_chacha::ChaCha8Rng;
 const LENGTH: usize = 300;
 const BATCH: usize = 6;
 
-/// Every kind of layer, norm, place and output.
-const NETWORKS: [&str; 4] = [
+/// Every kind of layer, norm, place and output, with and without dropout.
+const NETWORKS: [&str; 5] = [
     "layer = \"s4d\"",
+    "layer = \"s4d\"\ndropout = 0.2",
     "layer = \"dss-exp\"\nplacement = \"post\"\noutput = \"linear\"",
     "layer = \"dss-softmax\"\npooling = \"last\"",
     "layer = \"s4d\"\nnorm = \"batch\"\nbidirectional = true",
@@ -28,7 +29,7 @@ fn network(text: &str, device: &Device) -> TrainableNetwork {
 }
 
 /// Outputs, and the gradients of a loss that holds the outputs, all layers and the filters.
-fn found(text: &str, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
+fn found(text: &str, penalty: Penalty, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
     let network = network(text, device);
     let steps = (0..BATCH * LENGTH * 2).map(|i| (i as f32 * 0.37).sin());
     let steps = Tensor::from_vec(steps.collect::<Vec<_>>(), (BATCH, LENGTH, 2), device).unwrap();
@@ -39,7 +40,7 @@ fn found(text: &str, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let wanted = Wanted {
         layers: true,
-        penalty: Some(Penalty::Measure),
+        penalty: Some(penalty),
     };
     let traced = network
         .traced(&input, Mode::Train(&mut random), wanted)
@@ -49,6 +50,7 @@ fn found(text: &str, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
         loss = (loss + layer.sqr().unwrap().mean_all().unwrap()).unwrap();
     }
     let penalty = traced.penalties.unwrap().sum_all().unwrap();
+    let penalty = penalty.to_dtype(loss.dtype()).unwrap();
     loss = (loss + (penalty * 1e-3).unwrap()).unwrap();
     assert!(scalar(&loss).unwrap().is_finite());
     let store = loss.backward().unwrap();
@@ -80,13 +82,15 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn a_gpu_gives_what_the_processor_gives() {
     let gpu = Device::new_cuda(0).unwrap();
-    for text in NETWORKS {
-        let (outputs, gradients) = found(text, &gpu);
-        let (expected, expected_gradients) = found(text, &Device::Cpu);
+    let measured = NETWORKS.map(|text| (text, Penalty::Measure));
+    let others = [Penalty::FilterNorm, Penalty::Hankel].map(|penalty| (NETWORKS[0], penalty));
+    for (text, penalty) in measured.into_iter().chain(others) {
+        let (outputs, gradients) = found(text, penalty, &gpu);
+        let (expected, expected_gradients) = found(text, penalty, &Device::Cpu);
         assert!(apart(&outputs, &expected) < 1e-4, "{text}");
         for ((name, own), (_, expected)) in gradients.iter().zip(&expected_gradients) {
             let apart = apart(own, expected);
-            assert!(apart < 1e-4, "{text}: {name} is {apart} apart");
+            assert!(apart < 1e-4, "{text} {penalty:?}: {name} is {apart} apart");
         }
     }
 }
