@@ -2,13 +2,14 @@
 //!
 //! A cycle of n = n₁ n₂ steps with n₁ and n₂ without a common divisor is a cycle of n₁ times a cycle of
 //! n₂: step t stands in row t mod n₁ and column t mod n₂ (Good and Thomas). A convolution over the cycle
-//! is one over rows and columns, and its transform one of each, with no factors in between: 4 n₁ + n₂
+//! is one over rows and columns, and its transform one of each, with no factors in between: 2 n₁ + n₂
 //! multiplications per step. Of real sequences half of the columns of a spectrum are enough. Channels
 //! stay where they are, last.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::nn::gradient::{Known, of_two, with_kept_shapes};
+use crate::nn::pair::Pair;
 use crate::nn::rows::{repeated, sum_of_rows};
 use crate::nn::tables::Table;
 
@@ -20,7 +21,7 @@ pub(super) struct Cycle {
 }
 
 /// Real and imaginary part of a spectrum, batch × (rows × half of the columns × channels).
-pub(super) type Spectrum = [Tensor; 2];
+type Spectrum = Pair;
 
 impl Cycle {
     /// The smallest that is about as long as wide and has at least so many steps.
@@ -53,23 +54,17 @@ impl Cycle {
         let [cells, _] = self.places(length, x.device())?;
         let grid = padded.index_select(&cells, 1)?;
         let grid = grid.reshape((batch * rows, columns, channels))?;
-        let [along_columns, _] = self.matrices(
-            Table::Columns {
-                columns,
-                steps: self.steps(),
-            },
-            x,
-        )?;
+        let [along_columns, _] = self.matrices(self.of_columns(), x)?;
         let half = times(&along_columns, &grid)?;
         let half = half.reshape((batch, 2 * rows, self.half() * channels))?;
         let part = |matrix: &Tensor| times(matrix, &half)?.reshape((batch, ()));
         let [re, im] = self.matrices(Table::Rows { rows }, x)?;
-        Ok([part(&re)?, part(&im)?])
+        Ok(Pair(part(&re)?, part(&im)?))
     }
 
     /// The first `length` steps of the sequences of a spectrum, batch × L × channels.
-    fn sequences(self, [re, im]: &Spectrum, length: usize) -> Result<Tensor> {
-        let Self { rows, columns } = self;
+    fn sequences(self, Pair(re, im): &Spectrum, length: usize) -> Result<Tensor> {
+        let rows = self.rows;
         let (batch, numbers) = re.dims2()?;
         let channels = numbers / (rows * self.half());
         let shape = (batch, rows, self.half() * channels);
@@ -77,13 +72,7 @@ impl Cycle {
         let x = (times(&along_re.t()?, &re.reshape(shape)?)?
             + times(&along_im.t()?, &im.reshape(shape)?)?)?;
         let x = x.reshape((batch * rows, 2 * self.half(), channels))?;
-        let [_, back] = self.matrices(
-            Table::Columns {
-                columns,
-                steps: self.steps(),
-            },
-            re,
-        )?;
+        let [_, back] = self.matrices(self.of_columns(), re)?;
         let grid = times(&back, &x)?.reshape((batch, self.steps(), channels))?;
         let [_, places] = self.places(length, re.device())?;
         grid.index_select(&places, 1)
@@ -98,6 +87,13 @@ impl Cycle {
             length,
         };
         Ok(pair(table.on(device, DType::U32)?))
+    }
+
+    fn of_columns(self) -> Table {
+        Table::Columns {
+            columns: self.columns,
+            steps: self.steps(),
+        }
     }
 
     fn matrices(self, table: Table, like: &Tensor) -> Result<[Tensor; 2]> {
@@ -121,20 +117,6 @@ fn times(matrix: &Tensor, many: &Tensor) -> Result<Tensor> {
         .matmul(many)
 }
 
-/// a b, or a conj(b), number by number; b may be broadcast.
-pub(super) fn product(
-    [a_re, a_im]: &Spectrum,
-    [b_re, b_im]: &Spectrum,
-    conjugate: bool,
-) -> Result<Spectrum> {
-    let (re, im) = (a_re.broadcast_mul(b_re)?, a_im.broadcast_mul(b_re)?);
-    let (across_re, across_im) = (a_im.broadcast_mul(b_im)?, a_re.broadcast_mul(b_im)?);
-    match conjugate {
-        true => Ok([(re + across_re)?, (im - across_im)?]),
-        false => Ok([(re - across_re)?, (im + across_im)?]),
-    }
-}
-
 /// The cyclic convolution of u, batch × L × channels, with kernels, channels × K: its first L steps.
 ///
 /// Both K and L are at most the steps of the cycle. To rounding of the number type, relative to the
@@ -145,20 +127,17 @@ pub(super) fn convolve(cycle: Cycle, u: &Tensor, kernels: &Tensor) -> Result<Ten
     let (value, of_u, of_kernels) = with_kept_shapes(u.device(), || {
         let by_steps = kernels.detach().t()?.contiguous()?.unsqueeze(0)?;
         let of_u = cycle.spectrum(&u.detach())?;
-        let (batch, numbers) = of_u[0].dims2()?;
-        let [re, im] = cycle.spectrum(&by_steps)?;
-        let of_kernels = [
-            repeated(&re, batch, numbers)?,
-            repeated(&im, batch, numbers)?,
-        ];
-        let found = product(&of_u, &of_kernels, false)?;
+        let (batch, numbers) = of_u.0.dims2()?;
+        let of_kernels = cycle.spectrum(&by_steps)?;
+        let of_kernels = of_kernels.each(|part| repeated(part, batch, numbers))?;
+        let found = of_u.times(&of_kernels)?;
         Ok((cycle.sequences(&found, length)?, of_u, of_kernels))
     })?;
     let backward = move |slopes: &Tensor| {
         let of_slopes = cycle.spectrum(slopes)?;
-        let back = product(&of_slopes, &of_kernels, true)?;
-        let [re, im] = product(&of_slopes, &of_u, true)?;
-        let kernels = cycle.sequences(&[sum_of_rows(&re)?, sum_of_rows(&im)?], width)?;
+        let back = of_slopes.times_conjugate(&of_kernels)?;
+        let kernels = of_slopes.times_conjugate(&of_u)?.each(sum_of_rows)?;
+        let kernels = cycle.sequences(&kernels, width)?;
         let kernels = kernels.squeeze(0)?.t()?.contiguous()?;
         Ok([cycle.sequences(&back, length)?, kernels])
     };

@@ -22,6 +22,7 @@ mod modes_plain;
 mod network;
 mod op;
 mod operation;
+mod pair;
 mod parameterisation;
 mod penalty;
 mod plain;

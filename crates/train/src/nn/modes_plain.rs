@@ -7,6 +7,7 @@ use hankelite_control::DSS_EPSILON;
 use crate::nn::Parameterisation;
 use crate::nn::gradient::{Known, of_three, with_kept_shapes};
 use crate::nn::modes::Formulas;
+use crate::nn::pair::Pair;
 
 /// As `modes::modes`; `used` as in [`Formulas`].
 pub(super) fn modes(
@@ -203,61 +204,6 @@ fn softmax_gains(lambda: &Pair, z: &Pair, formulas: &Formulas) -> Result<Pair> {
         shift.1.cos()?.mul(&size)?,
         shift.1.sin()?.mul(&size)?,
     ))
-}
-
-/// Real and imaginary parts, channels × modes.
-struct Pair(Tensor, Tensor);
-
-impl Pair {
-    fn scaled(&self, by: &Tensor) -> Result<Self> {
-        Ok(Self(self.0.broadcast_mul(by)?, self.1.broadcast_mul(by)?))
-    }
-
-    fn times(&self, other: &Self) -> Result<Self> {
-        Ok(Self(
-            (self.0.mul(&other.0)? - self.1.mul(&other.1)?)?,
-            (self.0.mul(&other.1)? + self.1.mul(&other.0)?)?,
-        ))
-    }
-
-    /// a conj(b).
-    fn times_conjugate(&self, other: &Self) -> Result<Self> {
-        Ok(Self(
-            (self.0.mul(&other.0)? + self.1.mul(&other.1)?)?,
-            (self.1.mul(&other.0)? - self.0.mul(&other.1)?)?,
-        ))
-    }
-
-    fn plus(&self, other: &Self) -> Result<Self> {
-        Ok(Self((&self.0 + &other.0)?, (&self.1 + &other.1)?))
-    }
-
-    fn over(&self, real: &Tensor) -> Result<Self> {
-        Ok(Self(self.0.div(real)?, self.1.div(real)?))
-    }
-
-    fn conjugate(&self) -> Result<Self> {
-        Ok(Self(self.0.clone(), self.1.neg()?))
-    }
-
-    /// |x|².
-    fn square(&self) -> Result<Tensor> {
-        self.0.sqr()? + self.1.sqr()?
-    }
-
-    /// e^x − 1 without cancellation, for Re x ≤ 0:
-    ///
-    /// ```text
-    /// expm1(a) = 2 tanh(a/2)/(1 − tanh(a/2))
-    /// Re = expm1(a) cos b − 2 sin²(b/2),   Im = e^a sin b
-    /// ```
-    fn expm1(&self) -> Result<Self> {
-        let tanh = (&self.0 * 0.5)?.tanh()?;
-        let expm1 = ((&tanh * 2.0)? / (1.0 - tanh)?)?;
-        let half = (&self.1 * 0.5)?.sin()?.sqr()?;
-        let re = (expm1.mul(&self.1.cos()?)? - (half * 2.0)?)?;
-        Ok(Self(re, (expm1 + 1.0)?.mul(&self.1.sin()?)?))
-    }
 }
 
 #[cfg(test)]

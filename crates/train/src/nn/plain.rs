@@ -8,8 +8,9 @@ use hankelite::model::Placement;
 use hankelite_kernels::Mixing;
 
 use crate::nn::elements::{gated, gelu, layer_norm, linear, sigmoid};
-use crate::nn::fourier::{Cycle, convolve, product};
+use crate::nn::fourier::{Cycle, convolve};
 use crate::nn::gradient::{Known, of_one, with_kept_shapes};
+use crate::nn::pair::Pair;
 use crate::nn::plan::{
     BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
 };
@@ -298,17 +299,17 @@ fn decaying_kernel(modes: &Tensor, length: usize) -> Result<Tensor> {
     let detached = modes.detach();
     let (value, tables) = with_kept_shapes(modes.device(), || {
         let part = |part: usize| detached.narrow(1, part, 1)?.reshape((rows, count, 1));
-        let z = [part(0)?, part(1)?];
+        let z = Pair(part(0)?, part(1)?);
         let near = powers(&z, 1, short)?;
         let far = powers(&z, short, long)?;
-        let weighted = product(&far, &[part(2)?, part(3)?], false)?;
+        let weighted = far.times(&Pair(part(2)?, part(3)?))?;
         let tables = Powers {
             near,
             far,
             weighted,
         };
         let kernel = tables.joined_far()?.transpose(1, 2)?.contiguous()?;
-        let kernel = kernel.matmul(&Tensor::cat(&tables.near, 1)?)?;
+        let kernel = kernel.matmul(&tables.joined_near()?)?;
         let kernel = kernel.reshape((rows, long * short))?;
         Ok((kernel.narrow(1, 0, length)?.contiguous()?, tables))
     })?;
@@ -324,49 +325,50 @@ fn decaying_kernel(modes: &Tensor, length: usize) -> Result<Tensor> {
 }
 
 /// e^{z stride j} for j below `count`.
-fn powers(z: &[Tensor; 2], stride: usize, count: usize) -> Result<[Tensor; 2]> {
-    let steps = Table::Steps { stride, count }.on(z[0].device(), DType::F64)?;
-    let size = z[0].broadcast_mul(&steps[0])?.exp()?;
-    let angle = z[1].broadcast_mul(&steps[0])?;
-    Ok([size.mul(&angle.cos()?)?, size.mul(&angle.sin()?)?])
+fn powers(z: &Pair, stride: usize, count: usize) -> Result<Pair> {
+    let steps = Table::Steps { stride, count }.on(z.0.device(), DType::F64)?;
+    let Pair(size, angle) = z.scaled(&steps[0])?;
+    Pair(angle.cos()?, angle.sin()?).scaled(&size.exp()?)
 }
 
 /// Powers of the poles, rows × modes × steps: real and imaginary parts.
 struct Powers {
-    near: [Tensor; 2],
-    far: [Tensor; 2],
+    near: Pair,
+    far: Pair,
     /// The weights times `far`.
-    weighted: [Tensor; 2],
+    weighted: Pair,
 }
 
 impl Powers {
     /// Re w e^{zSj} over −Im of it: the real part of a product is then one product of matrices.
     fn joined_far(&self) -> Result<Tensor> {
-        Tensor::cat(&[&self.weighted[0], &self.weighted[1].neg()?], 1)
+        Tensor::cat(&[&self.weighted.0, &self.weighted.1.neg()?], 1)
+    }
+
+    fn joined_near(&self) -> Result<Tensor> {
+        Tensor::cat(&[&self.near.0, &self.near.1], 1)
     }
 
     /// Of Re z, Im z, Re w, Im w, from those of the kernel, rows × long × short.
     fn gradients(&self, slopes: &Tensor, [short, long]: [usize; 2]) -> Result<[Tensor; 4]> {
-        let count = self.near[0].dim(1)?;
-        let halves = |x: &Tensor| -> Result<[Tensor; 2]> {
-            Ok([x.narrow(1, 0, count)?, x.narrow(1, count, count)?])
+        let count = self.near.0.dim(1)?;
+        let halves = |x: &Tensor| -> Result<Pair> {
+            Ok(Pair(x.narrow(1, 0, count)?, x.narrow(1, count, count)?))
         };
         let of_near = halves(&self.joined_far()?.matmul(slopes)?)?;
-        let near = Tensor::cat(&self.near, 1)?;
         let turned = slopes.transpose(1, 2)?.contiguous()?;
-        let [re, im] = halves(&near.matmul(&turned)?)?;
-        let of_far = [re, im.neg()?];
+        let of_far = halves(&self.joined_near()?.matmul(&turned)?)?.conjugate()?;
         // Each power is e^{z steps}, whose slope by z is steps times itself, conjugated.
-        let by_steps = |of: &[Tensor; 2], powers: &[Tensor; 2], stride: usize, count: usize| {
+        let by_steps = |of: &Pair, powers: &Pair, stride: usize, count: usize| {
             let steps = Table::Steps { stride, count }.on(slopes.device(), DType::F64)?;
-            let [re, im] = product(of, powers, true)?;
-            let sum = |x: Tensor| x.broadcast_mul(&steps[0])?.sum(2);
-            Result::Ok([sum(re)?, sum(im)?])
+            let weighted = of.times_conjugate(powers)?.scaled(&steps[0])?;
+            weighted.each(|part| part.sum(2))
         };
-        let [a_re, a_im] = by_steps(&of_near, &self.near, 1, short)?;
-        let [b_re, b_im] = by_steps(&of_far, &self.weighted, short, long)?;
-        let [w_re, w_im] = product(&of_far, &self.far, true)?;
-        Ok([(a_re + b_re)?, (a_im + b_im)?, w_re.sum(2)?, w_im.sum(2)?])
+        let z = by_steps(&of_near, &self.near, 1, short)?;
+        let Pair(z_re, z_im) = z.plus(&by_steps(&of_far, &self.weighted, short, long)?)?;
+        let w = of_far.times_conjugate(&self.far)?;
+        let Pair(w_re, w_im) = w.each(|part| part.sum(2))?;
+        Ok([z_re, z_im, w_re, w_im])
     }
 }
 

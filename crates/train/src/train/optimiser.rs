@@ -232,7 +232,7 @@ fn runs(slots: &[Slot]) -> candle_core::Result<Vec<Run>> {
 /// The numbers of all in a row.
 fn joined<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<Tensor> {
     let flat: Vec<Tensor> = tensors.map(Tensor::flatten_all).collect::<Result<_, _>>()?;
-    Tensor::cat(&flat, 0)?.detach().contiguous()
+    Ok(Tensor::cat(&flat, 0)?.detach())
 }
 
 /// The gradients of all parameters, in their order, each contiguous.
