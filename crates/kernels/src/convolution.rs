@@ -46,6 +46,15 @@ pub struct Convolution<T> {
     pub kernels: Vec<Vec<T>>,
 }
 
+/// The kernels of one group of channels.
+struct GroupKernels<'a, T> {
+    group: usize,
+    forward: &'a [Vec<T>],
+    /// Empty for a causal layer.
+    backward: &'a [Vec<T>],
+    feedthrough: &'a [T],
+}
+
 impl<T: LaneReal> Convolution<T> {
     pub fn new(
         lanes: Lanes,
@@ -53,40 +62,61 @@ impl<T: LaneReal> Convolution<T> {
         workspace: &Workspace<T>,
         keep: bool,
     ) -> Self {
-        let plan = workspace.plan(2 * lanes.length);
         let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
             let modes = modes.par_iter();
             modes.map(|modes| modes.kernel(lanes.length)).collect()
         };
         let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
-        let scale = T::of(1.0 / plan.size() as f64);
-        let spectrum = |(group, stored): (usize, &mut [Point<T>])| {
-            let mut points = workspace.zero_points(plan.size());
-            for lane in 0..LANE_WIDTH {
-                let Some(h) = lanes.channel_of_lane(group, lane) else {
-                    continue;
-                };
-                for (point, k) in points.iter_mut().zip(&forward[h]) {
-                    point.re[lane] = *k * scale;
-                }
-                points[0].re[lane] += dynamics.feedthrough[h] * scale;
-                if let Some(backward) = backward.get(h) {
-                    for (point, k) in points.iter_mut().rev().zip(backward) {
-                        point.re[lane] = *k * scale;
-                    }
-                }
-            }
-            plan.forward(&mut points);
-            plan.store(&points, stored);
-        };
-        let mut spectra = workspace.points(plan.stored() * lanes.groups);
+        let mut made = Self::empty(lanes, workspace);
+        let Self { plan, spectra, .. } = &mut made;
         let groups = spectra.par_chunks_exact_mut(plan.stored()).enumerate();
-        groups.for_each(spectrum);
+        groups.for_each(|(group, stored)| {
+            let kernels = GroupKernels {
+                group,
+                forward: of_group(lanes, group, &forward),
+                backward: of_group(lanes, group, &backward),
+                feedthrough: of_group(lanes, group, dynamics.feedthrough),
+            };
+            kernels.store_spectrum(lanes, plan, workspace, stored);
+        });
+        made.kernels = if keep { forward } else { Vec::new() };
+        made
+    }
+
+    /// As [`Convolution::new`], on the caller's thread, with the kernels of one group in memory at a
+    /// time.
+    pub fn on_one_thread(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        workspace: &Workspace<T>,
+    ) -> Self {
+        let mut made = Self::empty(lanes, workspace);
+        let Self { plan, spectra, .. } = &mut made;
+        let groups = spectra.chunks_exact_mut(plan.stored()).enumerate();
+        for (group, stored) in groups {
+            let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
+                let modes = of_group(lanes, group, modes).iter();
+                modes.map(|modes| modes.kernel(lanes.length)).collect()
+            };
+            let kernels = GroupKernels {
+                group,
+                forward: &kernels(dynamics.forward),
+                backward: &kernels(dynamics.backward),
+                feedthrough: of_group(lanes, group, dynamics.feedthrough),
+            };
+            kernels.store_spectrum(lanes, plan, workspace, stored);
+        }
+        made
+    }
+
+    /// Without the numbers of its spectra.
+    fn empty(lanes: Lanes, workspace: &Workspace<T>) -> Self {
+        let plan = workspace.plan(2 * lanes.length);
         Self {
             lanes,
+            spectra: workspace.points(plan.stored() * lanes.groups),
             plan,
-            spectra,
-            kernels: if keep { forward } else { Vec::new() },
+            kernels: Vec::new(),
         }
     }
 
@@ -180,5 +210,43 @@ impl<T: LaneReal> Convolution<T> {
             backward: backward.collect(),
             feedthrough,
         }
+    }
+}
+
+/// What belongs to the channels of a group; nothing of an empty list.
+fn of_group<E>(lanes: Lanes, group: usize, all: &[E]) -> &[E] {
+    let (first, width) = lanes.channels_of(group);
+    all.get(first..first + width).unwrap_or(&[])
+}
+
+impl<T: LaneReal> GroupKernels<'_, T> {
+    /// Both directions' kernels and D as one spectrum, scaled by 1/size.
+    fn store_spectrum(
+        &self,
+        lanes: Lanes,
+        plan: &LaneTransform<T>,
+        workspace: &Workspace<T>,
+        stored: &mut [Point<T>],
+    ) {
+        let scale = T::of(1.0 / plan.size() as f64);
+        let first = lanes.channels_of(self.group).0;
+        let mut points = workspace.zero_points(plan.size());
+        for lane in 0..LANE_WIDTH {
+            let Some(h) = lanes.channel_of_lane(self.group, lane) else {
+                continue;
+            };
+            let own = h - first;
+            for (point, k) in points.iter_mut().zip(&self.forward[own]) {
+                point.re[lane] = *k * scale;
+            }
+            points[0].re[lane] += self.feedthrough[own] * scale;
+            if let Some(backward) = self.backward.get(own) {
+                for (point, k) in points.iter_mut().rev().zip(backward) {
+                    point.re[lane] = *k * scale;
+                }
+            }
+        }
+        plan.forward(&mut points);
+        plan.store(&points, stored);
     }
 }

@@ -19,7 +19,7 @@ pub use kernel::Modes;
 pub use lanes::Lanes;
 pub use mix::{GeluForm, Mix, MixGradient, MixScratch, Mixing};
 pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward};
-pub use operator::Operator;
+pub use operator::{Operator, is_recurrent};
 pub use pool::{Lease, Workspace, Workspaces};
 pub use product::{RealNumber, RowMajor, multiply_rows};
 pub use real::{LANE_WIDTH, LaneReal, add};

@@ -30,13 +30,28 @@ impl<T: LaneReal> Operator<T> {
         workspace: &Workspace<T>,
         keep: bool,
     ) -> Self {
-        let few = |modes: &Modes| {
-            modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
-        };
-        if dynamics.backward.is_empty() && dynamics.forward.iter().all(few) {
-            Operator::Scan(Scan::new(lanes, dynamics))
-        } else {
-            Operator::Convolution(Convolution::new(lanes, dynamics, workspace, keep))
+        match is_recurrent(dynamics) {
+            true => Operator::Scan(Scan::new(lanes, dynamics)),
+            false => {
+                let made = Convolution::new(lanes, dynamics, workspace, keep);
+                Operator::Convolution(made)
+            }
+        }
+    }
+
+    /// As [`Operator::new`] without the kernels, on the caller's thread: for one that is needed for a
+    /// moment by work that runs on all cores already.
+    pub fn on_one_thread(
+        lanes: Lanes,
+        dynamics: &Dynamics<'_, T>,
+        workspace: &Workspace<T>,
+    ) -> Self {
+        match is_recurrent(dynamics) {
+            true => Operator::Scan(Scan::new(lanes, dynamics)),
+            false => {
+                let made = Convolution::on_one_thread(lanes, dynamics, workspace);
+                Operator::Convolution(made)
+            }
         }
     }
 
@@ -134,4 +149,12 @@ impl<T: LaneReal> Operator<T> {
         }
         gradient
     }
+}
+
+/// Whether modes are so few, and all run forward in time and decay, that the recurrence is cheaper.
+pub fn is_recurrent<T>(dynamics: &Dynamics<'_, T>) -> bool {
+    let few = |modes: &Modes| {
+        modes.exponents.len() <= SCAN_MODES && modes.exponents.iter().all(|z| z.re <= 0.0)
+    };
+    dynamics.backward.is_empty() && dynamics.forward.iter().all(few)
 }

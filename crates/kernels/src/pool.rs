@@ -133,6 +133,11 @@ impl<T: LaneReal> Workspace<T> {
         }
     }
 
+    /// Points of a buffer in which sequences of so many steps are convolved.
+    pub fn convolution_points(&self, length: usize) -> usize {
+        self.plan(2 * length).size()
+    }
+
     /// `count` points that are 0.
     pub fn zero_points(&self, count: usize) -> Lease<Point<T>> {
         let mut points = self.points(count);
