@@ -26,7 +26,7 @@ pub(crate) use joint::{JointRecord, record_of_joint};
 pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
 pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
-pub(crate) use store::NumberStore;
+pub(crate) use store::{NumberStore, Place};
 
 use crate::model::{Block, ModelError};
 use crate::progress::Cancelled;

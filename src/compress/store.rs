@@ -1,13 +1,17 @@
-//! Channels whose long vectors lie in a temporary file, not in memory.
+//! Long vectors that lie in a temporary file, not in memory.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hankelite_control::{PartedChannel, WeightedChannel};
 
 use crate::compress::ChannelFault;
+
+/// Bytes on their way to the file or from it.
+const BUFFER: usize = 1 << 16;
 
 /// A file without a name in the folder for temporary files (`TMPDIR`), which goes when the last owner of it
 /// does, however the program ends. Takes its bytes one vector after the other.
@@ -17,11 +21,37 @@ pub(crate) struct NumberStore {
 }
 
 /// Where a vector lies.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+#[derive(Debug)]
+pub(crate) struct Place<T> {
     first: u64,
     count: usize,
+    numbers: PhantomData<T>,
 }
+
+/// Numbers that a store takes.
+pub(crate) trait Stored: Copy {
+    fn append(self, bytes: &mut Vec<u8>);
+    /// From as many bytes as it has.
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+macro_rules! stored {
+    ($($number:ty),*) => {$(
+        impl Stored for $number {
+            fn append(self, bytes: &mut Vec<u8>) {
+                bytes.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn from_bytes(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(bytes);
+                Self::from_le_bytes(own)
+            }
+        }
+    )*};
+}
+
+stored!(f32, f64);
 
 impl NumberStore {
     /// An empty one.
@@ -35,25 +65,64 @@ impl NumberStore {
     }
 
     /// Writes a vector behind the others.
-    fn put(&self, numbers: &[f64]) -> io::Result<Place> {
-        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    pub(crate) fn put<T: Stored>(&self, numbers: &[T]) -> io::Result<Place<T>> {
+        let first = self.write(SeekFrom::End(0), numbers)?;
+        Ok(Place {
+            first,
+            count: numbers.len(),
+            numbers: PhantomData,
+        })
+    }
+
+    /// Writes another vector of the same length in the place of one.
+    pub(crate) fn replace<T: Stored>(&self, place: &Place<T>, numbers: &[T]) -> io::Result<()> {
+        assert_eq!(place.count, numbers.len(), "a place takes what it took");
+        self.write(SeekFrom::Start(place.first), numbers)?;
+        Ok(())
+    }
+
+    /// Writes numbers and returns where they begin.
+    fn write<T: Stored>(&self, from: SeekFrom, numbers: &[T]) -> io::Result<u64> {
+        let mut bytes = Vec::with_capacity(BUFFER);
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = file.seek(SeekFrom::End(0))?;
-        file.write_all(&bytes)?;
-        let count = numbers.len();
-        Ok(Place { first, count })
+        let first = file.seek(from)?;
+        for few in numbers.chunks(BUFFER / size_of::<T>()) {
+            bytes.clear();
+            few.iter().for_each(|x| x.append(&mut bytes));
+            file.write_all(&bytes)?;
+        }
+        Ok(first)
     }
 
     /// Reads a vector.
-    fn get(&self, place: Place) -> io::Result<Vec<f64>> {
-        let mut bytes = vec![0; 8 * place.count];
-        {
-            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-            file.seek(SeekFrom::Start(place.first))?;
-            file.read_exact(&mut bytes)?;
+    pub(crate) fn get(&self, place: &Place<f64>) -> io::Result<Vec<f64>> {
+        let mut numbers = vec![0.0; place.count];
+        self.read(place, &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Reads a vector into numbers of the same length.
+    pub(crate) fn read<T: Stored>(&self, place: &Place<T>, numbers: &mut [T]) -> io::Result<()> {
+        assert_eq!(place.count, numbers.len(), "a place gives what it took");
+        let mut bytes = [0; BUFFER];
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(place.first))?;
+        for few in numbers.chunks_mut(BUFFER / size_of::<T>()) {
+            let own = &mut bytes[..size_of_val(few)];
+            file.read_exact(own)?;
+            let each = own.chunks_exact(size_of::<T>());
+            few.iter_mut()
+                .zip(each)
+                .for_each(|(number, bytes)| *number = T::from_bytes(bytes));
         }
-        let (numbers, _) = bytes.as_chunks::<8>();
-        Ok(numbers.iter().map(|&x| f64::from_le_bytes(x)).collect())
+        Ok(())
+    }
+}
+
+impl<T> Place<T> {
+    /// Numbers of the vector.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 }
 
@@ -64,7 +133,7 @@ pub(super) enum Target {
     Stored {
         channel: PartedChannel,
         store: Arc<NumberStore>,
-        place: Place,
+        place: Place<f64>,
     },
 }
 
@@ -94,7 +163,7 @@ impl Target {
                 store,
                 place,
             } => {
-                let joined = channel.joined(store.get(*place)?);
+                let joined = channel.joined(store.get(place)?);
                 let fault = || io::Error::from(io::ErrorKind::UnexpectedEof);
                 Ok(Cow::Owned(joined.ok_or_else(fault)?))
             }
@@ -114,10 +183,23 @@ mod tests {
             vec![],
             vec![1e300; 5000],
         ];
-        let places: Vec<Place> = vectors.iter().map(|x| store.put(x).unwrap()).collect();
+        let places: Vec<Place<f64>> = vectors.iter().map(|x| store.put(x).unwrap()).collect();
         for (place, vector) in places.iter().zip(&vectors).rev() {
             let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&store.get(*place).unwrap()), bits(vector));
+            assert_eq!(bits(&store.get(place).unwrap()), bits(vector));
+        }
+    }
+
+    #[test]
+    fn a_vector_takes_the_place_of_another_between_its_neighbours() {
+        let store = NumberStore::new().unwrap();
+        let [first, second, third] =
+            [1.0f32, 2.0, 3.0].map(|x| store.put(&vec![x; 40_000]).unwrap());
+        store.replace(&second, &vec![-7.5; 40_000]).unwrap();
+        for (place, value) in [(first, 1.0), (second, -7.5), (third, 3.0)] {
+            let mut found = vec![0.0; 40_000];
+            store.read(&place, &mut found).unwrap();
+            assert_eq!(found, vec![value; 40_000]);
         }
     }
 }
