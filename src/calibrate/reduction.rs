@@ -256,7 +256,7 @@ impl<'a> CalibratedReduction<'a> {
             self.observer.advance(1);
         }
         self.logits = match (walk, &network) {
-            (Some(walk), _) => walk.logits(),
+            (Some(walk), _) => walk.logits()?,
             (None, Some(network)) => network.logits_of_all(self.sequences)?,
             (None, None) => Vec::new(),
         };
@@ -319,7 +319,7 @@ impl<'a> CalibratedReduction<'a> {
         for first in (0..block.channels()).step_by(together) {
             self.observer.check()?;
             let channels = first..block.channels().min(first + together);
-            let inputs = walk.inputs_of(channels.clone());
+            let inputs = walk.inputs_of(channels.clone())?;
             let weight = |h: usize| match self.moments {
                 true => InputWeight::moments(&inputs[h - first]),
                 false => InputWeight::of_sequences(&inputs[h - first]),

@@ -133,7 +133,7 @@ pub fn layer_inputs(
     if sequences.is_empty() {
         return Err(InferError::NoSequences);
     }
-    Ok(walk_to(network, sequences, layer)?.inputs())
+    walk_to(network, sequences, layer)?.inputs()
 }
 
 /// Sequences before a layer.

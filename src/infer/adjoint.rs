@@ -425,6 +425,7 @@ pub(crate) fn combination(index: usize, classes: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::infer::Setup;
     use crate::model::{Model, Norm};
 
     /// Numbers of a layer that act at every step.
@@ -510,10 +511,18 @@ mod tests {
     /// Of a sequence padded to 200 steps, and an odd number of combinations; with so many numbers of
     /// gradients at a time.
     fn slopes(path: crate::infer::Path, together: Option<usize>) -> (Vec<f64>, Vec<NumberSlopes>) {
+        slopes_by(path, together, &Setup::default())
+    }
+
+    fn slopes_by(
+        path: crate::infer::Path,
+        together: Option<usize>,
+        setup: &Setup,
+    ) -> (Vec<f64>, Vec<NumberSlopes>) {
         let (model, mut layers) = (waves(), Vec::new());
         let values: Vec<f32> = (0..150).map(|t| (0.3 * t as f32).sin()).collect();
         let combinations: Vec<Vec<f64>> = (0..3).map(|k| combination(k, 10)).collect();
-        let mut network = Network::new(&model, 200, path).unwrap();
+        let mut network = Network::with_setup(&model, 200, path, setup).unwrap();
         if let (Some(single), Some(together)) = (&mut network.single, together) {
             single.gradients = together;
         }
@@ -540,6 +549,18 @@ mod tests {
                 assert_eq!(own.bias.sum, other.bias.sum);
                 assert_eq!(own.factors.squares, other.factors.squares);
             }
+        }
+    }
+
+    #[test]
+    fn operators_that_are_formed_when_a_layer_runs_give_the_same_gradients() {
+        let mut setup = Setup::default();
+        setup.spectra_held = 0;
+        let path = crate::infer::Path::Auto;
+        let (held, formed) = (slopes(path, None), slopes_by(path, None, &setup));
+        assert_eq!(held.0, formed.0);
+        for (held, formed) in held.1.iter().zip(&formed.1) {
+            assert_eq!(held.residues, formed.residues);
         }
     }
 

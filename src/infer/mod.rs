@@ -12,7 +12,9 @@ mod score;
 mod single;
 mod walk;
 
+use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use adjoint::{LayerSlopes, combination, importance_from};
 pub use adjoint::{OutputGradients, importance};
@@ -23,7 +25,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 pub use score::{Agreement, Score};
 use single::Single;
-pub(crate) use single::VectorSlopes;
+pub(crate) use single::{Setup, VectorSlopes};
 pub(crate) use walk::Walk;
 
 use crate::measure::MeasureError;
@@ -107,10 +109,30 @@ pub enum InferError {
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The temporary file for long sequences that wait before a layer.
+    #[error(
+        "long sequences wait in a temporary file in `{folder}`: {kind}; set TMPDIR to a folder with \
+         more room",
+        folder = std::env::temp_dir().display()
+    )]
+    Store {
+        /// What went wrong with it.
+        kind: io::ErrorKind,
+    },
     /// The observer of the network requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
+
+impl InferError {
+    /// Of the temporary file.
+    fn of_store(fault: io::Error) -> Self {
+        Self::Store { kind: fault.kind() }
+    }
+}
+
+/// Bytes of sequences that go through a layer before the first of them goes through the next.
+const WAITING: usize = 1 << 30;
 
 /// A model prepared for sequences of one length.
 pub struct Network<'a> {
@@ -130,6 +152,19 @@ impl<'a> Network<'a> {
     /// # Errors
     /// [`InferError::NotAClassifier`]; [`InferError::System`].
     pub fn new(model: &'a Model, length: usize, path: Path) -> Result<Self, InferError> {
+        Self::with_setup(model, length, path, &Setup::default())
+    }
+
+    /// As [`Network::new`], with the buffers of other networks.
+    ///
+    /// # Errors
+    /// As [`Network::new`].
+    pub(crate) fn with_setup(
+        model: &'a Model,
+        length: usize,
+        path: Path,
+        setup: &Setup,
+    ) -> Result<Self, InferError> {
         if model.encoder().is_none() {
             return Err(InferError::NotAClassifier { missing: "encoder" });
         }
@@ -137,7 +172,7 @@ impl<'a> Network<'a> {
             return Err(InferError::NotAClassifier { missing: "head" });
         }
         let single = match path {
-            Path::Auto => Single::new(model, length),
+            Path::Auto => Single::new(model, length, setup),
             _ => None,
         };
         let network = Self {
@@ -344,6 +379,9 @@ impl<'a> Network<'a> {
     /// As [`Network::logits`], for the first sequence that fails; [`InferError::Cancelled`].
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
         let observer = self.begin(Stage::Logits, sequences.len());
+        if let Some(single) = self.single.as_ref().filter(|own| own.forms_operators()) {
+            return self.logits_by_layers(single, sequences);
+        }
         let steps = self.steps_of_all(sequences)?;
         let few = self.together();
         let parts = sequences.par_chunks(few).zip(steps.par_chunks(few));
@@ -354,6 +392,33 @@ impl<'a> Network<'a> {
             Ok(logits)
         });
         Ok(logits.collect::<Result<Vec<_>, InferError>>()?.concat())
+    }
+
+    /// As [`Network::logits_of_all`], many sequences through one layer after the other: each operator is
+    /// formed once for all of them.
+    fn logits_by_layers(
+        &self,
+        single: &Single,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<Vec<f64>>, InferError> {
+        self.steps_of_all(sequences)?;
+        let layers = self.model.blocks().len();
+        let many = (WAITING / (size_of::<f32>() * single.row())).max(single.together());
+        let mut logits = Vec::with_capacity(sequences.len());
+        for sequences in sequences.chunks(many) {
+            let mut walk = self.walk(sequences)?;
+            let done = AtomicUsize::new(0);
+            for _ in 0..layers {
+                // A sequence counts when the layers that were passed add up to all of one.
+                walk.pass(|count| {
+                    let before = done.fetch_add(count, Ordering::Relaxed);
+                    let whole = (before + count) / layers - before / layers;
+                    self.observer.advance(whole);
+                })?;
+            }
+            logits.append(&mut walk.logits()?);
+        }
+        Ok(logits)
     }
 
     /// What the systems of a layer give, L × outputs, from the layer's input.

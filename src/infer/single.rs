@@ -5,10 +5,13 @@
 //! gradients at the same sequence, for which everything but the gradients themselves is formed
 //! once.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use hankelite_control::DiagonalSystem;
 use hankelite_kernels::{
     Affine, AffineGradient, ChannelStatistics, Dynamics, GeluForm, Lanes, Lease, Mix, MixScratch,
-    Mixing, Modes, Operator, Point, RowMajor, Scan, Workspace, add, layer_norm,
+    Mixing, Modes, Operator, Point, RowMajor, Scan, Workspace, add, is_recurrent, layer_norm,
     layer_norm_backward, multiply_rows,
 };
 use num_complex::Complex64;
@@ -22,18 +25,46 @@ use crate::model::{
 /// half a MiB, and a product of so many rows hardly sees how its factors are put in order.
 const TILE: usize = 16384;
 
-/// Numbers of gradients that the way back takes at a time, 64 MiB, or as many sequences as run together.
-const GRADIENTS: usize = 1 << 24;
+/// Bytes that the spectra of all layers may take. Beyond that those of a layer are formed when it runs.
+const SPECTRA_HELD: usize = 48 << 20;
+
+/// Bytes of sequences that wait in memory before a layer; those of more lie in a temporary file.
+const STREAMS_HELD: usize = 1 << 28;
+
+/// The same where sequences are so long that spectra are not held either.
+const LONG_STREAMS_HELD: usize = 1 << 25;
+
+/// Numbers of gradients that the way back takes at a time, 32 MiB, or as many sequences as run together.
+const GRADIENTS: usize = 1 << 23;
+
+/// What networks of the fast path may have in common.
+pub(crate) struct Setup {
+    /// Buffers of networks that run one after the other.
+    workspace: Arc<Workspace<f32>>,
+    /// Bytes that the spectra of all layers may take.
+    pub(super) spectra_held: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            workspace: Arc::new(Workspace::new()),
+            spectra_held: SPECTRA_HELD,
+        }
+    }
+}
 
 /// A model prepared for sequences of one length.
 pub(super) struct Single {
     lanes: Lanes,
-    workspace: Workspace<f32>,
+    workspace: Arc<Workspace<f32>>,
     encoder: Encode,
     layers: Vec<SingleLayer>,
     final_norm: Option<SingleNorm>,
     /// Numbers of gradients that go back at a time.
     pub(super) gradients: usize,
+    /// Bytes of sequences that wait in memory before a layer.
+    pub(super) streams_held: usize,
 }
 
 enum Encode {
@@ -48,13 +79,53 @@ enum Encode {
 
 struct SingleLayer {
     channels: usize,
-    operator: Operator<f32>,
+    space: Space,
     /// For derivatives by the residues.
     scan: Scan<f32>,
     mixing: Mixing,
     weight: Vec<f32>,
     bias: Vec<f32>,
     norm: Option<(SingleNorm, Placement)>,
+}
+
+/// The state spaces of a layer.
+enum Space {
+    Held(Operator<f32>),
+    /// What an operator is formed from.
+    Formed(LayerModes),
+}
+
+struct LayerModes {
+    forward: Vec<Modes>,
+    backward: Vec<Modes>,
+    feedthrough: Vec<f32>,
+}
+
+/// An operator that is held, or for as long as it is needed.
+pub(super) enum Prepared<'a> {
+    Held(&'a Operator<f32>),
+    Formed(Operator<f32>),
+}
+
+impl Deref for Prepared<'_> {
+    type Target = Operator<f32>;
+
+    fn deref(&self) -> &Operator<f32> {
+        match self {
+            Self::Held(operator) => operator,
+            Self::Formed(operator) => operator,
+        }
+    }
+}
+
+impl LayerModes {
+    fn dynamics(&self) -> Dynamics<'_, f32> {
+        Dynamics {
+            forward: &self.forward,
+            backward: &self.backward,
+            feedthrough: &self.feedthrough,
+        }
+    }
 }
 
 struct SingleNorm {
@@ -216,7 +287,8 @@ impl SingleNorm {
 }
 
 impl SingleLayer {
-    fn new(block: &Block, lanes: Lanes, workspace: &Workspace<f32>) -> Option<Self> {
+    /// Its operator is not formed yet.
+    fn new(block: &Block, lanes: Lanes) -> Option<Self> {
         let channels = lanes.channels;
         let fits = block.is_siso()
             && block.channels() == channels
@@ -244,16 +316,15 @@ impl SingleLayer {
         if block.backward_from() == 0 {
             lag_by_one(&mut backward, &mut feedthrough)?;
         }
-        let feedthrough = narrow(&feedthrough);
-        let dynamics = Dynamics {
-            forward: &forward,
-            backward: &backward,
-            feedthrough: &feedthrough,
+        let modes = LayerModes {
+            forward,
+            backward,
+            feedthrough: narrow(&feedthrough),
         };
         Some(Self {
             channels,
-            operator: Operator::new(lanes, &dynamics, workspace, false),
-            scan: Scan::new(Lanes::unstacked(channels, lanes.length), &dynamics),
+            scan: Scan::new(Lanes::unstacked(channels, lanes.length), &modes.dynamics()),
+            space: Space::Formed(modes),
             mixing,
             weight,
             bias,
@@ -261,6 +332,23 @@ impl SingleLayer {
                 .norm()
                 .map(|(norm, placement)| (SingleNorm::new(norm), *placement)),
         })
+    }
+
+    /// Forms the operator to be held.
+    fn hold(&mut self, lanes: Lanes, workspace: &Workspace<f32>) {
+        if let Space::Formed(modes) = &self.space {
+            let operator = Operator::new(lanes, &modes.dynamics(), workspace, false);
+            self.space = Space::Held(operator);
+        }
+    }
+
+    /// Bytes that the spectra take.
+    fn spectra(&self, lanes: Lanes) -> usize {
+        let points = match &self.space {
+            Space::Formed(modes) if !is_recurrent(&modes.dynamics()) => lanes.groups * lanes.length,
+            _ => 0,
+        };
+        points * size_of::<Point<f32>>()
     }
 
     fn norm(&self, placement: Placement) -> Option<&SingleNorm> {
@@ -307,7 +395,7 @@ fn lag_by_one(modes: &mut [Modes], feedthrough: &mut [f64]) -> Option<()> {
 
 impl Single {
     /// `None` for networks with parts that only the double precision path has.
-    pub(super) fn new(model: &Model, length: usize) -> Option<Self> {
+    pub(super) fn new(model: &Model, length: usize, setup: &Setup) -> Option<Self> {
         let (encoder, channels) = match model.encoder()? {
             Encoder::Linear(linear) => {
                 let (weight, bias) = linear_of(linear);
@@ -329,22 +417,67 @@ impl Single {
             return None;
         }
         let lanes = Lanes::new(channels, length);
-        let workspace = Workspace::new();
+        let workspace = Arc::clone(&setup.workspace);
         let layers = model.blocks().iter();
-        let layers = layers.map(|block| SingleLayer::new(block, lanes, &workspace));
+        let layers = layers.map(|block| SingleLayer::new(block, lanes));
+        let mut layers = layers.collect::<Option<Vec<_>>>()?;
+        let spectra = layers.iter().map(|layer| layer.spectra(lanes));
+        let fit = spectra.sum::<usize>() <= setup.spectra_held;
+        for layer in &mut layers {
+            if fit || layer.spectra(lanes) == 0 {
+                layer.hold(lanes, &workspace);
+            }
+        }
         Some(Self {
-            layers: layers.collect::<Option<_>>()?,
+            layers,
             final_norm: model.final_norm().map(SingleNorm::new),
             gradients: GRADIENTS,
+            streams_held: if fit { STREAMS_HELD } else { LONG_STREAMS_HELD },
             lanes,
             workspace,
             encoder,
         })
     }
 
+    /// Whether operators are formed when a layer runs: sequences had better go through it together.
+    pub(super) fn forms_operators(&self) -> bool {
+        let mut layers = self.layers.iter();
+        layers.any(|layer| matches!(layer.space, Space::Formed(_)))
+    }
+
+    /// The operator of a layer, formed on all cores where it is not held.
+    pub(super) fn prepared(&self, layer: usize) -> Prepared<'_> {
+        match &self.layers[layer].space {
+            Space::Held(operator) => Prepared::Held(operator),
+            Space::Formed(modes) => Prepared::Formed(Operator::new(
+                self.lanes,
+                &modes.dynamics(),
+                &self.workspace,
+                false,
+            )),
+        }
+    }
+
+    /// As [`Single::prepared`] on the caller's thread.
+    fn operator<'a>(&'a self, layer: &'a SingleLayer) -> Prepared<'a> {
+        match &layer.space {
+            Space::Held(operator) => Prepared::Held(operator),
+            Space::Formed(modes) => Prepared::Formed(Operator::on_one_thread(
+                self.lanes,
+                &modes.dynamics(),
+                &self.workspace,
+            )),
+        }
+    }
+
     /// Sequences that run together.
     pub(super) fn together(&self) -> usize {
         2 * self.lanes.stacked
+    }
+
+    /// A buffer of so many numbers that hold anything.
+    pub(super) fn numbers(&self, count: usize) -> Lease<f32> {
+        self.workspace.numbers(count)
     }
 
     /// Numbers of one sequence.
@@ -358,9 +491,12 @@ impl Single {
 
     pub(super) fn buffers(&self) -> Buffers {
         let slab = self.lanes.slab();
-        let points = self.layers.iter().map(|layer| layer.operator.scratch());
-        let points = points.max().unwrap_or(0).max(self.lanes.length);
         let workspace = &self.workspace;
+        let points = self.layers.iter().map(|layer| match &layer.space {
+            Space::Held(operator) => operator.scratch(),
+            Space::Formed(_) => workspace.convolution_points(self.lanes.length),
+        });
+        let points = points.max().unwrap_or(0).max(self.lanes.length);
         Buffers {
             y: workspace.numbers(slab),
             tile: workspace.numbers(self.tile()),
@@ -444,7 +580,7 @@ impl Single {
             if index >= last {
                 break;
             }
-            layer.operator.apply(y, &mut buffers.points);
+            self.operator(layer).apply(y, &mut buffers.points);
             self.finish(layer, &mut x, buffers);
         }
         x
@@ -457,20 +593,21 @@ impl Single {
         x
     }
 
-    /// What the state spaces of a layer take, from the stream before it.
-    pub(super) fn input_of(&self, layer: usize, x: &[f32]) -> Vec<f32> {
-        let mut z = vec![0.0; x.len()];
-        self.input(&self.layers[layer], x, &mut z);
-        z
+    /// The stream before a layer becomes what its state spaces take.
+    pub(super) fn normalise(&self, layer: usize, x: &mut [f32]) {
+        if let Some(norm) = self.layers[layer].norm(Placement::Pre) {
+            norm.apply(x);
+        }
     }
 
-    /// The stream of at most [`Single::together`] sequences from before a layer to behind it.
-    pub(super) fn pass(&self, layer: usize, x: &mut [f32]) {
+    /// The stream of at most [`Single::together`] sequences from before a layer to behind it, by its
+    /// operator.
+    pub(super) fn pass(&self, layer: usize, operator: &Operator<f32>, x: &mut [f32]) {
         let (layer, count) = (&self.layers[layer], x.len());
         let mut buffers = self.buffers();
         let y = &mut buffers.y[..count];
         self.input(layer, x, y);
-        layer.operator.apply(y, &mut buffers.points);
+        operator.apply(y, &mut buffers.points);
         self.finish(layer, x, &mut buffers);
     }
 
@@ -534,7 +671,7 @@ impl Single {
             streams[own.clone()].copy_from_slice(&x);
             let y = &mut buffers.y[..row];
             self.input(layer, &x, y);
-            layer.operator.apply(y, &mut buffers.points);
+            self.operator(layer).apply(y, &mut buffers.points);
             responses[own].copy_from_slice(y);
             self.finish(layer, &mut x, &mut buffers);
         }
@@ -738,12 +875,13 @@ impl LayerBack<'_> {
             standard.extend_from_slice(self.x);
             norm.standard(&mut standard);
         }
+        let operator = single.operator(self.layer);
         for (first, (of_y, g)) in of_y.chunks(some).zip(g.chunks_mut(some)).enumerate() {
             let z = &mut self.buffers.y[..g.len()];
             z.copy_from_slice(of_y);
             // The adjoint of a convolution is the convolution in reversed time.
             turn(z, row, channels);
-            self.layer.operator.apply(z, &mut self.buffers.points);
+            operator.apply(z, &mut self.buffers.points);
             turn(z, row, channels);
             let gradients = z.chunks_exact_mut(row).zip(g.chunks_exact_mut(row));
             for (k, (z, g)) in gradients.enumerate() {

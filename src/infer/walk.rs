@@ -1,21 +1,25 @@
 //! Sequences that go through a network layer by layer.
 
+use std::io;
 use std::ops::Range;
 
+use hankelite_kernels::Lease;
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
+use crate::compress::{NumberStore, Place};
 use crate::infer::layer::Layer;
 use crate::infer::single::Single;
 use crate::infer::{InferError, Network, Signal};
-use crate::model::Sequence;
-use crate::progress::{Stage, in_order};
+use crate::model::{Pooling, Sequence};
+use crate::progress::{ProgressSink, Stage, in_order};
 
 /// Channels whose numbers are put in order at a time: a line of the cache.
 const CHANNELS_TOGETHER: usize = 16;
 
 /// Sequences that wait before a layer of a network: the inputs of all layers, one after the other,
-/// for the cost of one forward pass. Memory L × H numbers for each sequence.
+/// for the cost of one forward pass. L × H numbers for each sequence, in memory up to 256 MiB (32 MiB
+/// where sequences are long), beyond that in a temporary file.
 pub(crate) struct Walk<'w, 'a> {
     network: &'w Network<'a>,
     /// Steps of each sequence that are no padding.
@@ -26,17 +30,140 @@ pub(crate) struct Walk<'w, 'a> {
 
 /// What stands before the layer.
 enum Streams<'w, 'a> {
-    /// Of a few sequences each, sequence × step × channel.
-    Single(&'w Single, Vec<Vec<f32>>),
+    Single(SingleStreams<'w>),
     /// L × H of each sequence.
     Double(&'w [Layer<'a>], Vec<DMatrix<f64>>),
+}
+
+/// In single precision, a few sequences in each stream.
+struct SingleStreams<'w> {
+    single: &'w Single,
+    streams: Vec<Stream>,
+    store: Option<NumberStore>,
+}
+
+/// Sequence × step × channel.
+enum Stream {
+    Held(Vec<f32>),
+    Stored(Place<f32>),
+}
+
+impl<'w> SingleStreams<'w> {
+    /// Before the first layer. The sequences were checked.
+    fn new(single: &'w Single, sequences: &[Sequence<'_>]) -> io::Result<Self> {
+        let bytes = size_of::<f32>() * single.row() * sequences.len();
+        let store = (bytes > single.streams_held)
+            .then(NumberStore::new)
+            .transpose()?;
+        let few = sequences.par_chunks(single.together());
+        let streams = few.map(|few| {
+            let encoded = single.encoded(few);
+            Ok(match &store {
+                None => Stream::Held(encoded),
+                Some(store) => Stream::Stored(store.put(&encoded)?),
+            })
+        });
+        Ok(Self {
+            single,
+            streams: streams.collect::<io::Result<_>>()?,
+            store,
+        })
+    }
+
+    /// A copy of the numbers of a stream.
+    fn copy_of(&self, stream: &Stream) -> io::Result<Lease<f32>> {
+        match (stream, &self.store) {
+            (Stream::Held(x), _) => {
+                let mut copy = self.single.numbers(x.len());
+                copy.copy_from_slice(x);
+                Ok(copy)
+            }
+            (Stream::Stored(place), Some(store)) => {
+                let mut copy = self.single.numbers(place.count());
+                store.read(place, &mut copy)?;
+                Ok(copy)
+            }
+            (Stream::Stored(_), None) => unreachable!("a place belongs to a store"),
+        }
+    }
+
+    /// Goes through a layer; `passed` gets how many sequences did.
+    fn pass(
+        &mut self,
+        layer: usize,
+        observer: &dyn ProgressSink,
+        passed: impl Fn(usize) + Sync,
+    ) -> Result<(), InferError> {
+        let mut streams = std::mem::take(&mut self.streams);
+        let (single, operator) = (self.single, self.single.prepared(layer));
+        let all = streams.par_iter_mut().map(|stream| {
+            observer.check()?;
+            let count = match stream {
+                Stream::Held(x) => {
+                    single.pass(layer, &operator, x);
+                    x.len()
+                }
+                stored => {
+                    let mut x = self.copy_of(stored).map_err(InferError::of_store)?;
+                    single.pass(layer, &operator, &mut x);
+                    self.put_back(stored, &x).map_err(InferError::of_store)?;
+                    x.len()
+                }
+            };
+            passed(count / single.row());
+            Ok::<_, InferError>(())
+        });
+        in_order(all)?;
+        self.streams = streams;
+        Ok(())
+    }
+
+    /// The stream gets these numbers where it lies in the file.
+    fn put_back(&self, stream: &Stream, x: &[f32]) -> io::Result<()> {
+        match (stream, &self.store) {
+            (Stream::Stored(place), Some(store)) => store.replace(place, x),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the state spaces of some channels of a layer take: for each sequences × L.
+    fn inputs(
+        &self,
+        layer: usize,
+        channels: Range<usize>,
+        length: usize,
+    ) -> io::Result<Vec<DMatrix<f64>>> {
+        let single = self.single;
+        let own = self.streams.par_iter().map(|stream| {
+            let mut inputs = self.copy_of(stream)?;
+            single.normalise(layer, &mut inputs);
+            let rows: Vec<&[f32]> = inputs.chunks_exact(single.row()).collect();
+            Ok(by_channel(&rows, length, channels.clone()))
+        });
+        let own: Vec<Vec<DMatrix<f32>>> = own.collect::<io::Result<_>>()?;
+        let of = |h: usize| stacked(own.iter().map(|few| &few[h]), length);
+        Ok((0..channels.len()).into_par_iter().map(of).collect())
+    }
+
+    /// What the head takes of every sequence, behind the last layer.
+    fn pooled(self, steps: &[usize], pooling: Option<Pooling>) -> io::Result<Vec<Vec<f64>>> {
+        let (single, mut steps) = (self.single, steps.iter());
+        let mut all = Vec::with_capacity(steps.len());
+        for stream in &self.streams {
+            let mut few = self.copy_of(stream)?;
+            for (x, &steps) in few.chunks_exact_mut(single.row()).zip(&mut steps) {
+                all.push(single.pooled(x, steps, pooling));
+            }
+        }
+        Ok(all)
+    }
 }
 
 impl<'a> Network<'a> {
     /// Sequences before the first layer.
     ///
     /// # Errors
-    /// As [`Network::logits_of_all`].
+    /// As [`Network::logits_of_all`]; [`InferError::Store`].
     pub(crate) fn walk<'w>(
         &'w self,
         sequences: &[Sequence<'_>],
@@ -44,9 +171,8 @@ impl<'a> Network<'a> {
         let steps = self.steps_of_all(sequences)?;
         let streams = match &self.single {
             Some(single) => {
-                let few = sequences.par_chunks(single.together());
-                let encoded = few.map(|few| single.encoded(few));
-                Streams::Single(single, encoded.collect())
+                let streams = SingleStreams::new(single, sequences);
+                Streams::Single(streams.map_err(InferError::of_store)?)
             }
             None => {
                 let encoded = sequences.par_iter().map(|&sequence| {
@@ -67,24 +193,24 @@ impl<'a> Network<'a> {
 
 impl Walk<'_, '_> {
     /// The inputs of all channels of the layer, see [`Walk::inputs_of`].
-    pub(crate) fn inputs(&self) -> Vec<DMatrix<f64>> {
+    pub(crate) fn inputs(&self) -> Result<Vec<DMatrix<f64>>, InferError> {
         self.inputs_of(0..self.network.model().blocks()[self.layer].channels())
     }
 
     /// The inputs of some of the layer's channels: for each sequences × L. Memory for those, and for the
     /// inputs of the sequences at hand.
-    pub(crate) fn inputs_of(&self, channels: Range<usize>) -> Vec<DMatrix<f64>> {
+    ///
+    /// # Errors
+    /// [`InferError::Store`].
+    pub(crate) fn inputs_of(
+        &self,
+        channels: Range<usize>,
+    ) -> Result<Vec<DMatrix<f64>>, InferError> {
         let (count, length) = (self.steps.len(), self.network.length);
         match &self.streams {
-            Streams::Single(single, streams) => {
-                let own = streams.par_iter().map(|x| {
-                    let inputs = single.input_of(self.layer, x);
-                    let rows: Vec<&[f32]> = inputs.chunks_exact(single.row()).collect();
-                    by_channel(&rows, length, channels.clone())
-                });
-                let own: Vec<Vec<DMatrix<f32>>> = own.collect();
-                let of = |h: usize| stacked(own.iter().map(|few| &few[h]), length);
-                (0..channels.len()).into_par_iter().map(of).collect()
+            Streams::Single(streams) => {
+                let inputs = streams.inputs(self.layer, channels, length);
+                inputs.map_err(InferError::of_store)
             }
             Streams::Double(layers, streams) => {
                 let layer = &layers[self.layer];
@@ -94,7 +220,7 @@ impl Walk<'_, '_> {
                 });
                 let own: Vec<DMatrix<f64>> = own.collect();
                 let of = |h| DMatrix::from_fn(count, length, |n, t| own[n][(t, h)]);
-                (0..channels.len()).into_par_iter().map(of).collect()
+                Ok((0..channels.len()).into_par_iter().map(of).collect())
             }
         }
     }
@@ -102,27 +228,24 @@ impl Walk<'_, '_> {
     /// Goes through the layer.
     ///
     /// # Errors
-    /// [`InferError::Cancelled`].
+    /// [`InferError::Cancelled`]; [`InferError::Store`].
     pub(crate) fn advance(&mut self) -> Result<(), InferError> {
         let observer = self.network.begin(Stage::LayerInputs, self.steps.len());
-        let index = self.layer;
+        self.pass(|count| observer.advance(count))
+    }
+
+    /// Goes through the layer; `passed` gets how many sequences did.
+    pub(super) fn pass(&mut self, passed: impl Fn(usize) + Sync) -> Result<(), InferError> {
+        let (index, observer) = (self.layer, self.network.observer);
         match &mut self.streams {
-            Streams::Single(single, streams) => {
-                let passed = streams.par_iter_mut().map(|x| {
-                    observer.check()?;
-                    single.pass(index, x);
-                    observer.advance(x.len() / single.row());
-                    Ok::<_, InferError>(())
-                });
-                in_order(passed)?;
-            }
+            Streams::Single(streams) => streams.pass(index, observer, passed)?,
             Streams::Double(layers, streams) => {
-                let passed = streams.par_iter_mut().map(|x| {
+                let all = streams.par_iter_mut().map(|x| {
                     *x = layers[index].forward(std::mem::take(x), None);
-                    observer.step()?;
-                    Ok::<_, InferError>(())
+                    passed(1);
+                    Ok::<_, InferError>(observer.check()?)
                 });
-                in_order(passed)?;
+                in_order(all)?;
             }
         }
         self.layer += 1;
@@ -130,21 +253,20 @@ impl Walk<'_, '_> {
     }
 
     /// The logits, behind the last layer.
-    pub(crate) fn logits(self) -> Vec<Vec<f64>> {
+    ///
+    /// # Errors
+    /// [`InferError::Store`].
+    pub(crate) fn logits(self) -> Result<Vec<Vec<f64>>, InferError> {
         let (network, pooling) = (self.network, self.network.pooling());
         match self.streams {
-            Streams::Single(single, mut streams) => {
-                let rows = streams
-                    .iter_mut()
-                    .flat_map(|x| x.chunks_exact_mut(single.row()));
-                let pairs = rows.zip(&self.steps);
-                pairs
-                    .map(|(x, &steps)| network.read_out(&single.pooled(x, steps, pooling)))
-                    .collect()
+            Streams::Single(streams) => {
+                let pooled = streams.pooled(&self.steps, pooling);
+                let pooled = pooled.map_err(InferError::of_store)?;
+                Ok(pooled.iter().map(|of| network.read_out(of)).collect())
             }
             Streams::Double(_, streams) => {
-                let pairs = streams.into_iter().zip(&self.steps);
-                pairs.map(|(x, &steps)| network.head(x, steps)).collect()
+                let pairs = streams.into_iter().zip(self.steps);
+                Ok(pairs.map(|(x, steps)| network.head(x, steps)).collect())
             }
         }
     }
@@ -175,4 +297,49 @@ fn stacked<'m>(few: impl Iterator<Item = &'m DMatrix<f32>>, length: usize) -> DM
         .flat_map(|own| own.as_slice().chunks_exact(length.max(1)))
         .collect();
     DMatrix::from_fn(columns.len(), length, |n, t| f64::from(columns[n][t]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::infer::{Path, Setup};
+
+    /// Logits of five sequences, one shorter than the others, and the inputs of some channels of all
+    /// layers, by operators and sequences that are in memory or not.
+    fn walked(in_memory: bool) -> (Vec<Vec<f64>>, Vec<Vec<DMatrix<f64>>>) {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/models/waves/model.safetensors"
+        );
+        let model = crate::read(path, &crate::Declared::default())
+            .unwrap()
+            .model;
+        let mut setup = Setup::default();
+        if !in_memory {
+            setup.spectra_held = 0;
+        }
+        let mut network = Network::with_setup(&model, 200, Path::Auto, &setup).unwrap();
+        let single = network.single.as_mut().unwrap();
+        assert_eq!(single.forms_operators(), !in_memory);
+        if !in_memory {
+            single.streams_held = 0;
+        }
+        let values: Vec<f32> = (0..1000).map(|t| (0.3 * t as f32).sin()).collect();
+        let mut sequences: Vec<_> = values.chunks(200).map(Sequence::Values).collect();
+        sequences[2] = Sequence::Values(&values[400..550]);
+        let mut walk = network.walk(&sequences).unwrap();
+        let mut inputs = Vec::new();
+        for _ in model.blocks() {
+            inputs.push(walk.inputs_of(1..4).unwrap());
+            walk.advance().unwrap();
+        }
+        let logits = walk.logits().unwrap();
+        assert_eq!(network.logits_of_all(&sequences).unwrap(), logits);
+        (logits, inputs)
+    }
+
+    #[test]
+    fn what_does_not_fit_into_memory_gives_the_same_bits() {
+        assert_eq!(walked(true), walked(false));
+    }
 }
