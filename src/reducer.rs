@@ -1,10 +1,10 @@
 //! The main job in one line: a smaller model from a model.
 
 use crate::calibrate::{
-    CalibrateError, CalibratedReduction, Calibration, Choice, Settings, TargetSize, WeightChoice,
+    CalibrateError, CalibratedReduction, Calibration, CalibrationRun, Choice, Settings, TargetSize,
+    WeightChoice,
 };
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, reduce_observed};
-use crate::infer::{Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
 
@@ -181,21 +181,26 @@ impl<'a> Reducer<'a> {
 
     fn weighted(&self, size: TargetSize) -> Result<Reduction, CalibrateError> {
         let sequences = self.sequences.unwrap_or_default();
-        let gathered;
-        let calibration = match self.statistics {
-            Some(known) => known,
-            None => {
-                gathered = self.gather(sequences)?;
-                &gathered
-            }
-        };
-        let balanced = CalibratedReduction::new_observed(
-            self.model,
-            calibration,
-            sequences,
-            WeightChoice::Auto,
-            self.observer,
-        )?;
+        let origin = format!("{} sequences of the caller", sequences.len());
+        let balanced = match self.statistics {
+            Some(known) => CalibratedReduction::new_observed(
+                self.model,
+                known,
+                sequences,
+                WeightChoice::Auto,
+                self.observer,
+            ),
+            None => CalibratedReduction::of_sequences(
+                self.model,
+                CalibrationRun {
+                    sequences,
+                    length: self.steps(sequences),
+                    origin: &origin,
+                },
+                WeightChoice::Auto,
+                self.observer,
+            ),
+        }?;
         let mut settings = Settings::new(size);
         settings.kernel_length = self.length;
         let reduced = balanced.reduce(&settings)?;
@@ -206,15 +211,13 @@ impl<'a> Reducer<'a> {
         })
     }
 
-    fn gather(&self, sequences: &[Sequence<'_>]) -> Result<Calibration, CalibrateError> {
+    /// Steps that sequences are padded to.
+    fn steps(&self, sequences: &[Sequence<'_>]) -> usize {
         let inputs = self.model.inputs().unwrap_or(1).max(1);
         let steps = sequences.iter().map(|sequence| match sequence {
             Sequence::Values(values) => values.len() / inputs,
             Sequence::Tokens(tokens) => tokens.len(),
         });
-        let length = self.length.or(steps.max()).unwrap_or(0);
-        let network = Network::new(self.model, length, Path::Auto)?.observed(self.observer);
-        let origin = format!("{} sequences of the caller", sequences.len());
-        Calibration::gather(&network, sequences, &origin)
+        self.length.or(steps.max()).unwrap_or(0)
     }
 }

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use common::shared;
 use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, Importance, Known, Settings,
-    TargetSize, WeightChoice, input_statistics, layer_inputs,
+    CalibrateError, Calibrated, CalibratedReduction, Calibration, CalibrationRun, Importance,
+    Known, Settings, TargetSize, WeightChoice, input_statistics, layer_inputs,
 };
 use hankelite::checkpoint::{Declared, read};
 use hankelite::compress::{Allocation, Method};
@@ -901,7 +901,6 @@ fn every_stage_is_reported_and_can_be_cancelled() {
     let stages = recorder.stages.lock().unwrap().clone();
     let begun: Vec<_> = stages.iter().map(|(stage, ..)| *stage).collect();
     let expected = [
-        Stage::LayerInputs,
         Stage::Importance,
         Stage::Balancing,
         Stage::ErrorCurves,
@@ -957,6 +956,45 @@ fn a_reducer_does_what_its_parts_do() {
             assert_eq!(found.choice.unwrap().length, LENGTH);
         }
     }
+}
+
+#[test]
+fn sequences_alone_give_what_they_give_with_their_statistics() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let gathered = gathered(&model, &data);
+    let run = CalibrationRun {
+        sequences: &sequences,
+        length: LENGTH,
+        origin: gathered.origin(),
+    };
+    let choices = [
+        (WeightChoice::Auto, "moments"),
+        (WeightChoice::Moments, "moments"),
+        (WeightChoice::Spectrum, "spectrum"),
+    ];
+    let settings = Settings::new(TargetSize::Budget(0.5));
+    for (choice, weight) in choices {
+        let expected = CalibratedReduction::new(&model, &gathered, &sequences, choice).unwrap();
+        let expected = expected.reduce(&settings).unwrap();
+        let found = CalibratedReduction::of_sequences(&model, run, choice, &()).unwrap();
+        let found = found.reduce(&settings).unwrap();
+        assert!(found.model == expected.model, "{weight}");
+        let choice = |made: &Calibrated| serde_json::to_value(&made.choice).unwrap();
+        assert_eq!(choice(&found), choice(&expected));
+        assert_eq!(found.choice.weight, weight);
+    }
+    let refused = |run| {
+        let made = CalibratedReduction::of_sequences(&model, run, WeightChoice::Auto, &());
+        made.err().unwrap().to_string()
+    };
+    let none = refused(CalibrationRun {
+        sequences: &[],
+        ..run
+    });
+    assert!(none.contains("no sequences"), "{none}");
+    let short = refused(CalibrationRun { length: 0, ..run });
+    assert!(short.contains("9 sequences of 0 steps"), "{short}");
 }
 
 #[test]

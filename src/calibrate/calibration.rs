@@ -75,6 +75,20 @@ pub enum Known {
     Network,
 }
 
+/// What a reduction goes by beside the metrics of the inputs.
+#[derive(Debug, Clone)]
+pub(super) struct Summary {
+    /// Where the sequences came from.
+    pub(super) origin: String,
+    /// How many.
+    pub(super) sequences: usize,
+    /// Their steps.
+    pub(super) length: usize,
+    pub(super) known: Known,
+    /// Of each channel of every layer.
+    pub(super) importance: Vec<Vec<f64>>,
+}
+
 /// The inputs of a network's layers, gathered once; enough to reduce it again without the data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
@@ -213,6 +227,18 @@ impl Calibration {
             fingerprint: first.fingerprint.clone(),
             ..Self::new(layers, origin, first.known)?
         })
+    }
+
+    /// What a reduction goes by beside the statistics.
+    pub(super) fn summary(&self) -> Summary {
+        let layers = self.layers.iter();
+        Summary {
+            origin: self.origin.clone(),
+            sequences: self.sequences(),
+            length: self.length(),
+            known: self.known,
+            importance: layers.map(|layer| layer.importance.clone()).collect(),
+        }
     }
 
     /// What statistics must have in common to be put together.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::calibrate::CalibrateError;
 use crate::calibrate::parameters::{LogitData, Parameters, Prices};
-use crate::infer::{Network, Path as InferPath, combination};
+use crate::infer::{Network, Path as InferPath, Setup, combination};
 use crate::model::{Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
@@ -187,10 +187,11 @@ pub(super) fn fit_logits(
     let all = parts.fit.len() + parts.check.len() == data.sequences.len();
     let fitting = Fitting {
         limits,
-        length: data.calibration.length(),
+        length: data.summary.length,
         parts,
         parameters,
         combinations,
+        setup: Setup::default(),
         observer: &Within(data.observer),
     };
     data.observer.begin(Stage::LogitFit, limits.steps);
@@ -229,6 +230,8 @@ struct Fitting<'a> {
     parts: Parts<'a>,
     parameters: Parameters<'a>,
     combinations: Combinations,
+    /// Of all networks on the way.
+    setup: Setup,
     observer: &'a dyn ProgressSink,
 }
 
@@ -333,7 +336,8 @@ impl Fitting<'_> {
         model: &Model,
         examples: &[Example<'_>],
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
-        let network = Network::new(model, self.length, InferPath::Auto)?.observed(self.observer);
+        let network = Network::with_setup(model, self.length, InferPath::Auto, &self.setup)?;
+        let network = network.observed(self.observer);
         let sequences: Vec<_> = examples.iter().map(|example| example.sequence).collect();
         Ok(network.logits_of_all(&sequences)?)
     }
@@ -431,7 +435,8 @@ impl Problem {
     /// At a place, of which the logits are noted.
     fn new(fitting: &Fitting<'_>, place: &mut Place) -> Result<Self, CalibrateError> {
         let model = &place.model;
-        let network = Network::new(model, fitting.length, InferPath::Auto)?;
+        let (length, setup) = (fitting.length, &fitting.setup);
+        let network = Network::with_setup(model, length, InferPath::Auto, setup)?;
         let examples = fitting.parts.fit.par_iter().enumerate();
         let rows = examples.map(|(index, example)| {
             fitting.observer.check()?;

@@ -30,7 +30,7 @@ pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
 pub use longer::{Longer, change_beyond};
 pub use mimo::{LayerReduction, LayerSequences, reduce_layer_jointly};
-pub use reduction::{Calibrated, CalibratedReduction, Choice};
+pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};
 pub use statistics::{input_statistics, layer_inputs};

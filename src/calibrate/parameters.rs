@@ -4,7 +4,7 @@ use hankelite_control::{DiagonalSystem, residue_gram, with_moved_residues};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 
-use crate::calibrate::Calibration;
+use crate::calibrate::calibration::Summary;
 use crate::compress::{CalibratedChannel, CalibratedLayer, CompressError};
 use crate::infer::{InferError, Network, StepSums, VectorSlopes};
 use crate::model::{Block, BlockParts, Head, Model, ModelParts, Norm, Sequence};
@@ -18,7 +18,7 @@ const INPUT_MIN: f64 = 1e-3;
 
 /// What a fit goes by.
 pub(super) struct LogitData<'a> {
-    pub(super) calibration: &'a Calibration,
+    pub(super) summary: &'a Summary,
     pub(super) sequences: &'a [Sequence<'a>],
     /// Of the full model, for each sequence.
     pub(super) logits: &'a [Vec<f64>],
@@ -96,9 +96,9 @@ impl<'a> Parameters<'a> {
             vectors: Vec::new(),
             count: 0,
         };
-        let samples = (data.calibration.length() * sequences) as f64;
+        let samples = (data.summary.length * sequences) as f64;
         for (layer, block) in model.blocks().iter().enumerate() {
-            let importance = &data.calibration.layers()[layer].importance;
+            let importance = &data.summary.importance[layer];
             let channels = data.layers[layer].channels().iter().zip(block.systems());
             for (channel, ((full, system), importance)) in channels.zip(importance).enumerate() {
                 let whole = system.order() >= full.system().order();

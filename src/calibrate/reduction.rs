@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
 use serde::Serialize;
 
+use crate::calibrate::calibration::Summary;
 use crate::calibrate::captured::Captured;
 use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
@@ -20,7 +21,7 @@ use crate::calibrate::{
 use crate::compress::{
     Allocation, CalibratedLayer, CompressError, CutSystem, ErrorCurve, LayerRecord, NumberStore,
 };
-use crate::infer::{Network, Path as InferPath, Walk};
+use crate::infer::{Network, Path as InferPath, Walk, importance_from};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
@@ -40,7 +41,7 @@ const CHANNELS_TOGETHER: usize = 16;
 /// so that many sizes cost little more than one.
 pub struct CalibratedReduction<'a> {
     model: &'a Model,
-    calibration: &'a Calibration,
+    summary: Summary,
     sequences: &'a [Sequence<'a>],
     captured: Option<&'a Captured>,
     layers: Vec<CalibratedLayer>,
@@ -104,6 +105,17 @@ pub struct Choice {
     pub known: Known,
 }
 
+/// Sequences to calibrate on.
+#[derive(Clone, Copy)]
+pub struct CalibrationRun<'a> {
+    /// The sequences.
+    pub sequences: &'a [Sequence<'a>],
+    /// Steps that they are padded to.
+    pub length: usize,
+    /// Where they come from, for the record.
+    pub origin: &'a str,
+}
+
 /// What the layers get, beyond statistics.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
@@ -126,7 +138,7 @@ impl<'a> CalibratedReduction<'a> {
     /// not decay.
     pub fn new(
         model: &'a Model,
-        calibration: &'a Calibration,
+        calibration: &Calibration,
         sequences: &'a [Sequence<'a>],
         choice: WeightChoice,
     ) -> Result<Self, CalibrateError> {
@@ -139,7 +151,7 @@ impl<'a> CalibratedReduction<'a> {
     /// As [`CalibratedReduction::new`]; [`CalibrateError::Cancelled`].
     pub fn new_observed(
         model: &'a Model,
-        calibration: &'a Calibration,
+        calibration: &Calibration,
         sequences: &'a [Sequence<'a>],
         choice: WeightChoice,
         observer: &'a dyn ProgressSink,
@@ -148,7 +160,7 @@ impl<'a> CalibratedReduction<'a> {
             sequences,
             captured: None,
         };
-        Self::balance(model, calibration, inputs, choice, observer)
+        Self::by_statistics(model, calibration, inputs, choice, observer)
     }
 
     /// As [`CalibratedReduction::new_observed`], for layer inputs that another program captured, from
@@ -159,7 +171,7 @@ impl<'a> CalibratedReduction<'a> {
     /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Captured`].
     pub fn of_captured(
         model: &'a Model,
-        calibration: &'a Calibration,
+        calibration: &Calibration,
         captured: &'a Captured,
         choice: WeightChoice,
         observer: &'a dyn ProgressSink,
@@ -168,59 +180,111 @@ impl<'a> CalibratedReduction<'a> {
             sequences: &[],
             captured: Some(captured),
         };
-        Self::balance(model, calibration, inputs, choice, observer)
+        Self::by_statistics(model, calibration, inputs, choice, observer)
     }
 
-    fn balance(
+    /// As [`CalibratedReduction::new_observed`], by the sequences alone. Statistics of the inputs are
+    /// gathered only where exact moments are not taken: without them a transform for each channel and
+    /// sequence, and L numbers for each channel, are saved.
+    ///
+    /// # Errors
+    /// As [`CalibratedReduction::new_observed`], and those of [`Calibration::gather`].
+    pub fn of_sequences(
         model: &'a Model,
-        calibration: &'a Calibration,
+        run: CalibrationRun<'a>,
+        choice: WeightChoice,
+        observer: &'a dyn ProgressSink,
+    ) -> Result<Self, CalibrateError> {
+        let CalibrationRun {
+            sequences,
+            length,
+            origin,
+        } = run;
+        let mut summary = Summary {
+            origin: origin.to_string(),
+            sequences: sequences.len(),
+            length,
+            known: Known::Network,
+            importance: Vec::new(),
+        };
+        let network = Network::new(model, length, InferPath::Auto)?.observed(observer);
+        let bank = model.is_bank();
+        if length == 0 || (bank && !by_moments(model, &summary, true, choice)?) {
+            let calibration = Calibration::gather(&network, sequences, origin)?;
+            drop(network);
+            return Self::new_observed(model, &calibration, sequences, choice, observer);
+        }
+        if bank {
+            summary.importance = importance_from(&network, sequences, 0)?;
+        }
+        drop(network);
+        let inputs = Inputs {
+            sequences,
+            captured: None,
+        };
+        let mut made = Self::empty(model, summary, inputs, observer);
+        made.moments = true;
+        made.balance(None)?;
+        Ok(made)
+    }
+
+    fn by_statistics(
+        model: &'a Model,
+        calibration: &Calibration,
         inputs: Inputs<'a>,
         choice: WeightChoice,
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
         calibration.check(model)?;
-        let Inputs {
-            sequences,
-            captured,
-        } = inputs;
-        let at_hand = !sequences.is_empty() || captured.is_some();
-        let length = calibration.length();
-        let bank = model.is_bank();
-        let shared = match bank || captured.is_some() {
-            true => None,
-            false => Some(SharedReduction::new(model, sequences, length, observer)?),
-        };
-        let mut made = Self {
-            shared,
-            moments: by_moments(model, calibration, at_hand, choice)?,
-            store: None,
-            model,
-            calibration,
-            sequences,
-            captured,
-            layers: Vec::with_capacity(model.blocks().len()),
-            logits: Vec::new(),
-            observer,
-        };
-        if let Some(shared) = &made.shared {
-            made.logits = shared.logits().to_vec();
-            made.moments = true;
-            return Ok(made);
-        }
-        if !bank {
-            made.moments = true;
-            return Ok(made);
-        }
-        if made.moments && moment_bytes(model, calibration) > MOMENTS_HELD {
-            let store = NumberStore::new().map_err(CompressError::Store)?;
-            made.store = Some(Arc::new(store));
-        }
-        made.balance_channels()?;
+        let at_hand = !inputs.sequences.is_empty() || inputs.captured.is_some();
+        let mut made = Self::empty(model, calibration.summary(), inputs, observer);
+        made.moments = by_moments(model, &made.summary, at_hand, choice)?;
+        made.balance(Some(calibration))?;
         Ok(made)
     }
 
+    /// Without its layers.
+    fn empty(
+        model: &'a Model,
+        summary: Summary,
+        inputs: Inputs<'a>,
+        observer: &'a dyn ProgressSink,
+    ) -> Self {
+        Self {
+            model,
+            summary,
+            sequences: inputs.sequences,
+            captured: inputs.captured,
+            layers: Vec::with_capacity(model.blocks().len()),
+            shared: None,
+            logits: Vec::new(),
+            moments: false,
+            store: None,
+            observer,
+        }
+    }
+
+    fn balance(&mut self, statistics: Option<&Calibration>) -> Result<(), CalibrateError> {
+        if self.model.is_bank() {
+            if self.moments && moment_bytes(self.model, &self.summary) > MOMENTS_HELD {
+                let store = NumberStore::new().map_err(CompressError::Store)?;
+                self.store = Some(Arc::new(store));
+            }
+            return self.balance_channels(statistics);
+        }
+        self.moments = true;
+        if self.captured.is_none() {
+            let length = self.length();
+            let shared = SharedReduction::new(self.model, self.sequences, length, self.observer)?;
+            self.logits = shared.logits().to_vec();
+            self.shared = Some(shared);
+        }
+        Ok(())
+    }
+
     /// Balances all channels, layer by layer, and takes the logits that come out behind the last.
-    fn balance_channels(&mut self) -> Result<(), CalibrateError> {
+    /// Where there are no exact moments the spectrum of `statistics` stands for the input.
+    fn balance_channels(&mut self, statistics: Option<&Calibration>) -> Result<(), CalibrateError> {
         let within = Within(self.observer);
         let network = match self.sequences {
             [] => None,
@@ -235,7 +299,8 @@ impl<'a> CalibratedReduction<'a> {
         };
         let blocks = self.model.blocks();
         self.observer.begin(Stage::Balancing, blocks.len());
-        for (index, (block, layer)) in blocks.iter().zip(self.calibration.layers()).enumerate() {
+        let layers = statistics.map_or(&[][..], Calibration::layers);
+        for (index, block) in blocks.iter().enumerate() {
             self.observer.check()?;
             let layer = match (&mut walk, self.captured) {
                 (Some(walk), _) => {
@@ -250,7 +315,7 @@ impl<'a> CalibratedReduction<'a> {
                     layer.add(block, 0..inputs.len(), moments, self.store.as_ref())?;
                     layer
                 }
-                _ => CalibratedLayer::new(block, |h| layer.statistics.weight(h))?,
+                _ => CalibratedLayer::new(block, |h| layers.get(index)?.statistics.weight(h))?,
             };
             self.layers.push(layer);
             self.observer.advance(1);
@@ -272,7 +337,7 @@ impl<'a> CalibratedReduction<'a> {
     /// As [`CalibratedReduction::new_observed`].
     pub fn by_weights(
         model: &'a Model,
-        calibration: &'a Calibration,
+        calibration: &Calibration,
         weight: impl Fn(usize, usize) -> Option<InputWeight> + Sync,
         observer: &'a dyn ProgressSink,
     ) -> Result<Self, CalibrateError> {
@@ -290,18 +355,15 @@ impl<'a> CalibratedReduction<'a> {
             observer.advance(1);
             Ok(layer)
         });
-        Ok(Self {
-            layers: layers.collect::<Result<_, CalibrateError>>()?,
-            moments: true,
-            store: None,
-            model,
-            calibration,
+        let layers = layers.collect::<Result<_, CalibrateError>>()?;
+        let inputs = Inputs {
             sequences: &[],
             captured: None,
-            shared: None,
-            logits: Vec::new(),
-            observer,
-        })
+        };
+        let mut made = Self::empty(model, calibration.summary(), inputs, observer);
+        made.layers = layers;
+        made.moments = true;
+        Ok(made)
     }
 
     /// A layer of the full model, balanced for the inputs of its channels in a network of the full
@@ -389,7 +451,7 @@ impl<'a> CalibratedReduction<'a> {
         let unfitted = SharedSettings {
             refinement: settings.refinement,
             fit_logits: false,
-            kernel_length: settings.kernel_length.unwrap_or(self.calibration.length()),
+            kernel_length: settings.kernel_length.unwrap_or(self.length()),
         };
         let error_of = |orders: &[usize]| {
             let tried = shared.reduce(orders, unfitted)?;
@@ -478,7 +540,7 @@ impl<'a> CalibratedReduction<'a> {
         Ok(Calibrated {
             choice: Choice {
                 relative_error: weighted_error(made.iter().map(|layer| &layer.record)),
-                ..self.joint_choice(&model, self.calibration.known())
+                ..self.joint_choice(&model, self.summary.known)
             },
             records: made.into_iter().map(|layer| layer.record).collect(),
             model,
@@ -489,9 +551,9 @@ impl<'a> CalibratedReduction<'a> {
     fn joint_choice(&self, model: &Model, known: Known) -> Choice {
         Choice {
             known,
-            origin: self.calibration.origin().to_string(),
-            sequences: self.calibration.sequences(),
-            length: self.calibration.length(),
+            origin: self.summary.origin.clone(),
+            sequences: self.summary.sequences,
+            length: self.length(),
             weight: "moments",
             allocation: Allocation::Model,
             importance: None,
@@ -525,7 +587,7 @@ impl<'a> CalibratedReduction<'a> {
 
     fn logit_data<'d>(&'d self, layers: &'d [CalibratedLayer], vectors: bool) -> LogitData<'d> {
         LogitData {
-            calibration: self.calibration,
+            summary: &self.summary,
             sequences: self.sequences,
             logits: &self.logits,
             layers,
@@ -541,7 +603,7 @@ impl<'a> CalibratedReduction<'a> {
         layers: &[CalibratedLayer],
         trial: &Trial,
     ) -> Result<Vec<LayerRecord>, CalibrateError> {
-        let kernel_length = settings.kernel_length.unwrap_or(self.calibration.length());
+        let kernel_length = settings.kernel_length.unwrap_or(self.length());
         let blocks = self.model.blocks().iter().zip(trial.model.blocks());
         let parts = blocks.zip(layers).zip(&trial.allotted.orders);
         let records = parts.map(|(((full, reduced), layer), orders)| {
@@ -559,9 +621,9 @@ impl<'a> CalibratedReduction<'a> {
         let systems = self.model.blocks().iter().flat_map(|block| block.systems());
         let shared = settings.allocation != Allocation::Model;
         Choice {
-            origin: self.calibration.origin().to_string(),
-            sequences: self.calibration.sequences(),
-            length: self.calibration.length(),
+            origin: self.summary.origin.clone(),
+            sequences: self.summary.sequences,
+            length: self.length(),
             weight: if self.moments { "moments" } else { "spectrum" },
             allocation: settings.allocation,
             importance: shared.then_some(trial.allotted.importance),
@@ -575,8 +637,8 @@ impl<'a> CalibratedReduction<'a> {
             gradient_fit: None,
             known: match self.sequences {
                 // No logits can be compared by the statistics of a network alone.
-                [] if self.calibration.known() == Known::Network => Known::InputsAndGradients,
-                _ => self.calibration.known(),
+                [] if self.summary.known == Known::Network => Known::InputsAndGradients,
+                _ => self.summary.known,
             },
         }
     }
@@ -593,7 +655,7 @@ impl<'a> CalibratedReduction<'a> {
         sequences: &[Sequence<'_>],
     ) -> Result<f64, CalibrateError> {
         let logits = |model| {
-            let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+            let network = Network::new(model, self.length(), InferPath::Auto)?;
             network.logits_of_all(sequences)
         };
         Ok(relative_change(&logits(self.model)?, &logits(model)?))
@@ -616,7 +678,7 @@ impl<'a> CalibratedReduction<'a> {
 
     /// Steps of the sequences.
     pub(crate) fn length(&self) -> usize {
-        self.calibration.length()
+        self.summary.length
     }
 
     /// What follows the work.
@@ -649,7 +711,7 @@ impl<'a> CalibratedReduction<'a> {
     pub(crate) fn change_over(&self, model: &Model, count: usize) -> Result<f64, CalibrateError> {
         let count = count.min(self.sequences.len());
         let within = Within(self.observer);
-        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+        let network = Network::new(model, self.length(), InferPath::Auto)?;
         let reduced = network
             .observed(&within)
             .logits_of_all(&self.sequences[..count])?;
@@ -666,7 +728,7 @@ impl<'a> CalibratedReduction<'a> {
         let sequences: Vec<_> = some.iter().map(|&index| self.sequences[index]).collect();
         let full: Vec<_> = some.iter().map(|&index| &self.logits[index]).collect();
         let within = Within(self.observer);
-        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+        let network = Network::new(model, self.length(), InferPath::Auto)?;
         let reduced = network.observed(&within).logits_of_all(&sequences)?;
         Ok(relative_change(&full, &reduced))
     }
@@ -699,7 +761,7 @@ impl<'a> CalibratedReduction<'a> {
             let made = orders.iter().zip(reduced.systems());
             let made = made.map(|(&order, system)| CutSystem { order, system });
             let made: Vec<_> = made.collect();
-            layer.record_of(full, &made, refinement, self.calibration.length())
+            layer.record_of(full, &made, refinement, self.length())
         });
         Ok(records.collect::<Result<_, _>>()?)
     }
@@ -746,9 +808,9 @@ impl<'a> CalibratedReduction<'a> {
             Importance::Root => (0.5, "root"),
             Importance::Gradient => (1.0, "gradient"),
         };
-        let layers = self.calibration.layers().iter().zip(factors);
+        let layers = self.summary.importance.iter().zip(factors);
         let weighted = layers.map(|(layer, factor)| {
-            let weights = layer.importance.iter().map(|i| factor * i.powf(power));
+            let weights = layer.iter().map(|i| factor * i.powf(power));
             weights.collect::<Vec<f64>>()
         });
         (weighted.collect(), name)
@@ -785,7 +847,7 @@ impl<'a> CalibratedReduction<'a> {
             return Ok(None);
         }
         let within = Within(self.observer);
-        let network = Network::new(model, self.calibration.length(), InferPath::Auto)?;
+        let network = Network::new(model, self.length(), InferPath::Auto)?;
         let reduced = network.observed(&within).logits_of_all(self.sequences)?;
         Ok(Some(relative_change(&self.logits, &reduced)))
     }
@@ -808,7 +870,7 @@ impl<'a> CalibratedReduction<'a> {
         for (index, orders) in trial.allotted.orders.iter().enumerate() {
             self.observer.step()?;
             let full = &self.model.blocks()[index];
-            let network = Network::new(&model, self.calibration.length(), InferPath::Auto)?;
+            let network = Network::new(&model, self.length(), InferPath::Auto)?;
             let network = network.observed(&within);
             let layer = self.balanced(&walk_to(&network, self.sequences, index)?, index)?;
             let systems = layer.systems(full, orders, settings.refinement)?;
@@ -879,8 +941,8 @@ fn layer_orders(
 
 /// What the moments of all channels take: of the ends of the sequences a channel keeps what its modes
 /// see; besides, R and M k.
-fn moment_bytes(model: &Model, calibration: &Calibration) -> usize {
-    let (length, sequences) = (calibration.length(), calibration.sequences());
+fn moment_bytes(model: &Model, summary: &Summary) -> usize {
+    let (length, sequences) = (summary.length, summary.sequences);
     let terms = |block: &Block| 2 + sequences.min((2 * block.order()).max(32));
     let blocks = model.blocks().iter();
     let numbers = blocks.map(|block| block.channels() * terms(block));
@@ -890,11 +952,11 @@ fn moment_bytes(model: &Model, calibration: &Calibration) -> usize {
 /// Whether exact moments stand for the input.
 fn by_moments(
     model: &Model,
-    calibration: &Calibration,
+    summary: &Summary,
     at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let bytes = moment_bytes(model, calibration);
+    let bytes = moment_bytes(model, summary);
     match choice {
         WeightChoice::Spectrum => Ok(false),
         WeightChoice::Auto => Ok(bytes <= MOMENTS_AUTO && at_hand),
@@ -904,7 +966,7 @@ fn by_moments(
         WeightChoice::Moments if bytes > MOMENTS_MAX => Err(CalibrateError::Weight(format!(
             "moments over {} steps take a temporary file of {:.1} GiB, at most {} are allowed: \
              take the spectrum (--weight spectrum), or fewer sequences (--sequences)",
-            calibration.length(),
+            summary.length,
             bytes as f64 / (1u64 << 30) as f64,
             MOMENTS_MAX >> 30,
         ))),

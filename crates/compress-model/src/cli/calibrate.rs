@@ -9,7 +9,7 @@ use hankelite::calibrate::{CalibrateError, Calibration};
 use hankelite_archive::check_destination;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Part, Sequences, source_path};
+use crate::cli::calibration::{CalibrationData, Needed, Part, Sequences, source_path};
 use crate::cli::common::{Declarations, open, short};
 use crate::cli::folders::Folders;
 use crate::cli::printer::Printer;
@@ -120,14 +120,17 @@ fn gathered(arguments: &Arguments, path: &Path, printer: &Printer) -> anyhow::Re
     check_destination(&arguments.output, &inputs)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let sequences = arguments.sequences.clone().of_part(arguments.part);
-    let data = match (&arguments.inputs, &arguments.data) {
-        (Some(file), _) => CalibrationData::captured(file, &sequences, &checkpoint, printer)?,
+    let statistics = match (&arguments.inputs, &arguments.data) {
+        (Some(file), _) => {
+            CalibrationData::captured(file, &sequences, &checkpoint, printer)?.statistics
+        }
         (None, source) => {
             let source = source.as_deref().unwrap_or_default();
-            CalibrationData::open(source, &sequences, &checkpoint, printer)?
+            let needed = Needed::Statistics;
+            CalibrationData::open(source, &sequences, &checkpoint, needed, printer)?.statistics
         }
     };
-    Ok(data.statistics)
+    statistics.context("no statistics were gathered")
 }
 
 fn merged(arguments: &Arguments) -> anyhow::Result<Calibration> {

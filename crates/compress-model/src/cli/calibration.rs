@@ -6,7 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hankelite::calibrate::{
-    CalibratedReduction, Calibration, Captured, Importance, Settings, TargetSize, WeightChoice,
+    CalibratedReduction, Calibration, CalibrationRun, Captured, Importance, Settings, TargetSize,
+    WeightChoice,
 };
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
@@ -345,9 +346,30 @@ impl Ways {
     }
 }
 
-/// Statistics of the layers' inputs, and the sequences where they are at hand.
+/// What a command needs of calibration sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// The statistics of the layers' inputs.
+    Statistics,
+    /// A reduction, which gathers by itself what it goes by.
+    Reduction,
+}
+
+impl Needed {
+    /// Statistics where a page shows them.
+    pub(super) fn with_page(page: bool) -> Self {
+        match page {
+            true => Self::Statistics,
+            false => Self::Reduction,
+        }
+    }
+}
+
+/// Statistics of the layers' inputs where they are known, and the sequences where they are at hand.
 pub(super) struct CalibrationData {
-    pub(super) statistics: Calibration,
+    origin: String,
+    length: usize,
+    pub(super) statistics: Option<Calibration>,
     data: Option<Dataset>,
     captured: Option<Captured>,
 }
@@ -358,6 +380,7 @@ impl CalibrationData {
         source: &str,
         sequences: &Sequences,
         checkpoint: &Checkpoint,
+        needed: Needed,
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let file = Path::new(source);
@@ -370,11 +393,7 @@ impl CalibrationData {
         if file.is_file() && Calibration::is_file_of(file) {
             let statistics = Calibration::read(file)?;
             statistics.check(&checkpoint.model)?;
-            return Ok(Self {
-                statistics,
-                data: None,
-                captured: None,
-            });
+            return Ok(Self::of_statistics(statistics));
         }
         if file.exists() && Captured::is_file_of(file, &checkpoint.model) {
             return Self::captured(file, sequences, checkpoint, printer);
@@ -395,8 +414,6 @@ impl CalibrationData {
         let (data, origin) = read(&source, sequences, printer)?;
         let length = data.length();
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
-        let bars = Bars::new(printer);
-        let network = Network::new(&checkpoint.model, length, InferPath::Auto)?.observed(&bars);
         let own = sequences
             .part
             .map_or(0..listed.len(), |part| part.range(listed.len()));
@@ -404,11 +421,21 @@ impl CalibrationData {
             None => origin,
             Some(part) => format!("{origin}, {part}"),
         };
-        let first = own.start;
-        let statistics = Calibration::gather_from(&network, &listed[own], first, &origin)?;
-        bars.clear();
+        let statistics = match needed {
+            Needed::Reduction => None,
+            Needed::Statistics => {
+                let (first, bars) = (own.start, Bars::new(printer));
+                let network = Network::new(&checkpoint.model, length, InferPath::Auto)?;
+                let network = network.observed(&bars);
+                let gathered = Calibration::gather_from(&network, &listed[own], first, &origin)?;
+                bars.clear();
+                Some(gathered)
+            }
+        };
         remark_on_length(&checkpoint.model, length, printer);
         Ok(Self {
+            origin,
+            length,
             statistics,
             data: Some(data),
             captured: None,
@@ -430,10 +457,29 @@ impl CalibrationData {
         bars.clear();
         remark_on_length(&checkpoint.model, captured.length(), printer);
         Ok(Self {
-            statistics,
-            data: None,
             captured: Some(captured),
+            ..Self::of_statistics(statistics)
         })
+    }
+
+    fn of_statistics(statistics: Calibration) -> Self {
+        Self {
+            origin: statistics.origin().to_string(),
+            length: statistics.length(),
+            statistics: Some(statistics),
+            data: None,
+            captured: None,
+        }
+    }
+
+    /// Where the sequences came from.
+    pub(super) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Steps of the sequences.
+    pub(super) fn length(&self) -> usize {
+        self.length
     }
 
     /// The sequences; none where only their statistics are known.
@@ -453,13 +499,22 @@ pub(super) fn prepare<'a>(
     ways: &Ways,
     bars: &'a Bars<'_>,
 ) -> anyhow::Result<CalibratedReduction<'a>> {
-    let (model, calibration) = (&checkpoint.model, &data.statistics);
-    let weight = ways.weight();
-    let balanced = match &data.captured {
-        Some(captured) => {
+    let (model, weight) = (&checkpoint.model, ways.weight());
+    let balanced = match (&data.statistics, &data.captured) {
+        (Some(calibration), Some(captured)) => {
             CalibratedReduction::of_captured(model, calibration, captured, weight, bars)?
         }
-        None => CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?,
+        (Some(calibration), None) => {
+            CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?
+        }
+        (None, _) => {
+            let run = CalibrationRun {
+                sequences: listed,
+                length: data.length,
+                origin: &data.origin,
+            };
+            CalibratedReduction::of_sequences(model, run, weight, bars)?
+        }
     };
     bars.clear();
     Ok(balanced)

@@ -15,7 +15,7 @@ use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Ways, check_picture, prepare};
+use crate::cli::calibration::{CalibrationData, Needed, Ways, check_picture, prepare};
 use crate::cli::common::{Declarations, Input, open, positive};
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Printer};
@@ -173,6 +173,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         &arguments.calibrate,
         arguments.ways.sequences(),
         &checkpoint,
+        Needed::with_page(arguments.report.path.is_some()),
         printer,
     )?;
     let listed = calibration.listed();
@@ -186,7 +187,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         data: data.as_ref(),
     };
     let full = work.scored(&checkpoint, printer)?;
-    let (checkpoint_name, origin) = (path.display().to_string(), calibration.statistics.origin());
+    let (checkpoint_name, origin) = (path.display().to_string(), calibration.origin());
     bars.clear();
     printer.heading(&format!("{checkpoint_name}: {origin}"))?;
     let document = Document {
@@ -201,7 +202,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         path,
         checkpoint: &checkpoint,
         scores: None,
-        statistics: Some(&calibration.statistics),
+        statistics: calibration.statistics.as_ref(),
     };
     conclude(arguments, document, alone, printer)
 }

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 pub(super) use arguments::Arguments;
 
-use crate::cli::calibration::{CalibrationData, Form, prepare};
+use crate::cli::calibration::{CalibrationData, Form, Needed, prepare};
 use crate::cli::common::open;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
@@ -310,10 +310,11 @@ fn calibrated(
     arguments.check_model(&checkpoint.model)?;
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
-    let calibration = CalibrationData::open(source, ways.sequences(), checkpoint, printer)?;
-    let kernel_length = settings
-        .kernel_length
-        .unwrap_or(calibration.statistics.length());
+    // A target's sequences are fewer than those behind the statistics.
+    let whole = arguments.report.path.is_some() || arguments.target.is_set();
+    let (sequences, needed) = (ways.sequences(), Needed::with_page(whole));
+    let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
+    let kernel_length = settings.kernel_length.unwrap_or(calibration.length());
     let (listed, bars) = (calibration.listed(), Bars::new(printer));
     let Found {
         calibrated,
@@ -335,13 +336,13 @@ fn calibrated(
                 note: longest(
                     &arguments.input.checkpoint,
                     checkpoint,
-                    calibration.statistics.origin(),
+                    calibration.origin(),
                 )?,
             };
             target.reduced()?
         }
     };
-    let steps = calibration.statistics.length();
+    let steps = calibration.length();
     let longer = change_beyond(&checkpoint.model, &calibrated.model, &listed, steps)?;
     let way = Way::Calibrated(&calibrated.choice);
     Ok(Work {
@@ -360,7 +361,7 @@ fn calibrated(
         kernel_length,
         calibration: Some(calibrated.choice),
         held_out_change,
-        statistics: Some(calibration.statistics),
+        statistics: calibration.statistics,
     })
 }
 

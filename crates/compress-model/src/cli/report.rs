@@ -20,7 +20,7 @@ use self::pictures::{SHOWN, Shown, picture};
 pub(super) use self::story::{Footprint, Pair, Story, hash_of, percent, typed_command};
 #[cfg(feature = "train")]
 pub(super) use self::story::{identified, made_by};
-use crate::cli::calibration::{CalibrationData, Sequences, check_apart, source_path};
+use crate::cli::calibration::{CalibrationData, Needed, Sequences, check_apart, source_path};
 use crate::cli::common::{Declarations, Input, grouped, open, positive, words};
 use crate::cli::folders::Folders;
 use crate::cli::picture::{check_drawn, write_picture};
@@ -199,7 +199,9 @@ impl Opened {
         let calibration = match &arguments.calibrate {
             None => None,
             Some(source) => {
-                let data = CalibrationData::open(source, &arguments.sequences, &full, printer);
+                let sequences = &arguments.sequences;
+                let needed = Needed::Statistics;
+                let data = CalibrationData::open(source, sequences, &full, needed, printer);
                 Some(data.with_context(|| format!("{} on {source}", path.display()))?)
             }
         };
@@ -211,7 +213,7 @@ impl Opened {
     }
 
     fn statistics(&self) -> Option<&Calibration> {
-        self.calibration.as_ref().map(|data| &data.statistics)
+        self.calibration.as_ref()?.statistics.as_ref()
     }
 
     fn plotted(&self) -> Plotted<'_> {

@@ -15,7 +15,9 @@ use hankelite::target::{Parts, Size};
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, Form, Sharing, Ways, check_picture, prepare};
+use crate::cli::calibration::{
+    CalibrationData, Form, Needed, Sharing, Ways, check_picture, prepare,
+};
 use crate::cli::common::{Declarations, Input, PARTS, grouped, open, positive, quoted, words};
 use crate::cli::folders::Folders;
 use crate::cli::picture::write_picture;
@@ -142,8 +144,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let orders = orders(&arguments.orders, &checkpoint)?;
     let ways = &arguments.ways;
-    let calibration =
-        CalibrationData::open(&arguments.calibrate, ways.sequences(), &checkpoint, printer)?;
+    let needed = Needed::with_page(arguments.report.path.is_some());
+    let (source, sequences) = (&arguments.calibrate, ways.sequences());
+    let calibration = CalibrationData::open(source, sequences, &checkpoint, needed, printer)?;
     let listed = calibration.listed();
     let bars = Bars::new(printer);
     let prepared = prepare(&checkpoint, &calibration, &listed, ways, &bars)?;
@@ -155,7 +158,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         data: data.as_ref(),
     };
     let full = work.scored(&checkpoint, printer)?;
-    let origin = calibration.statistics.origin();
+    let origin = calibration.origin();
     let form = arguments.sharing.form(Form::File);
     bars.clear();
     printer.heading(&format!("{}: {origin}", path.display()))?;
@@ -183,7 +186,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         path,
         checkpoint: &checkpoint,
         scores: None,
-        statistics: Some(&calibration.statistics),
+        statistics: calibration.statistics.as_ref(),
     };
     conclude(arguments, document, alone, &table, printer)
 }

@@ -16,7 +16,7 @@ use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, prepare};
+use crate::cli::calibration::{CalibrationData, Needed, prepare};
 use crate::cli::common::{grouped, open, short};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
@@ -97,8 +97,9 @@ fn reduced(
 ) -> anyhow::Result<Document> {
     arguments.check_model(&checkpoint.model)?;
     let source = arguments.calibrate.as_deref().unwrap_or_default();
-    let calibration =
-        CalibrationData::open(source, arguments.ways.sequences(), checkpoint, printer)?;
+    let sequences = arguments.ways.sequences();
+    let needed = Needed::Statistics;
+    let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let listed = calibration.listed();
     if listed.is_empty() {
         bail!(
@@ -117,9 +118,9 @@ fn reduced(
         ..
     } = meet(&*planner(&prepared)?, &goal, &drawn.held_out)?;
     bars.clear();
-    let steps = calibration.statistics.length();
+    let steps = calibration.length();
     let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
-    let way = Way::Target(calibration.statistics.origin());
+    let way = Way::Target(calibration.origin());
     let source = (arguments.input.checkpoint.as_path(), checkpoint);
     let note = measured(provenance(source, &made.records, &way)?, longer);
     let smaller = checkpoint
@@ -127,7 +128,7 @@ fn reduced(
         .with_provenance(note.clone())
         .with_storage(made.plan.storage());
     let mut document = Document {
-        origin: calibration.statistics.origin().to_string(),
+        origin: calibration.origin().to_string(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
         size_before: full.size,
         step_microseconds_before: full.microseconds,
@@ -150,7 +151,7 @@ fn reduced(
         return Ok(document);
     };
     let models = [checkpoint, &smaller];
-    let page = document.page(models, &calibration.statistics, printer)?;
+    let page = document.page(models, calibration.statistics.as_ref(), printer)?;
     document.report = Some(write_page(&page, path)?);
     Ok(document)
 }
@@ -200,7 +201,7 @@ impl Document {
     fn page(
         &self,
         [full, smaller]: [&Checkpoint; 2],
-        statistics: &Calibration,
+        statistics: Option<&Calibration>,
         printer: &Printer,
     ) -> anyhow::Result<Page> {
         let footprint = |size: Size, microseconds| Footprint {
@@ -237,9 +238,9 @@ impl Document {
         let drawn = Plotted {
             full: &full.model,
             reduced: Some(&smaller.model),
-            calibration: Some(statistics),
+            calibration: statistics,
             records: Some(&self.layers),
-            steps: kernel_steps(full, Some(statistics.length())),
+            steps: kernel_steps(full, statistics.map(Calibration::length)),
         };
         story.page(&drawn, self, printer)
     }

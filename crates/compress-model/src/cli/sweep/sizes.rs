@@ -9,7 +9,7 @@ use hankelite::target::{Drawn, Parts, Planner, Size, planner, step_microseconds}
 use hankelite_data::Dataset;
 use serde::Serialize;
 
-use crate::cli::calibration::{CalibrationData, prepare};
+use crate::cli::calibration::{CalibrationData, Needed, prepare};
 use crate::cli::common::{grouped, quoted, short, word_of};
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Growing, Printer};
@@ -62,8 +62,9 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     check(&arguments.times)?;
     let ways = &arguments.ways;
-    let calibration =
-        CalibrationData::open(&arguments.calibrate, ways.sequences(), checkpoint, printer)?;
+    let (source, sequences) = (&arguments.calibrate, ways.sequences());
+    let needed = Needed::Statistics;
+    let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let listed = calibration.listed();
     if listed.is_empty() {
         bail!(
@@ -85,7 +86,7 @@ pub(super) fn run(
         bars: &bars,
     };
     let full = work.full(printer)?;
-    let origin = calibration.statistics.origin().to_string();
+    let origin = calibration.origin().to_string();
     let mut document = Document {
         checkpoint: arguments.input.checkpoint.display().to_string(),
         origin,
@@ -113,7 +114,7 @@ pub(super) fn run(
             path: &arguments.input.checkpoint,
             checkpoint,
             scores: document.full.result.as_ref(),
-            statistics: Some(&calibration.statistics),
+            statistics: calibration.statistics.as_ref(),
         };
         let page = page(arguments, &document, &full, printer)?;
         document.report = Some(write_page(&page, file)?);
