@@ -21,21 +21,24 @@ use crate::calibrate::{
 use crate::compress::{
     Allocation, CalibratedLayer, CompressError, CutSystem, ErrorCurve, LayerRecord, NumberStore,
 };
-use crate::infer::{Network, Path as InferPath, Walk, importance_from};
+use crate::infer::{Network, Path as InferPath, Setup, Walk, importance_from};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take in memory.
 const MOMENTS_HELD: usize = 1 << 26;
 
-/// Bytes that they may take in a temporary file: by default, and where moments are requested.
-const MOMENTS_AUTO: usize = 1 << 31;
+/// Bytes that they may take in a temporary file: by default, of so many vectors for each channel as
+/// mostly stay of the ends of many sequences; and in any case, where moments are requested.
+const MOMENTS_AUTO: usize = 1 << 32;
+const ENDS_STAYING: usize = 32;
 const MOMENTS_MAX: usize = 1 << 33;
 
-/// Bytes that the inputs of some channels of a layer may take while these are prepared, and the fewest such
-/// channels.
+/// Bytes that the long vectors behind the spectra of all channels may take in memory.
+const SPECTRA_HELD: usize = 1 << 27;
+
+/// Bytes that the inputs of some channels of a layer may take while these are prepared.
 const INPUTS_HELD: usize = 1 << 25;
-const CHANNELS_TOGETHER: usize = 16;
 
 /// A model whose channels are balanced for their inputs, to be reduced to any size. Cuts are kept,
 /// so that many sizes cost little more than one.
@@ -129,7 +132,7 @@ impl<'a> CalibratedReduction<'a> {
     ///
     /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes. With the moments of n
     /// sequences a channel has up to 8 L (n + 2) bytes, of many sequences 16 L (N + 1); those of all channels
-    /// are in memory up to 64 MiB, beyond that in a temporary file (up to 2 GiB, 8 if requested) without a
+    /// are in memory up to 64 MiB, beyond that in a temporary file (up to 4 GiB, 8 if requested) without a
     /// name, in the folder that `TMPDIR` gives.
     ///
     /// # Errors
@@ -266,7 +269,11 @@ impl<'a> CalibratedReduction<'a> {
 
     fn balance(&mut self, statistics: Option<&Calibration>) -> Result<(), CalibrateError> {
         if self.model.is_bank() {
-            if self.moments && moment_bytes(self.model, &self.summary) > MOMENTS_HELD {
+            let held = match self.moments {
+                true => moment_bytes(self.model, &self.summary, usize::MAX) <= MOMENTS_HELD,
+                false => spectrum_bytes(self.model, &self.summary) <= SPECTRA_HELD,
+            };
+            if !held {
                 let store = NumberStore::new().map_err(CompressError::Store)?;
                 self.store = Some(Arc::new(store));
             }
@@ -289,7 +296,8 @@ impl<'a> CalibratedReduction<'a> {
         let network = match self.sequences {
             [] => None,
             _ => {
-                let network = Network::new(self.model, self.length(), InferPath::Auto)?;
+                let (length, setup) = (self.length(), Setup::of_a_walk());
+                let network = Network::with_setup(self.model, length, InferPath::Auto, &setup)?;
                 Some(network.observed(&within))
             }
         };
@@ -315,7 +323,12 @@ impl<'a> CalibratedReduction<'a> {
                     layer.add(block, 0..inputs.len(), moments, self.store.as_ref())?;
                     layer
                 }
-                _ => CalibratedLayer::new(block, |h| layers.get(index)?.statistics.weight(h))?,
+                _ => {
+                    let weight = |h: usize| layers.get(index)?.statistics.weight(h);
+                    let mut layer = CalibratedLayer::empty();
+                    layer.add(block, 0..block.channels(), weight, self.store.as_ref())?;
+                    layer
+                }
             };
             self.layers.push(layer);
             self.observer.advance(1);
@@ -375,8 +388,9 @@ impl<'a> CalibratedReduction<'a> {
     ) -> Result<CalibratedLayer, CalibrateError> {
         let block = &self.model.blocks()[index];
         let each = 8 * self.length() * self.sequences.len();
-        let together = (INPUTS_HELD / each.max(1)).next_multiple_of(CHANNELS_TOGETHER);
-        let together = together.max(CHANNELS_TOGETHER);
+        let fewest = walk.channels_together();
+        let together = (INPUTS_HELD / each.max(1)).max(1);
+        let together = together.next_multiple_of(fewest);
         let mut layer = CalibratedLayer::empty();
         for first in (0..block.channels()).step_by(together) {
             self.observer.check()?;
@@ -940,13 +954,19 @@ fn layer_orders(
 }
 
 /// What the moments of all channels take: of the ends of the sequences a channel keeps what its modes
-/// see; besides, R and M k.
-fn moment_bytes(model: &Model, summary: &Summary) -> usize {
-    let (length, sequences) = (summary.length, summary.sequences);
-    let terms = |block: &Block| 2 + sequences.min((2 * block.order()).max(32));
+/// see, here at most so many vectors; besides, R and M k.
+fn moment_bytes(model: &Model, summary: &Summary, most: usize) -> usize {
+    let (length, sequences) = (summary.length, summary.sequences.min(most));
+    let terms = |block: &Block| 2 + sequences.min((2 * block.order()).max(ENDS_STAYING));
     let blocks = model.blocks().iter();
     let numbers = blocks.map(|block| block.channels() * terms(block));
     numbers.sum::<usize>().saturating_mul(8 * length)
+}
+
+/// What the spectra of all channels take: R and M k.
+fn spectrum_bytes(model: &Model, summary: &Summary) -> usize {
+    let channels = model.blocks().iter().map(Block::channels);
+    channels.sum::<usize>().saturating_mul(16 * summary.length)
 }
 
 /// Whether exact moments stand for the input.
@@ -956,10 +976,13 @@ fn by_moments(
     at_hand: bool,
     choice: WeightChoice,
 ) -> Result<bool, CalibrateError> {
-    let bytes = moment_bytes(model, summary);
+    let bytes = moment_bytes(model, summary, usize::MAX);
     match choice {
         WeightChoice::Spectrum => Ok(false),
-        WeightChoice::Auto => Ok(bytes <= MOMENTS_AUTO && at_hand),
+        WeightChoice::Auto => {
+            let expected = moment_bytes(model, summary, ENDS_STAYING);
+            Ok(expected <= MOMENTS_AUTO && at_hand)
+        }
         WeightChoice::Moments if !at_hand => Err(CalibrateError::Weight(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),

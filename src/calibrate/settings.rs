@@ -42,7 +42,7 @@ pub enum Importance {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum WeightChoice {
-    /// Moments where the sequences are at hand and all of them fit into 2 GiB, else the spectrum.
+    /// Moments where the sequences are at hand and their moments take 4 GiB at most, else the spectrum.
     Auto,
     /// Exact second moments of the sequences.
     Moments,

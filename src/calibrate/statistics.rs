@@ -171,7 +171,7 @@ pub fn input_statistics(
         return Err(fault((0, StatisticsError::Empty { sequences, length })));
     }
     let total: Vec<Sums> = gathered(network, sequences)?;
-    let statistics = total.iter().enumerate().map(|(layer, sums)| {
+    let statistics = total.into_iter().enumerate().map(|(layer, sums)| {
         let statistics = sums.statistics(sequences.len());
         statistics.map_err(|source| fault((layer, source)))
     });

@@ -74,6 +74,18 @@ impl NumberStore {
         })
     }
 
+    /// A place for so many numbers, which hold anything before they are written.
+    pub(crate) fn reserve<T: Stored>(&self, count: usize) -> io::Result<Place<T>> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = file.seek(SeekFrom::End(0))?;
+        file.set_len(first + (count * size_of::<T>()) as u64)?;
+        Ok(Place {
+            first,
+            count,
+            numbers: PhantomData,
+        })
+    }
+
     /// Writes another vector of the same length in the place of one.
     pub(crate) fn replace<T: Stored>(&self, place: &Place<T>, numbers: &[T]) -> io::Result<()> {
         assert_eq!(place.count, numbers.len(), "a place takes what it took");
@@ -120,6 +132,16 @@ impl NumberStore {
 }
 
 impl<T> Place<T> {
+    /// Of some of its numbers.
+    pub(crate) fn part(&self, from: usize, count: usize) -> Self {
+        assert!(from + count <= self.count, "a part of the place");
+        Self {
+            first: self.first + (from * size_of::<T>()) as u64,
+            count,
+            numbers: PhantomData,
+        }
+    }
+
     /// Numbers of the vector.
     pub(crate) fn count(&self) -> usize {
         self.count
@@ -188,6 +210,16 @@ mod tests {
             let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&store.get(place).unwrap()), bits(vector));
         }
+    }
+
+    #[test]
+    fn parts_of_a_place_are_written_in_any_order() {
+        let store = NumberStore::new().unwrap();
+        let (place, behind) = (store.reserve::<f64>(5).unwrap(), store.put(&[9.0]).unwrap());
+        store.replace(&place.part(3, 2), &[4.0, 5.0]).unwrap();
+        store.replace(&place.part(0, 3), &[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(store.get(&place).unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(store.get(&behind).unwrap(), [9.0]);
     }
 
     #[test]

@@ -565,6 +565,28 @@ mod tests {
     }
 
     #[test]
+    fn state_spaces_that_run_again_on_the_way_back_give_the_same_gradients() {
+        let model = waves();
+        let values: Vec<f32> = (0..150).map(|t| (0.3 * t as f32).sin()).collect();
+        let combinations: Vec<Vec<f64>> = (0..3).map(|k| combination(k, 10)).collect();
+        let [kept, again] = [true, false].map(|keeps| {
+            let mut network = Network::new(&model, 200, crate::infer::Path::Auto).unwrap();
+            network.single.as_mut().unwrap().keeps_responses = keeps;
+            let mut layers = Vec::new();
+            let sequence = Sequence::Values(&values);
+            network
+                .number_slopes(sequence, &combinations, true, |layer| {
+                    let norms = layer.vectors.iter().map(|own| own.factors.sum.clone());
+                    layers.push((layer.residues, norms.collect::<Vec<_>>()));
+                })
+                .unwrap();
+            layers
+        });
+        assert_eq!(kept, again);
+        assert_eq!(kept.len(), model.blocks().len());
+    }
+
+    #[test]
     fn derivatives_in_single_precision_are_those_in_double() {
         let near = |what: &str, found: &[f64], expected: &[f64]| {
             assert_eq!(found.len(), expected.len(), "{what}");

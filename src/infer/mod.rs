@@ -267,7 +267,7 @@ impl<'a> Network<'a> {
     ) -> Result<Vec<Vec<f64>>, InferError> {
         if let Some(single) = &self.single {
             let pooling = self.pooling();
-            let features = single.features(sequences, steps, &mut single.buffers(), pooling);
+            let features = single.features(sequences, steps, pooling);
             return Ok(features.iter().map(|of| self.read_out(of)).collect());
         }
         let layers = self.layers()?;

@@ -26,13 +26,18 @@ use crate::model::{
 const TILE: usize = 16384;
 
 /// Bytes that the spectra of all layers may take. Beyond that those of a layer are formed when it runs.
-const SPECTRA_HELD: usize = 48 << 20;
+const SPECTRA_HELD: usize = 96 << 20;
+
+/// Bytes of spectra, and of what the state spaces of all layers gave, that the way back may hold. Beyond that
+/// it runs the state spaces again.
+const TRACES_HELD: usize = 80 << 20;
 
 /// Bytes of sequences that wait in memory before a layer; those of more lie in a temporary file.
 const STREAMS_HELD: usize = 1 << 28;
 
-/// The same where sequences are so long that spectra are not held either.
+/// The same where a sequence alone takes 4 MiB.
 const LONG_STREAMS_HELD: usize = 1 << 25;
+const LONG_STREAM: usize = 1 << 22;
 
 /// Numbers of gradients that the way back takes at a time, 32 MiB, or as many sequences as run together.
 const GRADIENTS: usize = 1 << 23;
@@ -43,6 +48,16 @@ pub(crate) struct Setup {
     workspace: Arc<Workspace<f32>>,
     /// Bytes that the spectra of all layers may take.
     pub(super) spectra_held: usize,
+}
+
+impl Setup {
+    /// For a network through each of whose layers all sequences go once, one layer after the other.
+    pub(crate) fn of_a_walk() -> Self {
+        Self {
+            spectra_held: 0,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Setup {
@@ -65,6 +80,8 @@ pub(super) struct Single {
     pub(super) gradients: usize,
     /// Bytes of sequences that wait in memory before a layer.
     pub(super) streams_held: usize,
+    /// Whether the way back has at hand what the state spaces gave on the way forwards.
+    pub(super) keeps_responses: bool,
 }
 
 enum Encode {
@@ -421,8 +438,10 @@ impl Single {
         let layers = model.blocks().iter();
         let layers = layers.map(|block| SingleLayer::new(block, lanes));
         let mut layers = layers.collect::<Option<Vec<_>>>()?;
-        let spectra = layers.iter().map(|layer| layer.spectra(lanes));
-        let fit = spectra.sum::<usize>() <= setup.spectra_held;
+        let spectra: usize = layers.iter().map(|layer| layer.spectra(lanes)).sum();
+        let fit = spectra <= setup.spectra_held;
+        let stream = size_of::<f32>() * length * channels;
+        let (held, traces) = (if fit { spectra } else { 0 }, stream * layers.len());
         for layer in &mut layers {
             if fit || layer.spectra(lanes) == 0 {
                 layer.hold(lanes, &workspace);
@@ -432,7 +451,11 @@ impl Single {
             layers,
             final_norm: model.final_norm().map(SingleNorm::new),
             gradients: GRADIENTS,
-            streams_held: if fit { STREAMS_HELD } else { LONG_STREAMS_HELD },
+            streams_held: match stream < LONG_STREAM {
+                true => STREAMS_HELD,
+                false => LONG_STREAMS_HELD,
+            },
+            keeps_responses: held + traces <= TRACES_HELD,
             lanes,
             workspace,
             encoder,
@@ -489,18 +512,26 @@ impl Single {
         (TILE / self.lanes.channels).max(8) * self.lanes.channels
     }
 
+    /// For at most [`Single::together`] sequences at a time.
     pub(super) fn buffers(&self) -> Buffers {
-        let slab = self.lanes.slab();
+        self.buffers_of(self.lanes.slab())
+    }
+
+    /// For so many numbers at a time.
+    fn buffers_of(&self, count: usize) -> Buffers {
         let workspace = &self.workspace;
-        let points = self.layers.iter().map(|layer| match &layer.space {
-            Space::Held(operator) => operator.scratch(),
-            Space::Formed(_) => workspace.convolution_points(self.lanes.length),
-        });
-        let points = points.max().unwrap_or(0).max(self.lanes.length);
+        let mut points = [0, 0];
+        for layer in &self.layers {
+            let own = match &layer.space {
+                Space::Held(operator) => operator.apply_scratch(),
+                Space::Formed(_) => [workspace.convolution_points(self.lanes.length), 0],
+            };
+            points = [points[0].max(own[0]), points[1].max(own[1])];
+        }
         Buffers {
-            y: workspace.numbers(slab),
+            y: workspace.numbers(count),
             tile: workspace.numbers(self.tile()),
-            points: [workspace.points(points), workspace.points(points)],
+            points: points.map(|count| workspace.points(count)),
             mix: MixScratch::default(),
         }
     }
@@ -551,13 +582,25 @@ impl Single {
         let size = self.tile();
         let y = &y[..x.len()];
         for (x, y) in x.chunks_mut(size).zip(y.chunks(size)) {
-            let out = &mut tile[..x.len()];
-            layer.branch(x, y, out, mix);
-            if let Some(norm) = layer.norm(Placement::Post) {
-                norm.apply(out);
-            }
-            x.copy_from_slice(out);
+            self.finish_tile(layer, x, y, tile, mix);
         }
+    }
+
+    /// The same for a few steps.
+    fn finish_tile(
+        &self,
+        layer: &SingleLayer,
+        x: &mut [f32],
+        y: &[f32],
+        tile: &mut [f32],
+        mix: &mut MixScratch<f32>,
+    ) {
+        let out = &mut tile[..x.len()];
+        layer.branch(x, y, out, mix);
+        if let Some(norm) = layer.norm(Placement::Post) {
+            norm.apply(out);
+        }
+        x.copy_from_slice(out);
     }
 
     /// Runs at most [`Single::together`] sequences up to layer `last`; `show` gets what the state
@@ -603,12 +646,41 @@ impl Single {
     /// The stream of at most [`Single::together`] sequences from before a layer to behind it, by its
     /// operator.
     pub(super) fn pass(&self, layer: usize, operator: &Operator<f32>, x: &mut [f32]) {
-        let (layer, count) = (&self.layers[layer], x.len());
-        let mut buffers = self.buffers();
-        let y = &mut buffers.y[..count];
-        self.input(layer, x, y);
-        operator.apply(y, &mut buffers.points);
-        self.finish(layer, x, &mut buffers);
+        let mut buffers = self.buffers_of(x.len());
+        buffers.y.copy_from_slice(x);
+        self.respond(layer, operator, &mut buffers);
+        self.finish(&self.layers[layer], x, &mut buffers);
+    }
+
+    /// As [`Single::pass`] for a stream that lies elsewhere: `read` gives a part of it from its place
+    /// on, `write` takes what that becomes. Memory for the stream once, not twice.
+    pub(super) fn pass_by_parts<E>(
+        &self,
+        layer: usize,
+        operator: &Operator<f32>,
+        count: usize,
+        parts: impl PartsOfStream<E>,
+    ) -> Result<(), E> {
+        let mut buffers = self.buffers_of(count);
+        parts.read(0, &mut buffers.y)?;
+        self.respond(layer, operator, &mut buffers);
+        let size = self.tile();
+        let mut x = self.workspace.numbers(size.min(count));
+        for first in (0..count).step_by(size) {
+            let own = first..count.min(first + size);
+            let x = &mut x[..own.len()];
+            parts.read(first, x)?;
+            let Buffers { y, tile, mix, .. } = &mut buffers;
+            self.finish_tile(&self.layers[layer], x, &y[own], tile, mix);
+            parts.write(first, x)?;
+        }
+        Ok(())
+    }
+
+    /// y ← what the state spaces of a layer give, from the stream before it.
+    fn respond(&self, layer: usize, operator: &Operator<f32>, buffers: &mut Buffers) {
+        self.normalise(layer, &mut buffers.y);
+        operator.apply(&mut buffers.y, &mut buffers.points);
     }
 
     /// What the head takes: the stream behind the last layer, normalised, pooled over the sequence's
@@ -642,10 +714,10 @@ impl Single {
         &self,
         sequences: &[Sequence<'_>],
         steps: &[usize],
-        buffers: &mut Buffers,
         pooling: Option<Pooling>,
     ) -> Vec<Vec<f64>> {
-        let mut x = self.run(sequences, buffers, usize::MAX, |_, _| {});
+        let mut buffers = self.buffers_of(sequences.len() * self.row());
+        let mut x = self.run(sequences, &mut buffers, usize::MAX, |_, _| {});
         let rows = x.chunks_exact_mut(self.row()).zip(steps);
         rows.map(|(x, &steps)| self.pooled(x, steps, pooling))
             .collect()
@@ -661,9 +733,14 @@ impl Single {
         wanted: Wanted,
         mut show: impl FnMut(Pulled<'_>),
     ) -> Vec<f64> {
-        let (row, mut buffers) = (self.row(), self.buffers());
+        let row = self.row();
+        let most = self.together().min(head.by_features.len()).max(1);
+        let mut buffers = self.buffers_of(most * row);
         let mut streams = self.workspace.numbers(row * (self.layers.len() + 1));
-        let mut responses = self.workspace.numbers(row * self.layers.len());
+        let mut responses = match self.keeps_responses {
+            true => Some(self.workspace.numbers(row * self.layers.len())),
+            false => None,
+        };
         let mut x = self.workspace.numbers(row);
         self.encode(&[sequence], &mut x);
         for (index, layer) in self.layers.iter().enumerate() {
@@ -672,7 +749,9 @@ impl Single {
             let y = &mut buffers.y[..row];
             self.input(layer, &x, y);
             self.operator(layer).apply(y, &mut buffers.points);
-            responses[own].copy_from_slice(y);
+            if let Some(responses) = &mut responses {
+                responses[own].copy_from_slice(y);
+            }
             self.finish(layer, &mut x, &mut buffers);
         }
         let last = self.layers.len() * row;
@@ -686,7 +765,7 @@ impl Single {
             let slopes = self.spread(&head, by_features, &streams[last..]);
             let traces = Traces {
                 streams: &streams,
-                responses: &responses,
+                responses: responses.as_deref(),
                 first: index * few,
                 wanted,
             };
@@ -705,9 +784,23 @@ impl Single {
     ) {
         let (row, wanted) = (self.row(), traces.wanted);
         let mut of_y = self.workspace.numbers(g.len());
+        let mut again = match traces.responses {
+            Some(_) => None,
+            None => Some(self.workspace.numbers(row)),
+        };
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let own = index * row..(index + 1) * row;
-            let (x, y) = (&traces.streams[own.clone()], &traces.responses[own]);
+            let x = &traces.streams[own.clone()];
+            let further =
+                index > wanted.lowest || (wanted.vectors && layer.norm(Placement::Pre).is_some());
+            let operator = (further || again.is_some()).then(|| self.operator(layer));
+            if let (Some(again), Some(operator)) = (&mut again, &operator) {
+                self.input(layer, x, again);
+                operator.apply(again, &mut buffers.points);
+            }
+            let y = traces.responses.map(|all| &all[own]);
+            let y = y.or(again.as_deref());
+            let y = y.expect("responses are at hand, or formed again");
             let mut back = LayerBack {
                 single: self,
                 layer,
@@ -719,8 +812,8 @@ impl Single {
                 back.sums.resize_with(g.len() / row, VectorSlopes::default);
             }
             back.mixing(y, &mut g, &mut of_y);
-            if index > wanted.lowest || (wanted.vectors && layer.norm(Placement::Pre).is_some()) {
-                back.state_spaces(&of_y, &mut g);
+            if let Some(operator) = operator.filter(|_| further) {
+                back.state_spaces(&operator, &of_y, &mut g);
             }
             let vectors = back.sums;
             self.input(layer, x, &mut buffers.y[..row]);
@@ -798,13 +891,21 @@ pub(super) struct HeadSlopes<'a> {
     pub(super) steps: usize,
 }
 
+/// A stream that lies elsewhere, e.g. in a file.
+pub(super) trait PartsOfStream<E> {
+    /// The numbers from a place on.
+    fn read(&self, first: usize, numbers: &mut [f32]) -> Result<(), E>;
+    /// Other numbers in their place.
+    fn write(&self, first: usize, numbers: &[f32]) -> Result<(), E>;
+}
+
 /// What the way forwards left, and what is requested on the way back.
 #[derive(Clone, Copy)]
 struct Traces<'a> {
     /// The stream before every layer and behind the last, L × H each.
     streams: &'a [f32],
-    /// What the state spaces of every layer gave.
-    responses: &'a [f32],
+    /// What the state spaces of every layer gave, where it is at hand.
+    responses: Option<&'a [f32]>,
     /// The first of the combinations whose gradients go back.
     first: usize,
     wanted: Wanted,
@@ -865,7 +966,7 @@ impl LayerBack<'_> {
     }
 
     /// g ← the gradients by the stream before the layer.
-    fn state_spaces(&mut self, of_y: &[f32], g: &mut [f32]) {
+    fn state_spaces(&mut self, operator: &Operator<f32>, of_y: &[f32], g: &mut [f32]) {
         let single = self.single;
         let (row, channels) = (single.row(), single.lanes.channels);
         let some = single.together() * row;
@@ -875,7 +976,6 @@ impl LayerBack<'_> {
             standard.extend_from_slice(self.x);
             norm.standard(&mut standard);
         }
-        let operator = single.operator(self.layer);
         for (first, (of_y, g)) in of_y.chunks(some).zip(g.chunks_mut(some)).enumerate() {
             let z = &mut self.buffers.y[..g.len()];
             z.copy_from_slice(of_y);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use hankelite_kernels::Lease;
 use nalgebra::DMatrix;
@@ -9,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::compress::{NumberStore, Place};
 use crate::infer::layer::Layer;
-use crate::infer::single::Single;
+use crate::infer::single::{PartsOfStream, Single};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
 use crate::progress::{ProgressSink, Stage, in_order};
@@ -40,12 +41,38 @@ struct SingleStreams<'w> {
     single: &'w Single,
     streams: Vec<Stream>,
     store: Option<NumberStore>,
+    /// Of the layer at hand, from where inputs were taken channel by channel.
+    turned: OnceLock<Turned>,
+}
+
+/// What the state spaces of a layer take, in a temporary file channel by channel.
+struct Turned {
+    store: NumberStore,
+    /// Sequences × L.
+    channels: Vec<Place<f32>>,
 }
 
 /// Sequence × step × channel.
 enum Stream {
     Held(Vec<f32>),
     Stored(Place<f32>),
+}
+
+struct PartsInFile<'s> {
+    store: &'s NumberStore,
+    place: &'s Place<f32>,
+}
+
+impl PartsOfStream<io::Error> for PartsInFile<'_> {
+    fn read(&self, first: usize, numbers: &mut [f32]) -> io::Result<()> {
+        let part = self.place.part(first, numbers.len());
+        self.store.read(&part, numbers)
+    }
+
+    fn write(&self, first: usize, numbers: &[f32]) -> io::Result<()> {
+        let part = self.place.part(first, numbers.len());
+        self.store.replace(&part, numbers)
+    }
 }
 
 impl<'w> SingleStreams<'w> {
@@ -67,6 +94,7 @@ impl<'w> SingleStreams<'w> {
             single,
             streams: streams.collect::<io::Result<_>>()?,
             store,
+            turned: OnceLock::new(),
         })
     }
 
@@ -103,11 +131,13 @@ impl<'w> SingleStreams<'w> {
                     single.pass(layer, &operator, x);
                     x.len()
                 }
-                stored => {
-                    let mut x = self.copy_of(stored).map_err(InferError::of_store)?;
-                    single.pass(layer, &operator, &mut x);
-                    self.put_back(stored, &x).map_err(InferError::of_store)?;
-                    x.len()
+                Stream::Stored(place) => {
+                    let store = self.store.as_ref();
+                    let store = store.expect("a place belongs to a store");
+                    let parts = PartsInFile { store, place };
+                    let passed = single.pass_by_parts(layer, &operator, place.count(), parts);
+                    passed.map_err(InferError::of_store)?;
+                    place.count()
                 }
             };
             passed(count / single.row());
@@ -115,15 +145,8 @@ impl<'w> SingleStreams<'w> {
         });
         in_order(all)?;
         self.streams = streams;
+        self.turned.take();
         Ok(())
-    }
-
-    /// The stream gets these numbers where it lies in the file.
-    fn put_back(&self, stream: &Stream, x: &[f32]) -> io::Result<()> {
-        match (stream, &self.store) {
-            (Stream::Stored(place), Some(store)) => store.replace(place, x),
-            _ => Ok(()),
-        }
     }
 
     /// What the state spaces of some channels of a layer take: for each sequences × L.
@@ -133,6 +156,11 @@ impl<'w> SingleStreams<'w> {
         channels: Range<usize>,
         length: usize,
     ) -> io::Result<Vec<DMatrix<f64>>> {
+        if self.store.is_some() {
+            let turned = self.turned(layer, length)?;
+            let inputs = channels.into_par_iter().map(|h| turned.input(h, length));
+            return in_order(inputs);
+        }
         let single = self.single;
         let own = self.streams.par_iter().map(|stream| {
             let mut inputs = self.copy_of(stream)?;
@@ -143,6 +171,39 @@ impl<'w> SingleStreams<'w> {
         let own: Vec<Vec<DMatrix<f32>>> = own.collect::<io::Result<_>>()?;
         let of = |h: usize| stacked(own.iter().map(|few| &few[h]), length);
         Ok((0..channels.len()).into_par_iter().map(of).collect())
+    }
+
+    /// Inputs in their order by channel: a pass through the file for all channels of the layer.
+    fn turned(&self, layer: usize, length: usize) -> io::Result<&Turned> {
+        if let Some(turned) = self.turned.get() {
+            return Ok(turned);
+        }
+        let (single, store) = (self.single, NumberStore::new()?);
+        let (row, each) = (single.row(), single.together() * length);
+        let of_stream = |stream: &Stream| match stream {
+            Stream::Held(x) => x.len(),
+            Stream::Stored(place) => place.count(),
+        };
+        let count = self.streams.iter().map(of_stream).sum::<usize>() / row * length;
+        let all = row / length.max(1);
+        let places = (0..all).map(|_| store.reserve(count));
+        let channels: Vec<Place<f32>> = places.collect::<io::Result<_>>()?;
+        let written = self.streams.par_iter().enumerate().map(|(index, stream)| {
+            let mut inputs = self.copy_of(stream)?;
+            single.normalise(layer, &mut inputs);
+            let rows: Vec<&[f32]> = inputs.chunks_exact(row).collect();
+            for first in (0..all).step_by(CHANNELS_TOGETHER) {
+                let group = first..all.min(first + CHANNELS_TOGETHER);
+                let own = by_channel(&rows, length, group.clone());
+                for (place, own) in channels[group].iter().zip(own) {
+                    let part = place.part(index * each, own.len());
+                    store.replace(&part, own.as_slice())?;
+                }
+            }
+            Ok::<_, io::Error>(())
+        });
+        in_order(written)?;
+        Ok(self.turned.get_or_init(|| Turned { store, channels }))
     }
 
     /// What the head takes of every sequence, behind the last layer.
@@ -156,6 +217,18 @@ impl<'w> SingleStreams<'w> {
             }
         }
         Ok(all)
+    }
+}
+
+impl Turned {
+    /// Of one channel.
+    fn input(&self, channel: usize, length: usize) -> io::Result<DMatrix<f64>> {
+        let place = &self.channels[channel];
+        let mut numbers = vec![0.0; place.count()];
+        self.store.read(place, &mut numbers)?;
+        let sequences = place.count() / length.max(1);
+        let of = |n: usize, t: usize| f64::from(numbers[n * length + t]);
+        Ok(DMatrix::from_fn(sequences, length, of))
     }
 }
 
@@ -222,6 +295,14 @@ impl Walk<'_, '_> {
                 let of = |h| DMatrix::from_fn(count, length, |n, t| own[n][(t, h)]);
                 Ok((0..channels.len()).into_par_iter().map(of).collect())
             }
+        }
+    }
+
+    /// Fewer channels than this at a time cost as much as so many.
+    pub(crate) fn channels_together(&self) -> usize {
+        match &self.streams {
+            Streams::Single(streams) if streams.store.is_some() => 1,
+            _ => CHANNELS_TOGETHER,
         }
     }
 

@@ -66,20 +66,34 @@ impl<T: LaneReal> Convolution<T> {
             let modes = modes.par_iter();
             modes.map(|modes| modes.kernel(lanes.length)).collect()
         };
-        let (forward, backward) = (kernels(dynamics.forward), kernels(dynamics.backward));
         let mut made = Self::empty(lanes, workspace);
-        let Self { plan, spectra, .. } = &mut made;
+        if keep {
+            made.kernels = kernels(dynamics.forward);
+        }
+        let Self {
+            plan,
+            spectra,
+            kernels: kept,
+            ..
+        } = &mut made;
         let groups = spectra.par_chunks_exact_mut(plan.stored()).enumerate();
         groups.for_each(|(group, stored)| {
+            let own;
+            let forward = match keep {
+                true => of_group(lanes, group, kept),
+                false => {
+                    own = kernels(of_group(lanes, group, dynamics.forward));
+                    &own[..]
+                }
+            };
             let kernels = GroupKernels {
                 group,
-                forward: of_group(lanes, group, &forward),
-                backward: of_group(lanes, group, &backward),
+                forward,
+                backward: &kernels(of_group(lanes, group, dynamics.backward)),
                 feedthrough: of_group(lanes, group, dynamics.feedthrough),
             };
             kernels.store_spectrum(lanes, plan, workspace, stored);
         });
-        made.kernels = if keep { forward } else { Vec::new() };
         made
     }
 

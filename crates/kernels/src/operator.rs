@@ -105,6 +105,14 @@ impl<T: LaneReal> Operator<T> {
         }
     }
 
+    /// Points of each of the two buffers that [`Operator::apply`] works in.
+    pub fn apply_scratch(&self) -> [usize; 2] {
+        match self {
+            Operator::Convolution(convolution) => [convolution.scratch(), 0],
+            Operator::Scan(scan) => scan.apply_scratch(),
+        }
+    }
+
     /// u ← its gradient, from the gradient `g` of y; adds to the `sums` for [`Operator::gradient`].
     pub fn backward(
         &self,

@@ -108,6 +108,11 @@ impl<T: LaneReal> Scan<T> {
         self.groups.len() * (2 * self.modes + 1)
     }
 
+    /// Points of each of the two buffers that [`Scan::apply`] works in.
+    pub fn apply_scratch(&self) -> [usize; 2] {
+        [self.lanes.length; 2]
+    }
+
     /// Points of each of the two buffers that a pass works in.
     pub fn scratch(&self) -> usize {
         2 * self.lanes.length

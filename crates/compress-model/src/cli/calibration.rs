@@ -203,7 +203,7 @@ const FORMS: [Word; 2] = [
 const WEIGHTS: [Word; 3] = [
     word(
         "auto",
-        "Moments where sequences are at hand and they fit into 2 GiB, else the spectrum",
+        "Moments where sequences are at hand and they fit into 4 GiB, else the spectrum",
     ),
     word(
         "moments",
