@@ -386,6 +386,17 @@ impl SingleLayer {
         }
     }
 
+    /// The stream behind the layer, from that before and from what its state spaces give, for the few
+    /// steps of a tile.
+    fn finish(&self, x: &mut [f32], y: &[f32], tile: &mut [f32], mix: &mut MixScratch<f32>) {
+        let out = &mut tile[..x.len()];
+        self.branch(x, y, out, mix);
+        if let Some(norm) = self.norm(Placement::Post) {
+            norm.apply(out);
+        }
+        x.copy_from_slice(out);
+    }
+
     /// A tile of the block's output before a norm behind it.
     fn branch(&self, x: &[f32], y: &[f32], out: &mut [f32], buffer: &mut MixScratch<f32>) {
         self.mix().forward(y, out, buffer);
@@ -582,25 +593,8 @@ impl Single {
         let size = self.tile();
         let y = &y[..x.len()];
         for (x, y) in x.chunks_mut(size).zip(y.chunks(size)) {
-            self.finish_tile(layer, x, y, tile, mix);
+            layer.finish(x, y, tile, mix);
         }
-    }
-
-    /// The same for a few steps.
-    fn finish_tile(
-        &self,
-        layer: &SingleLayer,
-        x: &mut [f32],
-        y: &[f32],
-        tile: &mut [f32],
-        mix: &mut MixScratch<f32>,
-    ) {
-        let out = &mut tile[..x.len()];
-        layer.branch(x, y, out, mix);
-        if let Some(norm) = layer.norm(Placement::Post) {
-            norm.apply(out);
-        }
-        x.copy_from_slice(out);
     }
 
     /// Runs at most [`Single::together`] sequences up to layer `last`; `show` gets what the state
@@ -671,7 +665,7 @@ impl Single {
             let x = &mut x[..own.len()];
             parts.read(first, x)?;
             let Buffers { y, tile, mix, .. } = &mut buffers;
-            self.finish_tile(&self.layers[layer], x, &y[own], tile, mix);
+            self.layers[layer].finish(x, &y[own], tile, mix);
             parts.write(first, x)?;
         }
         Ok(())

@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use hankelite_kernels::Lease;
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
@@ -36,11 +35,22 @@ enum Streams<'w, 'a> {
     Double(&'w [Layer<'a>], Vec<DMatrix<f64>>),
 }
 
-/// In single precision, a few sequences in each stream.
+/// In single precision.
 struct SingleStreams<'w> {
     single: &'w Single,
-    streams: Vec<Stream>,
-    store: Option<NumberStore>,
+    few: Few,
+}
+
+/// Of a few sequences each: sequence × step × channel.
+enum Few {
+    Held(Vec<Vec<f32>>),
+    Stored(StoredStreams),
+}
+
+/// In a temporary file.
+struct StoredStreams {
+    store: NumberStore,
+    places: Vec<Place<f32>>,
     /// Of the layer at hand, from where inputs were taken channel by channel.
     turned: OnceLock<Turned>,
 }
@@ -50,12 +60,6 @@ struct Turned {
     store: NumberStore,
     /// Sequences × L.
     channels: Vec<Place<f32>>,
-}
-
-/// Sequence × step × channel.
-enum Stream {
-    Held(Vec<f32>),
-    Stored(Place<f32>),
 }
 
 struct PartsInFile<'s> {
@@ -79,40 +83,22 @@ impl<'w> SingleStreams<'w> {
     /// Before the first layer. The sequences were checked.
     fn new(single: &'w Single, sequences: &[Sequence<'_>]) -> io::Result<Self> {
         let bytes = size_of::<f32>() * single.row() * sequences.len();
-        let store = (bytes > single.streams_held)
-            .then(NumberStore::new)
-            .transpose()?;
-        let few = sequences.par_chunks(single.together());
-        let streams = few.map(|few| {
-            let encoded = single.encoded(few);
-            Ok(match &store {
-                None => Stream::Held(encoded),
-                Some(store) => Stream::Stored(store.put(&encoded)?),
-            })
-        });
-        Ok(Self {
-            single,
-            streams: streams.collect::<io::Result<_>>()?,
-            store,
-            turned: OnceLock::new(),
-        })
-    }
-
-    /// A copy of the numbers of a stream.
-    fn copy_of(&self, stream: &Stream) -> io::Result<Lease<f32>> {
-        match (stream, &self.store) {
-            (Stream::Held(x), _) => {
-                let mut copy = self.single.numbers(x.len());
-                copy.copy_from_slice(x);
-                Ok(copy)
+        let encoded = sequences
+            .par_chunks(single.together())
+            .map(|few| single.encoded(few));
+        let few = match bytes <= single.streams_held {
+            true => Few::Held(encoded.collect()),
+            false => {
+                let store = NumberStore::new()?;
+                let places = in_order(encoded.map(|few| store.put(&few)))?;
+                Few::Stored(StoredStreams {
+                    store,
+                    places,
+                    turned: OnceLock::new(),
+                })
             }
-            (Stream::Stored(place), Some(store)) => {
-                let mut copy = self.single.numbers(place.count());
-                store.read(place, &mut copy)?;
-                Ok(copy)
-            }
-            (Stream::Stored(_), None) => unreachable!("a place belongs to a store"),
-        }
+        };
+        Ok(Self { single, few })
     }
 
     /// Goes through a layer; `passed` gets how many sequences did.
@@ -122,30 +108,33 @@ impl<'w> SingleStreams<'w> {
         observer: &dyn ProgressSink,
         passed: impl Fn(usize) + Sync,
     ) -> Result<(), InferError> {
-        let mut streams = std::mem::take(&mut self.streams);
         let (single, operator) = (self.single, self.single.prepared(layer));
-        let all = streams.par_iter_mut().map(|stream| {
-            observer.check()?;
-            let count = match stream {
-                Stream::Held(x) => {
+        match &mut self.few {
+            Few::Held(streams) => {
+                in_order(streams.par_iter_mut().map(|x| {
+                    observer.check()?;
                     single.pass(layer, &operator, x);
-                    x.len()
-                }
-                Stream::Stored(place) => {
-                    let store = self.store.as_ref();
-                    let store = store.expect("a place belongs to a store");
+                    passed(x.len() / single.row());
+                    Ok::<_, InferError>(())
+                }))?;
+            }
+            Few::Stored(StoredStreams {
+                store,
+                places,
+                turned,
+            }) => {
+                turned.take();
+                let store = &*store;
+                in_order(places.par_iter().map(|place| {
+                    observer.check()?;
                     let parts = PartsInFile { store, place };
-                    let passed = single.pass_by_parts(layer, &operator, place.count(), parts);
-                    passed.map_err(InferError::of_store)?;
-                    place.count()
-                }
-            };
-            passed(count / single.row());
-            Ok::<_, InferError>(())
-        });
-        in_order(all)?;
-        self.streams = streams;
-        self.turned.take();
+                    let done = single.pass_by_parts(layer, &operator, place.count(), parts);
+                    done.map_err(InferError::of_store)?;
+                    passed(place.count() / single.row());
+                    Ok::<_, InferError>(())
+                }))?;
+            }
+        }
         Ok(())
     }
 
@@ -156,40 +145,64 @@ impl<'w> SingleStreams<'w> {
         channels: Range<usize>,
         length: usize,
     ) -> io::Result<Vec<DMatrix<f64>>> {
-        if self.store.is_some() {
-            let turned = self.turned(layer, length)?;
-            let inputs = channels.into_par_iter().map(|h| turned.input(h, length));
-            return in_order(inputs);
-        }
         let single = self.single;
-        let own = self.streams.par_iter().map(|stream| {
-            let mut inputs = self.copy_of(stream)?;
+        let streams = match &self.few {
+            Few::Held(streams) => streams,
+            Few::Stored(stored) => {
+                let turned = stored.turned(single, layer, length)?;
+                let inputs = channels.into_par_iter().map(|h| turned.input(h, length));
+                return in_order(inputs);
+            }
+        };
+        let own = streams.par_iter().map(|x| {
+            let mut inputs = single.numbers(x.len());
+            inputs.copy_from_slice(x);
             single.normalise(layer, &mut inputs);
             let rows: Vec<&[f32]> = inputs.chunks_exact(single.row()).collect();
-            Ok(by_channel(&rows, length, channels.clone()))
+            by_channel(&rows, length, channels.clone())
         });
-        let own: Vec<Vec<DMatrix<f32>>> = own.collect::<io::Result<_>>()?;
+        let own: Vec<Vec<DMatrix<f32>>> = own.collect();
         let of = |h: usize| stacked(own.iter().map(|few| &few[h]), length);
         Ok((0..channels.len()).into_par_iter().map(of).collect())
     }
 
-    /// Inputs in their order by channel: a pass through the file for all channels of the layer.
-    fn turned(&self, layer: usize, length: usize) -> io::Result<&Turned> {
+    /// What the head takes of every sequence, behind the last layer.
+    fn pooled(self, steps: &[usize], pooling: Option<Pooling>) -> io::Result<Vec<Vec<f64>>> {
+        let (single, mut steps) = (self.single, steps.iter());
+        let mut all = Vec::with_capacity(steps.len());
+        let mut pool = |few: &mut [f32]| {
+            let sequences = few.chunks_exact_mut(single.row()).zip(&mut steps);
+            all.extend(sequences.map(|(x, &steps)| single.pooled(x, steps, pooling)));
+        };
+        match self.few {
+            Few::Held(streams) => streams.into_iter().for_each(|mut few| pool(&mut few)),
+            Few::Stored(StoredStreams { store, places, .. }) => {
+                for place in places {
+                    let mut few = single.numbers(place.count());
+                    store.read(&place, &mut few)?;
+                    pool(&mut few);
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl StoredStreams {
+    /// Inputs in their order by channel: one pass through the file for all channels of the layer.
+    fn turned(&self, single: &Single, layer: usize, length: usize) -> io::Result<&Turned> {
         if let Some(turned) = self.turned.get() {
             return Ok(turned);
         }
-        let (single, store) = (self.single, NumberStore::new()?);
         let (row, each) = (single.row(), single.together() * length);
-        let of_stream = |stream: &Stream| match stream {
-            Stream::Held(x) => x.len(),
-            Stream::Stored(place) => place.count(),
-        };
-        let count = self.streams.iter().map(of_stream).sum::<usize>() / row * length;
         let all = row / length.max(1);
-        let places = (0..all).map(|_| store.reserve(count));
-        let channels: Vec<Place<f32>> = places.collect::<io::Result<_>>()?;
-        let written = self.streams.par_iter().enumerate().map(|(index, stream)| {
-            let mut inputs = self.copy_of(stream)?;
+        let numbers: usize = self.places.iter().map(Place::count).sum();
+        let store = NumberStore::new()?;
+        let channels = (0..all).map(|_| store.reserve(numbers / row * length));
+        let channels: Vec<Place<f32>> = channels.collect::<io::Result<_>>()?;
+        let written = self.places.par_iter().enumerate().map(|(index, place)| {
+            let mut inputs = single.numbers(place.count());
+            self.store.read(place, &mut inputs)?;
             single.normalise(layer, &mut inputs);
             let rows: Vec<&[f32]> = inputs.chunks_exact(row).collect();
             for first in (0..all).step_by(CHANNELS_TOGETHER) {
@@ -205,23 +218,10 @@ impl<'w> SingleStreams<'w> {
         in_order(written)?;
         Ok(self.turned.get_or_init(|| Turned { store, channels }))
     }
-
-    /// What the head takes of every sequence, behind the last layer.
-    fn pooled(self, steps: &[usize], pooling: Option<Pooling>) -> io::Result<Vec<Vec<f64>>> {
-        let (single, mut steps) = (self.single, steps.iter());
-        let mut all = Vec::with_capacity(steps.len());
-        for stream in &self.streams {
-            let mut few = self.copy_of(stream)?;
-            for (x, &steps) in few.chunks_exact_mut(single.row()).zip(&mut steps) {
-                all.push(single.pooled(x, steps, pooling));
-            }
-        }
-        Ok(all)
-    }
 }
 
 impl Turned {
-    /// Of one channel.
+    /// Of one channel: sequences × L.
     fn input(&self, channel: usize, length: usize) -> io::Result<DMatrix<f64>> {
         let place = &self.channels[channel];
         let mut numbers = vec![0.0; place.count()];
@@ -301,7 +301,7 @@ impl Walk<'_, '_> {
     /// Fewer channels than this at a time cost as much as so many.
     pub(crate) fn channels_together(&self) -> usize {
         match &self.streams {
-            Streams::Single(streams) if streams.store.is_some() => 1,
+            Streams::Single(streams) if matches!(streams.few, Few::Stored(_)) => 1,
             _ => CHANNELS_TOGETHER,
         }
     }

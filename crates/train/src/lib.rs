@@ -9,6 +9,7 @@ pub use train::{
     FilterPenalty, Folder, Gradients, Loss, Monitor, Objective, Observer, Outcome, Place,
     Precision, Progress, Recipe, RecipeError, Reducing, ReducingTraining, Regularise, Scale,
     Schedule, Start, Step, Stop, Tally, Task, Term, Terms, TrainError, Training, Trial,
-    TrialOutcome, Tried, Trust, TrustRegion, clip_factor, evaluate, evaluate_by, input,
-    keep_freed_memory, logits, psnr, require_fitting, require_suitable, scalar, task_loss,
+    TrialOutcome, Tried, Trust, TrustRegion, clip_factor, evaluate, evaluate_by,
+    give_back_freed_memory, input, keep_freed_memory, logits, psnr, require_fitting,
+    require_suitable, scalar, task_loss,
 };

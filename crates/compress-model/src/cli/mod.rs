@@ -225,8 +225,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let printer = Printer::new(&cli.global);
     #[cfg(feature = "train")]
-    if let Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) = cli.command {
-        hankelite_train::keep_freed_memory();
+    match cli.command {
+        Command::Pretrain(_) | Command::Retrain(_) | Command::Pipeline(_) => {
+            hankelite_train::keep_freed_memory();
+        }
+        _ => hankelite_train::give_back_freed_memory(),
     }
     let outcome = in_pool(cli.global.threads, || dispatch(&cli.command, &printer));
     match outcome {

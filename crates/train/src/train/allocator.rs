@@ -1,4 +1,4 @@
-//! Memory that a training step frees is kept for the next one.
+//! Memory that a training step frees is kept for the next one; what other work frees is given back.
 
 /// Asks the C library to keep all freed memory for the process, in one arena for all threads, and to
 /// map no tensor by itself.
@@ -18,6 +18,24 @@ pub fn keep_freed_memory() {
             libc::mallopt(libc::M_ARENA_MAX, 1);
             libc::mallopt(libc::M_MMAP_MAX, 0);
             libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+        }
+    }
+}
+
+/// Asks the C library to give memory of 4 MiB and more back to the system as soon as it is freed.
+///
+/// By itself glibc does so below a size that grows with what is freed, up to 32 MiB: whatever of less
+/// lies between small pieces then stays. With sequences of 16,384 steps a reduction held 178 to 204 MB
+/// from run to run, with this 178 or 179; large buffers are reused, so it costs 3 % of its time, and
+/// nothing that can be measured with sequences of 1,024. To be called once, before the work. Does
+/// nothing on other systems.
+pub fn give_back_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[allow(unsafe_code, reason = "a call of C that only sets a number")]
+        // SAFETY: as above.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 22);
         }
     }
 }
