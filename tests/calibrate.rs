@@ -984,17 +984,40 @@ fn sequences_alone_give_what_they_give_with_their_statistics() {
         assert_eq!(choice(&found), choice(&expected));
         assert_eq!(found.choice.weight, weight);
     }
-    let refused = |run| {
-        let made = CalibratedReduction::of_sequences(&model, run, WeightChoice::Auto, &());
+}
+
+#[test]
+fn sequences_alone_are_refused_as_with_their_statistics() {
+    let (model, data) = (usual(), data(9));
+    let sequences = views(&data);
+    let run = CalibrationRun {
+        sequences: &sequences,
+        length: LENGTH,
+        origin: "here",
+    };
+    let refused = |model: &Model, run| {
+        let made = CalibratedReduction::of_sequences(model, run, WeightChoice::Auto, &());
         made.err().unwrap().to_string()
     };
-    let none = refused(CalibrationRun {
+    let none = CalibrationRun {
         sequences: &[],
         ..run
-    });
-    assert!(none.contains("no sequences"), "{none}");
-    let short = refused(CalibrationRun { length: 0, ..run });
+    };
+    assert!(refused(&model, none).contains("no sequences"));
+    let short = refused(&model, CalibrationRun { length: 0, ..run });
     assert!(short.contains("9 sequences of 0 steps"), "{short}");
+    for size in [1e38, 1e200] {
+        let large = changed(&model, |parts| {
+            change_layer(parts, 0, |block| {
+                let linear = &mut block.output.as_mut().unwrap().linear;
+                linear.weight = Arc::new(linear.weight.as_ref() * size);
+            });
+        });
+        let network = Network::new(&large, LENGTH, Run::Auto).unwrap();
+        let expected = Calibration::gather(&network, &sequences, "here").unwrap_err();
+        assert_eq!(refused(&large, run), expected.to_string());
+        assert!(expected.to_string().contains("layer 1"), "{expected}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ mod search;
 
 use std::sync::Arc;
 
-use hankelite_control::{DiagonalSystem, InputWeight, Refinement};
+use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError};
+use nalgebra::DMatrix;
 use serde::Serialize;
 
 use crate::calibrate::calibration::Summary;
@@ -14,14 +15,14 @@ use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::mimo::{SharedReduction, SharedSettings, reduce_layer_jointly};
 use crate::calibrate::parameters::LogitData;
 use crate::calibrate::reduction::search::{Search, Trial};
-use crate::calibrate::statistics::walk_to;
+use crate::calibrate::statistics::{input_statistics, walk_to};
 use crate::calibrate::{
     CalibrateError, Calibration, Importance, Known, LogitFit, Settings, TargetSize, WeightChoice,
 };
 use crate::compress::{
     Allocation, CalibratedLayer, CompressError, CutSystem, ErrorCurve, LayerRecord, NumberStore,
 };
-use crate::infer::{Network, Path as InferPath, Setup, Walk, importance_from};
+use crate::infer::{InferError, Network, Path as InferPath, Setup, Walk, importance_from};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
@@ -210,17 +211,26 @@ impl<'a> CalibratedReduction<'a> {
             known: Known::Network,
             importance: Vec::new(),
         };
-        let network = Network::new(model, length, InferPath::Auto)?.observed(observer);
+        if sequences.is_empty() {
+            return Err(InferError::NoSequences.into());
+        }
+        let network = || {
+            Ok::<_, InferError>(Network::new(model, length, InferPath::Auto)?.observed(observer))
+        };
         let bank = model.is_bank();
         if length == 0 || (bank && !by_moments(model, &summary, true, choice)?) {
-            let calibration = Calibration::gather(&network, sequences, origin)?;
-            drop(network);
+            let calibration = Calibration::gather(&network()?, sequences, origin)?;
             return Self::new_observed(model, &calibration, sequences, choice, observer);
         }
         if bank {
-            summary.importance = importance_from(&network, sequences, 0)?;
+            let network = network()?;
+            let importance = importance_from(&network, sequences, 0);
+            if let Err(InferError::Statistics { .. }) = importance {
+                // Gradients overflow everywhere; statistics name the first layer whose input does.
+                input_statistics(&network, sequences)?;
+            }
+            summary.importance = importance?;
         }
-        drop(network);
         let inputs = Inputs {
             sequences,
             captured: None,
@@ -396,6 +406,16 @@ impl<'a> CalibratedReduction<'a> {
             self.observer.check()?;
             let channels = first..block.channels().min(first + together);
             let inputs = walk.inputs_of(channels.clone())?;
+            let finite = |input: &DMatrix<f64>| input.norm_squared().is_finite();
+            if let Some(at) = inputs.iter().position(|input| !finite(input)) {
+                let (channel, what) = (first + at, "the power");
+                let source = StatisticsError::NotFinite { channel, what };
+                return Err(InferError::Statistics {
+                    layer: index,
+                    source,
+                }
+                .into());
+            }
             let weight = |h: usize| match self.moments {
                 true => InputWeight::moments(&inputs[h - first]),
                 false => InputWeight::of_sequences(&inputs[h - first]),

@@ -425,7 +425,7 @@ pub(crate) fn combination(index: usize, classes: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::Setup;
+    use crate::infer::{Setup, waves};
     use crate::model::{Model, Norm};
 
     /// Numbers of a layer that act at every step.
@@ -455,13 +455,7 @@ mod tests {
 
     #[test]
     fn derivatives_by_biases_and_norms_are_those_of_differences() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/models/waves/model.safetensors"
-        );
-        let model = crate::read(path, &crate::Declared::default())
-            .unwrap()
-            .model;
+        let model = waves();
         let values: Vec<f32> = (0..64).map(|t| (0.3 * t as f32).sin()).collect();
         let weights = combination(5, 10);
         let value = |model: &Model| {
@@ -496,16 +490,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    fn waves() -> crate::Model {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/models/waves/model.safetensors"
-        );
-        crate::read(path, &crate::Declared::default())
-            .unwrap()
-            .model
     }
 
     /// Of a sequence padded to 200 steps, and an odd number of combinations; with so many numbers of

@@ -485,3 +485,14 @@ impl<'a> Network<'a> {
         x
     }
 }
+
+/// The shipped model.
+#[cfg(test)]
+fn waves() -> Model {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/models/waves/model.safetensors"
+    );
+    let read = crate::read(path, &crate::Declared::default());
+    read.expect("it is in the repository").model
+}

@@ -383,18 +383,12 @@ fn stacked<'m>(few: impl Iterator<Item = &'m DMatrix<f32>>, length: usize) -> DM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::{Path, Setup};
+    use crate::infer::{Path, Setup, waves};
 
     /// Logits of five sequences, one shorter than the others, and the inputs of some channels of all
     /// layers, by operators and sequences that are in memory or not.
     fn walked(in_memory: bool) -> (Vec<Vec<f64>>, Vec<Vec<DMatrix<f64>>>) {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/models/waves/model.safetensors"
-        );
-        let model = crate::read(path, &crate::Declared::default())
-            .unwrap()
-            .model;
+        let model = waves();
         let mut setup = Setup::default();
         if !in_memory {
             setup.spectra_held = 0;

@@ -49,9 +49,9 @@ pub struct Convolution<T> {
 /// The kernels of one group of channels.
 struct GroupKernels<'a, T> {
     group: usize,
-    forward: &'a [Vec<T>],
+    forward: Vec<Vec<T>>,
     /// Empty for a causal layer.
-    backward: &'a [Vec<T>],
+    backward: Vec<Vec<T>>,
     feedthrough: &'a [T],
 }
 
@@ -67,33 +67,14 @@ impl<T: LaneReal> Convolution<T> {
             modes.map(|modes| modes.kernel(lanes.length)).collect()
         };
         let mut made = Self::empty(lanes, workspace);
-        if keep {
-            made.kernels = kernels(dynamics.forward);
-        }
-        let Self {
-            plan,
-            spectra,
-            kernels: kept,
-            ..
-        } = &mut made;
+        let Self { plan, spectra, .. } = &mut made;
         let groups = spectra.par_chunks_exact_mut(plan.stored()).enumerate();
-        groups.for_each(|(group, stored)| {
-            let own;
-            let forward = match keep {
-                true => of_group(lanes, group, kept),
-                false => {
-                    own = kernels(of_group(lanes, group, dynamics.forward));
-                    &own[..]
-                }
-            };
-            let kernels = GroupKernels {
-                group,
-                forward,
-                backward: &kernels(of_group(lanes, group, dynamics.backward)),
-                feedthrough: of_group(lanes, group, dynamics.feedthrough),
-            };
-            kernels.store_spectrum(lanes, plan, workspace, stored);
+        let kept = groups.map(|(group, stored)| {
+            let own = GroupKernels::new(lanes, group, dynamics, kernels);
+            own.store_spectrum(lanes, plan, workspace, stored);
+            if keep { own.forward } else { Vec::new() }
         });
+        made.kernels = kept.flatten_iter().collect();
         made
     }
 
@@ -104,21 +85,16 @@ impl<T: LaneReal> Convolution<T> {
         dynamics: &Dynamics<'_, T>,
         workspace: &Workspace<T>,
     ) -> Self {
+        let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
+            let modes = modes.iter();
+            modes.map(|modes| modes.kernel(lanes.length)).collect()
+        };
         let mut made = Self::empty(lanes, workspace);
         let Self { plan, spectra, .. } = &mut made;
         let groups = spectra.chunks_exact_mut(plan.stored()).enumerate();
         for (group, stored) in groups {
-            let kernels = |modes: &[Modes]| -> Vec<Vec<T>> {
-                let modes = of_group(lanes, group, modes).iter();
-                modes.map(|modes| modes.kernel(lanes.length)).collect()
-            };
-            let kernels = GroupKernels {
-                group,
-                forward: &kernels(dynamics.forward),
-                backward: &kernels(dynamics.backward),
-                feedthrough: of_group(lanes, group, dynamics.feedthrough),
-            };
-            kernels.store_spectrum(lanes, plan, workspace, stored);
+            let own = GroupKernels::new(lanes, group, dynamics, kernels);
+            own.store_spectrum(lanes, plan, workspace, stored);
         }
         made
     }
@@ -233,7 +209,21 @@ fn of_group<E>(lanes: Lanes, group: usize, all: &[E]) -> &[E] {
     all.get(first..first + width).unwrap_or(&[])
 }
 
-impl<T: LaneReal> GroupKernels<'_, T> {
+impl<'a, T: LaneReal> GroupKernels<'a, T> {
+    fn new(
+        lanes: Lanes,
+        group: usize,
+        dynamics: &Dynamics<'a, T>,
+        kernels: impl Fn(&[Modes]) -> Vec<Vec<T>>,
+    ) -> Self {
+        Self {
+            group,
+            forward: kernels(of_group(lanes, group, dynamics.forward)),
+            backward: kernels(of_group(lanes, group, dynamics.backward)),
+            feedthrough: of_group(lanes, group, dynamics.feedthrough),
+        }
+    }
+
     /// Both directions' kernels and D as one spectrum, scaled by 1/size.
     fn store_spectrum(
         &self,
