@@ -27,6 +27,16 @@ pub struct Balanced {
     pub(super) form: Form,
     pub(super) time: Time,
     pub(super) feedthrough: DMatrix<f64>,
+    pub(super) metric: Metric,
+}
+
+/// For which input a system is balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Metric {
+    /// White noise: both Gramians obey Lyapunov's equation.
+    White,
+    /// Another one: the controllability Gramian does not.
+    Input,
 }
 
 /// What the balanced (A − I, B, C), in continuous time (A, B, C), is made from.
@@ -117,6 +127,7 @@ pub fn balance(
         form,
         time: source.time(),
         feedthrough: source.feedthrough().clone(),
+        metric: Metric::White,
     })
 }
 
@@ -292,6 +303,8 @@ pub(super) enum Gramians<'a> {
     /// Both are diag(σ) for the whole block of a discrete system: A₁₁ Σ₁ A₁₁* − Σ₁ is
     /// −B₁ B₁* − A₁₂ Σ₂ A₁₂*.
     Cut(&'a [f64]),
+    /// The same of the observability Gramian alone.
+    CutObserved(&'a [f64]),
 }
 
 impl Gramians<'_> {
@@ -311,30 +324,47 @@ impl Gramians<'_> {
             Gramians::Unknown => return vec![None; order],
             Gramians::Kept(sigma) => (sigma, |value| 2.0 * value.re),
             Gramians::Reciprocal(sigma) => (sigma, |value| 2.0 * value.re + 1.0),
-            Gramians::Cut(sigma) => (sigma, |value| 2.0 * value.re + value.norm_sqr()),
+            Gramians::Cut(sigma) | Gramians::CutObserved(sigma) => {
+                (sigma, |value| 2.0 * value.re + value.norm_sqr())
+            }
         };
         if !any_near_boundary(d, size, distance) {
             return vec![None; order];
         }
         let (b, c) = (kept.b.map(Into::into), kept.c.map(Into::into));
-        if !matches!(self, Gramians::Cut(_)) {
-            return gaps(d, size, &sigma[..order], &b, &c);
-        }
-        let whole = whole();
-        let (m, p, tail) = (b.ncols(), c.nrows(), whole.a.nrows() - order);
-        let (mut b, mut c) = (
-            b.resize_horizontally(m + tail, Complex64::ZERO),
-            c.resize_vertically(p + tail, Complex64::ZERO),
-        );
-        for k in 0..tail {
-            let root = sigma[order + k].sqrt();
-            for i in 0..order {
-                b[(i, m + k)] = whole.a[(i, order + k)].into() * root;
-                c[(p + k, i)] = whole.a[(order + k, i)].into() * root;
+        let (b, c) = match self {
+            Gramians::Cut(_) => with_cut(&whole(), sigma, b, c),
+            Gramians::CutObserved(_) => {
+                let (_, c) = with_cut(&whole(), sigma, b, c);
+                // No input: the quotient of that side is no offer.
+                (DMatrix::zeros(order, 0), c)
             }
-        }
+            _ => (b, c),
+        };
         gaps(d, size, &sigma[..order], &b, &c)
     }
+}
+
+/// B and C of the leading states with what the cut took: the columns A₁₂ Σ₂^{1/2} and the rows
+/// Σ₂^{1/2} A₂₁.
+fn with_cut<T: Scalar + Into<Complex64>>(
+    whole: &Block<T>,
+    sigma: &[f64],
+    b: DMatrix<Complex64>,
+    c: DMatrix<Complex64>,
+) -> (DMatrix<Complex64>, DMatrix<Complex64>) {
+    let (order, m, p) = (b.nrows(), b.ncols(), c.nrows());
+    let tail = whole.a.nrows() - order;
+    let mut b = b.resize_horizontally(m + tail, Complex64::ZERO);
+    let mut c = c.resize_vertically(p + tail, Complex64::ZERO);
+    for k in 0..tail {
+        let root = sigma[order + k].sqrt();
+        for i in 0..order {
+            b[(i, m + k)] = whole.a[(i, order + k)].into() * root;
+            c[(p + k, i)] = whole.a[(order + k, i)].into() * root;
+        }
+    }
+    (b, c)
 }
 
 impl Balanced {
@@ -403,9 +433,10 @@ impl Balanced {
 
     fn modes(&self, order: usize, most: usize) -> Result<Option<(Modes, f64)>, ControlError> {
         let sigma = self.hankel.values();
-        let gramians = match self.time {
-            Time::Continuous => Gramians::Kept(sigma),
-            Time::Discrete { .. } => Gramians::Cut(sigma),
+        let gramians = match (self.time, self.metric) {
+            (_, Metric::Input) => Gramians::CutObserved(sigma),
+            (Time::Continuous, _) => Gramians::Kept(sigma),
+            (Time::Discrete { .. }, _) => Gramians::Cut(sigma),
         };
         self.form.modes(order, most, gramians)
     }

@@ -3,7 +3,7 @@
 use nalgebra::{ComplexField, DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::balance::{Form, Gramians, project};
+use crate::control::balance::{Form, Gramians, Metric, project};
 use crate::control::block::shifted_poles;
 use crate::control::realisation::{RealSystem, real_states};
 use crate::control::{Balanced, ControlError, GramianFactors, HankelValues, Realisation, Reduced};
@@ -79,6 +79,7 @@ pub fn balance_over_horizon(
             form,
             time: system.time(),
             feedthrough: system.feedthrough().clone(),
+            metric: Metric::White,
         },
         clipped,
     })

@@ -28,6 +28,7 @@ mod residualise;
 mod response;
 #[cfg(test)]
 mod samples;
+mod slow;
 mod statistics;
 mod tangent;
 mod unstable;
@@ -54,6 +55,7 @@ pub use refine::{
     weighted_residues,
 };
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
+pub use slow::{SlowParts, in_parallel, part_slow_modes};
 pub use statistics::{InputStatistics, StatisticsError};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};

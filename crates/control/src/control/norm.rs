@@ -4,7 +4,7 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::realisation::RealSystem;
-use crate::control::{ControlError, real_gramian_factors};
+use crate::control::{ControlError, in_parallel, real_gramian_factors};
 use crate::linalg::expm1;
 use crate::ssm::{DiagonalSystem, StableSystem, Time};
 
@@ -81,7 +81,8 @@ pub fn h2_error(full: StableSystem<'_>, reduced: StableSystem<'_>) -> Result<f64
     h2_norm(difference.stable()?)
 }
 
-/// The system full − reduced, with the modes of both and the given feedthrough.
+/// The system full − reduced, with the modes of both and the given feedthrough. Modes that both have drop
+/// out: beside one that hardly decays their difference would be lost in rounding.
 pub(super) fn difference(
     full: StableSystem<'_>,
     reduced: StableSystem<'_>,
@@ -91,27 +92,38 @@ pub(super) fn difference(
     if full.time() != reduced.time() {
         return Err(ControlError::DifferentTime);
     }
-    let (inputs, outputs) = (full.input().ncols(), full.output().nrows());
-    let (kept, order) = (full.order(), full.order() + reduced.order());
-    reduced.require_size(inputs, outputs)?;
-    let exponents = [full.exponents(), reduced.exponents()].concat();
-    let mut input = DMatrix::zeros(order, inputs);
-    input.rows_mut(0, kept).copy_from(full.input());
-    input
-        .rows_mut(kept, reduced.order())
-        .copy_from(reduced.input());
-    let mut output = DMatrix::zeros(outputs, order);
-    output.columns_mut(0, kept).copy_from(full.output());
-    output
-        .columns_mut(kept, reduced.order())
-        .copy_from(&-reduced.output());
-    Ok(DiagonalSystem::new(
-        full.time(),
-        exponents,
-        input,
-        output,
-        feedthrough,
-    )?)
+    reduced.require_size(full.input().ncols(), full.output().nrows())?;
+    let (of_full, of_reduced) = modes_apart(full, reduced);
+    let part = |system: &DiagonalSystem, modes: &[usize], sign: f64, through: DMatrix<f64>| {
+        DiagonalSystem::new(
+            system.time(),
+            modes.iter().map(|&n| system.exponents()[n]).collect(),
+            system.input().select_rows(modes),
+            system.output().select_columns(modes) * Complex64::from(sign),
+            through,
+        )
+    };
+    let none = DMatrix::zeros(feedthrough.nrows(), feedthrough.ncols());
+    let kept = part(full, &of_full, 1.0, feedthrough)?;
+    in_parallel(&kept, &part(reduced, &of_reduced, -1.0, none)?)
+}
+
+/// The places of the modes of each of two systems that are not modes of the other, number for number.
+fn modes_apart(full: &DiagonalSystem, reduced: &DiagonalSystem) -> (Vec<usize>, Vec<usize>) {
+    let same = |i: usize, j: usize| {
+        full.exponents()[i] == reduced.exponents()[j]
+            && full.input().row(i) == reduced.input().row(j)
+            && full.output().column(i) == reduced.output().column(j)
+    };
+    let mut of_full: Vec<usize> = (0..full.order()).collect();
+    let mut of_reduced = Vec::new();
+    for j in 0..reduced.order() {
+        match of_full.iter().position(|&i| same(i, j)) {
+            Some(place) => _ = of_full.remove(place),
+            None => of_reduced.push(j),
+        }
+    }
+    (of_full, of_reduced)
 }
 
 #[cfg(test)]

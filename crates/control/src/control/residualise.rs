@@ -3,7 +3,7 @@
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
-use crate::control::balance::{Form, Gramians, project};
+use crate::control::balance::{Form, Gramians, Metric, project};
 use crate::control::block::shifted_poles;
 use crate::control::modes::Modes;
 use crate::control::realisation::{RealSystem, real_states};
@@ -57,6 +57,7 @@ pub fn balance_for_dc(
             form,
             time: delayed.time(),
             feedthrough: dc_gain(system),
+            metric: Metric::White,
         },
     })
 }
