@@ -75,6 +75,7 @@ impl Draw {
             systems: (0..CHANNELS).map(|_| self.system()).collect(),
             backward: Vec::new(),
             backward_from: 1,
+            holds_feedthrough: true,
             activation: Nonlinearity::Gelu,
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),

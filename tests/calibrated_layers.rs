@@ -129,6 +129,7 @@ fn block(system: &DiagonalSystem) -> Block {
         systems: vec![system.clone()],
         backward: Vec::new(),
         backward_from: 1,
+        holds_feedthrough: true,
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,

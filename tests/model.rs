@@ -45,6 +45,7 @@ fn layer() -> BlockParts {
         systems: vec![discrete(); CHANNELS],
         backward: vec![discrete(); CHANNELS],
         backward_from: 1,
+        holds_feedthrough: true,
         activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: linear(CHANNELS, 2 * CHANNELS),

@@ -184,6 +184,7 @@ fn model(draw: &Draw, seed: u64) -> Model {
                 systems,
                 backward: Vec::new(),
                 backward_from: 1,
+                holds_feedthrough: true,
                 activation: Nonlinearity::Gelu,
                 output: Some(OutputLinear {
                     linear: linear(random, channels, outputs),
@@ -546,6 +547,7 @@ fn a_shared_system_streams_as_its_recurrence() {
             systems: vec![system.clone()],
             backward: Vec::new(),
             backward_from: 1,
+            holds_feedthrough: true,
             activation: Nonlinearity::Gelu,
             output: None,
             norm: None,

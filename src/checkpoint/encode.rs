@@ -218,7 +218,13 @@ impl Encoding {
             return Ok(changed);
         }
         let tensors = Tensors::new(&self.archive, &self.structure.prefix);
-        for encoded in self.structure.layers[index].encode(&Dynamics::of(block), &tensors)? {
+        let encoded = self.structure.layers[index].encode(&Dynamics::of(block), &tensors)?;
+        let written = |role| encoded.iter().any(|encoded| encoded.role == role);
+        if roles.contains(&Role::Feedthrough) && !written(Role::Feedthrough) {
+            let layer = block.name().to_string();
+            return Err(Fault::NoFeedthrough { layer });
+        }
+        for encoded in encoded {
             if !roles.contains(&encoded.role) {
                 continue;
             }

@@ -210,6 +210,15 @@ pub enum Fault {
         /// The layer.
         layer: String,
     },
+    /// A feedthrough that changed, where the layout has no tensor for it.
+    #[error(
+        "layer `{layer}`: its feedthrough D changed, and no tensor `D` was found beside its kernel to write \
+         it to; expected a change that keeps D, or a file that holds D"
+    )]
+    NoFeedthrough {
+        /// The layer.
+        layer: String,
+    },
     /// A feedthrough between channels in a layout that has one number for each.
     #[error(
         "layer `{layer}`: the feedthrough has an entry at row {row}, column {column}; expected a \

@@ -485,6 +485,7 @@ impl Structure {
                 systems: dynamics.systems,
                 backward: dynamics.backward,
                 backward_from: dynamics.backward_from,
+                holds_feedthrough: self.found[index].holds_feedthrough(),
                 activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,

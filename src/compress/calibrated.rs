@@ -639,6 +639,7 @@ mod tests {
             systems: systems.collect(),
             backward: Vec::new(),
             backward_from: 1,
+            holds_feedthrough: true,
             activation: Nonlinearity::Gelu,
             output: None,
             norm: None,

@@ -40,6 +40,20 @@ impl Candidate {
         (order >= states).then(|| Self::whole(system, note))
     }
 
+    /// Puts the feedthrough of the channel back, where the file has none that could be written.
+    pub(super) fn keep_feedthrough(&mut self, channel: &DiagonalSystem) -> Result<(), ControlError> {
+        self.system = DiagonalSystem::new(
+            self.system.time(),
+            self.system.exponents().to_vec(),
+            self.system.input().clone(),
+            self.system.output().clone(),
+            channel.feedthrough().clone(),
+        )?;
+        let note = "the feedthrough D stays as it is, since the file has none for this layer";
+        self.notes.push(note.into());
+        Ok(())
+    }
+
     /// The system, with its errors in the place of channel `channel`, `full`; those of the kernel
     /// over `kernel_length` steps.
     pub(super) fn measured(

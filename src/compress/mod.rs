@@ -78,6 +78,15 @@ pub enum CompressError {
         /// Index of the channel.
         channel: usize,
     },
+    /// A method that changes the feedthrough, where the file has none for the layer.
+    #[error(
+        "layer `{layer}`: no tensor `D` was found beside its kernel, and the method residualised \
+         changes D; expected a method that keeps it (--method balanced), or a file that holds D"
+    )]
+    NoFeedthrough {
+        /// The layer.
+        layer: String,
+    },
     /// The observer requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

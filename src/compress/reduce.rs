@@ -81,6 +81,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
     if plan.share_poles() {
         return reduce_shared(block, plan);
     }
+    require_place_for_feedthrough(block, plan)?;
     let order_before = block.order();
     let joint = !block.backward().is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
@@ -89,7 +90,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
     };
     let channels = whole.par_iter().enumerate();
     let reduced = in_order(channels.map(|(channel, system)| {
-        reduce_channel(system, plan, channel)
+        reduce_channel(system, plan, channel, block.holds_feedthrough())
             .map_err(|source| CompressError::channel(block, channel, source))
     }))?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
@@ -106,6 +107,16 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         order_before,
         records,
     ))
+}
+
+/// Residualisation is nothing without the change of D.
+fn require_place_for_feedthrough(block: &Block, plan: &Plan) -> Result<(), CompressError> {
+    match plan.method() {
+        Method::Residualised if !block.holds_feedthrough() => Err(CompressError::NoFeedthrough {
+            layer: block.name().to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Whether both directions of every channel have the same poles and input weights, as layouts
@@ -169,13 +180,14 @@ fn reduce_channel(
     system: &DiagonalSystem,
     plan: &Plan,
     channel: usize,
+    holds_feedthrough: bool,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
     if plan.unstable() && !system.is_stable() {
         return over_horizon(system, plan, channel);
     }
     let full = system.stable()?;
     let mut best: Option<(f64, Candidate)> = None;
-    for candidate in candidates(system, plan)? {
+    for candidate in candidates(system, plan, holds_feedthrough)? {
         let error = response_error(full, candidate.system.stable()?)?;
         if best.as_ref().is_none_or(|(least, _)| error < *least) {
             best = Some((error, candidate));
@@ -240,7 +252,11 @@ fn half(states: usize) -> usize {
     states.div_ceil(2)
 }
 
-fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, ControlError> {
+fn candidates(
+    system: &DiagonalSystem,
+    plan: &Plan,
+    holds_feedthrough: bool,
+) -> Result<Vec<Candidate>, ControlError> {
     if let Rule::Order(order) = plan.rule()
         && let Some(whole) = Candidate::within(system, order)
     {
@@ -253,7 +269,7 @@ fn candidates(system: &DiagonalSystem, plan: &Plan) -> Result<Vec<Candidate>, Co
     }
     let realisations = plan.realisation().candidates().iter();
     realisations
-        .map(|&realisation| balanced(system, plan, realisation))
+        .map(|&realisation| balanced(system, plan, realisation, holds_feedthrough))
         .collect()
 }
 
@@ -275,10 +291,13 @@ fn modal(
     };
     let base = in_time_base(system, plan.time())?;
     let kept = modal_truncation(base.stable()?, order, score)?;
-    let all: f64 = modal_scores(base.stable()?, ModalScore::Hinf)?.iter().sum();
-    let stay: f64 = modal_scores(kept.stable()?, ModalScore::Hinf)?.iter().sum();
+    // Those that go are summed: beside a mode that hardly decays a difference has no digits.
+    let ranks = modal_scores(base.stable()?, score)?;
+    let peaks = modal_scores(base.stable()?, ModalScore::Hinf)?;
+    let mut ranking: Vec<usize> = (0..ranks.len()).collect();
+    ranking.sort_by(|&i, &j| ranks[j].total_cmp(&ranks[i]));
     Ok(Candidate {
-        error_bound: (all - stay).max(0.0),
+        error_bound: ranking[order..].iter().fold(0.0, |sum, &i| sum + peaks[i]),
         ..Candidate::whole(&back_to_discrete(kept, system)?, None)
     })
 }
@@ -297,6 +316,7 @@ fn balanced(
     system: &DiagonalSystem,
     plan: &Plan,
     realisation: Realisation,
+    holds_feedthrough: bool,
 ) -> Result<Candidate, ControlError> {
     let base = in_time_base(system, plan.time())?;
     let cutter = Cutter::new(&base, plan.method(), realisation, plan.kernel_length())?;
@@ -323,20 +343,19 @@ fn balanced(
         system: reduced.system,
     };
     if plan.method() == Method::H2Optimal {
-        let refined = h2_refine(base.stable()?, candidate.system.stable()?)?;
-        candidate.system = refined.system;
-        if !refined.converged {
-            let note = "the refinement stopped short of a stationary point";
-            candidate.notes.push(note.into());
-        }
+        refine(&mut candidate, &cutter, &base)?;
+    }
+    if !holds_feedthrough && feedthrough_change(&base, &candidate.system).is_some() {
+        candidate.keep_feedthrough(&base)?;
     }
     if matches!(
         plan.method(),
         Method::H2Optimal | Method::Horizon | Method::HankelNorm
     ) {
         // No bound is known in advance, or a poor one, so the norm itself is enclosed.
-        let small = candidate.system.stable()?;
-        candidate.error_bound = hinf_error(base.stable()?, small, Realisation::Real)?.upper;
+        let (full, small) = cutter.apart(&base, &candidate.system);
+        let error = hinf_error(full.stable()?, small.stable()?, Realisation::Real)?;
+        candidate.error_bound = error.upper;
     }
     if feedthrough_change(&base, &candidate.system).is_some() {
         let note = "the feedthrough D changes with the poles; it is written with them";
@@ -346,9 +365,31 @@ fn balanced(
     Ok(candidate)
 }
 
+/// Moves poles and residues to a minimum of the H2 error; slow modes stay.
+fn refine(
+    candidate: &mut Candidate,
+    cutter: &Cutter,
+    base: &DiagonalSystem,
+) -> Result<(), ControlError> {
+    let (full, small) = cutter.apart(base, &candidate.system);
+    if small.order() == 0 {
+        return Ok(());
+    }
+    let refined = h2_refine(full.stable()?, small.stable()?)?;
+    candidate.system = match small.order() < candidate.system.order() {
+        true => cutter.whole(refined.system)?,
+        false => refined.system,
+    };
+    if !refined.converged {
+        let note = "the refinement stopped short of a stationary point";
+        candidate.notes.push(note.into());
+    }
+    Ok(())
+}
+
 fn notes(cutter: &Cutter, reduced: &Reduced, requested: usize, slots: usize) -> Vec<String> {
     let mut notes = Vec::new();
-    let rank = cutter.hankel().numerical_rank();
+    let rank = cutter.rank();
     let possible = requested.min(cutter.hankel().values().len());
     if rank < possible {
         notes.push(format!(

@@ -47,6 +47,7 @@ impl Block {
             systems,
             backward,
             backward_from: stored.backward_from,
+            holds_feedthrough: stored.holds_feedthrough,
             activation: stored.activation,
             output: stored.output.clone(),
             norm: stored.norm.clone(),
@@ -84,6 +85,11 @@ impl Block {
     /// The lag at which the kernels backwards in time start, 0 or 1.
     pub fn backward_from(&self) -> usize {
         self.0.backward_from
+    }
+
+    /// Whether the file has a place for the feedthrough D: [`BlockParts::holds_feedthrough`].
+    pub fn holds_feedthrough(&self) -> bool {
+        self.0.holds_feedthrough
     }
 
     /// What follows the state spaces.

@@ -20,6 +20,9 @@ pub struct BlockParts {
     /// The lag at which the kernels of `backward` start: 1, the next sample (S4, DSS), or 0, the
     /// current sample, which is then an input of both directions (S5, MEGA).
     pub backward_from: usize,
+    /// Whether the file has a place for the feedthrough D. Where it has none, as for a kernel that was
+    /// saved alone, D counts as zero here, and no reduction changes it.
+    pub holds_feedthrough: bool,
     /// What follows the state spaces.
     pub activation: Nonlinearity,
     /// The map that mixes channels. `None` when the file holds bare kernels.

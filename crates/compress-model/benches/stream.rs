@@ -64,6 +64,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
             systems: (0..channels).map(system).collect(),
             backward: Vec::new(),
             backward_from: 1,
+            holds_feedthrough: true,
             activation: Nonlinearity::Gelu,
             output: Some(OutputLinear {
                 linear: linear(channels, if gated { 2 * channels } else { channels }),

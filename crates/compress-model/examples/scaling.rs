@@ -90,6 +90,7 @@ fn over_channels() -> Result<Panel, Failure> {
                 systems: systems.collect::<Result<_, _>>()?,
                 backward: Vec::new(),
                 backward_from: 1,
+                holds_feedthrough: true,
                 activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,

@@ -94,6 +94,7 @@ impl Draw {
             systems: vec![self.system(channels, modes)?],
             backward: Vec::new(),
             backward_from: 0,
+            holds_feedthrough: true,
             activation: Nonlinearity::GeluTanh,
             output: Some(OutputLinear {
                 linear: self.linear(channels, channels),

@@ -314,6 +314,7 @@ fn block(modes: &Modes) -> Block {
         systems,
         backward,
         backward_from: modes.lag.min(1),
+        holds_feedthrough: true,
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,

@@ -183,6 +183,10 @@ fn place_of(name: &str) -> &str {
     name.rfind(['.', '/']).map_or("", |at| &name[..=at])
 }
 
+/// What may stand between a layer and the tensors of its kernel: the kernel's own name, and what wrappers
+/// of a part (torch.compile, DataParallel) put into names.
+const AROUND_KERNEL: [&str; 3] = ["kernel.", "_orig_mod.", "module."];
+
 /// D beside the kernel, or around it.
 fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String> {
     let omega = format!("{place}omega");
@@ -195,7 +199,8 @@ fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String
         if names.contains(name.as_str()) {
             return Some(name);
         }
-        around = around.strip_suffix("kernel.")?;
+        let mut outer = AROUND_KERNEL.iter();
+        around = outer.find_map(|part| around.strip_suffix(part))?;
     }
 }
 
@@ -234,6 +239,14 @@ impl Found {
     /// Whether a tensor belongs to the kernel or is D.
     pub(in crate::checkpoint) fn holds(&self, name: &str) -> bool {
         self.feedthrough.as_deref() == Some(name) || self.is_kernel(name)
+    }
+
+    /// Whether there is a tensor that D is written to.
+    pub(in crate::checkpoint) fn holds_feedthrough(&self) -> bool {
+        match &self.own {
+            Some(own) => own.feedthrough.is_some(),
+            None => self.feedthrough.is_some(),
+        }
     }
 
     /// The layout of the layer, once it is settled what its names leave open.
@@ -321,6 +334,24 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_feedthrough_is_found_around_a_kernel_that_is_wrapped() {
+        for (kernel, d) in [
+            ("layers.1.kernel.", "layers.1.D"),
+            ("layers.1.kernel._orig_mod.", "layers.1.D"),
+            ("layers.1.kernel.module.", "layers.1.D"),
+            ("layers.1._orig_mod.kernel.", "layers.1._orig_mod.D"),
+            ("layers.1.kernel.kernel.", "layers.1.D"),
+        ] {
+            let tensors = ["log_dt", "A_imag", "C", "log_A_real"].map(|t| format!("{kernel}{t}"));
+            let names = tensors.iter().map(String::as_str);
+            let found = find_layers(names.clone().chain([d]), "", None);
+            assert_eq!(found[0].feedthrough.as_deref(), Some(d), "{kernel}");
+            assert!(found[0].holds_feedthrough());
+            assert!(!find_layers(names, "", None)[0].holds_feedthrough());
+        }
+    }
 
     #[test]
     fn layers_are_found_in_the_order_in_which_people_count() {

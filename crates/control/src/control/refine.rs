@@ -157,6 +157,8 @@ pub struct WeightedChannel {
     full: DiagonalSystem,
     step: f64,
     metric: Metric,
+    /// Whether D stays that of the channel in every fit.
+    holds_feedthrough: bool,
 }
 
 impl WeightedChannel {
@@ -176,7 +178,18 @@ impl WeightedChannel {
             metric: Metric::new(full, weight)?,
             full: full.clone(),
             step,
+            holds_feedthrough: false,
         })
+    }
+
+    /// The same, whose fits leave the feedthrough as the channel has it: for systems that are written to a
+    /// place without one.
+    #[must_use]
+    pub fn with_feedthrough_held(self) -> Self {
+        Self {
+            holds_feedthrough: true,
+            ..self
+        }
     }
 
     /// The weight of its input.
@@ -443,15 +456,28 @@ impl Target<'_> {
         self.solve(nodes, basis, RIDGE)
     }
 
+    /// The feedthrough that stays, where it does.
+    fn held_feedthrough(&self) -> Option<f64> {
+        let channel = self.channel;
+        (channel.holds_feedthrough).then(|| channel.full.feedthrough()[(0, 0)])
+    }
+
     /// min over x of E + ridge² ‖S x‖², S being the norm of each mode and of the sample at step 0.
     fn solve(&self, nodes: Vec<Complex64>, basis: Basis, ridge: f64) -> Point {
         let Inner { gram, cross } = &basis.whole;
         let scales = squared_scales(gram);
+        let held = self.held_feedthrough();
         let mut share = ridge * ridge;
         let root = loop {
             let mut ridged = gram.clone();
             for (i, scale) in scales.iter().enumerate() {
                 ridged[(i, i)] += share.max(ROUNDING) * scale;
+            }
+            if held.is_some() {
+                let sample = ridged.nrows() - 1;
+                ridged.row_mut(sample).fill(0.0);
+                ridged.column_mut(sample).fill(0.0);
+                ridged[(sample, sample)] = 1.0;
             }
             match Cholesky::new(ridged) {
                 Some(root) => break root,
@@ -459,7 +485,15 @@ impl Target<'_> {
                 None => share = share.max(ROUNDING) * 100.0,
             }
         };
-        let solution = root.solve(cross);
+        let solution = match held {
+            None => root.solve(cross),
+            Some(d) => {
+                let sample = cross.nrows() - 1;
+                let mut cross = cross - gram.column(sample) * d;
+                cross[sample] = d;
+                root.solve(&cross)
+            }
+        };
         let gained = basis.whole.gained(&solution);
         Point {
             nodes,
@@ -548,8 +582,12 @@ impl Normal {
             .metric
             .tangents(&point.basis, &point.residues());
         // The part across the basis, and what is left of the channel there.
-        let within = point.root.solve(&tangents.basis);
-        let mut matrix = &tangents.gram - tangents.basis.tr_mul(&within);
+        let mut free = tangents.basis.clone();
+        if target.held_feedthrough().is_some() {
+            free.row_mut(free.nrows() - 1).fill(0.0);
+        }
+        let within = point.root.solve(&free);
+        let mut matrix = &tangents.gram - free.tr_mul(&within);
         let mut right = &tangents.cross - tangents.basis.tr_mul(&point.solution);
         let mut rounding = ACROSS * tangents.gram.diagonal();
         // ∂z/∂α = Re z, ∂z/∂θ = i.
@@ -587,6 +625,7 @@ impl Normal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Realisation;
     use crate::control::metric::{square_by_sums, weighted_norm};
     use crate::control::samples::pairs_and_real_poles;
 
@@ -610,8 +649,9 @@ mod tests {
     #[test]
     fn the_right_side_of_the_normal_equations_is_the_slope_of_the_error() {
         let full = sample();
-        for weight in weights() {
-            let channel = WeightedChannel::new(&full, &weight).unwrap();
+        let channels = weights().map(|weight| WeightedChannel::new(&full, &weight).unwrap());
+        let held = channels.clone().map(WeightedChannel::with_feedthrough_held);
+        for channel in channels.into_iter().chain(held) {
             let target = target(&channel);
             let nodes = vec![Complex64::new(-0.3, 0.5), Complex64::new(-0.8, 1.9)];
             let point = target.refit(nodes);
@@ -678,6 +718,43 @@ mod tests {
                 .map(|(size, x)| ridge * ridge * size * x);
             let left = &gram * &found + DVector::from_iterator(found.len(), sizes) - &cross;
             assert!(left.norm() < 1e-12 * cross.norm(), "{:e}", left.norm());
+        }
+    }
+
+    #[test]
+    fn a_feedthrough_that_is_held_stays_and_the_rest_is_the_best_for_it() {
+        let full = sample();
+        for weight in weights() {
+            let free = WeightedChannel::new(&full, &weight).unwrap();
+            let held = free.clone().with_feedthrough_held();
+            let start = crate::control::balance(full.stable().unwrap(), Realisation::Real);
+            let start = start.unwrap().truncate(4).unwrap().system;
+            let made = |channel: &WeightedChannel, refinement| {
+                channel
+                    .refine(start.stable().unwrap(), 2, refinement)
+                    .unwrap()
+            };
+            for refinement in [Refinement::Residues, Refinement::Full] {
+                let fitted = made(&held, refinement);
+                assert_eq!(fitted.system.feedthrough(), full.feedthrough());
+                assert!(fitted.error < fitted.truncated);
+                assert!(made(&free, refinement).error <= fitted.error);
+            }
+            // No residue can be moved to a smaller error.
+            let best = made(&held, Refinement::Residues);
+            let error = |by: &[f64]| {
+                let moved = crate::control::with_moved_residues(&best.system, by).unwrap();
+                square_by_sums(&full, &moved, &weight)
+            };
+            let count = 2 * best.system.order();
+            let least = error(&vec![0.0; count + 1]);
+            for place in 0..count {
+                for by in [1e-4, -1e-4] {
+                    let mut step = vec![0.0; count + 1];
+                    step[place] = by;
+                    assert!(error(&step) > least * (1.0 - 1e-9), "{place} {by}");
+                }
+            }
         }
     }
 

@@ -215,6 +215,7 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         systems: forward,
         backward,
         backward_from: 1,
+        holds_feedthrough: true,
         activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: draw.linear(channels, rows),
