@@ -202,6 +202,7 @@ fn rows(
             }
         }
     }
+    parameters.hold_feedthroughs(start, &mut slopes);
     Ok(Rows { slopes, left })
 }
 

@@ -38,6 +38,8 @@ struct Channel<'a> {
     full: &'a CalibratedChannel,
     /// I L n.
     importance: f64,
+    /// Whether the feedthrough moves: where the file has a place for it.
+    moves_feedthrough: bool,
     /// The least power of the input that counts for the feedthrough: one that the sequences hardly
     /// show must not let it grow without bound.
     input_min: f64,
@@ -109,6 +111,7 @@ impl<'a> Parameters<'a> {
                         first: made.count,
                         full,
                         importance: importance * samples,
+                        moves_feedthrough: block.holds_feedthrough(),
                         input_min: if data.vectors { INPUT_MIN } else { 0.0 },
                     };
                     made.count += 2 * system.order() + 1;
@@ -154,6 +157,15 @@ impl<'a> Parameters<'a> {
             .channels
             .binary_search_by_key(&key, |own| (own.layer, own.channel));
         Some(self.channels[found.ok()?].first)
+    }
+
+    /// Clears the slopes (a row for each parameter) of feedthroughs that do not move. Their price is apart
+    /// from all others', so that no step moves them.
+    pub(super) fn hold_feedthroughs(&self, model: &Model, slopes: &mut DMatrix<f64>) {
+        for place in self.channels.iter().filter(|p| !p.moves_feedthrough) {
+            let system = &model.blocks()[place.layer].systems()[place.channel];
+            slopes.row_mut(place.first + 2 * system.order()).fill(0.0);
+        }
     }
 
     /// How many numbers move.
@@ -202,6 +214,7 @@ impl<'a> Parameters<'a> {
                 }
             }
         })?;
+        self.hold_feedthroughs(network.model(), &mut slopes);
         for vector in self.vectors.iter().filter(|v| v.of == VectorOf::Head) {
             for (k, combination) in combinations.iter().enumerate() {
                 for (i, c) in combination.iter().enumerate() {
@@ -349,6 +362,12 @@ fn factor(model: &Model, place: &Channel<'_>) -> Result<DMatrix<f64>, CompressEr
     };
     price *= place.importance;
     let last = price.nrows() - 1;
+    if !place.moves_feedthrough {
+        let own = price[(last, last)];
+        price.row_mut(last).fill(0.0);
+        price.column_mut(last).fill(0.0);
+        price[(last, last)] = own;
+    }
     for n in 0..last / 2 {
         let (re, im) = (2 * n, 2 * n + 1);
         let share = PARALLEL * (price[(re, re)] + price[(im, im)]);

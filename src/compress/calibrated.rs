@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
     ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, RefinementState,
-    WeightedChannel, balance, balance_weighted,
+    SlowParts, WeightedChannel, balance, balance_weighted, in_parallel, part_slow_modes,
 };
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
-use crate::compress::cut::Cutter;
+use crate::compress::cut::{Cutter, Form, balance_slow};
 use crate::compress::record::WeightedRecord;
 use crate::compress::store::{NumberStore, Target};
 use crate::compress::{ChannelFault, ChannelRecord, CompressError, LayerRecord};
@@ -29,7 +29,10 @@ const DRAFT_STEPS: usize = 4;
 /// One channel to be balanced for its input and cut at any order. Every cut is made once.
 pub(crate) struct CalibratedChannel {
     system: DiagonalSystem,
-    /// Prepared for the weight of its input; absent where that is zero.
+    /// Its slow modes and the others, where there are any so slow that they must be taken apart
+    /// ([`part_slow_modes`]): the others are then what is balanced and refined.
+    parts: Option<SlowParts>,
+    /// What is balanced, prepared for the weight of its input; absent where that is zero.
     target: Option<Target>,
     norm: f64,
     /// What truncation gave, by order. The balanced forms, N² numbers several times, are not kept.
@@ -39,7 +42,7 @@ pub(crate) struct CalibratedChannel {
     drafts: Mutex<BTreeMap<usize, Arc<Draft>>>,
 }
 
-/// A channel cut at one order and refined by a few steps.
+/// What is balanced of a channel, cut at one order and refined by a few steps.
 struct Draft {
     system: DiagonalSystem,
     /// Where the steps stand; absent where nothing is refined.
@@ -52,7 +55,7 @@ struct Balancings {
     weighted: Option<Cutter>,
 }
 
-/// A channel truncated at an order, for its input or for white noise, whichever leaves less.
+/// What is balanced of a channel, truncated at an order for its input or for white noise, whichever leaves less.
 struct Start {
     candidate: Candidate,
     /// With the best residues; absent where the input is zero.
@@ -108,7 +111,7 @@ impl CalibratedChannel {
         self.target.is_some()
     }
 
-    /// The channel under the weight of its input; `None` where that is zero.
+    /// What is balanced of the channel under the weight of its input; `None` where that is zero.
     pub(crate) fn target(&self) -> Result<Option<Cow<'_, WeightedChannel>>, ChannelFault> {
         self.target.as_ref().map(Target::channel).transpose()
     }
@@ -119,13 +122,28 @@ impl CalibratedChannel {
     fn new(
         system: &DiagonalSystem,
         weight: Option<InputWeight>,
+        holds_feedthrough: bool,
         store: Option<&Arc<NumberStore>>,
     ) -> Result<Self, ChannelFault> {
-        system.stable().map_err(ControlError::from)?;
-        let target = weight.map(|weight| WeightedChannel::new(system, &weight.seen_by(system)));
-        let target = target.transpose()?;
+        let parts = part_slow_modes(system.stable().map_err(ControlError::from)?);
+        let rest = parts.as_ref().map_or(system, |parts| &parts.rest);
+        let prepared = |weight: InputWeight| {
+            let target = WeightedChannel::new(rest, &weight.seen_by(system))?;
+            Ok::<_, ControlError>(match holds_feedthrough {
+                true => target,
+                false => target.with_feedthrough_held(),
+            })
+        };
+        let target = weight.map(prepared).transpose()?;
+        let norm = match (&target, &parts) {
+            (None, _) => 0.0,
+            (Some(target), None) => target.norm(),
+            // The error of nothing but the slow modes turned round is the channel itself.
+            (Some(target), Some(parts)) => target.error(&turned(&parts.slow)?)?,
+        };
         Ok(Self {
-            norm: target.as_ref().map_or(0.0, WeightedChannel::norm),
+            norm,
+            parts,
             target: target
                 .map(|target| Target::new(target, store))
                 .transpose()?,
@@ -136,22 +154,64 @@ impl CalibratedChannel {
         })
     }
 
+    /// What is balanced: the channel without its slow modes.
+    fn rest(&self) -> &DiagonalSystem {
+        self.parts
+            .as_ref()
+            .map_or(&self.system, |parts| &parts.rest)
+    }
+
+    /// The order that is left beside the slow modes; `None` where these are more.
+    fn order_beside(&self, order: usize) -> Option<usize> {
+        order.checked_sub(self.parts.as_ref().map_or(0, |parts| parts.slow.order()))
+    }
+
+    /// A system in the place of what is balanced, with the slow modes.
+    fn whole(&self, reduced: &DiagonalSystem) -> Result<DiagonalSystem, ControlError> {
+        match &self.parts {
+            Some(parts) => parts.with(reduced),
+            None => Ok(reduced.clone()),
+        }
+    }
+
+    /// A channel of fewer states than it has slow modes: these alone, truncated.
+    fn truncated_slow(&self, parts: &SlowParts, order: usize) -> Result<Candidate, ControlError> {
+        let slow = balance_slow(&parts.slow, Realisation::Real)?;
+        let mut candidate = truncated(&Form::Truncate(slow).into(), order)?;
+        let none = truncated(&self.balanced(None)?.white, 0)?;
+        candidate.system = in_parallel(&none.system, &candidate.system)?;
+        candidate
+            .notes
+            .push("its slow modes need more states".into());
+        Ok(candidate)
+    }
+
     fn balanced(&self, target: Option<&WeightedChannel>) -> Result<Balancings, ControlError> {
-        let stable = self.system.stable()?;
+        let stable = self.rest().stable()?;
         let weighted = target.map(|target| balance_weighted(stable, target.weight()));
         Ok(Balancings {
-            white: Cutter::Truncate(balance(stable, Realisation::Real)?),
-            weighted: weighted.transpose()?.map(Cutter::Weighted),
+            white: Form::Truncate(balance(stable, Realisation::Real)?).into(),
+            weighted: weighted
+                .transpose()?
+                .map(|made| Form::Weighted(made).into()),
         })
     }
 
     /// The squared weighted error of any system in the place of this channel; 0 where its input is
     /// zero.
     fn error_of(&self, reduced: &DiagonalSystem) -> Result<f64, ChannelFault> {
-        match self.target()? {
-            Some(target) => Ok(target.error(reduced)?.powi(2)),
-            None => Ok(0.0),
-        }
+        let Some(target) = self.target()? else {
+            return Ok(0.0);
+        };
+        let error = match &self.parts {
+            None => target.error(reduced)?,
+            Some(parts) => match parts.split(reduced) {
+                // What both have drops out to the last digit.
+                Some((rest, slow)) if slow == parts.slow => target.error(&rest)?,
+                _ => target.error(&in_parallel(reduced, &turned(&parts.slow)?)?)?,
+            },
+        };
+        Ok(error.powi(2))
     }
 
     /// Squared weighted errors after truncation and refitting of the residues, or after truncation
@@ -170,7 +230,17 @@ impl CalibratedChannel {
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
         let known = orders.partition_point(|&order| order <= most);
-        for start in self.starts(&orders[..known], self.target()?.as_deref())? {
+        let few = orders[..known].partition_point(|&order| self.order_beside(order).is_none());
+        for &order in &orders[..few] {
+            let cut = self.make_cut(order, Refinement::None)?;
+            least = least.min(cut.record.error.powi(2));
+            errors.push(least);
+        }
+        let beside: Vec<usize> = orders[few..known]
+            .iter()
+            .filter_map(|&order| self.order_beside(order))
+            .collect();
+        for start in self.starts(&beside, self.target()?.as_deref())? {
             let error = match (&start.refitted, refinement) {
                 (None, _) => 0.0,
                 (Some(made), Refinement::None) => made.truncated,
@@ -206,19 +276,21 @@ impl CalibratedChannel {
         if let Some(cut) = locked(&self.cuts).get(&(order, true)) {
             return Ok(cut.candidate.system.clone());
         }
-        if let Some(draft) = locked(&self.drafts).get(&order) {
-            return Ok(draft.system.clone());
+        if let Some(whole) = Candidate::within(&self.system, order) {
+            return Ok(whole.system);
         }
-        let draft = Arc::new(self.make_draft(order)?);
-        locked(&self.drafts).insert(order, Arc::clone(&draft));
-        Ok(draft.system.clone())
+        let Some(beside) = self.order_beside(order) else {
+            return Ok(self.make_cut(order, Refinement::Full)?.candidate.system);
+        };
+        if let Some(draft) = locked(&self.drafts).get(&beside) {
+            return Ok(self.whole(&draft.system)?);
+        }
+        let draft = Arc::new(self.make_draft(beside)?);
+        locked(&self.drafts).insert(beside, Arc::clone(&draft));
+        Ok(self.whole(&draft.system)?)
     }
 
     fn make_draft(&self, order: usize) -> Result<Draft, ChannelFault> {
-        if let Some(whole) = Candidate::within(&self.system, order) {
-            let (system, descent) = (whole.system, None);
-            return Ok(Draft { system, descent });
-        }
         let target = self.target()?;
         let start = self.start(order, target.as_deref())?;
         let system = &start.candidate.system;
@@ -269,19 +341,23 @@ impl CalibratedChannel {
             let record = WeightedRecord::identity(self.norm);
             return Ok(Cut { candidate, record });
         }
+        let Some(beside) = self.order_beside(order) else {
+            return self.cut_slow(order);
+        };
         let target = self.target()?;
-        let start = self.start(order, target.as_deref())?;
+        let start = self.start(beside, target.as_deref())?;
         let mut candidate = start.candidate.clone();
         let Some((target, refitted)) = target.zip(start.refitted.clone()) else {
+            candidate.system = self.whole(&candidate.system)?;
             let record = WeightedRecord::identity(0.0);
             return Ok(Cut { candidate, record });
         };
         let refined = match refinement {
-            Refinement::Full => self.descended(&target, &candidate.system, refitted, order)?,
+            Refinement::Full => self.descended(&target, &candidate.system, refitted, beside)?,
             Refinement::None => Refined::unrefined(&candidate.system, refitted.truncated),
             _ => refitted,
         };
-        candidate.system = refined.system;
+        candidate.system = self.whole(&refined.system)?;
         Ok(Cut {
             candidate,
             record: WeightedRecord {
@@ -295,6 +371,22 @@ impl CalibratedChannel {
                 white_noise: start.white_noise,
             },
         })
+    }
+
+    /// The cut at an order below the number of slow modes, which is not refined.
+    fn cut_slow(&self, order: usize) -> Result<Cut, ChannelFault> {
+        let parts = self.parts.as_ref().expect("there are slow modes");
+        let candidate = self.truncated_slow(parts, order)?;
+        let error = self.error_of(&candidate.system)?.sqrt();
+        let record = WeightedRecord {
+            unweighted: error,
+            truncated: error,
+            refitted: error,
+            error,
+            white_noise: true,
+            ..WeightedRecord::identity(self.norm)
+        };
+        Ok(Cut { candidate, record })
     }
 
     /// The full refinement, which takes a draft's place.
@@ -322,8 +414,14 @@ impl CalibratedChannel {
         if system.order() >= self.system.order() {
             return Ok(system.clone());
         }
-        match self.target()? {
-            Some(target) => Ok(target.residues(system, ridge)?),
+        let Some(target) = self.target()? else {
+            return Ok(system.clone());
+        };
+        let Some(parts) = &self.parts else {
+            return Ok(target.residues(system, ridge)?);
+        };
+        match parts.split(system) {
+            Some((rest, slow)) => Ok(in_parallel(&target.residues(&rest, ridge)?, &slow)?),
             None => Ok(system.clone()),
         }
     }
@@ -387,6 +485,17 @@ fn truncated_best(
         unweighted,
         white_noise: true,
     })
+}
+
+/// The system −G, without feedthrough: what takes modes off another.
+fn turned(modes: &DiagonalSystem) -> Result<DiagonalSystem, ControlError> {
+    Ok(DiagonalSystem::new(
+        modes.time(),
+        modes.exponents().to_vec(),
+        modes.input().clone(),
+        -modes.output(),
+        modes.feedthrough() * 0.0,
+    )?)
 }
 
 fn truncated(cutter: &Cutter, order: usize) -> Result<Candidate, ControlError> {
@@ -455,7 +564,8 @@ impl CalibratedLayer {
         store: Option<&Arc<NumberStore>>,
     ) -> Result<(), CompressError> {
         let made = channels.into_par_iter().map(|index| {
-            CalibratedChannel::new(&block.systems()[index], weight(index), store)
+            let (system, weight) = (&block.systems()[index], weight(index));
+            CalibratedChannel::new(system, weight, block.holds_feedthrough(), store)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
         self.channels.extend(in_order(made)?);

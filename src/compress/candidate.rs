@@ -41,7 +41,10 @@ impl Candidate {
     }
 
     /// Puts the feedthrough of the channel back, where the file has none that could be written.
-    pub(super) fn keep_feedthrough(&mut self, channel: &DiagonalSystem) -> Result<(), ControlError> {
+    pub(super) fn keep_feedthrough(
+        &mut self,
+        channel: &DiagonalSystem,
+    ) -> Result<(), ControlError> {
         self.system = DiagonalSystem::new(
             self.system.time(),
             self.system.exponents().to_vec(),

@@ -5,6 +5,7 @@ use hankelite_control::{
     Reduced, SlowParts, WeightedBalanced, balance, balance_for_dc, balance_over_horizon,
     hankel_values, in_parallel, part_slow_modes,
 };
+use num_complex::Complex64;
 
 use crate::compress::Method;
 
@@ -33,17 +34,37 @@ struct SlowModes {
     balanced: Balanced,
 }
 
+/// The least decay per second that slow modes are balanced with: of a slower one the Gramian's square
+/// would be no number, and no sequence is long enough to show the difference.
+const DECAY_MIN: f64 = 1e-100;
+
+/// Slow modes balanced by themselves.
+pub(super) fn balance_slow(
+    slow: &DiagonalSystem,
+    realisation: Realisation,
+) -> Result<Balanced, ControlError> {
+    let exponents = slow.exponents().iter();
+    let bounded = exponents.map(|z| Complex64::new(z.re.min(-DECAY_MIN), z.im));
+    let bounded = DiagonalSystem::new(
+        slow.time(),
+        bounded.collect(),
+        slow.input().clone(),
+        slow.output().clone(),
+        slow.feedthrough().clone(),
+    )?;
+    balance(bounded.stable()?, realisation)
+}
+
 impl SlowModes {
-    fn of(
-        system: &DiagonalSystem,
-        realisation: Realisation,
-    ) -> Result<Option<Self>, ControlError> {
+    fn of(system: &DiagonalSystem, realisation: Realisation) -> Result<Option<Self>, ControlError> {
         let Some(parts) = part_slow_modes(system.stable()?) else {
             return Ok(None);
         };
+        let balanced = balance_slow(&parts.slow, realisation)?;
+        let rest = hankel_values(parts.rest.stable()?, realisation)?;
         Ok(Some(Self {
-            hankel: hankel_values(system.stable()?, realisation)?,
-            balanced: balance(parts.slow.stable()?, realisation)?,
+            hankel: balanced.hankel().joined(&rest),
+            balanced,
             parts,
         }))
     }
@@ -98,7 +119,7 @@ impl Cutter {
         reduced: &DiagonalSystem,
     ) -> (DiagonalSystem, DiagonalSystem) {
         let parts = self.slow.as_ref().map(|slow| &slow.parts);
-        let apart = parts.and_then(|parts| Some((parts.rest.clone(), parts.without(reduced)?)));
+        let apart = parts.and_then(|parts| Some((parts.rest.clone(), parts.split(reduced)?.0)));
         apart.unwrap_or_else(|| (full.clone(), reduced.clone()))
     }
 

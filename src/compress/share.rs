@@ -1,7 +1,7 @@
 //! One set of poles for all channels of a layer.
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, Time, weighted_refine,
+    ControlError, DiagonalSystem, InputWeight, Realisation, Refinement, Time, WeightedChannel,
     zoh_gain,
 };
 use nalgebra::DMatrix;
@@ -137,7 +137,8 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
     let systems = block.systems().par_iter().enumerate();
     let reduced = in_order(systems.map(|(h, full)| {
         let system = shared.channel(full, &reduced.system, h);
-        let fitted = system.and_then(|system| fitted(full, system, plan));
+        let fitted =
+            system.and_then(|system| fitted(full, system, plan, block.holds_feedthrough()));
         let measured = fitted.and_then(|system| {
             let candidate = Candidate {
                 system,
@@ -185,17 +186,23 @@ fn truncated(joint: &DiagonalSystem, plan: &Plan) -> Result<Candidate, ControlEr
     })
 }
 
-/// The best residues and D for these poles, of a channel with one kernel.
+/// The best residues, and D where the file has a place for it, for these poles, of a channel with one
+/// kernel.
 fn fitted(
     full: &DiagonalSystem,
     start: DiagonalSystem,
     plan: &Plan,
+    holds_feedthrough: bool,
 ) -> Result<DiagonalSystem, ControlError> {
     if full.as_siso().is_err() || start.order() >= full.order() {
         return Ok(start);
     }
     let white = InputWeight::white(plan.kernel_length());
     let order = start.order();
-    let refined = weighted_refine(full, start.stable()?, order, &white, Refinement::Residues)?;
+    let mut channel = WeightedChannel::new(full, &white)?;
+    if !holds_feedthrough {
+        channel = channel.with_feedthrough_held();
+    }
+    let refined = channel.refine(start.stable()?, order, Refinement::Residues)?;
     Ok(refined.system)
 }

@@ -179,7 +179,7 @@ impl Problem<'_> {
         let blocks = Blocks::new(&sums.fit, &modes);
         let mut best = self.measured_by(modes.clone(), &sums);
         for ridge in RIDGES {
-            let Some((w, d)) = ridged(&blocks, &modes.feedthrough, ridge) else {
+            let Some((w, d)) = ridged(&blocks, &modes, ridge) else {
                 continue;
             };
             let mut candidate = modes.clone();
@@ -337,12 +337,10 @@ fn projected(sums: &DMatrix<f64>, k: usize) -> Option<DMatrix<f64>> {
     Some(sums.view((k, k), (rest, rest)) - across.transpose() * root.solve(&across))
 }
 
-/// W and D of least Σ ‖y − W z − D u‖² with a ridge on both, towards 0 and towards the D before.
-fn ridged(
-    blocks: &Blocks<'_>,
-    before: &DMatrix<f64>,
-    ridge: f64,
-) -> Option<(DMatrix<f64>, DMatrix<f64>)> {
+/// W and D of least Σ ‖y − W z − D u‖² with a ridge on both, towards 0 and towards the D before, which
+/// may have to stay.
+fn ridged(blocks: &Blocks<'_>, modes: &Modes, ridge: f64) -> Option<(DMatrix<f64>, DMatrix<f64>)> {
+    let before = &modes.feedthrough;
     let scale = blocks.block(0, 0).diagonal();
     let scale = scale.map(|g: f64| if g > 0.0 { g.sqrt().recip() } else { 0.0 });
     let scaled = |mut rows: DMatrix<f64>| {
@@ -361,6 +359,7 @@ fn ridged(
     let left = &inputs - across.transpose() * &by_input;
     let both = blocks.block(1, 2) - across.transpose() * &by_target;
     let d = match is_diagonal(before) {
+        _ if modes.feedthrough_stays => before.clone(),
         true => DMatrix::from_diagonal(&DVector::from_fn(before.nrows(), |h, _| {
             let price = ridge * inputs[(h, h)];
             let below = left[(h, h)] + price;

@@ -118,6 +118,51 @@ struct Parameters {
     count: usize,
 }
 
+/// Which entries of D move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Through {
+    /// None: the file has no place for D.
+    Stays,
+    Diagonal,
+    All,
+}
+
+impl Through {
+    fn of(modes: &Modes) -> Self {
+        match is_diagonal(&modes.feedthrough) {
+            _ if modes.feedthrough_stays => Self::Stays,
+            true => Self::Diagonal,
+            false => Self::All,
+        }
+    }
+
+    /// Entries for each input.
+    fn for_each_input(self, outputs: usize) -> usize {
+        match self {
+            Self::Stays => 0,
+            Self::Diagonal => 1,
+            Self::All => outputs,
+        }
+    }
+
+    /// The entries of a matrix of D's shape.
+    fn entries(self, d: &DMatrix<f64>) -> Vec<f64> {
+        match self {
+            Self::Stays => Vec::new(),
+            Self::Diagonal => d.diagonal().as_slice().to_vec(),
+            Self::All => d.as_slice().to_vec(),
+        }
+    }
+
+    fn put(self, entries: &[f64], d: &mut DMatrix<f64>) {
+        match self {
+            Self::Stays => {}
+            Self::Diagonal => d.set_diagonal(&DVector::from_column_slice(entries)),
+            Self::All => d.copy_from_slice(entries),
+        }
+    }
+}
+
 /// The numbers of one system.
 struct Place {
     layer: usize,
@@ -125,8 +170,8 @@ struct Place {
     modes: Modes,
     first: usize,
     count: usize,
-    /// Whether only the diagonal of D moves.
-    diagonal: bool,
+    /// What of D moves.
+    through: Through,
     /// Whether B and poles move.
     all: bool,
     /// A number is its coordinate over its scale.
@@ -137,10 +182,7 @@ impl Place {
     /// The numbers of a system as they are: W, D, then B and the poles.
     fn numbers(&self, modes: &Modes) -> Vec<f64> {
         let mut numbers = modes.output_matrix().as_slice().to_vec();
-        match self.diagonal {
-            true => numbers.extend(modes.feedthrough.diagonal().iter()),
-            false => numbers.extend(modes.feedthrough.iter()),
-        }
+        numbers.extend(self.through.entries(&modes.feedthrough));
         if self.all {
             numbers.extend(modes.input.iter().flat_map(|b| [b.re, b.im]));
             let poles = modes.exponents.iter();
@@ -155,18 +197,9 @@ impl Place {
         let (outputs, states) = (modes.feedthrough.nrows(), modes.states_count());
         let (w, rest) = numbers.split_at(outputs * states);
         modes.set_output_matrix(&DMatrix::from_column_slice(outputs, states, w));
-        let through = if self.diagonal {
-            outputs
-        } else {
-            modes.feedthrough.len()
-        };
-        let (d, rest) = rest.split_at(through);
-        match self.diagonal {
-            true => modes
-                .feedthrough
-                .set_diagonal(&DVector::from_column_slice(d)),
-            false => modes.feedthrough.copy_from_slice(d),
-        }
+        let inputs = modes.feedthrough.ncols();
+        let (d, rest) = rest.split_at(inputs * self.through.for_each_input(outputs));
+        self.through.put(d, &mut modes.feedthrough);
         if self.all {
             let (b, poles) = rest.split_at(2 * modes.input.len());
             for (entry, pair) in modes.input.iter_mut().zip(b.chunks_exact(2)) {
@@ -183,11 +216,7 @@ impl Place {
     fn slopes(&self, modes: &Modes, u: &DMatrix<f64>, g: &DMatrix<f64>) -> Vec<f64> {
         let states = modes.states(u);
         let mut slopes = g.tr_mul(&states).as_slice().to_vec();
-        let through = g.tr_mul(u);
-        match self.diagonal {
-            true => slopes.extend(through.diagonal().iter()),
-            false => slopes.extend(through.iter()),
-        }
+        slopes.extend(self.through.entries(&g.tr_mul(u)));
         if self.all {
             let order = modes.order();
             let mut input = DMatrix::<Complex64>::zeros(order, u.ncols());
@@ -237,11 +266,11 @@ impl Parameters {
             for (unit, (of, size)) in units.iter().zip(sizes).enumerate() {
                 let gradients = &of.moments.gradients;
                 let slope = gradients.trace() / (gradients.nrows() * size.steps.max(1)) as f64;
-                let modes = modes_of(block, unit);
+                let modes = Modes::of(block, unit);
                 let mut place = Place {
                     layer,
                     unit,
-                    diagonal: is_diagonal(&modes.feedthrough),
+                    through: Through::of(&modes),
                     all,
                     first: made.count,
                     count: 0,
@@ -291,12 +320,6 @@ impl Parameters {
     }
 }
 
-/// The system of a layer, both directions together.
-fn modes_of(block: &Block, unit: usize) -> Modes {
-    let backward = block.backward().get(unit);
-    Modes::of(&block.systems()[unit], backward, block.backward_from())
-}
-
 fn is_diagonal(d: &DMatrix<f64>) -> bool {
     d.is_square()
         && (d - DMatrix::from_diagonal(&d.diagonal()))
@@ -328,7 +351,7 @@ impl Sizes {
             scales.extend(std::iter::repeat_n(slope * size, outputs));
         }
         for size in inputs.iter() {
-            let repeated = if place.diagonal { 1 } else { outputs };
+            let repeated = place.through.for_each_input(outputs);
             scales.extend(std::iter::repeat_n(slope * size, repeated));
         }
         if place.all {
@@ -368,7 +391,7 @@ fn sizes(
         network.visit_inputs(&[example.sequence], usize::MAX, |_, layer, input, steps| {
             let u = input.rows(0, steps).into_owned();
             for (unit, of) in problem.layers[layer].iter().enumerate() {
-                let modes = modes_of(&model.blocks()[layer], unit);
+                let modes = Modes::of(&model.blocks()[layer], unit);
                 let u = of.inputs(&u);
                 let squares = |m: &DMatrix<f64>| {
                     DVector::from_iterator(m.ncols(), m.column_iter().map(|c| c.norm_squared()))

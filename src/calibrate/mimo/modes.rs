@@ -4,6 +4,8 @@ use hankelite_control::{DiagonalSystem, SystemError, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
+use crate::model::Block;
+
 /// A system of a layer: r modes behind m inputs and before p outputs. Of a layer that runs in both
 /// directions, both have the same modes and input weights.
 ///
@@ -25,23 +27,23 @@ pub(super) struct Modes {
     pub(super) feedthrough: DMatrix<f64>,
     /// s: the lag at which kernels backwards in time start.
     pub(super) lag: usize,
+    /// Whether D stays as it is, because the file has no place for it.
+    pub(super) feedthrough_stays: bool,
 }
 
 impl Modes {
-    /// The modes of a system, and of the one backwards in time where there is one: it must have the
-    /// same modes and input weights.
-    pub(super) fn of(
-        forward: &DiagonalSystem,
-        backward: Option<&DiagonalSystem>,
-        lag: usize,
-    ) -> Self {
-        let both = std::iter::once(forward).chain(backward);
+    /// The modes of a system of a layer, and of the one backwards in time where there is one: it must have
+    /// the same modes and input weights.
+    pub(super) fn of(block: &Block, unit: usize) -> Self {
+        let forward = &block.systems()[unit];
+        let both = std::iter::once(forward).chain(block.backward().get(unit));
         Self {
             exponents: forward.scaled_exponents(),
             input: forward.input().clone(),
             outputs: both.map(|system| system.output().clone()).collect(),
             feedthrough: forward.feedthrough().clone(),
-            lag,
+            lag: block.backward_from(),
+            feedthrough_stays: !block.holds_feedthrough(),
         }
     }
 

@@ -125,6 +125,7 @@ impl Moments {
             outputs: vec![modes.input.adjoint(); modes.directions()],
             feedthrough: modes.feedthrough.transpose(),
             lag: modes.lag,
+            feedthrough_stays: modes.feedthrough_stays,
         };
         let size = 2 * modes.order();
         let own = white_adjoints(&dual, length) / modes.directions().max(1) as f64;

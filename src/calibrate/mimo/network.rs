@@ -229,8 +229,7 @@ impl<'a> SharedReduction<'a> {
             let pairs = flow.pairs(layer)?;
             let block = &model.blocks()[layer];
             for (index, unit) in units.iter().enumerate() {
-                let (forward, backward) = (&block.systems()[index], block.backward().get(index));
-                let modes = Modes::of(forward, backward, block.backward_from());
+                let modes = Modes::of(block, index);
                 let (e, n) = unit.errors_of(modes, &flow.samples(layer, unit, &pairs));
                 error += e;
                 size += n;

@@ -84,6 +84,7 @@ fn from_stacked(modes: &Modes, system: &DiagonalSystem) -> Modes {
             .collect(),
         feedthrough: modes.feedthrough.clone(),
         lag: modes.lag,
+        feedthrough_stays: modes.feedthrough_stays,
     }
 }
 
@@ -106,6 +107,7 @@ impl Modes {
                 .collect(),
             feedthrough: self.feedthrough.clone(),
             lag: self.lag,
+            feedthrough_stays: self.feedthrough_stays,
         }
     }
 

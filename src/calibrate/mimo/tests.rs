@@ -51,6 +51,7 @@ impl Draw {
                 false => self.matrix(outputs, inputs),
             },
             lag: directions - 1,
+            feedthrough_stays: false,
         }
     }
 

@@ -51,7 +51,7 @@ impl Unit {
             if backward.is_some_and(|b| !alike(b)) {
                 return None;
             }
-            let modes = Modes::of(forward, backward, block.backward_from());
+            let modes = Modes::of(block, index);
             Some(Self {
                 moments: Moments::new(&modes, length),
                 place: Place {

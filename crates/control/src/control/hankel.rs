@@ -42,6 +42,16 @@ impl HankelValues {
         self.rotations
     }
 
+    /// The values of two systems side by side, whose Gramians have no entry between them.
+    #[must_use]
+    pub fn joined(&self, other: &Self) -> Self {
+        let values = [self.values.as_slice(), &other.values].concat();
+        Self {
+            rotations: self.rotations + other.rotations,
+            ..Self::new(values, 0)
+        }
+    }
+
     /// All values, descending.
     pub fn values(&self) -> &[f64] {
         &self.values

@@ -90,12 +90,18 @@ impl SlowParts {
         in_parallel(rest, &self.slow)
     }
 
-    /// What is left of a system that [`SlowParts::with`] gave when the slow modes are taken off again;
-    /// `None` for one with fewer modes.
-    pub fn without(&self, whole: &DiagonalSystem) -> Option<DiagonalSystem> {
+    /// A system that [`SlowParts::with`] gave, in two again: what stands for `rest`, and the modes behind
+    /// it, without feedthrough. `None` for one of fewer modes than there are slow ones.
+    pub fn split(&self, whole: &DiagonalSystem) -> Option<(DiagonalSystem, DiagonalSystem)> {
         let kept = whole.order().checked_sub(self.slow.order())?;
-        let kept: Vec<usize> = (0..kept).collect();
-        selected(whole, &kept, whole.feedthrough().clone()).ok()
+        let places: Vec<usize> = (0..whole.order()).collect();
+        let (rest, slow) = places.split_at(kept);
+        let through = whole.feedthrough();
+        let none = DMatrix::zeros(through.nrows(), through.ncols());
+        Some((
+            selected(whole, rest, through.clone()).ok()?,
+            selected(whole, slow, none).ok()?,
+        ))
     }
 }
 
@@ -191,7 +197,7 @@ mod tests {
                 assert_eq!(residues(&parts.slow), taken, "{slow:?}");
                 assert_eq!(parts.slow.feedthrough()[(0, 0)], 0.0);
                 let back = parts.with(&parts.rest).unwrap();
-                assert_eq!(parts.without(&back).as_ref(), Some(&parts.rest));
+                assert_eq!(parts.split(&back), Some((parts.rest, parts.slow)));
                 let apart = h2_error(whole.stable().unwrap(), back.stable().unwrap()).unwrap();
                 assert_eq!(apart, 0.0);
                 assert_eq!(back.feedthrough(), whole.feedthrough());

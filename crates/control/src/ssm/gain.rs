@@ -9,12 +9,16 @@ pub const DSS_EPSILON: f64 = 1e-7;
 
 /// (e^{λΔ} − 1)/λ, and Δ at λ = 0: what a zero-order hold multiplies the input weight with.
 pub fn zoh_gain(lambda: Complex64, step: f64) -> Complex64 {
-    if lambda == Complex64::ZERO {
-        Complex64::from(step)
-    } else {
-        expm1(lambda * step) / lambda
+    let z = lambda * step;
+    if z.l1_norm() < SMALL {
+        // The square of a very small λ, which a quotient takes, would be no number any more.
+        return step * (1.0 + 0.5 * z);
     }
+    expm1(z) / lambda
 }
+
+/// Below this the next term of (e^z − 1)/z, z²/6, is beneath rounding.
+const SMALL: f64 = 1e-8;
 
 /// The gain of DSS-exp: the zero-order hold with |λ|² of at least [`DSS_EPSILON`].
 ///
@@ -73,15 +77,42 @@ pub fn undo_gain(residue: Complex64, gain: Complex64) -> Complex64 {
 ///
 /// Both differences are taken without cancellation.
 pub fn geometric_sum(z: Complex64, terms: usize) -> Complex64 {
+    let count = terms as f64;
+    if z.l1_norm() * count < SMALL {
+        return count * (1.0 + 0.5 * (count - 1.0) * z);
+    }
     match expm1(z) {
-        Complex64::ZERO => Complex64::from(terms as f64),
-        one => expm1(z * terms as f64) / one,
+        Complex64::ZERO => Complex64::from(count),
+        one => expm1(z * count) / one,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_gain_of_a_hold_is_the_step_at_the_smallest_exponents() {
+        let step = 0.01;
+        for size in [
+            0.0,
+            1e-300,
+            1e-200,
+            1e-17,
+            1e-9,
+            1e-6 * (1.0 - 1e-9),
+            1e-6,
+            1e-3,
+        ] {
+            for turn in [0.0, 1.0, 1.6, 3.0] {
+                let lambda = Complex64::from_polar(size, turn);
+                let z = lambda * step;
+                let series = step * (1.0 + z * (0.5 + z * (1.0 / 6.0 + z / 24.0)));
+                let error = (zoh_gain(lambda, step) - series).norm() / step;
+                assert!(error < 1e-15, "{size:e} {turn}: {error:e}");
+            }
+        }
+    }
 
     #[test]
     fn small_and_large_gains_are_undone() {

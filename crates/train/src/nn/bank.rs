@@ -14,6 +14,8 @@ pub(super) struct TrainableBank {
     pub(super) forward: TrainableDynamics,
     pub(super) backward: Option<TrainableDynamics>,
     pub(super) feedthrough: Var,
+    /// Whether D is trained: where the file has a place for it.
+    holds_feedthrough: bool,
     /// D of the model, and as rounded to the network's type.
     source_feedthrough: (Vec<f64>, Vec<f64>),
 }
@@ -43,6 +45,7 @@ impl TrainableBank {
             forward,
             backward,
             feedthrough,
+            holds_feedthrough: block.holds_feedthrough(),
             source_feedthrough: (source, rounded),
         })
     }
@@ -52,8 +55,10 @@ impl TrainableBank {
         if let Some(backward) = &self.backward {
             all.extend(backward.parameters(&format!("{prefix}backward.")));
         }
-        let feedthrough = parameter(prefix, "feedthrough", &self.feedthrough, Group::NoDecay);
-        all.push(feedthrough);
+        if self.holds_feedthrough {
+            let feedthrough = parameter(prefix, "feedthrough", &self.feedthrough, Group::NoDecay);
+            all.push(feedthrough);
+        }
         all
     }
 
