@@ -8,21 +8,25 @@ use hankelite_control::DiagonalSystem;
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::Metadata;
+use crate::checkpoint::dtype::{ChangedLayer, KeptLayer, LayerEncoding};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dynamics, Encoded, Role};
+use crate::checkpoint::layout::{Encoded, Role};
 use crate::checkpoint::provenance::Record;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
-use crate::model::Block;
+use crate::model::{Block, Model};
 
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
     pub(super) encoding: &'a Encoding,
+    pub(super) model: &'a Model,
     pub(super) record: &'a Record,
     /// The file with its changed tensors in their places.
     pub(super) archive: Archive,
     /// The same with layers put together that the file holds stacked.
     pub(super) stacked: Option<Archive>,
+    /// Layers that the number format of the file would change too much.
+    pub(super) kept: Vec<KeptLayer>,
 }
 
 /// What was written.
@@ -60,14 +64,16 @@ impl Checkpoint {
     pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
         let encoding = self.encoding.as_ref();
         let changed = self.changed_tensors();
-        let made = changed.and_then(|changed| {
+        let made = changed.and_then(|(changed, kept)| {
             let archive = encoding.archive.with(changed)?;
             let stacked = encoding.stacked(&archive)?;
             Ok(EncodedCheckpoint {
                 encoding,
+                model: &self.model,
                 record: &self.record,
                 archive,
                 stacked,
+                kept,
             })
         });
         made.map_err(|fault| fault.at(encoding.archive.path()))
@@ -81,7 +87,7 @@ impl Checkpoint {
         Ok(self.encode()?.parameters())
     }
 
-    fn changed_tensors(&self) -> Result<BTreeMap<String, RawTensor>, Fault> {
+    fn changed_tensors(&self) -> Result<(BTreeMap<String, RawTensor>, Vec<KeptLayer>), Fault> {
         let Encoding {
             archive,
             structure,
@@ -92,18 +98,37 @@ impl Checkpoint {
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
         leave_to_others(archive, &mut changed);
-        let mut systems = BTreeMap::new();
-        for (index, block) in self.model.blocks().iter().enumerate() {
-            systems.extend(self.encoding.changed_layer(index, &stored[index], block)?);
+        let (mut systems, mut kept) = self.changed_systems(stored, None)?;
+        if self.encoding.scanned.is_some() && !kept.is_empty() {
+            // Layers in one tensor have one format.
+            systems = self.changed_systems(stored, Some(Dtype::F32))?.0;
+            kept.sort_by(|a, b| b.change.total_cmp(&a.change));
         }
         let apart = self.encoding.left_behind(&systems);
         match apart.or_else(|| leave_to_others(archive, &mut systems)) {
             Some((first, second)) => Err(Fault::Untied { first, second }),
             None => {
                 changed.extend(systems);
-                Ok(changed)
+                Ok((changed, kept))
             }
         }
+    }
+
+    /// The tensors of all changed systems, and the layers that are in a wider format than the file's.
+    fn changed_systems(
+        &self,
+        stored: &[Block],
+        dtype: Option<Dtype>,
+    ) -> Result<(BTreeMap<String, RawTensor>, Vec<KeptLayer>), Fault> {
+        let (mut systems, mut kept) = (BTreeMap::new(), Vec::new());
+        for (index, block) in self.model.blocks().iter().enumerate() {
+            let made = self
+                .encoding
+                .changed_layer(index, &stored[index], block, dtype)?;
+            systems.extend(made.tensors);
+            kept.extend(made.kept);
+        }
+        Ok((systems, kept))
     }
 }
 
@@ -202,40 +227,28 @@ impl Encoding {
         })
     }
 
-    /// The tensors of one layer that differ from those of the file, which hold `stored`.
+    /// The tensors of one layer that differ from those of the file, which hold `stored`: in a number
+    /// format, or in that of the file.
     pub(super) fn changed_layer(
         &self,
         index: usize,
         stored: &Block,
         block: &Block,
-    ) -> Result<BTreeMap<String, RawTensor>, Fault> {
+        dtype: Option<Dtype>,
+    ) -> Result<ChangedLayer, Fault> {
         require_equal("channels", block.systems().len(), stored.systems().len())?;
         let backward = "systems that run backwards in time";
         require_equal(backward, block.backward().len(), stored.backward().len())?;
-        let mut changed = BTreeMap::new();
         let roles = changed_roles(block, stored);
         if roles.is_empty() {
-            return Ok(changed);
+            return Ok(BTreeMap::new().into());
         }
-        let tensors = Tensors::new(&self.archive, &self.structure.prefix);
-        let encoded = self.structure.layers[index].encode(&Dynamics::of(block), &tensors)?;
-        let written = |role| encoded.iter().any(|encoded| encoded.role == role);
-        if roles.contains(&Role::Feedthrough) && !written(Role::Feedthrough) {
-            let layer = block.name().to_string();
-            return Err(Fault::NoFeedthrough { layer });
-        }
-        for encoded in encoded {
-            if !roles.contains(&encoded.role) {
-                continue;
-            }
-            let name = tensors.full(&encoded.name);
-            let dtype = self.archive.dtype(&name).unwrap_or(Dtype::F32);
-            let stored_shape = self.archive.shape(&name).unwrap_or(&[]).to_vec();
-            let shape = encoded.shape.unwrap_or(stored_shape);
-            let tensor = raw_tensor(&name, dtype, shape, &encoded.data)?;
-            changed.insert(name, tensor);
-        }
-        Ok(changed)
+        self.encoded_layer(&LayerEncoding {
+            index,
+            block,
+            roles,
+            dtype,
+        })
     }
 }
 

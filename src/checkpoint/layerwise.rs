@@ -8,6 +8,7 @@ use hankelite_archive::{Archive, Changes, ChangesOnDisk, Container, RawTensor};
 use hankelite_control::DiagonalSystem;
 
 use crate::checkpoint::declared::Metadata;
+use crate::checkpoint::dtype::{ChangedLayer, KeptLayer};
 use crate::checkpoint::encode::{not_readable, require_equal};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
@@ -78,6 +79,7 @@ impl Layerwise {
             kept: output.is_some(),
             firsts: BTreeMap::new(),
             record: Record::default(),
+            wide: Vec::new(),
         })
     }
 }
@@ -92,6 +94,7 @@ pub struct Rewrite<'a> {
     firsts: BTreeMap<String, String>,
     /// For the metadata.
     record: Record,
+    wide: Vec<KeptLayer>,
 }
 
 impl Rewrite<'_> {
@@ -116,12 +119,13 @@ impl Rewrite<'_> {
     ) -> Result<Vec<DiagonalSystem>, CheckpointError> {
         let archive = &self.source.0.encoding.archive;
         let encoded = self.encode(index, stored, block);
-        let (systems, changed) = encoded.map_err(|fault| fault.at(archive.path()))?;
-        for (name, tensor) in changed {
+        let encoded = encoded.map_err(|fault| fault.at(archive.path()))?;
+        self.wide.extend(encoded.kept);
+        for (name, tensor) in encoded.tensors {
             self.add(name, &tensor)
                 .map_err(|fault| fault.at(archive.path()))?;
         }
-        Ok(systems)
+        Ok(encoded.systems)
     }
 
     /// Sets a tensor aside, unless one that it is tied to holds the same already.
@@ -144,9 +148,12 @@ impl Rewrite<'_> {
         }
     }
 
-    fn encode(&self, index: usize, stored: Block, block: &Block) -> Result<Encoded, Fault> {
+    fn encode(&self, index: usize, stored: Block, block: &Block) -> Result<EncodedLayer, Fault> {
         let encoding = self.source.0.encoding.as_ref();
-        let changed = encoding.changed_layer(index, &stored, block)?;
+        let ChangedLayer {
+            tensors: changed,
+            kept,
+        } = encoding.changed_layer(index, &stored, block, None)?;
         // What follows needs the memory.
         drop(stored);
         let archive = encoding.archive.with(changed)?;
@@ -155,9 +162,19 @@ impl Rewrite<'_> {
         let expected = block.systems().len() + block.backward().len();
         require_equal("channels", systems.len(), expected)?;
         match archive.into_changes() {
-            Changes::InMemory(changed) => Ok((systems, changed)),
+            Changes::InMemory(tensors) => Ok(EncodedLayer {
+                systems,
+                tensors,
+                kept,
+            }),
             _ => unreachable!("it was made of tensors in memory"),
         }
+    }
+
+    /// Layers whose poles and residues are in a wider number format than that of the file, which would
+    /// change them too much.
+    pub fn kept_layers(&self) -> &[KeptLayer] {
+        &self.wide
     }
 
     /// Real numbers in all tensors, as they would be written. Those that several tensors share count
@@ -214,8 +231,13 @@ impl Rewrite<'_> {
     }
 }
 
-/// The systems of a layer as rounded, and its changed tensors.
-type Encoded = (Vec<DiagonalSystem>, BTreeMap<String, RawTensor>);
+/// A layer on its way into a file.
+struct EncodedLayer {
+    /// As rounded.
+    systems: Vec<DiagonalSystem>,
+    tensors: BTreeMap<String, RawTensor>,
+    kept: Option<KeptLayer>,
+}
 
 fn size(shape: &[usize]) -> usize {
     shape.iter().product()

@@ -659,4 +659,5 @@ def main():
     (HERE / "settings.json").write_text(json.dumps(settings, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -62,7 +62,7 @@ struct Document<'a> {
     image: Option<WrittenImage>,
     report: Option<WrittenReport>,
     card: Option<String>,
-    /// Layers whose poles and residues are not in the number format of --dtype.
+    /// Layers whose poles and residues are in a wider number format than that of --dtype or the file.
     kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
     parameters_after: usize,
@@ -110,7 +110,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         made,
     } = work(arguments, &checkpoint, printer).with_context(|| path.display().to_string())?;
     let mut reduced = checkpoint.with_model(model).with_provenance(made.clone());
-    let (encoded, kept_layers) = stored(&reduced, arguments.dtype)?;
+    let encoded = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
         family: checkpoint.family(),
         plan: plan.as_ref(),
@@ -118,7 +118,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         held_out_change,
         longer,
         kernel_length,
-        kept_layers,
+        kept_layers: encoded.kept_layers().to_vec(),
         parameters_before: checkpoint.parameters_of_file(),
         parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),

@@ -149,7 +149,7 @@ impl FileTarget<'_> {
         };
         let checkpoint = self.checkpoint.with_model(model.clone());
         let checkpoint = checkpoint.with_provenance(self.note.clone());
-        let (encoded, _) = stored(&checkpoint, self.arguments.dtype)?;
+        let encoded = stored(&checkpoint, self.arguments.dtype)?;
         Ok(encoded.file_bytes(path)?)
     }
 

@@ -27,6 +27,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let mut rewrite = source.rewrite(output)?;
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
     let parameters_after = rewrite.parameters();
+    let kept_layers = rewrite.kept_layers().to_vec();
     if let Some(output) = output {
         rewrite.note(provenance((path, outline), &layers, &Way::Plan(&plan)).with_context(here)?);
         rewrite.write(output)?;
@@ -38,6 +39,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         kernel_length: plan.kernel_length(),
         parameters_before: outline.parameters_of_file(),
         parameters_after,
+        kept_layers,
         assumptions: outline.assumptions(),
         notes: outline.notes(),
         rounding_error: output.map(|_: &Path| worst),

@@ -12,14 +12,14 @@ use crate::cli::printer::Printer;
 use crate::cli::reduce::arguments::{Arguments, FileDtype};
 use crate::cli::report::percent;
 
-/// The tensors of a checkpoint in a number format, and the layers that do not take it.
+/// The tensors of a checkpoint in a number format.
 pub(super) fn stored(
     checkpoint: &Checkpoint,
     dtype: Option<FileDtype>,
-) -> anyhow::Result<(EncodedCheckpoint<'_>, Vec<KeptLayer>)> {
+) -> anyhow::Result<EncodedCheckpoint<'_>> {
     let encoded = checkpoint.encode()?;
     Ok(match dtype {
-        None => (encoded, Vec::new()),
+        None => encoded,
         Some(FileDtype::F32) => encoded.in_dtype(Dtype::F32)?,
         Some(FileDtype::Bf16) => encoded.in_dtype(Dtype::BF16)?,
         Some(FileDtype::F16) => encoded.in_dtype(Dtype::F16)?,
@@ -52,16 +52,16 @@ pub(super) fn write_image(
 
 /// Layers that do not take the number format of the file.
 pub(super) fn show_kept(kept: &[KeptLayer], printer: &Printer) {
-    for KeptLayer { layer, change, .. } in kept {
-        let change = match change.is_finite() {
-            true => format!("would change a system by {}", percent(*change)),
-            false => "would make a mode that does not decay".to_string(),
+    for kept in kept {
+        let lost = match kept.change.is_finite() {
+            true => format!("would change a system by {}", percent(kept.change)),
+            false => "has no such numbers, or makes a mode that does not decay".to_string(),
         };
-        printer.note(
-            "note",
-            &format!(
-                "{layer}: its poles and residues keep their number format; rounding them {change}"
-            ),
+        let text = format!(
+            "{}: its poles and residues are in {}; half precision {lost}. Load the file into a module in \
+             that format",
+            kept.layer, kept.dtype
         );
+        printer.note("note", &text);
     }
 }

@@ -328,9 +328,9 @@ fn write(
     made: &Targeted,
     document: &mut Document,
 ) -> anyhow::Result<()> {
-    let (encoded, kept) = stored(smaller, arguments.dtype)?;
+    let encoded = stored(smaller, arguments.dtype)?;
     document.parameters_after = encoded.parameters();
-    document.kept_layers = kept;
+    document.kept_layers = encoded.kept_layers().to_vec();
     if arguments.dry_run {
         return Ok(());
     }
