@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hankelite_archive::Setting;
+use hankelite_archive::{Archive, Dtype, Setting};
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
@@ -109,16 +109,29 @@ impl<'a> Settling<'a> {
     pub(super) fn layer(
         &mut self,
         layer: &Found,
-        known: &BTreeSet<&str>,
+        archive: &Archive,
         prefix: &str,
     ) -> Result<(), Fault> {
-        let has = |name: &str| known.contains(format!("{prefix}{}{name}", layer.place).as_str());
+        let place = |name: &str| format!("{prefix}{}{name}", layer.place);
+        let has = |name: &str| archive.contains(&place(name));
         self.contradictions(layer, prefix)?;
         match layer.kind {
             Kind::Dss => self.dss_version(&has, layer, prefix)?,
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
             Kind::Dplr { v4 } => self.dplr(v4)?,
-            Kind::S5 { torch } => self.s5(torch),
+            Kind::S5 { .. }
+                if is_of_events(&layer.place) && self.declared.discretisation.is_none() =>
+            {
+                return Err(Fault::Undeclared {
+                    what: "how far apart events are",
+                    needed_for: "a layer of Event-SSM, whose steps are the times between events",
+                    hint: "declare --discretisation zoh to read it with events one step apart",
+                });
+            }
+            Kind::S5 { torch } => {
+                let pairs = archive.dtype(&place("Lambda")) != Some(Dtype::C64);
+                self.s5(torch, torch && pairs);
+            }
             Kind::AnnotatedDplr | Kind::MimoDplr if !has("C") && !has("C_real_imag") => {
                 return Err(Fault::Unsupported {
                     what: "a diagonal-plus-low-rank layer without C",
@@ -317,7 +330,9 @@ impl<'a> Settling<'a> {
         Ok(())
     }
 
-    fn s5(&mut self, torch: bool) {
+    /// The class that stores pairs of real numbers in `Lambda` (S5-ViT) knows the bilinear
+    /// discretisation only; that of s5-pytorch stores complex ones.
+    fn s5(&mut self, torch: bool, pairs: bool) {
         let declared = self.declared;
         self.declared.discretisation = declared
             .discretisation
@@ -325,9 +340,15 @@ impl<'a> Settling<'a> {
         self.declared.conj_sym = declared.conj_sym.or_else(|| self.setting(&["conj_sym"]));
         self.declared.clip_eigs = declared.clip_eigs.or_else(|| self.setting(&["clip_eigs"]));
         if self.declared.discretisation.is_none() {
-            let text = "discretisation `zoh` (the default of S5; --discretisation overrides it)";
-            self.assume(text.to_string());
-            self.declared.discretisation = Some(Discretisation::Zoh);
+            let (default, of) = match pairs {
+                true => (Discretisation::Bilinear, "S5 with `Lambda` in real pairs"),
+                false => (Discretisation::Zoh, "S5"),
+            };
+            self.assume(format!(
+                "discretisation `{}` (the default of {of}; --discretisation overrides it)",
+                default.name()
+            ));
+            self.declared.discretisation = Some(default);
         }
         if self.declared.conj_sym.is_none() {
             self.assume(match torch {
@@ -348,6 +369,16 @@ impl<'a> Settling<'a> {
             self.declared.clip_eigs = Some(false);
         }
     }
+}
+
+/// Whether a layer of S5 stands where Event-SSM has it: `stages_0/SequenceLayer_0/`.
+fn is_of_events(place: &str) -> bool {
+    let mut parts = place.split(['.', '/']);
+    let in_stage = parts.any(|part| part.starts_with("stages_"));
+    in_stage
+        && parts
+            .next()
+            .is_some_and(|part| part.starts_with("SequenceLayer_"))
 }
 
 /// Key and value of the mode of the full repository's decoder. Layers have a `mode` of their own.

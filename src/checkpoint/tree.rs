@@ -329,7 +329,7 @@ impl Structure {
         let known: BTreeSet<&str> = archive.names().collect();
         let mut settling = Settling::new(declared, settings);
         for layer in &found {
-            settling.layer(layer, &known, &prefix)?;
+            settling.layer(layer, archive, &prefix)?;
         }
         if tree == Tree::Classifier {
             settling.placement();

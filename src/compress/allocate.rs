@@ -137,7 +137,12 @@ pub(crate) fn share(
         }
         Allocation::Layer => {
             let layers = errors.layers().map(|members| errors.group(members));
-            (layers.collect(), (0.5 * mean).floor() as usize)
+            let groups: Vec<Group> = layers.collect();
+            let least = match target {
+                None => (0.5 * mean).floor() as usize,
+                Some(_) => least_of_layers(&groups, budget, target),
+            };
+            (groups, least)
         }
         Allocation::Model => {
             let all = errors.layers().flatten().collect();
@@ -145,6 +150,22 @@ pub(crate) fn share(
         }
     };
     errors.spread(&groups, &descend(&groups, least.max(1), budget, target))
+}
+
+/// The least order of a layer where a target, and no budget, ends the steps: half the mean of the orders
+/// that come out. From 1 up, as a higher floor raises the mean.
+fn least_of_layers(groups: &[Group], budget: usize, target: Option<f64>) -> usize {
+    let mut least = 1;
+    loop {
+        let orders = descend(groups, least, budget, target).orders;
+        let members = || groups.iter().map(|group| group.members.len());
+        let states: usize = orders.iter().zip(members()).map(|(q, n)| q * n).sum();
+        let half = states / (2 * members().sum::<usize>().max(1));
+        if half <= least {
+            return least;
+        }
+        least = half;
+    }
 }
 
 /// What the states of every channel of every layer matter.
@@ -493,6 +514,32 @@ mod tests {
             None,
         );
         assert_eq!(orders, [[7, 2, 7, 2, 7, 2, 7, 2]]);
+    }
+
+    #[test]
+    fn a_target_takes_few_states_for_layers_too() {
+        // A layer that halves its error with every state, and one that matters a millionth of that.
+        let halves = convex((0..32).map(|n| 0.5f64.powi(n)).collect());
+        let curves = vec![vec![halves.clone(); 4], vec![halves; 4]];
+        let importance = vec![vec![1.0; 4], vec![1e-6; 4]];
+        let mut before = usize::MAX;
+        for (target, first) in [(1e-6, 23), (1e-3, 13), (1e-1, 7), (1.1, 3)] {
+            let orders = allocate(
+                &curves,
+                &importance,
+                Allocation::Layer,
+                8 * 32,
+                Some(target),
+            );
+            let (most, least) = (orders[0][0], orders[1][0]);
+            assert!(most <= first, "{target}: {orders:?}");
+            assert!(error(&curves, &importance, &orders) <= target);
+            // None below half the mean of what came out.
+            assert!(4 * least + 3 >= most + least, "{target}: {orders:?}");
+            let states = orders.iter().flatten().sum();
+            assert!(states < before, "{target}: {states}");
+            before = states;
+        }
     }
 
     #[test]

@@ -98,6 +98,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         true => unstack(block, &systems)?,
         false => {
             let backward = systems.split_off(block.systems().len());
+            require_no_feedthrough(block, &backward)?;
             (systems, backward)
         }
     };
@@ -151,8 +152,19 @@ fn stacked(block: &Block) -> Result<Vec<DiagonalSystem>, CompressError> {
 /// The systems of a layer, and those backwards in time.
 type Directions = (Vec<DiagonalSystem>, Vec<DiagonalSystem>);
 
-/// The two directions apart again; each keeps the poles of both. A feedthrough that changed
-/// backwards in time has no place, so methods that change it are refused.
+/// A feedthrough that changed backwards in time has no place, so methods that change it are refused.
+fn require_no_feedthrough(block: &Block, backward: &[DiagonalSystem]) -> Result<(), CompressError> {
+    let direct = |system: &DiagonalSystem| system.feedthrough().iter().any(|d| *d != 0.0);
+    match backward.iter().position(direct) {
+        None => Ok(()),
+        Some(channel) => Err(CompressError::BackwardFeedthrough {
+            layer: block.name().to_string(),
+            channel,
+        }),
+    }
+}
+
+/// The two directions apart again; each keeps the poles of both.
 fn unstack(block: &Block, systems: &[DiagonalSystem]) -> Result<Directions, CompressError> {
     let mut split = (Vec::new(), Vec::new());
     for (channel, whole) in systems.iter().enumerate() {
@@ -165,14 +177,10 @@ fn unstack(block: &Block, systems: &[DiagonalSystem]) -> Result<Directions, Comp
                 CompressError::channel(block, channel, ControlError::from(source))
             })
         };
-        let (forward, backward) = (part(0)?, part(rows)?);
-        if backward.feedthrough().iter().any(|d| *d != 0.0) {
-            let layer = block.name().to_string();
-            return Err(CompressError::BackwardFeedthrough { layer, channel });
-        }
-        split.0.push(forward);
-        split.1.push(backward);
+        split.0.push(part(0)?);
+        split.1.push(part(rows)?);
     }
+    require_no_feedthrough(block, &split.1)?;
     Ok(split)
 }
 

@@ -491,7 +491,8 @@ impl CalibrationData {
     }
 }
 
-/// Balances the channels of a checkpoint for their inputs.
+/// Balances the channels of a checkpoint for their inputs. Where some of the sequences are held out,
+/// `listed` are the others, and nothing that was gathered on all of them takes part.
 pub(super) fn prepare<'a>(
     checkpoint: &'a Checkpoint,
     data: &'a CalibrationData,
@@ -500,7 +501,9 @@ pub(super) fn prepare<'a>(
     bars: &'a Bars<'_>,
 ) -> anyhow::Result<CalibratedReduction<'a>> {
     let (model, weight) = (&checkpoint.model, ways.weight());
-    let balanced = match (&data.statistics, &data.captured) {
+    let all = data.data.as_ref().map_or(0, Dataset::len) == listed.len();
+    let statistics = data.statistics.as_ref().filter(|_| all);
+    let balanced = match (statistics, &data.captured) {
         (Some(calibration), Some(captured)) => {
             CalibratedReduction::of_captured(model, calibration, captured, weight, bars)?
         }

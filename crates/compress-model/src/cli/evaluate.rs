@@ -340,10 +340,11 @@ fn page(
             before: full.parameters()?,
             after: Some(other.parameters()?),
         },
-        footprint: Footprint::of(&full.model).map(|before| Pair {
+        footprint: Footprint::of(full).map(|before| Pair {
             before,
-            after: Footprint::of(&other.model),
+            after: Footprint::of(other),
         }),
+        layers_alone: full.is_layers_alone(),
         accuracy: Some(Pair {
             before: document.scores,
             after: against.map(|against| &against.scores),

@@ -310,9 +310,8 @@ fn calibrated(
     arguments.check_model(&checkpoint.model)?;
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
-    // A target's sequences are fewer than those behind the statistics.
-    let whole = arguments.report.path.is_some() || arguments.target.is_set();
-    let (sequences, needed) = (ways.sequences(), Needed::with_page(whole));
+    let page = arguments.report.path.is_some();
+    let (sequences, needed) = (ways.sequences(), Needed::with_page(page));
     let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let kernel_length = settings.kernel_length.unwrap_or(calibration.length());
     let (listed, bars) = (calibration.listed(), Bars::new(printer));

@@ -136,7 +136,8 @@ impl Alone<'_> {
             other: None,
             family: checkpoint.family(),
             parameters: Pair::alone(checkpoint.parameters()?),
-            footprint: Footprint::of(&checkpoint.model).map(Pair::alone),
+            footprint: Footprint::of(checkpoint).map(Pair::alone),
+            layers_alone: checkpoint.is_layers_alone(),
             accuracy: self.scores.map(Pair::alone),
             logit_change: None,
             assumptions: checkpoint.assumptions(),
@@ -248,7 +249,6 @@ impl Opened {
     }
 
     fn story<'a>(&'a self, arguments: &'a Arguments, document: &'a Document) -> Story<'a> {
-        let of = |checkpoint: &Checkpoint| Footprint::of(&checkpoint.model);
         Story {
             source: &arguments.input.checkpoint,
             other: document.smaller.as_deref(),
@@ -257,10 +257,11 @@ impl Opened {
                 before: document.parameters,
                 after: document.parameters_after,
             },
-            footprint: of(&self.full).map(|before| Pair {
+            footprint: Footprint::of(&self.full).map(|before| Pair {
                 before,
-                after: self.smaller.as_ref().and_then(of),
+                after: self.smaller.as_ref().and_then(Footprint::of),
             }),
+            layers_alone: self.full.is_layers_alone(),
             accuracy: document.scores.as_ref().map(|before| Pair {
                 before,
                 after: document.against.as_ref().map(|against| &against.scores),

@@ -23,9 +23,9 @@ pub(super) fn page(
         .map(|change| (change, "held-out sequences"));
     let calibrated = choice.and_then(|choice| choice.logit_change);
     let calibrated = calibrated.map(|change| (change, "the calibration sequences"));
-    let footprint = Footprint::of(&full.model).map(|before| Pair {
+    let footprint = Footprint::of(full).map(|before| Pair {
         before,
-        after: Footprint::of(&reduced.model),
+        after: Footprint::of(reduced),
     });
     let story = Story {
         source: Path::new(&document.checkpoint),
@@ -36,6 +36,7 @@ pub(super) fn page(
             after: Some(document.parameters_after),
         },
         footprint,
+        layers_alone: full.is_layers_alone(),
         accuracy: document.before.as_ref().map(|before| Pair {
             before,
             after: document.after.as_ref(),

@@ -98,7 +98,7 @@ fn reduced(
     arguments.check_model(&checkpoint.model)?;
     let source = arguments.calibrate.as_deref().unwrap_or_default();
     let sequences = arguments.ways.sequences();
-    let needed = Needed::Statistics;
+    let needed = Needed::with_page(arguments.report.path.is_some());
     let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let listed = calibration.listed();
     if listed.is_empty() {
@@ -223,6 +223,7 @@ impl Document {
                 before: footprint(self.size_before, self.step_microseconds_before),
                 after: Some(after),
             }),
+            layers_alone: false,
             accuracy: self.before.as_ref().map(|before| Pair {
                 before,
                 after: self.after.as_ref(),

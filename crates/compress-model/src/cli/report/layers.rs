@@ -227,7 +227,10 @@ impl LayerParts<'_> {
                 Some(after) => kernel_distance(system, after, self.steps)?,
                 None => (0.0, 0.0),
             },
-            weighted_error: after.and_then(|after| weighted(system, after, weight.as_ref())),
+            weighted_error: match self.record {
+                Some(record) => recorded(record, index),
+                None => after.and_then(|after| weighted(system, after, weight.as_ref())),
+            },
             kept: after.map(used),
             feedthrough_change: after.map_or(0.0, |after| {
                 (after.feedthrough() - system.feedthrough()).norm()
@@ -416,7 +419,13 @@ fn percentage((error, norm): (f64, f64)) -> f64 {
     }
 }
 
-/// Root mean squares of the output error and of the output, for the channel's input.
+/// Root mean squares of a channel's output error and of its output, as the reduction recorded them.
+fn recorded(record: &LayerRecord, channel: usize) -> Option<(f64, f64)> {
+    let weighted = record.channels.get(channel)?.weighted.as_ref()?;
+    Some((weighted.last(), weighted.norm))
+}
+
+/// The same by the spectrum of the channel's input, where nothing was recorded.
 fn weighted(
     full: &DiagonalSystem,
     reduced: &DiagonalSystem,

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::LayerRecord;
-use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::{Size, step_microseconds};
 use serde::Serialize;
@@ -28,8 +28,13 @@ pub(in crate::cli) struct Footprint {
 }
 
 impl Footprint {
-    /// In single precision. Absent for models that cannot be run sample by sample.
-    pub(in crate::cli) fn of(model: &Model) -> Option<Self> {
+    /// In single precision. Absent for models that cannot be run sample by sample, and where layers
+    /// alone were read: what they take is not what their network takes.
+    pub(in crate::cli) fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        if checkpoint.is_layers_alone() {
+            return None;
+        }
+        let model = &checkpoint.model;
         let storage = Storage::single(model);
         Some(Self {
             bytes: Size::of(model, &storage).ok()?.total(),
@@ -62,6 +67,8 @@ pub(in crate::cli) struct Story<'a> {
     pub(in crate::cli) family: &'a str,
     pub(in crate::cli) parameters: Pair<usize>,
     pub(in crate::cli) footprint: Option<Pair<Footprint>>,
+    /// Whether layers alone were read, of a network that cannot be run here.
+    pub(in crate::cli) layers_alone: bool,
     pub(in crate::cli) accuracy: Option<Pair<&'a Scores>>,
     /// Relative change of the logits, and of which sequences.
     pub(in crate::cli) logit_change: Option<(f64, &'a str)>,
@@ -142,6 +149,9 @@ impl Story<'_> {
             Some((runs, false)) => format!("The smaller model {stores}, {runs}"),
             None => format!("The smaller model {stores}"),
         };
+        if self.layers_alone {
+            text.push_str("; layers alone were read, so the network itself was not run");
+        }
         match (self.accuracy, self.logit_change) {
             (
                 Some(Pair {
@@ -168,14 +178,10 @@ impl Story<'_> {
                     .filter_map(|l| l.weighted_error.or(l.kernel_error));
                 let worst = errors.fold(0.0, f64::max);
                 let what = match layers.iter().any(|layer| layer.weighted_error.is_some()) {
-                    true => "output for its own input",
-                    false => "kernels",
+                    true => "output of its worst layer for its own input changes",
+                    false => "kernels of its worst layer change",
                 };
-                let _ = write!(
-                    text,
-                    "; the {what} of its worst layer changes by {}",
-                    percent(worst)
-                );
+                let _ = write!(text, "; the {what} by {}", percent(worst));
             }
         }
         text + "."
@@ -217,6 +223,14 @@ impl Story<'_> {
             (before + layer.0, after.and_then(|sum| Some(sum + layer.1?)))
         });
         facts.push(counted("Stored states", Pair { before, after }));
+        if self.layers_alone {
+            facts.push(Fact {
+                name: "Bytes and time of a step".to_string(),
+                before: "layers alone".to_string(),
+                after: None,
+                note: "the network around them is not known".to_string(),
+            });
+        }
         if let Some(Pair { before, after }) = self.footprint {
             let bytes = Pair {
                 before: before.bytes,

@@ -63,7 +63,7 @@ pub(super) fn run(
     check(&arguments.times)?;
     let ways = &arguments.ways;
     let (source, sequences) = (&arguments.calibrate, ways.sequences());
-    let needed = Needed::Statistics;
+    let needed = Needed::with_page(arguments.report.path.is_some());
     let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let listed = calibration.listed();
     if listed.is_empty() {
