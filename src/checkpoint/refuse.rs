@@ -34,7 +34,7 @@ const SELECTIVE: &str = "its dynamics depend on the input, so it has no fixed po
                          Hankel singular values";
 
 /// Ordered likewise.
-const MARKS: [Mark; 5] = [
+const MARKS: [Mark; 4] = [
     Mark {
         ending: &["B_bias", "C_bias", "mimo_x", "mimo_z"],
         what: "a Mamba-3 (selective) layer",
@@ -54,11 +54,6 @@ const MARKS: [Mark; 5] = [
         ending: &["reverse_layer.kernel.C", "bidirectional_linear.weight"],
         what: "a bidirectional backbone",
         why: "only causal layers are read",
-    },
-    Mark {
-        ending: &["weight_g", "weight_v"],
-        what: "a model with weight normalisation",
-        why: "fold it before saving (torch.nn.utils.remove_weight_norm)",
     },
 ];
 

@@ -273,13 +273,19 @@ fn unmarked(place: String) -> Found {
     }
 }
 
-/// Whether a file holds nothing but one layer of S4D or DSS: its kernel, D and output map.
+/// What weight normalisation puts into names: a map that is stored as direction and length.
+const NORMALISED: [&str; 3] = ["weight_g", "weight_v", "parametrizations."];
+
+/// Whether a file holds nothing but one layer of S4D or DSS: its kernel, D and output map, which is stored
+/// as it is.
 fn is_lone<'a>(layer: &Found, mut names: impl Iterator<Item = &'a str>) -> bool {
     let prefix = layer.place.strip_suffix("kernel.").unwrap_or(&layer.place);
     let own = |name: &str| {
         let rest = name.strip_prefix(prefix);
         rest.is_some_and(|rest| {
-            rest == "D" || rest.starts_with("output_linear.") || name.starts_with(&layer.place)
+            let map = rest.strip_prefix("output_linear.");
+            let map = map.is_some_and(|map| !NORMALISED.iter().any(|part| map.contains(part)));
+            rest == "D" || map || name.starts_with(&layer.place)
         })
     };
     matches!(layer.kind, Kind::S4d | Kind::Dss) && names.all(own)

@@ -78,6 +78,20 @@ pub enum CompressError {
         /// Index of the channel.
         channel: usize,
     },
+    /// A mode that does not decay, in a system of several inputs or outputs.
+    #[error(
+        "layer `{layer}`: mode {mode}, lambda = {:.3e}{:+.3e}i, does not decay; expected modes that decay in \
+         a system of several inputs or outputs (S5, LRU): those that grow are reduced with one of each only",
+        exponent.re, exponent.im
+    )]
+    SharedGrowing {
+        /// The layer.
+        layer: String,
+        /// Index of the mode.
+        mode: usize,
+        /// Its exponent.
+        exponent: num_complex::Complex64,
+    },
     /// A method that changes the feedthrough, where the file has none for the layer.
     #[error(
         "layer `{layer}`: no tensor `D` was found beside its kernel, and the method residualised \

@@ -82,6 +82,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         return reduce_shared(block, plan);
     }
     require_place_for_feedthrough(block, plan)?;
+    require_decay_of_shared(block)?;
     let order_before = block.order();
     let joint = !block.backward().is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
@@ -115,6 +116,19 @@ fn require_place_for_feedthrough(block: &Block, plan: &Plan) -> Result<(), Compr
     match plan.method() {
         Method::Residualised if !block.holds_feedthrough() => Err(CompressError::NoFeedthrough {
             layer: block.name().to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Growing modes are kept over a horizon where each channel has its own system, and nowhere else.
+fn require_decay_of_shared(block: &Block) -> Result<(), CompressError> {
+    let growing = |system: &DiagonalSystem| system.unstable_modes().first().copied();
+    match block.all_systems().find_map(growing) {
+        Some((mode, exponent)) if !block.is_siso() => Err(CompressError::SharedGrowing {
+            layer: block.name().to_string(),
+            mode,
+            exponent,
         }),
         _ => Ok(()),
     }

@@ -12,7 +12,8 @@
 //! they stand for, and written as that: no reduction keeps the rank.
 //!
 //! The scan backwards in time includes the sample at hand, C = \[C1 | C2\]. After a reduction all
-//! modes of a layer have the same step, the geometric mean of the old ones.
+//! modes of a layer have the same step: the geometric mean of the old ones, or a smaller one where
+//! `clip_eigs` would cut a mode at that.
 
 use hankelite_archive::Dtype;
 use hankelite_control::{DiagonalSystem, Time, from_bilinear, to_bilinear, zoh_gain};
@@ -26,6 +27,9 @@ use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ under `clip_eigs`.
 const CLIP: f64 = -1e-4;
+
+/// So much beyond the clip a slow mode is written, that rounding to single precision keeps it there.
+const WITHIN_CLIP: f64 = 1.0 + 1e-6;
 
 /// The factors of B and C, where they are stored as products.
 const FACTORS: [&str; 4] = ["BH", "BP", "CH", "CP"];
@@ -290,11 +294,12 @@ impl Layout for S5 {
         let modes = forward.order();
         let mut b = forward.input().clone();
         let mut lambdas = Vec::with_capacity(modes);
-        for (n, exponent) in forward.exponents().iter().enumerate() {
-            let lambda = match self.bilinear() {
-                true => to_bilinear(exponent * step) / step,
-                false => *exponent,
-            };
+        let scaled = forward.scaled_exponents().into_iter();
+        let scaled = scaled.map(|z| if self.bilinear() { to_bilinear(z) } else { z });
+        let scaled: Vec<Complex64> = scaled.collect();
+        let step = self.written_step(step, &scaled);
+        for (n, z) in scaled.into_iter().enumerate() {
+            let lambda = z / step;
             if self.settled.clip_eigs == Some(true) && lambda.re > CLIP {
                 let why = "its real part is above −1e-4, where clip_eigs cuts";
                 return Err(not_representable("S5", &self.layer, 0, lambda, why));
@@ -324,6 +329,19 @@ impl Layout for S5 {
 }
 
 impl S5 {
+    /// The step of all modes: that of the systems, and where `clip_eigs` would cut a slow mode one so
+    /// small that its λ, over that step, is as far from zero as the clip.
+    fn written_step(&self, step: f64, scaled: &[Complex64]) -> f64 {
+        match self.settled.clip_eigs {
+            Some(true) => scaled
+                .iter()
+                .filter(|z| z.re < 0.0)
+                .map(|z| z.re / (CLIP * WITHIN_CLIP))
+                .fold(step, f64::min),
+            _ => step,
+        }
+    }
+
     fn encode_poles(
         &self,
         lambdas: &[Complex64],

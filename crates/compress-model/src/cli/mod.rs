@@ -46,6 +46,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use hankelite::checkpoint::CheckpointError;
+use hankelite::compress::CompressError;
 use hankelite_archive::ArchiveError;
 use hankelite_control::{ControlError, SystemError};
 use hankelite_data::DataError;
@@ -308,6 +309,11 @@ fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(ControlError::System(SystemError::Unstable { .. })) = cause.downcast_ref() {
             let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
+            return Some(hint.to_string());
+        }
+        if let Some(CompressError::SharedGrowing { .. }) = cause.downcast_ref() {
+            let hint =
+                "an S5 layer that was trained with clip_eigs is read so by `--clip-eigs true`";
             return Some(hint.to_string());
         }
         if let Some(ArchiveError::MissingFolder { folder, .. }) = cause.downcast_ref() {
