@@ -8,6 +8,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 pub(crate) use writer::RecordWriter;
+use zip::read::{ArchiveOffset, Config};
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
@@ -30,9 +31,15 @@ pub(crate) fn is_zip(start: &[u8]) -> bool {
     start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06")
 }
 
-/// Reads the directory of a zip file.
+/// Reads the directory of a zip file, where the record at the file's end says that it lies.
 pub(crate) fn open_zip(path: &Path, file: UnchangingFile) -> Result<Zip, ArchiveError> {
-    Zip::new(BufReader::new(file)).map_err(zip_error(path))
+    // Left to itself the crate looks for what may stand before the first record. It then takes the
+    // second entry of a directory for the first wherever that one is as long as the 76 bytes that
+    // PyTorch writes between the directory and the file's end.
+    let config = Config {
+        archive_offset: ArchiveOffset::Known(0),
+    };
+    Zip::with_config(config, BufReader::new(file)).map_err(zip_error(path))
 }
 
 fn zip_error(path: &Path) -> impl Fn(ZipError) -> ArchiveError + '_ {

@@ -56,6 +56,28 @@ fn floats(values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
+/// A zip file with the end that PyTorch writes: that of zip64 stands before the usual one, which
+/// has all numbers too.
+fn with_end_of_pytorch(zip: &[u8]) -> Vec<u8> {
+    let (records, end) = zip.split_at(zip.len() - 22);
+    let wide = |at: usize, length: usize| {
+        let mut number = [0; 8];
+        number[..length].copy_from_slice(&end[at..at + length]);
+        number
+    };
+    let (count, size, start) = (wide(10, 2), wide(12, 4), wide(16, 4));
+    let mut bytes = records.to_vec();
+    bytes.extend(b"PK\x06\x06");
+    bytes.extend(44_u64.to_le_bytes());
+    bytes.extend([[45, 0, 45, 0], [0; 4], [0; 4]].concat());
+    bytes.extend([count, count, size, start].concat());
+    bytes.extend(b"PK\x06\x07\0\0\0\0");
+    bytes.extend((records.len() as u64).to_le_bytes());
+    bytes.extend(1_u32.to_le_bytes());
+    bytes.extend(end);
+    bytes
+}
+
 fn small() -> Vec<u8> {
     zip_of(&[
         ("x/data.pkl", &pickle_of(&Sample::new())),
@@ -73,6 +95,29 @@ fn a_small_file_is_read() {
     assert_eq!(archive.dtype("w"), Some(Dtype::F32));
     assert_eq!(archive.tensor("w").unwrap().bytes(), [7; 12]);
     assert_eq!(archive.metadata(), Some("{}"));
+}
+
+#[test]
+fn a_file_of_pytorch_is_read_whatever_the_length_of_its_name() {
+    let folder = TempDir::new().unwrap();
+    let inner = with_end_of_pytorch(&small());
+    let mut sample = Sample::new();
+    sample.class = "ByteStorage";
+    sample.shape = vec![inner.len()];
+    let pickle = pickle_of(&sample);
+    for length in 1..=120 {
+        let prefix = "a".repeat(length);
+        let zip = zip_of(&[
+            (&format!("{prefix}/data.pkl"), &pickle),
+            (&format!("{prefix}/byteorder"), b"little"),
+            (&format!("{prefix}/data/0"), &inner),
+        ]);
+        for bytes in [with_end_of_pytorch(&zip), zip] {
+            let archive = open(&folder, &bytes);
+            let archive = archive.unwrap_or_else(|error| panic!("{length} letters: {error:?}"));
+            assert_eq!(archive.tensor("w").unwrap().bytes(), inner);
+        }
+    }
 }
 
 #[test]
