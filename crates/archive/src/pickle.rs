@@ -168,6 +168,12 @@ pub(super) struct Call {
     pub(super) state: Option<Id>,
 }
 
+/// Something in a class, by its name.
+pub(super) struct Attribute<'a> {
+    owner: &'a str,
+    name: &'a str,
+}
+
 impl Value {
     /// Python's word for the kind of value.
     pub(super) fn kind(&self) -> &'static str {
@@ -244,6 +250,28 @@ impl Values {
         match call.arguments.first().map(|first| self.get(*first)) {
             Some(Value::Global(class)) if indirect => class,
             _ => &call.function,
+        }
+    }
+
+    /// The class and the name of what a call of `getattr` names; `None` for one of anything else
+    /// than the plain name of something in a class.
+    pub(super) fn attribute<'a>(&'a self, call: &'a Call) -> Option<Attribute<'a>> {
+        let [owner, name] = call.arguments[..] else {
+            return None;
+        };
+        let name = self.text(name).filter(|name| !name.starts_with("__"))?;
+        match self.get(owner) {
+            Value::Global(owner) => Some(Attribute { owner, name }),
+            _ => None,
+        }
+    }
+
+    /// What a call is about, in words for a note.
+    pub(super) fn described(&self, call: &Call) -> String {
+        let attribute = call.function.ends_with(".getattr");
+        match self.attribute(call).filter(|_| attribute) {
+            Some(Attribute { owner, name }) => format!("{owner}.{name}"),
+            None => self.class(call).to_owned(),
         }
     }
 

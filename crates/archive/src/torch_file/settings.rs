@@ -10,7 +10,7 @@ use std::fmt;
 use crate::pickle::{Budget, Call, Id, PickleError, Value, Values};
 
 /// Where settings stand. The first that has a key is believed.
-const PLACES: [&str; 6] = [
+pub(super) const PLACES: [&str; 6] = [
     "hyper_parameters",
     "hparams",
     "config",
@@ -240,7 +240,7 @@ impl<'a> Reading<'a> {
         if !call.entries.is_empty() || class.ends_with(".AttributeDict") {
             return self.add_entries(&call.entries, name);
         }
-        self.settings.leave(name, class);
+        self.settings.leave(name, &self.values.described(call));
         Ok(())
     }
 }

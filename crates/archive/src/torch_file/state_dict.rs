@@ -1,6 +1,8 @@
 //! The state dict inside a pickle: which dictionary it is, which tensors are in
 //! it, where their elements lie, and what stands beside it.
 
+mod names;
+mod siblings;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -9,7 +11,10 @@ use std::path::Path;
 use crate::error::ArchiveError;
 use crate::pickle::{Budget, Call, Dict, Id, PickleError, Plain, Value, Values};
 use crate::torch_file::settings::Settings;
-use crate::torch_file::{Document, Item, STORAGES, Setting, StoredTensor, UNTYPED};
+use crate::torch_file::state_dict::names::{
+    PARAMETER_CALLS, TENSOR_CALLS, allowed, is_known, python_name,
+};
+use crate::torch_file::{Document, Item, Setting, StoredTensor};
 use crate::zip_records::Record;
 
 /// Keys under which training scripts keep the weights, most telling first.
@@ -28,140 +33,6 @@ const WRAPPER_DEPTH: usize = 3;
 const NAME_LIMIT: usize = 1000;
 /// Characters of a key that a note shows.
 const KEY_SHOWN: usize = 100;
-
-/// Calls that stand for a tensor.
-const TENSOR_CALLS: [&str; 4] = [
-    "torch._utils._rebuild_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch._utils._rebuild_tensor_v3",
-    "torch._utils._rebuild_qtensor",
-];
-
-/// Calls that wrap a tensor, given as their first argument.
-const PARAMETER_CALLS: [&str; 2] = [
-    "torch._utils._rebuild_parameter",
-    "torch._utils._rebuild_parameter_with_state",
-];
-
-/// Element types that no tensor here can have, and quantisation schemes: an
-/// error names the tensor, or they stand beside the weights.
-const OTHER_TYPES: [&str; 12] = [
-    "complex32",
-    "complex128",
-    "quint8",
-    "qint8",
-    "qint32",
-    "quint4x2",
-    "quint2x4",
-    "per_tensor_affine",
-    "per_tensor_symmetric",
-    "per_channel_affine",
-    "per_channel_symmetric",
-    "per_channel_affine_float_qparams",
-];
-
-/// Names that stand beside weights in ordinary files. They are kept as records
-/// of what was requested, and what they make up is left out when writing.
-const INERT: [&str; 48] = [
-    "torch.Size",
-    "torch.device",
-    "torch.serialization._get_layout",
-    "collections.OrderedDict",
-    "collections.Counter",
-    "collections.defaultdict",
-    "collections.deque",
-    "_codecs.encode",
-    "__builtin__.set",
-    "__builtin__.frozenset",
-    "__builtin__.complex",
-    "__builtin__.bytearray",
-    "__builtin__.dict",
-    "__builtin__.list",
-    "builtins.set",
-    "builtins.frozenset",
-    "builtins.complex",
-    "builtins.bytearray",
-    "builtins.dict",
-    "builtins.list",
-    "__builtin__.bool",
-    "__builtin__.long",
-    "__builtin__.unicode",
-    "__builtin__.float",
-    "__builtin__.int",
-    "__builtin__.object",
-    "__builtin__.str",
-    "__builtin__.tuple",
-    "__builtin__.type",
-    "__builtin__.slice",
-    "__builtin__.range",
-    "builtins.bool",
-    "builtins.float",
-    "builtins.int",
-    "builtins.object",
-    "builtins.str",
-    "builtins.tuple",
-    "builtins.type",
-    "builtins.slice",
-    "builtins.range",
-    "numpy.dtype",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar",
-    "argparse.Namespace",
-    "pathlib.PosixPath",
-    "pytorch_lightning.utilities.parsing.AttributeDict",
-    "lightning_fabric.utilities.data.AttributeDict",
-    "lightning.fabric.utilities.data.AttributeDict",
-];
-
-/// Modules that a file of weights has no honest use for: what is in them runs programs, loads code
-/// or looks around in Python itself. Nothing is run here, but the next reader of the file may.
-const FORBIDDEN: [&str; 21] = [
-    "__builtin__",
-    "builtins",
-    "code",
-    "commands",
-    "ctypes",
-    "importlib",
-    "marshal",
-    "multiprocessing",
-    "nt",
-    "os",
-    "pickle",
-    "pip",
-    "posix",
-    "pty",
-    "runpy",
-    "shutil",
-    "signal",
-    "socket",
-    "subprocess",
-    "sys",
-    "webbrowser",
-];
-
-/// Whether a name may stand in the pickle. Any class may, since it is only a name here.
-fn allowed(name: &str) -> bool {
-    let package = name.split('.').next().unwrap_or(name);
-    is_known(name) || !FORBIDDEN.contains(&package)
-}
-
-/// Whether it is understood what a name stands for.
-fn is_known(name: &str) -> bool {
-    INERT.contains(&name)
-        || TENSOR_CALLS.contains(&name)
-        || PARAMETER_CALLS.contains(&name)
-        || name.strip_prefix("torch.").is_some_and(is_type_name)
-}
-
-/// Whether a name in `torch` is that of a storage class, an element type or a
-/// quantisation scheme.
-fn is_type_name(name: &str) -> bool {
-    let typed = STORAGES.iter().map(|(_, dtype, _)| *dtype);
-    let mut known = typed
-        .chain(UNTYPED.map(|(dtype, _)| dtype))
-        .chain(OTHER_TYPES);
-    name.ends_with("Storage") || known.any(|known| known == name)
-}
 
 /// The model in a pickle, and what stands beside it.
 #[derive(Debug)]
@@ -186,6 +57,7 @@ impl StateDict {
         prefix: &str,
     ) -> Result<StateDict, ArchiveError> {
         let values = Values::read(pickle, allowed).map_err(|error| pickle_error(path, error))?;
+        require_named_attributes(path, &values)?;
         let mut reading = Reading {
             path,
             values: &values,
@@ -219,6 +91,23 @@ fn pickle_error(path: &Path, error: PickleError) -> ArchiveError {
         PickleError::Global { name, .. } => ArchiveError::ForeignCode { path, name },
         source => ArchiveError::Pickle { path, source },
     }
+}
+
+/// Python 2 and PyTorch name some functions as attributes of a class, by a call of `getattr`. Of
+/// anything else, and for what is inside Python itself, it is a way to code.
+fn require_named_attributes(path: &Path, values: &Values) -> Result<(), ArchiveError> {
+    for id in 0..values.len() {
+        let Value::Call(call) = values.get(id) else {
+            continue;
+        };
+        if python_name(&call.function) == Some("getattr") && values.attribute(call).is_none() {
+            return Err(ArchiveError::ForeignCode {
+                path: path.to_owned(),
+                name: call.function.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The way from the values of a pickle to a document.
@@ -439,36 +328,6 @@ impl<'a> Reading<'a> {
             None => self.leave_out(key, "is no plain key and"),
         }
         Ok(())
-    }
-
-    /// Plain data beside the state dict; everything else is set aside.
-    fn sibling(&mut self, key: Id, value: Id) -> Result<Option<Plain>, ArchiveError> {
-        let tensors = self.count_tensors(value)?;
-        let optimizer = self.is_optimizer(key);
-        if tensors > 0 || optimizer {
-            let plural = if tensors == 1 { "" } else { "s" };
-            let reason = format!("({tensors} tensor{plural}) is not part of the model and");
-            self.leave_out(key, &reason);
-            return Ok(None);
-        }
-        let plain = self.plain(value)?;
-        if plain.is_none() {
-            self.leave_out(key, "holds Python objects and");
-        }
-        Ok(plain)
-    }
-
-    fn is_optimizer(&self, key: Id) -> bool {
-        let text = self.values.text(key);
-        text.is_some_and(|text| text.starts_with("optimizer"))
-    }
-
-    fn leave_out(&mut self, key: Id, reason: &str) {
-        let kind = self.values.get(key).kind();
-        let name = self.values.text(key).unwrap_or(kind);
-        let name: String = name.chars().take(KEY_SHOWN).collect();
-        let note = format!("`{name}` {reason} is left out of what is written");
-        self.notes.push(note);
     }
 
     /// Reads the state dict or a dictionary inside it. Names are joined by dots.

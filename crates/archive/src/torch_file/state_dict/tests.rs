@@ -211,6 +211,122 @@ fn plain_data_are_kept_and_objects_are_noted() {
     assert_eq!(found.notes, notes);
 }
 
+/// `getattr(owner, name)`, as Python names a function that stands in a class.
+fn attribute(pickle: &mut PickleWriter, owner: &dyn Fn(&mut PickleWriter), name: &str) {
+    pickle.global("__builtin__", "getattr");
+    pickle.instruction(b'(');
+    owner(pickle);
+    pickle.text(name);
+    [b't', b'R']
+        .into_iter()
+        .for_each(|byte| pickle.instruction(byte));
+}
+
+/// The settings that are written of those that are read.
+fn settings_kept(found: &StateDict) -> &Plain {
+    let mut items = found.document.items.iter();
+    let settings = items.find_map(|(key, item)| match item {
+        Item::Plain(plain) if *key == text("hyper_parameters") => Some(plain),
+        _ => None,
+    });
+    settings.expect("the settings are kept")
+}
+
+#[test]
+fn settings_that_are_no_plain_data_are_left_out_one_by_one() {
+    let number = |pickle: &mut PickleWriter| pickle.int(3);
+    let path = |pickle: &mut PickleWriter| {
+        pickle.global("pathlib", "PosixPath");
+        pickle.plain(&Plain::Tuple(vec![text("data")]));
+        pickle.instruction(b'R');
+    };
+    let class = |pickle: &mut PickleWriter| pickle.global("torch.nn.modules.activation", "ReLU");
+    let list = |pickle: &mut PickleWriter| {
+        pickle.instruction(b']');
+        class(pickle);
+        pickle.instruction(b'a');
+    };
+    let layer = |pickle: &mut PickleWriter| dict(pickle, &[("act", &class), ("order", &number)]);
+    let settings = |pickle: &mut PickleWriter| {
+        let entries: [Entry<'_>; 5] = [
+            ("data_dir", &path),
+            ("d_model", &number),
+            ("layer", &layer),
+            ("loss_weights", &tensor),
+            ("acts", &list),
+        ];
+        dict(pickle, &entries);
+    };
+    let found = read_dict(&[("state_dict", &weights), ("hyper_parameters", &settings)]).unwrap();
+    let kept = |entries: Vec<(Plain, Plain)>| Plain::Dict {
+        ordered: false,
+        entries,
+    };
+    let layer = kept(vec![(text("order"), Plain::Int(3))]);
+    let expected = kept(vec![
+        (text("d_model"), Plain::Int(3)),
+        (text("layer"), layer),
+    ]);
+    assert_eq!(*settings_kept(&found), expected);
+    let note = "`hyper_parameters.data_dir` (pathlib.PosixPath), `hyper_parameters.layer.act` \
+                (torch.nn.modules.activation.ReLU), `hyper_parameters.loss_weights` (a tensor), \
+                `hyper_parameters.acts` (list) are left out of what is written";
+    assert_eq!(found.notes[0], note);
+    assert_eq!(found.settings["layer.order"], Setting::Whole(3));
+}
+
+#[test]
+fn functions_among_the_settings_are_named_and_left_out() {
+    let number = |pickle: &mut PickleWriter| pickle.int(3);
+    let class = |pickle: &mut PickleWriter| pickle.global("torch._C", "_VariableFunctionsClass");
+    let tanh = |pickle: &mut PickleWriter| attribute(pickle, &class, "tanh");
+    let range = |pickle: &mut PickleWriter| {
+        pickle.global("__builtin__", "xrange");
+        pickle.plain(&Plain::Tuple(vec![Plain::Int(0), Plain::Int(3)]));
+        pickle.instruction(b'R');
+    };
+    let length = |pickle: &mut PickleWriter| pickle.global("builtins", "len");
+    let settings = |pickle: &mut PickleWriter| {
+        let entries: [Entry<'_>; 4] = [
+            ("act", &tanh),
+            ("layers", &range),
+            ("size", &length),
+            ("d_model", &number),
+        ];
+        dict(pickle, &entries);
+    };
+    let found = read_dict(&[("state_dict", &weights), ("hyper_parameters", &settings)]).unwrap();
+    let expected = Plain::Dict {
+        ordered: false,
+        entries: vec![(text("d_model"), Plain::Int(3))],
+    };
+    assert_eq!(*settings_kept(&found), expected);
+    let names = "`hyper_parameters.act` (torch._C._VariableFunctionsClass.tanh), \
+                 `hyper_parameters.layers` (__builtin__.xrange), `hyper_parameters.size` \
+                 (builtins.len) are left out of what is written";
+    assert_eq!(found.notes[0], names);
+}
+
+#[test]
+fn an_attribute_of_anything_but_a_class_is_refused() {
+    let words = |pickle: &mut PickleWriter| pickle.text("words");
+    let class = |pickle: &mut PickleWriter| pickle.global("project", "Custom");
+    let of_a_value = |pickle: &mut PickleWriter| attribute(pickle, &words, "format");
+    let of_python = |pickle: &mut PickleWriter| attribute(pickle, &class, "__globals__");
+    let eval = |pickle: &mut PickleWriter| pickle.global("builtins", "eval");
+    let cases: [(&dyn Fn(&mut PickleWriter), &str); 3] = [
+        (&of_a_value, "__builtin__.getattr"),
+        (&of_python, "__builtin__.getattr"),
+        (&eval, "builtins.eval"),
+    ];
+    for (setting, expected) in cases {
+        let settings = |pickle: &mut PickleWriter| dict(pickle, &[("act", setting)]);
+        let error = read_dict(&[("w", &tensor), ("hyper_parameters", &settings)]).unwrap_err();
+        let found = matches!(&error, ArchiveError::ForeignCode { name, .. } if name == expected);
+        assert!(found, "{error}");
+    }
+}
+
 #[test]
 fn a_tensor_in_a_list_is_not_skipped() {
     let list = |pickle: &mut PickleWriter| {
