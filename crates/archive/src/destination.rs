@@ -54,6 +54,7 @@ impl Destination {
         if inputs.iter().any(same) {
             return Err(ArchiveError::SameFile { path: shown });
         }
+        require_replaceable(&shown)?;
         Ok(Self { shown, place })
     }
 
@@ -72,6 +73,7 @@ impl Destination {
         let synced = flushed.and_then(|()| temporary.as_file().sync_all());
         synced.map_err(|error| self.failed(error))?;
         accept(temporary.path())?;
+        keep_permissions(temporary.path(), &self.place).map_err(|error| self.failed(error))?;
         let renamed = temporary.persist(&self.place);
         renamed
             .map(drop)
@@ -83,7 +85,7 @@ impl Destination {
     fn temporary(&self) -> io::Result<Claimed<NamedTempFile>> {
         claimed(
             folder_of(&self.place),
-            0o666,
+            mode_meanwhile(&self.place),
             |builder: &Builder<'_, '_>, folder| builder.tempfile_in(folder),
         )
     }
@@ -92,6 +94,39 @@ impl Destination {
     fn failed(&self, source: io::Error) -> ArchiveError {
         ArchiveError::write(&self.shown)(unnamed(source))
     }
+}
+
+/// A file that is there may be replaced, unless somebody took everybody's permission to write to
+/// it. Renaming asks for permission for the folder alone, and the system's own manager has every
+/// permission, so that the file is looked at.
+pub(crate) fn require_replaceable(path: &Path) -> Result<(), ArchiveError> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.permissions().readonly() => Err(ArchiveError::WriteProtected {
+            path: path.to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a new file the permissions of the one whose place it takes, where there is one.
+pub(crate) fn keep_permissions(new: &Path, old: &Path) -> io::Result<()> {
+    match std::fs::metadata(old) {
+        Ok(found) => std::fs::set_permissions(new, found.permissions()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Permissions of a file while it is written: whoever may not read the one that it replaces does
+/// not read it either.
+fn mode_meanwhile(place: &Path) -> u32 {
+    const NEW: u32 = 0o666;
+    #[cfg(unix)]
+    if let Ok(found) = std::fs::metadata(place) {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions());
+        return mode & NEW | 0o600;
+    }
+    let _ = place;
+    NEW
 }
 
 /// An error of the system without the name of the temporary file that it met.

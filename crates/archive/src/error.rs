@@ -425,6 +425,16 @@ pub enum ArchiveError {
         /// The file.
         path: PathBuf,
     },
+    /// The file to be written is there, and nobody may write to it.
+    #[error(
+        "{}: is write-protected, expected a file that may be replaced; choose another name, or \
+         allow it with `chmod u+w {}`",
+        path.display(), quoted(path)
+    )]
+    WriteProtected {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be written; nothing is left of the attempt.
     #[error("{}: cannot be written", path.display())]
     Write {
@@ -433,6 +443,16 @@ pub enum ArchiveError {
         /// What the system reported.
         source: io::Error,
     },
+}
+
+/// A path as a shell takes it.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    match !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 impl ArchiveError {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::container::{Container, is_index};
-use crate::destination::{Destination, folder_of};
+use crate::destination::{Destination, folder_of, require_replaceable};
 use crate::error::ArchiveError;
 use crate::sharded_file::index_in;
 
@@ -12,8 +12,8 @@ use crate::sharded_file::index_in;
 /// checkpoint, stands for such a checkpoint, and may be a folder.
 ///
 /// # Errors
-/// [`ArchiveError`] when the path is one of the inputs, a folder, a device, or in a missing
-/// folder.
+/// [`ArchiveError`] when the path is one of the inputs, a folder, a device, a write-protected file,
+/// or in a missing folder.
 pub fn check_destination(
     path: impl AsRef<Path>,
     inputs: &[impl AsRef<Path>],
@@ -58,6 +58,9 @@ fn check_sharded(path: &Path, inputs: &[&Path]) -> Result<(), ArchiveError> {
     let Ok(place) = path.canonicalize() else {
         return Ok(());
     };
+    if !place.is_dir() {
+        require_replaceable(path)?;
+    }
     for input in inputs {
         let index = index_in(input).unwrap_or(input.to_path_buf());
         let taken = [index.as_path(), folder_of(&index)];

@@ -310,3 +310,50 @@ fn the_umask_decides_who_may_read_the_file() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&path), mode(source.path()));
 }
+
+#[cfg(unix)]
+fn set_mode(path: &Path, mode: u32) {
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(path, permissions).unwrap();
+}
+
+#[test]
+fn a_write_protected_file_is_not_replaced() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let path = folder.path().join("keep me.safetensors");
+    std::fs::write(&path, b"kept").unwrap();
+    let mut permissions = std::fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&path, permissions).unwrap();
+    let errors = [
+        crate::check_destination(&path, &[source.path()]).unwrap_err(),
+        source.write(&path, Container::Safetensors, "").unwrap_err(),
+        crate::write_whole(&path, b"new").unwrap_err(),
+    ];
+    for error in errors {
+        assert!(
+            matches!(error, ArchiveError::WriteProtected { .. }),
+            "{error}"
+        );
+        let way = format!("`chmod u+w '{}'`", path.display());
+        assert!(error.to_string().ends_with(&way), "{error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_replaced_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let path = folder.path().join("out.safetensors");
+    for mode in [0o600, 0o664, 0o640] {
+        std::fs::write(&path, b"old").unwrap();
+        set_mode(&path, mode);
+        source.write(&path, Container::Safetensors, "").unwrap();
+        let found = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(found & 0o777, mode, "{found:o}");
+    }
+}

@@ -11,7 +11,7 @@ use tempfile::{Builder, TempDir};
 
 use crate::container::is_index;
 use crate::contents::{Contents, METADATA_KEY, borrowed};
-use crate::destination::{folder_of, unnamed};
+use crate::destination::{folder_of, keep_permissions, require_replaceable, unnamed};
 use crate::error::ArchiveError;
 use crate::safetensors_file;
 use crate::safetensors_file::Part;
@@ -230,6 +230,7 @@ impl Place {
             if same {
                 return Err(ArchiveError::SameFile { path });
             }
+            require_replaceable(&path)?;
         }
         Ok(())
     }
@@ -262,6 +263,10 @@ impl Place {
             return Ok(());
         }
         let _lock = lock(&self.folder);
+        let names = shards.iter().map(|shard| &shard.name);
+        for name in names.chain([&self.index]) {
+            keep_permissions(&temporary.path().join(name), &self.folder.join(name))?;
+        }
         let index = self.folder.join(&self.index);
         match std::fs::remove_file(&index) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

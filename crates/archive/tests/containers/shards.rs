@@ -257,3 +257,43 @@ fn a_folder_without_one_index_is_no_checkpoint() {
     let error = Archive::open(folder.path()).unwrap_err();
     assert!(matches!(error, ArchiveError::Folder { .. }), "{error}");
 }
+
+#[test]
+fn no_file_of_a_sharded_checkpoint_is_replaced_that_is_write_protected() {
+    let archive = open(&fixture("sharded"));
+    for protected in files(&fixture("sharded")) {
+        let place = copy();
+        let path = place.path().join(&protected);
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&path, permissions).unwrap();
+        let error = archive
+            .write(place.path(), Container::Sharded, "")
+            .unwrap_err();
+        let named =
+            matches!(&error, ArchiveError::WriteProtected { path: found } if *found == path);
+        assert!(named, "{error}");
+        assert_eq!(all(&open(place.path())), all(&archive));
+        if protected == INDEX {
+            let inputs: [&Path; 0] = [];
+            check_destination(&path, &inputs).unwrap_err();
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_files_of_a_sharded_checkpoint_keep_their_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let (archive, place) = (open(&fixture("sharded")), copy());
+    let paths = files(place.path()).into_iter();
+    let paths: Vec<_> = paths.map(|name| place.path().join(name)).collect();
+    for path in &paths {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    archive.write(place.path(), Container::Sharded, "").unwrap();
+    for path in &paths {
+        let found = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(found & 0o777, 0o640, "{}", path.display());
+    }
+}
