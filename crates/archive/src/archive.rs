@@ -16,6 +16,7 @@ use crate::changes::Changes;
 use crate::container::{Container, is_index};
 use crate::contents::{Contents, Shapes, TensorFile, Ties, borrowed};
 use crate::destination::Destination;
+use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
 use crate::msgpack_file::MsgpackFile;
 use crate::npz_file::NpzFile;
@@ -383,8 +384,9 @@ impl Archive {
     /// at a time is in memory.
     ///
     /// # Errors
-    /// The path is that of the file being read, of a folder or in a missing folder; the container
-    /// cannot hold an element type or a name; reading or writing fails.
+    /// The path is that of the file being read, of a write-protected one, of a folder or in a
+    /// missing folder, or its ending stands for something else than tensors; the container cannot
+    /// hold an element type or a name; reading or writing fails.
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -408,6 +410,7 @@ impl Archive {
         check: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
         let (path, contents) = (path.as_ref(), self.contents(metadata));
+        require_own_ending(path)?;
         if container == Container::Sharded {
             let scheme = Scheme {
                 source: self.source.sharded(),

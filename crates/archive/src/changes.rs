@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::destination::{folder_of, unnamed};
+use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
 use crate::tensor::{Dtype, Header, RawTensor};
 
@@ -98,9 +99,11 @@ impl ChangesOnDisk {
     /// written.
     ///
     /// # Errors
+    /// [`ArchiveError::ForeignEnding`], as [`crate::Archive::write`] would give it in the end;
     /// [`ArchiveError::Write`] when no file can be made there.
     pub fn beside(output: impl AsRef<Path>) -> Result<ChangesOnDisk, ArchiveError> {
         let output = output.as_ref().to_owned();
+        require_own_ending(&output)?;
         let file = tempfile::tempfile_in(folder_of(&output));
         let file = file.map_err(|error| ArchiveError::write(&output)(unnamed(error)))?;
         Ok(ChangesOnDisk {

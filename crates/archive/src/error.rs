@@ -425,6 +425,20 @@ pub enum ArchiveError {
         /// The file.
         path: PathBuf,
     },
+    /// The name of a file to be written is that of something else.
+    #[error(
+        "{}: the ending `.{ending}` stands for {what}, which is not written here, expected \
+         .safetensors, .safetensors.index.json, .pt, .pth, .ckpt, .bin, .npz, .msgpack or .flax",
+        path.display()
+    )]
+    ForeignEnding {
+        /// The file to be written.
+        path: PathBuf,
+        /// In lower case, without its dot.
+        ending: String,
+        /// What it stands for.
+        what: &'static str,
+    },
     /// The file to be written is there, and nobody may write to it.
     #[error(
         "{}: is write-protected, expected a file that may be replaced; choose another name, or \

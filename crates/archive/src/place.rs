@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::container::{Container, is_index};
 use crate::destination::{Destination, folder_of, require_replaceable};
+use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
 use crate::sharded_file::index_in;
 
@@ -30,6 +31,19 @@ pub fn check_destination(
         return check_sharded(path, &inputs);
     }
     Destination::new(path, &inputs).map(drop)
+}
+
+/// As [`check_destination`], of a file of tensors: a name that stands for something else, such as
+/// `small.onnx`, is refused too.
+///
+/// # Errors
+/// [`ArchiveError::ForeignEnding`], and as [`check_destination`].
+pub fn check_output(
+    path: impl AsRef<Path>,
+    inputs: &[impl AsRef<Path>],
+) -> Result<(), ArchiveError> {
+    require_own_ending(path.as_ref())?;
+    check_destination(path, inputs)
 }
 
 /// Whether a sharded checkpoint could be written to a path: the folder of an index, or a folder

@@ -706,6 +706,50 @@ fn errors_are_documents_where_json_is_requested() {
 }
 
 #[test]
+fn no_checkpoint_goes_under_a_name_that_stands_for_something_else() {
+    let folder = Folder::new();
+    let source = data("s4d_classifier.safetensors");
+    for name in [
+        "small.onnx",
+        "small.tflite",
+        "small.h",
+        "small.h5",
+        "small.edge",
+    ] {
+        let out = folder.path(name);
+        let ending = format!("`.{}`", name.rsplit('.').next().unwrap());
+        let words = [ending.as_str(), "expected .safetensors", "hint:"];
+        assert_fails(&["reduce", &source, "--order", "3", "-o", &out], &words);
+        assert_fails(&["convert", &source, &out, "--to", "dss-exp"], &words);
+    }
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn the_hint_at_what_was_meant_by_an_ending_works_as_typed() {
+    let folder = Folder::new();
+    let source = data("s4d_classifier.safetensors");
+    let cases = [
+        ("small.onnx", "small.edge"),
+        ("small.h5", "small.safetensors"),
+    ];
+    for (name, written) in cases {
+        let out = folder.path(name);
+        let message = text(&run(&["reduce", &source, "--order", "3", "-o", &out]).stderr);
+        let hint = message.split_once("hint: ").unwrap().1;
+        let hint = hint
+            .trim_start_matches('`')
+            .split(['`', '\n'])
+            .next()
+            .unwrap();
+        let words: Vec<&str> = hint.split_whitespace().skip(1).collect();
+        let output = run(&words);
+        assert!(output.status.success(), "{hint}: {}", text(&output.stderr));
+        assert!(Path::new(&folder.path(written)).is_file(), "{hint}");
+    }
+}
+
+#[test]
 fn missing_folders_are_made_where_that_is_requested() {
     let folder = Folder::new();
     let file = data("s4d_classifier.pth");

@@ -357,3 +357,50 @@ fn a_file_that_is_replaced_keeps_its_permissions() {
         assert_eq!(found & 0o777, mode, "{found:o}");
     }
 }
+
+#[test]
+fn nothing_is_written_under_a_name_that_stands_for_something_else() {
+    let folder = TempDir::new().unwrap();
+    let source = sample(&folder, PORTABLE, &[1; 8]);
+    let cases = [
+        ("small.onnx", "ONNX"),
+        ("small.TFLite", "TensorFlow Lite"),
+        ("small.h", "source text"),
+        ("small.h5", "HDF5"),
+        ("small.gguf", "llama.cpp"),
+        ("small.mlmodel", "Core ML"),
+        ("small.pb", "TensorFlow"),
+        ("small.keras", "Keras"),
+        ("small.pt2", "torch.export"),
+        ("small.edge", "an image for a device"),
+        ("small.json", "settings or a record"),
+        (
+            "pytorch_model.bin.index.json",
+            "the index of several .bin files",
+        ),
+    ];
+    for (name, expected) in cases {
+        let path = folder.path().join(name);
+        let errors = [
+            crate::check_output(&path, &[source.path()]).unwrap_err(),
+            crate::ChangesOnDisk::beside(&path).unwrap_err(),
+            source.write(&path, Container::Torch, "").unwrap_err(),
+            source.write(&path, Container::Sharded, "").unwrap_err(),
+            crate::write_arrays(&path, [("a", source.tensor("a.w").unwrap())], "").unwrap_err(),
+        ];
+        for error in errors {
+            let found =
+                matches!(error, ArchiveError::ForeignEnding { what, .. } if what == expected);
+            assert!(found, "{name}: {error}");
+        }
+    }
+    assert_eq!(files_in(&folder), ["model.safetensors"]);
+    for name in [
+        "small",
+        "small.v2",
+        "small.stats",
+        "a.safetensors.index.json",
+    ] {
+        crate::check_output(folder.path().join(name), &[source.path()]).unwrap();
+    }
+}

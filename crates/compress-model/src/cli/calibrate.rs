@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use hankelite::calibrate::{CalibrateError, Calibration};
-use hankelite_archive::check_destination;
+use hankelite_archive::check_output;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, Part, Sequences, source_path};
@@ -117,7 +117,7 @@ fn gathered(arguments: &Arguments, path: &Path, printer: &Printer) -> anyhow::Re
     let source = arguments.data.as_deref().and_then(source_path);
     let mut inputs = vec![path];
     inputs.extend(source.as_deref().or(arguments.inputs.as_deref()));
-    check_destination(&arguments.output, &inputs)?;
+    check_output(&arguments.output, &inputs)?;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     let sequences = arguments.sequences.clone().of_part(arguments.part);
     let statistics = match (&arguments.inputs, &arguments.data) {
@@ -135,7 +135,7 @@ fn gathered(arguments: &Arguments, path: &Path, printer: &Printer) -> anyhow::Re
 
 fn merged(arguments: &Arguments) -> anyhow::Result<Calibration> {
     let paths: Vec<&Path> = arguments.merge.iter().map(PathBuf::as_path).collect();
-    check_destination(&arguments.output, &paths)?;
+    check_output(&arguments.output, &paths)?;
     let read = |path: &&Path| Calibration::read(path).with_context(|| path.display().to_string());
     let parts = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     for (index, part) in parts.iter().enumerate() {

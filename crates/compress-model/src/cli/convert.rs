@@ -6,7 +6,7 @@ use clap::Args;
 use hankelite::checkpoint::{Family, write};
 use hankelite::compress::kernel_distance;
 use hankelite::model::Model;
-use hankelite_archive::check_destination;
+use hankelite_archive::check_output;
 use hankelite_control::side_by_side;
 use serde::Serialize;
 
@@ -81,7 +81,7 @@ struct Document {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     arguments.folders.make([&arguments.output])?;
-    check_destination(&arguments.output, &[path])?;
+    check_output(&arguments.output, &[path])?;
     let full = open(path, &arguments.declarations.declared(), printer)?;
     let converted = full.converted(arguments.to)?;
     drop(write(&converted, &arguments.output)?);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite_archive::check_destination;
+use hankelite_archive::check_output;
 use hankelite_data::{
     Batch, ConstantAnswer, Dataset, Source, Split, Steps, Targets, TrivialAnswer,
 };
@@ -136,7 +136,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let splits = splits(arguments)?;
     if let Some(file) = &arguments.output {
         let inputs: Vec<_> = source.path().into_iter().collect();
-        check_destination(file, &inputs)?;
+        check_output(file, &inputs)?;
     }
     let mut parts = Vec::new();
     for split in splits {

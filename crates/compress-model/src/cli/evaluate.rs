@@ -13,7 +13,7 @@ use clap::Args;
 use hankelite::checkpoint::{Checkpoint, Provenance, read};
 use hankelite::infer::Path;
 use hankelite::rounding::{Entries, Numbers};
-use hankelite_archive::{Dtype, RawTensor, check_destination, write_arrays};
+use hankelite_archive::{Dtype, RawTensor, check_destination, check_output, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 #[cfg(feature = "train")]
 use hankelite_train::Place;
@@ -215,8 +215,11 @@ struct Document<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
-    for file in [&arguments.logits, &arguments.report].into_iter().flatten() {
-        check_destination(file, &inputs(arguments))?;
+    if let Some(file) = &arguments.logits {
+        check_output(file, &inputs(arguments))?;
+    }
+    if let Some(page) = &arguments.report {
+        check_destination(page, &inputs(arguments))?;
     }
     let data = Dataset::read(&arguments.data, arguments.split)?;
     let mut first = First::of(&data, arguments.limit);

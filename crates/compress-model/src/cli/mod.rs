@@ -13,6 +13,7 @@ mod convert;
 mod data;
 #[cfg(feature = "train")]
 mod design;
+mod endings;
 mod evaluate;
 mod folders;
 mod image;
@@ -321,6 +322,9 @@ fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
                 true => format!("{} --create-folders", report::typed_command()),
                 false => format!("mkdir -p {}", common::quoted(&folder.display().to_string())),
             });
+        }
+        if let Some(ArchiveError::ForeignEnding { path, ending, .. }) = cause.downcast_ref() {
+            return Some(endings::hint(path, ending, command));
         }
         if let Some(error) = cause.downcast_ref::<DataError>() {
             return error.hint().map(str::to_string);

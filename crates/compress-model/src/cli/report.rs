@@ -17,7 +17,9 @@ use serde::Serialize;
 
 pub(super) use self::layers::Plotted;
 use self::pictures::{SHOWN, Shown, picture};
-pub(super) use self::story::{Footprint, Pair, Story, hash_of, percent, typed_command};
+pub(super) use self::story::{
+    Footprint, Pair, Story, hash_of, percent, typed_command, typed_words,
+};
 #[cfg(feature = "train")]
 pub(super) use self::story::{identified, made_by};
 use crate::cli::calibration::{CalibrationData, Needed, Sequences, check_apart, source_path};

@@ -8,7 +8,7 @@ use clap::Args;
 use hankelite::calibrate::Rescaled;
 use hankelite::checkpoint::{Checkpoint, DssVersion, write};
 use hankelite::model::Model;
-use hankelite_archive::check_destination;
+use hankelite_archive::check_output;
 use hankelite_data::Dataset;
 use hankelite_train::nn::{HeldMaps, Parameterisation, TrainableNetwork, TrainableOptions};
 use hankelite_train::{
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    check_destination(&arguments.output, &[path])?;
+    check_output(&arguments.output, &[path])?;
     let mut settings = Settings::read(arguments.config.as_deref(), &arguments.settings)?;
     let place = run_folder(arguments);
     training::require_folder(&place, arguments.resume)?;

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
 use hankelite::compress::{Method, RealisationChoice, TimeBase};
 use hankelite::model::Model;
 use hankelite::target::Parts;
-use hankelite_archive::check_destination;
+use hankelite_archive::{check_destination, check_output};
 use hankelite_data::Source;
 use serde::Deserialize;
 
@@ -221,7 +221,10 @@ impl Arguments {
         let given: Vec<_> = given.collect();
         self.folders.make(given.iter().map(|(_, path)| *path))?;
         for (index, (name, path)) in given.iter().enumerate() {
-            check_destination(path, &[source])?;
+            match *name {
+                "--output" => check_output(path, &[source])?,
+                _ => check_destination(path, &[source])?,
+            }
             if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
                 bail!(
                     "{other} and {name} are both {}, expected two files",

@@ -289,10 +289,17 @@ pub(in crate::cli) fn made_by() -> [(String, String); 2] {
 
 /// The command as it was typed, quoted for a shell.
 pub(in crate::cli) fn typed_command() -> String {
-    let words = std::env::args_os().skip(1);
-    let words = words.map(|word| quoted(&word.to_string_lossy()));
-    let words: Vec<String> = words.collect();
+    let words = typed_words();
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     format!("compress-model {}", words.join(" "))
+}
+
+/// Its words, without the program's name.
+pub(in crate::cli) fn typed_words() -> Vec<String> {
+    let words = std::env::args_os().skip(1);
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// A file by its path, its bytes and its hash.
