@@ -221,7 +221,7 @@ impl Arguments {
         let given: Vec<_> = given.collect();
         self.folders.make(given.iter().map(|(_, path)| *path))?;
         for (index, (name, path)) in given.iter().enumerate() {
-            match *name {
+            match **name {
                 "--output" => check_output(path, &[source])?,
                 _ => check_destination(path, &[source])?,
             }
