@@ -352,6 +352,18 @@ fn a_sidecar_declares_and_a_bad_one_is_an_error() {
     );
 }
 
+#[test]
+fn a_sidecar_in_a_folder_declares_for_the_checkpoint_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pytorch_model.bin");
+    std::fs::copy(data("dss_softmax_classifier.pth"), &path).unwrap();
+    let sidecar = folder.path().join("pytorch_model.hankelite.toml");
+    std::fs::write(sidecar, "length = 48\nnorm = \"pre\"\n").unwrap();
+    let checkpoint = read(folder.path(), &Declared::default()).unwrap();
+    assert_eq!(checkpoint.declared().length, Some(48));
+    assert_eq!(checkpoint.declared().norm, Some(Placement::Pre));
+}
+
 fn fault(name: &str, declared: Declared) -> Fault {
     match read(data(name), &declared).err() {
         Some(CheckpointError::Content { fault, .. }) => fault,

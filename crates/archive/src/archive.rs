@@ -18,8 +18,10 @@ use crate::contents::{Contents, Shapes, TensorFile, Ties, borrowed};
 use crate::destination::Destination;
 use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
+use crate::foreign::{ForeignFormat, is_legacy_tar};
 use crate::msgpack_file::MsgpackFile;
 use crate::npz_file::NpzFile;
+use crate::place::file_in;
 use crate::safetensors_file::SafetensorsFile;
 use crate::sharded_file::ShardedFile;
 use crate::sharded_file::writer::Scheme;
@@ -59,7 +61,7 @@ enum Source {
 
 impl Archive {
     /// Opens a file. Its first bytes decide the container, not its name. A folder stands for the
-    /// one index of safetensors files in it.
+    /// checkpoint in it: the index of several files, a safetensors file or `pytorch_model.bin`.
     ///
     /// The description of the tensors is read and checked against the file's length; nothing in
     /// the file is ever run.
@@ -68,7 +70,7 @@ impl Archive {
     /// [`ArchiveError`], with the file's path, for anything but a well-formed file in one of the
     /// formats of [`Container`] with one state dict in it.
     pub fn open(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
-        let path = sharded_file::index_in(path.as_ref())?;
+        let path = file_in(path.as_ref())?;
         let (file, start) = open_file(&path)?;
         let seen = Some(file.version());
         let source = if is_zip(&start) {
@@ -316,11 +318,13 @@ impl Archive {
         }
     }
 
-    /// The container the file is in; safetensors for tensors in memory.
+    /// The container the file is in; safetensors for tensors in memory, that of one file for several
+    /// of PyTorch.
     #[must_use]
     pub fn container(&self) -> Container {
         match self.source.as_ref() {
             Source::Safetensors(_) | Source::Memory(_) => Container::Safetensors,
+            Source::Sharded(file) if file.is_of_torch() => Container::Torch,
             Source::Sharded(_) => Container::Sharded,
             Source::Torch(_) => Container::Torch,
             Source::Npz(_) => Container::Npz,
@@ -516,9 +520,10 @@ impl Source {
         }
     }
 
+    /// A checkpoint whose distribution over files can be kept.
     fn sharded(&self) -> Option<&ShardedFile> {
         match self {
-            Source::Sharded(file) => Some(file),
+            Source::Sharded(file) if !file.is_of_torch() => Some(file),
             _ => None,
         }
     }
@@ -580,11 +585,11 @@ fn foreign_format(path: &Path, start: &[u8]) -> ArchiveError {
     // Behind the two bytes that declare the protocol.
     let is_legacy_pickle = start.first() == Some(&0x80)
         && start.get(2..).is_some_and(|rest| rest.starts_with(&LEGACY));
-    let is_tar = start
-        .get(257..)
-        .is_some_and(|rest| rest.starts_with(b"ustar"));
-    if is_legacy_pickle || is_tar {
+    if is_legacy_pickle || is_legacy_tar(start) {
         return ArchiveError::LegacyTorch { path };
+    }
+    if let Some(format) = ForeignFormat::of_start(start) {
+        return ArchiveError::ForeignFormat { path, format };
     }
     if start.starts_with(b"version https://git-lfs") {
         return ArchiveError::GitLfsPointer { path };

@@ -5,6 +5,8 @@ use std::path::Path;
 
 /// How the index of a sharded checkpoint ends.
 const INDEX_ENDING: &str = ".index.json";
+/// How it ends where its files are those of PyTorch.
+const TORCH_INDEX_ENDING: &str = ".bin.index.json";
 
 /// A file format for named tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,12 @@ impl Container {
             _ => None,
         }
     }
+}
+
+/// Whether the files of an index are those of PyTorch, by its ending.
+pub(crate) fn is_torch_index(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.to_ascii_lowercase().ends_with(TORCH_INDEX_ENDING))
 }
 
 /// Whether a path is that of the index of a sharded checkpoint, by its ending.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use crate::container::{is_index, is_torch_index};
 use crate::error::ArchiveError;
 
 /// A kind of file, by its endings in lower case.
@@ -58,9 +59,6 @@ const KINDS: [Kind; 25] = [
     kind(&["wav", "flac", "mp3"], "sound"),
 ];
 
-/// How the index of several files of PyTorch ends. An index that is written is one of safetensors.
-const TORCH_INDEX: &str = ".bin.index.json";
-
 /// Refuses a name by which people and programs would take a checkpoint for something else.
 pub(crate) fn require_own_ending(path: &Path) -> Result<(), ArchiveError> {
     let Some(name) = path.file_name().and_then(OsStr::to_str) else {
@@ -80,13 +78,15 @@ pub(crate) fn require_own_ending(path: &Path) -> Result<(), ArchiveError> {
 
 /// What a name in lower case stands for, if it is something else than tensors.
 fn foreign(name: &str) -> Option<&'static str> {
-    if name.ends_with(TORCH_INDEX) {
+    let name = Path::new(name);
+    // An index that is written is one of safetensors files.
+    if is_torch_index(name) {
         return Some("the index of several .bin files");
     }
-    if name.ends_with(".index.json") {
+    if is_index(name) {
         return None;
     }
-    let ending = Path::new(name).extension().and_then(OsStr::to_str)?;
+    let ending = name.extension().and_then(OsStr::to_str)?;
     let found = KINDS.iter().find(|kind| kind.endings.contains(&ending));
     found.map(|kind| kind.what)
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::foreign::{ForeignFormat, quoted};
 use crate::msgpack_file::MsgpackError;
 use crate::npz_file::NpyError;
 use crate::pickle::PickleError;
@@ -10,7 +11,7 @@ use crate::sharded_file::ShardError;
 use crate::tensor::{Dtype, TensorError};
 
 /// What is understood, for messages.
-const UNDERSTOOD: &str = "a safetensors file, the index of several, a zip file of torch.save \
+const UNDERSTOOD: &str = "a safetensors file, the index of several files, a zip file of torch.save \
                           (PyTorch 1.6 or later) or numpy.savez, or MessagePack of flax";
 
 /// Why a checkpoint cannot be read or written.
@@ -28,9 +29,10 @@ pub enum ArchiveError {
         /// What the system reported.
         source: io::Error,
     },
-    /// The path is that of a folder, and no sharded checkpoint can be meant.
+    /// The path is that of a folder, and no checkpoint in it can be meant.
     #[error(
-        "{}: is a folder, expected a file (or a folder with one `*.safetensors.index.json`)",
+        "{}: is a folder, expected a file (to read, also a folder with one index `*.index.json`, \
+         one `*.safetensors` or a `pytorch_model.bin`)",
         path.display()
     )]
     Folder {
@@ -77,6 +79,14 @@ pub enum ArchiveError {
     TorchScript {
         /// The file.
         path: PathBuf,
+    },
+    /// The file or folder is in a format that is known and not read.
+    #[error("{}: is {format}, which is not read here; {}", path.display(), format.way(path))]
+    ForeignFormat {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its format.
+        format: ForeignFormat,
     },
     /// The file is in no format we know.
     #[error("{}: unknown format ({found}), expected {UNDERSTOOD}", path.display())]
@@ -457,16 +467,6 @@ pub enum ArchiveError {
         /// What the system reported.
         source: io::Error,
     },
-}
-
-/// A path as a shell takes it.
-pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    match !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 impl ArchiveError {

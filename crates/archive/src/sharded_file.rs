@@ -1,4 +1,5 @@
-//! Checkpoints of several safetensors files with an index, as Hugging Face writes them.
+//! Checkpoints of several files with an index, as Hugging Face writes them: of safetensors files, or
+//! of those of PyTorch, which are read and not written.
 //!
 //! ```text
 //! {"metadata": {"total_size": …}, "weight_map": {"encoder.weight": "model-00001-of-00002.safetensors", …}}
@@ -12,7 +13,7 @@ pub(super) mod writer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::{fmt, io};
@@ -22,27 +23,34 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::container::is_index;
-use crate::contents::{METADATA_KEY, Read as TensorRead, TensorFile, borrowed};
+use crate::contents::{METADATA_KEY, Read as TensorRead, TensorFile, Ties, borrowed};
 use crate::error::ArchiveError;
 use crate::safetensors_file;
 use crate::safetensors_file::SafetensorsFile;
 use crate::sharded_file::error::INDEX_LIMIT;
 use crate::tensor::Header;
+use crate::torch_file::TorchFile;
 use crate::unchanging::UnchangingFile;
+use crate::zip_records::{is_zip, open_zip};
 
 /// What an index is called.
-const INDEX_NAME: &str = "model.safetensors.index.json";
+pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// What becomes of an index of files of PyTorch.
+const TORCH_NOTE: &str = "its files of PyTorch are written as one file, or as safetensors files with \
+                          an index";
 
 /// An open sharded checkpoint.
 #[derive(Debug)]
 pub(super) struct ShardedFile {
     index: PathBuf,
     /// By file name.
-    shards: BTreeMap<String, SafetensorsFile>,
+    shards: BTreeMap<String, Shard>,
     /// The file of each tensor.
     weight_map: BTreeMap<String, String>,
     metadata: Map<String, Value>,
+    /// What the files hold that will be left out.
+    notes: Vec<String>,
 }
 
 /// Whether a file that starts with these bytes can be a JSON object.
@@ -50,28 +58,42 @@ pub(super) fn is_json(start: &[u8]) -> bool {
     start.trim_ascii_start().first() == Some(&b'{')
 }
 
-/// The path itself; for a folder, that of the index in it.
-pub(super) fn index_in(path: &Path) -> Result<PathBuf, ArchiveError> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let read = ArchiveError::read(path);
-    let usual = path.join(INDEX_NAME);
-    if usual.is_file() {
-        return Ok(usual);
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(&read)? {
-        let entry = entry.map_err(&read)?.path();
-        if is_index(&entry) {
-            found.push(entry);
+/// One of the files.
+#[derive(Debug)]
+enum Shard {
+    Safetensors(SafetensorsFile),
+    Torch(TorchFile),
+}
+
+impl Shard {
+    fn file(&self) -> &dyn TensorFile {
+        match self {
+            Shard::Safetensors(file) => file,
+            Shard::Torch(file) => file,
         }
     }
-    match found.pop() {
-        Some(only) if found.is_empty() => Ok(only),
-        _ => Err(ArchiveError::Folder {
-            path: path.to_owned(),
-        }),
+
+    fn path(&self) -> &Path {
+        match self {
+            Shard::Safetensors(file) => file.path(),
+            Shard::Torch(file) => file.path(),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Shard::Safetensors(file) => file.contains(name),
+            Shard::Torch(file) => file.contains(name),
+        }
+    }
+
+    /// The texts in the header of a safetensors file; of one of PyTorch, the one that PyTorch's
+    /// writers put there.
+    fn texts(&self) -> BTreeMap<&str, &str> {
+        match self {
+            Shard::Safetensors(file) => borrowed(file.texts()),
+            Shard::Torch(_) => BTreeMap::from([("format", "pt")]),
+        }
     }
 }
 
@@ -105,14 +127,23 @@ impl ShardedFile {
         // A program that writes here takes the index away before it touches another file.
         let version = file.version();
         version.require_at(path).map_err(ArchiveError::read(path))?;
-        let sharded = ShardedFile {
+        let mut sharded = ShardedFile {
             index: path.to_owned(),
+            notes: Vec::new(),
             shards,
             weight_map: index.weight_map,
             metadata: index.metadata.unwrap_or_default(),
         };
         sharded.check().map_err(wrong)?;
+        sharded.notes = sharded.notes_of_shards();
         Ok(sharded)
+    }
+
+    fn notes_of_shards(&self) -> Vec<String> {
+        let torch = self.is_of_torch().then(|| TORCH_NOTE.to_owned());
+        let shards = self.shards.values();
+        let beside = shards.flat_map(|shard| shard.file().notes().iter().cloned());
+        torch.into_iter().chain(beside).collect()
     }
 
     /// The index and the files have the same tensors in the same places.
@@ -124,7 +155,7 @@ impl ShardedFile {
             }
         }
         for (shard, file) in &self.shards {
-            for Header { name: tensor, .. } in file.headers() {
+            for Header { name: tensor, .. } in file.file().headers() {
                 let elsewhere = match self.weight_map.get(tensor) {
                     Some(listed) if listed == shard => continue,
                     Some(listed) => format!("in the file `{listed}`"),
@@ -144,32 +175,60 @@ impl ShardedFile {
     pub(super) fn texts(&self) -> BTreeMap<&str, &str> {
         let mut texts = BTreeMap::new();
         for file in self.shards.values().rev() {
-            texts.extend(borrowed(file.texts()));
+            texts.extend(file.texts());
         }
         texts
     }
 
+    /// Whether some of the files are those of PyTorch.
+    pub(super) fn is_of_torch(&self) -> bool {
+        let mut shards = self.shards.values();
+        shards.any(|shard| matches!(shard, Shard::Torch(_)))
+    }
+
+    /// The file of a tensor.
+    fn shard(&self, name: &str) -> Option<&dyn TensorFile> {
+        Some(self.shards[self.weight_map.get(name)?].file())
+    }
+
     /// Where the files lie.
     pub(super) fn shard_paths(&self) -> impl Iterator<Item = &Path> {
-        self.shards.values().map(SafetensorsFile::path)
+        self.shards.values().map(Shard::path)
     }
 }
 
 impl TensorFile for ShardedFile {
     fn headers(&self) -> Box<dyn Iterator<Item = Header<'_>> + '_> {
-        Box::new(self.shards.values().flat_map(TensorFile::headers))
+        Box::new(
+            self.shards
+                .values()
+                .flat_map(|shard| shard.file().headers()),
+        )
     }
 
     fn tensor(&self, name: &str) -> Option<TensorRead<'_>> {
-        self.shards[self.weight_map.get(name)?].tensor(name)
+        self.shard(name)?.tensor(name)
     }
 
     fn rows(&self, name: &str, rows: Range<usize>) -> Option<TensorRead<'_>> {
-        self.shards[self.weight_map.get(name)?].rows(name, rows)
+        self.shard(name)?.rows(name, rows)
     }
 
     fn metadata(&self) -> Option<&str> {
         self.metadata.get(METADATA_KEY).and_then(Value::as_str)
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn ties(&self) -> Ties {
+        let shards = self.shards.values();
+        shards.flat_map(|shard| shard.file().ties()).collect()
+    }
+
+    fn repeats(&self, name: &str) -> bool {
+        self.shard(name).is_some_and(|shard| shard.repeats(name))
     }
 }
 
@@ -198,7 +257,7 @@ enum OpenError {
     Archive(ArchiveError),
 }
 
-fn open_shard(folder: &Path, shard: &str) -> Result<SafetensorsFile, OpenError> {
+fn open_shard(folder: &Path, shard: &str) -> Result<Shard, OpenError> {
     let name = || shard.to_owned();
     let mut components = Path::new(shard).components();
     let first = components.next();
@@ -221,10 +280,17 @@ fn open_shard(folder: &Path, shard: &str) -> Result<SafetensorsFile, OpenError> 
     let mut start = Vec::new();
     let file = UnchangingFile::open(&path).map_err(&read)?;
     (&file).take(9).read_to_end(&mut start).map_err(&read)?;
-    if !safetensors_file::is_safetensors(&start) {
+    (&file).rewind().map_err(&read)?;
+    let opened = if is_zip(&start) {
+        open_zip(&path, file)
+            .and_then(|zip| TorchFile::open(&path, zip))
+            .map(Shard::Torch)
+    } else if safetensors_file::is_safetensors(&start) {
+        SafetensorsFile::open(&path, file).map(Shard::Safetensors)
+    } else {
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
-    }
-    SafetensorsFile::open(&path, file).map_err(OpenError::Archive)
+    };
+    opened.map_err(OpenError::Archive)
 }
 
 /// A map of texts; JSON itself would let the last of several equal keys win.

@@ -20,6 +20,7 @@ pub use settings::Setting;
 
 use crate::contents::{Read, TensorFile, Ties};
 use crate::error::ArchiveError;
+use crate::foreign::ForeignFormat;
 use crate::pickle::Plain;
 use crate::strides::{gather, row_major};
 use crate::tensor::{Dtype, Header, RawTensor};
@@ -144,6 +145,16 @@ impl TorchFile {
             state_dict,
             metadata,
         })
+    }
+
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is a tensor of that name.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.state_dict.tensors.contains_key(name)
     }
 
     /// Keys from the top object to the state dict, joined by dots.
@@ -287,6 +298,11 @@ fn find_pickle<'a>(
         return Err(ArchiveError::TorchScript {
             path: path.to_owned(),
         });
+    }
+    if names.clone().any(|name| name.ends_with("/archive_format")) {
+        let path = path.to_owned();
+        let format = ForeignFormat::TorchExport;
+        return Err(ArchiveError::ForeignFormat { path, format });
     }
     let pickles = names.filter_map(|name| {
         let prefix = name.strip_suffix("data.pkl")?;

@@ -63,12 +63,17 @@ fn files_of_other_formats_are_distinguished() {
     ));
     let mut tar = vec![0; 512];
     tar[257..262].copy_from_slice(b"ustar");
+    let plain = open_bytes(&tar).to_string();
+    assert!(
+        plain.contains("is a tar file") && plain.contains("`tar -xf "),
+        "{plain}"
+    );
+    tar[..9].copy_from_slice(b"sys_info\0");
     assert!(matches!(open_bytes(&tar), ArchiveError::LegacyTorch { .. }));
-    let hdf5 = b"\x89HDF\r\n\x1a\n\0\0\0";
-    let error = open_bytes(hdf5);
+    let error = open_bytes(b"\x89PNG\r\n\x1a\n\0\0\0");
     assert!(matches!(error, ArchiveError::UnknownFormat { .. }));
     let message = error.to_string();
-    assert!(message.contains(r"\x89HDF\r\n\x1a\n\x00"), "{message}");
+    assert!(message.contains(r"\x89PNG\r\n\x1a\n\x00"), "{message}");
     assert!(matches!(
         open_bytes(b"\x80"),
         ArchiveError::UnknownFormat { .. }
@@ -104,6 +109,53 @@ fn one_long_key_round_many_arrays_does_not_fill_the_memory() {
     let expected = matches!(&error, ArchiveError::Msgpack { source, .. }
         if matches!(**source, crate::MsgpackError::Names { .. }));
     assert!(expected, "{error}");
+}
+
+/// What opening a file or a folder of such a format says.
+fn way_out(name: &str, fill: impl Fn(&Path)) -> String {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(name);
+    fill(&path);
+    let error = Archive::open(&path).unwrap_err();
+    assert!(
+        matches!(error, ArchiveError::ForeignFormat { .. }),
+        "{error}"
+    );
+    error
+        .to_string()
+        .replace(folder.path().to_str().unwrap(), "")
+}
+
+#[test]
+fn a_format_that_is_not_read_is_named_with_a_way_out() {
+    let file = |bytes: &'static [u8]| move |path: &Path| std::fs::write(path, bytes).unwrap();
+    let hdf5 = way_out("a.weights.h5", file(b"\x89HDF\r\n\x1a\n\0\0\0"));
+    assert!(
+        hdf5.contains("an HDF5 file") && hdf5.ends_with("/a.weights.npz`"),
+        "{hdf5}"
+    );
+    let gguf = way_out("a.gguf", file(b"GGUF\x03\0\0\0"));
+    assert!(
+        gguf.contains("a GGUF file") && gguf.ends_with("/a.gguf /a.npz`"),
+        "{gguf}"
+    );
+    let gzip = way_out("a.pth.gz", file(b"\x1f\x8b\x08\0"));
+    assert!(gzip.ends_with("`gzip -dc /a.pth.gz > /a.pth`"), "{gzip}");
+    let holding = |names: &'static [&'static str]| {
+        move |path: &Path| {
+            for name in names {
+                std::fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
+                std::fs::write(path.join(name), b"").unwrap();
+            }
+        }
+    };
+    let torch = way_out("dcp", holding(&[".metadata", "__0_0.distcp"]));
+    assert!(torch.ends_with("dcp_to_torch /dcp /dcp.pth`"), "{torch}");
+    let orbax = way_out(
+        "steps",
+        holding(&["_CHECKPOINT_METADATA", "default/manifest.ocdbt"]),
+    );
+    assert!(orbax.ends_with("/steps/default /steps.msgpack`"), "{orbax}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub enum ShardError {
         shard: String,
     },
     /// A file is in another format.
-    #[error("the file `{shard}` is no safetensors file")]
+    #[error("the file `{shard}` is neither a safetensors file nor a zip file of torch.save")]
     Foreign {
         /// The file named.
         shard: String,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tempfile::{Builder, TempDir};
 
 use crate::container::is_index;
-use crate::contents::{Contents, METADATA_KEY, borrowed};
+use crate::contents::{Contents, METADATA_KEY};
 use crate::destination::{folder_of, keep_permissions, require_replaceable, unnamed};
 use crate::error::ArchiveError;
 use crate::safetensors_file;
@@ -74,7 +74,7 @@ fn as_before<'a>(contents: &Contents<'a>, source: &'a ShardedFile) -> Vec<Shard<
         Shard {
             name: name.clone(),
             tensors: contents.headers().filter(held).collect(),
-            texts: borrowed(file.texts()),
+            texts: file.texts(),
         }
     });
     shards.collect()

@@ -175,6 +175,9 @@ fn zip_files_of_other_kinds_are_named() {
     let script = zip_of(&[("x/data.pkl", b""), ("x/constants.pkl", b"")]);
     let error = open(&folder, &script).unwrap_err();
     assert!(matches!(error, ArchiveError::TorchScript { .. }));
+    let export = zip_of(&[("x/models/model.json", b"{}"), ("x/archive_format", b"pt2")]);
+    let error = open(&folder, &export).unwrap_err().to_string();
+    assert!(error.contains("a program of torch.export"), "{error}");
     let two = zip_of(&[("x/data.pkl", b""), ("y/data.pkl", b"")]);
     let error = open(&folder, &two).unwrap_err();
     assert!(matches!(

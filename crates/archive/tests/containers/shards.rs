@@ -135,7 +135,7 @@ fn each_fault_of_an_index_has_its_message() {
             "no.safetensors",
             "`no.safetensors` of the index is missing",
         ),
-        (FIRST, INDEX, "is no safetensors file"),
+        (FIRST, INDEX, "is neither a safetensors file nor"),
         ("\"decoder.bias\"", "\"decoder.other\"", "where it is not"),
         ("\"decoder.bias\"", "\"decoder.weight\"", twice),
         ("weight_map", "weights", "weight_map"),
@@ -296,4 +296,119 @@ fn the_files_of_a_sharded_checkpoint_keep_their_permissions() {
         let found = fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(found & 0o777, 0o640, "{}", path.display());
     }
+}
+
+/// The fixture in files of PyTorch.
+fn torch_shards() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let name = |shard: &str| {
+        let shard = shard.replace("model-", "pytorch_model-");
+        shard.replace(".safetensors", ".bin")
+    };
+    for shard in files(&fixture("sharded")) {
+        if shard != INDEX {
+            let place = folder.path().join(name(&shard));
+            let archive = open(&fixture("sharded").join(&shard));
+            archive.write(place, Container::Torch, "").unwrap();
+        }
+    }
+    let index = fs::read_to_string(fixture("sharded").join(INDEX)).unwrap();
+    let place = folder.path().join("pytorch_model.bin.index.json");
+    fs::write(place, name(&index)).unwrap();
+    folder
+}
+
+#[test]
+fn several_files_of_pytorch_are_read_by_their_index_and_written_as_one() {
+    let (folder, outer) = (torch_shards(), tempfile::tempdir().unwrap());
+    let index = folder.path().join("pytorch_model.bin.index.json");
+    let expected = all(&open(&fixture("sharded")));
+    for path in [folder.path(), &index] {
+        let archive = open(path);
+        assert_eq!(all(&archive), expected);
+        assert_eq!(archive.path(), index);
+        assert_eq!(archive.container(), Container::Torch);
+        let [note] = archive.notes() else {
+            panic!("{:?}", archive.notes());
+        };
+        assert!(note.contains("are written as one file"), "{note}");
+        let endings = [
+            ("one.pth", Container::Torch, Container::Torch),
+            ("one", Container::Torch, Container::Torch),
+            (
+                "one.safetensors",
+                Container::Safetensors,
+                Container::Safetensors,
+            ),
+            ("many", Container::Sharded, Container::Sharded),
+        ];
+        for (name, container, found) in endings {
+            let out = outer.path().join(name);
+            if container != Container::Sharded {
+                check_destination(&out, &[path]).unwrap();
+            }
+            archive.write(&out, container, "{}").unwrap();
+            let written = open(&out);
+            assert_eq!(written.container(), found, "{name}");
+            assert_eq!(written.metadata(), Some("{}"), "{name}");
+            assert_eq!(all(&written), expected, "{name}");
+        }
+    }
+    assert!(outer.path().join("many").join(INDEX).is_file());
+    let error = open(&index)
+        .write(&index, Container::Torch, "")
+        .unwrap_err();
+    assert!(
+        matches!(error, ArchiveError::ForeignEnding { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_pytorch_files_of_an_index_hold_beside_tensors_is_noted() {
+    let folder = torch_shards();
+    let beside = common::here("data/lightning_like.ckpt");
+    let index = "{\"weight_map\": {\"NAME\": \"a.bin\"}}";
+    fs::copy(&beside, folder.path().join("a.bin")).unwrap();
+    let names = open(&beside);
+    let map: Vec<_> = names
+        .names()
+        .map(|name| format!("\"{name}\": \"a.bin\""))
+        .collect();
+    let text = index.replace("\"NAME\": \"a.bin\"", &map.join(", "));
+    let place = folder.path().join("pytorch_model.bin.index.json");
+    fs::write(&place, text).unwrap();
+    assert!(!names.notes().is_empty());
+    assert_eq!(open(&place).notes()[1..], *names.notes());
+}
+
+#[test]
+fn a_folder_stands_for_the_one_checkpoint_in_it() {
+    let source = common::here("data/s4d_classifier.safetensors");
+    let expected = all(&open(&source));
+    for name in [
+        "model.safetensors",
+        "other.safetensors",
+        "pytorch_model.bin",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), "{}").unwrap();
+        let container = Container::of_path(name).unwrap();
+        let place = folder.path().join(name);
+        open(&source).write(&place, container, "").unwrap();
+        let archive = open(folder.path());
+        assert_eq!(archive.path(), place);
+        assert_eq!(archive.container(), container);
+        assert_eq!(all(&archive), expected, "{name}");
+        // A file without a known ending is one file again, and the source is not written over.
+        check_destination(folder.path().join("new"), &[folder.path()]).unwrap();
+        let same = check_destination(&place, &[folder.path()]).unwrap_err();
+        assert!(matches!(same, ArchiveError::SameFile { .. }), "{same}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.safetensors", "b.safetensors"] {
+        fs::copy(&source, folder.path().join(name)).unwrap();
+    }
+    let error = Archive::open(folder.path()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Folder { .. }), "{error}");
 }
