@@ -118,9 +118,9 @@ const S5: Row = Row {
 
 const S5_TORCH: Row = Row {
     family: "s5-pytorch",
-    tensors: "`Lambda` (P), `C` (H, P) complex64, `B` (P, H, 2), `D` (H), `log_step` (P); or factors \
-              `BH` (H, k), `BP` (P, k), `CH` (k, H), `CP` (k, P) in place of `B`, `C`",
-    open: "discretisation (zoh), conj_sym (false)",
+    tensors: "`Lambda` (P), `C` (H, P) complex64 or (…, 2), `B` (P, H, 2), `D` (H), `log_step` (P); \
+              or factors `BH` (H, k), `BP` (P, k), `CH` (k, H), `CP` (k, P) in place of `B`, `C`",
+    open: "discretisation (zoh; bilinear where `Lambda` is (P, 2)), conj_sym (false)",
     written: "P; one step for all modes; `B` and `C` in place of factors",
 };
 
