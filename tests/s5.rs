@@ -194,7 +194,10 @@ fn layers_of_event_ssm_are_read_with_unit_steps_only_where_that_is_declared() {
     let declared: Declared = serde_json::from_str(r#"{"discretisation": "zoh"}"#).unwrap();
     let checkpoint = open(layer.flax(place), &declared);
     assert!(difference(&samples(of(&checkpoint)), &layer.kernel(2.0, zoh)) < 1e-6);
-    let other = open(layer.flax("params/encoder/layers_0/seq/"), &Declared::default());
+    let other = open(
+        layer.flax("params/encoder/layers_0/seq/"),
+        &Declared::default(),
+    );
     assert!(difference(&samples(of(&other)), &layer.kernel(2.0, zoh)) < 1e-6);
 }
 
@@ -211,7 +214,10 @@ fn a_mode_at_the_clip_is_written_at_every_order_with_a_smaller_step() {
         let path = folder.path().join("small.safetensors");
         drop(write(&full.with_model(small.clone()), &path).unwrap());
         let back = read(&path, &declared).unwrap();
-        let found = difference(&samples(of(&back)), &samples(&small.blocks()[0].systems()[0]));
+        let found = difference(
+            &samples(of(&back)),
+            &samples(&small.blocks()[0].systems()[0]),
+        );
         assert!(found < 1e-5, "{order}: {found:e}");
     }
 }

@@ -142,6 +142,9 @@ impl<'a> Parts<'a> {
                 false => fit.push(example),
             }
         }
+        // A sequence that takes part cannot check.
+        let repeats = |e: &Example<'_>| fit.iter().any(|own| own.sequence == e.sequence);
+        check.retain(|example| !repeats(example));
         Self { fit, check }
     }
 }
@@ -159,8 +162,8 @@ pub(super) struct Fitted {
     pub(super) change: Option<f64>,
 }
 
-/// The fitted model, or `None` without enough sequences or without pooled logits, or where the
-/// table of gradients would be too large.
+/// The fitted model, or `None` without enough sequences, where none differs from those that take part,
+/// without pooled logits, or where the table of gradients would be too large.
 pub(super) fn fit_logits(
     data: &LogitData<'_>,
     start: &Model,
@@ -174,6 +177,9 @@ pub(super) fn fit_logits(
         false => &RESIDUES,
     };
     let parts = Parts::new(data, limits);
+    if parts.check.is_empty() {
+        return Ok(None);
+    }
     let parameters = Parameters::new(data, start, parts.fit.len());
     let combinations = Combinations {
         classes: start.classes().unwrap_or(0),

@@ -3,12 +3,19 @@
 /// One input sequence, of at most the L steps that the network was prepared for. A shorter one is
 /// padded with zeros or token 0, which only layers that run backwards in time take in; its own
 /// steps alone are pooled.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sequence<'a> {
     /// Steps × inputs numbers, step by step.
     Values(&'a [f32]),
     /// Indices into an embedding, one for each step.
     Tokens(&'a [u32]),
+}
+
+/// How many of some sequences differ from all before them.
+pub fn count_different(sequences: &[Sequence<'_>]) -> usize {
+    let all = sequences.iter().enumerate();
+    all.filter(|(index, sequence)| !sequences[..*index].contains(sequence))
+        .count()
 }
 
 /// What a network takes at each step, or what data hold there.

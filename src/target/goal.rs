@@ -14,12 +14,12 @@ const TRIES: usize = 4;
 pub struct Drawn<'a> {
     /// That take part.
     pub used: Vec<Sequence<'a>>,
-    /// Every fifth one.
+    /// Every fifth one, but for those that are the same as one that takes part.
     pub held_out: Vec<Sequence<'a>>,
 }
 
 impl<'a> Drawn<'a> {
-    /// Holds every fifth sequence out.
+    /// Holds every fifth sequence out. One that repeats a sequence that takes part would check nothing.
     pub fn new(listed: &[Sequence<'a>]) -> Self {
         let (mut used, mut held_out) = (Vec::new(), Vec::new());
         for (index, &sequence) in listed.iter().enumerate() {
@@ -28,6 +28,7 @@ impl<'a> Drawn<'a> {
                 _ => used.push(sequence),
             }
         }
+        held_out.retain(|sequence| !used.contains(sequence));
         Self { used, held_out }
     }
 }

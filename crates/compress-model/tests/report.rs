@@ -83,6 +83,52 @@ impl Report {
 }
 
 #[test]
+fn a_network_that_is_not_known_has_no_bytes_and_no_time() {
+    let folder = Folder::new();
+    let tensor = |shape: &[usize], value: f64| {
+        let values = vec![value; shape.iter().product()];
+        RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values).unwrap()
+    };
+    let mut tensors = BTreeMap::from([("feedforward.weight".to_string(), tensor(&[64, 8], 0.1))]);
+    for layer in ["a", "b"] {
+        let name = |tensor: &str| format!("{layer}.kernel.{tensor}");
+        tensors.insert(format!("{layer}.D"), tensor(&[8], 1.0));
+        tensors.insert(name("log_dt"), tensor(&[8], -4.0));
+        tensors.insert(name("log_A_real"), tensor(&[8, 4], -0.7));
+        let turns = (0..32).map(|n| 3.0 * f64::from(n % 4)).collect::<Vec<_>>();
+        let turns = RawTensor::from_f64(Dtype::F32, vec![8, 4], &turns).unwrap();
+        tensors.insert(name("A_imag"), turns);
+        tensors.insert(name("C"), tensor(&[8, 4, 2], 0.5));
+    }
+    let (full, small) = (
+        folder.path("full.safetensors"),
+        folder.path("small.safetensors"),
+    );
+    write_arrays(full.as_ref(), &tensors).unwrap();
+    let (one, two) = (folder.path("one.html"), folder.path("two.html"));
+    let words = [
+        "reduce", &full, "--order", "2", "--output", &small, "--report", &one,
+    ];
+    passes(&words);
+    let said = passes(&["report", &full, &small, "--output", &two]);
+    assert!(said.contains("layers alone were read"), "{said}");
+    assert!(
+        said.contains("the kernels of its worst layer change by"),
+        "{said}"
+    );
+    for words in [
+        said,
+        std::fs::read_to_string(one).unwrap(),
+        std::fs::read_to_string(two).unwrap(),
+    ] {
+        assert!(
+            !words.contains("runs in ") && !words.contains("a step instead of"),
+            "{words}"
+        );
+    }
+}
+
+#[test]
 fn two_models_are_shown_side_by_side() {
     let folder = Folder::new();
     let (small, page) = (folder.path("small.safetensors"), folder.path("report.html"));

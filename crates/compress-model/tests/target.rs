@@ -1,9 +1,11 @@
 //! `reduce` to a target of bytes, time or change, as a person or a script meets it.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use hankelite_archive::{Dtype, RawTensor, write_arrays};
 use serde_json::Value;
 
 const MODEL: &str = concat!(
@@ -371,6 +373,64 @@ fn shared_modes_come_down_to_a_change_and_to_a_time() {
         "1.2,1.5",
     ]);
     assert_eq!(swept["rows"].as_array().unwrap().len(), 2);
+}
+
+/// Ten sequences of 64 steps, number `changed` turned round.
+fn ten_sequences(path: &Path, changed: Option<usize>) {
+    let value = |n: usize, t: usize| {
+        let sign = if changed == Some(n) { -1.0 } else { 1.0 };
+        sign * ((t * t % 37) as f64 * (0.2 + 0.1 * n as f64)).sin()
+    };
+    let values: Vec<f64> = (0..640).map(|i| value(i / 64, i % 64)).collect();
+    let inputs = RawTensor::from_f64(Dtype::F32, vec![10, 64, 1], &values).unwrap();
+    write_arrays(path, &BTreeMap::from([("inputs".to_string(), inputs)])).unwrap();
+}
+
+#[test]
+fn sequences_that_are_held_out_take_no_part_in_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let made = |changed: Option<usize>| {
+        ten_sequences(&folder.path().join("data.safetensors"), changed);
+        let words = ["reduce", MODEL, "--calibrate", &path("data.safetensors")];
+        let target = ["--times", "3", "--image", &path("small.edge")];
+        json(&[&words[..], &target].concat());
+        std::fs::read(folder.path().join("small.edge")).unwrap()
+    };
+    let first = made(None);
+    let same = (0..10).filter(|&n| made(Some(n)) == first).count();
+    assert_eq!(same, 2, "a fifth of ten sequences is held out");
+}
+
+#[test]
+fn sequences_that_repeat_are_told_and_check_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let inputs = RawTensor::from_f64(Dtype::F32, vec![20, 64, 1], &[0.5; 1280]).unwrap();
+    let data = path("data.safetensors");
+    write_arrays(
+        data.as_ref(),
+        &BTreeMap::from([("inputs".to_string(), inputs)]),
+    )
+    .unwrap();
+    let words = [
+        "reduce",
+        MODEL,
+        "--calibrate",
+        &data,
+        "--order",
+        "8",
+        "--dry-run",
+    ];
+    let output = run(&[&words[..], &["--format", "json"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        told.contains("1 of 20 calibration sequences are different"),
+        "{told}"
+    );
+    assert!(told.contains("root mean square of 0.5000"), "{told}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["calibration"]["fit"].is_null(), "{document}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub(super) struct LogitProblem<'a> {
 ///
 /// z being the centred logits and x_l the residual stream behind layer l. Without the second term
 /// the fit takes to what is particular to its sequences. A fifth of these is held out and chooses
-/// the iterate. `None` with too few sequences.
+/// the iterate. `None` with too few sequences, and where none differs from those that take part.
 pub(super) fn fit_outputs(
     problem: &LogitProblem<'_>,
     start: &Model,
@@ -69,6 +69,9 @@ pub(super) fn fit_outputs(
         return Ok(None);
     }
     let mut fitting = Fitting::new(problem, start)?;
+    if fitting.held_out.is_empty() {
+        return Ok(None);
+    }
     let stages = match fitting.examples.len() + fitting.held_out.len() >= SEQUENCES_ALL {
         true => &[false, true][..],
         false => &[false],
@@ -434,8 +437,9 @@ impl<'a> Fitting<'a> {
         let held_out = |index: &usize| (index + 1).is_multiple_of(CHECK_EVERY);
         let all: Vec<usize> = (0..problem.sequences.len().min(most)).collect();
         let fit: Vec<usize> = all.iter().copied().filter(|i| !held_out(i)).collect();
+        let of = |index: usize| problem.sequences[index];
         let examples = fit.par_iter().map(|&index| {
-            let sequence = problem.sequences[index];
+            let sequence = of(index);
             let signal = network.encode(sequence)?;
             let streams = network.streams(sequence)?;
             let single = |x: DMatrix<f64>| x.rows(0, signal.steps).map(|x| x as f32);
@@ -454,7 +458,12 @@ impl<'a> Fitting<'a> {
         });
         Ok(Self {
             sizes: (logits, streams.collect()),
-            held_out: all.into_iter().filter(held_out).collect(),
+            // A sequence that takes part cannot check.
+            held_out: all
+                .into_iter()
+                .filter(held_out)
+                .filter(|&index| !fit.iter().any(|&own| of(own) == of(index)))
+                .collect(),
             examples,
             problem,
             parameters: Parameters::none(start),

@@ -12,13 +12,13 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
 use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Model, Sequence};
+use hankelite::model::{Model, Sequence, count_different};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source, Split};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::common::{SPLITS, Word, positive, word, word_of, words};
+use crate::cli::common::{SPLITS, Word, positive, short, word, word_of, words};
 use crate::cli::picture::check_drawn;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
@@ -433,6 +433,7 @@ impl CalibrationData {
             }
         };
         remark_on_length(&checkpoint.model, length, printer);
+        remark_on_signal(&listed, printer);
         Ok(Self {
             origin,
             length,
@@ -556,6 +557,35 @@ fn read(
         bail!("{source} has no sequences");
     }
     Ok((data.sample(count, sequences.calibration_seed)?, origin))
+}
+
+/// A warning when sequences repeat, or hold nothing: errors that are measured on them say little of
+/// others.
+fn remark_on_signal(listed: &[Sequence<'_>], printer: &Printer) {
+    let different = count_different(listed);
+    let squares = |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+    let (mut sum, mut count) = (0.0, 0);
+    for sequence in listed {
+        if let Sequence::Values(values) = sequence {
+            sum += squares(values);
+            count += values.len();
+        }
+    }
+    let energy = match count {
+        0 => String::new(),
+        _ => format!(
+            ", inputs have a root mean square of {}",
+            short((sum / count as f64).sqrt())
+        ),
+    };
+    if different < listed.len() || (count > 0 && sum == 0.0) {
+        let text = format!(
+            "{different} of {} calibration sequences are different{energy}: what is measured on them says \
+             little of other sequences",
+            listed.len()
+        );
+        printer.note("warning", &text);
+    }
 }
 
 /// A note when kernels are longer than the sequences: their later samples have no weight.
