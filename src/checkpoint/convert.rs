@@ -7,10 +7,10 @@ use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor};
 use hankelite_control::{DiagonalSystem, side_by_side};
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
-use crate::checkpoint::encode::raw_tensor;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Unfolded, Version};
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::raw::raw_tensor;
 use crate::checkpoint::scanned::Scanned;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tree::{Shared, Structure, Tree};

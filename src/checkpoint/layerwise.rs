@@ -8,8 +8,8 @@ use hankelite_archive::{Archive, Changes, ChangesOnDisk, Container, RawTensor};
 use hankelite_control::DiagonalSystem;
 
 use crate::checkpoint::declared::Metadata;
-use crate::checkpoint::dtype::{ChangedLayer, KeptLayer};
 use crate::checkpoint::encode::{not_readable, require_equal};
+use crate::checkpoint::encoded_layer::{ChangedLayer, KeptLayer};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::Dynamics;
 use crate::checkpoint::parts::Parts;

@@ -226,6 +226,15 @@ def test_apply_refuses_another_module_and_leaves_it_as_it_was():
     assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
 
 
+def test_apply_refuses_a_module_of_another_width_and_leaves_it_as_it_was():
+    small = hk.reduce(seeded(lambda: nn.Sequential(S4D(8, 16))), order=4)
+    other = seeded(lambda: nn.Sequential(S4D(12, 16)))
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(hk.CheckpointError, match=r"has shape \(12,\) in the module, expected \(8,\)"):
+        small.apply_(other)
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+
+
 def test_logits_of_the_live_module_are_those_of_the_library(data):
     path = data / "s4d_classifier.pth"
     checkpoint = torch.load(path, weights_only=True)["model"]

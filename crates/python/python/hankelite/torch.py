@@ -438,8 +438,15 @@ def apply_(module: torch.nn.Module, small: Reduced) -> Applied:
     an optimiser, and DistributedDataParallel has to be wrapped again.
 
     Raises:
-        CheckpointError: the module lacks a tensor, or has another one in its place.
+        CheckpointError: the module lacks a tensor, or has another one in its place, e.g. of another
+            width.
     """
+    _require_alike(unwrapped(module), small)
+    return put(module, small)
+
+
+def put(module: torch.nn.Module, small: Reduced) -> Applied:
+    """The same for a module that is known to be like the one that was reduced."""
     inner = unwrapped(module)
     before = _count(inner)
     changes: list[tuple[str, Any, str, Any, Any]] = []
@@ -457,11 +464,35 @@ def apply_(module: torch.nn.Module, small: Reduced) -> Applied:
         if value.shape != old.shape or not torch.equal(value.to(old), old):
             changes.append((name, owner, attribute, old, value.detach()))
     for _, owner, attribute, old, value in changes:
-        new = value.to(device=old.device, dtype=old.dtype)
+        # Poles and residues that half precision would change too much stay in the format they come in.
+        half = old.dtype in (torch.bfloat16, torch.float16) and value.dtype == torch.float32
+        new = value.to(device=old.device, dtype=value.dtype if half else old.dtype)
         if attribute in owner._parameters:
             old.grad = None
         old.data = new
     return Applied([name for name, *_ in changes], before, _count(inner))
+
+
+def _require_alike(module: torch.nn.Module, small: Reduced) -> None:
+    """Tensors that a reduction leaves as they are have the shapes that the module's have: one of another
+    width would fail in its next forward pass only."""
+    state, changed = small.state_dict(), small.changed()
+    if not isinstance(state, Mapping):
+        return
+    for name, value in state.items():
+        shape = getattr(value, "shape", None)
+        if shape is None or name in changed:
+            continue
+        try:
+            owner, attribute = _place(module, name)
+        except CheckpointError:
+            continue
+        old: Any = getattr(owner, attribute, None)
+        if torch.is_tensor(old) and tuple(old.shape) != tuple(shape):
+            raise CheckpointError(
+                f"tensor `{name}` has shape {tuple(old.shape)} in the module, expected {tuple(shape)} as in "
+                "the model that was reduced"
+            )
 
 
 def _count(module: torch.nn.Module) -> int:
