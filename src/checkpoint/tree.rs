@@ -581,7 +581,10 @@ impl Structure {
         };
         let layer = |index| match bidirectional {
             true => new_version_4(index),
-            false => unmarked(format!("s4_layers.{index}.kernel.")),
+            false => Found {
+                feedthrough: Some(format!("s4_layers.{index}.D")),
+                ..unmarked(format!("s4_layers.{index}.kernel."))
+            },
         };
         let indices = || 0..model.blocks().len();
         Ok(Self {

@@ -730,7 +730,7 @@ fn the_hint_at_what_was_meant_by_an_ending_works_as_typed() {
     let folder = Folder::new();
     let source = data("s4d_classifier.safetensors");
     let cases = [
-        ("small.onnx", "small.edge"),
+        ("small.onnx", "small.safetensors"),
         ("small.h5", "small.safetensors"),
     ];
     for (name, written) in cases {

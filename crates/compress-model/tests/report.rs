@@ -104,7 +104,7 @@ fn a_network_that_is_not_known_has_no_bytes_and_no_time() {
         folder.path("full.safetensors"),
         folder.path("small.safetensors"),
     );
-    write_arrays(full.as_ref(), &tensors).unwrap();
+    write_arrays(&full, tensors, "").unwrap();
     let (one, two) = (folder.path("one.html"), folder.path("two.html"));
     let words = [
         "reduce", &full, "--order", "2", "--output", &small, "--report", &one,

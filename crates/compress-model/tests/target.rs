@@ -1,7 +1,6 @@
 //! `reduce` to a target of bytes, time or change, as a person or a script meets it.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -383,7 +382,7 @@ fn ten_sequences(path: &Path, changed: Option<usize>) {
     };
     let values: Vec<f64> = (0..640).map(|i| value(i / 64, i % 64)).collect();
     let inputs = RawTensor::from_f64(Dtype::F32, vec![10, 64, 1], &values).unwrap();
-    write_arrays(path, &BTreeMap::from([("inputs".to_string(), inputs)])).unwrap();
+    write_arrays(path, [("inputs", inputs)], "").unwrap();
 }
 
 #[test]
@@ -403,16 +402,46 @@ fn sequences_that_are_held_out_take_no_part_in_the_model() {
 }
 
 #[test]
+fn sequences_with_other_axes_or_of_bytes_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("data.safetensors");
+    let data = file.display().to_string();
+    let words = [
+        "reduce",
+        MODEL,
+        "--calibrate",
+        &data,
+        "--order",
+        "8",
+        "--dry-run",
+    ];
+    let values: Vec<f64> = (0..640).map(|i| f64::from(i * i % 251)).collect();
+    let write = |shape: &[usize]| {
+        let inputs = RawTensor::from_f64(Dtype::F32, shape.to_vec(), &values).unwrap();
+        write_arrays(&file, [("inputs", inputs)], "").unwrap();
+        let output = run(&words);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let told = write(&[10, 1, 64]);
+    assert!(
+        told.contains("10 sequences of 1 steps with 64 values each"),
+        "{told}"
+    );
+    assert!(told.contains("did you mean [10, 64, 1]"), "{told}");
+    let told = write(&[10, 64, 1]);
+    assert!(
+        told.contains("all values are whole numbers from 0 to 249"),
+        "{told}"
+    );
+}
+
+#[test]
 fn sequences_that_repeat_are_told_and_check_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let inputs = RawTensor::from_f64(Dtype::F32, vec![20, 64, 1], &[0.5; 1280]).unwrap();
     let data = path("data.safetensors");
-    write_arrays(
-        data.as_ref(),
-        &BTreeMap::from([("inputs".to_string(), inputs)]),
-    )
-    .unwrap();
+    write_arrays(&data, [("inputs", inputs)], "").unwrap();
     let words = [
         "reduce",
         MODEL,

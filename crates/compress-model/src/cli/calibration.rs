@@ -12,7 +12,7 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
 use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Model, Sequence, count_different};
+use hankelite::model::{Encoder, InputKind, Model, Sequence, count_different};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
 use hankelite_data::{Dataset, Source, Split};
@@ -412,6 +412,7 @@ impl CalibrationData {
         }
         let source: Source = source.parse()?;
         let (data, origin) = read(&source, sequences, printer)?;
+        require_axes(&checkpoint.model, &data, &source.to_string())?;
         let length = data.length();
         let listed: Vec<Sequence<'_>> = (0..data.len()).map(|i| data.unpadded(i)).collect();
         let own = sequences
@@ -434,6 +435,7 @@ impl CalibrationData {
         };
         remark_on_length(&checkpoint.model, length, printer);
         remark_on_signal(&listed, printer);
+        remark_on_scale(&listed, printer);
         Ok(Self {
             origin,
             length,
@@ -557,6 +559,45 @@ fn read(
         bail!("{source} has no sequences");
     }
     Ok((data.sample(count, sequences.calibration_seed)?, origin))
+}
+
+/// Refuses sequences whose values are not as many as the model's steps take, by their axes.
+fn require_axes(model: &Model, data: &Dataset, source: &str) -> anyhow::Result<()> {
+    let takes = model.encoder().map(Encoder::takes);
+    let (Some(InputKind::Numbers { width: expected }), Some(found)) = (takes, data.width()) else {
+        return Ok(());
+    };
+    let (count, length) = (data.len(), data.length());
+    let values = length * found;
+    if values.is_multiple_of(expected) && values / expected <= length {
+        return Ok(());
+    }
+    let turned = match length == expected {
+        true => format!("; did you mean [{count}, {found}, {length}] (sequences, steps, values)?"),
+        false => String::new(),
+    };
+    bail!(
+        "{source}: {count} sequences of {length} steps with {found} values each, [{count}, {length}, {found}]; \
+         the model takes {expected} values at each step{turned}"
+    )
+}
+
+/// A note when all values are bytes, which few networks take as they are.
+fn remark_on_scale(listed: &[Sequence<'_>], printer: &Printer) {
+    let values = || {
+        listed.iter().flat_map(|sequence| match sequence {
+            Sequence::Values(values) => *values,
+            Sequence::Tokens(_) => &[],
+        })
+    };
+    let most = values().copied().fold(0.0, f32::max);
+    if most > 1.0 && values().all(|x| x.fract() == 0.0 && (0.0..=255.0).contains(x)) {
+        let text = format!(
+            "all values are whole numbers from 0 to {most}, as bytes are: scale them as in training, where they \
+             were scaled"
+        );
+        printer.note("warning", &text);
+    }
 }
 
 /// A warning when sequences repeat, or hold nothing: errors that are measured on them say little of

@@ -42,7 +42,9 @@ pub(super) fn hint(path: &Path, ending: &str, command: &str) -> String {
     let alone = words
         .iter()
         .any(|word| OF_CHECKPOINTS.contains(&word.as_str()));
-    if device && command == "reduce" && !alone {
+    // An image takes a calibrated reduction.
+    let calibrated = words.iter().any(|word| word.starts_with("--calibrate"));
+    if device && command == "reduce" && calibrated && !alone {
         let command = line(&words, path, &image, true);
         return format!("`{command}` writes an image, which a device runs");
     }

@@ -221,15 +221,17 @@ impl Arguments {
         let given: Vec<_> = given.collect();
         self.folders.make(given.iter().map(|(_, path)| *path))?;
         for (index, (name, path)) in given.iter().enumerate() {
-            match **name {
-                "--output" => check_output(path, &[source])?,
-                _ => check_destination(path, &[source])?,
-            }
             if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
                 bail!(
                     "{other} and {name} are both {}, expected two files",
                     path.display()
                 );
+            }
+        }
+        for (name, path) in given {
+            match *name {
+                "--output" => check_output(path, &[source])?,
+                _ => check_destination(path, &[source])?,
             }
         }
         self.target.check()?;
