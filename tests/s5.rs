@@ -231,7 +231,7 @@ fn a_growing_mode_of_shared_modes_is_refused_by_its_own_sentence() {
         let plan = Plan::new(Rule::Order(3)).unwrap();
         let plan = plan.with_unstable(unstable).unwrap();
         let error = reduce(&full.model, &plan).unwrap_err().to_string();
-        assert!(error.contains("`s5.seq`: mode 2, lambda = 1.0"), "{error}");
+        assert!(error.contains("`s5.seq`: mode 2, lambda = "), "{error}");
         assert!(error.contains("does not decay"), "{error}");
     }
 }

@@ -119,17 +119,9 @@ impl<'a> Settling<'a> {
             Kind::Dss => self.dss_version(&has, layer, prefix)?,
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
             Kind::Dplr { v4 } => self.dplr(v4)?,
-            Kind::S5 { .. }
-                if is_of_events(&layer.place) && self.declared.discretisation.is_none() =>
-            {
-                return Err(Fault::Undeclared {
-                    what: "how far apart events are",
-                    needed_for: "a layer of Event-SSM, whose steps are the times between events",
-                    hint: "declare --discretisation zoh to read it with events one step apart",
-                });
-            }
             Kind::S5 { torch } => {
                 let pairs = archive.dtype(&place("Lambda")) != Some(Dtype::C64);
+                self.steps_of_events(layer)?;
                 self.s5(torch, torch && pairs);
             }
             Kind::AnnotatedDplr | Kind::MimoDplr if !has("C") && !has("C_real_imag") => {
@@ -328,6 +320,18 @@ impl<'a> Settling<'a> {
             self.declared.real_transform = Some(Transform::Exp);
         }
         Ok(())
+    }
+
+    /// Layers of Event-SSM have the tensors of S5, and steps of their own.
+    fn steps_of_events(&self, layer: &Found) -> Result<(), Fault> {
+        match is_of_events(&layer.place) && self.declared.discretisation.is_none() {
+            true => Err(Fault::Undeclared {
+                what: "how far apart events are",
+                needed_for: "a layer of Event-SSM, whose steps are the times between events",
+                hint: "declare --discretisation zoh to read it with events one step apart",
+            }),
+            false => Ok(()),
+        }
     }
 
     /// The class that stores pairs of real numbers in `Lambda` (S5-ViT) knows the bilinear

@@ -19,6 +19,7 @@ mod mirrored;
 mod modal;
 mod modes;
 mod norm;
+mod parallel;
 mod plane;
 mod products;
 mod quick;
@@ -49,13 +50,14 @@ pub use input::{InputWeight, lags_of};
 pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
+pub use parallel::in_parallel;
 pub use realisation::Realisation;
 pub use refine::{
     PartedChannel, Refined, Refinement, RefinementState, WeightedChannel, weighted_refine,
     weighted_residues,
 };
 pub use residualise::{DcBalanced, balance_for_dc, dc_gain};
-pub use slow::{SlowParts, in_parallel, part_slow_modes};
+pub use slow::{SlowParts, part_slow_modes};
 pub use statistics::{InputStatistics, StatisticsError};
 pub use tangent::{output_slopes, residue_gram, with_moved_residues};
 pub use unstable::{HorizonMethod, OverHorizon, reduce_over_horizon};
