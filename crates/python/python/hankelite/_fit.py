@@ -204,14 +204,14 @@ class _Problem:
     """Sequences, the logits of the full network, and a copy that is moved."""
 
     def __init__(self, module: Any, small: Reduced, inputs: Any, forward: Forward) -> None:
-        from .torch import put
+        from .torch import _put
 
         self.forward = forward
         self.module = copy.deepcopy(module).eval()
         sequences = _single(inputs)
         with torch.no_grad(), evaluating(module):
             full = [self._logits(module, one) for one in sequences]
-        put(self.module, small)
+        _put(self.module, small)
         held = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY == 0]
         rest = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY]
         self.fit = [(sequences[i], full[i]) for i in rest]
@@ -326,10 +326,10 @@ def _through(model: Model, layer: str) -> str:
 def logits_apart(module: Any, small: Reduced, parts: Sequence[Any], forward: Forward) -> float:
     """The relative change of the (centred) logits of batches when a model takes the module's
     place."""
-    from .torch import put
+    from .torch import _put
 
     other = copy.deepcopy(module).eval()
-    put(other, small)
+    _put(other, small)
     with torch.no_grad(), evaluating(module):
         full = torch.cat([forward(module, part) for part in parts])
         return _change(full, torch.cat([forward(other, part) for part in parts]))

@@ -442,10 +442,10 @@ def apply_(module: torch.nn.Module, small: Reduced) -> Applied:
             width.
     """
     _require_alike(unwrapped(module), small)
-    return put(module, small)
+    return _put(module, small)
 
 
-def put(module: torch.nn.Module, small: Reduced) -> Applied:
+def _put(module: torch.nn.Module, small: Reduced) -> Applied:
     """The same for a module that is known to be like the one that was reduced."""
     inner = unwrapped(module)
     before = _count(inner)
