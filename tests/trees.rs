@@ -5,15 +5,18 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::here;
-use hankelite::checkpoint::{Checkpoint, CheckpointError, Family, Fault, read_layerwise};
+use hankelite::checkpoint::{
+    Checkpoint, CheckpointError, Family, Fault, from_tensors, read_layerwise,
+};
 use hankelite::compress::reduce_layer;
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::Sequence;
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
-use hankelite_archive::Archive;
+use hankelite_archive::{Archive, Dtype, RawTensor};
 
 fn file(name: &str) -> PathBuf {
     let name = match name.contains('.') {
@@ -306,4 +309,76 @@ fn what_is_converted_has_one_name() {
     );
     assert_eq!(converted.model.blocks().len(), 2);
     assert_eq!(converted.carried(), 0);
+}
+
+/// The tensors of the fixture classifier under other names, and what was added to them.
+fn classifier_as(name: impl Fn(&str) -> String, more: &[&str]) -> BTreeMap<String, RawTensor> {
+    let archive = Archive::open(here("data/s4d_classifier.pth")).unwrap();
+    let stored = archive.names();
+    let stored = stored.map(|own| (name(own), archive.tensor(own).unwrap()));
+    let count = RawTensor::new(Dtype::I64, vec![], 7_i64.to_le_bytes().to_vec()).unwrap();
+    let more = more.iter().map(|name| (name.to_string(), count.clone()));
+    stored.chain(more).collect()
+}
+
+#[test]
+fn wrappers_and_a_count_of_averages_do_not_hide_a_network() {
+    let plain = read(here("data/s4d_classifier.pth"), &Declared::default()).unwrap();
+    let compiled = |name: &str| name.replacen("s4_layers.0.", "s4_layers.0._orig_mod.", 1);
+    let sharded = |name: &str| {
+        format!(
+            "module.{}",
+            name.replace("output_linear.", "output_linear._fsdp_wrapped_module.")
+        )
+    };
+    let cases = [
+        ("compiled", classifier_as(compiled, &[])),
+        ("sharded", classifier_as(sharded, &[])),
+        (
+            "averaged",
+            classifier_as(|name| format!("module.{name}"), &["n_averaged"]),
+        ),
+    ];
+    let out = tempfile::tempdir().unwrap();
+    for (name, tensors) in cases {
+        let checkpoint = from_tensors(name, tensors.clone(), &Declared::default()).unwrap();
+        assert!(
+            !checkpoint.is_layers_alone(),
+            "{name}: {:?}",
+            checkpoint.notes()
+        );
+        assert_eq!(checkpoint.carried(), 0, "{name}");
+        let (read_as, expected) = (&checkpoint.model, &plain.model);
+        assert_eq!(
+            read_as.blocks()[0].systems(),
+            expected.blocks()[0].systems()
+        );
+        let kernel = &checkpoint.system_tensors(0)[0];
+        assert!(tensors.contains_key(kernel), "{name}: {kernel}");
+
+        let path = out.path().join(format!("{name}.safetensors"));
+        write(&reduced(&checkpoint), &path).unwrap();
+        let written = Archive::open(&path).unwrap();
+        assert!(
+            written.names().eq(tensors.keys().map(String::as_str)),
+            "{name}"
+        );
+        let again = read(&path, &Declared::default()).unwrap();
+        let systems = |of: &Checkpoint| of.model.blocks()[1].systems().to_vec();
+        assert_eq!(
+            systems(&again),
+            systems(&as_written(&reduced(&plain))),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn two_tensors_that_would_have_one_name_keep_theirs() {
+    let compiled = |name: &str| name.replacen("s4_layers.0.", "s4_layers.0._orig_mod.", 1);
+    let mut tensors = classifier_as(compiled, &[]);
+    let norm = tensors["norms.0.weight"].clone();
+    tensors.insert("norms.0._orig_mod.weight".into(), norm);
+    let checkpoint = from_tensors("two", tensors, &Declared::default()).unwrap();
+    assert!(checkpoint.is_layers_alone());
 }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use hankelite::archive::{Dtype, RawTensor};
-use hankelite::checkpoint::{Checkpoint, from_tensors};
+use hankelite::archive::{Archive, Dtype, RawTensor};
+use hankelite::checkpoint::{Checkpoint, Transform, from_tensors};
 use hankelite::compress::{CalibratedLayer, LayerRecord, Method, TimeBase};
 use hankelite::model::Block;
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
@@ -317,4 +317,90 @@ fn halves_that_would_change_a_layer_are_written_as_singles() {
             }
         }
     }
+}
+
+/// A diagonal kernel of state-spaces/s4 v4 whose step goes through a ReLU; channel 1 has a step of 0.
+fn without_step() -> BTreeMap<String, RawTensor> {
+    let made = tensors(-0.7, Dtype::F32, true);
+    let mut renamed: BTreeMap<String, RawTensor> = made
+        .into_iter()
+        .map(|(name, tensor)| (name.replace("log_A_real", "A_real"), tensor))
+        .collect();
+    renamed.remove("kernel.log_dt");
+    let tensor = |shape: &[usize], values: &[f64]| {
+        RawTensor::from_f64(Dtype::F32, shape.to_vec(), values).unwrap()
+    };
+    let mut put = |name: &str, made: RawTensor| renamed.insert(name.to_string(), made);
+    put("kernel.inv_dt", tensor(&[CHANNELS, 1], &[0.1, -0.2, 0.3]));
+    let grid = [1, CHANNELS, MODES, 2];
+    let one = [1.0, 0.0].repeat(CHANNELS * MODES);
+    put("kernel.B", tensor(&grid, &one));
+    let c: Vec<f64> = (0..2 * CHANNELS * MODES)
+        .map(|k| (k as f64).cos())
+        .collect();
+    put("kernel.C", tensor(&grid, &c));
+    put("D", tensor(&[1, CHANNELS], &[0.5, -0.25, 1.0]));
+    renamed
+}
+
+/// The model of tensors that would be written.
+fn reopened(archive: &Archive, declared: &Declared) -> Checkpoint {
+    let stored = archive.names();
+    let stored = stored.map(|name| (name.to_string(), archive.tensor(name).unwrap()));
+    from_tensors("again", stored.collect(), declared).unwrap()
+}
+
+#[test]
+fn a_channel_with_a_step_of_zero_holds_no_state_and_is_cut_to_none() {
+    let declared = Declared {
+        dt_transform: Some(Transform::Relu),
+        ..Declared::default()
+    };
+    let full = from_tensors("a layer", without_step(), &declared).unwrap();
+    let note = full.notes().join("\n");
+    assert!(
+        note.contains("channel 1: a step of 0, so no state"),
+        "{note}"
+    );
+    let dead = &full.model.blocks()[0].systems()[1];
+    assert_eq!(response(dead)[0], -0.25);
+    assert!(response(dead)[1..].iter().all(|sample| *sample == 0.0));
+
+    let plan = plan(3, Method::Balanced, TimeBase::Discrete).unwrap();
+    let made = reduce(&full.model, &plan).unwrap();
+    assert_eq!(made.records[0].channels[1].order, 0);
+    let written = full.with_model(made.model.clone());
+    let archive = written.encode().unwrap().into_archive();
+    let step = archive.tensor("kernel.inv_dt").unwrap().to_f64().unwrap();
+    assert_eq!(step[1], f64::from(-0.2_f32));
+    let again = reopened(&archive, &declared);
+    for (a, b) in made.model.blocks()[0]
+        .systems()
+        .iter()
+        .zip(again.model.blocks()[0].systems())
+    {
+        assert!(distance(a, b) < 1e-5);
+    }
+}
+
+#[test]
+fn a_channel_without_a_step_gets_one_where_it_comes_to_hold_a_state() {
+    let declared = Declared {
+        dt_transform: Some(Transform::Relu),
+        ..Declared::default()
+    };
+    let full = from_tensors("a layer", without_step(), &declared).unwrap();
+    let mut block = full.model.blocks()[0].clone().into_parts();
+    let dead = &block.systems[1];
+    let output = DMatrix::from_element(1, MODES, Complex64::ONE);
+    let (input, through) = (dead.input().clone(), dead.feedthrough().clone());
+    let exponents = dead.exponents().to_vec();
+    let held = DiagonalSystem::new(dead.time(), exponents, input, output, through).unwrap();
+    block.systems[1] = held.clone();
+    let blocks = vec![Block::new(block).unwrap()];
+    let model = full.model.with_blocks(blocks).unwrap();
+    let archive = full.with_model(model).encode().unwrap().into_archive();
+    let again = reopened(&archive, &declared);
+    let found = &again.model.blocks()[0].systems()[1];
+    assert!(distance(found, &held) < 1e-5);
 }

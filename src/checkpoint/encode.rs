@@ -161,9 +161,9 @@ impl EncodedCheckpoint<'_> {
         Container::of_path(path).unwrap_or(self.whole().container())
     }
 
-    /// The tensors, changed ones in the places of those of the file.
+    /// The tensors, changed ones in the places of those of the file, by the names that are in it.
     pub fn into_archive(self) -> Archive {
-        self.stacked.unwrap_or(self.archive)
+        self.stacked.unwrap_or(self.archive).called_as_in_file()
     }
 
     /// Writes the file: see [`write()`].
@@ -206,7 +206,7 @@ impl Encoding {
         let archive = Archive::open(written)?;
         match &self.scanned {
             Some(scanned) => scanned.again(&archive),
-            None => Ok(archive),
+            None => Ok(archive.called_as_in(&self.archive)),
         }
     }
 

@@ -158,6 +158,19 @@ pub enum Fault {
         /// What is wrong.
         source: SystemError,
     },
+    /// A mode without a direction.
+    #[error(
+        "layer `{layer}`, channel {channel}: a mode turns by {angle:.0e} radians in one step, expected \
+         at most 4e13, of which double precision keeps some digits"
+    )]
+    NoPhase {
+        /// The layer.
+        layer: String,
+        /// The channel.
+        channel: usize,
+        /// |Im λ| Δ.
+        angle: f64,
+    },
     /// A system that the layout cannot hold.
     #[error("layer `{layer}`, channel {channel}: pole {:.3e}{:+.3e}i cannot be written as {layout}: {why}", pole.re, pole.im)]
     NotRepresentable {

@@ -24,6 +24,7 @@ mod scanned;
 mod settle;
 mod tensors;
 mod tree;
+mod wrapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -47,7 +48,8 @@ use provenance::Record;
 use raw::{floating, require_finite};
 use scanned::Scanned;
 use tensors::Tensors;
-use tree::{Shared, Structure};
+use tree::Structure;
+use wrapped::Structured;
 
 use crate::model::{Block, Model};
 use crate::rounding::StorageChoice;
@@ -206,13 +208,16 @@ fn decode_archive(
         Some(_) => (archive, None),
     };
     notes.extend(scanned.iter().map(Scanned::note));
-    let shared = match scanned {
+    let Structured {
+        archive,
+        structure,
+        note,
+    } = match scanned {
         // Layers of one stack may be equal, and are not one for that.
-        Some(_) => Shared::apart(archive),
-        None => Shared::find(archive, own.as_ref())?,
+        Some(_) => Structured::apart(archive, declared)?,
+        None => Structured::find(archive, own.as_ref(), declared)?,
     };
-    let structure = Structure::detect(&shared, own.as_ref(), declared)?;
-    let archive = shared.archive;
+    notes.extend(note);
     let tensors = Tensors::new(&archive, &structure.prefix);
     let low_rank = structure.is_low_rank();
     let read = match (low_rank, parts) {
@@ -430,7 +435,7 @@ impl Checkpoint {
         &self.encoding.notes
     }
 
-    /// The names of the tensors of one layer's systems: those of its kernel, and D.
+    /// The names, in the file, of the tensors of one layer's systems: those of its kernel, and D.
     ///
     /// # Panics
     /// If there is no layer of that index.
@@ -440,7 +445,10 @@ impl Checkpoint {
         } = self.encoding.as_ref();
         let (prefix, found) = (structure.prefix.as_str(), &structure.found[layer]);
         let holds = |name: &&str| name.strip_prefix(prefix).is_some_and(|n| found.holds(n));
-        archive.names().filter(holds).map(str::to_string).collect()
+        let names = archive.names().filter(holds);
+        names
+            .map(|name| archive.name_in_file(name).to_string())
+            .collect()
     }
 
     /// Real numbers in the tensors of one layer of the file: its state space, feedthrough and

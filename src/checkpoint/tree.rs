@@ -479,7 +479,9 @@ impl Structure {
         let mut notes = Vec::new();
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
-            let dynamics = parts.of_layer(layout.decode(tensors)?);
+            let dynamics = layout.decode(tensors)?;
+            notes.extend(dynamics.note_of_phase(&self.block_name(index))?);
+            let dynamics = parts.of_layer(dynamics);
             let dynamics = dynamics.map_err(|source| Fault::System {
                 layer: self.layer_prefix(index),
                 channel: 0,

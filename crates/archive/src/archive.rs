@@ -40,6 +40,8 @@ pub struct Archive {
     source: Arc<Source>,
     /// The file as it was opened; `None` for tensors in memory.
     seen: Option<Version>,
+    /// What each tensor is called, and its name in the file, by which all others here go.
+    names: Arc<BTreeMap<String, String>>,
     shapes: Shapes,
     changes: Changes,
     /// Of the file, and those that were added.
@@ -103,15 +105,79 @@ impl Archive {
 
     fn of(path: PathBuf, source: Source) -> Archive {
         let ties = source.file().ties();
+        let shapes = source.shapes();
+        let names = shapes.keys().map(|name| (name.clone(), name.clone()));
         Archive {
             path,
-            shapes: source.shapes(),
+            names: Arc::new(names.collect()),
+            shapes,
             tied: Arc::new(ties.clone()),
             ties,
             source: Arc::new(source),
             seen: None,
             changes: Changes::default(),
         }
+    }
+
+    /// The same file, whose tensors are called by other names from here on: `called` gives that of a
+    /// tensor by its name in the file, and `None` where that stays. They are written under the names
+    /// that they have in the file. Tensors that are changed in this archive are those of the file
+    /// again. `None` where two tensors would have one name.
+    #[must_use]
+    pub fn renamed(&self, called: impl Fn(&str) -> Option<String>) -> Option<Archive> {
+        let pairs = self.names.values().map(|in_file| {
+            let name = called(in_file).unwrap_or_else(|| in_file.clone());
+            (name, in_file.clone())
+        });
+        let names: BTreeMap<String, String> = pairs.collect();
+        (names.len() == self.names.len()).then(|| Archive {
+            path: self.path.clone(),
+            names: Arc::new(names),
+            source: Arc::clone(&self.source),
+            seen: self.seen,
+            shapes: self.source.shapes(),
+            changes: Changes::default(),
+            ties: self.tied.as_ref().clone(),
+            tied: Arc::clone(&self.tied),
+        })
+    }
+
+    /// A file with the tensors of another, called as they are there.
+    #[must_use]
+    pub fn called_as_in(mut self, other: &Archive) -> Archive {
+        let known = other.names.iter();
+        let called: BTreeMap<&str, &str> =
+            known.map(|(name, in_file)| (&**in_file, &**name)).collect();
+        let pairs = self.names.values().map(|in_file| {
+            let name = called.get(&**in_file).copied().unwrap_or(in_file);
+            (name.to_owned(), in_file.clone())
+        });
+        self.names = Arc::new(pairs.collect());
+        self
+    }
+
+    /// The same, with tensors called as they are in the file.
+    #[must_use]
+    pub fn called_as_in_file(mut self) -> Archive {
+        let names = self.names.values();
+        self.names = Arc::new(names.map(|name| (name.clone(), name.clone())).collect());
+        self
+    }
+
+    /// The name of a tensor in the file, where it may be called otherwise here.
+    #[must_use]
+    pub fn name_in_file<'a>(&'a self, name: &'a str) -> &'a str {
+        self.names.get(name).map_or(name, String::as_str)
+    }
+
+    /// What a tensor is called here.
+    fn called<'a>(&'a self, own: &'a str) -> &'a str {
+        if self.name_in_file(own) == own {
+            return own;
+        }
+        let mut pairs = self.names.iter();
+        let found = pairs.find(|(_, in_file)| *in_file == own);
+        found.map_or(own, |(name, _)| name)
     }
 
     /// The same file, of which some tensors are tied: each of the keys follows a change of its
@@ -131,6 +197,7 @@ impl Archive {
                     tensor: tensor.clone(),
                 });
             }
+            let [name, first] = [name, first].map(|name| self.name_in_file(&name).to_owned());
             let first = self.ties.get(&first).cloned().unwrap_or(first);
             let followers = self.ties.iter_mut().filter(|(_, known)| **known == name);
             followers.for_each(|(_, known)| known.clone_from(&first));
@@ -146,7 +213,8 @@ impl Archive {
     /// their elements. `None` for that one, and for all that stand alone.
     #[must_use]
     pub fn tied_to(&self, name: &str) -> Option<&str> {
-        self.ties.get(name).map(String::as_str)
+        let first = self.ties.get(self.name_in_file(name))?;
+        Some(self.called(first))
     }
 
     /// Numbers in all tensors. Those that several tensors share count once.
@@ -161,7 +229,7 @@ impl Archive {
     /// same elements along other axes.
     #[must_use]
     pub fn repeats(&self, name: &str) -> bool {
-        let contents = self.contents("");
+        let (contents, name) = (self.contents(""), self.name_in_file(name));
         let unchanged = || !contents.is_changed(name) && self.source.file().repeats(name);
         self.ties.contains_key(name) || unchanged()
     }
@@ -173,7 +241,9 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::NoSuchTensor`] for a tensor that is not in the file.
     pub fn with(&self, changes: impl Into<Changes>) -> Result<Archive, ArchiveError> {
-        let changes = changes.into();
+        let changes = changes
+            .into()
+            .renamed(|name| self.name_in_file(name).to_owned());
         let mut shapes = self.source.shapes();
         for Header { name, dtype, shape } in changes.headers() {
             let Some(known) = shapes.get_mut(name) else {
@@ -192,6 +262,7 @@ impl Archive {
         }
         Ok(Archive {
             path: self.path.clone(),
+            names: Arc::clone(&self.names),
             source: Arc::clone(&self.source),
             seen: self.seen,
             tied: Arc::clone(&self.tied),
@@ -231,37 +302,47 @@ impl Archive {
 
     /// What was given to [`Archive::with`], without a copy.
     #[must_use]
-    pub fn into_changes(self) -> Changes {
-        self.changes
+    pub fn into_changes(mut self) -> Changes {
+        let changes = std::mem::take(&mut self.changes);
+        changes.renamed(|name| self.called(name).to_owned())
     }
 
     /// Every tensor's name, element type and shape, sorted by name.
     pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
-        self.contents("").headers()
+        self.names.iter().map(|(name, in_file)| {
+            let (dtype, shape) = &self.shapes[in_file];
+            Header {
+                name,
+                dtype: *dtype,
+                shape,
+            }
+        })
     }
 
     /// The names of all tensors, sorted. A tensor of nested dictionaries is named by its keys,
     /// joined by dots (in MessagePack files by slashes).
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.shapes.keys().map(String::as_str)
+        self.names.keys().map(String::as_str)
     }
 
     /// Whether there is a tensor of that name.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.shapes.contains_key(name)
+        self.names.contains_key(name)
     }
 
     /// The shape of a tensor, empty for a scalar.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.shapes.get(name).map(|(_, shape)| shape.as_slice())
+        let header = self.shapes.get(self.names.get(name)?);
+        header.map(|(_, shape)| shape.as_slice())
     }
 
     /// The element type of a tensor.
     #[must_use]
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
-        self.shapes.get(name).map(|(dtype, _)| *dtype)
+        let header = self.shapes.get(self.names.get(name)?);
+        header.map(|(dtype, _)| *dtype)
     }
 
     /// Reads one tensor from the file, or from the changes.
@@ -269,6 +350,7 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::NoSuchTensor`], or the file can no longer be read.
     pub fn tensor(&self, name: &str) -> Result<RawTensor, ArchiveError> {
+        let name = self.name_in_file(name);
         self.contents("").tensor(name).map(Cow::into_owned)
     }
 
@@ -288,12 +370,13 @@ impl Archive {
                 "{rows:?} of {extent}"
             );
         }
-        match self.contents("").is_changed(name) || extent.is_none() {
+        let in_file = self.name_in_file(name);
+        match self.contents("").is_changed(in_file) || extent.is_none() {
             true => self
                 .tensor(name)?
                 .rows(rows)
                 .map_err(|error| error.of(name)),
-            false => match self.source.file().rows(name, rows) {
+            false => match self.source.file().rows(in_file, rows) {
                 Some(read) => read.map(Cow::into_owned),
                 None => self.tensor(name),
             },

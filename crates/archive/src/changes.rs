@@ -43,6 +43,24 @@ impl Changes {
         }
     }
 
+    /// The same under other names.
+    pub(crate) fn renamed(self, called: impl Fn(&str) -> String) -> Changes {
+        fn keys<V>(
+            all: BTreeMap<String, V>,
+            called: impl Fn(&str) -> String,
+        ) -> BTreeMap<String, V> {
+            let all = all.into_iter();
+            all.map(|(name, value)| (called(&name), value)).collect()
+        }
+        match self {
+            Changes::InMemory(all) => Changes::InMemory(keys(all, called)),
+            Changes::OnDisk(mut all) => {
+                all.tensors = keys(all.tensors, called);
+                Changes::OnDisk(all)
+            }
+        }
+    }
+
     /// One tensor; `None` when there is none of that name.
     pub(crate) fn tensor(&self, name: &str) -> Option<Result<Cow<'_, RawTensor>, ArchiveError>> {
         match self {

@@ -12,6 +12,33 @@ use crate::checkpoint::layout::encoded::PADDING_EXPONENT;
 /// Relative difference up to which poles are the same.
 const SAME: f64 = 1e-9;
 
+/// Stands for a step of exactly 0, which a ReLU gives: such a mode holds no state and has the weight
+/// 0, so that any step is as good.
+pub(super) const STEP_OF_NONE: f64 = 0.5;
+
+/// What a person should know of channels whose steps are all 0.
+pub(super) fn note_of_no_step(layer: &str, steps: &[f64], channels: usize) -> Option<String> {
+    let each = (steps.len() / channels).max(1);
+    let channels = steps.chunks(each).enumerate();
+    let dead = channels.filter(|(_, steps)| steps.iter().all(|step| *step == 0.0));
+    let dead: Vec<String> = dead.map(|(h, _)| h.to_string()).collect();
+    let plural = if dead.len() == 1 { "" } else { "s" };
+    let dead = (!dead.is_empty()).then(|| dead.join(", "))?;
+    Some(format!(
+        "`{layer}`, channel{plural} {dead}: a step of 0, so no state"
+    ))
+}
+
+/// Whether a channel whose step in the file is 0 has come to hold a state, for which it needs a step.
+pub(super) fn is_revived(bank: &[Modes], stored: &[f64]) -> bool {
+    let held = |modes: &Modes| {
+        let mut residues = modes.residues.iter().flatten();
+        residues.any(|residue| *residue != Complex64::ZERO)
+    };
+    let mut channels = stored.iter().zip(bank);
+    channels.any(|(step, modes)| *step == 0.0 && held(modes))
+}
+
 /// The modes of one channel.
 #[derive(Debug, Clone)]
 pub(super) struct Modes {

@@ -69,6 +69,39 @@ impl Dynamics {
     }
 }
 
+impl Dynamics {
+    /// What a person should know of modes that turn so far in one step that rounding decides where
+    /// they point.
+    ///
+    /// # Errors
+    /// [`Fault::NoPhase`] where that is so in double precision.
+    pub(super) fn note_of_phase(&self, layer: &str) -> Result<Option<String>, Fault> {
+        /// What is left of a direction, in radians, is worth a kernel's hundredth.
+        const UNSURE: f64 = 0.01;
+        let mut farthest = 0.0_f64;
+        for (channel, system) in self.systems.iter().enumerate() {
+            let angles = system.scaled_exponents().into_iter().map(|z| z.im.abs());
+            let angle = angles.fold(0.0, f64::max);
+            if angle * f64::EPSILON > UNSURE {
+                let layer = layer.to_string();
+                return Err(Fault::NoPhase {
+                    layer,
+                    channel,
+                    angle,
+                });
+            }
+            farthest = farthest.max(angle);
+        }
+        let unsure = farthest * f64::from(f32::EPSILON) > UNSURE;
+        Ok(unsure.then(|| {
+            format!(
+                "`{layer}`: modes turn by up to {farthest:.0e} radians in one step, of which single \
+                 precision keeps less than two digits: kernels are those of double precision"
+            )
+        }))
+    }
+}
+
 /// How the state space of one layer is laid out in the file.
 pub(super) trait Layout: Debug + Send + Sync {
     /// The family, e.g. `S4D`.

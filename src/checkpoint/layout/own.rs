@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::bank::Modes;
 use crate::checkpoint::layout::transform::Transform;
-use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
+use crate::checkpoint::layout::{Dynamics, Encoded, Layout, Role, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// A description of a layer with one input and one output for each channel.
@@ -334,12 +334,18 @@ impl Layout for OwnLayer {
         let through = own.feedthrough.as_ref().map(|name| self.name(name));
         let through = tensors.feedthrough(through.as_deref(), channels, 1)?;
         let bank = (0..channels).map(|h| {
-            let step = steps[h];
+            let is_held = steps[h] != 0.0 || own.hold == Hold::None;
+            let step = if is_held {
+                steps[h]
+            } else {
+                bank::STEP_OF_NONE
+            };
             let mode = |n: usize| {
                 let at = self.at(h, n, channels, modes);
                 let decay = own.decay.transform.apply(decay.data[at]);
                 let lambda = Complex64::new(-decay, own.frequency.sign * frequency.data[at]);
                 let (exponent, gain) = self.discretised(lambda, step);
+                let gain = if is_held { gain } else { Complex64::ZERO };
                 (exponent / step, weights[at] * gain)
             };
             let (exponents, residues) = (0..modes).map(mode).unzip();
@@ -349,10 +355,17 @@ impl Layout for OwnLayer {
                 residues: vec![residues],
             }
         });
-        bank::systems(&self.layer, bank, &through)
+        let note = match own.hold {
+            Hold::None => None,
+            _ => bank::note_of_no_step(&self.layer, &steps, channels),
+        };
+        Ok(Dynamics {
+            note,
+            ..bank::systems(&self.layer, bank, &through)?
+        })
     }
 
-    fn encode(&self, dynamics: &Dynamics, _: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+    fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
         let own = &self.layout;
         let bank = bank::single_modes_of(&self.layer, dynamics)?;
         let (channels, modes) = (bank.len(), bank[0].exponents.len());
@@ -384,7 +397,18 @@ impl Layout for OwnLayer {
         ];
         encoded.extend(self.encode_weights(&weights, &shape));
         if let Some(step) = &own.step {
-            encoded.push(Encoded::unshaped_step(self.name(&step.name), steps));
+            let name = self.name(&step.name);
+            let stored = match tensors.contains(&name) {
+                true => self.steps(tensors, channels)?,
+                false => Vec::new(),
+            };
+            encoded.push(Encoded {
+                role: match bank::is_revived(&bank, &stored) {
+                    true => Role::Mode,
+                    false => Role::Step,
+                },
+                ..Encoded::unshaped_step(name, steps)
+            });
         }
         if let Some(name) = &own.feedthrough {
             let through = bank::feedthrough_of(dynamics);

@@ -245,14 +245,20 @@ impl S4Repo {
     }
 
     fn channel(&self, steps: &[f64], lambdas: &[Complex64], weights: &[Vec<Complex64>]) -> Modes {
-        let logs: f64 = steps.iter().map(|step| step.ln()).sum();
         let equal = steps.iter().all(|step| *step == steps[0]);
-        let step = if equal {
-            steps[0]
-        } else {
-            (logs / steps.len() as f64).exp()
+        let logs: Vec<f64> = steps
+            .iter()
+            .filter(|s| **s != 0.0)
+            .map(|s| s.ln())
+            .collect();
+        let step = match logs.len() {
+            0 => bank::STEP_OF_NONE,
+            _ if equal => steps[0],
+            count => (logs.iter().sum::<f64>() / count as f64).exp(),
         };
-        let of_mode = |n: usize| if steps.len() == 1 { steps[0] } else { steps[n] };
+        let stored = |n: usize| if steps.len() == 1 { steps[0] } else { steps[n] };
+        let is_held = |n: usize| stored(n) != 0.0 || self.discretisation() == Discretisation::Dss;
+        let of_mode = |n: usize| if is_held(n) { stored(n) } else { step };
         let modes = lambdas.iter().enumerate();
         let (mut exponents, mut gains) = (Vec::new(), Vec::new());
         for (n, &lambda) in modes {
@@ -262,9 +268,9 @@ impl S4Repo {
                 Discretisation::Zoh | Discretisation::Dss if equal => lambda,
                 _ => exponent / step,
             });
-            gains.push(match self.masked(lambda, of_mode(n)) {
-                true => Complex64::ZERO,
-                false => gain,
+            gains.push(match is_held(n) && !self.masked(lambda, of_mode(n)) {
+                true => gain,
+                false => Complex64::ZERO,
             });
         }
         let residues = weights.iter().map(|weights| {
@@ -312,7 +318,14 @@ impl Layout for S4Repo {
             let weights: Vec<Vec<Complex64>> = weights.collect();
             self.channel(&steps[h * each..(h + 1) * each], poles.row(h), &weights)
         });
-        bank::systems(&self.layer, bank, &through)
+        let note = match self.discretisation() {
+            Discretisation::Dss => None,
+            _ => bank::note_of_no_step(&self.layer, &steps, channels),
+        };
+        Ok(Dynamics {
+            note,
+            ..bank::systems(&self.layer, bank, &through)?
+        })
     }
 
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
@@ -360,10 +373,12 @@ impl S4Repo {
     }
 
     fn encode_steps(&self, bank: &[Modes], tensors: &Tensors<'_>) -> Result<Encoded, Fault> {
-        let tied = match tensors.contains(&self.names()[0]) {
-            true => self.steps(tensors)?.1.len() == bank.len(),
-            false => true,
+        let stored = match tensors.contains(&self.names()[0]) {
+            true => self.steps(tensors)?.1,
+            false => Vec::new(),
         };
+        let tied = stored.is_empty() || stored.len() == bank.len();
+        let revived = tied && bank::is_revived(bank, &stored);
         let per_mode = if tied { 1 } else { bank[0].exponents.len() };
         let mut steps = Vec::new();
         for (h, modes) in bank.iter().enumerate() {
@@ -376,7 +391,7 @@ impl S4Repo {
             Version::V2 | Version::V3 => vec![bank.len()],
         };
         let name = self.names()[0].clone();
-        Ok(match tied {
+        Ok(match tied && !revived {
             true => Encoded::step(name, shape, steps),
             false => Encoded::mode(name, shape, steps),
         })

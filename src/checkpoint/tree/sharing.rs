@@ -67,9 +67,20 @@ impl Shared {
         }
         archive
             .names()
-            .filter(|name| !others.contains(name))
+            .filter(|name| !others.contains(name) && !is_count(archive, name))
             .collect()
     }
+}
+
+/// Whether a tensor is the number of models that PyTorch's `AveragedModel` took the mean of, which
+/// stands beside that mean.
+fn is_count(archive: &Archive, name: &str) -> bool {
+    let head = name.strip_suffix("n_averaged");
+    let head = head.filter(|head| head.is_empty() || head.ends_with('.'));
+    head.is_some_and(|head| {
+        let module = format!("{head}module.");
+        archive.names().any(|name| name.starts_with(&module))
+    })
 }
 
 /// The tensors below the second of two heads that have a counterpart below the first, with that.
@@ -92,7 +103,7 @@ fn root<'a>(archive: &'a Archive, name: &'a str) -> &'a str {
 
 /// The tensors of a file that are not among those of a tree.
 pub(super) struct Beside {
-    /// They are tied to one of the tree's: other names of it.
+    /// They are tied to one of the tree's, other names of it, or count what it is the mean of.
     pub(super) others: Vec<String>,
     /// They have nothing to do with it.
     pub(super) strange: Vec<String>,
@@ -105,8 +116,8 @@ impl Beside {
             archive.names().partition(|name| is_part(name));
         let parts: BTreeSet<&str> = parts.into_iter().map(|name| root(archive, name)).collect();
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_string).collect();
-        let tied = |name: &&str| parts.contains(root(archive, name));
-        let (others, strange) = beside.into_iter().partition(tied);
+        let other = |name: &&str| parts.contains(root(archive, name)) || is_count(archive, name);
+        let (others, strange) = beside.into_iter().partition(other);
         Self {
             others: owned(others),
             strange: owned(strange),

@@ -456,3 +456,42 @@ fn nothing_is_written_under_a_name_that_stands_for_something_else() {
         crate::check_output(folder.path().join(name), &[source.path()]).unwrap();
     }
 }
+
+#[test]
+fn renamed_tensors_are_read_changed_and_tied_by_their_new_names_and_written_under_their_own() {
+    let pair = |value: f64| RawTensor::from_f64(Dtype::F32, vec![2], &[value; 2]).unwrap();
+    let names = ["a._orig_mod.w", "a._orig_mod.x", "b"];
+    let tensors = names.iter().zip(1..);
+    let tensors = tensors.map(|(name, value)| (name.to_string(), pair(f64::from(value))));
+    let archive = Archive::in_memory("m", tensors.collect());
+    let short = |name: &str| Some(name.replace("_orig_mod.", ""));
+    let renamed = archive.renamed(short).unwrap();
+    assert_eq!(renamed.names().collect::<Vec<_>>(), ["a.w", "a.x", "b"]);
+    assert_eq!(renamed.headers().next().unwrap().name, "a.w");
+    assert_eq!(renamed.tensor("a.x").unwrap(), pair(2.0));
+    assert_eq!(renamed.rows("a.x", 1..2).unwrap().shape(), [1]);
+    assert_eq!(renamed.shape("a.w"), Some(&[2][..]));
+    assert!(!renamed.contains("a._orig_mod.w"));
+
+    let ties = BTreeMap::from([("a.x".to_string(), "a.w".to_string())]);
+    let changes = BTreeMap::from([("a.w".to_string(), pair(9.0))]);
+    let changed = renamed.tied(ties).unwrap().with(changes).unwrap();
+    assert_eq!(changed.tied_to("a.x"), Some("a.w"));
+    assert!(changed.repeats("a.x"));
+    assert_eq!(changed.elements(), 4);
+    assert_eq!(changed.tensor("a.x").unwrap(), pair(9.0));
+
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("m.safetensors");
+    changed.write(&path, Container::Safetensors, "").unwrap();
+    let written = Archive::open(&path).unwrap();
+    assert_eq!(written.names().collect::<Vec<_>>(), names);
+    assert_eq!(written.tensor(names[1]).unwrap(), pair(9.0));
+    let again = written.called_as_in(&changed);
+    assert_eq!(again.tensor("a.w").unwrap(), pair(9.0));
+    let own = changed.called_as_in_file();
+    assert_eq!(own.tensor(names[0]).unwrap(), pair(9.0));
+
+    let one = |_: &str| Some("c".to_string());
+    assert!(archive.renamed(one).is_none());
+}

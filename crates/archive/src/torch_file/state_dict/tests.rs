@@ -314,12 +314,13 @@ fn an_attribute_of_anything_but_a_class_is_refused() {
     let of_a_value = |pickle: &mut PickleWriter| attribute(pickle, &words, "format");
     let of_python = |pickle: &mut PickleWriter| attribute(pickle, &class, "__globals__");
     let eval = |pickle: &mut PickleWriter| pickle.global("builtins", "eval");
-    let cases: [(&dyn Fn(&mut PickleWriter), &str); 3] = [
-        (&of_a_value, "__builtin__.getattr"),
-        (&of_python, "__builtin__.getattr"),
-        (&eval, "builtins.eval"),
+    let settings: [&dyn Fn(&mut PickleWriter); 3] = [&of_a_value, &of_python, &eval];
+    let names = [
+        "__builtin__.getattr",
+        "__builtin__.getattr",
+        "builtins.eval",
     ];
-    for (setting, expected) in cases {
+    for (setting, expected) in settings.into_iter().zip(names) {
         let settings = |pickle: &mut PickleWriter| dict(pickle, &[("act", setting)]);
         let error = read_dict(&[("w", &tensor), ("hyper_parameters", &settings)]).unwrap_err();
         let found = matches!(&error, ArchiveError::ForeignCode { name, .. } if name == expected);
