@@ -28,7 +28,7 @@ use crate::sharded_file::writer::Scheme;
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::{Setting, TorchFile};
 use crate::unchanging::{UnchangingFile, Version};
-use crate::zip_records::{is_zip, open_zip};
+use crate::zip_records::{Zip, is_zip, open_zip};
 use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 
 /// The named tensors of one file, or of several with an index.
@@ -72,14 +72,44 @@ impl Archive {
     /// [`ArchiveError`], with the file's path, for anything but a well-formed file in one of the
     /// formats of [`Container`] with one state dict in it.
     pub fn open(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
-        let path = file_in(path.as_ref())?;
+        Self::opened(path.as_ref(), TorchFile::open)
+    }
+
+    /// Opens a file of arrays: as [`Archive::open`]; also an array of `numpy.save`, by the name of the
+    /// file without its ending, and a tensor, or a tuple or list of tensors, of `torch.save`, named
+    /// `0`, `1` and so on.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub fn open_arrays(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
+        let path = path.as_ref();
+        if !path.is_file() {
+            return Archive::open(path);
+        }
+        let (mut file, start) = open_file(path)?;
+        if !npz_file::is_npy(&start) {
+            return Self::opened(path, TorchFile::open_arrays);
+        }
+        let mut bytes = Vec::new();
+        let read = file.read_to_end(&mut bytes);
+        read.map_err(ArchiveError::read(path))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let array = (name.into_owned(), npz_file::read_npy(path, bytes)?);
+        Ok(Archive::in_memory(&path.to_string_lossy(), [array].into()))
+    }
+
+    fn opened(
+        path: &Path,
+        torch: impl FnOnce(&Path, Zip) -> Result<TorchFile, ArchiveError>,
+    ) -> Result<Archive, ArchiveError> {
+        let path = file_in(path)?;
         let (file, start) = open_file(&path)?;
         let seen = Some(file.version());
         let source = if is_zip(&start) {
             let zip = open_zip(&path, file)?;
             match npz_file::is_npz(&zip) {
                 true => Source::Npz(NpzFile::open(&path, zip)?),
-                false => Source::Torch(TorchFile::open(&path, zip)?),
+                false => Source::Torch(torch(&path, zip)?),
             }
         } else if msgpack_file::is_msgpack(&start) && !safetensors_file::is_plausible(&start) {
             // The ninth byte of such a file may be the brace of a safetensors header.

@@ -99,14 +99,19 @@ impl NpzFile {
                 continue;
             };
             check_stored(path, &mut zip, &record)?;
-            let array = read_header(&mut zip, &record).map_err(|error| match error {
+            let read = |start: usize, bytes: &mut [u8]| {
+                read_range(&mut zip, record.index, start as u64, bytes)
+            };
+            let found = read_header(record.length, read).map_err(|error| match error {
                 Wrong::Io(source) => record_error(path, &record, source),
-                Wrong::Npy(source) => ArchiveError::Npy {
-                    path: path.to_owned(),
-                    array: name.to_owned(),
-                    source: Box::new(source),
-                },
-            })?;
+                Wrong::Npy(source) => npy_error(path, name, source),
+            });
+            let (header, start) = found?;
+            let array = Array {
+                header,
+                record: record.clone(),
+                start,
+            };
             arrays.insert(name.to_owned(), array);
         }
         let comment = String::from_utf8(zip.comment().to_vec()).ok();
@@ -257,16 +262,27 @@ impl From<NpyError> for Wrong {
     }
 }
 
-fn read_header(zip: &mut Zip, record: &Record) -> Result<Array, Wrong> {
-    let read = |zip: &mut Zip, start: usize, bytes: &mut [u8]| {
-        read_range(zip, record.index, start as u64, bytes).map_err(Wrong::Io)
-    };
-    let room = usize::try_from(record.length).unwrap_or(usize::MAX);
+fn npy_error(path: &Path, array: &str, source: NpyError) -> ArchiveError {
+    ArchiveError::Npy {
+        path: path.to_owned(),
+        array: array.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// The header of an array in so many bytes, and where its elements begin; `read` fetches bytes from
+/// a place on.
+fn read_header(
+    length: u64,
+    mut read: impl FnMut(usize, &mut [u8]) -> std::io::Result<()>,
+) -> Result<(Header, usize), Wrong> {
+    let mut read = |start: usize, bytes: &mut [u8]| read(start, bytes).map_err(Wrong::Io);
+    let room = usize::try_from(length).unwrap_or(usize::MAX);
     let mut start = [0; 12];
     if room < start.len() {
         return Err(NpyError::Magic.into());
     }
-    read(zip, 0, &mut start)?;
+    read(0, &mut start)?;
     let [.., major, _, a, b, c, d] = start;
     let (first, length) = match major {
         1 => (10, usize::from(u16::from_le_bytes([a, b]))),
@@ -282,7 +298,7 @@ fn read_header(zip: &mut Zip, record: &Record) -> Result<Array, Wrong> {
         return Err(NpyError::HeaderLength { found, limit }.into());
     }
     let mut text = vec![0; length];
-    read(zip, first, &mut text)?;
+    read(first, &mut text)?;
     let header = Header::parse(&String::from_utf8_lossy(&text))?;
     let found = (room - first - length) as u64;
     let expected = byte_length(header.dtype, &header.shape);
@@ -295,11 +311,32 @@ fn read_header(zip: &mut Zip, record: &Record) -> Result<Array, Wrong> {
         }
         .into());
     }
-    Ok(Array {
-        header,
-        record: record.clone(),
-        start: first + length,
-    })
+    Ok((header, first + length))
+}
+
+/// Whether a file begins as those of `numpy.save` do.
+pub(crate) fn is_npy(start: &[u8]) -> bool {
+    start.starts_with(&MAGIC)
+}
+
+/// The array of a file of `numpy.save`, whose bytes are at hand.
+pub(crate) fn read_npy(path: &Path, mut bytes: Vec<u8>) -> Result<RawTensor, ArchiveError> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let part = |start: usize, part: &mut [u8]| {
+        let found = bytes.get(start..).and_then(|rest| rest.get(..part.len()));
+        let found = found.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        part.copy_from_slice(found);
+        Ok(())
+    };
+    let found = read_header(bytes.len() as u64, part).map_err(|error| match error {
+        Wrong::Io(source) => ArchiveError::read(path)(source),
+        Wrong::Npy(source) => npy_error(path, &name, source),
+    });
+    let (header, start) = found?;
+    bytes.drain(..start);
+    let bytes = header.row_major(bytes);
+    let tensor = RawTensor::new(header.dtype, header.shape, bytes);
+    tensor.map_err(|error| error.of(&name))
 }
 
 /// Writes the contents as `numpy.savez` does, array by array.

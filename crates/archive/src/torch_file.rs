@@ -25,7 +25,7 @@ use crate::pickle::Plain;
 use crate::strides::{gather, row_major};
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::sharing::Stretch;
-use crate::torch_file::state_dict::StateDict;
+use crate::torch_file::state_dict::{Root, StateDict};
 use crate::zip_records::{
     Record, Zip, list_records, read_range, read_record, read_text, record_error,
 };
@@ -121,7 +121,16 @@ pub(crate) struct TorchFile {
 
 impl TorchFile {
     /// Reads the pickle and checks every tensor of the model against its record.
-    pub(crate) fn open(path: &Path, mut zip: Zip) -> Result<TorchFile, ArchiveError> {
+    pub(crate) fn open(path: &Path, zip: Zip) -> Result<TorchFile, ArchiveError> {
+        Self::opened(path, zip, Root::StateDict)
+    }
+
+    /// The same for a file of arrays: one, or a tuple or list of them, goes too, named by its place.
+    pub(crate) fn open_arrays(path: &Path, zip: Zip) -> Result<TorchFile, ArchiveError> {
+        Self::opened(path, zip, Root::Arrays)
+    }
+
+    fn opened(path: &Path, mut zip: Zip, root: Root) -> Result<TorchFile, ArchiveError> {
         let records = list_records(path, &mut zip)?;
         let (prefix, pickle) = find_pickle(path, &records)?;
         check_byte_order(path, &mut zip, records.get(&format!("{prefix}byteorder")))?;
@@ -133,7 +142,7 @@ impl TorchFile {
             });
         }
         let bytes = read_record(path, &mut zip, pickle)?;
-        let state_dict = StateDict::read(path, &bytes, &records, prefix)?;
+        let state_dict = StateDict::read(path, &bytes, (&records, prefix), root)?;
         let metadata = match records.get(&format!("{prefix}{METADATA_RECORD}")) {
             Some(record) => Some(read_text(path, &mut zip, record)?),
             None => None,

@@ -1,10 +1,11 @@
-//! Data sets in a safetensors file.
+//! Data sets in a file of arrays.
 
 use std::path::Path;
 
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, TensorError, write_arrays};
 
 use crate::error::content;
+use crate::roles::Roles;
 use crate::{DataError, Dataset, Steps, Targets};
 
 const INPUTS: &str = "`inputs` of shape (B, L, d_in) or (B, L), floating point, or integer tokens \
@@ -20,9 +21,12 @@ struct Arrays<'a> {
 }
 
 pub(super) fn read(path: &Path) -> Result<Dataset, DataError> {
-    let archive = Archive::open(path)?;
+    let Roles { archive, note } = Roles::find(Archive::open_arrays(path)?);
     let arrays = Arrays { path, archive };
-    let data = arrays.inputs()?;
+    let mut data = arrays.inputs()?;
+    if let Some(note) = note {
+        data = data.with_note(note);
+    }
     let (count, length) = (data.len(), data.length());
     let targets = arrays.targets(count, length)?;
     let data = data.with_targets(targets);
@@ -35,8 +39,7 @@ pub(super) fn read(path: &Path) -> Result<Dataset, DataError> {
 impl Arrays<'_> {
     fn inputs(&self) -> Result<Dataset, DataError> {
         let Some(shape) = self.archive.shape("inputs") else {
-            let names: Vec<&str> = self.archive.names().take(5).collect();
-            return Err(content(self.path, format!("tensors {names:?}"), INPUTS));
+            return Err(content(self.path, self.shapes(), INPUTS));
         };
         if shape.contains(&0) {
             let expected = "at least one sequence of at least one step";
@@ -157,10 +160,29 @@ impl Arrays<'_> {
         match self.counts(name)?.as_slice() {
             &[size] if size > largest && size <= SIZE_MAX => Ok(size),
             found => {
-                let found = format!("`{name}` {found:?} with {largest} as the largest index");
+                let name = self.called(name);
+                let found = format!("{name} {found:?} with {largest} as the largest index");
                 Err(content(self.path, found, "one number above it"))
             }
         }
+    }
+
+    /// The arrays that there are.
+    fn shapes(&self) -> String {
+        const SHOWN: usize = 5;
+        let shown = self.archive.headers().take(SHOWN);
+        let shown: Vec<String> = shown
+            .map(|header| format!("`{}` of shape {:?}", header.name, header.shape))
+            .collect();
+        match shown.as_slice() {
+            [] => "no array".to_string(),
+            shown => shown.join(", "),
+        }
+    }
+
+    /// What the file calls an array.
+    fn called(&self, name: &str) -> String {
+        format!("`{}`", self.archive.name_in_file(name))
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
@@ -183,7 +205,7 @@ impl Arrays<'_> {
             .map(|number| match u32::try_from(number) {
                 Ok(number) if number < u32::MAX => Ok(number as usize),
                 _ => {
-                    let found = format!("`{name}` holds {number}");
+                    let found = format!("{} holds {number}", self.called(name));
                     Err(content(
                         self.path,
                         found,
@@ -209,7 +231,8 @@ impl Arrays<'_> {
         match numbers.iter().position(|x: &f32| !x.is_finite()) {
             None => Ok(numbers),
             Some(place) => {
-                let found = format!("`{name}` holds {} at index {place}", numbers[place]);
+                let name = self.called(name);
+                let found = format!("{name} holds {} at index {place}", numbers[place]);
                 Err(content(
                     self.path,
                     found,
@@ -222,13 +245,14 @@ impl Arrays<'_> {
     fn wrong_tensor(&self, name: &str, error: TensorError) -> DataError {
         DataError::Tensor {
             path: self.path.to_path_buf(),
-            source: error.of(name),
+            source: error.of(self.archive.name_in_file(name)),
         }
     }
 
     fn wrong_shape(&self, name: &str, expected: &str) -> DataError {
         let shape = self.archive.shape(name).unwrap_or_default();
-        content(self.path, format!("`{name}` of shape {shape:?}"), expected)
+        let found = format!("{} of shape {shape:?}", self.called(name));
+        content(self.path, found, expected)
     }
 }
 

@@ -23,13 +23,14 @@ mod options;
 mod random_transformer;
 mod read;
 mod recall;
+mod roles;
 mod sound;
 mod source;
 mod sparse;
 mod split;
 mod sprites;
+mod table;
 mod targets;
-
 mod text;
 mod waves;
 
@@ -56,6 +57,7 @@ pub use source::Source;
 pub use sparse::Sparse;
 pub use split::Split;
 pub use sprites::Sprites;
+pub use table::Table;
 pub use targets::{ConstantAnswer, Targets};
 pub use text::Text;
 pub use waves::Waves;

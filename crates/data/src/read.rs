@@ -25,6 +25,7 @@ impl Dataset {
             Source::Reviews(data) => data.read(part),
             Source::ListOpsFiles(data) => data.read(split),
             Source::Text(data) => data.read(part),
+            Source::Table(data) => data.read(),
             Source::ListOps(task) => task.generate(part),
             Source::Recall(task) => task.generate(part),
             Source::Adding(task) => task.generate(part),

@@ -20,17 +20,19 @@ use crate::random_transformer::RandomTransformer;
 use crate::recall::Recall;
 use crate::sparse::Sparse;
 use crate::sprites::Sprites;
+use crate::table::Table;
 use crate::text::Text;
 use crate::waves::Waves;
 
 /// Every name that may stand before the colon.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "mnist",
     "fsdd",
     "imdb",
     "listops",
     "text",
     "arrays",
+    "csv",
     "recall",
     "adding",
     "copy",
@@ -45,7 +47,8 @@ const NAMES: [&str; 16] = [
 
 /// Where data come from, read from `name[:path][,key=value]…`.
 ///
-/// A text without a known name before its first colon is the path of a safetensors file. Keys
+/// A text without a known name before its first colon is the path of a file of arrays, or of a table
+/// where it ends in `.csv`. Keys
 /// that a source does not have are errors that name those it has. [`Display`] gives all keys back,
 /// so a printed source makes the same data again.
 ///
@@ -68,8 +71,11 @@ pub enum Source {
     PermutedMnist(PathBuf),
     /// `mnist:DIR,order=bottom-up`: the same row by row from the lowest, each from left to right.
     BottomUpMnist(PathBuf),
-    /// A safetensors file with `inputs` and, perhaps, targets.
+    /// A file of arrays: safetensors, `numpy.save`, `numpy.savez` or `torch.save`, with inputs and,
+    /// perhaps, targets.
     Arrays(PathBuf),
+    /// `csv:FILE`: a table of numbers.
+    Table(Table),
     /// `fsdd:PATH`: spoken digits.
     SpokenDigits(SpokenDigits),
     /// `imdb:PATH`: reviews as bytes.
@@ -130,7 +136,8 @@ impl FromStr for Source {
                 let found = name.to_string();
                 return Err(SourceError::Name { found, known });
             }
-            return Ok(Source::Arrays(text.into()));
+            let table = Table::of_path(text).map(Source::Table);
+            return Ok(table.unwrap_or(Source::Arrays(text.into())));
         }
         let mut options = Options::new(name, rest)?;
         let source = match (name, options.has_path()) {
@@ -172,6 +179,7 @@ fn of_files(name: &str, options: &mut Options) -> Result<Source, SourceError> {
         "imdb" => Source::Reviews(Reviews::parse(options)?),
         "listops" => Source::ListOpsFiles(ListOpsFiles::parse(options)?),
         "text" => Source::Text(Text::parse(options)?),
+        "csv" => Source::Table(Table::parse(options)?),
         _ => Source::Arrays(options.path()?),
     };
     let count = options.optional("count", 1..=COUNT_MAX)?;
@@ -199,6 +207,7 @@ impl Source {
             Source::Reviews(data) => Some(&data.path),
             Source::ListOpsFiles(data) => Some(&data.path),
             Source::Text(data) => Some(&data.path),
+            Source::Table(data) => Some(&data.path),
             Source::Sample { source, .. } => source.path(),
             _ => None,
         }
@@ -207,7 +216,7 @@ impl Source {
     /// The parts that can be read; empty for one set without parts.
     pub fn splits(&self) -> &'static [Split] {
         match self {
-            Source::Arrays(_) => &[],
+            Source::Arrays(_) | Source::Table(_) => &[],
             Source::ListOpsFiles(data) if !data.path.is_dir() => &[],
             Source::Mnist(_)
             | Source::PermutedMnist(_)
@@ -287,6 +296,7 @@ impl Display for Source {
                 write!(f, "listops:{},length={}", data.path.display(), data.length)
             }
             Source::Text(data) => data.fmt(f),
+            Source::Table(data) => data.fmt(f),
             Source::ListOps(task) => task.fmt(f),
             Source::Recall(task) => task.fmt(f),
             Source::Adding(task) => task.fmt(f),
@@ -306,6 +316,7 @@ impl Display for Source {
                 match &**source {
                     // Only with its name before it can the path of an array file take keys.
                     Source::Arrays(path) => write!(f, "arrays:{}", path.display())?,
+                    Source::Table(data) => data.named(f)?,
                     other => other.fmt(f)?,
                 }
                 write!(f, ",count={count},seed={seed}")

@@ -724,3 +724,57 @@ proptest! {
         }
     }
 }
+
+/// What `tests/reference/make_arrays.py` wrote.
+fn as_others_write(name: &str) -> Result<Dataset, DataError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/arrays");
+    Dataset::read(&Source::Arrays(path.join(name)), None)
+}
+
+#[test]
+fn arrays_are_read_as_numpy_and_torch_write_them() {
+    let expected: Vec<f32> = (0..24).map(|k| k as f32 / 4.0).collect();
+    let cases = [
+        ("x.npy", false, "`x` is taken for the inputs"),
+        ("fortran.npy", false, "`fortran` is taken for the inputs"),
+        (
+            "xy.npz",
+            true,
+            "`x` is taken for the inputs, `y` is taken for the labels",
+        ),
+        ("tensor.pt", false, "`0` is taken for the inputs"),
+        (
+            "tuple.pt",
+            true,
+            "`0` is taken for the inputs, `1` is taken for the labels",
+        ),
+        (
+            "list.pt",
+            true,
+            "`0` is taken for the inputs, `1` is taken for the labels",
+        ),
+        (
+            "dict.pt",
+            true,
+            "`x` is taken for the inputs, `y` is taken for the labels",
+        ),
+        ("one.pt", false, "`signal` is taken for the inputs"),
+    ];
+    for (name, labelled, note) in cases {
+        let data = as_others_write(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(
+            (data.len(), data.length(), data.width()),
+            (4, 3, Some(2)),
+            "{name}"
+        );
+        let batch = data.batch(&[0, 1, 2, 3]);
+        assert_eq!(batch.steps, Steps::Values(expected.clone()), "{name}");
+        assert_eq!(data.classes(), labelled.then_some(3), "{name}");
+        assert_eq!(data.notes(), [note], "{name}");
+    }
+    let error = as_others_write("two.pt").unwrap_err().to_string();
+    assert!(
+        error.contains("`a` of shape [4, 3, 2], `b` of shape [4, 3, 2]"),
+        "{error}"
+    );
+}

@@ -48,13 +48,23 @@ pub(super) struct StateDict {
     pub(super) settings: BTreeMap<String, Setting>,
 }
 
+/// What the top object of a pickle may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Root {
+    /// A dictionary.
+    StateDict,
+    /// That, or a tensor, or tensors in a tuple or list.
+    Arrays,
+}
+
 impl StateDict {
-    /// Reads the pickle and checks every tensor of the model against its record.
+    /// Reads the pickle and checks every tensor of the model against its record, which has this
+    /// before its name.
     pub(super) fn read(
         path: &Path,
         pickle: &[u8],
-        records: &BTreeMap<String, Record>,
-        prefix: &str,
+        (records, prefix): (&BTreeMap<String, Record>, &str),
+        root: Root,
     ) -> Result<StateDict, ArchiveError> {
         let values = Values::read(pickle, allowed).map_err(|error| pickle_error(path, error))?;
         require_named_attributes(path, &values)?;
@@ -70,8 +80,15 @@ impl StateDict {
             tensors: BTreeMap::new(),
             notes: Vec::new(),
         };
-        let wrapper = reading.choose()?;
-        let document = reading.document(values.root(), &wrapper)?;
+        let listed = reading.listed().filter(|_| root == Root::Arrays);
+        let (wrapper, document) = match listed {
+            Some(tensors) => (Vec::new(), reading.sequence(&tensors)?),
+            None => {
+                let wrapper = reading.choose()?;
+                let document = reading.document(values.root(), &wrapper)?;
+                (wrapper, document)
+            }
+        };
         let read = Settings::read(&values, &mut reading.budget);
         let settings = read.map_err(|error| pickle_error(path, error))?;
         reading.notes.extend(settings.note());
@@ -127,6 +144,29 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
+    /// The top object, where it is a tensor, or tensors in a tuple or list.
+    fn listed(&self) -> Option<Vec<Id>> {
+        let root = self.values.root();
+        let all = match self.values.get(root) {
+            Value::Tuple(all) | Value::List(all) => all.clone(),
+            _ => vec![root],
+        };
+        let tensors = !all.is_empty() && all.iter().all(|id| self.is_tensor(*id));
+        tensors.then_some(all)
+    }
+
+    /// Tensors by their places.
+    fn sequence(&mut self, all: &[Id]) -> Result<Document, ArchiveError> {
+        for (place, id) in all.iter().enumerate() {
+            let name = place.to_string();
+            let stored = self.tensor(*id, &name)?;
+            let held = stored.held() + 2 * name.len();
+            self.pay(|budget| budget.hold(held))?;
+            self.tensors.insert(name, stored);
+        }
+        Ok(Document::flat(self.tensors.keys().map(String::as_str)))
+    }
+
     /// Finds the state dict: the keys that lead to it from the top object.
     fn choose(&mut self) -> Result<Vec<String>, ArchiveError> {
         let mut wrapper = Vec::new();

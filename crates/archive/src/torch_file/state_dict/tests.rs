@@ -88,7 +88,12 @@ fn read(build: impl Fn(&mut PickleWriter)) -> Result<StateDict, ArchiveError> {
         length: 12,
     };
     let records = BTreeMap::from([(record.name.clone(), record)]);
-    StateDict::read(Path::new("x.pth"), &pickle.finish(), &records, "x/")
+    StateDict::read(
+        Path::new("x.pth"),
+        &pickle.finish(),
+        (&records, "x/"),
+        Root::StateDict,
+    )
 }
 
 fn read_dict(entries: &[Entry<'_>]) -> Result<StateDict, ArchiveError> {
@@ -602,12 +607,12 @@ fn no_damaged_byte_can_upset_the_reading() {
     };
     let records = BTreeMap::from([(record.name.clone(), record)]);
     let path = Path::new("x.pth");
-    StateDict::read(path, &pickle, &records, "").unwrap();
+    StateDict::read(path, &pickle, (&records, ""), Root::StateDict).unwrap();
     for at in 0..pickle.len() {
         for byte in 0..=u8::MAX {
             let mut damaged = pickle.clone();
             damaged[at] = byte;
-            let _either_way = StateDict::read(path, &damaged, &records, "");
+            let _either_way = StateDict::read(path, &damaged, (&records, ""), Root::StateDict);
         }
     }
 }
