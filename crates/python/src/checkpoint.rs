@@ -12,8 +12,8 @@ use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_obse
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::progress::ProgressSink;
-use hankelite::stream::Image;
-use hankelite::target::Drawn;
+use hankelite::rounding::Storage;
+use hankelite::target::{Drawn, Size};
 use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -24,11 +24,14 @@ use crate::failure::{Failure, Outcome, in_python};
 use crate::progress::watched;
 use crate::statistics::{Gathered, LayerIn, Requested};
 use crate::stream::Stream;
-use crate::target::Target;
+use crate::target::Targets;
 
 /// Name, element type, shape and little-endian bytes.
 type TensorIn<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
 type TensorOut<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
+
+/// A smaller checkpoint, its records and choice as JSON, and its image.
+type TargetedOut<'py> = (Checkpoint, String, String, Bound<'py, PyArray1<u8>>);
 
 /// Of a layer: name, Hankel values (a row for each channel, NaN where there are none, 0 behind the
 /// last), stored states, step, largest |pole|, indices of the modes that do not decay.
@@ -127,6 +130,12 @@ impl Checkpoint {
     fn tokens(&self) -> Option<bool> {
         let encoder = self.0.model.encoder()?;
         Some(matches!(encoder.takes(), InputKind::Tokens { .. }))
+    }
+
+    /// Numbers of a step that the network takes, where it is known.
+    #[getter]
+    fn inputs(&self) -> Option<usize> {
+        self.0.model.inputs()
     }
 
     /// The names of the tensors of one layer's systems.
@@ -265,40 +274,46 @@ impl Checkpoint {
         self.calibrated(reduced)
     }
 
-    /// A smaller checkpoint within a target of the whole model: its records, plan and changes of the
-    /// logits as JSON, and its image.
-    #[pyo3(signature = (sequences, target, progress))]
-    fn reduce_to_target<'py>(
+    /// Smaller checkpoints within targets of the whole model, in turn; the work that no target changes is
+    /// done once. Of each its records, plan and changes of the logits as JSON, and its image. The first
+    /// target has to be met; the list ends before the first other one that asks for too few bytes.
+    #[pyo3(signature = (sequences, targets, progress))]
+    fn reduce_to_targets<'py>(
         &self,
         py: Python<'py>,
         sequences: Sequences<'_>,
-        target: &str,
+        targets: &str,
         progress: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<(Self, String, String, Bound<'py, PyArray1<u8>>)> {
-        let target = Target::parse(target)?;
+    ) -> PyResult<Vec<TargetedOut<'py>>> {
+        let targets = Targets::parse(targets)?;
         let owned = sequences.owned();
         let model = &self.0.model;
         let made = watched(py, progress.as_ref(), |observer| {
             let listed = owned.borrowed();
             let Drawn { used, held_out } = Drawn::new(&listed);
-            let calibration = gather(model, &used, owned.steps(model), &target.origin, observer)?;
+            let steps = owned.steps(model);
+            let calibration = gather(model, &used, steps, &targets.origin, observer)?;
             let choice = WeightChoice::Auto;
             let reduction =
                 CalibratedReduction::new_observed(model, &calibration, &used, choice, observer)?;
-            let met = target.met(&reduction, &held_out)?;
-            let image = Image::packed(&met.made.model, &met.made.storage)?;
-            Ok::<_, Failure>((met, image))
+            targets.met(&reduction, &held_out)
         })??;
-        let (met, image) = made;
-        let (records, choice) = (json(&met.made.records)?, json(&target.record(&met))?);
-        let image = PyArray1::from_slice(py, image.as_bytes());
-        let smaller = self.0.with_model(met.made.model);
-        Ok((
-            Self(smaller.with_storage(met.made.plan.storage())),
-            records,
-            choice,
-            image,
-        ))
+        let made = made.into_iter().map(|(met, image)| {
+            let (records, choice) = (json(&met.made.records)?, json(&targets.record(&met))?);
+            let image = PyArray1::from_slice(py, image.as_bytes());
+            let smaller = self.0.with_model(met.made.model);
+            let smaller = Self(smaller.with_storage(met.made.plan.storage()));
+            Ok((smaller, records, choice, image))
+        });
+        made.collect()
+    }
+
+    /// Bytes of the image and of the state of one stream, all numbers in single precision.
+    fn image_size(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        let model = &self.0.model;
+        let size = py.detach(|| Size::of(model, &Storage::single(model)));
+        let size = size.map_err(Failure::from)?;
+        Ok((size.weights, size.state))
     }
 
     /// Logits of every sequence.

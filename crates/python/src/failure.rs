@@ -94,9 +94,10 @@ impl From<Failure> for PyErr {
 
 impl From<CheckpointError> for Failure {
     fn from(error: CheckpointError) -> Self {
+        let reasons = with_reasons(&error);
         let message = match error.hint() {
-            Some(hint) => format!("{error}\nhint: {hint}"),
-            None => error.to_string(),
+            Some(hint) => format!("{reasons}\nhint: {hint}"),
+            None => reasons,
         };
         Self::new("CheckpointError", message)
     }
@@ -104,7 +105,7 @@ impl From<CheckpointError> for Failure {
 
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
-        Self::new("CheckpointError", error)
+        Self::new("CheckpointError", with_reasons(&error))
     }
 }
 
@@ -162,6 +163,20 @@ impl From<StreamError> for Failure {
     fn from(error: StreamError) -> Self {
         Self::new("StreamError", error)
     }
+}
+
+/// An error with what caused it, as far as it does not say so itself.
+pub(crate) fn with_reasons(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(reason) = cause {
+        let own = reason.to_string();
+        if !text.contains(&own) {
+            text = format!("{text}: {own}");
+        }
+        cause = reason.source();
+    }
+    text
 }
 
 /// A text of the library with its flags as keyword arguments: `--norm pre` becomes `norm="pre"`.

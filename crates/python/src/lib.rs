@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod control;
+mod data;
 mod failure;
 mod progress;
 mod statistics;
@@ -20,6 +21,8 @@ mod _core {
     use super::checkpoint::Checkpoint;
     #[pymodule_export]
     use super::control::{balanced_truncation, h2_norm, hankel_values, hinf_norm};
+    #[pymodule_export]
+    use super::data::read_data;
     #[pymodule_export]
     use super::statistics::{read_statistics, write_statistics};
     #[pymodule_export]

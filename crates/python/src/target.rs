@@ -2,22 +2,31 @@
 
 use hankelite::calibrate::CalibratedReduction;
 use hankelite::model::Sequence;
-use hankelite::target::{Goal, Limits, LogitChanges, Met, Parts, Size, SizePlan, meet, planner};
+use hankelite::stream::Image;
+use hankelite::target::{
+    Goal, Limits, LogitChanges, Met, Parts, Size, SizePlan, TargetError, meet, planner,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 
-/// What a smaller model must keep within, as Python gives it.
+/// What smaller models must keep within, in turn.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Target {
+pub(crate) struct Targets {
+    targets: Vec<Target>,
+    /// Where the sequences came from.
+    pub(crate) origin: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
     max_bytes: Option<usize>,
     max_change: Option<f64>,
     max_microseconds: Option<f64>,
     /// `all`, `states` or `maps`.
     only: Option<Parts>,
-    /// Where the sequences came from.
-    pub(crate) origin: String,
 }
 
 /// What was chosen.
@@ -31,36 +40,34 @@ pub(crate) struct Record<'a> {
     plan: &'a SizePlan,
 }
 
-impl Target {
+impl Targets {
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
-        let target: Self = serde_json::from_str(text).map_err(Failure::setting)?;
-        for (name, value) in [
-            ("max_change", target.max_change),
-            ("max_microseconds", target.max_microseconds),
-        ] {
-            if let Some(value) = value.filter(|value| value.is_nan() || *value <= 0.0) {
-                let message = format!("{name} is {value}, expected a number above 0");
-                return Err(Failure::setting(message));
-            }
+        let targets: Self = serde_json::from_str(text).map_err(Failure::setting)?;
+        for target in &targets.targets {
+            target.require_positive()?;
         }
-        Ok(target)
+        Ok(targets)
     }
 
-    /// The model that keeps within.
+    /// The models that keep within, and their images.
     pub(crate) fn met(
         &self,
         reduction: &CalibratedReduction<'_>,
         held_out: &[Sequence<'_>],
-    ) -> Outcome<Met> {
-        let goal = Goal {
-            limits: Limits {
-                bytes: self.max_bytes.unwrap_or(usize::MAX),
-                microseconds: self.max_microseconds,
-            },
-            change: self.max_change,
-            parts: self.only.unwrap_or_default(),
-        };
-        Ok(meet(&*planner(reduction)?, &goal, held_out)?)
+    ) -> Outcome<Vec<(Met, Image)>> {
+        let planner = planner(reduction)?;
+        let mut made = Vec::new();
+        for target in &self.targets {
+            match meet(&*planner, &target.goal(), held_out) {
+                Err(TargetError::TooSmall { .. }) if !made.is_empty() => break,
+                met => {
+                    let met = met?;
+                    let image = Image::packed(&met.made.model, &met.made.storage)?;
+                    made.push((met, image));
+                }
+            }
+        }
+        Ok(made)
     }
 
     pub(crate) fn record<'a>(&'a self, met: &'a Met) -> Record<'a> {
@@ -70,6 +77,32 @@ impl Target {
             changes: met.made.changes,
             held_out_change: met.held_out_change,
             plan: &met.made.plan,
+        }
+    }
+}
+
+impl Target {
+    fn require_positive(&self) -> Outcome<()> {
+        for (name, value) in [
+            ("max_change", self.max_change),
+            ("max_microseconds", self.max_microseconds),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_nan() || *value <= 0.0) {
+                let message = format!("{name} is {value}, expected a number above 0");
+                return Err(Failure::setting(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn goal(&self) -> Goal {
+        Goal {
+            limits: Limits {
+                bytes: self.max_bytes.unwrap_or(usize::MAX),
+                microseconds: self.max_microseconds,
+            },
+            change: self.max_change,
+            parts: self.only.unwrap_or_default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 """What all tests share. The package must be installed; nothing is imported from the sources."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data"
 WAVES = ROOT / "models" / "waves" / "model.safetensors"
 SHARED = ROOT.parent / "shared" / "data"
+
+# Tensors of tests are small: threads of torch would wait for each other, where cores are shared for long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The networks of the reference scripts: S4Model with the public formulas.
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
@@ -35,7 +39,6 @@ def shared() -> Path:
 def need(library: str):
     """A library that must be there in CI, and is skipped elsewhere."""
     import importlib
-    import os
 
     try:
         return importlib.import_module(library)

@@ -18,7 +18,7 @@ MODULES = ["hankelite"] + [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests_of(name):
-    library = {"torch": "torch", "_fit": "torch", "jax": "jax"}.get(name.rpartition(".")[2])
+    library = {"torch": "torch", "_fit": "torch", "_live": "torch", "jax": "jax"}.get(name.rpartition(".")[2])
     if library:
         need(library)
     module = importlib.import_module(name)

@@ -65,7 +65,11 @@ def test_layers_are_found_by_their_parameters_wherever_they_stand():
 def test_dtype_and_kind_stay(dtype):
     model = seeded(Other).to(dtype)
     state = hk.reduce(model.state_dict(), order=4).state_dict()
-    assert {t.dtype for n, t in state.items() if "kernel" in n} == {dtype}
+    # A layer that half precision would change too much comes in single precision, as a whole.
+    for layer in ("first", "second"):
+        own = {t.dtype for n, t in state.items() if n.startswith(f"{layer}.kernel.") and "dt" not in n}
+        assert len(own) == 1 and own <= {dtype, torch.float32}
+    assert state["front.weight"].dtype == dtype
     parameters = dict(model.named_parameters())
     parameters["first.kernel.C"].requires_grad_(False)
     out = hk.reduce(parameters, order=4).state_dict()

@@ -11,10 +11,11 @@ with fewer states comes out. See docs/python.md for a walk through.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from . import control, errors
+from ._compress import compress
 from ._core import __version__
 from ._model import (
     Model,
@@ -63,6 +64,7 @@ __all__ = [
     "System",
     "UnstableModes",
     "__version__",
+    "compress",
     "control",
     "convert",
     "errors",
@@ -75,8 +77,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # hk.torch and hk.jax import their libraries, so they come when they are used.
-    if name in ("torch", "jax"):
-        return import_module(f".{name}", __name__)
+#: Import their libraries, so they come when they are used.
+_ON_DEMAND = ("jax", "torch")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ON_DEMAND])
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _ON_DEMAND:
+        return _import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -208,7 +208,7 @@ class _Problem:
 
         self.forward = forward
         self.module = copy.deepcopy(module).eval()
-        sequences = _single(inputs)
+        sequences = _single(inputs, module)
         with torch.no_grad(), evaluating(module):
             full = [self._logits(module, one) for one in sequences]
         _put(self.module, small)
@@ -276,7 +276,7 @@ def importance(
     slopes = Slopes(module, model)
     try:
         with torch.enable_grad(), evaluating(module):
-            for one in _single(inputs)[:sequences]:
+            for one in _single(inputs, module)[:sequences]:
                 slopes.add(run(module, one)[0])
     finally:
         slopes.close()
@@ -335,16 +335,16 @@ def logits_apart(module: Any, small: Reduced, parts: Sequence[Any], forward: For
         return _change(full, torch.cat([forward(other, part) for part in parts]))
 
 
-def _single(inputs: Any) -> list[Any]:
-    if torch.is_tensor(inputs):
-        inputs = [inputs]
-    return [one for batch in inputs for one in batch.split(1)]
+def _single(inputs: Any, module: Any) -> list[Any]:
+    from ._live import tensors
+
+    return [one for batch in tensors(inputs, unwrapped(module)) for one in batch.split(1)]
 
 
 def fit(
     module: torch.nn.Module,
     small: Reduced,
-    inputs: Union[torch.Tensor, Sequence[torch.Tensor]],
+    inputs: Any,
     statistics: Statistics,
     *,
     forward: Optional[Forward] = None,

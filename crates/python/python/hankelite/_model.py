@@ -169,6 +169,16 @@ class Model:
         return self._core.parameters()
 
     @property
+    def bytes(self) -> int:
+        """Bytes that a device needs to run it: the image, all numbers in single precision, and the
+        state of one stream.
+
+        Raises:
+            StreamError: the network is not known, or runs in both directions.
+        """
+        return sum(self._core.image_size())
+
+    @property
     def assumptions(self) -> list[str]:
         """What was assumed because nothing recorded or declared it; read them once."""
         return self._core.assumptions
@@ -313,6 +323,13 @@ class Reduced(Model):
     def _stored(self) -> list[list[int]]:
         return self._core.orders if self._fitted_from is None else self._fitted_from._stored()
 
+    @property
+    def bytes(self) -> int:
+        """Bytes that a device needs to run it: the image and the state of one stream."""
+        if self.image is None or self.choice is None:
+            return super().bytes
+        return int(sum(self.choice["size"].values()))
+
     def changed(self) -> dict[str, Any]:
         """The tensors that differ from those of the full model, by name, as in
         :meth:`state_dict`. All of them for a model from a file."""
@@ -368,12 +385,34 @@ def _page(small: Reduced) -> str:
 
 def _sequences(sequences: npt.ArrayLike, model: Model) -> Any:
     array = np.asarray(sequences)
-    if np.issubdtype(array.dtype, np.integer) and model._core.tokens:
-        return np.ascontiguousarray(array, dtype=np.uint32)
-    if array.ndim < 2:
-        expected = "(sequences, steps) or (sequences, steps, inputs)"
-        raise InvalidSetting(f"the sequences have shape {array.shape}, expected {expected}")
+    if model._core.tokens:
+        return _tokens(array)
+    inputs = model._core.inputs
+    if inputs is not None and (array.ndim < 2 or array.shape[2:] != (inputs,)):
+        if array.ndim != 2 or inputs != 1:
+            raise InvalidSetting(_unlike(array, inputs))
     return np.ascontiguousarray(array.reshape(len(array), -1), dtype=np.float32)
+
+
+def _tokens(array: npt.NDArray[Any]) -> Any:
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
+        raise InvalidSetting(
+            f"inputs are {array.shape} of type {array.dtype}, this model takes (sequences, steps) of "
+            "integer tokens"
+        )
+    return np.ascontiguousarray(array, dtype=np.uint32)
+
+
+def _unlike(array: npt.NDArray[Any], inputs: int) -> str:
+    """What the axes of inputs are, what they should be, and what to do where that is clear."""
+    said = f"inputs are {array.shape}, this model takes (sequences, steps, {inputs})"
+    if array.ndim == 3 and array.shape[1] == inputs:
+        return f"{said}: transpose the last two axes"
+    if array.ndim > 2 and inputs == 1:
+        return f"{said}: flatten each sequence with x.reshape({len(array)}, -1, 1)"
+    return said
 
 
 def _open(source: Any, declared: Mapping[str, Any]) -> Model:
@@ -460,6 +499,7 @@ def reduce(
     energy: Optional[float] = None,
     tolerance: Optional[float] = None,
     max_bytes: Optional[int] = None,
+    times: Optional[float] = None,
     max_change: Optional[float] = None,
     max_microseconds: Optional[float] = None,
     only: Optional[str] = None,
@@ -485,7 +525,7 @@ def reduce(
     listen`), ``captured`` (the inputs themselves, which S5 and LRU need) or ``calibrate``
     (sequences, where :attr:`Model.runs`) it is balanced and refined for the inputs that its layers
     get; ``order``, ``budget`` or ``max_error`` give the size. With ``calibrate``, ``max_bytes``,
-    ``max_change`` and ``max_microseconds`` bring states and maps of the whole model down together.
+    ``times``, ``max_change`` and ``max_microseconds`` bring states and maps of the whole model down together.
 
     Args:
         source: a model in any form that :func:`read` takes.
@@ -494,10 +534,11 @@ def reduce(
         max_error: the largest output error of all channels together, relative to their output.
         max_bytes: with ``calibrate``: the image of the whole model and the state of one stream
             together; states and bits come down, and :attr:`Reduced.image` holds the image.
+        times: with ``calibrate``: so many times fewer bytes than :attr:`Model.bytes`.
         max_change: with ``calibrate``: the fewest bytes with which the logits of every fifth
             sequence, held out, change by at most this share.
         max_microseconds: with ``calibrate``: a step of the image on this machine.
-        only: what these three make smaller: ``all``, ``states`` or ``maps``.
+        only: what these four make smaller: ``all``, ``states`` or ``maps``.
         energy: share of the squared Hankel singular values that every channel keeps.
         tolerance: the largest error bound of a channel, relative to its first Hankel value.
         statistics: of the inputs of the layers.
@@ -555,12 +596,15 @@ def reduce(
     }
     target = {
         "max_bytes": max_bytes,
+        "times": times,
         "max_change": max_change,
         "max_microseconds": max_microseconds,
         "only": only,
     }
+    wanted = {name: value for name, value in target.items() if value is not None}
+    if wanted:
+        _require_sequences(model, calibrate, wanted)
     if statistics is None and captured is None and calibrate is None:
-        _refuse(target, "without sequences", allowed=())
         _refuse(calibrated, "without statistics", allowed=("order", "length"))
         with following(progress) as callback:
             core, records = model._core.reduce(json.dumps(plan), callback)
@@ -570,9 +614,9 @@ def reduce(
     _refuse(plan, "with statistics", allowed=allowed)
     if sum(source is not None for source in (statistics, captured, calibrate)) > 1:
         raise InvalidSetting("expected one of statistics, captured and calibrate")
-    if any(value is not None for value in target.values()):
+    if wanted:
         _refuse(calibrated, "with a target of the whole model", allowed=())
-        return _to_target(model, calibrate, target, progress)
+        return to_targets(model, calibrate, [wanted], progress)[0]
     with following(progress) as callback:
         if isinstance(captured, Captured):
             requested = json.dumps({**calibrated, "origin": captured.origin})
@@ -592,23 +636,50 @@ def reduce(
     return Reduced(model._source, core, json.loads(records), json.loads(choice))
 
 
-def _to_target(
-    model: Model, calibrate: Any, target: dict[str, Any], progress: Progress
-) -> Reduced:
-    """States and maps together, by sequences that the library runs."""
+def _require_sequences(model: Model, calibrate: Any, wanted: Mapping[str, Any]) -> None:
+    """A target of the whole model is met by the logits of sequences."""
+    named = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+    if not model.runs:
+        raise InvalidSetting(
+            f"{named} for a network of which the library knows the layers only, expected order= or "
+            "budget=: hk.compress(module, data) takes the size that keeps the accuracy"
+        )
     if calibrate is None:
         raise InvalidSetting(
-            "max_bytes, max_change and max_microseconds need calibrate= (sequences), since whole "
-            "models are compared by their logits"
+            f"{named} without sequences, expected some as calibrate=x: whole models are compared by "
+            "their logits"
         )
-    sequences = _sequences(calibrate, model)
-    requested = json.dumps({**target, "origin": f"{len(sequences)} sequences"})
+
+
+def _in_bytes(model: Model, target: Mapping[str, Any]) -> dict[str, Any]:
+    """A target of so many times fewer bytes by their number."""
+    target = {name: value for name, value in target.items() if value is not None}
+    times = target.pop("times", None)
+    if times is None:
+        return target
+    if "max_bytes" in target:
+        raise InvalidSetting("times and max_bytes, expected one of them")
+    if not times > 1:
+        raise InvalidSetting(f"times={times!r}, expected a number above 1")
+    return {**target, "max_bytes": int(model.bytes / times)}
+
+
+def to_targets(
+    model: Model, sequences: Any, targets: list[dict[str, Any]], progress: Progress
+) -> list[Reduced]:
+    """States and maps together, by sequences that the library runs: the first target, and the others
+    as far as there are models so small."""
+    targets = [_in_bytes(model, target) for target in targets]
+    sequences = _sequences(sequences, model)
+    requested = json.dumps({"targets": targets, "origin": f"{len(sequences)} sequences"})
     with following(progress) as callback:
-        made = model._core.reduce_to_target(sequences, requested, callback)
-    core, records, choice, image = made
-    small = Reduced(model._source, core, json.loads(records), json.loads(choice))
-    small.image = image.tobytes()
-    return small
+        made = model._core.reduce_to_targets(sequences, requested, callback)
+    smaller = []
+    for core, records, choice, image in made:
+        small = Reduced(model._source, core, json.loads(records), json.loads(choice))
+        small.image = image.tobytes()
+        smaller.append(small)
+    return smaller
 
 
 def _refuse(settings: Mapping[str, Any], when: str, allowed: tuple[str, ...]) -> None:

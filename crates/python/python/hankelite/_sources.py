@@ -218,4 +218,4 @@ def open_source(source: Any, declared: Mapping[str, Any]) -> Source:
 
 def module_of(source: Source) -> Optional[Any]:
     """The live module behind a source, if there is one."""
-    return source.module if isinstance(source, Module) else None
+    return getattr(source, "module", None)

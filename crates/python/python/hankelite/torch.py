@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import torch
 
-from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance, logits_apart
+from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
 from ._sources import unwrapped
@@ -352,7 +352,8 @@ def capture(
 
     Args:
         module: the full network; it runs in evaluation mode.
-        inputs: unlabelled sequences, (sequences, ...) or batches of them.
+        inputs: sequences, (sequences, ...), or a Dataset, a DataLoader, any batches of them; labels
+            beside them are left alone.
         gradients: also keep derivatives of random combinations of the (centred) logits by the
             outputs y = k * u + D u of the layers' systems.
         outputs: for each layer the module that takes y as its first argument, usually an
@@ -365,6 +366,8 @@ def capture(
         CalibrationError: gradients of layers whose modules do not give y, without ``outputs``;
             layers that are called twice.
     """
+    from ._live import pieces, tensors
+
     run: Forward = forward or (lambda network, x: network(x))
     inner = unwrapped(module)
     model = read(inner, **declared)
@@ -373,8 +376,6 @@ def capture(
             f"a module of {model.family} does more than its systems: name the modules that take "
             "their outputs (outputs={layer: activation}), or leave gradients out (gradients=False)"
         )
-    batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
-    parts = [part for batch in batches for part in batch.split(32)]
     kept: dict[str, list[Any]] = {name: [] for name in model.layers}
     slopes: dict[str, list[Any]] = {name: [] for name in model.layers}
     watched = _Watched(inner, model, channel_axis)
@@ -382,7 +383,7 @@ def capture(
         if gradients:
             watched.watch_outputs(outputs)
         with evaluating(inner), torch.set_grad_enabled(gradients):
-            for index, part in enumerate(parts):
+            for index, part in enumerate(pieces(tensors(inputs, inner))):
                 watched.u.clear()
                 watched.y.clear()
                 z = run(inner, part)
@@ -523,7 +524,8 @@ def calibrate(
 
     Args:
         module: the full network; it runs in evaluation mode, and is not changed.
-        inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
+        inputs: at least 8 sequences, (sequences, ...), or a Dataset, a DataLoader, any batches of
+            them; labels beside them are left alone.
         order: stored states of every channel.
         budget: share of all states, shared among the channels.
         products: see :func:`listen`.
@@ -531,30 +533,10 @@ def calibrate(
         steps: Gauss-Newton steps of the fit at most; 0 for none.
         progress, declared: as for :func:`hankelite.reduce`.
     """
-    run: Forward = forward or (lambda network, x: network(x))
-    inner = unwrapped(module)
-    batches = [inputs] if torch.is_tensor(inputs) else list(inputs)
-    model = read(inner, **declared)
-    size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
-    if model.family.startswith(_SHARED):
-        return reduce(model, captured=capture(inner, batches, forward=run, **declared), **size)
-    parts = [part for batch in batches for part in batch.split(32)]
-    with torch.no_grad(), evaluating(inner), listen(
-        inner, products=products, **declared
-    ) as statistics:
-        for part in parts:
-            run(inner, part)
-    if budget is None:
-        small = reduce(model, statistics=statistics, **size)
-    else:
-        weighed = statistics.weighed(importance(inner, model, batches, statistics, forward=run))
-        kinds = ("equal", "root", "gradient")
-        tries = [reduce(model, statistics=weighed, importance=kind, **size) for kind in kinds]
-        changes = [logits_apart(inner, one, parts, run) for one in tries]
-        small = tries[changes.index(min(changes))]
-    if steps == 0:
-        return small
-    return fit(inner, small, batches, statistics, forward=run, steps=steps, progress=progress)
+    from ._live import Live
+
+    live = Live(module, inputs, forward, products, **declared)
+    return live.reduce(order=order, budget=budget, steps=steps, progress=progress)
 
 
 def rebuild_optimizer(optimizer: torch.optim.Optimizer) -> list[str]:
