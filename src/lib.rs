@@ -52,9 +52,9 @@
 //! | [`measure`] | the generalisation measure of a layer |
 //! | [`infer`] | whole sequences on the host |
 //! | [`calibrate`] | reduction for the inputs that the layers get |
-//! | [`Reducer`] | the main job in one line |
 //! | [`stream`] | one sample in, one out |
 //! | [`target`] | states and maps together, to so many bytes |
+//! | [`Reducer`] | the main job in one line |
 //!
 //! Theory runs in double precision. Nothing here prints or keeps global state. Random numbers come
 //! from seeds that the caller gives.
@@ -78,5 +78,5 @@ pub use hankelite_archive as archive;
 pub use hankelite_control as control;
 pub use model::Model;
 pub use progress::{Cancelled, ProgressSink, Stage};
-pub use reducer::{Reducer, Reduction};
+pub use reducer::{Reducer, Reduction, WholeReduction};
 pub use stream::Runner;

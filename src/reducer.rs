@@ -7,21 +7,52 @@ use crate::calibrate::{
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, reduce_observed};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
+use crate::rounding::Storage;
+use crate::target::{
+    Drawn, Goal, Limits, LogitChanges, Parts, Size, SizePlan, TargetError, meet, planner,
+};
 
 /// How small the model becomes.
 #[derive(Debug, Clone, Copy)]
 enum Requested {
     Rule(Rule),
     Target(TargetSize),
+    /// States and maps together.
+    Whole(Whole),
+}
+
+/// What the whole model keeps within.
+#[derive(Debug, Clone, Copy, Default)]
+struct Whole {
+    times: Option<f64>,
+    bytes: Option<usize>,
+    microseconds: Option<f64>,
+    change: Option<f64>,
 }
 
 /// A reduction, setting by setting.
 ///
 /// One size is needed. Without calibration that is [`Reducer::order`], [`Reducer::energy`] or
 /// [`Reducer::tolerance`], with calibration [`Reducer::order`], [`Reducer::budget`] or
-/// [`Reducer::max_error`]; the last one given counts. All other settings of both ways have their
+/// [`Reducer::max_error`]; the last one given counts. With sequences the whole model, states and maps
+/// together, is brought to [`Reducer::times`], [`Reducer::bytes`], [`Reducer::microseconds`] and
+/// [`Reducer::change`]: all that are given. All other settings of both ways have their
 /// defaults: [`Plan`] with [`crate::reduce`], or [`Settings`] with [`CalibratedReduction`], set
 /// them.
+///
+/// ```
+/// # use hankelite::model::Sequence;
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/waves/model.safetensors");
+/// # let full = hankelite::read(path, &hankelite::Declared::default())?;
+/// # let waves: Vec<Vec<f32>> = (0..10).map(|n| (0..64).map(|l| (l as f32 / (n + 3) as f32).sin()).collect()).collect();
+/// # let sequences: Vec<_> = waves.iter().map(|wave| Sequence::Values(wave)).collect();
+/// let small = hankelite::Reducer::new(&full.model).calibrated(&sequences).times(4.0).run()?;
+/// let whole = small.whole.expect("a size of the whole model");
+/// assert!(whole.size.total() <= whole.full.total() / 4);
+/// let image = hankelite::stream::Image::packed(&small.model, &whole.storage)?;
+/// # let _ = image.as_bytes();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 #[derive(Clone)]
 pub struct Reducer<'a> {
@@ -31,6 +62,7 @@ pub struct Reducer<'a> {
     size: Option<Requested>,
     method: Option<Method>,
     length: Option<usize>,
+    parts: Parts,
     observer: &'a dyn ProgressSink,
 }
 
@@ -43,8 +75,28 @@ pub struct Reduction {
     pub model: Model,
     /// One record for each layer.
     pub records: Vec<LayerRecord>,
-    /// What calibration chose. `None` without calibration.
+    /// What calibration chose. `None` without calibration, and for a size of the whole model.
     pub choice: Option<Choice>,
+    /// For a size of the whole model.
+    pub whole: Option<WholeReduction>,
+}
+
+/// What was done to a whole model, states and maps together.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WholeReduction {
+    /// How every tensor is stored: for [`crate::stream::Image::packed`].
+    pub storage: Storage,
+    /// What was chosen.
+    pub plan: SizePlan,
+    /// Bytes of the image and of the state of one stream.
+    pub size: Size,
+    /// The same of the full model in single precision.
+    pub full: Size,
+    /// Relative change of the logits of the sequences that took part.
+    pub changes: LogitChanges,
+    /// The same of every fifth sequence, which took no part. `None` with fewer than five.
+    pub held_out_change: Option<f64>,
 }
 
 impl<'a> Reducer<'a> {
@@ -57,6 +109,7 @@ impl<'a> Reducer<'a> {
             size: None,
             method: None,
             length: None,
+            parts: Parts::All,
             observer: &(),
         }
     }
@@ -104,6 +157,42 @@ impl<'a> Reducer<'a> {
         self.sized(Requested::Target(TargetSize::Error(error)))
     }
 
+    /// The whole model in this many times fewer bytes than in single precision, above 1: image and state
+    /// of one stream together.
+    pub fn times(self, times: f64) -> Self {
+        self.limited(|whole| whole.times = Some(times))
+    }
+
+    /// The whole model in at most so many bytes, image and state of one stream together.
+    pub fn bytes(self, bytes: usize) -> Self {
+        self.limited(|whole| whole.bytes = Some(bytes))
+    }
+
+    /// A step of the whole model's image in at most so many microseconds on this machine.
+    pub fn microseconds(self, microseconds: f64) -> Self {
+        self.limited(|whole| whole.microseconds = Some(microseconds))
+    }
+
+    /// The fewest bytes of the whole model with which the logits of every fifth sequence, held out,
+    /// change by at most this share.
+    pub fn change(self, change: f64) -> Self {
+        self.limited(|whole| whole.change = Some(change))
+    }
+
+    /// What a size of the whole model makes smaller. Default: all.
+    pub fn only(self, parts: Parts) -> Self {
+        Self { parts, ..self }
+    }
+
+    fn limited(self, limit: impl FnOnce(&mut Whole)) -> Self {
+        let mut whole = match self.size {
+            Some(Requested::Whole(whole)) => whole,
+            _ => Whole::default(),
+        };
+        limit(&mut whole);
+        self.sized(Requested::Whole(whole))
+    }
+
     fn sized(self, size: Requested) -> Self {
         Self {
             size: Some(size),
@@ -137,30 +226,67 @@ impl<'a> Reducer<'a> {
     ///
     /// # Errors
     /// [`CalibrateError::Reducer`] for settings that do not go together; else those of
-    /// [`reduce_observed`], or of [`Calibration::gather`] and [`CalibratedReduction`].
-    pub fn run(&self) -> Result<Reduction, CalibrateError> {
+    /// [`reduce_observed`], of [`Calibration::gather`] and [`CalibratedReduction`], or of [`planner`]
+    /// and [`meet`].
+    pub fn run(&self) -> Result<Reduction, TargetError> {
         let calibrated = self.sequences.is_some() || self.statistics.is_some();
-        let wrong = |found, expected| Err(CalibrateError::Reducer { found, expected });
+        let wrong = |found, expected| Err(CalibrateError::Reducer { found, expected }.into());
         match (self.size, calibrated) {
+            (Some(Requested::Whole(_)), _) if self.statistics.is_some() => wrong(
+                "statistics with a size of the whole model",
+                "the sequences alone, of which some are held out",
+            ),
+            (Some(Requested::Whole(_)), false) => wrong(
+                "a size of the whole model without calibration",
+                "calibration sequences, by whose logits choices are compared",
+            ),
             (None, _) => wrong("no size", "an order, a budget or another size"),
             (Some(Requested::Target(_)), false) => wrong(
                 "a budget or a largest error without calibration",
                 "calibration sequences or statistics, or an order",
             ),
-            (Some(Requested::Rule(rule)), false) => Ok(self.white(rule)?),
+            (Some(Requested::Rule(rule)), false) => {
+                Ok(self.white(rule).map_err(CalibrateError::from)?)
+            }
             (Some(_), true) if self.method.is_some() => wrong(
                 "a method with calibration",
                 "one of them: calibration balances, truncates and refines",
             ),
             (Some(Requested::Rule(Rule::Order(order))), true) => {
-                self.weighted(TargetSize::Order(order))
+                Ok(self.weighted(TargetSize::Order(order))?)
             }
             (Some(Requested::Rule(_)), true) => wrong(
                 "an energy or a tolerance with calibration",
                 "an order, a budget or a largest error",
             ),
-            (Some(Requested::Target(size)), true) => self.weighted(size),
+            (Some(Requested::Target(size)), true) => Ok(self.weighted(size)?),
+            (Some(Requested::Whole(whole)), true) => self.whole(&whole),
         }
+    }
+
+    fn whole(&self, whole: &Whole) -> Result<Reduction, TargetError> {
+        let drawn = Drawn::new(self.sequences.unwrap_or_default());
+        let origin = origin(&drawn.used);
+        let balanced = self.balanced(&drawn.used, &origin)?;
+        let full = Size::of(self.model, &Storage::single(self.model))?;
+        let met = meet(
+            &*planner(&balanced)?,
+            &whole.goal(full, self.parts)?,
+            &drawn.held_out,
+        )?;
+        Ok(Reduction {
+            model: met.made.model,
+            records: met.made.records,
+            choice: None,
+            whole: Some(WholeReduction {
+                storage: met.made.storage,
+                plan: met.made.plan,
+                size: met.made.size,
+                full,
+                changes: met.made.changes,
+                held_out_change: met.held_out_change,
+            }),
+        })
     }
 
     fn white(&self, rule: Rule) -> Result<Reduction, CompressError> {
@@ -176,13 +302,32 @@ impl<'a> Reducer<'a> {
             model: reduced.model,
             records: reduced.records,
             choice: None,
+            whole: None,
         })
     }
 
     fn weighted(&self, size: TargetSize) -> Result<Reduction, CalibrateError> {
         let sequences = self.sequences.unwrap_or_default();
-        let origin = format!("{} sequences of the caller", sequences.len());
-        let balanced = match self.statistics {
+        let origin = origin(sequences);
+        let balanced = self.balanced(sequences, &origin)?;
+        let mut settings = Settings::new(size);
+        settings.kernel_length = self.length;
+        let reduced = balanced.reduce(&settings)?;
+        Ok(Reduction {
+            model: reduced.model,
+            records: reduced.records,
+            choice: Some(reduced.choice),
+            whole: None,
+        })
+    }
+
+    /// The channels, balanced for their inputs.
+    fn balanced<'b>(
+        &'b self,
+        sequences: &'b [Sequence<'b>],
+        origin: &'b str,
+    ) -> Result<CalibratedReduction<'b>, CalibrateError> {
+        match self.statistics {
             Some(known) => CalibratedReduction::new_observed(
                 self.model,
                 known,
@@ -195,20 +340,12 @@ impl<'a> Reducer<'a> {
                 CalibrationRun {
                     sequences,
                     length: self.steps(sequences),
-                    origin: &origin,
+                    origin,
                 },
                 WeightChoice::Auto,
                 self.observer,
             ),
-        }?;
-        let mut settings = Settings::new(size);
-        settings.kernel_length = self.length;
-        let reduced = balanced.reduce(&settings)?;
-        Ok(Reduction {
-            model: reduced.model,
-            records: reduced.records,
-            choice: Some(reduced.choice),
-        })
+        }
     }
 
     /// Steps that sequences are padded to.
@@ -219,5 +356,39 @@ impl<'a> Reducer<'a> {
             Sequence::Tokens(tokens) => tokens.len(),
         });
         self.length.or(steps.max()).unwrap_or(0)
+    }
+}
+
+/// Where sequences came from, for records.
+fn origin(sequences: &[Sequence<'_>]) -> String {
+    format!("{} sequences of the caller", sequences.len())
+}
+
+impl Whole {
+    /// The limits of a model of this size.
+    fn goal(&self, full: Size, parts: Parts) -> Result<Goal, CalibrateError> {
+        let all = full.total();
+        let positive = |what, found: Option<f64>, least: f64| match found {
+            Some(found) if !(found > least && found.is_finite()) => Err(CalibrateError::Setting {
+                what,
+                found,
+                expected: format!("a number above {least}"),
+            }),
+            _ => Ok(()),
+        };
+        positive("the number of times fewer bytes", self.times, 1.0)?;
+        positive("the microseconds of a step", self.microseconds, 0.0)?;
+        positive("the change of the logits", self.change, 0.0)?;
+        let times = self
+            .times
+            .map_or(all, |times| (all as f64 / times) as usize);
+        Ok(Goal {
+            limits: Limits {
+                bytes: self.bytes.unwrap_or(all).min(times).min(all),
+                microseconds: self.microseconds,
+            },
+            change: self.change,
+            parts,
+        })
     }
 }

@@ -24,6 +24,7 @@ use hankelite::model::{
     Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
+use hankelite::target::TargetError;
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
@@ -892,6 +893,10 @@ impl ProgressSink for Recorder {
     }
 }
 
+fn is_cancelled(error: &TargetError) -> bool {
+    matches!(error, TargetError::Calibrate(CalibrateError::Cancelled(_)))
+}
+
 #[test]
 fn every_stage_is_reported_and_can_be_cancelled() {
     let (model, data) = (usual(), data(9));
@@ -919,14 +924,14 @@ fn every_stage_is_reported_and_can_be_cancelled() {
             ..Recorder::default()
         };
         let error = reducer.clone().observer(&recorder).run().unwrap_err();
-        assert!(matches!(error, CalibrateError::Cancelled(_)), "{error}");
+        assert!(is_cancelled(&error), "{error}");
     }
     let cancelled = Recorder {
         limit: Some(1),
         ..Recorder::default()
     };
     let plain = Reducer::new(&model).order(2).observer(&cancelled).run();
-    assert!(matches!(plain, Err(CalibrateError::Cancelled(_))));
+    assert!(is_cancelled(&plain.unwrap_err()));
     assert_eq!(cancelled.units(), 1);
 }
 
@@ -954,7 +959,11 @@ fn a_reducer_does_what_its_parts_do() {
             // The length is that of the sequences.
             let found = reducer.clone().calibrated(known).order(2).run().unwrap();
             assert!(found.model == expected.model);
-            assert_eq!(found.choice.unwrap().length, LENGTH);
+            let choice = found.choice.unwrap();
+            assert_eq!(choice.length, LENGTH);
+            let signal = choice.signal.unwrap();
+            assert_eq!(signal.different, 9);
+            assert!(signal.root_mean_square.unwrap() > 0.0);
         }
     }
 }
@@ -1069,6 +1078,7 @@ fn statistics_and_moments_of_other_origin_give_the_same_reduction() {
 #[test]
 fn settings_of_a_reducer_that_do_not_go_together_are_named() {
     let (model, data) = (usual(), data(9));
+    let gathered = gathered(&model, &data);
     let sequences = views(&data);
     let white = Reducer::new(&model);
     let calibrated = white.clone().calibrated(&sequences);
@@ -1080,7 +1090,15 @@ fn settings_of_a_reducer_that_do_not_go_together_are_named() {
             calibrated.clone().tolerance(0.1),
             "an energy or a tolerance",
         ),
-        (calibrated.method(Method::ModalH2).order(2), "a method"),
+        (
+            calibrated.clone().method(Method::ModalH2).order(2),
+            "a method",
+        ),
+        (Reducer::new(&model).times(4.0), "a size of the whole model"),
+        (
+            calibrated.clone().statistics(&gathered).bytes(2000),
+            "statistics with a size of the whole model",
+        ),
     ];
     for (reducer, expected) in wrong {
         let error = reducer.run().unwrap_err().to_string();
@@ -1089,4 +1107,26 @@ fn settings_of_a_reducer_that_do_not_go_together_are_named() {
             "{error}"
         );
     }
+    let error = calibrated.times(0.5).run().unwrap_err().to_string();
+    assert!(error.contains("expected a number above 1"), "{error}");
+}
+
+#[test]
+fn a_reducer_brings_a_whole_model_to_its_sizes() {
+    let (model, data) = (usual(), data(11));
+    let sequences = views(&data);
+    let reducer = Reducer::new(&model).calibrated(&sequences);
+    let half = reducer.clone().times(2.0).run().unwrap();
+    let whole = half.whole.unwrap();
+    assert!(2 * whole.size.total() <= whole.full.total());
+    assert!(whole.held_out_change.is_some() && half.choice.is_none());
+    let same = reducer.clone().bytes(whole.full.total() / 2).run().unwrap();
+    assert!(same.model == half.model);
+    // The tighter of two limits holds.
+    let both = reducer
+        .times(1.5)
+        .bytes(whole.full.total() / 2)
+        .run()
+        .unwrap();
+    assert!(both.model == half.model);
 }

@@ -101,6 +101,15 @@ pub enum CalibrateError {
         /// What it should be.
         expected: String,
     },
+    /// A setting that is for causal layers with one system for each channel.
+    #[error(
+        "the setting `{setting}` is for causal layers with one system for each channel; here channels share \
+         modes (S5, LRU), or layers run in both directions: leave it out"
+    )]
+    Ignored {
+        /// Which setting.
+        setting: &'static str,
+    },
     /// Settings of a [`crate::Reducer`] that do not go together.
     #[error("the reducer has {found}, expected {expected}")]
     Reducer {

@@ -23,7 +23,7 @@ use crate::compress::{
     Allocation, CalibratedLayer, CompressError, CutSystem, ErrorCurve, LayerRecord, NumberStore,
 };
 use crate::infer::{InferError, Network, Path as InferPath, Setup, Walk, importance_from};
-use crate::model::{Block, Model, Sequence};
+use crate::model::{Block, InputSignal, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
 /// Bytes that the moments of all channels may take in memory.
@@ -79,6 +79,9 @@ pub struct Choice {
     pub origin: String,
     /// Sequences behind the statistics.
     pub sequences: usize,
+    /// How many of them are different, and the root mean square of their numbers. Absent where only
+    /// statistics are at hand.
+    pub signal: Option<InputSignal>,
     /// Their steps.
     pub length: usize,
     /// The metric, `moments` or `spectrum`.
@@ -431,6 +434,9 @@ impl<'a> CalibratedReduction<'a> {
     /// [`CalibrateError::Setting`] for a size out of range; [`CalibrateError::Compress`].
     pub fn reduce(&self, settings: &Settings) -> Result<Calibrated, CalibrateError> {
         let budget = settings.budget(self.model)?;
+        if !self.model.is_bank() {
+            settings.require_for_shared()?;
+        }
         if let Some(shared) = &self.shared {
             return self.reduce_shared(shared, settings);
         }
@@ -587,6 +593,7 @@ impl<'a> CalibratedReduction<'a> {
             known,
             origin: self.summary.origin.clone(),
             sequences: self.summary.sequences,
+            signal: InputSignal::of(self.sequences),
             length: self.length(),
             weight: "moments",
             allocation: Allocation::Model,
@@ -657,6 +664,7 @@ impl<'a> CalibratedReduction<'a> {
         Choice {
             origin: self.summary.origin.clone(),
             sequences: self.summary.sequences,
+            signal: InputSignal::of(self.sequences),
             length: self.length(),
             weight: if self.moments { "moments" } else { "spectrum" },
             allocation: settings.allocation,

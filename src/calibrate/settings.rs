@@ -91,6 +91,24 @@ impl Settings {
         }
     }
 
+    /// Refuses what has no meaning where channels share modes, or layers run in both directions: all
+    /// layers keep the same share there, and follow one another as they are reduced.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Ignored`] with the first such setting.
+    pub(super) fn require_for_shared(&self) -> Result<(), CalibrateError> {
+        let usual = Self::new(self.size);
+        let ignored = [
+            ("allocation", self.allocation != usual.allocation),
+            ("importance", self.importance != usual.importance),
+            ("sequential", self.sequential),
+        ];
+        match ignored.into_iter().find(|(_, set)| *set) {
+            Some((setting, _)) => Err(CalibrateError::Ignored { setting }),
+            None => Ok(()),
+        }
+    }
+
     /// The states that may be kept in all: one for each channel at least.
     ///
     /// # Errors
@@ -131,6 +149,26 @@ impl Settings {
                 wrong("the largest error", error, range)
             }
             TargetSize::Error(_) => Ok(all),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_shared_modes_ignore_are_refused_by_name() {
+        let size = TargetSize::Budget(0.5);
+        assert!(Settings::new(size).require_for_shared().is_ok());
+        let mut changed = [(); 3].map(|()| Settings::new(size));
+        changed[0].allocation = Allocation::Channel;
+        changed[1].importance = Importance::Equal;
+        changed[2].sequential = true;
+        let names = ["`allocation`", "`importance`", "`sequential`"];
+        for (settings, name) in changed.iter().zip(names) {
+            let error = settings.require_for_shared().unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
         }
     }
 }

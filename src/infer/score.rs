@@ -20,6 +20,11 @@ impl Score {
         };
     }
 
+    /// The class that logits stand for: that of the largest, as [`Score::add`] takes it.
+    pub fn class(logits: &[f64]) -> usize {
+        largest(logits)
+    }
+
     /// The classes of so many logits.
     pub fn classes(logits: usize) -> usize {
         match logits {

@@ -15,7 +15,7 @@ use nalgebra::DMatrix;
 pub use parts::{
     BatchNorm, BlockParts, Gate, LayerNorm, Linear, Nonlinearity, Norm, OutputLinear, Placement,
 };
-pub use sequence::{InputError, InputKind, Sequence, count_different};
+pub use sequence::{InputError, InputKind, InputSignal, Sequence};
 
 /// What a [`Model`] is made of, unchecked.
 #[derive(Debug, Clone, PartialEq)]

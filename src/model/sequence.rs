@@ -12,10 +12,36 @@ pub enum Sequence<'a> {
 }
 
 /// How many of some sequences differ from all before them.
-pub fn count_different(sequences: &[Sequence<'_>]) -> usize {
+fn count_different(sequences: &[Sequence<'_>]) -> usize {
     let all = sequences.iter().enumerate();
     all.filter(|(index, sequence)| !sequences[..*index].contains(sequence))
         .count()
+}
+
+/// How much sequences say, as a check before something is measured on them.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct InputSignal {
+    /// Sequences, each of those that are equal once.
+    pub different: usize,
+    /// Root mean square of all numbers. Absent for tokens.
+    pub root_mean_square: Option<f64>,
+}
+
+impl InputSignal {
+    /// Of some sequences; `None` of none.
+    pub fn of(sequences: &[Sequence<'_>]) -> Option<Self> {
+        let (mut sum, mut count) = (0.0, 0);
+        for sequence in sequences {
+            if let Sequence::Values(values) = sequence {
+                sum += values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+                count += values.len();
+            }
+        }
+        (!sequences.is_empty()).then(|| Self {
+            different: count_different(sequences),
+            root_mean_square: (count > 0).then(|| (sum / count as f64).sqrt()),
+        })
+    }
 }
 
 /// What a network takes at each step, or what data hold there.
