@@ -202,7 +202,7 @@ impl Archive {
 
     /// What a tensor is called here.
     fn called<'a>(&'a self, own: &'a str) -> &'a str {
-        if self.name_in_file(own) == own {
+        if self.names.get(own).is_some_and(|in_file| in_file == own) {
             return own;
         }
         let mut pairs = self.names.iter();

@@ -21,6 +21,8 @@ pub enum ForeignFormat {
     Hdf5,
     /// The format of llama.cpp.
     Gguf,
+    /// An image of this project, which devices run.
+    Image,
 }
 
 /// The first member of a tar file of PyTorch before 0.1.12.
@@ -45,6 +47,7 @@ impl ForeignFormat {
             [0x1f, 0x8b, ..] => Some(ForeignFormat::Gzip),
             _ if start.starts_with(b"\x89HDF\r\n\x1a\n") => Some(ForeignFormat::Hdf5),
             _ if start.starts_with(b"GGUF") => Some(ForeignFormat::Gguf),
+            _ if start.starts_with(b"HKLE") => Some(ForeignFormat::Image),
             _ => None,
         }
     }
@@ -114,6 +117,10 @@ impl ForeignFormat {
                 ),
                 output("npz")
             ),
+            ForeignFormat::Image => format!(
+                "give the checkpoint it was made of; `compress-model stream {from}` runs it, \
+                 `compress-model evaluate {from} --data DATA` scores it"
+            ),
         }
     }
 }
@@ -128,6 +135,7 @@ impl fmt::Display for ForeignFormat {
             ForeignFormat::Orbax => "a folder of orbax",
             ForeignFormat::Hdf5 => "an HDF5 file, as Keras writes it",
             ForeignFormat::Gguf => "a GGUF file of llama.cpp",
+            ForeignFormat::Image => "an image of hankelite, which devices run",
         })
     }
 }

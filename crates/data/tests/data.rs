@@ -27,6 +27,10 @@ fn a_printed_source_is_read_as_the_same_source() {
         "text:input.txt,length=64",
         "arrays:x.safetensors,count=7",
         "arrays:notes:x",
+        "some/table.csv",
+        "csv:a:b.csv",
+        "csv:signal.csv,steps=64",
+        "csv:signal.csv,steps=64,count=3",
         "lagged-sine:width=0.01",
         "listops",
         "copy:score=answer",
@@ -777,4 +781,69 @@ fn arrays_are_read_as_numpy_and_torch_write_them() {
         error.contains("`a` of shape [4, 3, 2], `b` of shape [4, 3, 2]"),
         "{error}"
     );
+}
+
+/// A table of this text; `FILE` in the source stands for its path.
+fn table(text: &str, from: &str) -> Result<Dataset, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.csv");
+    std::fs::write(&path, text).unwrap();
+    let from = source(&from.replace("FILE", &path.display().to_string()));
+    Dataset::read(&from, None)
+}
+
+fn all_values(data: &Dataset) -> Vec<f32> {
+    match data.batch(&(0..data.len()).collect::<Vec<_>>()).steps {
+        Steps::Values(values) => values,
+        Steps::Tokens(_) => panic!("numbers"),
+    }
+}
+
+#[test]
+fn a_row_is_a_sequence_with_the_class_of_its_column() {
+    let data = table("a,Label,b\n1,2,3\n4,0,5.5\n", "FILE").unwrap();
+    assert_eq!((data.len(), data.length(), data.width()), (2, 2, Some(1)));
+    assert_eq!(all_values(&data), [1.0, 3.0, 4.0, 5.5]);
+    assert_eq!(data.classes(), Some(3));
+    let short = table("1,2,3\n4,5,\n", "csv:FILE").unwrap();
+    assert_eq!(short.lengths(), Some(&[3, 2][..]));
+}
+
+#[test]
+fn with_steps_a_row_is_a_step() {
+    let data = table("x,y\n1,2\n3,4\n5,6\n7,8\n9,9\n", "csv:FILE,steps=2").unwrap();
+    assert_eq!((data.len(), data.length(), data.width()), (2, 2, Some(2)));
+    assert_eq!(all_values(&data), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+}
+
+#[test]
+fn a_table_that_is_none_is_refused_with_its_place() {
+    let cases = [
+        ("1,2\n3,x\n", "FILE", "`x` in line 2"),
+        (
+            "1\n2\n3\n",
+            "FILE",
+            "3 rows of 1 numbers, expected one sequence a row",
+        ),
+        (
+            "1,2\n3\n",
+            "csv:FILE,steps=1",
+            "1 numbers in row 2, expected 2",
+        ),
+        (
+            "1\n2\n",
+            "csv:FILE,steps=4",
+            "2 rows, expected at least steps=4",
+        ),
+        (
+            "label,a,b\n0.5,1,2\n",
+            "FILE",
+            "0.5 in column `label` of row 1",
+        ),
+        ("", "FILE", "0 rows of 0 numbers"),
+    ];
+    for (text, source, expected) in cases {
+        let error = table(text, source).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }
