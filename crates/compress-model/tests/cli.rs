@@ -651,6 +651,7 @@ fn the_page_of_commands_is_the_help() {
         &["convert"],
         &["stream"],
         &["bench"],
+        &["check"],
         &["pack"],
         &["bounds"],
         &["bounds", "model"],
@@ -1029,4 +1030,49 @@ fn what_a_message_names_exists() {
             assert!(known(&format!("{head}{word}")), "{head}{word} in {place}");
         }
     }
+}
+
+#[test]
+fn a_file_alone_is_told_in_three_lines_with_the_next_command() {
+    let folder = Folder::new();
+    let file = model("waves/model.safetensors");
+    let output = run(&[&file]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(shown.lines().count(), 3, "{shown}");
+    for words in [
+        "S4D, 2 layers of 16 channels with 32 states each, 5,514 parameters",
+        "the whole network is understood",
+        "next: compress-model reduce ",
+    ] {
+        assert!(shown.contains(words), "{words} in {shown}");
+    }
+    let image = folder.path("m.edge");
+    assert!(run(&["pack", &file, "--output", &image]).status.success());
+    assert!(text(&run(&[&image]).stdout).contains("next: compress-model stream "));
+    assert_fails(
+        &["inspect", &image],
+        &["an image of hankelite", "compress-model stream"],
+    );
+    let help = run(&["help", "reduce"]);
+    assert_eq!(text(&help.stdout), text(&run(&["reduce", "--help"]).stdout));
+}
+
+#[test]
+fn a_size_in_words_of_others_is_answered_in_ours() {
+    let file = model("waves/model.safetensors");
+    for flag in ["--d-state", "--n-states", "--ratio"] {
+        let output = run(&["reduce", &file, flag, "16", "--output", "x.pth"]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(
+            message.contains("--order R is the number of complex states"),
+            "{message}"
+        );
+    }
+    let output = run(&["reduce", &file, "--order", "8", "--dry-run"]);
+    let message = text(&output.stderr);
+    let warned =
+        message.contains("kernels change by up to") && message.contains("--calibrate DATA");
+    assert!(warned, "{message}");
 }

@@ -240,7 +240,7 @@ const WRONG: &[(&[&str], i32, &str)] = &[
         1,
         "--times is 0.5, expected a number above 1",
     ),
-    (&["--max-bytes", "many", "--dry-run"], 2, "100k or 1.2M"),
+    (&["--max-bytes", "many", "--dry-run"], 2, "64KiB or 1.2M"),
     (
         &["--max-bytes", "100", "--dry-run"],
         1,
@@ -508,4 +508,110 @@ fn the_recommended_command_runs_as_it_stands() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{command}: {message}");
     assert!(folder.path().join("small.safetensors").is_file());
+}
+
+/// The program in a folder of its own.
+fn run_in(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn without_a_size_the_smallest_model_within_a_loss_is_written_and_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = "waves:length=256,count=200,held_out=400";
+    let search = [
+        "reduce",
+        MODEL,
+        "--data",
+        data,
+        "--sequences",
+        "40",
+        "--within",
+        "2",
+    ];
+    let output = run_in(folder.path(), &search);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{message}");
+    assert!(shown.lines().count() <= 10, "{shown}");
+    for name in [
+        "model-small.safetensors",
+        "model-small.edge",
+        "model-small.html",
+    ] {
+        assert!(folder.path().join(name).is_file(), "{name}");
+        assert!(shown.contains(&format!("wrote {name}")), "{shown}");
+    }
+    let image = std::fs::read(folder.path().join("model-small.edge")).unwrap();
+    let again = shown.lines().find_map(|line| line.strip_prefix("again:"));
+    let again = again
+        .unwrap()
+        .trim()
+        .replace("model-small.edge", "again.edge");
+    let again = again.replace("model-small.safetensors", "again.safetensors");
+    let words: Vec<&str> = again.split_whitespace().skip(1).collect();
+    let output = run_in(folder.path(), &words);
+    assert!(output.status.success(), "{again}");
+    assert!(std::fs::read(folder.path().join("again.edge")).unwrap() == image);
+}
+
+#[test]
+fn a_size_is_chosen_by_sequences_that_do_not_calibrate() {
+    let folder = tempfile::tempdir().unwrap();
+    let arrays = folder.path().join("d.safetensors").display().to_string();
+    let source = "waves:length=256,count=120,held_out=10";
+    let written = run(&["data", source, "--split", "train", "--output", &arrays]);
+    assert!(written.status.success());
+    let search = [
+        "reduce",
+        MODEL,
+        "--data",
+        &arrays,
+        "--within",
+        "4",
+        "--dry-run",
+    ];
+    let document = json(&search);
+    let chosen = &document["chosen"];
+    // Half of 120 calibrate, of which every fifth is held out; the other half is scored.
+    assert_eq!(chosen["scored"], 60);
+    assert_eq!(document["sequences"], serde_json::json!([48, 12]));
+    let tried = chosen["tried"].as_array().unwrap();
+    let mut accepted = tried.iter().filter(|one| one["accepted"] == true);
+    assert_eq!(accepted.next_back().unwrap()["times"], chosen["times"]);
+    assert!(total(&document["size"]) as f64 <= total(&document["size_before"]) as f64 / 2.0);
+    let full = document["before"]["accuracy"].as_f64().unwrap();
+    let small = document["after"]["accuracy"].as_f64().unwrap();
+    assert!(small >= full - 0.04);
+    let none = run(&[
+        "reduce", MODEL, "--data", &arrays, "--within", "0", "--only", "states",
+    ]);
+    let message = String::from_utf8_lossy(&none.stderr).into_owned();
+    if !none.status.success() {
+        assert!(message.contains("no size is within 0 points"), "{message}");
+    }
+}
+
+#[test]
+fn limits_that_are_kept_exit_with_zero_and_others_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("m.edge").display().to_string();
+    assert!(run(&["pack", MODEL, "--output", &image]).status.success());
+    let data = ["--data", "waves:count=5,held_out=100", "--min-accuracy"];
+    let code = |more: &[&str]| run(&[&["check", &image][..], more].concat()).status.code();
+    assert_eq!(code(&["--max-bytes", "64KiB"]), Some(0));
+    assert_eq!(code(&["--max-bytes", "10k"]), Some(1));
+    assert_eq!(code(&[&data[..], &["90%"]].concat()), Some(0));
+    assert_eq!(code(&[&data[..], &["1.1"]].concat()), Some(1));
+    assert_eq!(code(&[]), Some(2));
+    let document = json(&["check", MODEL, "--max-bytes", "1M"]);
+    assert_eq!(document["kept"], true);
+    // An image is scored without a word more.
+    let scored = json(&["evaluate", &image, "--data", "waves:count=5,held_out=100"]);
+    assert!(scored["accuracy"].as_f64().unwrap() > 0.9);
 }

@@ -12,10 +12,10 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
 use hankelite::infer::{Network, Path as InferPath};
-use hankelite::model::{Encoder, InputKind, Model, Sequence, count_different};
+use hankelite::model::{Encoder, InputKind, InputSignal, Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
-use hankelite_data::{Dataset, Source, Split};
+use hankelite_data::{DataError, Dataset, Source, Split};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::common::{SPLITS, Word, positive, short, word, word_of, words};
@@ -58,6 +58,17 @@ impl Sequences {
     /// Only this share of them.
     pub(super) fn of_part(self, part: Option<Part>) -> Self {
         Self { part, ..self }
+    }
+
+    /// No more of them than this.
+    pub(super) fn at_most(self, most: usize) -> Self {
+        let count = self.count.min(most);
+        Self { count, ..self }
+    }
+
+    /// The sequences of a set that has no parts, but for these.
+    pub(super) fn left_of(&self, data: &Dataset) -> Result<Dataset, DataError> {
+        Ok(data.hold_out(self.count, self.calibration_seed)?.0)
     }
 }
 
@@ -154,7 +165,12 @@ impl Sharing {
     /// Settings with what the arguments set, for a model that is stored so.
     ///
     /// A file stores one order for each layer at most.
-    pub(super) fn apply(&self, form: Form, settings: &mut Settings) -> anyhow::Result<()> {
+    pub(super) fn apply(
+        &self,
+        form: Form,
+        model: &Model,
+        settings: &mut Settings,
+    ) -> anyhow::Result<()> {
         if self.form == Some(Form::File) && self.allocate == Some(Allocation::Channel) {
             bail!(
                 "--allocate channel is stored by an image only; a file stores one order for each \
@@ -164,7 +180,7 @@ impl Sharing {
         let ordered = matches!(settings.size, TargetSize::Order(_));
         if let Some(allocation) = self.allocate {
             settings.allocation = allocation;
-        } else if form == Form::Image && !ordered {
+        } else if form == Form::Image && !ordered && model.is_bank() {
             settings.allocation = Allocation::Channel;
         }
         Ok(())
@@ -306,12 +322,17 @@ impl Ways {
 
     /// The arguments as one would type them, without those that have their default.
     pub(super) fn typed(&self) -> String {
+        self.typed_with(&self.sequences)
+    }
+
+    /// The same with other sequences.
+    pub(super) fn typed_with(&self, sequences: &Sequences) -> String {
         let Sequences {
             count,
             calibration_seed: seed,
             calibration_split: split,
             part: _,
-        } = self.sequences;
+        } = *sequences;
         let value = |set: bool, value: String| set.then_some(value);
         let options = [
             ("--sequences", value(count != 100, count.to_string())),
@@ -562,7 +583,7 @@ fn read(
 }
 
 /// Refuses sequences whose values are not as many as the model's steps take, by their axes.
-fn require_axes(model: &Model, data: &Dataset, source: &str) -> anyhow::Result<()> {
+pub(super) fn require_axes(model: &Model, data: &Dataset, source: &str) -> anyhow::Result<()> {
     let takes = model.encoder().map(Encoder::takes);
     let (Some(InputKind::Numbers { width: expected }), Some(found)) = (takes, data.width()) else {
         return Ok(());
@@ -603,23 +624,17 @@ fn remark_on_scale(listed: &[Sequence<'_>], printer: &Printer) {
 /// A warning when sequences repeat, or hold nothing: errors that are measured on them say little of
 /// others.
 fn remark_on_signal(listed: &[Sequence<'_>], printer: &Printer) {
-    let different = count_different(listed);
-    let squares = |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-    let (mut sum, mut count) = (0.0, 0);
-    for sequence in listed {
-        if let Sequence::Values(values) = sequence {
-            sum += squares(values);
-            count += values.len();
-        }
-    }
-    let energy = match count {
-        0 => String::new(),
-        _ => format!(
-            ", inputs have a root mean square of {}",
-            short((sum / count as f64).sqrt())
-        ),
+    let Some(InputSignal {
+        different,
+        root_mean_square,
+    }) = InputSignal::of(listed)
+    else {
+        return;
     };
-    if different < listed.len() || (count > 0 && sum == 0.0) {
+    let energy = root_mean_square.map_or(String::new(), |root| {
+        format!(", inputs have a root mean square of {}", short(root))
+    });
+    if different < listed.len() || root_mean_square == Some(0.0) {
         let text = format!(
             "{different} of {} calibration sequences are different{energy}: what is measured on them says \
              little of other sequences",

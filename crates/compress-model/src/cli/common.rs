@@ -272,6 +272,18 @@ pub(super) fn require_length(checkpoint: &Checkpoint, length: usize) -> anyhow::
     }
 }
 
+/// Arguments that do not go together in a way that clap cannot tell: exit code 2.
+#[derive(Debug)]
+pub(super) struct Usage(pub(super) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// A checkpoint argument.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Input {
@@ -293,6 +305,23 @@ pub(super) fn short(value: f64) -> String {
         );
     }
     format!("{value:.3e}")
+}
+
+/// That a file was written, with its bytes and their share of those of a checkpoint.
+pub(super) fn wrote(path: &str, source: &Path) -> String {
+    let bytes = |path: &Path| std::fs::metadata(path).ok().filter(|found| found.is_file());
+    let Some(own) = bytes(Path::new(path)) else {
+        return format!("wrote {path}");
+    };
+    let name = source.file_name().unwrap_or_default().to_string_lossy();
+    let share = bytes(source).map_or(String::new(), |source| {
+        let share = 100.0 * own.len() as f64 / (source.len() as f64).max(1.0);
+        format!(", {share:.0} % of {name}")
+    });
+    format!(
+        "wrote {path} ({} bytes{share})",
+        grouped(own.len() as usize)
+    )
 }
 
 /// 1234567 as 1,234,567.

@@ -395,7 +395,9 @@ impl Work<'_> {
                 self.arguments.ways.apply(&mut settings);
                 settings.refinement = refinement;
                 settings.fit_logits = fit_logits;
-                settings.allocation = allocation;
+                if self.checkpoint.model.is_bank() {
+                    settings.allocation = allocation;
+                }
                 let calibrated = self.prepared.reduce(&settings)?;
                 Ok((calibrated.model, calibrated.records))
             }

@@ -1,7 +1,7 @@
 //! `compress-model evaluate`.
 
-mod alternatives;
-mod streamed;
+pub(in crate::cli) mod alternatives;
+pub(in crate::cli) mod streamed;
 #[cfg(feature = "train")]
 mod trainer;
 
@@ -22,7 +22,7 @@ use hankelite_train::nn::baseline::BaselineNetwork;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, Word, open, positive, word, words};
-use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS};
+use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS, is_image};
 use crate::cli::printer::Printer;
 use crate::cli::report::{
     Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
@@ -232,7 +232,8 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
             "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
         );
     }
-    if arguments.stream {
+    // An image has nothing but steps.
+    if arguments.stream || is_image(&arguments.input.checkpoint) {
         return streamed::run(arguments, first, printer);
     }
     let declared = arguments.declarations.declared();

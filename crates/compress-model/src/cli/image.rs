@@ -183,7 +183,7 @@ fn layers_alone(path: &Path, checkpoint: &Checkpoint) -> anyhow::Error {
 
 /// Whether the file starts as an image does. A file that cannot be read is none; reading it as a
 /// checkpoint reports what is wrong.
-fn is_image(path: &Path) -> bool {
+pub(super) fn is_image(path: &Path) -> bool {
     let mut start = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && Image::is_image(&start)

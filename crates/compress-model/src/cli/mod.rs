@@ -7,6 +7,7 @@ mod bench;
 mod bounds;
 mod calibrate;
 mod calibration;
+mod check;
 mod common;
 mod compare;
 mod convert;
@@ -18,6 +19,7 @@ mod evaluate;
 mod folders;
 mod image;
 mod inspect;
+mod look;
 mod pack;
 mod picture;
 #[cfg(feature = "train")]
@@ -26,6 +28,7 @@ mod pipeline;
 mod pretrain;
 mod printer;
 mod progress;
+mod quantities;
 mod reduce;
 mod report;
 #[cfg(feature = "train")]
@@ -72,7 +75,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  compress-model inspect model.pth
+  compress-model ./model.pth
+  compress-model reduce model.pth --data mnist:data/mnist
   compress-model reduce model.pth --order 8 --output small.pth
   compress-model sweep model.pth --calibrate mnist:data/mnist --data mnist:data/mnist
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --output small.pth
@@ -102,7 +106,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "convert",
         ],
     ),
-    ("Run on a device", &["pack", "stream", "bench"]),
+    ("Run on a device", &["pack", "stream", "bench", "check"]),
     ("Train", &["retrain", "pretrain", "pipeline"]),
     ("More", &["data", "bounds", "completions", "man"]),
 ];
@@ -170,8 +174,12 @@ enum Colour {
 enum Command {
     /// Show layers, states, stability and Hankel singular values.
     Inspect(inspect::Arguments),
-    /// Cut the states of every channel and write a smaller checkpoint.
+    /// Make the model smaller: states, or states and maps together, in a checkpoint and an image.
+    #[command(aliases = ["compress", "shrink"])]
     Reduce(reduce::Arguments),
+    /// What a file is, in three lines: the same as the file alone.
+    #[command(hide = true)]
+    Look(look::Arguments),
     /// Measure the inputs of all layers on unlabelled sequences, and keep their statistics.
     Calibrate(calibrate::Arguments),
     /// Size against error (and accuracy) in one run: which size to take.
@@ -197,6 +205,8 @@ enum Command {
     Stream(stream::Arguments),
     /// Time a step, beside the time that reading its bytes takes.
     Bench(bench::Arguments),
+    /// Whether a model keeps within bytes and accuracy: exit code 1 where it does not.
+    Check(check::Arguments),
     /// Write the image that a device runs, with maps of 16, 8, 4 or 3 bits where requested.
     Pack(pack::Arguments),
     /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
@@ -212,7 +222,7 @@ enum Command {
 /// Runs the program with the given arguments, the first being its name. Returns the exit code:
 /// 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = look::natural(arguments.into_iter().collect(), &commands());
     let parsed = commands().try_get_matches_from(&arguments);
     let parsed = parsed.and_then(|matches| {
         let name = matches.subcommand_name().unwrap_or_default().to_string();
@@ -237,7 +247,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            printer.error(&error, hint(&error, &name).as_deref());
+            let kind = match error.is::<common::Usage>() {
+                true => "usage",
+                false => "run",
+            };
+            printer.error(kind, &error, hint(&error, &name).as_deref());
             exit_code(&error)
         }
     }
@@ -267,14 +281,17 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     if error.is::<training::Interrupted>() {
         return ExitCode::from(INTERRUPTED);
     }
-    let _ = error;
-    ExitCode::FAILURE
+    match error.is::<common::Usage>() {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
+    }
 }
 
 fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
     match command {
         Command::Inspect(arguments) => inspect::run(arguments, printer),
         Command::Reduce(arguments) => reduce::run(arguments, printer),
+        Command::Look(arguments) => look::run(arguments, printer),
         Command::Calibrate(arguments) => calibrate::run(arguments, printer),
         Command::Sweep(arguments) => sweep::run(arguments, printer),
         Command::Compare(arguments) => compare::run(arguments, printer),
@@ -289,6 +306,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Convert(arguments) => convert::run(arguments, printer),
         Command::Stream(arguments) => stream::run(arguments, printer),
         Command::Bench(arguments) => bench::run(arguments, printer),
+        Command::Check(arguments) => check::run(arguments, printer),
         Command::Pack(arguments) => pack::run(arguments, printer),
         Command::Bounds(arguments) => bounds::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),

@@ -153,10 +153,10 @@ impl Printer {
     }
 
     /// An error with its causes, on stderr, also when quiet.
-    pub(super) fn error(&self, error: &anyhow::Error, hint: Option<&str>) {
+    pub(super) fn error(&self, kind: &str, error: &anyhow::Error, hint: Option<&str>) {
         let mut stderr = std::io::stderr();
         if self.json {
-            let _ = writeln!(stderr, "{}", failure("run", &causes(error), hint));
+            let _ = writeln!(stderr, "{}", failure(kind, &causes(error), hint));
             return;
         }
         let mark = paint("error:", "1;31", self.colour_err);

@@ -2,9 +2,11 @@
 
 mod arguments;
 mod card;
+mod chosen;
 mod file_target;
 mod layerwise;
 mod lines;
+mod places;
 mod provenance;
 mod report;
 mod rounding;
@@ -81,6 +83,9 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let start = Instant::now();
     arguments.check()?;
+    if arguments.is_without_size() {
+        return target::run(&arguments.with_places(), start, printer);
+    }
     if arguments.target.is_set() && arguments.form() == Form::Image {
         return target::run(arguments, start, printer);
     }
@@ -296,7 +301,8 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     };
     let mut settings = Settings::new(size);
     arguments.ways.apply(&mut settings);
-    arguments.sharing.apply(arguments.form(), &mut settings)?;
+    let (sharing, form) = (&arguments.sharing, arguments.form());
+    sharing.apply(form, &checkpoint.model, &mut settings)?;
     settings.kernel_length = checkpoint.declared().length;
     Ok(settings)
 }

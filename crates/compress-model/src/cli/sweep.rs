@@ -265,9 +265,8 @@ fn settings(
     let share = order * systems().count() as f64 / all.max(1) as f64;
     let mut settings = Settings::new(TargetSize::Budget(share.min(1.0)));
     arguments.ways.apply(&mut settings);
-    arguments
-        .sharing
-        .apply(arguments.sharing.form(Form::File), &mut settings)?;
+    let sharing = &arguments.sharing;
+    sharing.apply(sharing.form(Form::File), &checkpoint.model, &mut settings)?;
     if settings.allocation == Allocation::Model {
         settings.size = TargetSize::Order(order.floor() as usize);
     }

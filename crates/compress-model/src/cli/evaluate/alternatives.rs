@@ -14,17 +14,45 @@ const CLEAR: f64 = 3.0;
 
 /// One thing declared otherwise.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Alternative {
+pub(in crate::cli) struct Alternative {
     setting: String,
+    #[serde(skip)]
+    declared: Declared,
     #[serde(flatten)]
     scores: Scores,
     /// Whether it is clearly better than what was declared.
     better: bool,
 }
 
+impl Alternative {
+    /// The flag without its dashes, and its value.
+    pub(in crate::cli) fn setting(&self) -> &str {
+        &self.setting
+    }
+
+    /// Everything that is declared then.
+    pub(in crate::cli) fn declared(&self) -> Declared {
+        self.declared
+    }
+
+    pub(in crate::cli) fn scores(&self) -> &Scores {
+        &self.scores
+    }
+
+    /// 0 to 1.
+    pub(in crate::cli) fn accuracy(&self) -> f64 {
+        self.scores.accuracy.unwrap_or(0.0)
+    }
+
+    /// Whether it is clearly better than what was declared.
+    pub(in crate::cli) fn is_better(&self) -> bool {
+        self.better
+    }
+}
+
 /// Every single setting of the file declared otherwise, where the tensors allow that, and what the
 /// model scores on the first sequences then.
-pub(super) fn tried(
+pub(in crate::cli) fn tried(
     path: &Path,
     settled: Declared,
     sequences: First<'_>,
@@ -41,6 +69,7 @@ pub(super) fn tried(
         tried.push(Alternative {
             better: clearly_better(&scores, &own),
             setting,
+            declared,
             scores,
         });
     }

@@ -73,7 +73,12 @@ fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     ))
 }
 
-fn logits(runner: &Runner, sequences: First<'_>, printer: &Printer) -> anyhow::Result<Logits> {
+/// The outputs of a model that runs one sample at a time.
+pub(in crate::cli) fn logits(
+    runner: &Runner,
+    sequences: First<'_>,
+    printer: &Printer,
+) -> anyhow::Result<Logits> {
     let First { data, count } = sequences;
     let own = || runner.clone();
     Logits::timed(|| {

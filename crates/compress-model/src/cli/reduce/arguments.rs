@@ -16,21 +16,27 @@ use serde::Deserialize;
 pub(super) use target::{TargetArguments, TargetWays};
 
 use crate::cli::calibration::{Form, Sharing, Ways};
-use crate::cli::common::{Declarations, Input, TIME_BASES, Word, word, words};
+use crate::cli::common::{Declarations, Input, TIME_BASES, Usage, Word, word, words};
 use crate::cli::folders::Folders;
+use crate::cli::quantities::share;
+use crate::cli::reduce::places::Places;
 use crate::cli::report::ReportFile;
 
 /// Those of `-h`, which shows few options.
 const FEW_EXAMPLES: &str = "\
 Examples:
-  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
+  compress-model reduce model.pth --data mnist:data/mnist
   compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
+  compress-model reduce model.pth --calibrate mnist:data/mnist --order 8 --output small.pth
   compress-model reduce model.pth --order 8 --output small.pth --report report.html
 
-`--help` lists every option.";
+Without a size the smallest model within 0.5 points of accuracy (--within) is looked for and written
+as model-small.pth, model-small.edge and model-small.html. `--help` lists every option.";
 
 const EXAMPLES: &str = "\
 Examples:
+  compress-model reduce model.pth --data mnist:data/mnist
+  compress-model reduce model.pth --data test.npz --within 1 --output small.pth
   compress-model reduce model.pth --order 8 --output small.pth
   compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
   compress-model reduce model.pth --energy 0.999 --dry-run
@@ -44,17 +50,24 @@ Examples:
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
 
+Without a size, sizes are tried from large to small, states and maps together, and the smallest model
+is taken whose accuracy is within 0.5 points of the full one's (--within), measured on labelled
+sequences that take no part in the calibration; without labels the smallest that changes the logits of
+held-out sequences by at most 5 %. Data without parts are split: so many of --sequences calibrate, at
+most half, and the others are scored.
+
 Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
 real pole. All tensors but those of poles and residues are copied bit for bit.";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(
     after_help = FEW_EXAMPLES,
     after_long_help = EXAMPLES,
-    override_usage = "compress-model reduce <CKPT> --output <OUT> --order <R> [OPTIONS]\n       \
+    override_usage = "compress-model reduce <CKPT> --data <DATA> [OPTIONS]\n       \
+                      compress-model reduce <CKPT> --output <OUT> --order <R> [OPTIONS]\n       \
                       compress-model reduce <CKPT> --output <OUT> --calibrate <DATA> \
                       --order <R>|--budget <F>|--times <X> [OPTIONS]",
-    group(ArgGroup::new("size").required(true).multiple(true).args([
+    group(ArgGroup::new("size").multiple(true).conflicts_with("within").args([
         "order", "energy", "tolerance", "budget", "max_error", "max_bytes", "times",
         "max_microseconds", "max_change",
     ]))
@@ -63,7 +76,7 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) input: Input,
     /// Where the smaller checkpoint goes. Its ending chooses the container.
-    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "image"])]
+    #[arg(long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
     /// residues keep theirs where rounding them would change a system by more than 1 %.
@@ -101,8 +114,8 @@ pub(in crate::cli) struct Arguments {
     /// Plan and report without writing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Labelled data (mnist:DIR or a safetensors file, as for `evaluate`): also print the accuracy
-    /// before and after.
+    /// Labelled data (mnist:DIR or a file of arrays, as for `evaluate`): also print the accuracy
+    /// before and after. Without a size, the data that choose it.
     #[arg(long, value_name = "DATA")]
     pub(super) data: Option<Source>,
     /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads. To
@@ -127,7 +140,7 @@ pub(in crate::cli) struct Arguments {
     pub(super) declarations: Declarations,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[group(id = "rule", multiple = false, conflicts_with = "target")]
 #[command(next_help_heading = "Size")]
 pub(super) struct RuleArguments {
@@ -139,6 +152,7 @@ pub(super) struct RuleArguments {
         hide_short_help = true,
         long,
         value_name = "F",
+        value_parser = share,
         allow_negative_numbers = true
     )]
     pub(super) energy: Option<f64>,
@@ -155,6 +169,7 @@ pub(super) struct RuleArguments {
     #[arg(
         long,
         value_name = "F",
+        value_parser = share,
         allow_negative_numbers = true,
         requires = "calibrate"
     )]
@@ -164,13 +179,102 @@ pub(super) struct RuleArguments {
         hide_short_help = true,
         long,
         value_name = "E",
+        value_parser = share,
         allow_negative_numbers = true,
         requires = "calibrate"
     )]
     pub(super) max_error: Option<f64>,
+    /// `d_state` and its like, which count otherwise from class to class.
+    #[arg(
+        hide = true,
+        long,
+        value_name = "N",
+        aliases = ["n-state", "n-states", "states", "num-states", "state-size", "ratio"]
+    )]
+    d_state: Option<String>,
 }
 
 impl Arguments {
+    /// Whether the size is to be looked for.
+    pub(super) fn is_without_size(&self) -> bool {
+        let rule = &self.rule;
+        let shares = [rule.energy, rule.tolerance, rule.budget, rule.max_error];
+        rule.order.is_none() && shares.iter().all(Option::is_none) && !self.target.is_set()
+    }
+
+    /// The same with places for all files, where none is given and no size.
+    pub(super) fn with_places(&self) -> Self {
+        let mut all = self.clone();
+        let given = self.output.is_some() || self.target_ways.image.is_some();
+        if !given && !self.dry_run {
+            let Places {
+                output,
+                image,
+                report,
+            } = Places::of(&self.input.checkpoint);
+            (all.output, all.target_ways.image) = (Some(output), Some(image));
+            all.report.path.get_or_insert(report);
+        }
+        all
+    }
+
+    /// Refuses what clap cannot tell: sizes that are missing, and names of sizes that other programs
+    /// have.
+    fn check_size(&self) -> anyhow::Result<()> {
+        if self.rule.d_state.is_some() {
+            bail!(Usage(
+                "--order R is the number of complex states that a channel stores (half of the d_state of S4D's \
+                 class, N of DSS), --budget 1/4 a share of all states, --times 8 of all bytes"
+                    .to_string()
+            ));
+        }
+        let without = self.is_without_size();
+        let source = self.data.is_some() || self.calibrate.is_some();
+        if without && !source {
+            bail!(Usage(
+                "no size: give --order R --output small.pth, or --data DATA, and the smallest model within 0.5 \
+                 points of accuracy is looked for"
+                    .to_string()
+            ));
+        }
+        let written = self.output.is_some() || self.target_ways.image.is_some();
+        if !without && !written && !self.dry_run {
+            bail!(Usage(
+                "the smaller model has no place: give --output small.pth, --image small.edge or --dry-run"
+                    .to_string()
+            ));
+        }
+        if self.target_ways.image.is_some() && self.calibrate.is_none() && !without {
+            bail!(Usage(
+                "--image goes with --calibrate DATA; `pack` makes the image of a checkpoint"
+                    .to_string()
+            ));
+        }
+        if self.target_ways.only != Parts::All && !self.target.is_set() && !without {
+            bail!(Usage(
+                "--only is of a target: --times, --max-bytes, --max-change or --max-microseconds"
+                    .to_string()
+            ));
+        }
+        let white = self.method != Method::Balanced
+            || self.realisation != RealisationChoice::Real
+            || self.time != TimeBase::Discrete
+            || self.unstable
+            || self.share_poles;
+        if without && white {
+            bail!(Usage(
+                "--method, --time, --realisation, --unstable and --share-poles go with --order, --energy or \
+                 --tolerance"
+                    .to_string()
+            ));
+        }
+        let within = self.target_ways.within;
+        match (0.0..100.0).contains(&within) {
+            true => Ok(()),
+            false => bail!("--within is {within}, expected points of accuracy from 0 to 100"),
+        }
+    }
+
     /// Whether one layer after the other is enough.
     pub(super) fn is_of_layers_alone(&self) -> bool {
         let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
@@ -183,7 +287,7 @@ impl Arguments {
             return Ok(());
         }
         let here = "here channels share modes (S5, LRU), or layers run in both directions";
-        if self.target.is_set() {
+        if self.target.is_set() || self.is_without_size() {
             self.target.check_shared(model)?;
         }
         let ways = self.ways.for_banks_alone();
@@ -199,7 +303,8 @@ impl Arguments {
     /// What the smaller model is stored in.
     pub(super) fn form(&self) -> Form {
         let image = self.target_ways.image.is_some() && self.output.is_none();
-        self.sharing.form(match image || self.target.is_set() {
+        let whole = self.target.is_set() || self.is_without_size();
+        self.sharing.form(match image || whole {
             true => Form::Image,
             false => Form::File,
         })
@@ -208,6 +313,7 @@ impl Arguments {
     /// Refuses destinations that would be written over a source or one another, and arguments that
     /// do not go together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.check_size()?;
         let source = self.input.checkpoint.as_path();
         let destinations = [
             ("--output", &self.output),

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
-use hankelite::compress::LayerRecord;
+use hankelite::compress::{LayerRecord, Rule};
 use hankelite_archive::Container;
 
-use crate::cli::common::{grouped, short};
+use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
 use crate::cli::reduce::storage::{WrittenImage, show_kept};
@@ -14,6 +14,69 @@ use crate::cli::report::percent;
 
 pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    show_layers(document, printer)?;
+    if let Some(choice) = &document.calibration {
+        show_choice(choice, printer)?;
+    }
+    if let Some(change) = document.held_out_change {
+        let change = percent(change);
+        printer.line(&format!("held out   {change} change of the logits"))?;
+    }
+    if let Some(longer) = &document.longer {
+        show_longer(longer, printer)?;
+    }
+    show_notes(&document.layers, printer);
+    show_kept(&document.kept_layers, printer);
+    let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
+    printer.line(&format!(
+        "parameters {} → {} ({:.1} %), orders {orders:?}, in {:.2} s",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
+        document.seconds,
+    ))?;
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    warn_of_errors(document, printer);
+    show_outcome(document, printer)?;
+    if let Some(card) = &document.card {
+        printer.line(&format!("wrote {card}"))?;
+    }
+    match &document.report {
+        Some(report) => report.show(printer),
+        None => Ok(()),
+    }
+}
+
+/// Kernel errors from which on a network is unlikely to be what it was.
+const LARGE: f64 = 0.1;
+
+/// A warning where kernels change much, with a command that does better.
+fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
+    let errors = document
+        .layers
+        .iter()
+        .map(|layer| layer.relative_kernel_error);
+    let worst = errors.fold(0.0, f64::max);
+    let Some(plan) = document.plan.filter(|_| worst > LARGE) else {
+        return;
+    };
+    let size = match plan.rule() {
+        Rule::Order(order) => format!("--order {order}"),
+        _ => "--budget 1/4".to_string(),
+    };
+    let text = format!(
+        "kernels change by up to {}, since every channel was reduced for white noise: `compress-model \
+         reduce {} --calibrate DATA {size} --output FILE` reduces for the inputs that the layers get",
+        percent(worst),
+        quoted(&document.checkpoint),
+    );
+    printer.note("warning", &text);
+}
+
+/// A row for each layer.
+fn show_layers(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let length = document.kernel_length;
     let kernel = format!("kernel error, L = {length}");
     let (cut, bound) = match document.calibration.is_some() {
@@ -41,38 +104,7 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
             short(layer.condition),
         ]
     });
-    printer.table(&header, rows.collect())?;
-    if let Some(choice) = &document.calibration {
-        show_choice(choice, printer)?;
-    }
-    if let Some(change) = document.held_out_change {
-        let change = percent(change);
-        printer.line(&format!("held out   {change} change of the logits"))?;
-    }
-    if let Some(longer) = &document.longer {
-        show_longer(longer, printer)?;
-    }
-    show_notes(&document.layers, printer);
-    show_kept(&document.kept_layers, printer);
-    let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
-    printer.line(&format!(
-        "parameters {} → {} ({:.1} %), orders {orders:?}, in {:.2} s",
-        grouped(document.parameters_before),
-        grouped(document.parameters_after),
-        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
-        document.seconds,
-    ))?;
-    if let (Some(before), Some(after)) = (&document.before, &document.after) {
-        printer.line(&format!("accuracy   {before} → {after}"))?;
-    }
-    show_outcome(document, printer)?;
-    if let Some(card) = &document.card {
-        printer.line(&format!("wrote {card}"))?;
-    }
-    match &document.report {
-        Some(report) => report.show(printer),
-        None => Ok(()),
-    }
+    printer.table(&header, rows.collect())
 }
 
 /// What to expect on sequences longer than those of the calibration.
@@ -190,15 +222,17 @@ fn states(layer: &LayerRecord) -> String {
 
 fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     if let Some(WrittenImage { path, size }) = &document.image {
+        let text = wrote(path, Path::new(&document.checkpoint));
         printer.line(&format!(
-            "wrote {path}: {} bytes of weights, {} of state",
+            "{text}: {} bytes of weights, {} of state",
             grouped(size.weights),
             grouped(size.state)
         ))?;
     }
     match (&document.output, document.rounding_error) {
         (Some(output), Some(rounding)) => printer.line(&format!(
-            "wrote {output}{} and read it back; rounding to its number format changes kernels by {}",
+            "{}{} and read it back; rounding to its number format changes kernels by {}",
+            wrote(output, Path::new(&document.checkpoint)),
             container(Path::new(output)),
             percent(rounding),
         )),

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
-use hankelite::checkpoint::{Checkpoint, KeptLayer, Provenance};
+use hankelite::checkpoint::{Checkpoint, KeptLayer, Provenance, read};
 use hankelite::compress::LayerRecord;
+use hankelite::model::Sequence;
 use hankelite::rounding::{MapChoice, Storage};
 use hankelite::target::{
     Drawn, Goal, Limits, LogitChanges, Met, Size, SizePlan, Targeted, meet, planner,
@@ -17,18 +18,19 @@ use hankelite_data::Dataset;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, prepare};
-use crate::cli::common::{grouped, open, short};
+use crate::cli::common::{grouped, open, quoted, short, wrote};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::card::{Card, Table, both};
+use crate::cli::reduce::chosen::{Choice, Given, Search, conventions};
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
 use crate::cli::report::{
     Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
 };
-use crate::cli::score::{First, Scores, labelled, score};
+use crate::cli::score::{First, Scores, score};
 use crate::report::Page;
 
 #[derive(Serialize)]
@@ -61,6 +63,9 @@ struct Document {
     kept_layers: Vec<KeptLayer>,
     before: Option<Scores>,
     after: Option<Scores>,
+    /// Where no size was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chosen: Option<Choice>,
     seconds: f64,
     assumptions: Vec<String>,
     notes: Vec<String>,
@@ -69,35 +74,70 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
-    let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    let mut checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() {
         bail!(
-            "{}: only the layers of this file are understood; a target needs the whole network",
+            "{}: only the layers of this file are understood; a target needs the whole network. \
+             docs/calibrate-your-own-network.md captures the layers' inputs in PyTorch or JAX; then \
+             `--calibrate CAPTURED --max-error 0.05` keeps the fewest states with that error",
             path.display()
         );
     }
-    let data = match &arguments.data {
-        None => None,
-        Some(source) => Some(labelled(&checkpoint, source)?),
-    };
-    let work = || reduced(arguments, &checkpoint, data.as_ref(), start, printer);
+    let given = Given::of(arguments, &checkpoint)?;
+    if let Some(data) = given.data.as_ref().filter(|_| arguments.is_without_size())
+        && let Some(better) = conventions(arguments, &checkpoint, data, printer)?
+    {
+        checkpoint = read(path, &better)?;
+    }
+    let work = || reduced(arguments, &checkpoint, &given, start, printer);
     let document = work().with_context(|| path.display().to_string())?;
     if printer.is_json() {
         return printer.json(&document);
     }
-    show(&document, printer)
+    match &document.chosen {
+        Some(choice) => show_chosen(
+            &document,
+            choice,
+            &again(arguments, &given, choice),
+            printer,
+        ),
+        None => show(&document, printer),
+    }
+}
+
+/// The command that makes the same model again.
+fn again(arguments: &Arguments, given: &Given, choice: &Choice) -> String {
+    let data = arguments.data.as_ref();
+    let data = data.map(|source| format!(" --data {}", quoted(&source.to_string())));
+    let places = [
+        (" --output ", &arguments.output),
+        (" --image ", &arguments.target_ways.image),
+    ];
+    let places = places.into_iter().filter_map(|(flag, path)| {
+        let path = path.as_ref()?.display().to_string();
+        Some(flag.to_string() + &quoted(&path))
+    });
+    format!(
+        "compress-model reduce {} --calibrate {}{}{}{} --times {}{}",
+        quoted(&arguments.input.checkpoint.display().to_string()),
+        quoted(&given.calibrate),
+        arguments.ways.typed_with(&given.sequences),
+        arguments.declarations.typed(),
+        data.unwrap_or_default(),
+        choice.times,
+        places.collect::<String>(),
+    )
 }
 
 fn reduced(
     arguments: &Arguments,
     checkpoint: &Checkpoint,
-    data: Option<&Dataset>,
+    given: &Given,
     start: Instant,
     printer: &Printer,
 ) -> anyhow::Result<Document> {
     arguments.check_model(&checkpoint.model)?;
-    let source = arguments.calibrate.as_deref().unwrap_or_default();
-    let sequences = arguments.ways.sequences();
+    let (source, sequences) = (given.calibrate.as_str(), &given.sequences);
     let needed = Needed::with_page(arguments.report.path.is_some());
     let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
     let listed = calibration.listed();
@@ -106,18 +146,22 @@ fn reduced(
             "a target runs the calibration sequences through the network; {source} holds statistics or inputs of layers"
         );
     }
-    let drawn = Drawn::new(&listed);
-    let bars = Bars::new(printer);
-    let ways = &arguments.ways;
-    let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
-    let full = Full::new(checkpoint)?;
-    let goal = goal(arguments, full.size.total());
-    let Met {
-        made,
-        held_out_change,
-        ..
-    } = meet(&*planner(&prepared)?, &goal, &drawn.held_out)?;
-    bars.clear();
+    let Made {
+        met: Met {
+            made,
+            held_out_change,
+            ..
+        },
+        chosen,
+        full,
+        sequences,
+    } = made(
+        arguments,
+        (checkpoint, given),
+        &calibration,
+        &listed,
+        printer,
+    )?;
     let steps = calibration.length();
     let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
     let way = Way::Target(calibration.origin());
@@ -129,7 +173,7 @@ fn reduced(
         .with_storage(made.plan.storage());
     let mut document = Document {
         origin: calibration.origin().to_string(),
-        sequences: [drawn.used.len(), drawn.held_out.len()],
+        sequences,
         size_before: full.size,
         step_microseconds_before: full.microseconds,
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
@@ -139,21 +183,66 @@ fn reduced(
     };
     write(arguments, &smaller, &made, &mut document)?;
     document.seconds = start.elapsed().as_secs_f64();
-    if let Some(data) = data {
-        document.before = Some(score(checkpoint, First::all(data), printer)?);
-        document.after = Some(score(&smaller, First::all(data), printer)?);
-    }
+    let models = [checkpoint, &smaller];
+    document.score(models, given.data.as_ref(), chosen, printer)?;
     if let Some(file) = arguments.card.as_deref().filter(|_| !arguments.dry_run) {
         write_whole(file, document.card_of(&note).markdown())?;
         document.card = Some(file.display().to_string());
     }
-    let Some(path) = &arguments.report.path else {
-        return Ok(document);
-    };
-    let models = [checkpoint, &smaller];
-    let page = document.page(models, calibration.statistics.as_ref(), printer)?;
-    document.report = Some(write_page(&page, path)?);
+    if let Some(path) = &arguments.report.path {
+        let page = document.page(models, calibration.statistics.as_ref(), printer)?;
+        document.report = Some(write_page(&page, path)?);
+    }
     Ok(document)
+}
+
+/// A smaller model, and how it came about.
+struct Made {
+    met: Met,
+    chosen: Option<Choice>,
+    full: Full,
+    /// That took part, and that did not.
+    sequences: [usize; 2],
+}
+
+/// The model that meets the targets, or the smallest that does without them.
+fn made(
+    arguments: &Arguments,
+    (checkpoint, given): (&Checkpoint, &Given),
+    calibration: &CalibrationData,
+    listed: &[Sequence<'_>],
+    printer: &Printer,
+) -> anyhow::Result<Made> {
+    let (drawn, bars) = (Drawn::new(listed), Bars::new(printer));
+    let ways = &arguments.ways;
+    let prepared = prepare(checkpoint, calibration, &drawn.used, ways, &bars)?;
+    let full = Full::new(checkpoint)?;
+    let search = Search {
+        checkpoint,
+        planner: &*planner(&prepared)?,
+        full: full.size,
+        parts: arguments.target_ways.only,
+        held_out: &drawn.held_out,
+        data: given.data.as_ref(),
+        within: arguments.target_ways.within,
+    };
+    let (met, chosen) = match arguments.is_without_size() {
+        false => {
+            let goal = goal(arguments, full.size.total());
+            (meet(search.planner, &goal, &drawn.held_out)?, None)
+        }
+        true => {
+            let (met, choice) = search.run(&bars, printer)?;
+            (met, Some(choice))
+        }
+    };
+    bars.clear();
+    Ok(Made {
+        met,
+        chosen,
+        full,
+        sequences: [drawn.used.len(), drawn.held_out.len()],
+    })
 }
 
 impl Document {
@@ -188,6 +277,7 @@ impl Document {
             kept_layers: Vec::new(),
             before: None,
             after: None,
+            chosen: None,
             seconds: 0.0,
             assumptions: checkpoint.assumptions().to_vec(),
             notes: checkpoint.notes().to_vec(),
@@ -197,6 +287,27 @@ impl Document {
 }
 
 impl Document {
+    /// Adds the accuracies before and after: those by which the size was chosen, where it was.
+    fn score(
+        &mut self,
+        [full, smaller]: [&Checkpoint; 2],
+        data: Option<&Dataset>,
+        chosen: Option<Choice>,
+        printer: &Printer,
+    ) -> anyhow::Result<()> {
+        let known = chosen.as_ref().and_then(|choice| choice.scores.clone());
+        match (known, data) {
+            (Some([before, after]), _) => (self.before, self.after) = (Some(before), Some(after)),
+            (None, Some(data)) => {
+                self.before = Some(score(full, First::all(data), printer)?);
+                self.after = Some(score(smaller, First::all(data), printer)?);
+            }
+            (None, None) => {}
+        }
+        self.chosen = chosen;
+        Ok(())
+    }
+
     /// The report on the models before and after.
     fn page(
         &self,
@@ -423,6 +534,43 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     show_files(document, printer)
 }
 
+/// What was chosen where no size was given, in few lines.
+fn show_chosen(
+    document: &Document,
+    choice: &Choice,
+    again: &str,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    printer.heading(&format!(
+        "{}: {}, 1/{} of the bytes, {} → {} (weights and state)",
+        document.checkpoint,
+        document.family,
+        choice.times,
+        grouped(document.size_before.total()),
+        grouped(document.size.total()),
+    ))?;
+    if let Some(text) = choice.remark() {
+        printer.note("note", &text);
+    }
+    printer.line(&choice.shown())?;
+    match (&document.before, &document.after) {
+        (Some(before), Some(after)) => printer.line(&format!("accuracy   {before} → {after}"))?,
+        _ => printer.line(&format!(
+            "logits     change by {} on the sequences held out",
+            document.held_out_change.map_or("-".to_string(), percent)
+        ))?,
+    }
+    printer.line(&format!(
+        "a step     {} → {} us on this machine, in {:.1} s",
+        short(document.step_microseconds_before),
+        short(document.step_microseconds),
+        document.seconds
+    ))?;
+    show_kept(&document.kept_layers, printer);
+    document.show_written(printer)?;
+    printer.line(&format!("again:     {again}"))
+}
+
 /// What was calibrated on, and what bytes and time became.
 fn show_sizes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     let plan = &document.plan;
@@ -464,16 +612,42 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         document.seconds,
     ))?;
     show_kept(&document.kept_layers, printer);
-    let files = [&document.output, &document.image, &document.card];
-    for file in files.into_iter().flatten() {
-        printer.line(&format!("wrote {file}"))?;
-    }
-    if document.dry_run {
-        printer.line("dry run: no model was written")?;
-    }
-    match &document.report {
-        Some(report) => report.show(printer),
-        None => Ok(()),
+    document.show_written(printer)
+}
+
+impl Document {
+    /// Every file with its bytes, and what of the target is in it.
+    fn show_written(&self, printer: &Printer) -> anyhow::Result<()> {
+        if let Some(output) = &self.output {
+            let text = wrote(output, Path::new(&self.checkpoint));
+            let orders = match self.family.starts_with("S4D") {
+                true => {
+                    let states = self.d_state.iter().map(|order| 2 * order);
+                    format!("d_state of its layers {:?}", states.collect::<Vec<_>>())
+                }
+                false => format!("modes of its layers {:?}", self.d_state),
+            };
+            printer.line(&format!("{text}: {orders}, maps rounded, in full numbers"))?;
+            if self.image.is_none() {
+                printer.note(
+                    "note",
+                    "only an image holds maps in few bits: add --image small.edge",
+                );
+            }
+        }
+        if let Some(image) = &self.image {
+            printer.line(&wrote(image, Path::new(&self.checkpoint)))?;
+        }
+        if let Some(card) = &self.card {
+            printer.line(&format!("wrote {card}"))?;
+        }
+        if self.dry_run {
+            printer.line("dry run: no model was written")?;
+        }
+        match &self.report {
+            Some(report) => report.show(printer),
+            None => Ok(()),
+        }
     }
 }
 

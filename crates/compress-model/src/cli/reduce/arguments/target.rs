@@ -8,20 +8,23 @@ use hankelite::model::Model;
 use hankelite::target::Parts;
 
 use crate::cli::common::{PARTS, words};
+use crate::cli::quantities::{bytes, share, times};
 
 /// Targets of the whole model.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[group(id = "target", multiple = true)]
 #[command(next_help_heading = "Targets")]
 pub(in crate::cli::reduce) struct TargetArguments {
     /// With --calibrate: states and maps together in at most so many bytes, those of the image and
-    /// of one stream's state. `k` stands for a thousand, `M` for a million.
+    /// of one stream's state. `k` stands for a thousand, `KiB` for 1,024, `M` for a million.
     #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
     max_bytes: Option<usize>,
-    /// With --calibrate: this many times fewer bytes than in single precision.
+    /// With --calibrate: this many times fewer bytes than in single precision; or the share that is
+    /// left, such as 1/8.
     #[arg(
         long,
         value_name = "X",
+        value_parser = times,
         requires = "calibrate",
         allow_negative_numbers = true
     )]
@@ -41,6 +44,7 @@ pub(in crate::cli::reduce) struct TargetArguments {
         hide_short_help = true,
         long,
         value_name = "E",
+        value_parser = share,
         requires = "calibrate",
         allow_negative_numbers = true
     )]
@@ -48,15 +52,23 @@ pub(in crate::cli::reduce) struct TargetArguments {
 }
 
 /// What goes with a target.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Targets")]
 pub(in crate::cli::reduce) struct TargetWays {
+    /// Where no size is given: the points of accuracy that the smaller model may lose.
+    #[arg(
+        long,
+        value_name = "POINTS",
+        default_value_t = 0.5,
+        allow_negative_numbers = true
+    )]
+    pub(in crate::cli::reduce) within: f64,
     /// What a target makes smaller.
-    #[arg(hide_short_help = true, long, requires = "target", default_value = "all", value_parser = words::<Parts>(PARTS))]
+    #[arg(hide_short_help = true, long, default_value = "all", value_parser = words::<Parts>(PARTS))]
     pub(in crate::cli::reduce) only: Parts,
     /// The image of the smaller model, for `stream`, `bench` and devices. The checkpoint of
     /// --output holds the same numbers.
-    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    #[arg(long, value_name = "FILE")]
     pub(in crate::cli::reduce) image: Option<PathBuf>,
 }
 
@@ -101,19 +113,5 @@ impl TargetArguments {
             }
         }
         Ok(())
-    }
-}
-
-/// A count of bytes: `7600`, `7.6k`, `1.2M`.
-fn bytes(text: &str) -> Result<usize, String> {
-    let (digits, factor) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 1e3),
-        Some('m' | 'M') => (&text[..text.len() - 1], 1e6),
-        _ => (text, 1.0),
-    };
-    let bytes = digits.parse::<f64>().ok().map(|number| number * factor);
-    match bytes {
-        Some(bytes) if (1.0..=4e9).contains(&bytes) => Ok(bytes as usize),
-        _ => Err("expected a number of bytes, such as 7600, 100k or 1.2M".to_string()),
     }
 }
