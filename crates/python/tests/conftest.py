@@ -1,6 +1,5 @@
 """What all tests share. The package must be installed; nothing is imported from the sources."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,9 +9,6 @@ ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data"
 WAVES = ROOT / "models" / "waves" / "model.safetensors"
 SHARED = ROOT.parent / "shared" / "data"
-
-# Tensors of tests are small: threads of torch would wait for each other, where cores are shared for long.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The networks of the reference scripts: S4Model with the public formulas.
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
@@ -36,9 +32,21 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture
+def one_thread():
+    """Small tensors: threads of torch would wait for each other, where cores are shared for long."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def need(library: str):
     """A library that must be there in CI, and is skipped elsewhere."""
     import importlib
+    import os
 
     try:
         return importlib.import_module(library)

@@ -193,6 +193,7 @@ def shipped(waves):
     return model
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_live_module_that_the_library_knows_takes_its_smaller_tensors(waves, labelled):
     x, y = map(torch.as_tensor, labelled)
     model = shipped(waves)
@@ -206,6 +207,7 @@ def test_a_live_module_that_the_library_knows_takes_its_smaller_tensors(waves, l
     assert abs(100 * right - small.choice["accuracy"]) < 1
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("make", [Other, Several])
 def test_a_network_that_the_library_does_not_know_runs_itself(make):
     model, u = seeded(make), signals(80, 48)
@@ -222,6 +224,7 @@ def test_a_network_that_the_library_does_not_know_runs_itself(make):
         hk.compress(seeded(make), u, times=6)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_forward_pass_of_ones_own_and_its_failure():
     model, u = seeded(Other), signals(40, 48)
     small = hk.compress(model, u.numpy(), order=4, forward=lambda network, x: network(x)[:, :3])
@@ -234,6 +237,7 @@ def test_a_forward_pass_of_ones_own_and_its_failure():
         hk.reduce(model, max_bytes=20000)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_calibrating_takes_loaders_and_applies_to_the_module_that_was_given():
     u = signals(24, 48)
     changes = []

@@ -12,6 +12,8 @@ torch = need("torch")
 from s4_torch import S4D, S4Model  # noqa: E402
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Other(nn.Module):
     """A network that the library does not know: a convolution, two S4D blocks with BatchNorm."""
