@@ -93,9 +93,9 @@ pub struct WholeReduction {
     pub size: Size,
     /// The same of the full model in single precision.
     pub full: Size,
-    /// Relative change of the logits of the sequences that took part.
+    /// Relative change of the logits of the sequences that were used.
     pub changes: LogitChanges,
-    /// The same of every fifth sequence, which took no part. `None` with fewer than five.
+    /// The same of every fifth sequence, which was held out. `None` with fewer than five.
     pub held_out_change: Option<f64>,
 }
 

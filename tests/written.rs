@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use hankelite::archive::{Archive, Dtype, RawTensor};
-use hankelite::checkpoint::{Checkpoint, Transform, from_tensors};
+use hankelite::checkpoint::{Checkpoint, Discretisation, Transform, from_tensors};
 use hankelite::compress::{CalibratedLayer, LayerRecord, Method, TimeBase};
 use hankelite::model::Block;
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
@@ -343,6 +343,14 @@ fn without_step() -> BTreeMap<String, RawTensor> {
     renamed
 }
 
+/// That steps go through a ReLU.
+fn behind_relu() -> Declared {
+    Declared {
+        dt_transform: Some(Transform::Relu),
+        ..Declared::default()
+    }
+}
+
 /// The model of tensors that would be written.
 fn reopened(archive: &Archive, declared: &Declared) -> Checkpoint {
     let stored = archive.names();
@@ -352,10 +360,7 @@ fn reopened(archive: &Archive, declared: &Declared) -> Checkpoint {
 
 #[test]
 fn a_channel_with_a_step_of_zero_holds_no_state_and_is_cut_to_none() {
-    let declared = Declared {
-        dt_transform: Some(Transform::Relu),
-        ..Declared::default()
-    };
+    let declared = behind_relu();
     let full = from_tensors("a layer", without_step(), &declared).unwrap();
     let note = full.notes().join("\n");
     assert!(
@@ -385,10 +390,7 @@ fn a_channel_with_a_step_of_zero_holds_no_state_and_is_cut_to_none() {
 
 #[test]
 fn a_channel_without_a_step_gets_one_where_it_comes_to_hold_a_state() {
-    let declared = Declared {
-        dt_transform: Some(Transform::Relu),
-        ..Declared::default()
-    };
+    let declared = behind_relu();
     let full = from_tensors("a layer", without_step(), &declared).unwrap();
     let mut block = full.model.blocks()[0].clone().into_parts();
     let dead = &block.systems[1];
@@ -403,4 +405,43 @@ fn a_channel_without_a_step_gets_one_where_it_comes_to_hold_a_state() {
     let again = reopened(&archive, &declared);
     let found = &again.model.blocks()[0].systems()[1];
     assert!(distance(found, &held) < 1e-5);
+}
+
+#[test]
+fn the_softmax_of_a_channel_without_a_step_is_refused() {
+    let declared = Declared {
+        discretisation: Some(Discretisation::Dss),
+        length: Some(64),
+        ..behind_relu()
+    };
+    let read = from_tensors("a layer", without_step(), &declared);
+    let error = read.err().unwrap().to_string();
+    assert!(
+        error.contains("channel 1") && error.contains("step"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_mode_that_turns_farther_than_digits_reach_is_refused_and_one_near_that_noted() {
+    let turning = |frequency: f64| {
+        let mut made = tensors(-0.7, Dtype::F64, true);
+        let mut values = made["kernel.A_imag"].to_f64().unwrap();
+        values[MODES + 1] = frequency;
+        let shape = vec![CHANNELS, MODES];
+        let tensor = RawTensor::from_f64(Dtype::F64, shape, &values).unwrap();
+        made.insert("kernel.A_imag".to_string(), tensor);
+        from_tensors("a layer", made, &Declared::default())
+    };
+    let error = turning(1e30).err().unwrap().to_string();
+    assert!(
+        error.contains("channel 1") && error.contains("radians in one step"),
+        "{error}"
+    );
+    let noted = turning(1e8).unwrap().notes().join("\n");
+    assert!(
+        noted.contains("single precision keeps less than two digits"),
+        "{noted}"
+    );
+    assert!(turning(1e4).unwrap().notes().is_empty());
 }

@@ -1,5 +1,5 @@
 //! Names of modules that something was wrapped around: a compiled layer, a layer of a distributed
-//! model. The wrapper's name stands within that of every tensor.
+//! model. The names of its tensors contain that of the wrapper.
 
 use std::sync::Arc;
 

@@ -2,8 +2,10 @@
 
 use hankelite_archive::{Archive, Dtype};
 
-/// Names that people give to the inputs.
-const INPUTS: [&str; 9] = [
+/// Names that people give to the inputs, after our own and the first place of a tuple or list.
+const INPUTS: [&str; 11] = [
+    "inputs",
+    "0",
     "x",
     "X",
     "input",
@@ -15,8 +17,8 @@ const INPUTS: [&str; 9] = [
     "u",
 ];
 
-/// Names that people give to the answers.
-const ANSWERS: [&str; 7] = ["y", "Y", "label", "target", "t", "answers", "outputs"];
+/// Names that people give to the answers, after the second place.
+const ANSWERS: [&str; 8] = ["1", "y", "Y", "label", "target", "t", "answers", "outputs"];
 
 /// A file with its inputs called `inputs`, and its answers `labels` where they are whole numbers, else
 /// `targets`; and what was taken for what.
@@ -26,8 +28,9 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// By the names that stand in `docs/data.md`, by others that are usual, and by shape where there
-    /// is no doubt. A file whose inputs are not found stays as it is.
+    /// By name, by the place in a tuple or list, and for the inputs by shape where only one array fits.
+    /// Answers are never guessed by shape: numbers of sequences and weights have as many rows. A file
+    /// whose inputs are not found stays as it is.
     pub(super) fn find(archive: Archive) -> Self {
         let inputs = inputs(&archive);
         let answers = inputs.and_then(|inputs| answers(&archive, inputs));
@@ -40,26 +43,18 @@ impl Roles {
                 false => "targets".to_string(),
             })
         };
-        let mut taken: Vec<String> = Vec::new();
-        for name in [inputs, answers].into_iter().flatten() {
-            let called = role(name).unwrap_or_default();
-            if called != name {
-                taken.push(format!("`{name}` is taken for the {called}"));
-            }
-        }
-        let note = (!taken.is_empty()).then(|| taken.join(", "));
-        match note.as_ref().and_then(|_| archive.renamed(role)) {
-            Some(archive) => Self { archive, note },
-            None => Self {
-                archive,
-                note: None,
-            },
+        let found = [inputs, answers].into_iter().flatten();
+        let taken = found.filter_map(|name| Some((name, role(name)?)));
+        let taken = taken.filter(|(name, role)| name != role);
+        let taken: Vec<String> = taken
+            .map(|(name, role)| format!("`{name}` is taken for the {role}"))
+            .collect();
+        let renamed = archive.renamed(role).filter(|_| !taken.is_empty());
+        Self {
+            note: renamed.is_some().then(|| taken.join(", ")),
+            archive: renamed.unwrap_or(archive),
         }
     }
-}
-
-fn axes(archive: &Archive, name: &str) -> usize {
-    archive.shape(name).map_or(0, <[usize]>::len)
 }
 
 fn is_whole(archive: &Archive, name: &str) -> bool {
@@ -70,47 +65,27 @@ fn is_whole(archive: &Archive, name: &str) -> bool {
         .is_some_and(|dtype| whole.contains(&dtype))
 }
 
-/// One of several arrays by a usual name; the only one that fits, where none has such a name.
+/// The first of these names that is in a file and fits.
 fn named<'a>(archive: &'a Archive, known: &[&str], fits: impl Fn(&str) -> bool) -> Option<&'a str> {
-    let by_name = known
-        .iter()
-        .find_map(|known| archive.names().find(|name| name == known));
-    let mut fitting = archive.names().filter(|name| fits(name));
-    let only = fitting.next().filter(|_| fitting.next().is_none());
-    by_name.filter(|name| fits(name)).or(only)
+    let there = |known: &&str| archive.names().find(|name| name == known && fits(name));
+    known.iter().find_map(there)
 }
 
-/// The inputs have two axes or three; of a list of arrays they are the first.
+/// The inputs have two axes or three; what is called `inputs` is none other, whatever its shape.
 fn inputs(archive: &Archive) -> Option<&str> {
-    if archive.contains("inputs") {
-        return archive.names().find(|name| *name == "inputs");
-    }
-    let fits = |name: &str| (2..=3).contains(&axes(archive, name));
-    let first = archive.names().find(|name| *name == "0" && fits(name));
-    first.or_else(|| named(archive, &INPUTS, fits))
+    let axes = |name: &str| archive.shape(name).map_or(0, <[usize]>::len);
+    let fits = |name: &str| name == "inputs" || (2..=3).contains(&axes(name));
+    let mut fitting = archive.names().filter(|name| fits(name));
+    let only = fitting.next().filter(|_| fitting.next().is_none());
+    named(archive, &INPUTS, fits).or(only)
 }
 
 /// The answers have as many rows as the inputs.
 fn answers<'a>(archive: &'a Archive, inputs: &str) -> Option<&'a str> {
-    const OWN: [&str; 7] = [
-        "labels",
-        "targets",
-        "lengths",
-        "mask",
-        "classes",
-        "vocabulary",
-        "inputs",
-    ];
     if archive.contains("labels") || archive.contains("targets") {
         return None;
     }
     let rows = |name: &str| archive.shape(name).and_then(|shape| shape.first().copied());
-    let fits = |name: &str| {
-        name != inputs
-            && !OWN.contains(&name)
-            && axes(archive, name) > 0
-            && rows(name) == rows(inputs)
-    };
-    let second = archive.names().find(|name| *name == "1" && fits(name));
-    second.or_else(|| named(archive, &ANSWERS, fits))
+    let fits = |name: &str| name != inputs && rows(name).is_some() && rows(name) == rows(inputs);
+    named(archive, &ANSWERS, fits)
 }

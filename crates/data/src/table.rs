@@ -145,7 +145,7 @@ impl Cells {
             match numbers {
                 Ok(numbers) if numbers.is_empty() => {}
                 Ok(numbers) => cells.rows.push(numbers),
-                Err(_) if index == 0 => {
+                Err(_) if index == 0 && are_headings(&record) => {
                     cells.headings = record.iter().map(str::to_lowercase).collect();
                 }
                 Err(cell) => {
@@ -178,6 +178,12 @@ impl Cells {
         }
         Ok(Some(labels))
     }
+}
+
+/// Whether the cells of a first line are headings: none is a number, or one is that of the labels.
+fn are_headings(line: &csv::StringRecord) -> bool {
+    let is_label = |cell: &str| LABELS.contains(&cell.to_lowercase().as_str());
+    line.iter().any(is_label) || line.iter().all(|cell| cell.parse::<f32>().is_err())
 }
 
 fn number(cell: &str) -> Option<f32> {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use common::shared;
 use hankelite::model::Sequence;
+use hankelite_archive::{Dtype, RawTensor, write_arrays};
 use hankelite_data::{Batches, DataError, Dataset, Source, SourceError, Split, Steps, Targets};
 use proptest::prelude::*;
 use sources::{TASKS, answers, contents, file, refused, source, tokens, train, values};
@@ -801,6 +802,9 @@ fn all_values(data: &Dataset) -> Vec<f32> {
 
 #[test]
 fn a_row_is_a_sequence_with_the_class_of_its_column() {
+    // The columns of a data frame have numbers for names.
+    let framed = table("0,label,1\n1,2,3\n4,0,5.5\n", "FILE").unwrap();
+    assert_eq!((framed.len(), framed.classes()), (2, Some(3)));
     let data = table("a,Label,b\n1,2,3\n4,0,5.5\n", "FILE").unwrap();
     assert_eq!((data.len(), data.length(), data.width()), (2, 2, Some(1)));
     assert_eq!(all_values(&data), [1.0, 3.0, 4.0, 5.5]);
@@ -820,6 +824,8 @@ fn with_steps_a_row_is_a_step() {
 fn a_table_that_is_none_is_refused_with_its_place() {
     let cases = [
         ("1,2\n3,x\n", "FILE", "`x` in line 2"),
+        ("1,x\n3,4\n", "FILE", "`x` in line 1"),
+        ("1,nan\n3,4\n", "FILE", "`nan` in line 1"),
         (
             "1\n2\n3\n",
             "FILE",
@@ -846,4 +852,15 @@ fn a_table_that_is_none_is_refused_with_its_place() {
         let error = table(text, source).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn answers_are_not_guessed_by_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.safetensors");
+    let inputs = RawTensor::from_f64(Dtype::F32, vec![2, 3], &[0.5; 6]).unwrap();
+    let ids = RawTensor::new(Dtype::I64, vec![2], vec![1; 16]).unwrap();
+    write_arrays(&path, [("inputs", inputs), ("ids", ids)], "").unwrap();
+    let data = Dataset::read(&Source::Arrays(path), None).unwrap();
+    assert!(data.labels().is_none() && data.notes().is_empty());
 }

@@ -12,7 +12,7 @@ use crate::checkpoint::layout::encoded::PADDING_EXPONENT;
 /// Relative difference up to which poles are the same.
 const SAME: f64 = 1e-9;
 
-/// Stands for a step of exactly 0, which a ReLU gives: such a mode holds no state and has the weight
+/// What a step of exactly 0 is read as, which a ReLU gives: such a mode holds no state and has the weight
 /// 0, so that any step is as good.
 pub(super) const STEP_OF_NONE: f64 = 0.5;
 

@@ -355,12 +355,8 @@ impl Layout for OwnLayer {
                 residues: vec![residues],
             }
         });
-        let note = match own.hold {
-            Hold::None => None,
-            _ => bank::note_of_no_step(&self.layer, &steps, channels),
-        };
         Ok(Dynamics {
-            note,
+            note: bank::note_of_no_step(&self.layer, &steps, channels),
             ..bank::systems(&self.layer, bank, &through)?
         })
     }

@@ -246,19 +246,17 @@ impl S4Repo {
 
     fn channel(&self, steps: &[f64], lambdas: &[Complex64], weights: &[Vec<Complex64>]) -> Modes {
         let equal = steps.iter().all(|step| *step == steps[0]);
-        let logs: Vec<f64> = steps
-            .iter()
-            .filter(|s| **s != 0.0)
-            .map(|s| s.ln())
-            .collect();
+        // The softmax of DSS gives weights to a mode without a step, too, which is then refused.
+        let is_held = |step: f64| step != 0.0 || self.discretisation() == Discretisation::Dss;
+        let held = steps.iter().filter(|step| is_held(**step));
+        let logs: Vec<f64> = held.map(|step| step.ln()).collect();
         let step = match logs.len() {
             0 => bank::STEP_OF_NONE,
             _ if equal => steps[0],
             count => (logs.iter().sum::<f64>() / count as f64).exp(),
         };
         let stored = |n: usize| if steps.len() == 1 { steps[0] } else { steps[n] };
-        let is_held = |n: usize| stored(n) != 0.0 || self.discretisation() == Discretisation::Dss;
-        let of_mode = |n: usize| if is_held(n) { stored(n) } else { step };
+        let of_mode = |n: usize| if is_held(stored(n)) { stored(n) } else { step };
         let modes = lambdas.iter().enumerate();
         let (mut exponents, mut gains) = (Vec::new(), Vec::new());
         for (n, &lambda) in modes {
@@ -268,10 +266,12 @@ impl S4Repo {
                 Discretisation::Zoh | Discretisation::Dss if equal => lambda,
                 _ => exponent / step,
             });
-            gains.push(match is_held(n) && !self.masked(lambda, of_mode(n)) {
-                true => gain,
-                false => Complex64::ZERO,
-            });
+            gains.push(
+                match is_held(stored(n)) && !self.masked(lambda, of_mode(n)) {
+                    true => gain,
+                    false => Complex64::ZERO,
+                },
+            );
         }
         let residues = weights.iter().map(|weights| {
             let pairs = weights.iter().zip(&gains);
@@ -318,12 +318,8 @@ impl Layout for S4Repo {
             let weights: Vec<Vec<Complex64>> = weights.collect();
             self.channel(&steps[h * each..(h + 1) * each], poles.row(h), &weights)
         });
-        let note = match self.discretisation() {
-            Discretisation::Dss => None,
-            _ => bank::note_of_no_step(&self.layer, &steps, channels),
-        };
         Ok(Dynamics {
-            note,
+            note: bank::note_of_no_step(&self.layer, &steps, channels),
             ..bank::systems(&self.layer, bank, &through)?
         })
     }
