@@ -401,6 +401,11 @@ impl Checkpoint {
         !known && (self.carried() > 0 || self.model.blocks().len() > 1)
     }
 
+    /// Whether the file holds a whole network that is known: one that runs once all of it is read.
+    pub fn is_network(&self) -> bool {
+        self.encoding.structure.is_whole()
+    }
+
     /// Two layers of the network that are one in the file, if there are such.
     pub fn tied_layers(&self) -> Option<(String, String)> {
         let Encoding {

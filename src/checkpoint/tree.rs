@@ -402,6 +402,11 @@ impl Structure {
         }
     }
 
+    /// Whether encoder, layers and head are known.
+    pub(super) fn is_whole(&self) -> bool {
+        self.tree.is_whole()
+    }
+
     /// Whether what stands around the layers is known, or there is nothing.
     pub(super) fn is_known(&self) -> bool {
         self.tree != Tree::Layers

@@ -1047,6 +1047,10 @@ fn a_file_alone_is_told_in_three_lines_with_the_next_command() {
     ] {
         assert!(shown.contains(words), "{words} in {shown}");
     }
+    let layer = text(&run(&[&data("s4d_layer.safetensors")]).stdout);
+    let alone =
+        layer.contains("no network around the layers is known") && layer.contains("inspect");
+    assert!(alone, "{layer}");
     let image = folder.path("m.edge");
     assert!(run(&["pack", &file, "--output", &image]).status.success());
     assert!(text(&run(&[&image]).stdout).contains("next: compress-model stream "));

@@ -588,13 +588,58 @@ fn a_size_is_chosen_by_sequences_that_do_not_calibrate() {
     let full = document["before"]["accuracy"].as_f64().unwrap();
     let small = document["after"]["accuracy"].as_f64().unwrap();
     assert!(small >= full - 0.04);
-    let none = run(&[
-        "reduce", MODEL, "--data", &arrays, "--within", "0", "--only", "states",
-    ]);
-    let message = String::from_utf8_lossy(&none.stderr).into_owned();
-    if !none.status.success() {
-        assert!(message.contains("no size is within 0 points"), "{message}");
+    // Named twice, one set is split all the same.
+    let document = json(&[&search[..], &["--calibrate", &arrays]].concat());
+    assert_eq!(document["chosen"]["scored"], 60);
+    let strict = [
+        "reduce",
+        MODEL,
+        "--data",
+        &arrays,
+        "--within",
+        "0",
+        "--dry-run",
+    ];
+    let output = run(&[&strict[..], &["--only", "states", "--format", "json"]].concat());
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    match serde_json::from_slice::<Value>(&output.stdout) {
+        Ok(document) => assert!(
+            document["after"]["accuracy"].as_f64() >= document["before"]["accuracy"].as_f64()
+        ),
+        Err(_) => assert!(message.contains("no size is within 0 points"), "{message}"),
     }
+}
+
+#[test]
+fn points_without_labels_and_comparisons_of_images_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("m.edge").display().to_string();
+    assert!(run(&["pack", MODEL, "--output", &image]).status.success());
+    let refused = |arguments: &[&str], words: &str| {
+        let output = run(arguments);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(words), "{message}");
+    };
+    let unlabelled = [
+        "reduce",
+        MODEL,
+        "--calibrate",
+        "waves",
+        "--within",
+        "1",
+        "--dry-run",
+    ];
+    refused(&unlabelled, "--within is points of accuracy");
+    let against = [
+        "evaluate",
+        &image,
+        "--data",
+        "waves:count=5",
+        "--against",
+        MODEL,
+    ];
+    refused(&against, "is an image, which is run one sample at a time");
 }
 
 #[test]

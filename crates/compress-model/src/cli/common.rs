@@ -273,16 +273,9 @@ pub(super) fn require_length(checkpoint: &Checkpoint, length: usize) -> anyhow::
 }
 
 /// Arguments that do not go together in a way that clap cannot tell: exit code 2.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Usage(pub(super) String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// A checkpoint argument.
 #[derive(Debug, Clone, Args)]

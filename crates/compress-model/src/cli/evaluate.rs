@@ -174,6 +174,16 @@ impl Arguments {
         Ok(alone && trainer::are_answers(data))
     }
 
+    /// Whether there is an option that an image cannot follow.
+    fn takes_checkpoint(&self) -> bool {
+        #[cfg(feature = "train")]
+        if self.device.is_some() {
+            return true;
+        }
+        let compared = self.against.is_some() || self.logits.is_some() || self.check;
+        compared || self.precision.is_some() || self.path != Path::Auto
+    }
+
     /// How the model is laid out for streaming.
     fn lay_out(&self) -> LayOut {
         LayOut {
@@ -232,8 +242,15 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
             "the data have no `labels`, which an accuracy needs (--against and --logits do without)"
         );
     }
-    // An image has nothing but steps.
-    if arguments.stream || is_image(&arguments.input.checkpoint) {
+    let image = is_image(&arguments.input.checkpoint);
+    if image && arguments.takes_checkpoint() {
+        bail!(
+            "{} is an image, which is run one sample at a time: --against, --logits, \
+             --check, --path, --precision and --device take checkpoints",
+            arguments.input.checkpoint.display()
+        );
+    }
+    if arguments.stream || image {
         return streamed::run(arguments, first, printer);
     }
     let declared = arguments.declarations.declared();

@@ -106,14 +106,14 @@ fn of_checkpoint(path: &Path, checkpoint: &Checkpoint, declared: &str) -> Docume
         assumptions => format!(" (assumed: {})", assumptions.join("; ")),
     };
     let typed = quoted(&file);
-    let (known, next) = match checkpoint.is_layers_alone() {
-        true => (
-            "the layers are understood, the network around them is not: it can be inspected and reduced, and \
-             calibrated on inputs that PyTorch or JAX captures (docs/calibrate-your-own-network.md)"
+    let (known, next) = match checkpoint.is_network() {
+        false => (
+            "no network around the layers is known: they can be inspected and reduced, and calibrated on inputs \
+             that PyTorch or JAX captures (docs/calibrate-your-own-network.md)"
                 .to_string(),
             format!("compress-model inspect {typed}{declared}"),
         ),
-        false => (
+        true => (
             format!("the whole network is understood{assumed}"),
             format!("compress-model reduce {typed} --data DATA{declared}"),
         ),

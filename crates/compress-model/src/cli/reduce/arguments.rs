@@ -52,9 +52,9 @@ Examples:
 
 Without a size, sizes are tried from large to small, states and maps together, and the smallest model
 is taken whose accuracy is within 0.5 points of the full one's (--within), measured on labelled
-sequences that take no part in the calibration; without labels the smallest that changes the logits of
-held-out sequences by at most 5 %. Data without parts are split: so many of --sequences calibrate, at
-most half, and the others are scored.
+sequences that the calibration does not use; without labels the smallest that changes the logits of
+held-out sequences by at most 5 %. Data without parts are split: --sequences of them calibrate, at most
+half, and the others are scored.
 
 Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
 real pole. All tensors but those of poles and residues are copied bit for bit.";
@@ -268,10 +268,11 @@ impl Arguments {
                     .to_string()
             ));
         }
-        let within = self.target_ways.within;
-        match (0.0..100.0).contains(&within) {
-            true => Ok(()),
-            false => bail!("--within is {within}, expected points of accuracy from 0 to 100"),
+        match self.target_ways.within {
+            Some(within) if !(0.0..100.0).contains(&within) => {
+                bail!("--within is {within}, expected points of accuracy from 0 to 100")
+            }
+            _ => Ok(()),
         }
     }
 

@@ -17,11 +17,14 @@ use crate::cli::score::{Engine, First, Logits, Scores, labelled, logits};
 /// How many times fewer bytes are tried.
 const TIMES: [f64; 8] = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0];
 
+/// Points of accuracy that may be lost where no number is given.
+pub(super) const WITHIN: f64 = 0.5;
+
 /// Sizes in a row that do not do before the search ends.
 const MISSES: usize = 2;
 
 /// Sequences that are scored at most.
-pub(super) const SCORED: usize = 2000;
+const SCORED: usize = 2000;
 
 /// Sequences by which the conventions of a file are checked.
 const CHECKED: usize = 300;
@@ -67,7 +70,7 @@ pub(super) struct Search<'a> {
     pub(super) full: Size,
     pub(super) parts: Parts,
     pub(super) held_out: &'a [hankelite::model::Sequence<'a>],
-    /// Labelled sequences that take no part in the calibration.
+    /// Labelled sequences that the calibration does not use.
     pub(super) data: Option<&'a Dataset>,
     /// Points.
     pub(super) within: f64,
@@ -94,7 +97,8 @@ impl Scored {
         })
     }
 
-    /// How much less accurate another model is on the same sequences, with the standard error.
+    /// How much less accurate another model is on the same sequences, with the standard error. One
+    /// difference more than was seen is counted: none on few sequences proves little.
     fn loss(&self, other: &Self) -> (f64, f64) {
         let pairs = self.right.iter().zip(&other.right);
         let apart = pairs.map(|(own, other)| f64::from(*own) - f64::from(*other));
@@ -103,11 +107,7 @@ impl Scored {
             sum += one;
             squares += one * one;
         }
-        let mean = sum / count;
-        (
-            mean,
-            ((squares / count - mean * mean).max(0.0) / count).sqrt(),
-        )
+        (sum / count, (squares + 1.0).sqrt() / count)
     }
 }
 
@@ -255,7 +255,7 @@ impl Choice {
 
     /// Where the sequences are too few to tell what is asked for.
     pub(super) fn remark(&self) -> Option<String> {
-        let within = self.within?;
+        let within = self.within.filter(|within| *within > 0.0)?;
         let last = self.tried.iter().rfind(|one| one.accepted)?;
         let error = 100.0 * last.difference_error?;
         let needed = self.scored as f64 * (2.0 * error / within).powi(2);
@@ -301,7 +301,9 @@ impl Given {
         }
         let data = Dataset::read(source, None)?;
         require_axes(&checkpoint.model, &data, &source.to_string())?;
-        let one_set = arguments.calibrate.is_none() && source.splits().is_empty();
+        let named = source.to_string();
+        let same = arguments.calibrate.as_ref().is_none_or(|own| *own == named);
+        let one_set = same && source.splits().is_empty();
         let (data, sequences) = match one_set {
             false => (data, sequences),
             true if data.len() < 2 => bail!("{source} has 1 sequence, expected at least 2"),
@@ -311,20 +313,27 @@ impl Given {
             }
         };
         Ok(Self {
-            calibrate: arguments.calibrate.clone().unwrap_or(source.to_string()),
+            calibrate: arguments.calibrate.clone().unwrap_or(named),
             sequences,
             data: Some(data).filter(|data| data.labels().is_some()),
         })
     }
 }
 
-/// The conventions of a file that fit its labels, where what was assumed clearly does not.
+/// What fits the labels of a file better than what was assumed.
+pub(super) struct Convention {
+    /// The flag without its dashes, and its value.
+    pub(super) setting: String,
+    pub(super) declared: Declared,
+}
+
+/// The convention of a file that fits its labels, where what was assumed clearly does not.
 pub(super) fn conventions(
     arguments: &Arguments,
     checkpoint: &Checkpoint,
     data: &Dataset,
     printer: &Printer,
-) -> anyhow::Result<Option<Declared>> {
+) -> anyhow::Result<Option<Convention>> {
     if checkpoint.assumptions().is_empty() {
         return Ok(None);
     }
@@ -343,6 +352,9 @@ pub(super) fn conventions(
             best.setting(),
         );
         printer.note("warning", &text);
-        best.declared()
+        Convention {
+            setting: best.setting().to_string(),
+            declared: best.declared(),
+        }
     }))
 }

@@ -23,7 +23,7 @@ use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::card::{Card, Table, both};
-use crate::cli::reduce::chosen::{Choice, Given, Search, conventions};
+use crate::cli::reduce::chosen::{Choice, Given, Search, WITHIN, conventions};
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{show_kept, stored, write_image};
@@ -84,10 +84,16 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         );
     }
     let given = Given::of(arguments, &checkpoint)?;
-    if let Some(data) = given.data.as_ref().filter(|_| arguments.is_without_size())
-        && let Some(better) = conventions(arguments, &checkpoint, data, printer)?
-    {
-        checkpoint = read(path, &better)?;
+    let labelled = given.data.as_ref();
+    if arguments.target_ways.within.is_some() && labelled.is_none() {
+        bail!("--within is points of accuracy: give --data DATA with labels, or leave it out");
+    }
+    let better = match labelled.filter(|_| arguments.is_without_size()) {
+        Some(data) => conventions(arguments, &checkpoint, data, printer)?,
+        None => None,
+    };
+    if let Some(better) = &better {
+        checkpoint = read(path, &better.declared)?;
     }
     let work = || reduced(arguments, &checkpoint, &given, start, printer);
     let document = work().with_context(|| path.display().to_string())?;
@@ -95,18 +101,17 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         return printer.json(&document);
     }
     match &document.chosen {
-        Some(choice) => show_chosen(
-            &document,
-            choice,
-            &again(arguments, &given, choice),
-            printer,
-        ),
+        Some(choice) => {
+            let declared = better.map_or(String::new(), |better| format!(" --{}", better.setting));
+            let again = again(arguments, &given, choice, &declared);
+            show_chosen(&document, choice, &again, printer)
+        }
         None => show(&document, printer),
     }
 }
 
 /// The command that makes the same model again.
-fn again(arguments: &Arguments, given: &Given, choice: &Choice) -> String {
+fn again(arguments: &Arguments, given: &Given, choice: &Choice, declared: &str) -> String {
     let data = arguments.data.as_ref();
     let data = data.map(|source| format!(" --data {}", quoted(&source.to_string())));
     let places = [
@@ -118,7 +123,7 @@ fn again(arguments: &Arguments, given: &Given, choice: &Choice) -> String {
         Some(flag.to_string() + &quoted(&path))
     });
     format!(
-        "compress-model reduce {} --calibrate {}{}{}{} --times {}{}",
+        "compress-model reduce {} --calibrate {}{}{}{declared}{} --times {}{}",
         quoted(&arguments.input.checkpoint.display().to_string()),
         quoted(&given.calibrate),
         arguments.ways.typed_with(&given.sequences),
@@ -201,7 +206,7 @@ struct Made {
     met: Met,
     chosen: Option<Choice>,
     full: Full,
-    /// That took part, and that did not.
+    /// That calibrate, and that are held out.
     sequences: [usize; 2],
 }
 
@@ -224,7 +229,7 @@ fn made(
         parts: arguments.target_ways.only,
         held_out: &drawn.held_out,
         data: given.data.as_ref(),
-        within: arguments.target_ways.within,
+        within: arguments.target_ways.within.unwrap_or(WITHIN),
     };
     let (met, chosen) = match arguments.is_without_size() {
         false => {
@@ -620,14 +625,14 @@ impl Document {
     fn show_written(&self, printer: &Printer) -> anyhow::Result<()> {
         if let Some(output) = &self.output {
             let text = wrote(output, Path::new(&self.checkpoint));
-            let orders = match self.family.starts_with("S4D") {
-                true => {
+            let orders = match self.family {
+                "S4D" => {
                     let states = self.d_state.iter().map(|order| 2 * order);
                     format!("d_state of its layers {:?}", states.collect::<Vec<_>>())
                 }
-                false => format!("modes of its layers {:?}", self.d_state),
+                _ => format!("modes of its layers {:?}", self.d_state),
             };
-            printer.line(&format!("{text}: {orders}, maps rounded, in full numbers"))?;
+            printer.line(&format!("{text}: {orders}; maps are rounded, not packed"))?;
             if self.image.is_none() {
                 printer.note(
                     "note",

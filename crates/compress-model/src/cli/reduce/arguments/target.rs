@@ -55,14 +55,9 @@ pub(in crate::cli::reduce) struct TargetArguments {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Targets")]
 pub(in crate::cli::reduce) struct TargetWays {
-    /// Where no size is given: the points of accuracy that the smaller model may lose.
-    #[arg(
-        long,
-        value_name = "POINTS",
-        default_value_t = 0.5,
-        allow_negative_numbers = true
-    )]
-    pub(in crate::cli::reduce) within: f64,
+    /// Where no size is given: the points of accuracy that the smaller model may lose [default: 0.5].
+    #[arg(long, value_name = "POINTS", allow_negative_numbers = true)]
+    pub(in crate::cli::reduce) within: Option<f64>,
     /// What a target makes smaller.
     #[arg(hide_short_help = true, long, default_value = "all", value_parser = words::<Parts>(PARTS))]
     pub(in crate::cli::reduce) only: Parts,
