@@ -135,7 +135,7 @@ impl fmt::Display for ForeignFormat {
             ForeignFormat::Orbax => "a folder of orbax",
             ForeignFormat::Hdf5 => "an HDF5 file, as Keras writes it",
             ForeignFormat::Gguf => "a GGUF file of llama.cpp",
-            ForeignFormat::Image => "an image of hankelite, which devices run",
+            ForeignFormat::Image => "an image of hankelite for devices",
         })
     }
 }

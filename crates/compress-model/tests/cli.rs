@@ -1058,6 +1058,7 @@ fn a_file_alone_is_told_in_three_lines_with_the_next_command() {
         &["inspect", &image],
         &["an image of hankelite", "compress-model stream"],
     );
+    assert_fails(&["nofile.pth"], &["nofile.pth", "No such file"]);
     let help = run(&["help", "reduce"]);
     assert_eq!(text(&help.stdout), text(&run(&["reduce", "--help"]).stdout));
 }

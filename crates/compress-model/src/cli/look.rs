@@ -40,15 +40,16 @@ pub(super) fn natural(mut arguments: Vec<OsString>, commands: &clap::Command) ->
         arguments.push("--help".into());
         return arguments;
     }
-    let is_command = commands.find_subcommand(&first).is_some();
-    if !is_command && !starts_with_dash(&first) && Path::new(&first).exists() {
+    if commands.find_subcommand(&first).is_none() && is_file(&first) {
         arguments.insert(1, NAME.into());
     }
     arguments
 }
 
-fn starts_with_dash(word: &OsStr) -> bool {
-    word.to_string_lossy().starts_with('-')
+/// Whether a word is meant as a file: one that is not there is named as such.
+fn is_file(word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    !text.starts_with('-') && (text.contains(['.', '/']) || Path::new(word).exists())
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -146,10 +147,11 @@ mod tests {
         assert_eq!(made(&["x", path, "-q"]), ["x", "look", path, "-q"]);
         assert_eq!(made(&["x", "help", "reduce"]), ["x", "reduce", "--help"]);
         assert_eq!(made(&["x", "help"]), ["x", "--help"]);
+        assert_eq!(made(&["x", "none.pth"]), ["x", "look", "none.pth"]);
         for same in [
             &["x", "reduce"][..],
             &["x", "--help"],
-            &["x", "none.pth"],
+            &["x", "none"],
             &["x"],
         ] {
             assert_eq!(made(same), same);

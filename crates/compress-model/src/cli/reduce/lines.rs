@@ -68,7 +68,8 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
     };
     let text = format!(
         "kernels change by up to {}, since every channel was reduced for white noise: `compress-model \
-         reduce {} --calibrate DATA {size} --output FILE` reduces for the inputs that the layers get",
+         reduce {} --calibrate DATA {size} --output FILE` reduces for the inputs that the layers get; DATA are \
+         sequences, or captured inputs of the layers",
         percent(worst),
         quoted(&document.checkpoint),
     );
