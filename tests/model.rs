@@ -7,10 +7,10 @@ mod models;
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
-use hankelite::infer::{InferError, Network, Path};
+use hankelite::infer::{InferError, InputScale, Network, Path};
 use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelError,
-    ModelParts, Nonlinearity, Norm, OutputLinear, Placement,
+    ModelParts, Nonlinearity, Norm, OutputLinear, Placement, Sequence,
 };
 
 const CHANNELS: usize = 3;
@@ -273,4 +273,47 @@ fn a_convolution_requested_of_a_system_with_several_inputs_is_refused() {
         network.logits(values).unwrap()
     };
     assert_eq!(outputs(Path::Auto), outputs(Path::Recurrence));
+}
+
+#[test]
+fn batch_norms_tell_inputs_of_another_scale() {
+    let length = 400;
+    let signs = |at: usize| f32::from(u8::from((at * at / 7).is_multiple_of(2))) * 2.0 - 1.0;
+    let values: Vec<f32> = (0..2 * length).map(signs).collect();
+    // The encoder gives 0.25 + 0.5 (u1 + u2): of independent signs a variance of one half.
+    let norm = Norm::Batch(BatchNorm {
+        weight: vec![2.0, -0.5, 0.0],
+        bias: vec![1.0; CHANNELS],
+        mean: vec![0.25; CHANNELS],
+        variance: vec![0.5; CHANNELS],
+        epsilon: 1e-5,
+    });
+    let with = |norm: Norm, placement| {
+        let mut parts = network();
+        let normed = |_| {
+            Block::new(BlockParts {
+                norm: Some((norm.clone(), placement)),
+                ..layer()
+            })
+        };
+        parts.blocks = (0..2).map(normed).collect::<Result<_, _>>().unwrap();
+        Model::new(parts).unwrap()
+    };
+    let power = |model: &Model, factor: f32| {
+        let scaled: Vec<f32> = values.iter().map(|x| x * factor).collect();
+        InputScale::of(model, &[Sequence::Values(&scaled)], length).unwrap()
+    };
+    let model = with(norm.clone(), Placement::Pre);
+    let (own, tripled) = (power(&model, 1.0).unwrap(), power(&model, 3.0).unwrap());
+    assert_eq!(own.layer, "layers.0");
+    assert!((own.relative_power - 1.0).abs() < 0.2, "{own:?}");
+    let ratio = tripled.relative_power / own.relative_power;
+    assert!((ratio - 9.0).abs() < 1e-3, "{ratio}");
+    // After a layer, the norm tells of the next one's input.
+    let later = power(&with(norm, Placement::Post), 1.0).unwrap();
+    assert!(later.relative_power.is_finite());
+    assert_eq!(
+        power(&with(layer_norm(CHANNELS), Placement::Pre), 3.0),
+        None
+    );
 }

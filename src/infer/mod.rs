@@ -8,6 +8,7 @@
 mod adjoint;
 mod layer;
 mod mimo;
+mod norms;
 mod score;
 mod single;
 mod walk;
@@ -22,6 +23,7 @@ use hankelite_control::{Convolver, StatisticsError, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
+pub use norms::InputScale;
 use rayon::prelude::*;
 pub use score::{Agreement, Score};
 use single::Single;

@@ -259,6 +259,13 @@ fn layers_out_of_an_unknown_network_are_not_run_as_if_they_were_one() {
         packed |= std::fs::remove_file(&image).is_ok();
     }
     assert!(packed);
+    // Nor does a reduction write them as an image.
+    let command = ["reduce", &file, "--calibrate", "waves", "--order", "4"];
+    let refused = program(&[&command[..], &["--image", image_name]].concat(), b"");
+    assert_eq!(refused.status.code(), Some(1));
+    let words = text(&refused.stderr);
+    assert!(words.contains("tensors are not understood: `"), "{words}");
+    assert!(!image.exists());
 }
 
 #[test]

@@ -371,6 +371,11 @@ impl Checkpoint {
 
     /// The model one sample at a time, its state at zero.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        if self.0.is_layers_alone() {
+            let message = "only the layers of this network are known, expected a whole network: \
+                           step them in your own forward pass";
+            return Err(Failure::new("StreamError", message).into());
+        }
         Ok(py.detach(|| Stream::new(&self.0.model))?)
     }
 }

@@ -11,7 +11,7 @@ use hankelite::calibrate::{
 };
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
-use hankelite::infer::{Network, Path as InferPath};
+use hankelite::infer::{InputScale, Network, Path as InferPath};
 use hankelite::model::{Encoder, InputKind, InputSignal, Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
@@ -28,6 +28,12 @@ const SEQUENCES_FEW: usize = 10;
 
 /// The share of a kernel's energy that may lie beyond the sequences without a remark.
 const BEYOND: f64 = 0.01;
+
+/// Sequences whose scale is compared with that of training.
+const SCALE_SEQUENCES: usize = 16;
+
+/// How many times larger or smaller than in training inputs may be without a warning.
+const SCALE_MAX: f64 = 2.0;
 
 /// Where the calibration sequences come from.
 #[derive(Debug, Clone, Args)]
@@ -456,7 +462,7 @@ impl CalibrationData {
         };
         remark_on_length(&checkpoint.model, length, printer);
         remark_on_signal(&listed, printer);
-        remark_on_scale(&listed, printer);
+        remark_on_scale(&checkpoint.model, &listed, length, printer)?;
         Ok(Self {
             origin,
             length,
@@ -603,8 +609,27 @@ pub(super) fn require_axes(model: &Model, data: &Dataset, source: &str) -> anyho
     )
 }
 
-/// A note when all values are bytes, which few networks take as they are.
-fn remark_on_scale(listed: &[Sequence<'_>], printer: &Printer) {
+/// A warning when inputs are scaled otherwise than in training, as batch norms remember it, or when all
+/// values are bytes, which few networks take as they are.
+fn remark_on_scale(
+    model: &Model,
+    listed: &[Sequence<'_>],
+    length: usize,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let few = &listed[..listed.len().min(SCALE_SEQUENCES)];
+    if let Some(scale) = InputScale::of(model, few, length)?
+        && !(1.0 / SCALE_MAX..=SCALE_MAX).contains(&scale.relative_power.sqrt())
+    {
+        let text = format!(
+            "the input of {} is {} times as large as its batch norm saw in training: scale the sequences as in \
+             training",
+            scale.layer,
+            short(scale.relative_power.sqrt())
+        );
+        printer.note("warning", &text);
+        return Ok(());
+    }
     let values = || {
         listed.iter().flat_map(|sequence| match sequence {
             Sequence::Values(values) => *values,
@@ -619,6 +644,7 @@ fn remark_on_scale(listed: &[Sequence<'_>], printer: &Printer) {
         );
         printer.note("warning", &text);
     }
+    Ok(())
 }
 
 /// A warning when sequences repeat, or hold nothing: errors that are measured on them say little of

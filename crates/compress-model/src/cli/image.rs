@@ -96,8 +96,8 @@ pub(super) fn open_streamed(
         });
     }
     let checkpoint = open(path, &declarations.declared(), printer)?;
-    if checkpoint.is_layers_alone() && !lay_out.beside.layers_only {
-        return Err(layers_alone(path, &checkpoint));
+    if !lay_out.beside.layers_only {
+        require_network(path, &checkpoint)?;
     }
     let made = checkpoint.provenance().cloned();
     let image = laid_out(&checkpoint, lay_out).with_context(|| path.display().to_string())?;
@@ -156,9 +156,12 @@ impl LayersAlone {
         norms and head";
 }
 
-/// Why layers out of a network are not run as if they were one.
-fn layers_alone(path: &Path, checkpoint: &Checkpoint) -> anyhow::Error {
+/// Refuses layers out of a network that is not understood: they do not run as if they were one.
+pub(super) fn require_network(path: &Path, checkpoint: &Checkpoint) -> anyhow::Result<()> {
     const SHOWN: usize = 4;
+    if !checkpoint.is_layers_alone() {
+        return Ok(());
+    }
     let names = checkpoint.carried_names();
     let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`"));
     let shown: Vec<String> = shown.collect();
@@ -176,7 +179,7 @@ fn layers_alone(path: &Path, checkpoint: &Checkpoint) -> anyhow::Error {
         ),
     };
     let path = path.display();
-    anyhow::Error::new(LayersAlone(format!(
+    bail!(LayersAlone(format!(
         "{path}: layers alone were read, expected a whole network; {found}"
     )))
 }

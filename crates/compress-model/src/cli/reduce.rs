@@ -30,6 +30,7 @@ pub(super) use arguments::Arguments;
 
 use crate::cli::calibration::{CalibrationData, Form, Needed, prepare};
 use crate::cli::common::open;
+use crate::cli::image::require_network;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::RuleArguments;
@@ -99,6 +100,9 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
 fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
     let checkpoint = open(path, &arguments.declarations.declared(), printer)?;
+    if arguments.target_ways.image.is_some() {
+        require_network(path, &checkpoint)?;
+    }
     let data = arguments.data.as_ref();
     let data = data
         .map(|source| labelled(&checkpoint, source))
