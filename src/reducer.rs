@@ -5,29 +5,32 @@ use crate::calibrate::{
     WeightChoice,
 };
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, reduce_observed};
+use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
 use crate::rounding::Storage;
 use crate::target::{
-    Drawn, Goal, Limits, LogitChanges, Parts, Size, SizePlan, TargetError, meet, planner,
+    Drawn, LogitChanges, Met, Parts, Size, SizePlan, Sizes, TargetError, WholeSize,
 };
 
 /// How small the model becomes.
 #[derive(Debug, Clone, Copy)]
-enum Requested {
+enum Requested<'a> {
     Rule(Rule),
     Target(TargetSize),
     /// States and maps together.
-    Whole(Whole),
+    Whole(WholeSize),
+    /// The same, as small as it goes.
+    Within(f64, Labelled<'a>),
 }
 
-/// What the whole model keeps within.
-#[derive(Debug, Clone, Copy, Default)]
-struct Whole {
-    times: Option<f64>,
-    bytes: Option<usize>,
-    microseconds: Option<f64>,
-    change: Option<f64>,
+/// Sequences whose classes are known, by which sizes are compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Labelled<'a> {
+    /// Sequences that the calibration does not use: about 2,000 tell half a point apart.
+    pub sequences: &'a [Sequence<'a>],
+    /// The class of each.
+    pub labels: &'a [usize],
 }
 
 /// A reduction, setting by setting.
@@ -36,9 +39,9 @@ struct Whole {
 /// [`Reducer::tolerance`], with calibration [`Reducer::order`], [`Reducer::budget`] or
 /// [`Reducer::max_error`]; the last one given counts. With sequences the whole model, states and maps
 /// together, is brought to [`Reducer::times`], [`Reducer::bytes`], [`Reducer::microseconds`] and
-/// [`Reducer::change`]: all that are given. All other settings of both ways have their
-/// defaults: [`Plan`] with [`crate::reduce`], or [`Settings`] with [`CalibratedReduction`], set
-/// them.
+/// [`Reducer::change`]: all that are given; or, by [`Reducer::within`], as small as its accuracy
+/// allows. All other settings of both ways have their defaults: [`Plan`] with [`crate::reduce`], or
+/// [`Settings`] with [`CalibratedReduction`], set them.
 ///
 /// ```
 /// # use hankelite::model::Sequence;
@@ -59,7 +62,7 @@ pub struct Reducer<'a> {
     model: &'a Model,
     sequences: Option<&'a [Sequence<'a>]>,
     statistics: Option<&'a Calibration>,
-    size: Option<Requested>,
+    size: Option<Requested<'a>>,
     method: Option<Method>,
     length: Option<usize>,
     parts: Parts,
@@ -184,16 +187,22 @@ impl<'a> Reducer<'a> {
         Self { parts, ..self }
     }
 
-    fn limited(self, limit: impl FnOnce(&mut Whole)) -> Self {
+    /// The smallest whole model whose accuracy is at most so many points below that of the full one,
+    /// of sizes from a half of the bytes down ([`Sizes::smallest`]).
+    pub fn within(self, points: f64, labelled: Labelled<'a>) -> Self {
+        self.sized(Requested::Within(points, labelled))
+    }
+
+    fn limited(self, limit: impl FnOnce(&mut WholeSize)) -> Self {
         let mut whole = match self.size {
             Some(Requested::Whole(whole)) => whole,
-            _ => Whole::default(),
+            _ => WholeSize::default(),
         };
         limit(&mut whole);
         self.sized(Requested::Whole(whole))
     }
 
-    fn sized(self, size: Requested) -> Self {
+    fn sized(self, size: Requested<'a>) -> Self {
         Self {
             size: Some(size),
             ..self
@@ -226,17 +235,18 @@ impl<'a> Reducer<'a> {
     ///
     /// # Errors
     /// [`CalibrateError::Reducer`] for settings that do not go together; else those of
-    /// [`reduce_observed`], of [`Calibration::gather`] and [`CalibratedReduction`], or of [`planner`]
-    /// and [`meet`].
+    /// [`reduce_observed`], of [`Calibration::gather`] and [`CalibratedReduction`], or of [`Sizes`].
     pub fn run(&self) -> Result<Reduction, TargetError> {
         let calibrated = self.sequences.is_some() || self.statistics.is_some();
         let wrong = |found, expected| Err(CalibrateError::Reducer { found, expected }.into());
         match (self.size, calibrated) {
-            (Some(Requested::Whole(_)), _) if self.statistics.is_some() => wrong(
-                "statistics with a size of the whole model",
-                "the sequences alone, of which some are held out",
-            ),
-            (Some(Requested::Whole(_)), false) => wrong(
+            (Some(Requested::Whole(_) | Requested::Within(..)), _) if self.statistics.is_some() => {
+                wrong(
+                    "statistics with a size of the whole model",
+                    "the sequences alone, of which some are held out",
+                )
+            }
+            (Some(Requested::Whole(_) | Requested::Within(..)), false) => wrong(
                 "a size of the whole model without calibration",
                 "calibration sequences, by whose logits choices are compared",
             ),
@@ -260,20 +270,23 @@ impl<'a> Reducer<'a> {
                 "an order, a budget or a largest error",
             ),
             (Some(Requested::Target(size)), true) => Ok(self.weighted(size)?),
-            (Some(Requested::Whole(whole)), true) => self.whole(&whole),
+            (Some(Requested::Whole(size)), true) => self.whole(|sizes| sizes.meet(&size)),
+            (Some(Requested::Within(points, labelled)), true) => {
+                self.whole(|sizes| self.smallest(sizes, points, labelled))
+            }
         }
     }
 
-    fn whole(&self, whole: &Whole) -> Result<Reduction, TargetError> {
+    /// A model of one of the sizes that the calibration sequences, but those held out, make.
+    fn whole(
+        &self,
+        choose: impl FnOnce(&Sizes<'_>) -> Result<Met, TargetError>,
+    ) -> Result<Reduction, TargetError> {
         let drawn = Drawn::new(self.sequences.unwrap_or_default());
         let origin = origin(&drawn.used);
         let balanced = self.balanced(&drawn.used, &origin)?;
-        let full = Size::of(self.model, &Storage::single(self.model))?;
-        let met = meet(
-            &*planner(&balanced)?,
-            &whole.goal(full, self.parts)?,
-            &drawn.held_out,
-        )?;
+        let sizes = Sizes::new(&balanced, &drawn.held_out, self.parts)?;
+        let met = choose(&sizes)?;
         Ok(Reduction {
             model: met.made.model,
             records: met.made.records,
@@ -282,11 +295,43 @@ impl<'a> Reducer<'a> {
                 storage: met.made.storage,
                 plan: met.made.plan,
                 size: met.made.size,
-                full,
+                full: sizes.full(),
                 changes: met.made.changes,
                 held_out_change: met.held_out_change,
             }),
         })
+    }
+
+    fn smallest(
+        &self,
+        sizes: &Sizes<'_>,
+        points: f64,
+        labelled: Labelled<'_>,
+    ) -> Result<Met, TargetError> {
+        let Labelled { sequences, labels } = labelled;
+        if sequences.is_empty() || sequences.len() != labels.len() {
+            return Err(CalibrateError::Reducer {
+                found: "labelled sequences without a label for each, or none",
+                expected: "one label for each sequence",
+            }
+            .into());
+        }
+        let steps = self.steps(sequences);
+        let answers = |model: &Model| {
+            let network = Network::new(model, steps, Path::Auto)?;
+            let logits = network.logits_of_all(sequences)?;
+            Ok::<_, TargetError>(Answers::of(&logits, labels))
+        };
+        let full = answers(self.model)?;
+        let mut least = f64::INFINITY;
+        let found = sizes.smallest(|_, met| {
+            let loss = 100.0 * full.loss_of(&answers(&met.made.model)?).0;
+            least = least.min(loss);
+            Ok::<_, TargetError>(loss <= points)
+        })?;
+        found
+            .map(|(_, met)| met)
+            .ok_or(TargetError::Accuracy { points, least })
     }
 
     fn white(&self, rule: Rule) -> Result<Reduction, CompressError> {
@@ -362,33 +407,4 @@ impl<'a> Reducer<'a> {
 /// Where sequences came from, for records.
 fn origin(sequences: &[Sequence<'_>]) -> String {
     format!("{} sequences of the caller", sequences.len())
-}
-
-impl Whole {
-    /// The limits of a model of this size.
-    fn goal(&self, full: Size, parts: Parts) -> Result<Goal, CalibrateError> {
-        let all = full.total();
-        let positive = |what, found: Option<f64>, least: f64| match found {
-            Some(found) if !(found > least && found.is_finite()) => Err(CalibrateError::Setting {
-                what,
-                found,
-                expected: format!("a number above {least}"),
-            }),
-            _ => Ok(()),
-        };
-        positive("the number of times fewer bytes", self.times, 1.0)?;
-        positive("the microseconds of a step", self.microseconds, 0.0)?;
-        positive("the change of the logits", self.change, 0.0)?;
-        let times = self
-            .times
-            .map_or(all, |times| (all as f64 / times) as usize);
-        Ok(Goal {
-            limits: Limits {
-                bytes: self.bytes.unwrap_or(all).min(times).min(all),
-                microseconds: self.microseconds,
-            },
-            change: self.change,
-            parts,
-        })
-    }
 }

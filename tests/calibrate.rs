@@ -25,7 +25,7 @@ use hankelite::model::{
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::target::TargetError;
-use hankelite::{Plan, ProgressSink, Reducer, Rule, Stage, reduce};
+use hankelite::{Labelled, Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
@@ -1129,4 +1129,35 @@ fn a_reducer_brings_a_whole_model_to_its_sizes() {
         .run()
         .unwrap();
     assert!(both.model == half.model);
+}
+
+#[test]
+fn a_reducer_finds_the_smallest_model_within_an_accuracy() {
+    let (model, data) = (usual(), data(11));
+    let sequences = views(&data);
+    let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
+    let logits = network.logits_of_all(&sequences).unwrap();
+    let labels: Vec<usize> = logits.iter().map(|row| Score::class(row)).collect();
+    let labelled = Labelled {
+        sequences: &sequences,
+        labels: &labels,
+    };
+    let reducer = Reducer::new(&model).calibrated(&sequences);
+    // All classes may be lost, or none.
+    let all = reducer.clone().within(100.0, labelled).run().unwrap();
+    let whole = all.whole.unwrap();
+    assert!(2 * whole.size.total() <= whole.full.total());
+    let error = reducer.clone().within(-1.0, labelled).run().unwrap_err();
+    assert!(
+        matches!(error, TargetError::Accuracy { points, least } if points == -1.0 && least >= 0.0)
+    );
+    let wrong = Labelled {
+        labels: &labels[1..],
+        ..labelled
+    };
+    let error = reducer.within(1.0, wrong).run().unwrap_err().to_string();
+    assert!(
+        error.contains("expected one label for each sequence"),
+        "{error}"
+    );
 }

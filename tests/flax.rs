@@ -21,7 +21,7 @@ use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Limits, Parts, Planner, SharedTarget, Size, TargetError};
+use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
@@ -269,14 +269,18 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
     let choice = WeightChoice::Auto;
     let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
-    let full = Size::of(model, &Storage::single(model)).unwrap().total();
-    let target = SharedTarget::new(&reduction);
-    let to = |bytes: usize, parts| target.build(&target.plan_within(&bytes.into(), parts)?);
+    let sizes = |parts| Sizes::new(&reduction, &[], parts).unwrap();
+    let all = sizes(Parts::All);
+    let full = all.full().total();
+    let bytes = |most| WholeSize {
+        bytes: Some(most),
+        ..WholeSize::default()
+    };
     for parts in [Parts::All, Parts::Maps] {
-        let bytes = full * 7 / 10;
-        let made = to(bytes, parts).unwrap();
+        let most = full * 7 / 10;
+        let made = sizes(parts).meet(&bytes(most)).unwrap().made;
         let image = Image::packed(&made.model, &made.storage).unwrap();
-        assert!(made.size.total() <= bytes && image.as_bytes().len() == made.size.weights);
+        assert!(made.size.total() <= most && image.as_bytes().len() == made.size.weights);
         let change = reduction.logit_change(&made.model).unwrap().unwrap();
         assert!((change - made.changes.after).abs() < 1e-12);
         assert!(change < 0.1, "{parts:?}: {change}");
@@ -284,22 +288,19 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
         assert_eq!(orders.collect::<Vec<_>>(), made.plan.orders);
     }
     // Everything fits: nothing changes.
-    let made = to(full, Parts::All).unwrap();
+    let made = all.meet(&bytes(full)).unwrap().made;
     assert_eq!((made.changes.after, made.model), (0.0, model.clone()));
-    let error = to(300, Parts::All).unwrap_err().to_string();
+    let error = all.meet(&bytes(300)).unwrap_err().to_string();
     assert!(error.contains("300 bytes, expected at least"), "{error}");
 
     // A target of time leaves room for any model, or for none.
     let within = |microseconds| {
-        let limits = Limits {
-            bytes: full,
+        all.meet(&WholeSize {
             microseconds: Some(microseconds),
-        };
-        target.plan_within(&limits, Parts::All)
+            ..WholeSize::default()
+        })
     };
-    let plan = within(1e6).unwrap();
-    assert_eq!(plan.size.total(), full);
-    assert!(target.step_of(&plan).unwrap() < 1e6);
+    assert_eq!(within(1e6).unwrap().made.size.total(), full);
     let error = within(1e-6).unwrap_err();
     assert!(matches!(error, TargetError::TooSlow { .. }), "{error}");
 }
@@ -313,17 +314,18 @@ fn fewer_bytes_are_found_for_every_change_of_the_logits() {
     let choice = WeightChoice::Auto;
     let reduction =
         CalibratedReduction::new(&checkpoint.model, &statistics, &sequences, choice).unwrap();
-    let target = SharedTarget::new(&reduction);
-    let full = Size::of(&checkpoint.model, &Storage::single(&checkpoint.model)).unwrap();
-    let mut before = full.total() + 1;
-    for change in [0.0, 0.02, 0.1, 0.5] {
-        let plan = target.plan_for_change(change, Parts::All).unwrap();
-        let made = target.build(&plan).unwrap();
-        assert_eq!(made.size, plan.size);
-        assert!(plan.predicted <= change, "{change}: {}", plan.predicted);
+    let sizes = Sizes::new(&reduction, &[], Parts::All).unwrap();
+    let mut before = sizes.full().total();
+    for change in [0.02, 0.1, 0.5] {
+        let size = WholeSize {
+            change: Some(change),
+            ..WholeSize::default()
+        };
+        let made = sizes.meet(&size).unwrap().made;
+        assert_eq!(made.size, made.plan.size);
         assert!(made.changes.after <= change, "{:?}", made.changes);
-        assert!(plan.size.total() < before, "{change}");
-        before = plan.size.total();
+        assert!(made.size.total() < before, "{change}");
+        before = made.size.total();
     }
 }
 

@@ -4,9 +4,9 @@
 use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::Sequence;
-use hankelite::rounding::{Entries, MapStorage, Numbers, Storage};
+use hankelite::rounding::{Entries, MapStorage, Numbers};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Parts, Size, TargetError, TargetReduction};
+use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
 use hankelite::{Declared, Model, read};
 
 const LENGTH: usize = 256;
@@ -35,8 +35,12 @@ fn listed(tones: &[Vec<f32>]) -> Vec<Sequence<'_>> {
     tones.iter().map(|tone| Sequence::Values(tone)).collect()
 }
 
-/// What a test does with a model that is ready to be brought to a target.
-fn with_target(test: impl FnOnce(&Model, &TargetReduction<'_>, &[Sequence<'_>])) {
+/// What a test does with a model that is ready to be brought to a size; then sequences that are not its
+/// own.
+fn with_sizes(
+    parts: Parts,
+    test: impl FnOnce(&CalibratedReduction<'_>, &Sizes<'_>, &[Sequence<'_>]),
+) {
     let (model, tones) = (shipped(), tones(40));
     let all = listed(&tones);
     let (used, other) = all.split_at(32);
@@ -44,31 +48,41 @@ fn with_target(test: impl FnOnce(&Model, &TargetReduction<'_>, &[Sequence<'_>]))
     let calibration = Calibration::gather(&network, used, "tones").unwrap();
     let choice = WeightChoice::Auto;
     let prepared = CalibratedReduction::new(&model, &calibration, used, choice).unwrap();
-    test(&model, &TargetReduction::new(&prepared).unwrap(), other);
+    test(
+        &prepared,
+        &Sizes::new(&prepared, other, parts).unwrap(),
+        other,
+    );
+}
+
+fn bytes(most: usize) -> WholeSize {
+    WholeSize {
+        bytes: Some(most),
+        ..WholeSize::default()
+    }
 }
 
 #[test]
 fn a_target_of_bytes_is_met_by_what_an_image_takes() {
-    with_target(|model, target, other| {
-        let full = Size::of(model, &Storage::single(model)).unwrap();
+    with_sizes(Parts::All, |prepared, sizes, other| {
+        let full = sizes.full();
         let mut changes = Vec::new();
         for times in [3, 6, 9] {
-            let bytes = full.total() / times;
-            let plan = target.plan(bytes, Parts::All).unwrap();
-            assert!(plan.size.total() <= bytes, "1/{times}: {:?}", plan.size);
+            let most = full.total() / times;
+            let met = sizes.meet(&bytes(most)).unwrap();
+            let made = met.made;
+            let planned = made.plan.size;
+            assert!(planned.total() <= most, "1/{times}: {planned:?}");
             // What is left over is less than a channel's lanes take.
-            assert!(
-                plan.size.total() > bytes * 8 / 10,
-                "1/{times}: {:?}",
-                plan.size
-            );
-            let made = target.build(&plan).unwrap();
+            assert!(planned.total() > most * 8 / 10, "1/{times}: {planned:?}");
             let image = Image::packed(&made.model, &made.storage).unwrap();
             let runner = Runner::<f32>::from_image(image).unwrap();
             assert_eq!(runner.weight_bytes(), made.size.weights);
             assert_eq!(runner.state_bytes(), made.size.state);
-            assert!(made.size.total() <= bytes, "1/{times}: {:?}", made.size);
-            changes.push(target.reduction().change_on(&made.model, other).unwrap());
+            assert!(made.size.total() <= most, "1/{times}: {:?}", made.size);
+            let change = prepared.change_on(&made.model, other).unwrap();
+            assert_eq!(met.held_out_change, Some(change));
+            changes.push(change);
         }
         assert!(changes[0] < 0.1, "{changes:?}");
         assert!(changes[2] < 0.6, "{changes:?}");
@@ -78,20 +92,17 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
 
 #[test]
 fn the_model_is_what_its_storage_stores() {
-    with_target(|model, target, other| {
-        let bytes = Size::of(model, &Storage::single(model)).unwrap().total() / 6;
-        let made = target
-            .build(&target.plan(bytes, Parts::All).unwrap())
-            .unwrap();
+    with_sizes(Parts::All, |prepared, sizes, other| {
+        let made = sizes.meet(&WholeSize::times(6.0)).unwrap().made;
         let integers = made.storage.layers.iter();
         let integers = integers.filter(|layer| matches!(layer.map, MapStorage::Integers(_)));
-        assert_eq!(integers.count(), model.blocks().len());
+        assert_eq!(integers.count(), made.model.blocks().len());
         let stored = made.storage.applied(&made.model).unwrap();
         for (own, stored) in made.model.blocks().iter().zip(stored.blocks()) {
             assert_eq!(own.output(), stored.output());
             assert_eq!(own.norm(), stored.norm());
         }
-        assert!(target.reduction().change_on(&stored, other).unwrap() < 1.0);
+        assert!(prepared.change_on(&stored, other).unwrap() < 1.0);
         let logits = |model| {
             Network::new(model, LENGTH, Run::Auto)
                 .unwrap()
@@ -109,42 +120,76 @@ fn the_model_is_what_its_storage_stores() {
 
 #[test]
 fn parts_that_were_not_requested_stay() {
-    with_target(|model, target, _| {
-        let full = Size::of(model, &Storage::single(model)).unwrap().total();
-        let states = target.plan(full / 2, Parts::States).unwrap();
+    with_sizes(Parts::States, |_, sizes, _| {
+        let most = sizes.full().total() / 2;
+        let states = sizes.meet(&bytes(most)).unwrap().made.plan;
         let single = states.layers.iter().all(|layer| {
             layer.numbers == Numbers::F32 && layer.map.unwrap().entries == Entries::Full
         });
-        assert!(single && states.size.total() <= full / 2);
-        let maps = target.plan(full * 8 / 10, Parts::Maps).unwrap();
-        for (orders, block) in maps.orders.iter().zip(model.blocks()) {
+        assert!(single && states.size.total() <= most);
+    });
+    with_sizes(Parts::Maps, |_, sizes, _| {
+        let most = sizes.full().total() * 8 / 10;
+        let maps = sizes.meet(&bytes(most)).unwrap().made.plan;
+        for (orders, block) in maps.orders.iter().zip(shipped().blocks()) {
             assert!(orders.iter().all(|&order| order == block.order()));
         }
-        assert!(maps.size.total() <= full * 8 / 10);
+        assert!(maps.size.total() <= most);
     });
 }
 
 #[test]
 fn a_smaller_change_takes_more_bytes() {
-    with_target(|_, target, _| {
-        let sizes = [0.02, 0.1, 0.4].map(|change| {
-            let plan = target.plan_for_change(change, Parts::All).unwrap();
-            assert!(plan.predicted <= change);
-            plan.size.total()
+    with_sizes(Parts::All, |_, sizes, _| {
+        let found = [0.02, 0.1, 0.4].map(|change| {
+            let size = WholeSize {
+                change: Some(change),
+                ..WholeSize::default()
+            };
+            let met = sizes.meet(&size).unwrap();
+            assert!(met.held_out_change.unwrap() <= change);
+            met.made.size.total()
         });
-        assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2], "{sizes:?}");
+        assert!(found[0] > found[1] && found[1] > found[2], "{found:?}");
+    });
+}
+
+#[test]
+fn sizes_are_tried_from_large_to_small_until_two_do_not_do() {
+    with_sizes(Parts::All, |_, sizes, _| {
+        let mut tried = Vec::new();
+        let found = sizes.smallest(|times, met| {
+            tried.push((times, met.made.size.total()));
+            Ok::<_, TargetError>(times < 2.5 || times == 4.0)
+        });
+        let (times, met) = found.unwrap().unwrap();
+        assert_eq!((times, met.made.size.total()), tried[2]);
+        let all: Vec<f64> = tried.iter().map(|one| one.0).collect();
+        assert_eq!(all, [2.0, 3.0, 4.0, 6.0, 8.0]);
+        assert!(
+            tried.windows(2).all(|pair| pair[1].1 < pair[0].1),
+            "{tried:?}"
+        );
+        let none = sizes.smallest(|_, _| Ok::<_, TargetError>(false)).unwrap();
+        assert!(none.is_none());
+        let stopped = sizes.smallest(|_, _| Err(TargetError::Cancelled(hankelite::Cancelled)));
+        assert!(matches!(stopped, Err(TargetError::Cancelled(_))));
     });
 }
 
 #[test]
 fn targets_out_of_reach_are_refused() {
-    with_target(|_, target, _| {
-        let error = target.plan(500, Parts::All).unwrap_err();
+    with_sizes(Parts::All, |_, sizes, _| {
+        let error = sizes.meet(&bytes(500)).unwrap_err();
         assert!(matches!(error, TargetError::TooSmall { target: 500, least } if least > 500));
-        let error = target
-            .bytes_for_step(1e-6, 1 << 20, Parts::All)
-            .unwrap_err();
+        let size = WholeSize {
+            microseconds: Some(1e-6),
+            ..WholeSize::default()
+        };
+        let error = sizes.meet(&size).unwrap_err();
         assert!(matches!(error, TargetError::TooSlow { .. }));
+        let error = sizes.meet(&WholeSize::times(1.0)).unwrap_err().to_string();
+        assert!(error.contains("is 1, expected a number above 1"), "{error}");
     });
     let (model, tones) = (shipped(), tones(4));
     let few = listed(&tones);
@@ -152,7 +197,7 @@ fn targets_out_of_reach_are_refused() {
     let calibration = Calibration::gather(&network, &few, "tones").unwrap();
     let choice = WeightChoice::Auto;
     let prepared = CalibratedReduction::new(&model, &calibration, &few, choice).unwrap();
-    let error = TargetReduction::new(&prepared).err().unwrap();
+    let error = Sizes::new(&prepared, &[], Parts::All).err().unwrap();
     let expected = TargetError::Sequences {
         found: 4,
         expected: 8,

@@ -55,6 +55,43 @@ impl Score {
     }
 }
 
+/// Which of some sequences a model gets right.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answers(Vec<bool>);
+
+impl Answers {
+    /// The answers of logits, one row for each sequence, whose class is the label.
+    pub fn of(logits: &[Vec<f64>], labels: &[usize]) -> Self {
+        let rows = logits.iter().zip(labels);
+        Self(rows.map(|(row, &label)| largest(row) == label).collect())
+    }
+
+    /// Sequences.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The share of right ones, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        let right = self.0.iter().filter(|right| **right).count();
+        right as f64 / self.0.len() as f64
+    }
+
+    /// How much less accurate another model is on the same sequences, as a share, and the standard
+    /// error of that difference. One difference more than was seen is counted: none on few sequences
+    /// proves little.
+    pub fn loss_of(&self, other: &Self) -> (f64, f64) {
+        let pairs = self.0.iter().zip(&other.0);
+        let apart = pairs.map(|(own, other)| f64::from(*own) - f64::from(*other));
+        let (count, mut sum, mut squares) = (self.0.len() as f64, 0.0, 0.0);
+        for one in apart {
+            sum += one;
+            squares += one * one;
+        }
+        (sum / count, f64::sqrt(squares + 1.0) / count)
+    }
+}
+
 /// How far the logits of two models are apart so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Agreement {
@@ -127,6 +164,25 @@ mod tests {
         assert_eq!(score.accuracy(), 0.5);
         assert!((score.loss() - 0.5 * (2f64.ln() + 1000.0)).abs() < 1e-12);
         assert!((score.standard_error() - 0.125f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn answers_are_compared_sequence_by_sequence() {
+        let logits = |classes: &[usize]| -> Vec<Vec<f64>> {
+            let row = |&class: &usize| (0..3).map(|k| f64::from(u8::from(k == class))).collect();
+            classes.iter().map(row).collect()
+        };
+        let labels = [0, 1, 2, 0];
+        let full = Answers::of(&logits(&[0, 1, 2, 1]), &labels);
+        let small = Answers::of(&logits(&[0, 2, 1, 0]), &labels);
+        assert_eq!(
+            (full.count(), full.accuracy(), small.accuracy()),
+            (4, 0.75, 0.5)
+        );
+        // Two lost and one gained.
+        let (loss, error) = full.loss_of(&small);
+        assert_eq!((loss, error), (0.25, 2.0 / 4.0));
+        assert_eq!(full.loss_of(&full), (0.0, 0.25));
     }
 
     #[test]

@@ -13,7 +13,7 @@ const TRIES: usize = 4;
 ///
 /// # Errors
 /// Those of [`TargetReduction::new`].
-pub fn planner<'a>(
+pub(super) fn planner<'a>(
     reduction: &'a CalibratedReduction<'a>,
 ) -> Result<Box<dyn Planner + 'a>, TargetError> {
     Ok(match reduction.shares_modes() {

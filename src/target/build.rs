@@ -82,7 +82,7 @@ impl TargetReduction<'_> {
     ///
     /// # Errors
     /// [`TargetError::Calibrate`]; [`TargetError::Rounding`].
-    pub fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
+    pub(crate) fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
         let mut storage = Storage {
             layers: plan.layers.iter().map(numbers_only).collect(),
             numbers: plan.numbers,

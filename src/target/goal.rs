@@ -35,14 +35,13 @@ impl<'a> Drawn<'a> {
 
 /// What a smaller model must be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Goal {
+pub(super) struct Goal {
     /// Bytes and time.
-    pub limits: Limits,
-    /// The largest relative change of the logits of held-out sequences; then the fewest bytes are
-    /// looked for. Without it the least change within the limits is.
-    pub change: Option<f64>,
+    pub(super) limits: Limits,
+    /// As [`WholeSize::change`](crate::target::WholeSize::change).
+    pub(super) change: Option<f64>,
     /// What may be made smaller.
-    pub parts: Parts,
+    pub(super) parts: Parts,
 }
 
 /// A model that meets a goal.
@@ -61,7 +60,7 @@ pub struct Met {
 ///
 /// # Errors
 /// Those of [`Planner`]; [`TargetError::Change`] where no model that was tried meets the goal.
-pub fn meet(
+pub(super) fn meet(
     planner: &dyn Planner,
     goal: &Goal,
     held_out: &[Sequence<'_>],

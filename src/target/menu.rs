@@ -57,7 +57,7 @@ impl Weights {
 }
 
 /// A model whose choices were measured, to be brought to any size.
-pub struct TargetReduction<'a> {
+pub(crate) struct TargetReduction<'a> {
     pub(super) reduction: &'a CalibratedReduction<'a>,
     pub(super) curves: Vec<Vec<ErrorCurve>>,
     pub(super) weights: Vec<Weights>,
@@ -77,7 +77,7 @@ impl<'a> TargetReduction<'a> {
     ///
     /// # Errors
     /// [`TargetError::Sequences`]; [`TargetError::Calibrate`]; [`TargetError::Rounding`].
-    pub fn new(reduction: &'a CalibratedReduction<'a>) -> Result<Self, TargetError> {
+    pub(crate) fn new(reduction: &'a CalibratedReduction<'a>) -> Result<Self, TargetError> {
         let found = reduction.sequences().len();
         if found < SEQUENCES_MIN {
             let expected = SEQUENCES_MIN;
@@ -102,13 +102,8 @@ impl<'a> TargetReduction<'a> {
         Ok(made)
     }
 
-    /// The channels that everything is made from.
-    pub fn reduction(&self) -> &'a CalibratedReduction<'a> {
-        self.reduction
-    }
-
     /// The full model.
-    pub fn model(&self) -> &'a Model {
+    pub(crate) fn model(&self) -> &'a Model {
         self.reduction.model()
     }
 

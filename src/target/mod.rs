@@ -1,12 +1,11 @@
 //! A whole model to a target: so many bytes, or so little change, states and maps together.
 //!
-//! [`TargetReduction`] measures once what every choice does to the logits of the calibration
-//! sequences: fewer states in a channel, fewer bits in a map, half precision for the other
-//! numbers. A [`SizePlan`] takes the choices whose change is least for the bytes they save, and
-//! [`TargetReduction::build`] makes the model of a plan: channels cut and refined, maps rounded
-//! layer by layer for the inputs that they get in the smaller network, and residues, feedthroughs,
-//! biases and norms fitted together to the logits of the full one. Labels are not used, and nothing
-//! is trained.
+//! [`Sizes`] measures once what every choice does to the logits of the calibration sequences: fewer
+//! states in a channel, fewer bits in a map, half precision for the other numbers. A [`SizePlan`]
+//! takes the choices whose change is least for the bytes they save. To make its model, channels are
+//! cut and refined, maps rounded layer by layer for the inputs that they get in the smaller network,
+//! and residues, feedthroughs, biases and norms fitted together to the logits of the full one. Labels
+//! are not used, and nothing is trained.
 
 mod any;
 mod build;
@@ -18,15 +17,16 @@ mod planner;
 mod price;
 mod rows;
 mod shared;
+mod sizes;
 
-pub use any::planner;
 pub use build::{LogitChanges, Targeted};
-pub use goal::{Drawn, Goal, Met, meet};
-pub use menu::TargetReduction;
+pub use goal::{Drawn, Met};
+pub(crate) use menu::TargetReduction;
 pub use plan::{Parts, SizePlan};
-pub use planner::{Limits, Planner};
+pub(crate) use planner::{Limits, Planner};
 pub use price::{Size, stand_in, step_microseconds};
-pub use shared::SharedTarget;
+pub(crate) use shared::SharedTarget;
+pub use sizes::{Sizes, WholeSize};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;
@@ -86,6 +86,14 @@ pub enum TargetError {
         target: f64,
         /// What it takes.
         takes: String,
+    },
+    /// No size that keeps the accuracy.
+    #[error("every size loses {least:.2} points of accuracy or more, expected at most {points}")]
+    Accuracy {
+        /// The points that may be lost.
+        points: f64,
+        /// What the best of the sizes loses.
+        least: f64,
     },
     /// The observer requested the end of the work.
     #[error(transparent)]

@@ -111,7 +111,7 @@ impl TargetReduction<'_> {
     ///
     /// # Errors
     /// [`TargetError::TooSmall`].
-    pub fn plan(&self, bytes: usize, parts: Parts) -> Result<SizePlan, TargetError> {
+    pub(crate) fn plan(&self, bytes: usize, parts: Parts) -> Result<SizePlan, TargetError> {
         self.best_plan(parts, |weights| self.plan_by(weights, bytes, parts))
     }
 
@@ -120,7 +120,11 @@ impl TargetReduction<'_> {
     ///
     /// # Errors
     /// [`TargetError::Stream`].
-    pub fn plan_for_change(&self, change: f64, parts: Parts) -> Result<SizePlan, TargetError> {
+    pub(crate) fn plan_for_change(
+        &self,
+        change: f64,
+        parts: Parts,
+    ) -> Result<SizePlan, TargetError> {
         self.best_plan(parts, |weights| {
             let (mut low, mut high) = PRICES;
             for _ in 0..HALVINGS {
@@ -141,7 +145,7 @@ impl TargetReduction<'_> {
     ///
     /// # Errors
     /// [`TargetError::TooSlow`].
-    pub fn bytes_for_step(
+    pub(crate) fn bytes_for_step(
         &self,
         microseconds: f64,
         bytes: usize,
@@ -179,7 +183,7 @@ impl TargetReduction<'_> {
     ///
     /// # Errors
     /// [`TargetError::Stream`].
-    pub fn step_of(&self, plan: &SizePlan) -> Result<f64, TargetError> {
+    pub(crate) fn step_of(&self, plan: &SizePlan) -> Result<f64, TargetError> {
         let model = stand_in(self.model(), &plan.orders)?;
         let place = |menu: &[Priced], choice: Option<MapChoice>| {
             menu.iter().position(|priced| Some(priced.choice) == choice)

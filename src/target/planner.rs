@@ -5,28 +5,17 @@ use crate::target::{Parts, SizePlan, TargetError, Targeted};
 
 /// What a plan must keep within.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Bytes of image and state together.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Microseconds of a step on this machine; absent for any.
-    pub microseconds: Option<f64>,
-}
-
-impl From<usize> for Limits {
-    /// So many bytes, and any step.
-    fn from(bytes: usize) -> Self {
-        Self {
-            bytes,
-            microseconds: None,
-        }
-    }
+    pub(crate) microseconds: Option<f64>,
 }
 
 /// What chooses the sizes of all tensors of a model, and makes the model of a choice:
 /// [`TargetReduction`](crate::target::TargetReduction) where every channel has a system of its own,
 /// [`SharedTarget`](crate::target::SharedTarget) where channels share modes.
-/// [`planner`](crate::target::planner) takes the one that fits.
-pub trait Planner {
+pub(crate) trait Planner {
     /// The layers that everything is made from.
     fn reduction(&self) -> &CalibratedReduction<'_>;
 

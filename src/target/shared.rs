@@ -106,7 +106,7 @@ struct Draft {
 /// with entries of one kind and the maps between channels of another; where both are integers the
 /// head has 8 bits, and norms and biases half precision. Models that plans are compared by are made
 /// without a fit to the logits, and kept for the next plan.
-pub struct SharedTarget<'a> {
+pub(crate) struct SharedTarget<'a> {
     reduction: &'a CalibratedReduction<'a>,
     /// By the modes of every layer.
     made: RefCell<Vec<(Vec<usize>, Model)>>,
@@ -123,7 +123,7 @@ struct Tried {
 
 impl<'a> SharedTarget<'a> {
     /// Nothing is computed yet.
-    pub fn new(reduction: &'a CalibratedReduction<'a>) -> Self {
+    pub(crate) fn new(reduction: &'a CalibratedReduction<'a>) -> Self {
         Self {
             reduction,
             made: RefCell::default(),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
 use hankelite::calibrate::{
-    Calibrated, CalibratedReduction, Calibration, Captured, Settings, WeightChoice,
+    CalibrateError, Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings,
+    WeightChoice,
 };
 use hankelite::checkpoint::{Declared, Family, from_tensors};
 use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_observed};
@@ -13,7 +14,7 @@ use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::progress::ProgressSink;
 use hankelite::rounding::Storage;
-use hankelite::target::{Drawn, Size};
+use hankelite::target::{Drawn, Met, Size, Sizes, TargetError};
 use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -24,7 +25,7 @@ use crate::failure::{Failure, Outcome, in_python};
 use crate::progress::watched;
 use crate::statistics::{Gathered, LayerIn, Requested};
 use crate::stream::Stream;
-use crate::target::Targets;
+use crate::target::{Stop, Wanted, image_of};
 
 /// Name, element type, shape and little-endian bytes.
 type TensorIn<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
@@ -219,18 +220,9 @@ impl Checkpoint {
         let requested = Requested::parse(requested)?;
         let settings = requested.settings()?;
         let owned = sequences.owned();
-        let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
-            let borrowed = owned.borrowed();
-            let steps = owned.steps(model);
-            let calibration = gather(model, &borrowed, steps, &requested.origin, observer)?;
-            let reduction = CalibratedReduction::new_observed(
-                model,
-                &calibration,
-                &borrowed,
-                WeightChoice::Auto,
-                observer,
-            )?;
+            let listed = owned.borrowed();
+            let reduction = self.balanced((&owned, &listed), &requested.origin, observer)?;
             Ok::<_, Failure>(reduction.reduce(&settings)?)
         })??;
         self.calibrated(reduced)
@@ -274,38 +266,52 @@ impl Checkpoint {
         self.calibrated(reduced)
     }
 
-    /// Smaller checkpoints within targets of the whole model, in turn; the work that no target changes is
-    /// done once. Of each its records, plan and changes of the logits as JSON, and its image. The first
-    /// target has to be met; the list ends before the first other one that asks for too few bytes.
-    #[pyo3(signature = (sequences, targets, progress))]
-    fn reduce_to_targets<'py>(
+    /// A smaller checkpoint within a size of the whole model; its records, plan and changes of the
+    /// logits as JSON, and its image.
+    #[pyo3(signature = (sequences, wanted, progress))]
+    fn reduce_to_target<'py>(
         &self,
         py: Python<'py>,
         sequences: Sequences<'_>,
-        targets: &str,
+        wanted: &str,
         progress: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<TargetedOut<'py>>> {
-        let targets = Targets::parse(targets)?;
+    ) -> PyResult<TargetedOut<'py>> {
+        let wanted = Wanted::parse(wanted)?;
         let owned = sequences.owned();
-        let model = &self.0.model;
-        let made = watched(py, progress.as_ref(), |observer| {
-            let listed = owned.borrowed();
-            let Drawn { used, held_out } = Drawn::new(&listed);
-            let steps = owned.steps(model);
-            let calibration = gather(model, &used, steps, &targets.origin, observer)?;
-            let choice = WeightChoice::Auto;
-            let reduction =
-                CalibratedReduction::new_observed(model, &calibration, &used, choice, observer)?;
-            targets.met(&reduction, &held_out)
+        let met = watched(py, progress.as_ref(), |observer| {
+            self.with_sizes(&owned, &wanted, observer, |sizes| {
+                Ok::<_, Failure>(sizes.meet(&wanted.size)?)
+            })
         })??;
-        let made = made.into_iter().map(|(met, image)| {
-            let (records, choice) = (json(&met.made.records)?, json(&targets.record(&met))?);
-            let image = PyArray1::from_slice(py, image.as_bytes());
-            let smaller = self.0.with_model(met.made.model);
-            let smaller = Self(smaller.with_storage(met.made.plan.storage()));
-            Ok((smaller, records, choice, image))
-        });
-        made.collect()
+        self.targeted(py, &wanted, &met)
+    }
+
+    /// Calls `accept` with the smaller checkpoints of the sizes that are tried, from large to small,
+    /// each as `reduce_to_target` gives it: whether it does.
+    #[pyo3(signature = (sequences, wanted, accept, progress))]
+    fn reduce_to_smallest(
+        &self,
+        py: Python<'_>,
+        sequences: Sequences<'_>,
+        wanted: &str,
+        accept: Py<PyAny>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let wanted = Wanted::parse(wanted)?;
+        let owned = sequences.owned();
+        let accepts = |met: &Met| {
+            Python::attach(|py| {
+                let made = self.targeted(py, &wanted, met)?;
+                accept.call1(py, made)?.extract(py)
+            })
+        };
+        watched(py, progress.as_ref(), |observer| {
+            self.with_sizes(&owned, &wanted, observer, |sizes| {
+                let found = sizes.smallest(|_, met| accepts(met).map_err(Stop::Raised));
+                found.map(drop)
+            })
+        })??;
+        Ok(())
     }
 
     /// Bytes of the image and of the state of one stream, all numbers in single precision.
@@ -381,6 +387,51 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
+    /// Models of several sizes from sequences, of which every fifth is held out.
+    fn with_sizes<T, E: From<TargetError>>(
+        &self,
+        owned: &Owned,
+        wanted: &Wanted,
+        observer: &dyn ProgressSink,
+        work: impl FnOnce(&Sizes<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let listed = owned.borrowed();
+        let Drawn { used, held_out } = Drawn::new(&listed);
+        let reduction = self
+            .balanced((owned, &used), &wanted.origin, observer)
+            .map_err(TargetError::from)?;
+        work(&Sizes::new(&reduction, &held_out, wanted.only)?)
+    }
+
+    /// All channels balanced for their inputs in some of the sequences.
+    fn balanced<'b>(
+        &'b self,
+        (owned, some): (&Owned, &'b [Sequence<'b>]),
+        origin: &'b str,
+        observer: &'b dyn ProgressSink,
+    ) -> Result<CalibratedReduction<'b>, CalibrateError> {
+        let model = &self.0.model;
+        let run = CalibrationRun {
+            sequences: some,
+            length: owned.steps(model),
+            origin,
+        };
+        CalibratedReduction::of_sequences(model, run, WeightChoice::Auto, observer)
+    }
+
+    fn targeted<'py>(
+        &self,
+        py: Python<'py>,
+        wanted: &Wanted,
+        met: &Met,
+    ) -> PyResult<TargetedOut<'py>> {
+        let (records, choice) = (json(&met.made.records)?, json(&wanted.record(met))?);
+        let image = PyArray1::from_slice(py, image_of(met)?.as_bytes());
+        let smaller = self.0.with_model(met.made.model.clone());
+        let smaller = Self(smaller.with_storage(met.made.plan.storage()));
+        Ok((smaller, records, choice, image))
+    }
+
     fn calibrated(&self, reduced: Calibrated) -> PyResult<(Self, String, String)> {
         let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
         Ok((Self(self.0.with_model(reduced.model)), records, choice))
@@ -396,18 +447,6 @@ impl Checkpoint {
             ))),
         }
     }
-}
-
-fn gather(
-    model: &Model,
-    sequences: &[Sequence<'_>],
-    length: usize,
-    origin: &str,
-    observer: &dyn ProgressSink,
-) -> Outcome<Calibration> {
-    let network = Network::new(model, length, Path::Auto)?;
-    let network = network.observed(observer);
-    Ok(Calibration::gather(&network, sequences, origin)?)
 }
 
 fn reduced_by_captured(

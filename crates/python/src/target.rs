@@ -1,32 +1,24 @@
 //! Sizes of a whole model.
 
-use hankelite::calibrate::CalibratedReduction;
-use hankelite::model::Sequence;
 use hankelite::stream::Image;
-use hankelite::target::{
-    Goal, Limits, LogitChanges, Met, Parts, Size, SizePlan, TargetError, meet, planner,
-};
+use hankelite::target::{LogitChanges, Met, Parts, Size, SizePlan, TargetError, WholeSize};
+use pyo3::PyErr;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 
-/// What smaller models must keep within, in turn.
+/// Which model is made.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Targets {
-    targets: Vec<Target>,
+pub(crate) struct Wanted {
+    /// What it keeps within. Left out where the smallest is looked for.
+    #[serde(default)]
+    pub(crate) size: WholeSize,
+    /// `all`, `states` or `maps`.
+    #[serde(default)]
+    pub(crate) only: Parts,
     /// Where the sequences came from.
     pub(crate) origin: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Target {
-    max_bytes: Option<usize>,
-    max_change: Option<f64>,
-    max_microseconds: Option<f64>,
-    /// `all`, `states` or `maps`.
-    only: Option<Parts>,
 }
 
 /// What was chosen.
@@ -40,34 +32,9 @@ pub(crate) struct Record<'a> {
     plan: &'a SizePlan,
 }
 
-impl Targets {
+impl Wanted {
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
-        let targets: Self = serde_json::from_str(text).map_err(Failure::setting)?;
-        for target in &targets.targets {
-            target.require_positive()?;
-        }
-        Ok(targets)
-    }
-
-    /// The models that keep within, and their images.
-    pub(crate) fn met(
-        &self,
-        reduction: &CalibratedReduction<'_>,
-        held_out: &[Sequence<'_>],
-    ) -> Outcome<Vec<(Met, Image)>> {
-        let planner = planner(reduction)?;
-        let mut made = Vec::new();
-        for target in &self.targets {
-            match meet(&*planner, &target.goal(), held_out) {
-                Err(TargetError::TooSmall { .. }) if !made.is_empty() => break,
-                met => {
-                    let met = met?;
-                    let image = Image::packed(&met.made.model, &met.made.storage)?;
-                    made.push((met, image));
-                }
-            }
-        }
-        Ok(made)
+        serde_json::from_str(text).map_err(Failure::setting)
     }
 
     pub(crate) fn record<'a>(&'a self, met: &'a Met) -> Record<'a> {
@@ -81,28 +48,28 @@ impl Targets {
     }
 }
 
-impl Target {
-    fn require_positive(&self) -> Outcome<()> {
-        for (name, value) in [
-            ("max_change", self.max_change),
-            ("max_microseconds", self.max_microseconds),
-        ] {
-            if let Some(value) = value.filter(|value| value.is_nan() || *value <= 0.0) {
-                let message = format!("{name} is {value}, expected a number above 0");
-                return Err(Failure::setting(message));
-            }
-        }
-        Ok(())
-    }
+pub(crate) fn image_of(met: &Met) -> Outcome<Image> {
+    Ok(Image::packed(&met.made.model, &met.made.storage)?)
+}
 
-    fn goal(&self) -> Goal {
-        Goal {
-            limits: Limits {
-                bytes: self.max_bytes.unwrap_or(usize::MAX),
-                microseconds: self.max_microseconds,
-            },
-            change: self.max_change,
-            parts: self.only.unwrap_or_default(),
+/// Why a search for a size ends.
+pub(crate) enum Stop {
+    Failed(Failure),
+    /// By the function that accepts a size.
+    Raised(PyErr),
+}
+
+impl From<TargetError> for Stop {
+    fn from(error: TargetError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Stop> for PyErr {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Failed(failure) => failure.into(),
+            Stop::Raised(error) => error,
         }
     }
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from ._data import Array, Cases, gather
-from ._model import Floats, Model, Reduced, _open, read, reduce, to_targets
+from ._model import Floats, Model, Reduced, _open, read, reduce, to_smallest, to_target
 from ._progress import Progress
 from ._sources import module_of
 from .errors import CalibrationError, HankeliteError, InvalidSetting, StreamError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Score = Callable[[Floats, Array], npt.ArrayLike]
 
-#: How many times smaller the models are that are tried.
+#: How many times fewer states are tried in a network without an image.
 _TIMES = (2, 3, 4, 6, 8, 12, 16)
 #: Points of accuracy that may be lost where nothing else is asked for.
 _WITHIN = 0.5
@@ -119,9 +119,6 @@ def compress(
 class _Library:
     """A network that the library runs: states and bits come down together."""
 
-    #: All sizes are made at once.
-    each_costs = False
-
     def __init__(self, model: Model, x: Array, only: Optional[str], progress: Progress) -> None:
         self.model, self.x, self.only, self.progress = model, x, only, progress
         try:
@@ -134,17 +131,19 @@ class _Library:
             if self.only is not None:
                 raise InvalidSetting(f"only={self.only!r} with order={size['order']}, expected none")
             return reduce(self.model, calibrate=self.x, progress=self.progress, **size)
-        return to_targets(self.model, self.x, [{**size, "only": self.only}], self.progress)[0]
+        return to_target(self.model, self.x, {**size, "only": self.only}, self.progress)
 
-    def smaller(self) -> Iterator[Reduced]:
-        """From large to small. A network that has no image loses states only."""
+    def offer(self, accept: Callable[[Reduced], bool]) -> None:
+        """Models from large to small. A network that has no image loses states only."""
         if self.streams:
-            targets = [{"times": times, "only": self.only} for times in _TIMES]
-            return iter(to_targets(self.model, self.x, targets, self.progress))
-        shares = _shares(self.model)
-        return (
-            reduce(self.model, calibrate=self.x, budget=share, progress=self.progress)
-            for share in shares
+            to_smallest(self.model, self.x, self.only, accept, self.progress)
+            return
+        _in_turn(
+            (
+                reduce(self.model, calibrate=self.x, budget=share, progress=self.progress)
+                for share in _shares(self.model)
+            ),
+            accept,
         )
 
     def outputs(self, small: Optional[Reduced], x: Array) -> Floats:
@@ -156,8 +155,6 @@ class _Library:
 
 class _ByItself:
     """A live network that runs by its own forward pass: its states come down."""
-
-    each_costs = True
 
     def __init__(self, live: Live, only: Optional[str], progress: Progress) -> None:
         if only not in (None, "states"):
@@ -171,9 +168,15 @@ class _ByItself:
             raise InvalidSetting(f"{name}={value!r}: {_STATES_ONLY}")
         return self.live.reduce(**size, progress=self.progress)
 
-    def smaller(self) -> Iterator[Reduced]:
-        for share in _shares(self.live.model):
-            yield self.live.reduce(budget=share, progress=self.progress)
+    def offer(self, accept: Callable[[Reduced], bool]) -> None:
+        """Models from large to small."""
+        _in_turn(
+            (
+                self.live.reduce(budget=share, progress=self.progress)
+                for share in _shares(self.live.model)
+            ),
+            accept,
+        )
 
     def outputs(self, small: Optional[Reduced], x: Array) -> Floats:
         return self.live.outputs(small, x)
@@ -186,6 +189,12 @@ _STATES_ONLY = (
     "the library does not run this network, so that its states come down and nothing else; "
     "expected order=, or no size"
 )
+
+
+def _in_turn(models: Iterable[Reduced], accept: Callable[[Reduced], bool]) -> None:
+    for small in models:
+        if not accept(small):
+            return
 
 
 def _shares(model: Model) -> list[float]:
@@ -350,15 +359,18 @@ def _smallest(
     most = (_CHANGE if judge.values is None else _WITHIN) if within is None else within
     kept: list[tuple[Reduced, dict[str, Any]]] = []
     tried: list[dict[str, Any]] = []
-    for small in network.smaller():
+
+    def accept(small: Reduced) -> bool:
         tried.append(judge.row(small))
-        if judge.loses(tried[-1])[0] <= most:
+        accepted = judge.loses(tried[-1])[0] <= most
+        if accepted:
             kept.append((small, tried[-1]))
-        elif network.each_costs:
-            break
+        return accepted
+
+    network.offer(accept)
     if not kept:
         _none_keeps(judge, tried, most)
-    small, row = min(kept, key=lambda one: int(one[1]["bytes"]))
+    small, row = kept[-1]
     error = row["standard_error"]
     if error is not None and error > most:
         warnings.warn(

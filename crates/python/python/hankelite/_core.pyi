@@ -50,6 +50,7 @@ _LayerIn = tuple[
     Optional[npt.NDArray[np.float64]],
 ]
 _Sequences = Union[npt.NDArray[np.float32], npt.NDArray[np.uint32]]
+_Targeted = tuple["Checkpoint", str, str, npt.NDArray[np.uint8]]
 
 @final
 class Checkpoint:
@@ -93,9 +94,16 @@ class Checkpoint:
     def reduce_by_captured_file(
         self, path: Union[str, PathLike[str]], requested: str, progress: _Progress
     ) -> tuple[Checkpoint, str, str]: ...
-    def reduce_to_targets(
-        self, sequences: _Sequences, targets: str, progress: _Progress
-    ) -> list[tuple[Checkpoint, str, str, npt.NDArray[np.uint8]]]: ...
+    def reduce_to_target(
+        self, sequences: _Sequences, wanted: str, progress: _Progress
+    ) -> _Targeted: ...
+    def reduce_to_smallest(
+        self,
+        sequences: _Sequences,
+        wanted: str,
+        accept: Callable[[Checkpoint, str, str, npt.NDArray[np.uint8]], bool],
+        progress: _Progress,
+    ) -> None: ...
     def image_size(self) -> tuple[int, int]: ...
     def logits(self, sequences: _Sequences, progress: _Progress) -> list[list[float]]: ...
     def tensors(self, all: bool) -> list[_TensorOut]: ...

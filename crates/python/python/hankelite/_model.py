@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -616,7 +616,7 @@ def reduce(
         raise InvalidSetting("expected one of statistics, captured and calibrate")
     if wanted:
         _refuse(calibrated, "with a target of the whole model", allowed=())
-        return to_targets(model, calibrate, [wanted], progress)[0]
+        return to_target(model, calibrate, wanted, progress)
     with following(progress) as callback:
         if isinstance(captured, Captured):
             requested = json.dumps({**calibrated, "origin": captured.origin})
@@ -651,35 +651,46 @@ def _require_sequences(model: Model, calibrate: Any, wanted: Mapping[str, Any]) 
         )
 
 
-def _in_bytes(model: Model, target: Mapping[str, Any]) -> dict[str, Any]:
-    """A target of so many times fewer bytes by their number."""
-    target = {name: value for name, value in target.items() if value is not None}
-    times = target.pop("times", None)
-    if times is None:
-        return target
-    if "max_bytes" in target:
-        raise InvalidSetting("times and max_bytes, expected one of them")
-    if not times > 1:
-        raise InvalidSetting(f"times={times!r}, expected a number above 1")
-    return {**target, "max_bytes": int(model.bytes / times)}
-
-
-def to_targets(
-    model: Model, sequences: Any, targets: list[dict[str, Any]], progress: Progress
-) -> list[Reduced]:
-    """States and maps together, by sequences that the library runs: the first target, and the others
-    as far as there are models so small."""
-    targets = [_in_bytes(model, target) for target in targets]
+def to_target(
+    model: Model, sequences: Any, wanted: Mapping[str, Any], progress: Progress
+) -> Reduced:
+    """States and maps together, by sequences that the library runs: within a size."""
     sequences = _sequences(sequences, model)
-    requested = json.dumps({"targets": targets, "origin": f"{len(sequences)} sequences"})
+    names = {"max_bytes": "bytes", "max_change": "change", "max_microseconds": "microseconds"}
+    given = {names.get(name, name): value for name, value in wanted.items() if value is not None}
+    requested = _wanted(given, given.pop("only", None), sequences)
     with following(progress) as callback:
-        made = model._core.reduce_to_targets(sequences, requested, callback)
-    smaller = []
-    for core, records, choice, image in made:
-        small = Reduced(model._source, core, json.loads(records), json.loads(choice))
-        small.image = image.tobytes()
-        smaller.append(small)
-    return smaller
+        return _targeted(model, *model._core.reduce_to_target(sequences, requested, callback))
+
+
+def to_smallest(
+    model: Model,
+    sequences: Any,
+    only: Optional[str],
+    accept: Callable[[Reduced], bool],
+    progress: Progress,
+) -> None:
+    """The same from large to small, as long as sizes are accepted."""
+    sequences = _sequences(sequences, model)
+    requested = _wanted({}, only, sequences)
+    with following(progress) as callback:
+        model._core.reduce_to_smallest(
+            sequences, requested, lambda *made: accept(_targeted(model, *made)), callback
+        )
+
+
+def _wanted(size: Mapping[str, Any], only: Optional[str], sequences: Any) -> str:
+    return json.dumps(
+        {"size": size, "only": only or "all", "origin": f"{len(sequences)} sequences"}
+    )
+
+
+def _targeted(
+    model: Model, core: _core.Checkpoint, records: str, choice: str, image: npt.NDArray[np.uint8]
+) -> Reduced:
+    small = Reduced(model._source, core, json.loads(records), json.loads(choice))
+    small.image = image.tobytes()
+    return small
 
 
 def _refuse(settings: Mapping[str, Any], when: str, allowed: tuple[str, ...]) -> None:

@@ -3,7 +3,8 @@
 
 use anyhow::bail;
 use hankelite::checkpoint::{Checkpoint, Declared};
-use hankelite::target::{Met, Parts, Planner, Size};
+use hankelite::infer::Answers;
+use hankelite::target::{Met, Size, Sizes};
 use hankelite_data::Dataset;
 use serde::Serialize;
 
@@ -12,16 +13,10 @@ use crate::cli::evaluate::alternatives::{Alternative, tried};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
-use crate::cli::score::{Engine, First, Logits, Scores, labelled, logits};
-
-/// How many times fewer bytes are tried.
-const TIMES: [f64; 8] = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0];
+use crate::cli::score::{Engine, First, Scores, labelled, logits};
 
 /// Points of accuracy that may be lost where no number is given.
 pub(super) const WITHIN: f64 = 0.5;
-
-/// Sizes in a row that do not do before the search ends.
-const MISSES: usize = 2;
 
 /// Sequences that are scored at most.
 const SCORED: usize = 2000;
@@ -66,56 +61,29 @@ pub(super) struct Choice {
 /// What the sizes are compared on.
 pub(super) struct Search<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    pub(super) planner: &'a dyn Planner,
-    pub(super) full: Size,
-    pub(super) parts: Parts,
-    pub(super) held_out: &'a [hankelite::model::Sequence<'a>],
+    pub(super) sizes: &'a Sizes<'a>,
     /// Labelled sequences that the calibration does not use.
     pub(super) data: Option<&'a Dataset>,
     /// Points.
     pub(super) within: f64,
 }
 
-/// The logits of the labelled sequences, and which of them are right.
+/// What labelled sequences say of a model.
 struct Scored {
     scores: Scores,
-    right: Vec<bool>,
+    answers: Answers,
 }
 
 impl Scored {
     fn of(checkpoint: &Checkpoint, data: &Dataset, printer: &Printer) -> anyhow::Result<Self> {
         let first = First::of(data, Some(SCORED));
-        let made = logits(
-            checkpoint,
-            first,
-            &Engine::Host(hankelite::infer::Path::Auto),
-            printer,
-        )?;
+        let engine = Engine::Host(hankelite::infer::Path::Auto);
+        let made = logits(checkpoint, first, &engine, printer)?;
         Ok(Self {
+            answers: Answers::of(&made.logits, data.labels().unwrap_or_default()),
             scores: made.scores(data)?,
-            right: right(&made, data),
         })
     }
-
-    /// How much less accurate another model is on the same sequences, with the standard error. One
-    /// difference more than was seen is counted: none on few sequences proves little.
-    fn loss(&self, other: &Self) -> (f64, f64) {
-        let pairs = self.right.iter().zip(&other.right);
-        let apart = pairs.map(|(own, other)| f64::from(*own) - f64::from(*other));
-        let (count, mut sum, mut squares) = (self.right.len() as f64, 0.0, 0.0);
-        for one in apart {
-            sum += one;
-            squares += one * one;
-        }
-        (sum / count, (squares + 1.0).sqrt() / count)
-    }
-}
-
-fn right(made: &Logits, data: &Dataset) -> Vec<bool> {
-    let labels = data.labels().unwrap_or_default();
-    let rows = made.logits.iter().zip(labels);
-    rows.map(|(logits, &label)| hankelite::infer::Score::class(logits) == label)
-        .collect()
 }
 
 impl Search<'_> {
@@ -124,31 +92,24 @@ impl Search<'_> {
     /// # Errors
     /// None is, with what was reached.
     pub(super) fn run(&self, bars: &Bars<'_>, printer: &Printer) -> anyhow::Result<(Met, Choice)> {
-        let full = self
-            .data
-            .map(|data| Scored::of(self.checkpoint, data, printer));
-        let full = full.transpose()?;
-        let (mut best, mut tried, mut misses) = (None, Vec::new(), 0);
-        for times in TIMES {
-            bars.part(format!("1/{times} of the bytes"));
-            let Some((met, one, scores)) = self.one(times, full.as_ref(), printer)? else {
-                break;
-            };
+        let of = |data| Scored::of(self.checkpoint, data, printer);
+        let full = self.data.map(of).transpose()?;
+        let (mut tried, mut best) = (Vec::new(), None);
+        let found = self.sizes.smallest(|times, met| {
+            let (one, scores) = self.one(times, met, full.as_ref(), printer)?;
             bars.clear();
-            misses = if one.accepted { 0 } else { misses + 1 };
-            if one.accepted {
-                best = Some((met, times, scores));
+            let accepted = one.accepted;
+            if accepted {
+                best = scores;
             }
             tried.push(one);
-            if misses == MISSES {
-                break;
-            }
-        }
-        let Some((met, times, scores)) = best else {
+            Ok::<_, anyhow::Error>(accepted)
+        })?;
+        let Some((times, met)) = found else {
             bail!(self.none(full.as_ref(), &tried));
         };
-        let scored = full.as_ref().map_or(0, |full| full.right.len());
-        let both = full.zip(scores).map(|(full, small)| [full.scores, small]);
+        let scored = full.as_ref().map_or(0, |full| full.answers.count());
+        let both = full.zip(best).map(|(full, small)| [full.scores, small]);
         let choice = Choice {
             within: both.is_some().then_some(self.within),
             change_max: both.is_none().then_some(CHANGE_MAX),
@@ -160,37 +121,26 @@ impl Search<'_> {
         Ok((met, choice))
     }
 
-    /// One size; `None` where it is smaller than what can be reached.
+    /// What one size loses.
     fn one(
         &self,
         times: f64,
+        met: &Met,
         full: Option<&Scored>,
         printer: &Printer,
-    ) -> anyhow::Result<Option<(Met, Tried, Option<Scores>)>> {
-        let bytes = (self.full.total() as f64 / times) as usize;
-        let plan = match self.planner.plan_within(&bytes.into(), self.parts) {
-            Err(hankelite::target::TargetError::TooSmall { .. }) => return Ok(None),
-            plan => plan?,
-        };
-        let made = self.planner.build(&plan)?;
-        let held_out_change = match self.held_out {
-            [] => None,
-            held_out => Some(self.planner.reduction().change_on(&made.model, held_out)?),
-        };
-        let change = held_out_change.unwrap_or(made.changes.after);
-        let small = match self.data {
-            None => None,
-            Some(data) => {
-                let smaller = self.checkpoint.with_model(made.model.clone());
-                Some(Scored::of(&smaller, data, printer)?)
-            }
-        };
+    ) -> anyhow::Result<(Tried, Option<Scores>)> {
+        let change = met.held_out_change.unwrap_or(met.made.changes.after);
+        let small = self.data.map(|data| {
+            let smaller = self.checkpoint.with_model(met.made.model.clone());
+            Scored::of(&smaller, data, printer)
+        });
+        let small = small.transpose()?;
         let loss = full
             .zip(small.as_ref())
-            .map(|(full, small)| full.loss(small));
+            .map(|(full, small)| full.answers.loss_of(&small.answers));
         let tried = Tried {
             times,
-            size: made.size,
+            size: met.made.size,
             change,
             accuracy: small.as_ref().and_then(|small| small.scores.accuracy),
             difference_error: loss.map(|(_, error)| error),
@@ -199,11 +149,7 @@ impl Search<'_> {
                 None => change <= CHANGE_MAX,
             },
         };
-        let met = Met {
-            made,
-            held_out_change,
-        };
-        Ok(Some((met, tried, small.map(|small| small.scores))))
+        Ok((tried, small.map(|small| small.scores)))
     }
 
     /// That no size does.

@@ -10,8 +10,7 @@ use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
 use hankelite::rounding::{MapChoice, Storage};
 use hankelite::target::{
-    Drawn, Goal, Limits, LogitChanges, Met, Size, SizePlan, Targeted, meet, planner,
-    step_microseconds,
+    Drawn, LogitChanges, Met, Size, SizePlan, Sizes, Targeted, WholeSize, step_microseconds,
 };
 use hankelite_archive::write_whole;
 use hankelite_data::Dataset;
@@ -179,8 +178,8 @@ fn reduced(
     let mut document = Document {
         origin: calibration.origin().to_string(),
         sequences,
-        size_before: full.size,
-        step_microseconds_before: full.microseconds,
+        size_before: full,
+        step_microseconds_before: full_step(checkpoint)?,
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
         held_out_change,
         longer,
@@ -205,7 +204,8 @@ fn reduced(
 struct Made {
     met: Met,
     chosen: Option<Choice>,
-    full: Full,
+    /// In single precision.
+    full: Size,
     /// That calibrate, and that are held out.
     sequences: [usize; 2],
 }
@@ -221,22 +221,16 @@ fn made(
     let (drawn, bars) = (Drawn::new(listed), Bars::new(printer));
     let ways = &arguments.ways;
     let prepared = prepare(checkpoint, calibration, &drawn.used, ways, &bars)?;
-    let full = Full::new(checkpoint)?;
-    let search = Search {
-        checkpoint,
-        planner: &*planner(&prepared)?,
-        full: full.size,
-        parts: arguments.target_ways.only,
-        held_out: &drawn.held_out,
-        data: given.data.as_ref(),
-        within: arguments.target_ways.within.unwrap_or(WITHIN),
-    };
+    let sizes = Sizes::new(&prepared, &drawn.held_out, arguments.target_ways.only)?;
     let (met, chosen) = match arguments.is_without_size() {
-        false => {
-            let goal = goal(arguments, full.size.total());
-            (meet(search.planner, &goal, &drawn.held_out)?, None)
-        }
+        false => (sizes.meet(&wanted(arguments))?, None),
         true => {
+            let search = Search {
+                checkpoint,
+                sizes: &sizes,
+                data: given.data.as_ref(),
+                within: arguments.target_ways.within.unwrap_or(WITHIN),
+            };
             let (met, choice) = search.run(&bars, printer)?;
             (met, Some(choice))
         }
@@ -245,7 +239,7 @@ fn made(
     Ok(Made {
         met,
         chosen,
-        full,
+        full: sizes.full(),
         sequences: [drawn.used.len(), drawn.held_out.len()],
     })
 }
@@ -459,35 +453,21 @@ fn write(
     Ok(())
 }
 
-/// What the targets ask of a model of so many bytes.
-fn goal(arguments: &Arguments, full: usize) -> Goal {
+/// What the targets ask for.
+fn wanted(arguments: &Arguments) -> WholeSize {
     let targets = &arguments.target;
-    let allowed = targets.bytes_of(full as u64);
-    Goal {
-        limits: Limits {
-            bytes: allowed.map_or(full, |most| full.min(most as usize)),
-            microseconds: targets.max_microseconds,
-        },
+    WholeSize {
+        times: targets.times,
+        bytes: targets.max_bytes,
+        microseconds: targets.max_microseconds,
         change: targets.max_change,
-        parts: arguments.target_ways.only,
     }
 }
 
-/// The full model in single precision.
-struct Full {
-    size: Size,
-    microseconds: f64,
-}
-
-impl Full {
-    fn new(checkpoint: &Checkpoint) -> anyhow::Result<Self> {
-        let model = &checkpoint.model;
-        let storage = Storage::single(model);
-        Ok(Self {
-            size: Size::of(model, &storage)?,
-            microseconds: step_microseconds(model, &storage)?,
-        })
-    }
+/// Microseconds of a step of the full model in single precision.
+fn full_step(checkpoint: &Checkpoint) -> anyhow::Result<f64> {
+    let model = &checkpoint.model;
+    Ok(step_microseconds(model, &Storage::single(model))?)
 }
 
 fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::bail;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Drawn, Parts, Planner, Size, planner, step_microseconds};
+use hankelite::target::{Drawn, Parts, Size, Sizes, WholeSize, step_microseconds};
 use hankelite_data::Dataset;
 use serde::Serialize;
 
@@ -75,13 +75,12 @@ pub(super) fn run(
     let drawn = Drawn::new(&listed);
     let bars = Bars::new(printer);
     let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
-    let target = planner(&prepared)?;
+    let sizes = Sizes::new(&prepared, &drawn.held_out, arguments.only)?;
     bars.clear();
     let work = Work {
         arguments,
         checkpoint,
-        target: &*target,
-        drawn: &drawn,
+        sizes: &sizes,
         data,
         bars: &bars,
     };
@@ -103,7 +102,7 @@ pub(super) fn run(
     times.sort_by(f64::total_cmp);
     for (index, &times) in times.iter().enumerate() {
         bars.part(format!("size {} of {}", index + 1, arguments.times.len()));
-        let row = work.row(times, document.full.size, printer)?;
+        let row = work.row(times, printer)?;
         bars.clear();
         table.row(&cells(&row))?;
         document.rows.push(row);
@@ -145,8 +144,7 @@ fn conclude(arguments: &Arguments, document: &mut Document) -> anyhow::Result<()
 struct Work<'a> {
     arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
-    target: &'a dyn Planner,
-    drawn: &'a Drawn<'a>,
+    sizes: &'a Sizes<'a>,
     data: Option<&'a Dataset>,
     bars: &'a Bars<'a>,
 }
@@ -167,7 +165,7 @@ impl Work<'_> {
         let storage = Storage::single(model);
         Ok(Row {
             times: 1.0,
-            size: Size::of(model, &storage)?,
+            size: self.sizes.full(),
             step_microseconds: step_microseconds(model, &storage)?,
             change: 0.0,
             held_out_change: None,
@@ -176,26 +174,18 @@ impl Work<'_> {
         })
     }
 
-    fn row(&self, times: f64, full: Size, printer: &Printer) -> anyhow::Result<Row> {
+    fn row(&self, times: f64, printer: &Printer) -> anyhow::Result<Row> {
         let start = Instant::now();
-        let bytes = (full.total() as f64 / times) as usize;
-        let plan = self
-            .target
-            .plan_within(&bytes.into(), self.arguments.only)?;
-        let made = self.target.build(&plan)?;
-        let held_out_change = match self.drawn.held_out.as_slice() {
-            [] => None,
-            held_out => Some(self.target.reduction().change_on(&made.model, held_out)?),
-        };
+        let met = self.sizes.meet(&WholeSize::times(times))?;
         self.bars.clear();
-        let seconds = start.elapsed().as_secs_f64();
+        let (made, seconds) = (met.made, start.elapsed().as_secs_f64());
         let smaller = self.checkpoint.with_model(made.model.clone());
         Ok(Row {
             times,
             size: made.size,
             step_microseconds: step_microseconds(&made.model, &made.storage)?,
             change: made.changes.after,
-            held_out_change,
+            held_out_change: met.held_out_change,
             result: self.scored(&smaller, printer)?,
             seconds,
         })

@@ -18,7 +18,7 @@ pub(in crate::cli::reduce) struct TargetArguments {
     /// With --calibrate: states and maps together in at most so many bytes, those of the image and
     /// of one stream's state. `k` stands for a thousand, `KiB` for 1,024, `M` for a million.
     #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
-    max_bytes: Option<usize>,
+    pub(in crate::cli::reduce) max_bytes: Option<usize>,
     /// With --calibrate: this many times fewer bytes than in single precision; or the share that is
     /// left, such as 1/8.
     #[arg(
@@ -28,7 +28,7 @@ pub(in crate::cli::reduce) struct TargetArguments {
         requires = "calibrate",
         allow_negative_numbers = true
     )]
-    times: Option<f64>,
+    pub(in crate::cli::reduce) times: Option<f64>,
     /// With --calibrate: a step of at most so many microseconds on this machine.
     #[arg(
         hide_short_help = true,
