@@ -1081,3 +1081,82 @@ fn a_size_in_words_of_others_is_answered_in_ours() {
         message.contains("kernels change by up to") && message.contains("--calibrate DATA");
     assert!(warned, "{message}");
 }
+
+/// Parts of documents that the page of JSON names without what is in them.
+const CLOSED: [&str; 7] = [
+    "fit",
+    "longer",
+    "size_plan",
+    "calibration",
+    "weighted",
+    "example",
+    "constant_answer",
+];
+
+/// The keys of a document, of what is in it, and of the first entries of its lists.
+fn keys(document: &Value, into: &mut Vec<String>) {
+    match document {
+        Value::Object(parts) => {
+            for (key, part) in parts {
+                into.push(key.clone());
+                if !CLOSED.contains(&key.as_str()) {
+                    keys(part, into);
+                }
+            }
+        }
+        Value::Array(entries) => entries.iter().take(1).for_each(|entry| keys(entry, into)),
+        _ => {}
+    }
+}
+
+/// What the page of JSON says of several commands, and of one.
+fn page_of(page: &str, command: &str) -> String {
+    let sections = page.split("\n## ");
+    let wanted = sections.filter(|section| {
+        section.starts_with("Keys of several") || section.lines().next() == Some(command)
+    });
+    let found: Vec<&str> = wanted.collect();
+    assert_eq!(found.len(), 2, "{command}");
+    found.concat()
+}
+
+#[test]
+fn the_page_of_json_has_every_key() {
+    let folder = Folder::new();
+    let page = std::fs::read_to_string(common::top().join("docs/json.md")).unwrap();
+    let (file, image) = (model("waves/model.safetensors"), folder.path("m.edge"));
+    let target = [
+        "--calibrate",
+        "waves:length=64",
+        "--sequences",
+        "20",
+        "--dry-run",
+    ];
+    let waves = ["--data", "waves:length=64,held_out=20"];
+    let commands: [&[&str]; 9] = [
+        &["pack", &file, "--output", &image],
+        &["inspect", &file],
+        &["reduce", &file, "--order", "8", "--dry-run"],
+        &[&["reduce", &file, "--order", "8"], &target[..], &waves].concat(),
+        &[&["reduce", &file, "--times", "2"], &target[..], &waves].concat(),
+        &[&["evaluate", &file, "--against", &file], &waves[..]].concat(),
+        &["bench", &file, "--steps", "100"],
+        &["check", &image, "--max-bytes", "64k"],
+        &["data", "waves"],
+    ];
+    for command in commands {
+        let (mut found, said) = (Vec::new(), page_of(&page, command[0]));
+        keys(&json(command), &mut found);
+        found.retain(|key| !said.contains(&format!("`{key}`")));
+        assert!(
+            found.is_empty(),
+            "{command:?}: docs/json.md lacks {found:?}"
+        );
+    }
+    let failed = run(&["inspect", "nothing.pth", "--format", "json"]);
+    let error: Value = serde_json::from_slice(&failed.stderr).unwrap();
+    let (mut found, said) = (Vec::new(), page_of(&page, "error"));
+    keys(&error, &mut found);
+    found.retain(|key| !said.contains(&format!("`{key}`")));
+    assert!(found.is_empty(), "{found:?}");
+}

@@ -111,7 +111,7 @@ fn the_bits_that_a_target_chose_are_packed_and_trained() {
     let target = ["--max-bytes", "8k", "--output", &small, "--image", &image];
     let document = reduced(&target);
     let entries = |choice: &Value| choice["entries"].as_str().unwrap().to_string();
-    let plan = &document["plan"];
+    let plan = &document["size_plan"];
     let layers = plan["layers"].as_array().unwrap().iter();
     let mut chosen: Vec<_> = layers.map(|layer| entries(&layer["map"])).collect();
     chosen.extend(["encoder", "head"].map(|name| entries(&plan[name])));

@@ -25,7 +25,7 @@ use crate::cli::reduce::card::{Card, Table, both};
 use crate::cli::reduce::chosen::{Choice, Given, Search, WITHIN, conventions};
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
-use crate::cli::reduce::storage::{show_kept, stored, write_image};
+use crate::cli::reduce::storage::{WrittenImage, show_kept, stored, write_image};
 use crate::cli::report::{
     Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
 };
@@ -37,7 +37,7 @@ struct Document {
     checkpoint: String,
     family: &'static str,
     output: Option<String>,
-    image: Option<String>,
+    image: Option<WrittenImage>,
     report: Option<WrittenReport>,
     card: Option<String>,
     dry_run: bool,
@@ -50,7 +50,7 @@ struct Document {
     step_microseconds: f64,
     parameters_before: usize,
     parameters_after: usize,
-    plan: SizePlan,
+    size_plan: SizePlan,
     /// Largest order of each layer: what a checkpoint of one order for each layer stores.
     d_state: Vec<usize>,
     changes: LogitChanges,
@@ -267,7 +267,7 @@ impl Document {
             step_microseconds: 0.0,
             parameters_before: checkpoint.parameters()?,
             parameters_after: 0,
-            plan: made.plan.clone(),
+            size_plan: made.plan.clone(),
             d_state: made.records.iter().map(|layer| layer.order).collect(),
             changes: made.changes,
             held_out_change: None,
@@ -320,7 +320,7 @@ impl Document {
             stored: "",
         };
         let after = footprint(self.size, self.step_microseconds);
-        let name = self.output.as_deref().or(self.image.as_deref());
+        let name = self.output.as_deref().or(self.image_path());
         let story = Story {
             source: Path::new(&self.checkpoint),
             other: Some(name.unwrap_or("dry run")),
@@ -358,6 +358,10 @@ impl Document {
 }
 
 impl Document {
+    fn image_path(&self) -> Option<&str> {
+        Some(self.image.as_ref()?.path.as_str())
+    }
+
     /// The model card.
     fn card_of<'a>(&'a self, made: &'a Provenance) -> Card<'a> {
         let mut changes = vec![(" of the calibration".to_string(), self.changes.after)];
@@ -372,7 +376,7 @@ impl Document {
         }));
         Card {
             output: self.output.as_deref(),
-            image: self.image.as_deref(),
+            image: self.image_path(),
             family: self.family,
             parameters: [self.parameters_before, self.parameters_after],
             scores: both(&self.before, &self.after),
@@ -411,7 +415,7 @@ impl Document {
 
     /// How each tensor is stored.
     fn bits(&self) -> Table {
-        let plan = &self.plan;
+        let plan = &self.size_plan;
         let layers = self.layers.iter().zip(&plan.layers);
         let mut rows: Vec<Vec<String>> = layers
             .map(|(record, choice)| {
@@ -449,7 +453,7 @@ fn write(
         drop(encoded.write(output)?);
         document.output = Some(output.display().to_string());
     }
-    document.image = write_image(arguments, &made.model, &made.storage)?.map(|image| image.path);
+    document.image = write_image(arguments, &made.model, &made.storage)?;
     Ok(())
 }
 
@@ -480,7 +484,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         "other numbers",
         "weighted error",
     ];
-    let plan = &document.plan;
+    let plan = &document.size_plan;
     let layers = document.layers.iter().zip(&plan.layers).zip(&plan.orders);
     let rows = layers.map(|((record, choice), orders)| {
         let states: usize = orders.iter().sum();
@@ -558,7 +562,7 @@ fn show_chosen(
 
 /// What was calibrated on, and what bytes and time became.
 fn show_sizes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
-    let plan = &document.plan;
+    let plan = &document.size_plan;
     printer.line(&format!(
         "calibrated on {}: {} took part, {} held out; encoder {}, head {}",
         document.origin,
@@ -620,7 +624,7 @@ impl Document {
                 );
             }
         }
-        if let Some(image) = &self.image {
+        if let Some(image) = self.image_path() {
             printer.line(&wrote(image, Path::new(&self.checkpoint)))?;
         }
         if let Some(card) = &self.card {
