@@ -177,7 +177,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// What is declared for layers of another kind would be carried along in the metadata.
+    /// What is declared for layers of another kind would be copied in the metadata.
     fn contradictions(&self, layer: &Found, prefix: &str) -> Result<(), Fault> {
         let Declared {
             dss_version,

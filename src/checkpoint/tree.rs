@@ -41,7 +41,7 @@ pub(super) enum Tree {
     /// The tensors of one layer, or of its kernel only.
     LoneLayer,
     /// Layers within a network that is not known: it can be inspected, reduced and written, not
-    /// run, and all else is carried along.
+    /// run, and all else is copied.
     Layers,
 }
 

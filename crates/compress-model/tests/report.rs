@@ -406,7 +406,7 @@ fn longer_sequences_than_those_of_the_calibration_are_warned_of() {
     let model = waves();
     let shown = passes(&[&["reduce", &model][..], &calibrated].concat());
     assert!(
-        shown.contains("over 512 steps, twice those of the calibration"),
+        shown.contains("On sequences of 512 steps, twice as long as those of the calibration"),
         "{shown}"
     );
     let made = json(&["inspect", &small])["provenance"].clone();

@@ -196,7 +196,7 @@ enum Command {
     /// Train a checkpoint further, e.g. a reduced one.
     #[cfg(feature = "train")]
     Retrain(retrain::Arguments),
-    /// Pretrain, reduce and retrain in one run, beside the starts it is to be compared with.
+    /// Pretrain, reduce and retrain in one run, and train the same network from other starts to compare.
     #[cfg(feature = "train")]
     Pipeline(pipeline::Arguments),
     /// The same systems in the tensors of another family.

@@ -66,9 +66,8 @@ impl Card<'_> {
         tables.extend(self.evaluation().as_ref().map(Table::markdown));
         let tables = tables.concat();
         format!(
-            "{head}{}{}{tables}\n## Limits\nNumbers that were carried along from the source's file, \
-             such as a stored accuracy or epoch, are those of the source. Licence and data are those of \
-             the source.\n",
+            "{head}{}{}{tables}\n## Limits\nNumbers that were copied from the source's file, such \
+             as a stored accuracy or epoch, are those of the source. Licence and data are those of the source.\n",
             self.what(),
             self.origin().markdown(),
         )

@@ -20,7 +20,9 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     }
     if let Some(change) = document.held_out_change {
         let change = percent(change);
-        printer.line(&format!("held out   {change} change of the logits"))?;
+        printer.line(&format!(
+            "The logits of held-out sequences change by {change}."
+        ))?;
     }
     if let Some(longer) = &document.longer {
         show_longer(longer, printer)?;
@@ -111,11 +113,12 @@ fn show_layers(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()>
 /// What to expect on sequences longer than those of the calibration.
 pub(super) fn show_longer(longer: &Longer, printer: &Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "longer     logits change by {} over {} steps, twice those of the calibration ({} over {})",
-        percent(longer.change_of_pairs),
+        "On sequences of {} steps, twice as long as those of the calibration, the logits change by {}; on \
+         those of {} steps by {}.",
         longer.steps * 2,
+        percent(longer.change_of_pairs),
+        longer.steps,
         percent(longer.change),
-        longer.steps
     ))
 }
 
@@ -145,7 +148,9 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         shared.push_str(&format!(", layers times {}", factors.join(", ")));
     }
     printer.line(&shared)?;
-    printer.line(&format!("known      {}", known(choice.known)))?;
+    if let Some(text) = known(choice.known) {
+        printer.line(text)?;
+    }
     let mut error = format!(
         "error      {} of the layers' output",
         percent(choice.relative_error)
@@ -170,24 +175,26 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
     }
 }
 
-/// Which parts of the method could run.
-fn known(known: Known) -> &'static str {
+/// Which parts of the method could not run.
+fn known(known: Known) -> Option<&'static str> {
     match known {
-        Known::Inputs => "the inputs of the layers only: each channel is reduced by itself",
-        Known::InputsAndGradients => {
-            "the inputs of the layers and gradients of the logits: no logits were compared"
+        Known::Inputs => {
+            Some("Only the inputs of the layers are known: each channel was reduced by itself.")
         }
-        Known::Network => "the whole network",
+        Known::InputsAndGradients => Some(
+            "Only the inputs of the layers and gradients of the logits are known: no logits were compared.",
+        ),
+        Known::Network => None,
     }
 }
 
 /// What fitting all channels together to first order brought.
 fn fitted_by_gradients(fit: &GradientFit) -> String {
     match fit.price {
-        None => "fitted     no step of all channels together is better to first order".to_string(),
+        None => "A fit of all channels together by gradients brings nothing.".to_string(),
         Some(_) => format!(
-            "fitted     {} residues and feedthroughs by gradients: {} → {} of the logits' change to \
-             first order on held-out sequences",
+            "A fit of {} residues and feedthroughs by gradients brings the change of the logits, to first \
+             order on held-out sequences, from {} to {}.",
             grouped(fit.parameters),
             short(fit.before),
             short(fit.after)
@@ -198,16 +205,16 @@ fn fitted_by_gradients(fit: &GradientFit) -> String {
 /// What fitting all channels together brought.
 fn fitted(fit: &LogitFit) -> String {
     if fit.steps == 0 {
-        return "fitted     no step of all channels together brings the logits nearer".to_string();
+        return "A fit of all channels together to the logits brings nothing.".to_string();
     }
     format!(
-        "fitted     {} residues and feedthroughs to the logits in {} {}: {} → {} on held-out \
-         sequences",
+        "A fit of {} residues and feedthroughs to the logits brings their change on held-out sequences from {} \
+         to {} ({} {}).",
         grouped(fit.parameters),
+        percent(fit.before),
+        percent(fit.after),
         fit.steps,
         if fit.steps == 1 { "step" } else { "steps" },
-        percent(fit.before),
-        percent(fit.after)
     )
 }
 
