@@ -172,8 +172,10 @@ def test_times_is_a_size_of_reduce_as_well(waves, labelled, sized):
     assert small.bytes <= hk.read(waves).bytes / 6
     with pytest.raises(hk.InvalidSetting, match="times=6 without sequences, expected some as calibrate=x"):
         hk.reduce(waves, times=6)
-    with pytest.raises(hk.InvalidSetting, match="times and max_bytes, expected one of them"):
-        hk.reduce(waves, times=6, max_bytes=5000, calibrate=x[:60])
+    both = hk.reduce(waves, times=2, max_bytes=small.bytes, calibrate=x[:60])
+    assert both.bytes <= small.bytes
+    with pytest.raises(hk.InvalidSetting, match="times fewer bytes is 0.5, expected a number above 1"):
+        hk.reduce(waves, times=0.5, calibrate=x[:60])
 
 
 def test_the_package_lists_what_is_public():

@@ -525,7 +525,8 @@ def reduce(
     listen`), ``captured`` (the inputs themselves, which S5 and LRU need) or ``calibrate``
     (sequences, where :attr:`Model.runs`) it is balanced and refined for the inputs that its layers
     get; ``order``, ``budget`` or ``max_error`` give the size. With ``calibrate``, ``max_bytes``,
-    ``times``, ``max_change`` and ``max_microseconds`` bring states and maps of the whole model down together.
+    ``times``, ``max_change`` and ``max_microseconds`` bring states and maps of the whole model down
+    together; all that are given hold.
 
     Args:
         source: a model in any form that :func:`read` takes.
