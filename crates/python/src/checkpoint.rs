@@ -291,12 +291,12 @@ impl Checkpoint {
     #[pyo3(signature = (sequences, wanted, accept, progress))]
     fn reduce_to_smallest(
         &self,
-        py: Python<'_>,
         sequences: Sequences<'_>,
         wanted: &str,
-        accept: Py<PyAny>,
+        accept: Bound<'_, PyAny>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let (py, accept) = (accept.py(), accept.unbind());
         let wanted = Wanted::parse(wanted)?;
         let owned = sequences.owned();
         let accepts = |met: &Met| {
