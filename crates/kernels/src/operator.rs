@@ -10,7 +10,7 @@ use crate::pool::{Lease, Workspace};
 use crate::real::LaneReal;
 use crate::scan::Scan;
 
-/// The largest number of modes for which the recurrence is taken: `docs/performance.md` has the
+/// The largest number of modes for which the recurrence is taken: `docs/notebook/performance.md` has the
 /// measurement.
 const SCAN_MODES: usize = 8;
 
