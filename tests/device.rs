@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 
 use common::{here, top};
 use draws::{DRAWS, Draw, PLAIN, Signal, exponents, model, of_all_lanes, of_orders, storage};
+use hankelite::checkpoint::HalfGate;
 use hankelite::model::{Block, BlockParts, Model, ModelParts, Nonlinearity, Placement};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::Image;
@@ -184,7 +185,6 @@ fn from_files() -> Vec<(String, Model)> {
     let files = [
         "s4d_classifier.safetensors",
         "dss_exp_classifier.pth",
-        "dss_softmax_classifier.pth",
         "flax/s5_full_glu.safetensors",
         "flax/s5_half_glu2.safetensors",
         "flax/s5_gelu.safetensors",
@@ -195,11 +195,21 @@ fn from_files() -> Vec<(String, Model)> {
     let files = files
         .into_iter()
         .chain([top().join("models/waves/model.safetensors")]);
-    let model = |path: PathBuf| {
-        let name = path.display().to_string();
-        (name, read(&path, &Declared::default()).unwrap().model)
+    let mut models: Vec<_> = files.map(|path| known(&path, None)).collect();
+    // Which kind of half gate it is no tensor records.
+    let gates = here("data/flax/s5_half_glu2.safetensors");
+    models.push(known(&gates, Some(HalfGate::HalfGlu2)));
+    models
+}
+
+/// The network of a file, with its name.
+fn known(path: &Path, half_gate: Option<HalfGate>) -> (String, Model) {
+    let declared = Declared {
+        half_gate,
+        ..Declared::default()
     };
-    files.map(model).collect()
+    let name = format!("{} {half_gate:?}", path.display());
+    (name, read(path, &declared).unwrap().model)
 }
 
 /// One layer alone whose channels share a system.
@@ -436,20 +446,12 @@ fn spoiled_images_are_refused_as_the_rust_runtime_refuses_them() {
     let random = &mut ChaCha8Rng::seed_from_u64(17);
     let mut cases = Vec::new();
     let half = model(&DRAWS[1], 15);
-    let tokens = read(
-        here("data/flax/lru_tokens.safetensors"),
-        &Declared::default(),
-    );
-    let gates = read(
-        here("data/flax/s5_half_glu2.safetensors"),
-        &Declared::default(),
-    );
-    for model in [
-        half,
-        model(&DRAWS[2], 16),
-        tokens.unwrap().model,
-        gates.unwrap().model,
-    ] {
+    let files = ["lru_tokens", "s5_half_glu2"].map(|name| {
+        let path = here("data/flax").join(format!("{name}.safetensors"));
+        known(&path, Some(HalfGate::HalfGlu2)).1
+    });
+    let [tokens, gates] = files;
+    for model in [half, model(&DRAWS[2], 16), tokens, gates] {
         for (entries, numbers) in [
             (Entries::Full, Numbers::F16),
             (Entries::Int8, Numbers::F32),

@@ -13,7 +13,7 @@
 /* Longer images make every execution slower and show nothing new. */
 #define BYTES 16384u
 #define KEPT 8192u
-#define EDGES 65536u
+#define EDGES 8192u
 /* Steps of images with more layers would only be slow. */
 #define LAYERS 32u
 
