@@ -7,7 +7,8 @@
  *
  * Options of the compiler:
  *   -ffp-contract=off   the outputs are those of the Rust runtime's plain path bit for bit; without
- *                       it products and sums may be fused, and outputs differ in the last digits
+ *                       it products and sums may be fused, and outputs differ in the last digits, as
+ *                       they do where FLT_EVAL_METHOD is not 0 (x87; -std=c99 on s390x)
  *   -DHK_NO_MATH        a square root of this file (exact too) in the place of <math.h>
  *   -DHK_BYTES          numbers of the image are put together from bytes: what happens anyway where
  *                       the compiler is none that knows GNU's attributes, or the processor is

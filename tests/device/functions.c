@@ -1,4 +1,5 @@
-/* The square root and the reciprocals of device/hankelite.c against those of C. */
+/* Functions of device/hankelite.c against those of C: the square root, reciprocals, powers of two and
+ * half precision. */
 #define HK_NO_MATH
 #include "hankelite.c"
 
@@ -29,4 +30,30 @@ static int reciprocals(void) {
     return 0;
 }
 
-int main(void) { return roots() + reciprocals(); }
+static int powers(void) {
+    int exponent;
+    for (exponent = -128; exponent < 128; exponent++) {
+        if (power_of_two(exponent) != ldexpf(1.0f, exponent)) {
+            printf("2^%d is %a\n", exponent, (double)power_of_two(exponent));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int halves(void) {
+    uint32_t bits;
+    for (bits = 0; bits < 0x10000u; bits++) {
+        uint16_t stored_bits = (uint16_t)bits;
+        int exponent = (int)(bits >> 10 & 31), mantissa = (int)(bits & 1023);
+        float known = exponent > 0 ? ldexpf((float)(1024 + mantissa), exponent - 25) : ldexpf((float)mantissa, -24);
+        if (bits >= 0x8000u) known = -known;
+        if (half((const uint8_t *)&stored_bits, 0) != known) {
+            printf("the half %#x is %a\n", (unsigned)bits, (double)half((const uint8_t *)&stored_bits, 0));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int main(void) { return roots() + reciprocals() + powers() + halves(); }

@@ -31,7 +31,7 @@ Encoder, head and states stay f32.";
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// The image to write.
+    /// The image to write; may be left out with --c-header.
     #[arg(long, short, value_name = "FILE", required_unless_present = "c_header")]
     output: Option<PathBuf>,
     /// The image as C, with its sizes as macros: for the C runtime in the folder `device`.
