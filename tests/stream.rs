@@ -15,7 +15,7 @@ use draws::{
     streamed_double,
 };
 use hankelite::infer::{Network, Path};
-use hankelite::model::{Block, BlockParts, Encoder, Model, ModelParts, Nonlinearity};
+use hankelite::model::{Block, BlockParts, Model, ModelParts, Nonlinearity};
 use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
 use hankelite_control::{DiagonalSystem, Time};
