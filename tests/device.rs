@@ -22,7 +22,10 @@ use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::Image;
 use hankelite::{Declared, read};
 use hankelite_control::{DiagonalSystem, Time};
-use hankelite_edge::{ImageView, Input, Layer, Matrix, Plain, SharedSystem, StepFault, code, step};
+use hankelite_edge::{
+    Header, ImageView, Input, Layer, MAGIC, Matrix, Plain, SharedSystem, StepFault, VERSION, code,
+    step,
+};
 use models::{change_layer, changed};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -214,8 +217,8 @@ fn known(path: &Path, half_gate: Option<HalfGate>) -> (String, Model) {
     (name, read(path, &declared).unwrap().model)
 }
 
-/// One layer alone whose channels share a system.
-fn shared(channels: usize, modes: usize, dense: bool) -> Model {
+/// A layer whose channels share a system.
+fn shared(channels: usize, modes: usize, dense: bool) -> Block {
     let random = &mut ChaCha8Rng::seed_from_u64(12);
     let exponents = exponents(random, modes);
     let mut entry = || {
@@ -231,8 +234,8 @@ fn shared(channels: usize, modes: usize, dense: bool) -> Model {
     });
     let time = Time::Discrete { step: 1.0 };
     let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
-    let block = Block::new(BlockParts {
-        name: "shared".to_string(),
+    Block::new(BlockParts {
+        name: format!("{modes} modes"),
         systems: vec![system],
         backward: Vec::new(),
         backward_from: 1,
@@ -240,10 +243,15 @@ fn shared(channels: usize, modes: usize, dense: bool) -> Model {
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,
-    });
+    })
+    .unwrap()
+}
+
+/// Layers alone.
+fn alone(blocks: Vec<Block>) -> Model {
     Model::new(ModelParts {
         encoder: None,
-        blocks: vec![block.unwrap()],
+        blocks,
         final_norm: None,
         head: None,
     })
@@ -264,16 +272,19 @@ fn drawn() -> Vec<(String, Model)> {
     };
     let wide = of_orders(&model(&wide, 41), |h| h % 4);
     models.push(("257 channels".to_string(), wide));
-    let alone = changed(&model(&PLAIN, 42), |parts| {
+    let without = changed(&model(&PLAIN, 42), |parts| {
         (parts.encoder, parts.head, parts.final_norm) = (None, None, None);
         parts.blocks.truncate(1);
         change_layer(parts, 0, |layer| (layer.norm, layer.output) = (None, None));
     });
-    models.push(("a layer alone".to_string(), alone));
+    models.push(("a layer alone".to_string(), without));
     for (channels, modes, dense) in [(6, 5, false), (16, 20, true), (3, 0, true), (5, 0, false)] {
         let name = format!("{modes} modes of {channels} channels");
-        models.push((name, shared(channels, modes, dense)));
+        models.push((name, alone(vec![shared(channels, modes, dense)])));
     }
+    // The widest system is not the last.
+    let several = [5, 20, 3].map(|modes| shared(6, modes, modes == 3));
+    models.push(("several systems".to_string(), alone(several.into())));
     models
 }
 
@@ -446,7 +457,10 @@ fn fused_products_stay_within_what_vector_units_differ_by() {
 #[test]
 fn spoiled_images_are_refused_as_the_rust_runtime_refuses_them() {
     let random = &mut ChaCha8Rng::seed_from_u64(17);
-    let mut cases = Vec::new();
+    let made = made_up().into_iter();
+    let mut cases: Vec<Case> = made
+        .map(|image| Case::new("made up".to_string(), image, 2))
+        .collect();
     let half = model(&DRAWS[1], 15);
     let files = ["lru_tokens", "s5_half_glu2"].map(|name| {
         let path = here("data/flax").join(format!("{name}.safetensors"));
@@ -492,6 +506,51 @@ fn spoiled_images_are_refused_as_the_rust_runtime_refuses_them() {
         [0, 2, 3, 4, 5].iter().all(|code| codes[*code] > 0),
         "{codes:?}"
     );
+}
+
+/// Short images that request much, as in the tests of `hankelite-edge`, and one with a misplaced norm.
+fn made_up() -> Vec<Image> {
+    let image = |channels: u32, layers: u32, rest: &[u8]| {
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            number: 4,
+            bytes: (Header::BYTES + rest.len()) as u32,
+            inputs: channels,
+            channels,
+            outputs: channels,
+            layers,
+            layers_at: Header::BYTES as u32,
+            ..Header::default()
+        };
+        let bytes: Vec<u8> = header.to_bytes().chain(rest.iter().copied()).collect();
+        Image::from_bytes(&bytes)
+    };
+    let behind = |layers: usize| (Header::BYTES + layers * Layer::BYTES) as u32;
+    let many = Layer {
+        dynamics: code::CHANNELS,
+        lanes: 16,
+        modes_at: behind(1000),
+        systems_at: behind(1000) + 4,
+        ..Layer::default()
+    };
+    let mut layers: Vec<u8> = (0..1000).flat_map(|_| many.to_bytes()).collect();
+    // A hundred modes in sixteen lanes, four numbers each.
+    layers.extend([100, 0, 0, 0]);
+    layers.extend([0; 100 * 16 * 4 * 4]);
+    let norm = Layer {
+        norm: code::LAYER_NORM,
+        numbers: code::HALF,
+        norm_at: behind(1) + 2,
+        ..Layer::default()
+    };
+    let norm: Vec<u8> = norm.to_bytes().chain([0; 80]).collect();
+    vec![
+        image(1 << 24, 0, &[]),
+        image(1 << 13, 1000, &[0; 1 << 15]),
+        image(16, 1000, &layers),
+        image(16, 1, &norm),
+    ]
 }
 
 /// Cut by a few bytes that the header does not count, and with a channel just beyond the last.
