@@ -60,7 +60,10 @@ fn compiled(program: &Path, sources: &[&str], options: &[&str]) {
     let mut command = Command::new(compiler());
     command.current_dir(top()).args(["-std=c99", "-Idevice"]);
     command.args(WARNINGS).args(options).args(sources);
-    let output = command.arg("-o").arg(program).arg("-lm").output().unwrap();
+    if !options.contains(&"-c") {
+        command.arg("-lm");
+    }
+    let output = command.arg("-o").arg(program).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success() && message.is_empty(),
