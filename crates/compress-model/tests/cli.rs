@@ -748,6 +748,16 @@ fn the_hint_at_what_was_meant_by_an_ending_works_as_typed() {
         assert!(output.status.success(), "{hint}: {}", text(&output.stderr));
         assert!(Path::new(&folder.path(written)).is_file(), "{hint}");
     }
+    // What is meant as C comes out as C.
+    let header = folder.path("small.h");
+    let message = text(&run(&["reduce", &source, "--order", "3", "-o", &header]).stderr);
+    let (_, pack) = message.split_once("and then `compress-model ").unwrap();
+    let (pack, _) = pack.split_once('`').unwrap();
+    let words: Vec<&str> = pack.split_whitespace().collect();
+    let output = run(&words);
+    assert!(output.status.success(), "{pack}: {}", text(&output.stderr));
+    let header = std::fs::read_to_string(header).unwrap();
+    assert!(header.contains("small_image"), "{pack}");
 }
 
 #[test]

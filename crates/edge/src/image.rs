@@ -29,8 +29,8 @@ pub struct ImagePlan {
     header: Header,
     /// Numbers of a stream's state.
     state: usize,
-    /// Numbers of the widest dynamics that channels share.
-    shared_modes: usize,
+    /// Numbers that the widest dynamics which channels share work in.
+    shared: usize,
     /// Words of the widest inputs that are rounded to 8 bits.
     rounded: usize,
 }
@@ -182,6 +182,10 @@ impl<'a, T: Real> ImageView<'a, T> {
         check_code("kind of numbers", layer.numbers, code::HALF)?;
         check_code("kind of norm", layer.norm, code::AFFINE)?;
         check_code("kind of mixing", layer.mixing, code::RESPONSE)?;
+        if layer.dynamics == code::NONE && layer.norm == code::NONE {
+            let (what, found) = ("kind of norm", code::NONE.into());
+            return Err(StepFault::Record { what, found });
+        }
         let state = match layer.dynamics {
             code::CHANNELS => self.check_channels(layer)?,
             code::SHARED => self.check_shared(layer)?,
@@ -254,7 +258,7 @@ impl<'a, T: Real> ImageView<'a, T> {
             outputs: width,
             inputs: if dense { parts + channels } else { parts },
         })?;
-        self.plan.shared_modes = self.plan.shared_modes.max(parts);
+        self.plan.shared = self.plan.shared.max(parts + width);
         Ok(parts)
     }
 
@@ -316,10 +320,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     /// Numbers that dynamics which channels share work in.
     #[inline(always)]
     pub(crate) fn shared_len(&self) -> usize {
-        match self.plan.shared_modes {
-            0 => 0,
-            modes => modes + self.width(),
-        }
+        self.plan.shared
     }
 
     /// Channels, padded.

@@ -50,15 +50,19 @@ pub(super) fn hint(path: &Path, ending: &str, command: &str) -> String {
     }
     let checkpoint = line(&words, path, &own, false);
     if device && ["reduce", "convert", "retrain"].contains(&command) {
+        let (option, image) = match ending {
+            "h" => ("--c-header", path),
+            _ => ("--output", image.as_path()),
+        };
         let pack = [
             "pack".to_string(),
             shown(&own),
-            "--output".to_string(),
-            shown(&image),
+            option.to_string(),
+            shown(image),
         ];
         return format!(
             "`{checkpoint}`, and then `{}` for an image, which a device runs",
-            line(&pack, path, &own, false)
+            line(&pack, &own, &own, false)
         );
     }
     checkpoint

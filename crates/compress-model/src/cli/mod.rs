@@ -5,6 +5,7 @@
 
 mod bench;
 mod bounds;
+mod c_header;
 mod calibrate;
 mod calibration;
 mod check;

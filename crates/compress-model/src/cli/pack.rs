@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
 use hankelite::stream::{ImageShares, Runner};
 use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 
+use crate::cli::c_header;
 use crate::cli::common::{Declarations, Input, grouped};
 use crate::cli::folders::Folders;
 use crate::cli::image::{LayOut, open_streamed};
@@ -17,6 +19,7 @@ Examples:
   compress-model pack small.pth --output small.edge
   compress-model pack small.pth --mixing int8 --output small.edge
   compress-model pack small.pth --mixing int4 --group 16 --numbers f16 --output small.edge
+  compress-model pack small.pth --mixing int8 --c-header small.h
   compress-model bench model.pth --against small.edge
 
 An image holds what a step reads and nothing else, in the order of reading. `stream`, `bench` and
@@ -28,9 +31,12 @@ Encoder, head and states stay f32.";
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// The image to write.
-    #[arg(long, short, value_name = "FILE")]
-    output: PathBuf,
+    /// The image to write; may be left out with --c-header.
+    #[arg(long, short, value_name = "FILE", required_unless_present = "c_header")]
+    output: Option<PathBuf>,
+    /// The image as C, with its sizes as macros: for the C runtime in the folder `device`.
+    #[arg(long, value_name = "FILE.h", value_parser = c_header::place)]
+    c_header: Option<PathBuf>,
     #[command(flatten)]
     folders: Folders,
     #[command(flatten)]
@@ -42,7 +48,10 @@ pub(super) struct Arguments {
 #[derive(Serialize)]
 struct Document {
     checkpoint: String,
-    image: String,
+    /// Absent where it was not requested.
+    image: Option<String>,
+    /// Absent where it was not requested.
+    c_header: Option<String>,
     image_bytes: usize,
     state_bytes: usize,
     work_bytes: usize,
@@ -50,16 +59,46 @@ struct Document {
     shares: Option<ImageShares>,
 }
 
+impl Arguments {
+    /// The files to write.
+    fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.output.iter().chain(&self.c_header)
+    }
+
+    /// What would fail after the work.
+    fn check(&self) -> anyhow::Result<()> {
+        if let Some(output) = self.output.as_ref().filter(|output| c_header::is_c(output)) {
+            let (output, header) = (output.display(), output.with_extension("h"));
+            bail!(
+                "{output}: --output writes an image, which is no C; --c-header {} writes it as C",
+                header.display()
+            );
+        }
+        self.folders.make(self.files())?;
+        for file in self.files() {
+            check_destination(file, &[self.input.checkpoint.as_path()])?;
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let input = &arguments.input.checkpoint;
-    arguments.folders.make([&arguments.output])?;
-    check_destination(&arguments.output, &[input.as_path()])?;
+    arguments.check()?;
     let streamed = open_streamed(input, &arguments.lay_out, &arguments.declarations, printer)?;
     let runner = Runner::<f32>::from_image(streamed.image)?;
-    write_whole(&arguments.output, runner.image().as_bytes())?;
+    if let Some(output) = &arguments.output {
+        write_whole(output, runner.image().as_bytes())?;
+    }
+    if let Some(file) = &arguments.c_header {
+        let from = input.file_name().unwrap_or_default().to_string_lossy();
+        write_whole(file, c_header::header(file, &from, &runner))?;
+    }
+    let shown = |file: &PathBuf| file.display().to_string();
     let document = Document {
         checkpoint: input.display().to_string(),
-        image: arguments.output.display().to_string(),
+        image: arguments.output.as_ref().map(shown),
+        c_header: arguments.c_header.as_ref().map(shown),
         image_bytes: runner.weight_bytes(),
         state_bytes: runner.state_bytes(),
         work_bytes: runner.work_bytes(),
@@ -70,7 +109,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     printer.line(&format!(
         "{}: {} bytes; a stream needs {} bytes of state and {} to work in",
-        document.image,
+        arguments.files().map(shown).collect::<Vec<_>>().join(", "),
         grouped(document.image_bytes),
         grouped(document.state_bytes),
         grouped(document.work_bytes),
