@@ -9,7 +9,10 @@ mod dss;
 mod ema;
 mod encoded;
 mod find;
+mod flow_state;
+mod hyena;
 mod lru;
+mod lru_rec;
 mod mimo_dplr;
 mod own;
 mod s4_repo;
@@ -113,6 +116,16 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Tensors for systems that are not those of the file. The tensors of the file are at hand
     /// for what the layout keeps beside the systems, e.g. a second step.
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
+
+    /// Whether the file can hold positive real poles only.
+    fn real_poles(&self, _: &Tensors<'_>) -> bool {
+        false
+    }
+
+    /// Whether the network runs its layers at other steps than those of the file.
+    fn runs_at_any_step(&self) -> bool {
+        false
+    }
 
     /// Tensors that stand for others of the file from the start, because what is written could not
     /// keep those.
