@@ -135,6 +135,7 @@ impl<'a> Settling<'a> {
             | Kind::AnnotatedDss
             | Kind::Lru
             | Kind::LruRec
+            | Kind::Attenuate
             | Kind::Ema { .. }
             | Kind::Hyena { .. } => {}
         }

@@ -265,6 +265,30 @@ def make_flow_state(rng, h, p, gated):
     return t
 
 
+# --- aTENNuate ----------------------------------------------------------------------------------
+
+def attenuate(t):
+    """Brainchip-Inc/aTENNuate, attenuate/model.py."""
+    layers = []
+    for place in places(t, "log_dt"):
+        step = np.exp(t[place + "log_dt"])
+        a = np.exp(step * (-np.logaddexp(0, t[place + "A"][:, 0]) + 1j * t[place + "A"][:, 1]))
+        b, c = step[:, None] * t[place + "B"], t[place + "C"]
+        layers.append([(a, b + 0j, c + 0j, np.zeros((c.shape[0], b.shape[1])))])
+    return layers
+
+
+def make_attenuate(rng, m):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {}
+    for place, channels in (("down_ssms.0.0.0.", 1), ("hid_ssms.0.1.", 3)):
+        t[place + "log_dt"] = rng.uniform(-3, -1, m).astype(np.float32)
+        t[place + "A"] = np.stack([np.full(m, -0.43), np.pi * np.arange(m)], -1).astype(np.float32)
+        t[place + "B"], t[place + "C"] = f(m, channels), f(channels, m)
+    t["hid_ssms.0.0.weight"], t["hid_ssms.0.2.layer_norm.weight"] = f(3, 1, 3), f(3)
+    return t
+
+
 # --- LRURec -------------------------------------------------------------------------------------
 
 def lru_rec(t):
@@ -306,6 +330,7 @@ FAMILIES = {
     "evo2_groups": (evo2, lambda rng: make_evo2(rng, 4, 2, 8)),
     "flowstate": (flow_state, lambda rng: make_flow_state(rng, 3, 8, False)),
     "flowstate_gate": (flow_state, lambda rng: make_flow_state(rng, 3, 8, True)),
+    "attenuate": (attenuate, lambda rng: make_attenuate(rng, 6)),
     "mega_transformers": (mega, lambda rng: make_mega(rng, 3, 16)),
 }
 

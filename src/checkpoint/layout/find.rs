@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
+use crate::checkpoint::layout::attenuate::Attenuate;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::flow_state::FlowState;
@@ -34,6 +35,8 @@ pub(in crate::checkpoint) enum Kind {
         torch: bool,
     },
     Lru,
+    /// Cosines with one set of modes for all inputs and outputs (aTENNuate).
+    Attenuate,
     /// S5 with a step for each mode.
     FlowState,
     /// LRU in one tensor, its maps in modules of their own, with a constant input (LRURec).
@@ -95,7 +98,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 24] = [
+pub(super) const MARKS: [(Kind, &[&str]); 25] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -137,6 +140,7 @@ pub(super) const MARKS: [(Kind, &[&str]); 24] = [
     ),
     (Kind::Hyena { real: false }, &["poles", "residues"]),
     (Kind::Hyena { real: true }, &["log_poles", "residues"]),
+    (Kind::Attenuate, &["A", "B", "C", "log_dt"]),
 ];
 
 /// The layers of a file whose names start with `prefix`, in the order in which people count; names
@@ -161,7 +165,8 @@ pub(in crate::checkpoint) fn find_layers<'a>(
                     marked.map(|(kind, _)| *kind)
                 }
             };
-            let kind = kind?;
+            // Other families have those tensors and more; what one of them lacks is named elsewhere.
+            let kind = kind.filter(|kind| *kind != Kind::Attenuate || !has(&"A_imag"))?;
             Some(Found {
                 place: place.to_string(),
                 kind,
@@ -367,7 +372,7 @@ impl Found {
             Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => {
                 self.low_rank_layout(layer, settled)
             }
-            Kind::S5 { .. } | Kind::FlowState | Kind::Lru | Kind::LruRec => {
+            Kind::S5 { .. } | Kind::FlowState | Kind::Lru | Kind::LruRec | Kind::Attenuate => {
                 self.shared_layout(layer, settled)
             }
             Kind::Ema { transformers } => Arc::new(Ema {
@@ -403,6 +408,7 @@ impl Found {
                 feedthrough: self.feedthrough.clone(),
             }),
             Kind::LruRec => Arc::new(LruRec { layer, place }),
+            Kind::Attenuate => Arc::new(Attenuate { layer, place }),
             _ => Arc::new(Lru { layer, place }),
         }
     }

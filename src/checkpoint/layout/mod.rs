@@ -3,6 +3,7 @@
 
 mod annotated;
 mod annotated_dplr;
+mod attenuate;
 mod bank;
 mod dplr;
 mod dss;

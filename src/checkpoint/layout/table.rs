@@ -26,6 +26,7 @@ fn row(kind: Kind) -> Row {
         Kind::S5 { torch: false } => S5,
         Kind::S5 { torch: true } => S5_TORCH,
         Kind::FlowState => FLOW_STATE,
+        Kind::Attenuate => ATTENUATE,
         Kind::Lru => LRU,
         Kind::LruRec => LRU_REC,
         Kind::Own => OWN,
@@ -137,6 +138,13 @@ const LRU: Row = Row {
               `_re`, `_im`, `D` (H) or (H, H)",
     open: "",
     written: "N; γ = √(1 − \\|a\\|²)",
+};
+
+const ATTENUATE: Row = Row {
+    family: "aTENNuate",
+    tensors: "`log_dt` (M), `A` (M, 2), `B` (M, inputs), `C` (outputs, M), all real; no `D`",
+    open: "",
+    written: "M (`num_coeffs` × `repeat`); modes without a phase only: `convert --to s5` first",
 };
 
 const FLOW_STATE: Row = Row {
