@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent.parent / "data" / "large"
-LENGTHS = (24,)
+LENGTHS = (12,)
 LONG = 1024
 
 
