@@ -47,7 +47,7 @@ const fn continuous(name: &'static str, order: usize) -> Case {
     }
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     case("evo1", 4, Method::Balanced),
     case("evo1_groups", 4, Method::Balanced),
     case("evo1_f64", 4, Method::Balanced),
@@ -55,6 +55,7 @@ const CASES: [Case; 10] = [
     case("lrurec", 3, Method::Balanced),
     case("evo2", 4, Method::RealPoles),
     case("evo2_groups", 3, Method::RealPoles),
+    case("evo2_training", 3, Method::RealPoles),
     case("mega_transformers", 3, Method::RealPoles),
     continuous("flowstate", 4),
     continuous("flowstate_gate", 4),

@@ -8,7 +8,7 @@ use hankelite_control::{DiagonalSystem, side_by_side};
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Unfolded, Version};
+use crate::checkpoint::layout::{Dynamics, Found, HyenaForm, Kind, Transform, Unfolded, Version};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::raw::raw_tensor;
 use crate::checkpoint::scanned::Scanned;
@@ -58,8 +58,8 @@ impl Family {
             Family::Mega => Kind::Ema {
                 transformers: false,
             },
-            Family::StripedHyena => Kind::Hyena { real: false },
-            Family::Evo2 => Kind::Hyena { real: true },
+            Family::StripedHyena => Kind::Hyena(HyenaForm::Complex),
+            Family::Evo2 => Kind::Hyena(HyenaForm::Logarithms),
         }
     }
 
@@ -350,7 +350,7 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
             while let Some(shorter) = base.strip_suffix("kernel.") {
                 base = shorter;
             }
-            let filter = matches!(found.kind, Kind::Hyena { .. });
+            let filter = matches!(found.kind, Kind::Hyena(_));
             base = match base.strip_suffix("filter.") {
                 Some(shorter) if filter => shorter,
                 _ => base,

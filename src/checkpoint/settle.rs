@@ -137,7 +137,7 @@ impl<'a> Settling<'a> {
             | Kind::LruRec
             | Kind::Attenuate
             | Kind::Ema { .. }
-            | Kind::Hyena { .. } => {}
+            | Kind::Hyena(_) => {}
         }
         let softmax = match layer.kind {
             Kind::Dss => self.declared.dss_version == Some(DssVersion::Softmax),

@@ -198,6 +198,29 @@ def make_evo2(rng, h, s, n):
     return t
 
 
+def evo2_training(t):
+    """NVIDIA/NeMo, nemo/collections/llm/gpt/model/megatron/hyena/hyena_utils.py (ImplicitModalFilter)."""
+    layers = []
+    for place in places(t, "gamma"):
+        logs = -np.exp(t[place + "p"]) * np.exp(t[place + "gamma"])
+        d = t[place.removesuffix("filter.") + "conv_bias"]
+        layers.append(bank(per_channel(np.exp(logs), len(d)), per_channel(t[place + "R"], len(d)), d))
+    return layers
+
+
+def make_evo2_training(rng, h, n):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"sequential.0.word_embeddings.weight": f(8, h)}
+    for i in (4, 8):
+        place = f"sequential.{i}.mixer.mixer."
+        t[place + "filter.p"] = (f(h, n) / 2 - 1).astype(np.float32)
+        t[place + "filter.gamma"] = np.log(rng.uniform(0.01, 0.1, (h, n))).astype(np.float32)
+        t[place + "filter.R"] = f(h, n) / 40
+        t[place + "filter.t"] = np.arange(16, dtype=np.float32).reshape(1, 1, 16)
+        t[place + "conv_bias"] = f(h)
+    return t
+
+
 # --- MEGA ---------------------------------------------------------------------------------------
 
 def sigmoid(x):
@@ -328,6 +351,7 @@ FAMILIES = {
     "lrurec": (lru_rec, lambda rng: make_lru_rec(rng, 3, 6)),
     "evo2": (evo2, lambda rng: make_evo2(rng, 4, 4, 16)),
     "evo2_groups": (evo2, lambda rng: make_evo2(rng, 4, 2, 8)),
+    "evo2_training": (evo2_training, lambda rng: make_evo2_training(rng, 3, 8)),
     "flowstate": (flow_state, lambda rng: make_flow_state(rng, 3, 8, False)),
     "flowstate_gate": (flow_state, lambda rng: make_flow_state(rng, 3, 8, True)),
     "attenuate": (attenuate, lambda rng: make_attenuate(rng, 6)),

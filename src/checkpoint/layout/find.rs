@@ -10,7 +10,7 @@ use crate::checkpoint::layout::attenuate::Attenuate;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::flow_state::FlowState;
-use crate::checkpoint::layout::hyena::Hyena;
+use crate::checkpoint::layout::hyena::{Hyena, HyenaForm};
 use crate::checkpoint::layout::lru::Lru;
 use crate::checkpoint::layout::lru_rec::LruRec;
 use crate::checkpoint::layout::mimo_dplr::MimoDplr;
@@ -45,10 +45,8 @@ pub(in crate::checkpoint) enum Kind {
     Ema {
         transformers: bool,
     },
-    /// The modal filters of StripedHyena and Evo, or of Evo 2, whose poles are real.
-    Hyena {
-        real: bool,
-    },
+    /// The modal filters of StripedHyena, Evo and Evo 2.
+    Hyena(HyenaForm),
     /// As a person described it.
     Own,
     /// S4 in diagonal-plus-low-rank form.
@@ -69,7 +67,7 @@ impl Kind {
     /// Tensors, or whole modules, at the place of a kernel that are not of it: they are carried along.
     fn beside(self) -> &'static [&'static str] {
         match self {
-            Kind::Hyena { .. } => &["short_filter_weight", "short_filter_bias", "t"],
+            Kind::Hyena(_) => &["short_filter_weight", "short_filter_bias", "t"],
             Kind::FlowState => &["output_gate."],
             Kind::LruRec => &["out_proj.bias", "layer_norm."],
             _ => &[],
@@ -98,7 +96,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 25] = [
+pub(super) const MARKS: [(Kind, &[&str]); 26] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -138,8 +136,12 @@ pub(super) const MARKS: [(Kind, &[&str]); 25] = [
         Kind::Ema { transformers: true },
         &["damping_factor", "decay_factor", "kernel_projection_matrix"],
     ),
-    (Kind::Hyena { real: false }, &["poles", "residues"]),
-    (Kind::Hyena { real: true }, &["log_poles", "residues"]),
+    (Kind::Hyena(HyenaForm::Complex), &["poles", "residues"]),
+    (
+        Kind::Hyena(HyenaForm::Logarithms),
+        &["log_poles", "residues"],
+    ),
+    (Kind::Hyena(HyenaForm::Training), &["p", "gamma", "R"]),
     (Kind::Attenuate, &["A", "B", "C", "log_dt"]),
 ];
 
@@ -258,6 +260,10 @@ fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String
         if names.contains(skip.as_str()) {
             return Some(skip);
         }
+    }
+    if kind == Kind::Hyena(HyenaForm::Training) {
+        let bias = format!("{}conv_bias", place.strip_suffix("filter.")?);
+        return names.contains(bias.as_str()).then_some(bias);
     }
     if kind == Kind::FlowState && names.contains(format!("{place}{GATE}").as_str()) {
         // D is added behind the gate, not to the system's output.
@@ -381,11 +387,11 @@ impl Found {
                 transformers,
                 skip: feedthrough,
             }),
-            Kind::Hyena { real } => Arc::new(Hyena {
+            Kind::Hyena(form) => Arc::new(Hyena {
                 layer,
                 place,
                 feedthrough,
-                real,
+                form,
             }),
         }
     }

@@ -1,9 +1,13 @@
 //! The modal long convolutions of the Hyena family, one filter for each channel or group of channels:
 //! StripedHyena and Evo (togethercomputer/stripedhyena, `stripedhyena/engine.py`), with complex poles,
-//! and Evo 2 (Zymrael/vortex, `vortex/model/engine.py`), with real ones.
+//! and Evo 2 (Zymrael/vortex, `vortex/model/engine.py`), with real ones, also as it is trained
+//! (NVIDIA/NeMo, `nemo/collections/llm/gpt/model/megatron/hyena/hyena_utils.py`, ImplicitModalFilter;
+//! the same tensors in Zymrael/savanna).
 //!
 //! ```text
-//! StripedHyena   a_n = poles_n (re, im)         Evo 2   a_n = e^{log_poles_n}
+//! StripedHyena   a_n = poles_n (re, im)                   weights `residues`
+//! Evo 2          ln a_n = log_poles_n                     weights `residues`
+//! in training    ln a_n = −e^{p_n} e^{gamma_n}            weights `R`, D is `conv_bias`
 //! K[l] = Re Σ_n residues_n a_n^l,   l = 0, 1, …;   y = K ∗ u + D u
 //! ```
 //!
@@ -22,6 +26,17 @@ use crate::checkpoint::tensors::{Tensors, interleave};
 /// The least |a| that is written: the public code takes ln a, and 0 · ln 0 is no number.
 const POLE_MIN: f64 = 1e-30;
 
+/// How poles are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::checkpoint) enum HyenaForm {
+    /// As complex numbers: StripedHyena and Evo.
+    Complex,
+    /// As logarithms of positive real ones: Evo 2.
+    Logarithms,
+    /// As two factors of those logarithms: Evo 2 in training.
+    Training,
+}
+
 /// One layer.
 #[derive(Debug, Clone)]
 pub(in crate::checkpoint) struct Hyena {
@@ -29,8 +44,7 @@ pub(in crate::checkpoint) struct Hyena {
     /// What the names start with.
     pub(in crate::checkpoint) place: String,
     pub(in crate::checkpoint) feedthrough: Option<String>,
-    /// Whether poles are real and stored as their logarithms, as in Evo 2.
-    pub(in crate::checkpoint) real: bool,
+    pub(in crate::checkpoint) form: HyenaForm,
 }
 
 /// The filters of a file.
@@ -50,35 +64,62 @@ impl Hyena {
         format!("{}{tensor}", self.place)
     }
 
+    /// The tensor that shows how many filters and modes there are.
     fn poles(&self) -> String {
-        self.name(if self.real { "log_poles" } else { "poles" })
+        self.name(match self.form {
+            HyenaForm::Complex => "poles",
+            HyenaForm::Logarithms => "log_poles",
+            HyenaForm::Training => "p",
+        })
     }
 
-    fn filters(&self, tensors: &Tensors<'_>) -> Result<Filters, Fault> {
+    fn residues(&self) -> String {
+        self.name(match self.form {
+            HyenaForm::Training => "R",
+            _ => "residues",
+        })
+    }
+
+    /// Filters, modes, and ln a.
+    fn exponents(&self, tensors: &Tensors<'_>) -> Result<(Vec<usize>, Vec<Complex64>), Fault> {
         let poles = self.poles();
-        let (shape, exponents) = match self.real {
-            true => {
+        let (shape, exponents): (_, Vec<Complex64>) = match self.form {
+            HyenaForm::Complex => {
+                let (shape, values) = tensors.complex(&poles, &[])?;
+                (shape, values.iter().map(|pole| pole.ln()).collect())
+            }
+            HyenaForm::Logarithms => {
                 let found = tensors.values(&poles, "[filters, modes, 1]")?;
                 let real = found.data.into_iter().map(Complex64::from);
                 (found.shape, real.collect())
             }
-            false => {
-                let (shape, values) = tensors.complex(&poles, &[])?;
-                let logarithms = values.iter().map(|pole| pole.ln());
-                (shape, logarithms.collect())
+            HyenaForm::Training => {
+                let p = tensors.values(&poles, "[filters, modes]")?;
+                let expected = format!("{:?}, the shape of p", p.shape);
+                let gamma = self.name("gamma");
+                let gamma = tensors.shaped(&gamma, &[&p.shape], &expected)?;
+                let pairs = p.data.iter().zip(gamma.data);
+                let real = pairs.map(|(p, gamma)| Complex64::from(-p.exp() * gamma.exp()));
+                ([&p.shape[..], &[1]].concat(), real.collect())
             }
         };
-        let &[count, modes, 1] = shape.as_slice() else {
-            return Err(tensors.wrong_shape(&poles, shape, "[filters, modes, 1]"));
-        };
-        let residues = self.name("residues");
-        let residues = match self.real {
-            true => {
+        match shape.as_slice() {
+            &[_, _, 1] => Ok((shape, exponents)),
+            _ => Err(tensors.wrong_shape(&poles, shape, "[filters, modes, 1]")),
+        }
+    }
+
+    fn filters(&self, tensors: &Tensors<'_>) -> Result<Filters, Fault> {
+        let (shape, exponents) = self.exponents(tensors)?;
+        let (count, modes) = (shape[0], shape[1]);
+        let residues = self.residues();
+        let residues = match self.form {
+            HyenaForm::Complex => tensors.complex(&residues, &[&[count, modes, 1]])?.1,
+            _ => {
                 let expected = format!("[{count}, {modes}]");
                 let found = tensors.shaped(&residues, &[&[count, modes]], &expected)?;
                 found.data.into_iter().map(Complex64::from).collect()
             }
-            false => tensors.complex(&residues, &[&[count, modes, 1]])?.1,
         };
         Ok(Filters {
             count,
@@ -104,7 +145,7 @@ impl Hyena {
     fn note(&self, tensors: &Tensors<'_>, filters: &Filters) -> Option<String> {
         let half = matches!(tensors.dtype(&self.poles()), Some(Dtype::BF16 | Dtype::F16));
         let growing = filters.exponents.iter().filter(|z| z.re >= 0.0).count();
-        (half && !self.real && growing > 0).then(|| {
+        (half && self.form == HyenaForm::Complex && growing > 0).then(|| {
             format!(
                 "`{}`: {growing} modes do not decay, and its poles are in half precision, which rounds \
                  |a| above 0.998 to 1: a file with poles in float32 (`pytorch_model.pt`) may hold them",
@@ -113,20 +154,72 @@ impl Hyena {
         })
     }
 
-    /// ln a of Evo 2, which must be real.
+    /// ln a of Evo 2, which must be real, and negative as it is trained.
     fn logarithm(&self, channel: usize, exponent: Complex64) -> Result<f64, Fault> {
-        if exponent.im == 0.0 {
+        let why = if exponent.im != 0.0 {
+            "the layout holds positive real poles only; --method real-poles finds such \
+             (`compress-model reduce`), `convert --to s4d` writes a layout that holds all"
+        } else if self.form == HyenaForm::Training && exponent.re >= 0.0 {
+            "the layout stores ln(−ln a), so that a must be below 1"
+        } else {
             return Ok(exponent.re);
-        }
-        let why = "the layout holds positive real poles only; --method real-poles finds such \
-                   (`compress-model reduce`), `convert --to s4d` writes a layout that holds all";
+        };
         Err(not_representable(
-            "Evo 2",
+            self.family(),
             &self.layer,
             channel,
             exponent,
             why,
         ))
+    }
+
+    fn encode_poles(
+        &self,
+        filters: &[(usize, Modes)],
+        order: usize,
+    ) -> Result<Vec<Encoded>, Fault> {
+        let exponents = filters.iter().flat_map(|(channel, modes)| {
+            let exponents = modes.exponents.iter();
+            exponents.map(move |exponent| (*channel, modes.step * exponent))
+        });
+        let shape = vec![filters.len(), order];
+        if self.form == HyenaForm::Complex {
+            let floor = POLE_MIN.ln();
+            let poles = exponents.map(|(_, z)| Complex64::new(z.re.max(floor), z.im).exp());
+            let poles = interleave(&poles.collect::<Vec<_>>());
+            let shape = [&shape[..], &[1, 2]].concat();
+            return Ok(vec![Encoded::mode(self.poles(), shape, poles)]);
+        }
+        let logarithms = exponents.map(|(channel, z)| self.logarithm(channel, z));
+        let logarithms = logarithms.collect::<Result<Vec<f64>, Fault>>()?;
+        if self.form == HyenaForm::Logarithms {
+            let shape = [&shape[..], &[1]].concat();
+            return Ok(vec![Encoded::mode(self.poles(), shape, logarithms)]);
+        }
+        let factors = logarithms.iter().map(|log| (-log).ln()).collect();
+        let ones = vec![0.0; logarithms.len()];
+        Ok(vec![
+            Encoded::mode(self.poles(), shape.clone(), factors),
+            Encoded::mode(self.name("gamma"), shape, ones),
+        ])
+    }
+
+    fn encode_residues(&self, filters: &[(usize, Modes)], order: usize) -> Encoded {
+        let residues = filters
+            .iter()
+            .flat_map(|(_, modes)| modes.residues[0].clone());
+        let residues: Vec<Complex64> = residues.collect();
+        let shape = vec![filters.len(), order];
+        match self.form {
+            HyenaForm::Complex => {
+                let shape = [&shape[..], &[1, 2]].concat();
+                Encoded::mode(self.residues(), shape, interleave(&residues))
+            }
+            _ => {
+                let real = residues.iter().map(|residue| residue.re).collect();
+                Encoded::mode(self.residues(), shape, real)
+            }
+        }
     }
 
     /// One filter for each group where its channels still have the same, with the first channel of
@@ -149,11 +242,15 @@ impl Hyena {
 
 impl Layout for Hyena {
     fn family(&self) -> &'static str {
-        if self.real { "Evo 2" } else { "StripedHyena" }
+        match self.form {
+            HyenaForm::Complex => "StripedHyena",
+            HyenaForm::Logarithms => "Evo 2",
+            HyenaForm::Training => "Evo 2 in training",
+        }
     }
 
     fn real_poles(&self, _: &Tensors<'_>) -> bool {
-        self.real
+        self.form != HyenaForm::Complex
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
@@ -180,36 +277,8 @@ impl Layout for Hyena {
         let order = filters
             .first()
             .map_or(1, |(_, modes)| modes.exponents.len());
-        let shape = vec![filters.len(), order];
-        let (mut logarithms, mut poles, mut residues) = (vec![], vec![], vec![]);
-        for (channel, modes) in &filters {
-            for exponent in &modes.exponents {
-                match self.real {
-                    true => logarithms.push(self.logarithm(*channel, modes.step * exponent)?),
-                    false => {
-                        let z = modes.step * exponent;
-                        poles.push(Complex64::new(z.re.max(POLE_MIN.ln()), z.im).exp());
-                    }
-                }
-            }
-            residues.extend_from_slice(&modes.residues[0]);
-        }
-        let mut encoded = match self.real {
-            true => {
-                let residues = residues.iter().map(|residue| residue.re).collect();
-                vec![
-                    Encoded::mode(self.poles(), [&shape[..], &[1]].concat(), logarithms),
-                    Encoded::mode(self.name("residues"), shape, residues),
-                ]
-            }
-            false => {
-                let shape = [&shape[..], &[1, 2]].concat();
-                vec![
-                    Encoded::mode(self.poles(), shape.clone(), interleave(&poles)),
-                    Encoded::mode(self.name("residues"), shape, interleave(&residues)),
-                ]
-            }
-        };
+        let mut encoded = self.encode_poles(&filters, order)?;
+        encoded.push(self.encode_residues(&filters, order));
         if let Some(name) = &self.feedthrough {
             let through = bank::feedthrough_of(dynamics);
             encoded.push(Encoded::feedthrough(name.clone(), through));

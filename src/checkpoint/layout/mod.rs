@@ -29,6 +29,7 @@ pub(super) use encoded::{Encoded, PADDING_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;
+pub(super) use hyena::HyenaForm;
 pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;

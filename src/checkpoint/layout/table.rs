@@ -1,7 +1,7 @@
 //! The layouts as a table, for people.
 
 use crate::checkpoint::layout::find::MARKS;
-use crate::checkpoint::layout::{Kind, Version};
+use crate::checkpoint::layout::{HyenaForm, Kind, Version};
 
 /// What a person wants to know of a family.
 struct Row {
@@ -34,8 +34,9 @@ fn row(kind: Kind) -> Row {
             transformers: false,
         } => EMA,
         Kind::Ema { transformers: true } => EMA_TRANSFORMERS,
-        Kind::Hyena { real: false } => HYENA,
-        Kind::Hyena { real: true } => EVO_2,
+        Kind::Hyena(HyenaForm::Complex) => HYENA,
+        Kind::Hyena(HyenaForm::Logarithms) => EVO_2,
+        Kind::Hyena(HyenaForm::Training) => EVO_2_TRAINING,
     }
 }
 
@@ -200,6 +201,13 @@ const EVO_2: Row = Row {
               along",
     open: "",
     written: "N (`state_size`), S as above; positive real poles only",
+};
+
+const EVO_2_TRAINING: Row = Row {
+    family: "Evo 2 in training (savanna, NeMo)",
+    tensors: "`filter.p`, `filter.gamma`, `filter.R` (S, N), `conv_bias` (H); `t` is carried along",
+    open: "",
+    written: "N (`hyena_filter_order`), S as above; gamma = 0; positive real poles only",
 };
 
 /// The layouts as a Markdown table, one row for each family in the order in which they are looked
