@@ -7,8 +7,14 @@ use crate::control::{ControlError, Realisation, balance};
 use crate::linalg::expm1;
 use crate::ssm::{DiagonalSystem, StableSystem, SystemError, Time};
 
-/// Gauss–Newton steps at most, from each start.
+/// Gauss–Newton steps from each start.
+const STEPS_FIRST: usize = 15;
+
+/// Gauss–Newton steps at most, from the starts that have come farthest.
 const STEPS_MAX: usize = 100;
+
+/// How many those are.
+const GO_ON: usize = 2;
 
 /// A step that lowers the squared error by a smaller share is the last.
 const PROGRESS: f64 = 1e-7;
@@ -51,7 +57,7 @@ pub struct RealPoles {
 /// orthonormal (Takenaka–Malmquist) basis of the a_k, whose coordinates are products. Gauss–Newton
 /// steps in θ_i = ln s_i, damped until the error falls, keep the poles in (0, 1); they start from quantiles
 /// of the given decays, from the modes of most energy, and from the positive poles of balanced
-/// truncation. The least error of all starts is taken. The weights come from the coordinates of k in
+/// truncation. After some steps the two with the least errors go on. The weights come from the coordinates of k in
 /// the orthonormal basis of the q_i, in partial fractions. The feedthrough stays as it is.
 ///
 /// Poles keep a distance of 0.02 in θ, so that weights do not cancel, and s stays below 30. The
@@ -94,10 +100,14 @@ pub fn h2_real_poles(full: StableSystem<'_>, order: usize) -> Result<RealPoles, 
     }
     let target = Target::new(system)?;
     let found = starts(full, &target, order).into_iter().map(|start| {
-        let start = target.admitted(start);
-        target.descend(start)
+        let start = target.reached(target.admitted(start));
+        target.descend(start, STEPS_FIRST)
     });
-    let best = found.min_by(|a, b| a.square.total_cmp(&b.square));
+    let mut found: Vec<Reached> = found.collect();
+    found.sort_by(|a, b| a.square.total_cmp(&b.square));
+    let last = found.into_iter().take(GO_ON);
+    let last = last.map(|reached| target.descend(reached, STEPS_MAX));
+    let best = last.min_by(|a, b| a.square.total_cmp(&b.square));
     let best = best.expect("there is a start of every order");
     Ok(RealPoles {
         system: target.realised(&best.thetas, step, system.feedthrough())?,
@@ -125,6 +135,9 @@ struct Reached {
     /// E.
     square: f64,
     steps: usize,
+    damping: f64,
+    /// Whether no step lowers the error any more, or hardly.
+    settled: bool,
 }
 
 /// a − b of e^x = a and e^y = b.
@@ -223,42 +236,45 @@ impl Target {
         thetas
     }
 
-    /// What is left of each mode, r β(a), with some poles left out of β.
-    fn left(&self, poles: &[Complex64], without: Option<usize>) -> DMatrix<Complex64> {
+    /// The factors of β, n × k.
+    fn factors(&self, poles: &[Complex64]) -> DMatrix<Complex64> {
+        let (n, k) = (self.exponents.len(), poles.len());
+        DMatrix::from_fn(n, k, |row, i| factor(self.exponents[row], poles[i]))
+    }
+
+    /// What is left of each mode: its residues times a number for each.
+    fn left(&self, shares: &[Complex64]) -> DMatrix<Complex64> {
         let mut left = self.residues.clone();
-        for (mut row, &x) in left.row_iter_mut().zip(&self.exponents) {
-            let kept = poles
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| Some(*i) != without);
-            row *= kept.map(|(_, &q)| factor(x, q)).product::<Complex64>();
+        for (mut row, share) in left.row_iter_mut().zip(shares) {
+            row *= *share;
         }
         left
     }
 
     /// The error in the orthonormal basis of the modes, all outputs one after the other.
     fn in_basis(&self, left: &DMatrix<Complex64>) -> Vec<Complex64> {
-        (self.coordinates.transpose() * left).as_slice().to_vec()
+        self.coordinates.tr_mul(left).as_slice().to_vec()
     }
 
     fn square(&self, thetas: &[f64]) -> f64 {
         let poles: Vec<Complex64> = thetas.iter().map(|&t| exponent(t)).collect();
-        let error = self.in_basis(&self.left(&poles, None));
+        let error = self.in_basis(&self.left(&row_products(&self.factors(&poles), None)));
         error.iter().map(Complex64::norm_sqr).sum()
     }
 
     /// JᴴJ and −Jᴴe of the error e and its derivatives by θ.
     fn normal_equations(&self, thetas: &[f64]) -> (DMatrix<f64>, DVector<f64>) {
         let poles: Vec<Complex64> = thetas.iter().map(|&t| exponent(t)).collect();
-        let error = self.in_basis(&self.left(&poles, None));
+        let factors = self.factors(&poles);
+        let error = self.in_basis(&self.left(&row_products(&factors, None)));
         let columns = poles.iter().enumerate().map(|(i, &q)| {
-            let mut left = self.left(&poles, Some(i));
+            let mut shares = row_products(&factors, Some(i));
             // ∂/∂θ = ln q · q ∂/∂q
             let chain = q * q.exp();
-            for (mut row, &x) in left.row_iter_mut().zip(&self.exponents) {
-                row *= -chain * distance(x, x) / distance(x, q).powi(2);
+            for (share, &x) in shares.iter_mut().zip(&self.exponents) {
+                *share *= -chain * distance(x, x) / distance(x, q).powi(2);
             }
-            self.in_basis(&left)
+            self.in_basis(&self.left(&shares))
         });
         let columns: Vec<_> = columns.collect();
         let dot = |a: &[Complex64], b: &[Complex64]| -> f64 {
@@ -271,24 +287,32 @@ impl Target {
         )
     }
 
-    fn descend(&self, thetas: Vec<f64>) -> Reached {
-        let mut reached = Reached {
+    fn reached(&self, thetas: Vec<f64>) -> Reached {
+        Reached {
             square: self.square(&thetas),
             thetas,
             steps: 0,
-        };
-        let mut damping = 1e-3;
-        while reached.steps < STEPS_MAX {
+            damping: 1e-3,
+            settled: false,
+        }
+    }
+
+    /// Goes on to so many steps.
+    fn descend(&self, mut reached: Reached, steps: usize) -> Reached {
+        while reached.steps < steps && !reached.settled {
+            let mut damping = reached.damping;
             let Some((thetas, square)) = self.step(&reached, &mut damping) else {
+                reached.settled = true;
                 break;
             };
             let gained = reached.square - square;
-            (reached.thetas, reached.square) = (thetas, square);
-            reached.steps += 1;
-            damping = (damping * 0.1).max(1e-12);
-            if gained <= PROGRESS * (gained + square) {
-                break;
-            }
+            reached = Reached {
+                thetas,
+                square,
+                steps: reached.steps + 1,
+                damping: (damping * 0.1).max(1e-12),
+                settled: gained <= PROGRESS * (gained + square),
+            };
         }
         reached
     }
@@ -329,6 +353,18 @@ impl Target {
             feedthrough.clone(),
         )
     }
+}
+
+/// The product of each row, with one column left out.
+fn row_products(factors: &DMatrix<Complex64>, without: Option<usize>) -> Vec<Complex64> {
+    let mut products = vec![Complex64::ONE; factors.nrows()];
+    let columns = factors.column_iter().enumerate();
+    for (_, column) in columns.filter(|(i, _)| Some(*i) != without) {
+        for (product, factor) in products.iter_mut().zip(&column) {
+            *product *= factor;
+        }
+    }
+    products
 }
 
 /// φ_i = Σ_m T_mi q_m^l, the basis of real poles in partial fractions:

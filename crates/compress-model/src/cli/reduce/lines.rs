@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
-use hankelite::compress::{LayerRecord, Rule};
+use hankelite::compress::{LayerRecord, Method, Plan, Rule};
 use hankelite_archive::Container;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
@@ -60,7 +60,9 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    let Some(plan) = document.plan.filter(|_| worst > LARGE) else {
+    // Calibration leaves the real axis.
+    let calibrates = |plan: &&Plan| worst > LARGE && plan.method() != Method::RealPoles;
+    let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
     let size = match plan.rule() {
