@@ -253,6 +253,9 @@ fn assert_kept(kept: &Kept, full: &Path, small: &Path) {
         let dynamics = [
             "poles",
             "residues",
+            "filter.p",
+            "filter.gamma",
+            "filter.R",
             "params_log",
             "in_proj.weight",
             "in_proj.bias",
