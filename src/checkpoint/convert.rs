@@ -8,14 +8,14 @@ use hankelite_control::{DiagonalSystem, side_by_side};
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Dynamics, Found, Kind, Transform, Unfolded, Version};
+use crate::checkpoint::layout::{Dynamics, Found, HyenaForm, Kind, Transform, Unfolded, Version};
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::raw::raw_tensor;
 use crate::checkpoint::scanned::Scanned;
 use crate::checkpoint::tensors::Tensors;
 use crate::checkpoint::tree::{Shared, Structure, Tree};
 use crate::checkpoint::{Checkpoint, CheckpointError, Encoding};
-use crate::model::Model;
+use crate::model::{Block, Model};
 
 /// A family to convert to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -39,6 +39,11 @@ pub enum Family {
     Lru,
     /// The moving average of MEGA.
     Mega,
+    /// The modal filters of StripedHyena and Evo 1.
+    #[serde(rename = "stripedhyena")]
+    StripedHyena,
+    /// Those of Evo 2, with positive real poles.
+    Evo2,
 }
 
 impl Family {
@@ -50,7 +55,11 @@ impl Family {
             Family::DssExp | Family::DssSoftmax => Kind::Dss,
             Family::S5 => Kind::S5 { torch: false },
             Family::Lru => Kind::Lru,
-            Family::Mega => Kind::Ema,
+            Family::Mega => Kind::Ema {
+                transformers: false,
+            },
+            Family::StripedHyena => Kind::Hyena(HyenaForm::Complex),
+            Family::Evo2 => Kind::Hyena(HyenaForm::Logarithms),
         }
     }
 
@@ -61,6 +70,7 @@ impl Family {
             Family::S4V3 => ("kernel.kernel.", "D"),
             Family::S5 | Family::Lru => ("", "D"),
             Family::Mega => ("", "omega"),
+            Family::StripedHyena | Family::Evo2 => ("filter.", "filter.D"),
         }
     }
 
@@ -81,7 +91,9 @@ impl Family {
             ..around
         };
         match self {
-            Family::S4d | Family::Lru | Family::Mega => around,
+            Family::S4d | Family::Lru | Family::Mega | Family::StripedHyena | Family::Evo2 => {
+                around
+            }
             Family::S4V3 => held,
             Family::S4V4 => Declared {
                 dt_transform: Some(Transform::Exp),
@@ -133,6 +145,7 @@ impl Checkpoint {
         let mut tensors = around(archive, structure)?;
         let nothing = Archive::in_memory("", BTreeMap::new());
         for (index, block) in self.model.blocks().iter().enumerate() {
+            require_square(block)?;
             let layer = new_layer(structure, index, family);
             let dynamics = match family {
                 Family::S5 | Family::Lru => merged(Dynamics::of(block), block.name())?,
@@ -143,6 +156,9 @@ impl Checkpoint {
                 let name = structure.prefix.clone() + &encoded.name;
                 let shape = encoded.shape.unwrap_or(vec![encoded.data.len()]);
                 let tensor = raw_tensor(&name, Dtype::F32, shape, &encoded.data)?;
+                if tensors.contains_key(&name) {
+                    return Err(taken(name));
+                }
                 tensors.insert(name, tensor);
             }
         }
@@ -260,6 +276,29 @@ impl From<Remade> for Checkpoint {
     }
 }
 
+/// A name that the new layers need and another tensor has, as D behind a gate (FlowState r1.1).
+fn taken(tensor: String) -> Fault {
+    Fault::Unsupported {
+        what: "a layer beside which a tensor has a name that the other family needs",
+        tensor,
+        why: "it is no part of the layer's system and would be lost",
+    }
+}
+
+/// Families have as many inputs as outputs, or one of each for every channel.
+fn require_square(block: &Block) -> Result<(), Fault> {
+    let (found, expected) = (block.channels(), block.outputs());
+    let square = expected % found == 0 || block.systems().len() > 1;
+    match square {
+        true => Ok(()),
+        false => Err(Fault::OtherModel {
+            what: "inputs (a constant one, the bias, among them)",
+            found,
+            expected,
+        }),
+    }
+}
+
 /// The systems of a layer as one.
 fn merged(dynamics: Dynamics, layer: &str) -> Result<Dynamics, Fault> {
     if dynamics.systems.len() <= 1 {
@@ -311,6 +350,11 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
             while let Some(shorter) = base.strip_suffix("kernel.") {
                 base = shorter;
             }
+            let filter = matches!(found.kind, Kind::Hyena(_));
+            base = match base.strip_suffix("filter.") {
+                Some(shorter) if filter => shorter,
+                _ => base,
+            };
             base.to_string()
         }
     };

@@ -230,7 +230,7 @@ fn decode_archive(
         tensors.set_aside_whole(name);
     }
     let closed = structure.closed();
-    tensors.require_all_used(closed.as_deref())?;
+    tensors.require_all_used(closed.as_deref(), |name| structure.is_beside(name))?;
     let carried = tensors.unused(None);
     notes.extend(lost);
     notes.extend(shared_note(&archive));
@@ -369,6 +369,24 @@ impl Checkpoint {
     pub fn family(&self) -> &'static str {
         let first = self.encoding.structure.layers.first();
         first.map_or("", |layout| layout.family())
+    }
+
+    /// Whether the layers hold positive real poles only, as those of Evo 2 and MEGA do: they are reduced
+    /// by [`Method::RealPoles`](crate::compress::Method), and other methods seldom find such poles.
+    pub fn holds_real_poles(&self) -> bool {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let mut layers = structure.layers.iter();
+        layers.any(|layout| layout.real_poles(&tensors))
+    }
+
+    /// Whether the network runs its layers at other steps than those of the file, as FlowState does
+    /// (`scale_factor`): a reduction in continuous time suits all of them.
+    pub fn runs_at_any_step(&self) -> bool {
+        let mut layers = self.encoding.structure.layers.iter();
+        layers.any(|layout| layout.runs_at_any_step())
     }
 
     /// What was declared, or assumed in its place.

@@ -124,37 +124,20 @@ impl<'a> Settling<'a> {
                 self.steps_of_events(layer)?;
                 self.s5(torch, torch && pairs);
             }
-            Kind::AnnotatedDplr | Kind::MimoDplr if !has("C") && !has("C_real_imag") => {
-                return Err(Fault::Unsupported {
-                    what: "a diagonal-plus-low-rank layer without C",
-                    tensor: format!("{prefix}{}P", layer.place),
-                    why: "no tensor records what stands for C (B, its conjugate, or something else), and \
-                          no public layer of these names settles it; save C beside B",
-                });
-            }
-            Kind::MimoDplr if self.declared.diagonalise.is_none() => {
-                return Err(Fault::Unsupported {
-                    what: "an S4 layer in diagonal-plus-low-rank form (DPLR) with one system for all \
-                           channels",
-                    tensor: format!("{prefix}{}P", layer.place),
-                    why: "its state matrix is diag(λ) − P P*, not diagonal",
-                });
-            }
-            Kind::AnnotatedDplr if self.declared.diagonalise.is_none() => {
-                return Err(Fault::Unsupported {
-                    what: "an S4 layer of annotated-s4 in diagonal-plus-low-rank form (DPLR)",
-                    tensor: format!("{prefix}{}P", layer.place),
-                    why: "its state matrix is diag(λ) − P P*, not diagonal",
-                });
-            }
+            Kind::AnnotatedDplr | Kind::MimoDplr => self.low_rank(layer, &has, prefix)?,
+            Kind::FlowState => self.assume(
+                "scale_factor 1, the default of FlowState; balancing in continuous time does not depend on it"
+                    .to_string(),
+            ),
             Kind::Own
             | Kind::S4d
             | Kind::AnnotatedS4d
             | Kind::AnnotatedDss
-            | Kind::AnnotatedDplr
-            | Kind::MimoDplr
             | Kind::Lru
-            | Kind::Ema => {}
+            | Kind::LruRec
+            | Kind::Attenuate
+            | Kind::Ema { .. }
+            | Kind::Hyena(_) => {}
         }
         let softmax = match layer.kind {
             Kind::Dss => self.declared.dss_version == Some(DssVersion::Softmax),
@@ -169,6 +152,37 @@ impl<'a> Settling<'a> {
             });
         }
         Ok(())
+    }
+
+    /// Layers in diagonal-plus-low-rank form need C, and a request to be made diagonal.
+    fn low_rank(
+        &self,
+        layer: &Found,
+        has: &dyn Fn(&str) -> bool,
+        prefix: &str,
+    ) -> Result<(), Fault> {
+        let tensor = format!("{prefix}{}P", layer.place);
+        if !has("C") && !has("C_real_imag") {
+            return Err(Fault::Unsupported {
+                what: "a diagonal-plus-low-rank layer without C",
+                tensor,
+                why: "no tensor records what stands for C (B, its conjugate, or something else), and no \
+                      public layer of these names settles it; save C beside B",
+            });
+        }
+        if self.declared.diagonalise.is_some() {
+            return Ok(());
+        }
+        Err(Fault::Unsupported {
+            what: match layer.kind {
+                Kind::MimoDplr => {
+                    "an S4 layer in diagonal-plus-low-rank form (DPLR) with one system for all channels"
+                }
+                _ => "an S4 layer of annotated-s4 in diagonal-plus-low-rank form (DPLR)",
+            },
+            tensor,
+            why: "its state matrix is diag(λ) − P P*, not diagonal",
+        })
     }
 
     fn assume(&mut self, text: String) {

@@ -156,6 +156,11 @@ impl<'a> Tensors<'a> {
         self.archive.shape(&self.full(name))
     }
 
+    /// The number format of a tensor, where it is there.
+    pub(super) fn dtype(&self, name: &str) -> Option<Dtype> {
+        self.archive.dtype(&self.full(name))
+    }
+
     /// A complex matrix, of which an axis may have any length but none.
     pub(super) fn complex_matrix(
         &self,
@@ -223,9 +228,15 @@ impl<'a> Tensors<'a> {
         names.map(str::to_string).collect()
     }
 
-    /// An error when any tensor of the file, or of those below some prefixes, was not used.
-    pub(super) fn require_all_used(&self, below: Option<&[String]>) -> Result<(), Fault> {
-        let tensors = self.unused(below);
+    /// An error when any tensor of the file, or of those below some prefixes, was not used and does
+    /// not pass.
+    pub(super) fn require_all_used(
+        &self,
+        below: Option<&[String]>,
+        passes: impl Fn(&str) -> bool,
+    ) -> Result<(), Fault> {
+        let mut tensors = self.unused(below);
+        tensors.retain(|name| !passes(name));
         if tensors.is_empty() {
             Ok(())
         } else {

@@ -419,6 +419,13 @@ impl Structure {
         (self.tree == Tree::Layers).then(|| places().collect())
     }
 
+    /// Whether a tensor, by its name in the file, stands at a kernel's place and is not of it.
+    pub(super) fn is_beside(&self, name: &str) -> bool {
+        let mut found = self.found.iter();
+        let name = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
+        found.any(|layer| layer.is_beside(name))
+    }
+
     /// The description of the layers, where a person gave one.
     pub(super) fn own(&self) -> Option<&OwnLayout> {
         self.found.first().and_then(|layer| layer.own.as_deref())

@@ -15,6 +15,8 @@ pub(super) struct Candidate {
     pub(super) rotations: Option<usize>,
     pub(super) error_bound: f64,
     pub(super) condition: f64,
+    /// H2 error of balanced truncation with complex poles, where the poles had to be real.
+    pub(super) free_h2_error: Option<f64>,
     pub(super) notes: Vec<String>,
 }
 
@@ -29,6 +31,7 @@ impl Candidate {
             rotations: None,
             error_bound: 0.0,
             condition: 1.0,
+            free_h2_error: None,
             notes: note.into_iter().collect(),
         }
     }
@@ -82,6 +85,7 @@ impl Candidate {
             kernel_norm,
             feedthrough_change: feedthrough_change(full, &self.system),
             condition: self.condition,
+            free_h2_error: self.free_h2_error,
             weighted: None,
             notes: self.notes,
         };

@@ -10,6 +10,7 @@ mod distance;
 mod inspect;
 mod joint;
 mod plan;
+mod real;
 mod record;
 mod reduce;
 mod share;

@@ -38,6 +38,8 @@ pub enum Method {
     Horizon,
     /// The least Hankel norm of the error: new poles and residues.
     HankelNorm,
+    /// Positive real poles at a minimum of the H2 error, for layouts that hold no others (Evo 2, MEGA).
+    RealPoles,
 }
 
 /// In which time base the channels are balanced or scored.
@@ -123,6 +125,12 @@ pub enum PlanError {
     /// Shared poles by a method that reduces every channel alone.
     #[error("shared poles come from balanced truncation: --method balanced, without --unstable")]
     SharedNeedsBalanced,
+    /// Real poles before discretisation.
+    #[error(
+        "the method real-poles fits the poles that the file holds: it takes discrete time, not \
+         continuous time"
+    )]
+    RealPolesNeedSteps,
     /// Balancing over a horizon before discretisation.
     #[error("the method horizon counts steps: it takes discrete time, not continuous time")]
     HorizonNeedsSteps,
@@ -171,7 +179,7 @@ impl Plan {
     /// The same plan in another time base. Default: discrete.
     ///
     /// # Errors
-    /// [`PlanError::HorizonNeedsSteps`].
+    /// [`PlanError::HorizonNeedsSteps`]; [`PlanError::RealPolesNeedSteps`].
     pub fn with_time(self, time: TimeBase) -> Result<Self, PlanError> {
         Self { time, ..self }.consistent()
     }
@@ -230,6 +238,9 @@ impl Plan {
         }
         if self.method == Method::Horizon && self.time == TimeBase::Continuous {
             return Err(PlanError::HorizonNeedsSteps);
+        }
+        if self.method == Method::RealPoles && self.time == TimeBase::Continuous {
+            return Err(PlanError::RealPolesNeedSteps);
         }
         Ok(self)
     }

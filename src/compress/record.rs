@@ -41,6 +41,9 @@ pub struct ChannelRecord {
     pub feedthrough_change: Option<f64>,
     /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
     pub condition: f64,
+    /// What staying real costs: ‖k − k_r‖₂ of balanced truncation to as many stored modes, complex poles
+    /// allowed. Absent unless the method keeps poles real ([`Method::RealPoles`](crate::compress::Method)).
+    pub free_h2_error: Option<f64>,
     /// What calibration measured. Absent without calibration.
     pub weighted: Option<WeightedRecord>,
     /// What a person should know: a lower order than requested, a tie, a channel kept whole.
@@ -106,6 +109,8 @@ pub struct LayerRecord {
     pub error_bound: f64,
     /// (Σ_h ‖k_h − k_{r,h}‖² / Σ_h ‖k_h‖²)^{1/2} over the infinite horizon.
     pub relative_h2_error: f64,
+    /// The same of balanced truncation with complex poles, where the method keeps poles real.
+    pub free_relative_h2_error: Option<f64>,
     /// The same over the first L steps.
     pub relative_kernel_error: f64,
     /// (Σ_h E_h(error) / Σ_h E_h(output))^{1/2} for the layer's input. Absent without calibration.
@@ -129,6 +134,8 @@ impl LayerRecord {
             let (error, norm) = sums.unwrap_or_default();
             Some((error + w.last().powi(2), norm + w.norm.powi(2)))
         });
+        let real = channels.iter().any(|c| c.free_h2_error.is_some());
+        let free = |c: &ChannelRecord| c.free_h2_error.unwrap_or(c.h2_error);
         let discarded: Vec<f64> = channels.iter().filter_map(|c| c.discarded).collect();
         Self {
             name,
@@ -137,6 +144,7 @@ impl LayerRecord {
             discarded: (!discarded.is_empty()).then(|| discarded.iter().sum()),
             error_bound: largest(|c| c.error_bound),
             relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),
+            free_relative_h2_error: real.then(|| relative(free, |c| c.h2_norm)),
             relative_kernel_error: relative(|c| c.kernel_error, |c| c.kernel_norm),
             relative_weighted_error: weighted.map(|(error, norm)| ratio(error.sqrt(), norm.sqrt())),
             condition: largest(|c| c.condition),

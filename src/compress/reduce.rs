@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use crate::compress::candidate::Candidate;
 use crate::compress::cut::Cutter;
 use crate::compress::distance::{feedthrough_change, response_error};
+use crate::compress::real::with_real_poles;
 use crate::compress::share::reduce_shared;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
 use crate::model::{Block, Model};
@@ -254,6 +255,7 @@ fn over_horizon(
         kernel_norm: reduced.kernel_norm,
         feedthrough_change: None,
         condition: reduced.condition,
+        free_h2_error: None,
         weighted: None,
         notes: vec![
             format!("modes that do not decay: {way}"),
@@ -287,6 +289,7 @@ fn candidates(
     match plan.method() {
         Method::ModalHinf => return Ok(vec![modal(system, plan, ModalScore::Hinf)?]),
         Method::ModalH2 => return Ok(vec![modal(system, plan, ModalScore::H2)?]),
+        Method::RealPoles => return Ok(vec![with_real_poles(system, plan)?]),
         _ => {}
     }
     let realisations = plan.realisation().candidates().iter();
@@ -362,6 +365,7 @@ fn balanced(
         rotations: Some(hankel.rotations()),
         error_bound: reduced.error_bound,
         condition: reduced.condition,
+        free_h2_error: None,
         system: reduced.system,
     };
     if plan.method() == Method::H2Optimal {

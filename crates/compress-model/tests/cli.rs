@@ -258,6 +258,33 @@ fn reduce_writes_a_smaller_file_that_reads_without_flags() {
 }
 
 #[test]
+fn what_a_layout_holds_chooses_the_method_and_the_time_base() {
+    let evo = data("large/evo2_bank.safetensors");
+    let record = json(&["reduce", &evo, "--order", "4", "--dry-run"]);
+    assert_eq!(record["plan"]["method"], "real-poles");
+    let layer = &record["layers"][0];
+    let number = |key: &str| layer[key].as_f64().unwrap();
+    assert!(number("relative_h2_error") < 1e-3);
+    assert!(number("free_relative_h2_error") > 0.0);
+    let shown = run(&["reduce", &evo, "--order", "4", "--dry-run"]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("real poles H2 error"), "{shown}");
+    let other = ["reduce", &evo, "--order", "4", "--dry-run", "--method"];
+    let record = json(&[&other[..], &["modal-h2"]].concat());
+    assert_eq!(record["plan"]["method"], "modal-h2");
+    assert!(record["layers"][0]["free_relative_h2_error"].is_null());
+    let flow = data("large/flowstate.safetensors");
+    let other = ["reduce", &flow, "--order", "4", "--dry-run"];
+    assert_eq!(json(&other)["plan"]["time"], "continuous");
+    let record = json(&[&other[..], &["--time", "discrete"]].concat());
+    assert_eq!(record["plan"]["time"], "discrete");
+    let plain = data("s4d_classifier.pth");
+    let record = json(&["reduce", &plain, "--order", "3", "--dry-run"]);
+    let plan = [&record["plan"]["method"], &record["plan"]["time"]];
+    assert_eq!(plan, ["balanced", "discrete"]);
+}
+
+#[test]
 fn the_same_command_writes_the_same_bytes_and_a_dry_run_writes_none() {
     let folder = Folder::new();
     let source = data("s4d_classifier.pth");

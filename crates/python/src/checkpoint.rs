@@ -180,7 +180,7 @@ impl Checkpoint {
         plan: &str,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Self, String)> {
-        let plan = PlanIn::parse(plan)?.plan(self.0.declared().length)?;
+        let plan = PlanIn::parse(plan)?.plan(&self.0)?;
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
             compress::reduce_observed(model, &plan, observer)
@@ -587,7 +587,8 @@ struct PlanIn {
     order: Option<usize>,
     energy: Option<f64>,
     tolerance: Option<f64>,
-    method: Method,
+    /// By what the layers hold, where it is not given.
+    method: Option<Method>,
     time: TimeBase,
     realisation: RealisationChoice,
     length: Option<usize>,
@@ -600,7 +601,12 @@ impl PlanIn {
         serde_json::from_str(text).map_err(Failure::setting)
     }
 
-    fn plan(self, declared: Option<usize>) -> Outcome<Plan> {
+    fn plan(self, checkpoint: &hankelite::Checkpoint) -> Outcome<Plan> {
+        let declared = checkpoint.declared().length;
+        let default = match checkpoint.holds_real_poles() {
+            true => Method::RealPoles,
+            false => Method::Balanced,
+        };
         let rule = match (self.order, self.energy, self.tolerance) {
             (Some(order), None, None) => Rule::Order(order),
             (None, Some(share), None) => Rule::Energy(share),
@@ -611,7 +617,7 @@ impl PlanIn {
             }
         };
         let plan = Plan::new(rule)?
-            .with_method(self.method)?
+            .with_method(self.method.unwrap_or(default))?
             .with_time(self.time)?
             .with_realisation(self.realisation)
             .with_unstable(self.unstable)?

@@ -1,5 +1,6 @@
-//! The moving average of MEGA (`fairseq/modules/exponential_moving_average.py`), and the same
-//! kernel in state-spaces/s4: real poles between 0 and 1.
+//! The moving average of MEGA (`fairseq/modules/exponential_moving_average.py`), the same in
+//! huggingface/transformers (`modeling_mega.py`, MegaMultiDimensionDampedEma) under other names, and the
+//! same kernel in state-spaces/s4: real poles between 0 and 1.
 //!
 //! ```text
 //! p = σ(delta)   q = 1 − σ(delta) σ(alpha)   k[l] = Σ_n p β_n γ_n n^{−1/2} q_n^l
@@ -26,12 +27,22 @@ pub(in crate::checkpoint) struct Ema {
     pub(in crate::checkpoint) layer: String,
     /// What the names start with.
     pub(in crate::checkpoint) place: String,
+    /// Whether tensors have the names of transformers.
+    pub(in crate::checkpoint) transformers: bool,
     /// Name of ω, or D.
     pub(in crate::checkpoint) skip: Option<String>,
 }
 
 impl Ema {
+    /// The name of a tensor, which is called here as in fairseq.
     fn name(&self, tensor: &str) -> String {
+        let tensor = match (self.transformers, tensor) {
+            (true, "delta") => "damping_factor",
+            (true, "alpha") => "decay_factor",
+            (true, "beta") => "ema_expansion_matrix",
+            (true, "gamma") => "kernel_projection_matrix",
+            _ => tensor,
+        };
         format!("{}{tensor}", self.place)
     }
 
@@ -67,8 +78,9 @@ impl Ema {
         let mut modes = Vec::with_capacity(order);
         for (exponent, residue) in system.scaled_exponents().into_iter().zip(residues) {
             if exponent.im != 0.0 || exponent.re >= 0.0 {
-                let why = "the layout holds real poles between 0 and 1 only; a modal method keeps \
-                           poles as they are (`compress-model reduce` with --method modal-h2)";
+                let why = "the layout holds real poles between 0 and 1 only; --method real-poles \
+                           finds such (`compress-model reduce`), `convert --to s4d` writes a layout \
+                           that holds all";
                 return Err(not_representable("MEGA", &self.layer, at, exponent, why));
             }
             // σ(delta) = σ(alpha) = √(1 − q)
@@ -87,6 +99,10 @@ impl Ema {
 impl Layout for Ema {
     fn family(&self) -> &'static str {
         "MEGA moving average"
+    }
+
+    fn real_poles(&self, _: &Tensors<'_>) -> bool {
+        true
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {

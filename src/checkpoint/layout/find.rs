@@ -6,9 +6,13 @@ use std::sync::Arc;
 use crate::checkpoint::declared::{Declared, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
+use crate::checkpoint::layout::attenuate::Attenuate;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
+use crate::checkpoint::layout::flow_state::FlowState;
+use crate::checkpoint::layout::hyena::{Hyena, HyenaForm};
 use crate::checkpoint::layout::lru::Lru;
+use crate::checkpoint::layout::lru_rec::LruRec;
 use crate::checkpoint::layout::mimo_dplr::MimoDplr;
 use crate::checkpoint::layout::own::{OwnLayer, OwnLayout};
 use crate::checkpoint::layout::s4_repo::{S4Repo, Version};
@@ -31,7 +35,18 @@ pub(in crate::checkpoint) enum Kind {
         torch: bool,
     },
     Lru,
-    Ema,
+    /// Cosines with one set of modes for all inputs and outputs (aTENNuate).
+    Attenuate,
+    /// S5 with a step for each mode.
+    FlowState,
+    /// LRU in one tensor, its maps in modules of their own, with a constant input (LRURec).
+    LruRec,
+    /// The moving average of MEGA, with the names of fairseq or of transformers.
+    Ema {
+        transformers: bool,
+    },
+    /// The modal filters of StripedHyena, Evo and Evo 2.
+    Hyena(HyenaForm),
     /// As a person described it.
     Own,
     /// S4 in diagonal-plus-low-rank form.
@@ -48,6 +63,24 @@ impl Kind {
             .copied()
             .unwrap_or_default()
     }
+
+    /// Tensors, or whole modules, at the place of a kernel that are not of it: they are carried along.
+    fn beside(self) -> &'static [&'static str] {
+        match self {
+            Kind::Hyena(_) => &["short_filter_weight", "short_filter_bias", "t"],
+            Kind::FlowState => &["output_gate."],
+            Kind::LruRec => &["out_proj.bias", "layer_norm."],
+            _ => &[],
+        }
+    }
+
+    /// Tensors of a kernel that stand in modules below its place.
+    fn below(self) -> &'static [&'static str] {
+        match self {
+            Kind::LruRec => &["in_proj.weight", "in_proj.bias", "out_proj.weight"],
+            _ => &[],
+        }
+    }
 }
 
 /// One layer of a file.
@@ -63,7 +96,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 19] = [
+pub(super) const MARKS: [(Kind, &[&str]); 26] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -84,8 +117,32 @@ pub(super) const MARKS: [(Kind, &[&str]); 19] = [
     (Kind::Dss, &["W", "log_dt"]),
     (Kind::Dss, &["Lambda", "log_dt"]),
     (Kind::Dss, &["Lambda_log_neg_re", "log_dt"]),
+    (
+        Kind::FlowState,
+        &["log_Lambda_real", "Lambda_imag", "log_Delta"],
+    ),
     (Kind::Lru, &["nu_log", "theta_log"]),
-    (Kind::Ema, &["delta", "alpha", "beta", "gamma"]),
+    (
+        Kind::LruRec,
+        &["params_log", "in_proj.weight", "out_proj.weight"],
+    ),
+    (
+        Kind::Ema {
+            transformers: false,
+        },
+        &["delta", "alpha", "beta", "gamma"],
+    ),
+    (
+        Kind::Ema { transformers: true },
+        &["damping_factor", "decay_factor", "kernel_projection_matrix"],
+    ),
+    (Kind::Hyena(HyenaForm::Complex), &["poles", "residues"]),
+    (
+        Kind::Hyena(HyenaForm::Logarithms),
+        &["log_poles", "residues"],
+    ),
+    (Kind::Hyena(HyenaForm::Training), &["p", "gamma", "R"]),
+    (Kind::Attenuate, &["A", "B", "C", "log_dt"]),
 ];
 
 /// The layers of a file whose names start with `prefix`, in the order in which people count; names
@@ -110,7 +167,8 @@ pub(in crate::checkpoint) fn find_layers<'a>(
                     marked.map(|(kind, _)| *kind)
                 }
             };
-            let kind = kind?;
+            // Other families have those tensors and more; what one of them lacks is named elsewhere.
+            let kind = kind.filter(|kind| *kind != Kind::Attenuate || !has(&"A_imag"))?;
             Some(Found {
                 place: place.to_string(),
                 kind,
@@ -187,11 +245,29 @@ fn place_of(name: &str) -> &str {
 /// of a part (torch.compile, DataParallel) put into names.
 const AROUND_KERNEL: [&str; 3] = ["kernel.", "_orig_mod.", "module."];
 
+/// The map of a gate between the output of a system and D.
+const GATE: &str = "output_gate.weight";
+
 /// D beside the kernel, or around it.
 fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String> {
-    let omega = format!("{place}omega");
-    if kind == Kind::Ema && names.contains(omega.as_str()) {
-        return Some(omega);
+    if let Kind::Ema { transformers } = kind {
+        let skip = if transformers {
+            "residual_weight"
+        } else {
+            "omega"
+        };
+        let skip = format!("{place}{skip}");
+        if names.contains(skip.as_str()) {
+            return Some(skip);
+        }
+    }
+    if kind == Kind::Hyena(HyenaForm::Training) {
+        let bias = format!("{}conv_bias", place.strip_suffix("filter.")?);
+        return names.contains(bias.as_str()).then_some(bias);
+    }
+    if kind == Kind::FlowState && names.contains(format!("{place}{GATE}").as_str()) {
+        // D is added behind the gate, not to the system's output.
+        return None;
     }
     let mut around = place;
     loop {
@@ -233,7 +309,20 @@ impl Found {
 
     /// Whether a tensor belongs to the kernel.
     pub(in crate::checkpoint) fn is_kernel(&self, name: &str) -> bool {
-        place_of(name) == self.place
+        let below = name.strip_prefix(self.place.as_str());
+        let below = below.is_some_and(|rest| self.kind.below().contains(&rest));
+        below || place_of(name) == self.place && !self.is_beside(name)
+    }
+
+    /// Whether a tensor stands at the kernel's place, or below it, and is not of it.
+    pub(in crate::checkpoint) fn is_beside(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(self.place.as_str());
+        let mut beside = self.kind.beside().iter();
+        let behind_gate = self.kind == Kind::FlowState && self.feedthrough.is_none();
+        rest.is_some_and(|rest| {
+            behind_gate && rest == "D"
+                || beside.any(|part| rest == *part || part.ends_with('.') && rest.starts_with(part))
+        })
     }
 
     /// Whether a tensor belongs to the kernel or is D.
@@ -289,23 +378,47 @@ impl Found {
             Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => {
                 self.low_rank_layout(layer, settled)
             }
-            Kind::S5 { torch } => Arc::new(S5 {
+            Kind::S5 { .. } | Kind::FlowState | Kind::Lru | Kind::LruRec | Kind::Attenuate => {
+                self.shared_layout(layer, settled)
+            }
+            Kind::Ema { transformers } => Arc::new(Ema {
                 layer,
                 place,
-                torch,
-                settled,
-            }),
-            Kind::Lru => Arc::new(Lru { layer, place }),
-            Kind::Ema => Arc::new(Ema {
-                layer,
-                place,
+                transformers,
                 skip: feedthrough,
+            }),
+            Kind::Hyena(form) => Arc::new(Hyena {
+                layer,
+                place,
+                feedthrough,
+                form,
             }),
         }
     }
 }
 
 impl Found {
+    /// Of the families with one system for all channels.
+    fn shared_layout(&self, layer: String, settled: Declared) -> Arc<dyn Layout> {
+        let place = self.place.clone();
+        match self.kind {
+            Kind::S5 { torch } => Arc::new(S5 {
+                layer,
+                place,
+                torch,
+                settled,
+            }),
+            Kind::FlowState => Arc::new(FlowState {
+                layer,
+                place,
+                feedthrough: self.feedthrough.clone(),
+            }),
+            Kind::LruRec => Arc::new(LruRec { layer, place }),
+            Kind::Attenuate => Arc::new(Attenuate { layer, place }),
+            _ => Arc::new(Lru { layer, place }),
+        }
+    }
+
     /// Of the families that are not diagonal.
     fn low_rank_layout(&self, layer: String, settled: Declared) -> Arc<dyn Layout> {
         let place = self.place.clone();

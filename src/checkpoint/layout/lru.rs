@@ -25,6 +25,66 @@ use crate::checkpoint::tensors::{Tensors, interleave};
 /// The angle that stands for a positive real pole.
 pub(in crate::checkpoint) const REAL_POLE_ANGLE: f64 = 1e-30;
 
+/// Modes as an LRU stores them: logarithms of decay, angle and gain, and maps beside the gain.
+pub(super) struct Polar {
+    /// ln(−ln |a|).
+    pub(super) decay: Vec<f64>,
+    /// The logarithm of the angle of a, in (0, π].
+    pub(super) angle: Vec<f64>,
+    /// ln √(1 − |a|²).
+    pub(super) gain: Vec<f64>,
+    /// What is left of B̄, modes × inputs.
+    pub(super) input: DMatrix<Complex64>,
+    /// C, outputs × modes.
+    pub(super) output: DMatrix<Complex64>,
+}
+
+impl Polar {
+    /// Of a mode with a negative angle the conjugate is stored.
+    ///
+    /// # Errors
+    /// [`Fault::NotRepresentable`] for a mode that does not decay.
+    pub(super) fn of(
+        family: &'static str,
+        layer: &str,
+        system: &DiagonalSystem,
+    ) -> Result<Self, Fault> {
+        let (input, output) = (system.input().clone(), system.output().clone());
+        let mut polar = Self {
+            decay: vec![],
+            angle: vec![],
+            gain: vec![],
+            input,
+            output,
+        };
+        for (n, exponent) in system.scaled_exponents().into_iter().enumerate() {
+            if exponent.re >= 0.0 {
+                let why = "the layout stores ln(−ln |a|), so |a| must be below 1";
+                return Err(not_representable(family, layer, 0, exponent, why));
+            }
+            polar.add(n, exponent);
+        }
+        Ok(polar)
+    }
+
+    fn add(&mut self, n: usize, exponent: Complex64) {
+        let (mut row, mut column) = (self.input.row_mut(n), self.output.column_mut(n));
+        // The principal angle: the pole is all that counts in discrete time.
+        let turns = (exponent.im / std::f64::consts::TAU).round();
+        let principal = exponent.im - turns * std::f64::consts::TAU;
+        if principal < 0.0 {
+            row.iter_mut().for_each(|b| *b = b.conj());
+            column.iter_mut().for_each(|c| *c = c.conj());
+        }
+        // √(1 − |a|²)
+        let log_gamma = 0.5 * (-(2.0 * exponent.re).exp_m1()).ln();
+        row.iter_mut().for_each(|b| *b /= log_gamma.exp());
+        self.decay.push((-exponent.re).ln());
+        self.angle.push(principal.abs().max(REAL_POLE_ANGLE).ln());
+        self.gain.push(log_gamma);
+    }
+}
+
 /// One layer.
 #[derive(Debug, Clone)]
 pub(in crate::checkpoint) struct Lru {
@@ -125,33 +185,14 @@ impl Layout for Lru {
 
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
         let system = &require_causal(dynamics)?[0];
-        let (mut input, mut output) = (system.input().clone(), system.output().clone());
+        let Polar {
+            decay,
+            angle,
+            gain,
+            input,
+            output,
+        } = Polar::of(self.family(), &self.layer, system)?;
         let order = system.order();
-        let (mut decay, mut angle, mut gain) = (vec![], vec![], vec![]);
-        for (n, exponent) in system.scaled_exponents().into_iter().enumerate() {
-            let refuse = |why| not_representable("LRU", &self.layer, 0, exponent, why);
-            if exponent.re >= 0.0 {
-                return Err(refuse(
-                    "the layout stores ln(−ln |a|), so |a| must be below 1",
-                ));
-            }
-            // The principal angle: the pole is all that counts in discrete time.
-            let turns = (exponent.im / std::f64::consts::TAU).round();
-            let principal = exponent.im - turns * std::f64::consts::TAU;
-            if principal < 0.0 {
-                input.row_mut(n).iter_mut().for_each(|b| *b = b.conj());
-                output.column_mut(n).iter_mut().for_each(|c| *c = c.conj());
-            }
-            // √(1 − |a|²)
-            let log_gamma = 0.5 * (-(2.0 * exponent.re).exp_m1()).ln();
-            input
-                .row_mut(n)
-                .iter_mut()
-                .for_each(|b| *b /= log_gamma.exp());
-            decay.push((-exponent.re).ln());
-            angle.push(principal.abs().max(REAL_POLE_ANGLE).ln());
-            gain.push(log_gamma);
-        }
         let mut encoded = vec![
             Encoded::mode(self.name("nu_log"), vec![order], decay),
             Encoded::mode(self.name("theta_log"), vec![order], angle),

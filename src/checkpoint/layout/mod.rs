@@ -3,13 +3,17 @@
 
 mod annotated;
 mod annotated_dplr;
+mod attenuate;
 mod bank;
 mod dplr;
 mod dss;
 mod ema;
 mod encoded;
 mod find;
+mod flow_state;
+mod hyena;
 mod lru;
+mod lru_rec;
 mod mimo_dplr;
 mod own;
 mod s4_repo;
@@ -25,6 +29,7 @@ pub(super) use encoded::{Encoded, PADDING_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;
+pub(super) use hyena::HyenaForm;
 pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
@@ -113,6 +118,16 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Tensors for systems that are not those of the file. The tensors of the file are at hand
     /// for what the layout keeps beside the systems, e.g. a second step.
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
+
+    /// Whether the file can hold positive real poles only.
+    fn real_poles(&self, _: &Tensors<'_>) -> bool {
+        false
+    }
+
+    /// Whether the network runs its layers at other steps than those of the file.
+    fn runs_at_any_step(&self) -> bool {
+        false
+    }
 
     /// Tensors that stand for others of the file from the start, because what is written could not
     /// keep those.

@@ -294,6 +294,10 @@ impl Layout for S4Repo {
         }
     }
 
+    fn real_poles(&self, tensors: &Tensors<'_>) -> bool {
+        self.is_real(tensors)
+    }
+
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let (channels, steps) = self.steps(tensors)?;
         let poles = self.poles(tensors, channels)?;

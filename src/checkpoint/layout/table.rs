@@ -1,7 +1,7 @@
 //! The layouts as a table, for people.
 
 use crate::checkpoint::layout::find::MARKS;
-use crate::checkpoint::layout::{Kind, Version};
+use crate::checkpoint::layout::{HyenaForm, Kind, Version};
 
 /// What a person wants to know of a family.
 struct Row {
@@ -25,9 +25,18 @@ fn row(kind: Kind) -> Row {
         Kind::MimoDplr => MIMO_DPLR,
         Kind::S5 { torch: false } => S5,
         Kind::S5 { torch: true } => S5_TORCH,
+        Kind::FlowState => FLOW_STATE,
+        Kind::Attenuate => ATTENUATE,
         Kind::Lru => LRU,
+        Kind::LruRec => LRU_REC,
         Kind::Own => OWN,
-        Kind::Ema => EMA,
+        Kind::Ema {
+            transformers: false,
+        } => EMA,
+        Kind::Ema { transformers: true } => EMA_TRANSFORMERS,
+        Kind::Hyena(HyenaForm::Complex) => HYENA,
+        Kind::Hyena(HyenaForm::Logarithms) => EVO_2,
+        Kind::Hyena(HyenaForm::Training) => EVO_2_TRAINING,
     }
 }
 
@@ -132,6 +141,30 @@ const LRU: Row = Row {
     written: "N; γ = √(1 − \\|a\\|²)",
 };
 
+const ATTENUATE: Row = Row {
+    family: "aTENNuate",
+    tensors: "`log_dt` (M), `A` (M, 2), `B` (M, inputs), `C` (outputs, M), all real; no `D`",
+    open: "",
+    written: "M (`num_coeffs` × `repeat`); modes without a phase only: `convert --to s5` first",
+};
+
+const FLOW_STATE: Row = Row {
+    family: "FlowState r1 and r1.1",
+    tensors: "`log_Lambda_real`, `Lambda_imag`, `log_Delta` (P), `B_tilde_r`, `B_tilde_i` (P, H), \
+              `C_tilde_r`, `C_tilde_i` (H, P), `D` (H); beside `output_gate` (r1.1) `D` is carried along",
+    open: "scale (1)",
+    written: "P (`encoder_state_dim`, a multiple of `encoder_num_hippo_blocks`, the same in all layers); \
+              Δ = 1",
+};
+
+const LRU_REC: Row = Row {
+    family: "LRURec",
+    tensors: "`params_log` (3, P), `in_proj.weight` (P, d), `in_proj.bias` (P), `out_proj.weight` (d, P) \
+              complex64; `out_proj.bias`, `layer_norm` are carried along",
+    open: "",
+    written: "P (`hidden_size`); γ = √(1 − \\|a\\|²)",
+};
+
 const OWN: Row = Row {
     family: "own layout",
     tensors: "",
@@ -144,6 +177,37 @@ const EMA: Row = Row {
     tensors: "`delta`, `alpha`, `beta` (K, n, 1), `gamma` (K, n), `omega` (D), K = D or 2D",
     open: "",
     written: "n; real poles between 0 and 1 only",
+};
+
+const EMA_TRANSFORMERS: Row = Row {
+    family: "moving average of MEGA in transformers",
+    tensors: "`damping_factor`, `decay_factor`, `ema_expansion_matrix` (K, n, 1), \
+              `kernel_projection_matrix` (K, n), `residual_weight` (D), K = D or 2D",
+    open: "",
+    written: "n (`ema_projection_size`); real poles between 0 and 1 only",
+};
+
+const HYENA: Row = Row {
+    family: "StripedHyena, Evo 1 and 1.5 (modal filters)",
+    tensors: "`poles`, `residues` (S, N, 1, 2), `D` (H); channel h has filter ⌊h S/H⌋; \
+              `short_filter_weight`, `short_filter_bias` are carried along",
+    open: "",
+    written: "N (`state_size`); S = H where the channels of a filter differ",
+};
+
+const EVO_2: Row = Row {
+    family: "Evo 2 (real poles)",
+    tensors: "`log_poles` (S, N, 1), `residues` (S, N), `D` (H), else as StripedHyena; `t` is carried \
+              along",
+    open: "",
+    written: "N (`state_size`), S as above; positive real poles only",
+};
+
+const EVO_2_TRAINING: Row = Row {
+    family: "Evo 2 in training (savanna, NeMo)",
+    tensors: "`filter.p`, `filter.gamma`, `filter.R` (S, N), `conv_bias` (H); `t` is carried along",
+    open: "",
+    written: "N (`hyena_filter_order`), S as above; gamma = 0; positive real poles only",
 };
 
 /// The layouts as a Markdown table, one row for each family in the order in which they are looked

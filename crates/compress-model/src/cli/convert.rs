@@ -45,7 +45,7 @@ pub(super) struct Arguments {
     declarations: Declarations,
 }
 
-const FAMILIES: [Word; 8] = [
+const FAMILIES: [Word; 10] = [
     word(
         "s4d",
         "Standalone S4D of state-spaces/s4 (models/s4/s4d.py)",
@@ -63,6 +63,8 @@ const FAMILIES: [Word; 8] = [
     word("s5", "S5 (flax): all channels in one system"),
     word("lru", "LRU: all channels in one system"),
     word("mega", "Moving average of MEGA: real poles between 0 and 1"),
+    word("stripedhyena", "Modal filters of StripedHyena and Evo 1"),
+    word("evo2", "Modal filters of Evo 2: positive real poles"),
 ];
 
 #[derive(Serialize)]

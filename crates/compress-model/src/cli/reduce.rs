@@ -19,7 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
-use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
+use hankelite::compress::{LayerRecord, Method, Plan, Rule, TimeBase, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Drawn;
@@ -277,7 +277,7 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     if let Some(source) = &arguments.calibrate {
         return calibrated(arguments, source, checkpoint, printer);
     }
-    let plan = plan(arguments, &checkpoint.model, checkpoint.declared().length)?;
+    let plan = plan(arguments, checkpoint)?;
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
     let source = &arguments.input.checkpoint;
     Ok(Work {
@@ -318,6 +318,13 @@ fn calibrated(
     printer: &Printer,
 ) -> anyhow::Result<Work> {
     arguments.check_model(&checkpoint.model)?;
+    if checkpoint.holds_real_poles() {
+        bail!(
+            "the layers ({}) hold positive real poles only, which calibration leaves; expected a reduction \
+             without --calibrate (--method real-poles)",
+            checkpoint.family()
+        );
+    }
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
     let page = arguments.report.path.is_some();
@@ -375,7 +382,7 @@ fn calibrated(
 }
 
 /// What to do with a model; of its layers only the largest order counts.
-fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::Result<Plan> {
+fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
     let RuleArguments {
         order,
         energy,
@@ -389,16 +396,25 @@ fn plan(arguments: &Arguments, model: &Model, length: Option<usize>) -> anyhow::
         _ => bail!("one of --order, --energy and --tolerance is needed"),
     };
     let plan = Plan::new(rule)?;
+    let length = checkpoint.declared().length;
+    let default = match checkpoint.holds_real_poles() {
+        true => Method::RealPoles,
+        false => Method::Balanced,
+    };
+    let time = match checkpoint.runs_at_any_step() {
+        true => TimeBase::Continuous,
+        false => TimeBase::Discrete,
+    };
     if arguments.unstable && length.is_none() {
         bail!("--unstable keeps the first L kernel samples: declare L with --length");
     }
     let plan = plan
         .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
         .with_realisation(arguments.realisation)
-        .with_method(arguments.method)?
-        .with_time(arguments.time)?
+        .with_method(arguments.method.unwrap_or(default))?
+        .with_time(arguments.time.unwrap_or(time))?
         .with_unstable(arguments.unstable)?
         .with_shared_poles(arguments.share_poles)?;
-    plan.check(model)?;
+    plan.check(&checkpoint.model)?;
     Ok(plan)
 }

@@ -23,6 +23,7 @@ mod parallel;
 mod plane;
 mod products;
 mod quick;
+mod real_poles;
 mod realisation;
 mod refine;
 mod residualise;
@@ -51,6 +52,7 @@ pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};
 pub use norm::{h2_error, h2_norm};
 pub use parallel::in_parallel;
+pub use real_poles::{RealPoles, h2_real_poles};
 pub use realisation::Realisation;
 pub use refine::{
     PartedChannel, Refined, Refinement, RefinementState, WeightedChannel, weighted_refine,

@@ -548,7 +548,8 @@ def reduce(
         calibrate: sequences as :meth:`Model.logits` takes them; then all channels are fitted to the
             logits in the end.
         method: without statistics ``balanced`` (the default), ``residualised``, ``modal-hinf``,
-            ``modal-h2``, ``h2-optimal``, ``horizon`` or ``hankel-norm``.
+            ``modal-h2``, ``h2-optimal``, ``horizon``, ``hankel-norm`` or ``real-poles`` (the default
+            for layers that hold positive real poles only: Evo 2, MEGA).
         time, realisation: what is balanced without statistics, see :func:`inspect`;
             ``realisation="auto"`` takes the better one for each channel.
         allocation: with statistics ``model``, ``layer`` or ``channel``.
@@ -588,7 +589,7 @@ def reduce(
         "order": order,
         "energy": energy,
         "tolerance": tolerance,
-        "method": method or "balanced",
+        "method": method,
         "time": time,
         "realisation": realisation,
         "length": length,
@@ -610,7 +611,6 @@ def reduce(
         with following(progress) as callback:
             core, records = model._core.reduce(json.dumps(plan), callback)
         return Reduced(model._source, core, json.loads(records), None)
-    plan["method"] = method
     allowed = ("order", "length", "time", "realisation")
     _refuse(plan, "with statistics", allowed=allowed)
     if sum(source is not None for source in (statistics, captured, calibrate)) > 1:

@@ -88,9 +88,9 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "DATA|STATS|INPUTS",
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     pub(super) calibrate: Option<String>,
-    /// How a channel is made smaller.
-    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "balanced", value_parser = words::<Method>(METHODS))]
-    pub(super) method: Method,
+    /// How a channel is made smaller [default: balanced, real-poles where the file holds no other poles].
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, value_parser = words::<Method>(METHODS))]
+    pub(super) method: Option<Method>,
     /// Reduce channels with modes that do not decay over the sequence length (--length) instead
     /// of refusing them. The method and the realisation do not apply to such channels.
     #[arg(
@@ -103,10 +103,10 @@ pub(in crate::cli) struct Arguments {
     /// the file with nothing changed but N, at a larger error.
     #[arg(help_heading = "Method without calibration", hide_short_help = true, long, conflicts_with_all = ["calibrate", "time", "realisation"])]
     pub(super) share_poles: bool,
-    /// The time base that is balanced. Continuous balancing spends states on what lies beyond the
-    /// Nyquist frequency.
-    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
-    pub(super) time: TimeBase,
+    /// The time base that is balanced [default: discrete, continuous where the network runs its layers at
+    /// any step]. Continuous balancing spends states on what lies beyond the Nyquist frequency.
+    #[arg(help_heading = "Method without calibration", hide_short_help = true, long, value_parser = words::<TimeBase>(TIME_BASES))]
+    pub(super) time: Option<TimeBase>,
     /// The system that is balanced: the real one, whose output the network uses, the complex modes as
     /// stored, or per channel whichever leaves the smaller error.
     #[arg(help_heading = "Method without calibration", hide_short_help = true, long, default_value = "real", value_parser = words::<RealisationChoice>(REALISATIONS))]
@@ -256,9 +256,9 @@ impl Arguments {
                     .to_string()
             ));
         }
-        let white = self.method != Method::Balanced
+        let white = self.method.is_some_and(|method| method != Method::Balanced)
             || self.realisation != RealisationChoice::Real
-            || self.time != TimeBase::Discrete
+            || self.time.is_some_and(|time| time != TimeBase::Discrete)
             || self.unstable
             || self.share_poles;
         if without && white {
@@ -372,7 +372,7 @@ const DTYPES: [Word; 3] = [
     word("f16", "Eleven bits of the mantissa, up to 65,504"),
 ];
 
-const METHODS: [Word; 7] = [
+const METHODS: [Word; 8] = [
     word("balanced", "Balanced truncation"),
     word(
         "residualised",
@@ -396,6 +396,10 @@ const METHODS: [Word; 7] = [
         "Truncation balanced over the sequence length (--length) instead of all time",
     ),
     word("hankel-norm", "Least Hankel norm of the error"),
+    word(
+        "real-poles",
+        "Positive real poles of the least kernel error: for Evo 2 and MEGA, which hold no others",
+    ),
 ];
 
 const REALISATIONS: [&str; 3] = ["real", "complex", "auto"];

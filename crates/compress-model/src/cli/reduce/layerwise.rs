@@ -21,8 +21,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let source = open_layerwise(path, &arguments.declarations.declared(), printer)?;
     let here = || path.display().to_string();
     let outline = source.outline();
-    let length = outline.declared().length;
-    let plan = plan(arguments, &outline.model, length).with_context(here)?;
+    let plan = plan(arguments, outline).with_context(here)?;
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
     let mut rewrite = source.rewrite(output)?;
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
-use hankelite::compress::{LayerRecord, Rule};
+use hankelite::compress::{LayerRecord, Method, Plan, Rule};
 use hankelite_archive::Container;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
@@ -27,6 +27,7 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     if let Some(longer) = &document.longer {
         show_longer(longer, printer)?;
     }
+    show_real_poles(document, printer)?;
     show_notes(&document.layers, printer);
     show_kept(&document.kept_layers, printer);
     let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
@@ -61,7 +62,9 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    let Some(plan) = document.plan.filter(|_| worst > LARGE) else {
+    // Calibration leaves the real axis.
+    let calibrates = |plan: &&Plan| worst > LARGE && plan.method() != Method::RealPoles;
+    let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
     let size = match plan.rule() {
@@ -76,6 +79,41 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         quoted(&document.checkpoint),
     );
     printer.note("warning", &text);
+}
+
+/// How much larger than that of free poles an error is, from which on another layout is worth naming.
+const WORSE: f64 = 1.1;
+
+/// Errors below this share of a kernel are small whatever the poles.
+const SMALL: f64 = 1e-3;
+
+/// What it cost to keep poles real, and a layout without that cost.
+fn show_real_poles(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let layers = document.layers.iter();
+    let mut both = layers.filter_map(|layer| {
+        let free = layer.free_relative_h2_error?;
+        Some((layer.relative_h2_error, free, &layer.name))
+    });
+    let worst = both.clone().max_by(|a, b| a.0.total_cmp(&b.0));
+    let Some((real, free, name)) = worst else {
+        return Ok(());
+    };
+    printer.line(&format!(
+        "real poles H2 error {}, {} with free poles at the same order ({})",
+        percent(real),
+        percent(free),
+        name,
+    ))?;
+    if both.any(|(real, free, _)| real > SMALL && real > WORSE * free) {
+        let text = format!(
+            "the layout of {} holds positive real poles only; `compress-model convert {} FILE --to s4d` \
+             writes one that holds all poles, which the original code does not load",
+            document.family,
+            quoted(&document.checkpoint),
+        );
+        printer.note("hint", &text);
+    }
+    Ok(())
 }
 
 /// A row for each layer.

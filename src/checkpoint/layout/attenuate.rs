@@ -1,0 +1,148 @@
+//! aTENNuate (Brainchip-Inc/aTENNuate, `attenuate/model.py`): cosines that share their modes over all
+//! inputs and outputs.
+//!
+//! ```text
+//! Δ = e^{log_dt}    a = exp(Δ (−softplus(A_0) + i A_1))    B̄ = Δ ∘ B
+//! K[l] = C diag(Re a^l) B̄,    y = K ∗ u,    B and C real, no feedthrough
+//! ```
+//!
+//! A mode has a real matrix of rank one for its residue: a cosine without a phase of its own. What a
+//! truncation makes has phases, which the layout cannot hold; S5 can.
+
+use hankelite_control::{DiagonalSystem, Time};
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::transform::Transform;
+use crate::checkpoint::layout::{
+    Dynamics, Encoded, Layout, bank, not_representable, require_causal,
+};
+use crate::checkpoint::tensors::Tensors;
+
+/// The largest imaginary part of a weight, relative to the largest of its mode, that is rounding.
+const PHASE: f64 = 1e-9;
+
+/// One layer.
+#[derive(Debug, Clone)]
+pub(in crate::checkpoint) struct Attenuate {
+    pub(in crate::checkpoint) layer: String,
+    /// What the names start with.
+    pub(in crate::checkpoint) place: String,
+}
+
+impl Attenuate {
+    fn name(&self, tensor: &str) -> String {
+        format!("{}{tensor}", self.place)
+    }
+
+    /// A real matrix of which one axis is that of the modes.
+    fn matrix(
+        &self,
+        tensors: &Tensors<'_>,
+        name: &str,
+        axes: [Option<usize>; 2],
+    ) -> Result<DMatrix<f64>, Fault> {
+        let name = self.name(name);
+        let shown = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
+        let expected = format!("[{}]", shown.join(", "));
+        let found = tensors.values(&name, &expected)?;
+        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
+        match *found.shape.as_slice() {
+            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
+                Ok(DMatrix::from_row_slice(rows, columns, &found.data))
+            }
+            _ => Err(tensors.wrong_shape(&name, found.shape, &expected)),
+        }
+    }
+
+    fn encode_matrix(&self, name: &str, matrix: &DMatrix<f64>) -> Encoded {
+        let shape = vec![matrix.nrows(), matrix.ncols()];
+        Encoded::mode(
+            self.name(name),
+            shape,
+            matrix.transpose().as_slice().to_vec(),
+        )
+    }
+
+    /// B and C with the phase of each mode in neither.
+    fn without_phases(&self, system: &DiagonalSystem) -> Result<[DMatrix<f64>; 2], Fault> {
+        let (mut input, mut output) = (system.input().clone(), system.output().clone());
+        for (n, exponent) in system.scaled_exponents().into_iter().enumerate() {
+            let (mut row, mut column) = (input.row_mut(n), output.column_mut(n));
+            let largest = row
+                .iter()
+                .copied()
+                .max_by(|a, b| a.norm().total_cmp(&b.norm()));
+            let phase = largest.map_or(0.0, |b| b.arg());
+            let turn = Complex64::from_polar(1.0, phase);
+            row.iter_mut().for_each(|b| *b *= turn.conj());
+            column.iter_mut().for_each(|c| *c *= turn);
+            let size = row.norm().max(f64::MIN_POSITIVE);
+            let phased = row.iter().any(|b| b.im.abs() > PHASE * size);
+            let size = column.norm().max(f64::MIN_POSITIVE);
+            if phased || column.iter().any(|c| c.im.abs() > PHASE * size) {
+                let why = "the layout holds cosines without a phase, and the residue of this mode has \
+                           one; `compress-model convert --to s5` writes a layout that holds all";
+                return Err(not_representable(
+                    self.family(),
+                    &self.layer,
+                    0,
+                    exponent,
+                    why,
+                ));
+            }
+        }
+        Ok([input.map(|b| b.re), output.map(|c| c.re)])
+    }
+}
+
+impl Layout for Attenuate {
+    fn family(&self) -> &'static str {
+        "aTENNuate"
+    }
+
+    fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
+        let poles = self.matrix(tensors, "A", [None, Some(2)])?;
+        let modes = poles.nrows();
+        let expected = format!("[{modes}]");
+        let steps = tensors.shaped(&self.name("log_dt"), &[&[modes]], &expected)?;
+        let steps: Vec<f64> = steps.data.iter().map(|log| log.exp()).collect();
+        let exponents = (0..modes).map(|n| {
+            let decay = Transform::Softplus.apply(poles[(n, 0)]);
+            steps[n] * Complex64::new(-decay, poles[(n, 1)])
+        });
+        let input = self.matrix(tensors, "B", [Some(modes), None])?;
+        let input = DMatrix::from_fn(modes, input.ncols(), |n, j| steps[n] * input[(n, j)]);
+        let output = self.matrix(tensors, "C", [None, Some(modes)])?;
+        let through = DMatrix::zeros(output.nrows(), input.ncols());
+        let system = DiagonalSystem::new(
+            Time::Discrete { step: 1.0 },
+            exponents.collect(),
+            input.map(Complex64::from),
+            output.map(Complex64::from),
+            through,
+        );
+        let system = system.map_err(|source| bank::fault(&self.layer, 0, source))?;
+        Ok(Dynamics::causal(vec![system]))
+    }
+
+    fn encode(&self, dynamics: &Dynamics, _: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+        let system = &require_causal(dynamics)?[0];
+        let [input, output] = self.without_phases(system)?;
+        let modes = system.order();
+        let mut poles = Vec::with_capacity(2 * modes);
+        for exponent in system.scaled_exponents() {
+            let decay = Transform::Softplus.invert(-exponent.re);
+            let decay = decay
+                .map_err(|why| not_representable(self.family(), &self.layer, 0, exponent, why))?;
+            poles.extend([decay, exponent.im]);
+        }
+        Ok(vec![
+            Encoded::mode(self.name("log_dt"), vec![modes], vec![0.0; modes]),
+            Encoded::mode(self.name("A"), vec![modes, 2], poles),
+            self.encode_matrix("B", &input),
+            self.encode_matrix("C", &output),
+        ])
+    }
+}
