@@ -311,13 +311,8 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     Ok(settings)
 }
 
-fn calibrated(
-    arguments: &Arguments,
-    source: &str,
-    checkpoint: &Checkpoint,
-    printer: &Printer,
-) -> anyhow::Result<Work> {
-    arguments.check_model(&checkpoint.model)?;
+/// Calibration moves poles off the real axis.
+fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
     if checkpoint.holds_real_poles() {
         bail!(
             "the layers ({}) hold positive real poles only, which calibration leaves; expected a reduction \
@@ -325,6 +320,17 @@ fn calibrated(
             checkpoint.family()
         );
     }
+    Ok(())
+}
+
+fn calibrated(
+    arguments: &Arguments,
+    source: &str,
+    checkpoint: &Checkpoint,
+    printer: &Printer,
+) -> anyhow::Result<Work> {
+    arguments.check_model(&checkpoint.model)?;
+    require_free_poles(checkpoint)?;
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
     let page = arguments.report.path.is_some();
