@@ -125,7 +125,7 @@ pub(crate) fn share(
     let errors = Errors { curves, importance };
     let channels = errors.layers().flatten().count();
     let mean = budget as f64 / channels.max(1) as f64;
-    let (groups, least) = match allocation {
+    let (groups, floor) = match allocation {
         Allocation::Channel => {
             let alone = errors.layers().flatten().map(|member| vec![member]);
             let alone: Vec<Group> = alone.map(|member| errors.group(member)).collect();
@@ -133,38 +133,59 @@ pub(crate) fn share(
             if !shared.unknown.is_empty() {
                 return shared;
             }
-            (errors.gathered(&shared.orders), 1)
+            (errors.gathered(&shared.orders), Floor::at(1))
         }
         Allocation::Layer => {
             let layers = errors.layers().map(|members| errors.group(members));
             let groups: Vec<Group> = layers.collect();
-            let least = match target {
-                None => (0.5 * mean).floor() as usize,
-                Some(_) => least_of_layers(&groups, budget, target),
+            let floor = match target {
+                None => Floor::at((0.5 * mean).floor() as usize),
+                Some(_) => Floor::of_layers(&groups, budget, target),
             };
-            (groups, least)
+            (groups, floor)
         }
         Allocation::Model => {
             let all = errors.layers().flatten().collect();
-            (vec![errors.group(all)], 1)
+            (vec![errors.group(all)], Floor::at(1))
         }
     };
-    errors.spread(&groups, &descend(&groups, least.max(1), budget, target))
+    let mut descent = descend(&groups, floor.least, budget, target);
+    descent.unknown.extend(floor.unknown);
+    errors.spread(&groups, &descent)
 }
 
-/// The least order of a layer where a target, and no budget, ends the steps: half the mean of the orders
-/// that come out. From 1 up, as a higher floor raises the mean.
-fn least_of_layers(groups: &[Group], budget: usize, target: Option<f64>) -> usize {
-    let mut least = 1;
-    loop {
-        let orders = descend(groups, least, budget, target).orders;
-        let members = || groups.iter().map(|group| group.members.len());
-        let states: usize = orders.iter().zip(members()).map(|(q, n)| q * n).sum();
-        let half = states / (2 * members().sum::<usize>().max(1));
-        if half <= least {
-            return least;
+/// The order that every group starts at.
+struct Floor {
+    least: usize,
+    /// Groups whose unknown errors may matter to it.
+    unknown: BTreeSet<usize>,
+}
+
+impl Floor {
+    /// One that is given, 1 at least.
+    fn at(least: usize) -> Self {
+        Self {
+            least: least.max(1),
+            unknown: BTreeSet::new(),
         }
-        least = half;
+    }
+
+    /// That of layers where a target, and no budget, ends the steps: half the mean of the orders that
+    /// come out. From 1 up, as a higher floor raises the mean.
+    fn of_layers(groups: &[Group], budget: usize, target: Option<f64>) -> Self {
+        let mut floor = Self::at(1);
+        loop {
+            let descent = descend(groups, floor.least, budget, target);
+            floor.unknown.extend(descent.unknown);
+            let members = || groups.iter().map(|group| group.members.len());
+            let states = descent.orders.iter().zip(members());
+            let states: usize = states.map(|(order, count)| order * count).sum();
+            let half = states / (2 * members().sum::<usize>().max(1));
+            if half <= floor.least {
+                return floor;
+            }
+            floor.least = half;
+        }
     }
 }
 
@@ -260,7 +281,7 @@ pub(crate) fn by_order(orders: &[usize]) -> Vec<Vec<usize>> {
 struct Descent {
     orders: Vec<usize>,
     /// Groups that started at an unknown error, or would have stepped to one.
-    unknown: Vec<usize>,
+    unknown: BTreeSet<usize>,
 }
 
 fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -> Descent {
@@ -308,7 +329,7 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
     }
     Descent {
         orders: (0..groups.len()).map(|g| order(&places, g)).collect(),
-        unknown: unknown.into_iter().collect(),
+        unknown,
     }
 }
 
@@ -394,6 +415,24 @@ mod tests {
             curve.errors.iter_mut().for_each(|own| *own -= error);
             curve
         })
+    }
+
+    #[test]
+    fn errors_behind_the_floor_of_layers_are_asked_for() {
+        // The steepest way down leads to the last order, so that the floor is 6, where the error of
+        // order 5 would do.
+        let whole = curve(
+            &[1, 3, 5, 6, 8, 9, 12],
+            &[3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 0.0],
+        );
+        let mut known = whole.clone();
+        known.errors.truncate(3);
+        let share = |own: &ErrorCurve| {
+            let (curves, importance) = ([vec![own.clone()]], [vec![1.0]]);
+            share(&curves, &importance, Allocation::Layer, 12, Some(2.6))
+        };
+        assert_eq!(share(&whole).orders, [[6]]);
+        assert_eq!(share(&known).unknown, [(0, 0)]);
     }
 
     proptest! {
