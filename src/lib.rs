@@ -78,5 +78,5 @@ pub use hankelite_archive as archive;
 pub use hankelite_control as control;
 pub use model::Model;
 pub use progress::{Cancelled, ProgressSink, Stage};
-pub use reducer::{Labelled, Reducer, Reduction, WholeReduction};
+pub use reducer::{Labelled, Reducer, Reduction, Suited, WholeReduction};
 pub use stream::Runner;

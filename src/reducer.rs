@@ -4,7 +4,8 @@ use crate::calibrate::{
     CalibrateError, CalibratedReduction, Calibration, CalibrationRun, Choice, Settings, TargetSize,
     WeightChoice,
 };
-use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, reduce_observed};
+use crate::checkpoint::Checkpoint;
+use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, TimeBase, reduce_observed};
 use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
@@ -12,6 +13,31 @@ use crate::rounding::Storage;
 use crate::target::{
     Drawn, LogitChanges, Met, Parts, Size, SizePlan, Sizes, TargetError, WholeSize,
 };
+
+/// Settings of a reduction without calibration that suit what a file holds, where you give none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suited {
+    /// Positive real poles where the file holds no others, else balanced truncation.
+    pub method: Method,
+    /// Continuous where the network runs its layers at any step, else discrete.
+    pub time: TimeBase,
+}
+
+impl Suited {
+    /// To a checkpoint ([`Checkpoint::holds_real_poles`], [`Checkpoint::runs_at_any_step`]).
+    pub fn to(checkpoint: &Checkpoint) -> Self {
+        Self {
+            method: match checkpoint.holds_real_poles() {
+                true => Method::RealPoles,
+                false => Method::Balanced,
+            },
+            time: match checkpoint.runs_at_any_step() {
+                true => TimeBase::Continuous,
+                false => TimeBase::Discrete,
+            },
+        }
+    }
+}
 
 /// How small the model becomes.
 #[derive(Debug, Clone, Copy)]

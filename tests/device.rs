@@ -15,20 +15,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{here, top};
-use draws::{DRAWS, Draw, PLAIN, Signal, exponents, model, of_all_lanes, of_orders, storage};
+use draws::{DRAWS, Draw, PLAIN, Signal, model, of_all_lanes, of_orders, shared, storage};
 use hankelite::checkpoint::HalfGate;
-use hankelite::model::{Block, BlockParts, Model, ModelParts, Nonlinearity, Placement};
+use hankelite::model::{Block, Model, ModelParts, Placement};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::Image;
 use hankelite::{Declared, read};
-use hankelite_control::{DiagonalSystem, Time};
 use hankelite_edge::{
     Header, ImageView, Input, Layer, MAGIC, Matrix, Plain, SharedSystem, StepFault, VERSION, code,
     step,
 };
 use models::{change_layer, changed};
-use nalgebra::DMatrix;
-use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -220,36 +217,6 @@ fn known(path: &Path, half_gate: Option<HalfGate>) -> (String, Model) {
     (name, read(path, &declared).unwrap().model)
 }
 
-/// A layer whose channels share a system.
-fn shared(channels: usize, modes: usize, dense: bool) -> Block {
-    let random = &mut ChaCha8Rng::seed_from_u64(12);
-    let exponents = exponents(random, modes);
-    let mut entry = || {
-        Complex64::new(
-            random.random_range(-1.0..1.0),
-            random.random_range(-1.0..1.0),
-        )
-    };
-    let input = DMatrix::from_fn(modes, channels, |_, _| entry());
-    let output = DMatrix::from_fn(channels, modes, |_, _| 0.1 * entry());
-    let through = DMatrix::from_fn(channels, channels, |i, j| {
-        if dense || i == j { entry().re } else { 0.0 }
-    });
-    let time = Time::Discrete { step: 1.0 };
-    let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
-    Block::new(BlockParts {
-        name: format!("{modes} modes"),
-        systems: vec![system],
-        backward: Vec::new(),
-        backward_from: 1,
-        holds_feedthrough: true,
-        activation: Nonlinearity::Gelu,
-        output: None,
-        norm: None,
-    })
-    .unwrap()
-}
-
 /// Layers alone.
 fn alone(blocks: Vec<Block>) -> Model {
     Model::new(ModelParts {
@@ -281,12 +248,13 @@ fn drawn() -> Vec<(String, Model)> {
         change_layer(parts, 0, |layer| (layer.norm, layer.output) = (None, None));
     });
     models.push(("a layer alone".to_string(), without));
+    let random = &mut ChaCha8Rng::seed_from_u64(12);
     for (channels, modes, dense) in [(6, 5, false), (16, 20, true), (3, 0, true), (5, 0, false)] {
         let name = format!("{modes} modes of {channels} channels");
-        models.push((name, alone(vec![shared(channels, modes, dense)])));
+        models.push((name, alone(vec![shared(random, channels, modes, dense)])));
     }
     // The widest system is not the last.
-    let several = [5, 20, 3].map(|modes| shared(6, modes, modes == 3));
+    let several = [5, 20, 3].map(|modes| shared(random, 6, modes, modes == 3));
     models.push(("several systems".to_string(), alone(several.into())));
     models
 }

@@ -11,16 +11,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use draws::{
-    DRAWS, Draw, PLAIN, Signal, exponents, model, of_all_lanes, of_orders, storage, streamed,
+    DRAWS, Draw, PLAIN, Signal, model, of_all_lanes, of_orders, shared, storage, streamed,
     streamed_double,
 };
 use hankelite::infer::{Network, Path};
-use hankelite::model::{Block, BlockParts, Model, ModelParts, Nonlinearity};
+use hankelite::model::{Model, ModelParts, Nonlinearity};
 use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
-use hankelite_control::{DiagonalSystem, Time};
+use hankelite_control::DiagonalSystem;
 use models::{change_layer, changed};
-use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -321,31 +320,8 @@ fn modes_of_residue_zero_cost_nothing() {
 fn a_shared_system_streams_as_its_recurrence() {
     let random = &mut ChaCha8Rng::seed_from_u64(12);
     for (channels, modes, dense) in [(6, 5, false), (16, 20, true), (3, 16, true), (4, 0, true)] {
-        let mut entry = || {
-            Complex64::new(
-                random.random_range(-1.0..1.0),
-                random.random_range(-1.0..1.0),
-            )
-        };
-        let input = DMatrix::from_fn(modes, channels, |_, _| entry());
-        let output = DMatrix::from_fn(channels, modes, |_, _| 0.1 * entry());
-        let through = DMatrix::from_fn(channels, channels, |i, j| {
-            if dense || i == j { entry().re } else { 0.0 }
-        });
-        let exponents = exponents(random, modes);
-        let time = Time::Discrete { step: 1.0 };
-        let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
-        let block = Block::new(BlockParts {
-            name: "shared".to_string(),
-            systems: vec![system.clone()],
-            backward: Vec::new(),
-            backward_from: 1,
-            holds_feedthrough: true,
-            activation: Nonlinearity::Gelu,
-            output: None,
-            norm: None,
-        })
-        .unwrap();
+        let block = shared(random, channels, modes, dense);
+        let system = block.systems()[0].clone();
         let model = Model::new(ModelParts {
             encoder: None,
             blocks: vec![block],

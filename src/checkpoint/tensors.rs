@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use hankelite_archive::{Archive, Dtype};
-use nalgebra::DMatrix;
+use nalgebra::{DMatrix, Scalar};
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
@@ -168,16 +168,34 @@ impl<'a> Tensors<'a> {
         axes: [Option<usize>; 2],
     ) -> Result<DMatrix<Complex64>, Fault> {
         let (shape, values) = self.complex(name, &[])?;
+        let expected = format!("{} complex numbers", shown(axes));
+        self.matrix(name, (shape, &values), axes, &expected)
+    }
+
+    /// The same of real numbers.
+    pub(super) fn real_matrix(
+        &self,
+        name: &str,
+        axes: [Option<usize>; 2],
+    ) -> Result<DMatrix<f64>, Fault> {
+        let expected = shown(axes);
+        let found = self.values(name, &expected)?;
+        self.matrix(name, (found.shape, &found.data), axes, &expected)
+    }
+
+    fn matrix<T: Scalar + Copy>(
+        &self,
+        name: &str,
+        (shape, values): (Vec<usize>, &[T]),
+        axes: [Option<usize>; 2],
+        expected: &str,
+    ) -> Result<DMatrix<T>, Fault> {
         let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
         match *shape.as_slice() {
             [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
-                Ok(DMatrix::from_row_slice(rows, columns, &values))
+                Ok(DMatrix::from_row_slice(rows, columns, values))
             }
-            _ => {
-                let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
-                let expected = format!("[{}] complex numbers", axes.join(", "));
-                Err(self.wrong_shape(name, shape, &expected))
-            }
+            _ => Err(self.wrong_shape(name, shape, expected)),
         }
     }
 
@@ -251,6 +269,12 @@ impl Values {
         let pairs = self.data.chunks_exact(2);
         pairs.map(|pair| Complex64::new(pair[0], pair[1])).collect()
     }
+}
+
+/// The axes of a matrix in words.
+fn shown(axes: [Option<usize>; 2]) -> String {
+    let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
+    format!("[{}]", axes.join(", "))
 }
 
 /// Real and imaginary parts, interleaved.

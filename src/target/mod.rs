@@ -10,7 +10,6 @@
 mod any;
 mod build;
 mod ends;
-mod goal;
 mod menu;
 mod plan;
 mod planner;
@@ -20,13 +19,12 @@ mod shared;
 mod sizes;
 
 pub use build::{LogitChanges, Targeted};
-pub use goal::{Drawn, Met};
 pub(crate) use menu::TargetReduction;
 pub use plan::{Parts, SizePlan};
 pub(crate) use planner::{Limits, Planner};
 pub use price::{Size, stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
-pub use sizes::{Sizes, WholeSize};
+pub use sizes::{Drawn, Met, Sizes, WholeSize};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

@@ -6,15 +6,20 @@ use crate::calibrate::{CalibrateError, CalibratedReduction};
 use crate::model::Sequence;
 use crate::rounding::Storage;
 use crate::target::any::planner;
-use crate::target::goal::{Goal, meet};
 use crate::target::planner::{Limits, Planner};
-use crate::target::{Met, Parts, Size, TargetError};
+use crate::target::{Parts, Size, SizePlan, TargetError, Targeted};
 
 /// How many times fewer bytes are tried where no size is given.
 const TRIED: [f64; 8] = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0];
 
 /// Sizes in a row that do not do before the search ends.
 const MISSES: usize = 2;
+
+/// Every so many sequences one is kept out of all choices and fits.
+const HELD_OUT_EVERY: usize = 5;
+
+/// Models that are made at most to meet a target that only a finished model shows.
+const TRIES: usize = 4;
 
 /// What a smaller model keeps within: all that are given hold together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -41,8 +46,8 @@ impl WholeSize {
         }
     }
 
-    /// What a planner takes, of a model of `full` bytes.
-    fn goal(&self, full: usize, parts: Parts) -> Result<Goal, CalibrateError> {
+    /// What a planner keeps within, of a model of `full` bytes.
+    fn limits(&self, full: usize) -> Result<Limits, CalibrateError> {
         let above = |what, found: Option<f64>, least: f64| match found {
             Some(found) if !(found > least && found.is_finite()) => Err(CalibrateError::Setting {
                 what,
@@ -56,15 +61,45 @@ impl WholeSize {
         above("the change of the logits", self.change, 0.0)?;
         let share = self.times.map(|times| (full as f64 / times) as usize);
         let bytes = [self.bytes, share].into_iter().flatten().min();
-        Ok(Goal {
-            limits: Limits {
-                bytes: bytes.unwrap_or(full).min(full),
-                microseconds: self.microseconds,
-            },
-            change: self.change,
-            parts,
+        Ok(Limits {
+            bytes: bytes.unwrap_or(full).min(full),
+            microseconds: self.microseconds,
         })
     }
+}
+
+/// The sequences that make a model, and those that check it.
+#[derive(Debug, Clone)]
+pub struct Drawn<'a> {
+    /// That take part.
+    pub used: Vec<Sequence<'a>>,
+    /// Every fifth one, but for those that are the same as one that takes part.
+    pub held_out: Vec<Sequence<'a>>,
+}
+
+impl<'a> Drawn<'a> {
+    /// Holds every fifth sequence out. One that repeats a sequence that takes part would check nothing.
+    pub fn new(listed: &[Sequence<'a>]) -> Self {
+        let (mut used, mut held_out) = (Vec::new(), Vec::new());
+        for (index, &sequence) in listed.iter().enumerate() {
+            match (index + 1) % HELD_OUT_EVERY {
+                0 => held_out.push(sequence),
+                _ => used.push(sequence),
+            }
+        }
+        held_out.retain(|sequence| !used.contains(sequence));
+        Self { used, held_out }
+    }
+}
+
+/// A model that keeps within a size.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Met {
+    /// The model.
+    pub made: Targeted,
+    /// The change of the logits of the held-out sequences; absent where there are none.
+    pub held_out_change: Option<f64>,
 }
 
 /// Smaller models of any size, states and maps together. What all sizes have in common is done once.
@@ -111,8 +146,69 @@ impl<'a> Sizes<'a> {
     /// [`CalibrateError::Setting`] for a number that makes nothing smaller; [`TargetError::TooSmall`],
     /// [`TargetError::TooSlow`] and [`TargetError::Change`] for a size that is out of reach.
     pub fn meet(&self, size: &WholeSize) -> Result<Met, TargetError> {
-        let goal = size.goal(self.full.total(), self.parts)?;
-        meet(&*self.planner, &goal, self.held_out)
+        let limits = size.limits(self.full.total())?;
+        match size.change {
+            None => self.built(&self.planner.plan_within(&limits, self.parts)?),
+            Some(change) => self.least_for(change, &limits),
+        }
+    }
+
+    /// The fewest bytes for a change of the logits. What a finished model changes is not what its choices
+    /// change one by one, so that what was aimed at is corrected by what came out.
+    fn least_for(&self, target: f64, limits: &Limits) -> Result<Met, TargetError> {
+        let (mut aim, mut best) = (target, None::<Met>);
+        for _ in 0..TRIES {
+            let plan = self.planner.plan_for_change(aim, self.parts)?;
+            if let Some(takes) = self.exceeded(&plan, limits)? {
+                match best {
+                    Some(_) => break,
+                    None => return Err(TargetError::Change { target, takes }),
+                }
+            }
+            let met = self.built(&plan)?;
+            let reached = met.held_out_change.unwrap_or(met.made.changes.after);
+            let (meets, ratio) = (reached <= target, target / reached.max(1e-12));
+            let size = met.made.size.total();
+            if meets
+                && best
+                    .as_ref()
+                    .is_none_or(|known| size < known.made.size.total())
+            {
+                best = Some(met);
+            }
+            if meets && ratio < 1.1 {
+                break;
+            }
+            aim *= ratio.clamp(0.3, 3.0) * if meets { 0.97 } else { 0.95 };
+        }
+        best.ok_or_else(|| TargetError::Change {
+            target,
+            takes: "more than the models that were tried".to_string(),
+        })
+    }
+
+    fn built(&self, plan: &SizePlan) -> Result<Met, TargetError> {
+        let made = self.planner.build(plan)?;
+        let held_out_change = match self.held_out {
+            [] => None,
+            held_out => Some(self.planner.reduction().change_on(&made.model, held_out)?),
+        };
+        Ok(Met {
+            made,
+            held_out_change,
+        })
+    }
+
+    /// The limit that a plan does not keep, in words.
+    fn exceeded(&self, plan: &SizePlan, limits: &Limits) -> Result<Option<String>, TargetError> {
+        if plan.size.total() > limits.bytes {
+            return Ok(Some(format!("more than {} bytes", limits.bytes)));
+        }
+        let Some(most) = limits.microseconds else {
+            return Ok(None);
+        };
+        let takes = self.planner.step_of(plan)?;
+        Ok((takes > most).then(|| format!("a step of {takes:.2} us, more than {most} us")))
     }
 
     /// The smallest model that `accept` takes, and how many times smaller it is. Sizes of a half down

@@ -100,6 +100,35 @@ pub(crate) fn exponents(random: &mut ChaCha8Rng, modes: usize) -> Vec<Complex64>
     (0..modes).map(|_| one()).collect()
 }
 
+/// A layer whose channels share one system, and nothing else.
+pub(crate) fn shared(random: &mut ChaCha8Rng, channels: usize, modes: usize, dense: bool) -> Block {
+    let mut entry = || {
+        Complex64::new(
+            random.random_range(-1.0..1.0),
+            random.random_range(-1.0..1.0),
+        )
+    };
+    let input = DMatrix::from_fn(modes, channels, |_, _| entry());
+    let output = DMatrix::from_fn(channels, modes, |_, _| 0.1 * entry());
+    let through = DMatrix::from_fn(channels, channels, |i, j| {
+        if dense || i == j { entry().re } else { 0.0 }
+    });
+    let time = Time::Discrete { step: 1.0 };
+    let exponents = exponents(random, modes);
+    let system = DiagonalSystem::new(time, exponents, input, output, through).unwrap();
+    Block::new(BlockParts {
+        name: format!("{modes} modes"),
+        systems: vec![system],
+        backward: Vec::new(),
+        backward_from: 1,
+        holds_feedthrough: true,
+        activation: Nonlinearity::Gelu,
+        output: None,
+        norm: None,
+    })
+    .unwrap()
+}
+
 pub(crate) fn norm(random: &mut ChaCha8Rng, draw: &Draw) -> Norm {
     let mut numbers = |low: f64, high: f64| -> Vec<f64> {
         (0..draw.channels)

@@ -651,8 +651,11 @@ fn limits_that_are_kept_exit_with_zero_and_others_with_one() {
     let code = |more: &[&str]| run(&[&["check", &image][..], more].concat()).status.code();
     assert_eq!(code(&["--max-bytes", "64KiB"]), Some(0));
     assert_eq!(code(&["--max-bytes", "10k"]), Some(1));
-    assert_eq!(code(&[&data[..], &["90%"]].concat()), Some(0));
-    assert_eq!(code(&[&data[..], &["1.1"]].concat()), Some(1));
+    for reached in ["90%", "90", "0.9"] {
+        assert_eq!(code(&[&data[..], &[reached]].concat()), Some(0));
+    }
+    assert_eq!(code(&[&data[..], &["100"]].concat()), Some(1));
+    assert_eq!(code(&[&data[..], &["110"]].concat()), Some(2));
     assert_eq!(code(&[]), Some(2));
     let document = json(&["check", MODEL, "--max-bytes", "1M"]);
     assert_eq!(document["kept"], true);

@@ -15,7 +15,7 @@ use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::progress::ProgressSink;
 use hankelite::rounding::Storage;
 use hankelite::target::{Drawn, Met, Size, Sizes, TargetError};
-use hankelite::{Plan, Realisation, Rule, TimeBase, compress};
+use hankelite::{Plan, Realisation, Rule, Suited, TimeBase, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -587,9 +587,9 @@ struct PlanIn {
     order: Option<usize>,
     energy: Option<f64>,
     tolerance: Option<f64>,
-    /// By what the layers hold, where it is not given.
+    /// Those of [`Suited`] where they are not given.
     method: Option<Method>,
-    time: TimeBase,
+    time: Option<TimeBase>,
     realisation: RealisationChoice,
     length: Option<usize>,
     unstable: bool,
@@ -602,11 +602,6 @@ impl PlanIn {
     }
 
     fn plan(self, checkpoint: &hankelite::Checkpoint) -> Outcome<Plan> {
-        let declared = checkpoint.declared().length;
-        let default = match checkpoint.holds_real_poles() {
-            true => Method::RealPoles,
-            false => Method::Balanced,
-        };
         let rule = match (self.order, self.energy, self.tolerance) {
             (Some(order), None, None) => Rule::Order(order),
             (None, Some(share), None) => Rule::Energy(share),
@@ -616,13 +611,14 @@ impl PlanIn {
                 return Err(Failure::setting(expected));
             }
         };
+        let suited = Suited::to(checkpoint);
         let plan = Plan::new(rule)?
-            .with_method(self.method.unwrap_or(default))?
-            .with_time(self.time)?
+            .with_method(self.method.unwrap_or(suited.method))?
+            .with_time(self.time.unwrap_or(suited.time))?
             .with_realisation(self.realisation)
             .with_unstable(self.unstable)?
             .with_shared_poles(self.share_poles)?;
-        Ok(match self.length.or(declared) {
+        Ok(match self.length.or(checkpoint.declared().length) {
             Some(length) => plan.with_kernel_length(length),
             None => plan,
         })

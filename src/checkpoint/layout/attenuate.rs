@@ -36,26 +36,6 @@ impl Attenuate {
         format!("{}{tensor}", self.place)
     }
 
-    /// A real matrix of which one axis is that of the modes.
-    fn matrix(
-        &self,
-        tensors: &Tensors<'_>,
-        name: &str,
-        axes: [Option<usize>; 2],
-    ) -> Result<DMatrix<f64>, Fault> {
-        let name = self.name(name);
-        let shown = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
-        let expected = format!("[{}]", shown.join(", "));
-        let found = tensors.values(&name, &expected)?;
-        let fits = |n: usize, wanted: Option<usize>| n > 0 && wanted.is_none_or(|w| w == n);
-        match *found.shape.as_slice() {
-            [rows, columns] if fits(rows, axes[0]) && fits(columns, axes[1]) => {
-                Ok(DMatrix::from_row_slice(rows, columns, &found.data))
-            }
-            _ => Err(tensors.wrong_shape(&name, found.shape, &expected)),
-        }
-    }
-
     fn encode_matrix(&self, name: &str, matrix: &DMatrix<f64>) -> Encoded {
         let shape = vec![matrix.nrows(), matrix.ncols()];
         Encoded::mode(
@@ -103,7 +83,7 @@ impl Layout for Attenuate {
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
-        let poles = self.matrix(tensors, "A", [None, Some(2)])?;
+        let poles = tensors.real_matrix(&self.name("A"), [None, Some(2)])?;
         let modes = poles.nrows();
         let expected = format!("[{modes}]");
         let steps = tensors.shaped(&self.name("log_dt"), &[&[modes]], &expected)?;
@@ -112,9 +92,9 @@ impl Layout for Attenuate {
             let decay = Transform::Softplus.apply(poles[(n, 0)]);
             steps[n] * Complex64::new(-decay, poles[(n, 1)])
         });
-        let input = self.matrix(tensors, "B", [Some(modes), None])?;
+        let input = tensors.real_matrix(&self.name("B"), [Some(modes), None])?;
         let input = DMatrix::from_fn(modes, input.ncols(), |n, j| steps[n] * input[(n, j)]);
-        let output = self.matrix(tensors, "C", [None, Some(modes)])?;
+        let output = tensors.real_matrix(&self.name("C"), [None, Some(modes)])?;
         let through = DMatrix::zeros(output.nrows(), input.ncols());
         let system = DiagonalSystem::new(
             Time::Discrete { step: 1.0 },

@@ -64,7 +64,7 @@ impl Kind {
             .unwrap_or_default()
     }
 
-    /// Tensors, or whole modules, at the place of a kernel that are not of it: they are carried along.
+    /// Tensors, or whole modules, at the place of a kernel that are not of it: they are copied.
     fn beside(self) -> &'static [&'static str] {
         match self {
             Kind::Hyena(_) => &["short_filter_weight", "short_filter_bias", "t"],

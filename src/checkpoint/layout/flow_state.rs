@@ -10,7 +10,7 @@
 //!
 //! All modes are stored; read with s = 1. Where there is an `output_gate`, it stands between C and D, so
 //! that D is not the feedthrough of the system whose output is o: that is zero and has no tensor, and D
-//! is carried along. What is written has Δ = 1 for every mode.
+//! is copied. What is written has Δ = 1 for every mode.
 
 use hankelite_control::{DiagonalSystem, Time, zoh_gain};
 use nalgebra::DMatrix;
@@ -53,23 +53,11 @@ impl FlowState {
         name: &str,
         axes: [Option<usize>; 2],
     ) -> Result<DMatrix<Complex64>, Fault> {
-        let whole = self.name(&format!("{name}_r"));
-        let real = tensors.values(&whole, "a matrix")?;
-        let &[rows, columns] = real.shape.as_slice() else {
-            return Err(tensors.wrong_shape(&whole, real.shape, "a matrix"));
-        };
-        let fits = |n: usize, wanted: Option<usize>| wanted.is_none_or(|wanted| wanted == n);
-        if !fits(rows, axes[0]) || !fits(columns, axes[1]) {
-            let axes = axes.map(|n| n.map_or("any".to_string(), |n| n.to_string()));
-            let expected = format!("[{}]", axes.join(", "));
-            return Err(tensors.wrong_shape(&whole, real.shape, &expected));
-        }
-        let expected = format!("[{rows}, {columns}], the shape of {name}_r");
-        let imaginary = self.name(&format!("{name}_i"));
-        let imaginary = tensors.shaped(&imaginary, &[&[rows, columns]], &expected)?;
-        let parts = real.data.iter().zip(imaginary.data);
-        let values: Vec<_> = parts.map(|(&re, im)| Complex64::new(re, im)).collect();
-        Ok(DMatrix::from_row_slice(rows, columns, &values))
+        let part = |ending| self.name(&format!("{name}_{ending}"));
+        let real = tensors.real_matrix(&part("r"), axes)?;
+        let axes = [real.nrows(), real.ncols()].map(Some);
+        let imaginary = tensors.real_matrix(&part("i"), axes)?;
+        Ok(real.zip_map(&imaginary, Complex64::new))
     }
 
     fn encode_matrix(&self, name: &str, matrix: &DMatrix<Complex64>) -> [Encoded; 2] {

@@ -151,7 +151,7 @@ const ATTENUATE: Row = Row {
 const FLOW_STATE: Row = Row {
     family: "FlowState r1 and r1.1",
     tensors: "`log_Lambda_real`, `Lambda_imag`, `log_Delta` (P), `B_tilde_r`, `B_tilde_i` (P, H), \
-              `C_tilde_r`, `C_tilde_i` (H, P), `D` (H); beside `output_gate` (r1.1) `D` is carried along",
+              `C_tilde_r`, `C_tilde_i` (H, P), `D` (H); beside `output_gate` (r1.1) `D` is copied",
     open: "scale (1)",
     written: "P (`encoder_state_dim`, a multiple of `encoder_num_hippo_blocks`, the same in all layers); \
               Δ = 1",
@@ -160,7 +160,7 @@ const FLOW_STATE: Row = Row {
 const LRU_REC: Row = Row {
     family: "LRURec",
     tensors: "`params_log` (3, P), `in_proj.weight` (P, d), `in_proj.bias` (P), `out_proj.weight` (d, P) \
-              complex64; `out_proj.bias`, `layer_norm` are carried along",
+              complex64; `out_proj.bias`, `layer_norm` are copied",
     open: "",
     written: "P (`hidden_size`); γ = √(1 − \\|a\\|²)",
 };
@@ -190,22 +190,21 @@ const EMA_TRANSFORMERS: Row = Row {
 const HYENA: Row = Row {
     family: "StripedHyena, Evo 1 and 1.5 (modal filters)",
     tensors: "`poles`, `residues` (S, N, 1, 2), `D` (H); channel h has filter ⌊h S/H⌋; \
-              `short_filter_weight`, `short_filter_bias` are carried along",
+              `short_filter_weight`, `short_filter_bias` are copied",
     open: "",
     written: "N (`state_size`); S = H where the channels of a filter differ",
 };
 
 const EVO_2: Row = Row {
     family: "Evo 2 (real poles)",
-    tensors: "`log_poles` (S, N, 1), `residues` (S, N), `D` (H), else as StripedHyena; `t` is carried \
-              along",
+    tensors: "`log_poles` (S, N, 1), `residues` (S, N), `D` (H), else as StripedHyena; `t` is copied",
     open: "",
     written: "N (`state_size`), S as above; positive real poles only",
 };
 
 const EVO_2_TRAINING: Row = Row {
     family: "Evo 2 in training (savanna, NeMo)",
-    tensors: "`filter.p`, `filter.gamma`, `filter.R` (S, N), `conv_bias` (H); `t` is carried along",
+    tensors: "`filter.p`, `filter.gamma`, `filter.R` (S, N), `conv_bias` (H); `t` is copied",
     open: "",
     written: "N (`hyena_filter_order`), S as above; gamma = 0; positive real poles only",
 };

@@ -10,13 +10,13 @@ use crate::cli::common::{Declarations, Input, Usage, grouped, positive};
 use crate::cli::evaluate::streamed::logits;
 use crate::cli::image::{LayOut, open_streamed};
 use crate::cli::printer::Printer;
-use crate::cli::quantities::{bytes, share};
+use crate::cli::quantities::{accuracy, bytes};
 use crate::cli::score::First;
 
 const EXAMPLES: &str = "\
 Examples:
   compress-model check small.edge --max-bytes 64k
-  compress-model check small.edge --max-bytes 64k --data test.npz --min-accuracy 98%
+  compress-model check small.edge --max-bytes 64k --data test.npz --min-accuracy 98
   compress-model check small.pth --data mnist:data/mnist --min-accuracy 0.98 --limit 2000
 
 Exit code 0 where all limits are kept, else 1. A model is run one sample at a time, as a device does; a
@@ -30,8 +30,8 @@ pub(super) struct Arguments {
     /// The most bytes of weights and of one stream's state together.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     max_bytes: Option<usize>,
-    /// The least accuracy, such as 0.98 or 98%.
-    #[arg(long, value_name = "SHARE", value_parser = share, requires = "data")]
+    /// The least accuracy: 98, 98% or 0.98.
+    #[arg(long, value_name = "PERCENT", value_parser = accuracy, requires = "data")]
     min_accuracy: Option<f64>,
     /// Labelled data (any data source of `evaluate`).
     #[arg(long, value_name = "DATA", requires = "min_accuracy")]

@@ -5,6 +5,17 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     number(text).ok_or_else(|| "expected a number, such as 0.125, 1/8 or 12.5%".to_string())
 }
 
+/// An accuracy: `98`, `98%` or `0.98`.
+pub(super) fn accuracy(text: &str) -> Result<f64, String> {
+    let share = match number(text) {
+        Some(percent) if percent > 1.0 && !text.ends_with('%') => Some(percent / 100.0),
+        share => share,
+    };
+    share
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "expected an accuracy, such as 98, 98% or 0.98".to_string())
+}
+
 /// How many times fewer: `8`, or the share that is left, `1/8` or `12.5%`.
 pub(super) fn times(text: &str) -> Result<f64, String> {
     let is_share = text.contains('/') || text.ends_with('%');
@@ -65,6 +76,12 @@ mod tests {
         }
         for text in ["8", "1/8", "12.5%"] {
             assert_eq!(times(text), Ok(8.0), "{text}");
+        }
+        for text in ["98", "98%", "0.98"] {
+            assert_eq!(accuracy(text), Ok(0.98), "{text}");
+        }
+        for wrong in ["980", "-1", "101%", "nan", "good"] {
+            assert!(accuracy(wrong).is_err(), "{wrong}");
         }
         assert!(share("an eighth").is_err() && times("1/").is_err());
         let sizes = [

@@ -17,9 +17,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
-use hankelite::compress::{LayerRecord, Method, Plan, Rule, TimeBase, reduce_observed};
+use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Drawn;
@@ -401,24 +402,15 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         (.., Some(tolerance)) => Rule::Tolerance(tolerance),
         _ => bail!("one of --order, --energy and --tolerance is needed"),
     };
-    let plan = Plan::new(rule)?;
-    let length = checkpoint.declared().length;
-    let default = match checkpoint.holds_real_poles() {
-        true => Method::RealPoles,
-        false => Method::Balanced,
-    };
-    let time = match checkpoint.runs_at_any_step() {
-        true => TimeBase::Continuous,
-        false => TimeBase::Discrete,
-    };
+    let (length, suited) = (checkpoint.declared().length, Suited::to(checkpoint));
     if arguments.unstable && length.is_none() {
         bail!("--unstable keeps the first L kernel samples: declare L with --length");
     }
-    let plan = plan
+    let plan = Plan::new(rule)?
         .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
         .with_realisation(arguments.realisation)
-        .with_method(arguments.method.unwrap_or(default))?
-        .with_time(arguments.time.unwrap_or(time))?
+        .with_method(arguments.method.unwrap_or(suited.method))?
+        .with_time(arguments.time.unwrap_or(suited.time))?
         .with_unstable(arguments.unstable)?
         .with_shared_poles(arguments.share_poles)?;
     plan.check(&checkpoint.model)?;

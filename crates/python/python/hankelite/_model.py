@@ -507,7 +507,7 @@ def reduce(
     captured: Union[Captured, str, os.PathLike[str], None] = None,
     calibrate: Optional[npt.ArrayLike] = None,
     method: Optional[str] = None,
-    time: str = "discrete",
+    time: Optional[str] = None,
     realisation: str = "real",
     allocation: Optional[str] = None,
     importance: Optional[str] = None,
@@ -550,8 +550,9 @@ def reduce(
         method: without statistics ``balanced`` (the default), ``residualised``, ``modal-hinf``,
             ``modal-h2``, ``h2-optimal``, ``horizon``, ``hankel-norm`` or ``real-poles`` (the default
             for layers that hold positive real poles only: Evo 2, MEGA).
-        time, realisation: what is balanced without statistics, see :func:`inspect`;
-            ``realisation="auto"`` takes the better one for each channel.
+        time, realisation: what is balanced without statistics, see :func:`inspect`; by default
+            discrete time, continuous for layers that run at any step (FlowState), and the real
+            system. ``realisation="auto"`` takes the better one for each channel.
         allocation: with statistics ``model``, ``layer`` or ``channel``.
         importance: with statistics ``auto``, ``equal``, ``root`` or ``gradient``.
         refinement: with statistics ``none``, ``residues`` or ``full``.
