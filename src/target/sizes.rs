@@ -71,14 +71,14 @@ impl WholeSize {
 /// The sequences that make a model, and those that check it.
 #[derive(Debug, Clone)]
 pub struct Drawn<'a> {
-    /// That take part.
+    /// That make the model.
     pub used: Vec<Sequence<'a>>,
-    /// Every fifth one, but for those that are the same as one that takes part.
+    /// Every fifth one, but for those that equal one of `used`.
     pub held_out: Vec<Sequence<'a>>,
 }
 
 impl<'a> Drawn<'a> {
-    /// Holds every fifth sequence out. One that repeats a sequence that takes part would check nothing.
+    /// Holds every fifth sequence out. One that repeats a used sequence would check nothing.
     pub fn new(listed: &[Sequence<'a>]) -> Self {
         let (mut used, mut held_out) = (Vec::new(), Vec::new());
         for (index, &sequence) in listed.iter().enumerate() {

@@ -25,8 +25,8 @@ Examples:
 
 Statistics are a safetensors file: for each layer the autocorrelation (H × L) and the mean of every
 channel's input, and the importance of its output for the logits. They serve `sweep`, `compare` and
-`reduce --calibrate` without the data; with the data at hand those do a little better, because they
-can use exact moments and compare logits. Several machines share the work by --part, and --merge
+`reduce --calibrate` without the data; with the data they do a little better, because they can
+use exact moments and compare logits. Several machines share the work by --part, and --merge
 gives what one run over all sequences gives, to rounding.";
 
 #[derive(Debug, Args)]

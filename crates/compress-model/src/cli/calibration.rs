@@ -225,7 +225,7 @@ const FORMS: [Word; 2] = [
 const WEIGHTS: [Word; 3] = [
     word(
         "auto",
-        "Moments where sequences are at hand and they fit into 4 GiB, else the spectrum",
+        "Moments where sequences are given and they fit into 4 GiB, else the spectrum",
     ),
     word(
         "moments",
@@ -270,8 +270,8 @@ const REFINEMENTS: [Word; 4] = [
     word("full", "Poles too, by Gauss-Newton"),
     word(
         LOGITS,
-        "Then the residues and D of all channels together, where sequences and pooled logits are \
-         at hand",
+        "Then the residues and D of all channels together, where there are sequences and \
+         pooled logits",
     ),
 ];
 
@@ -522,7 +522,7 @@ impl CalibrationData {
 }
 
 /// Balances the channels of a checkpoint for their inputs. Where some of the sequences are held out,
-/// `listed` are the others, and nothing that was gathered on all of them takes part.
+/// `listed` are the others, and nothing that was gathered on all of them is used.
 pub(super) fn prepare<'a>(
     checkpoint: &'a Checkpoint,
     data: &'a CalibrationData,

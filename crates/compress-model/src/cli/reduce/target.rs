@@ -42,7 +42,7 @@ struct Document {
     card: Option<String>,
     dry_run: bool,
     origin: String,
-    /// Sequences that took part, and those that did not.
+    /// Sequences that calibrated, and those held out.
     sequences: [usize; 2],
     size_before: Size,
     size: Size,
@@ -564,7 +564,7 @@ fn show_chosen(
 fn show_sizes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     let plan = &document.size_plan;
     printer.line(&format!(
-        "calibrated on {}: {} took part, {} held out; encoder {}, head {}",
+        "calibrated on {}: {} used, {} held out; encoder {}, head {}",
         document.origin,
         document.sequences[0],
         document.sequences[1],

@@ -31,7 +31,7 @@ struct Row {
     times: f64,
     size: Size,
     step_microseconds: f64,
-    /// Relative change of the logits of the calibration sequences that took part, and of those
+    /// Relative change of the logits of the calibration sequences that were used, and of those
     /// held out.
     change: f64,
     held_out_change: Option<f64>,
