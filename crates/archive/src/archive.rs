@@ -104,22 +104,47 @@ impl Archive {
     ) -> Result<Archive, ArchiveError> {
         let path = file_in(path)?;
         let (file, start) = open_file(&path)?;
-        let seen = Some(file.version());
-        let source = if is_zip(&start) {
+        Self::of_file(path, (file, &start), torch)
+    }
+
+    /// As [`Archive::open`], from the bytes of one file. `name` stands for the file in messages.
+    /// Nothing is looked up on disk.
+    ///
+    /// # Errors
+    /// As [`Archive::open`]; also for the index of a sharded checkpoint, which is several files.
+    pub fn from_bytes(name: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Archive, ArchiveError> {
+        let path = name.as_ref().to_owned();
+        let file = UnchangingFile::of_bytes(bytes);
+        let start = first_bytes(&file).map_err(ArchiveError::read(&path))?;
+        match start.is_empty() {
+            true => Err(ArchiveError::Empty { path }),
+            false if sharded_file::is_json(&start) => Err(foreign_format(&path, &start)),
+            false => Self::of_file(path, (file, &start), TorchFile::open),
+        }
+    }
+
+    /// Of a file and its first bytes.
+    fn of_file(
+        path: PathBuf,
+        (file, start): (UnchangingFile, &[u8]),
+        torch: impl FnOnce(&Path, Zip) -> Result<TorchFile, ArchiveError>,
+    ) -> Result<Archive, ArchiveError> {
+        let seen = file.version();
+        let source = if is_zip(start) {
             let zip = open_zip(&path, file)?;
             match npz_file::is_npz(&zip) {
                 true => Source::Npz(NpzFile::open(&path, zip)?),
                 false => Source::Torch(torch(&path, zip)?),
             }
-        } else if msgpack_file::is_msgpack(&start) && !safetensors_file::is_plausible(&start) {
+        } else if msgpack_file::is_msgpack(start) && !safetensors_file::is_plausible(start) {
             // The ninth byte of such a file may be the brace of a safetensors header.
             Source::Msgpack(MsgpackFile::open(&path, file)?)
-        } else if safetensors_file::is_safetensors(&start) {
+        } else if safetensors_file::is_safetensors(start) {
             Source::Safetensors(SafetensorsFile::open(&path, file)?)
-        } else if sharded_file::is_json(&start) && is_index(&path) {
+        } else if sharded_file::is_json(start) && is_index(&path) {
             Source::Sharded(ShardedFile::open(&path, file)?)
         } else {
-            return Err(foreign_format(&path, &start));
+            return Err(foreign_format(&path, start));
         };
         Ok(Archive {
             seen,
@@ -555,6 +580,22 @@ impl Archive {
         let contents = self.contents(metadata);
         self.fill(&mut counted, path.as_ref(), container, &contents)?;
         Ok(counted.bytes)
+    }
+
+    /// The bytes of the file that [`Archive::write`] would write to `path`; for
+    /// [`Container::Sharded`] those of one safetensors file with all tensors.
+    ///
+    /// # Errors
+    /// The container cannot hold an element type or a name; reading fails.
+    pub fn to_bytes(
+        &self,
+        path: impl AsRef<Path>,
+        container: Container,
+        metadata: &str,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let mut out = io::Cursor::new(Vec::new());
+        self.fill(&mut out, path.as_ref(), container, &self.contents(metadata))?;
+        Ok(out.into_inner())
     }
 
     /// Writes what goes into one file.

@@ -126,7 +126,8 @@ impl ShardedFile {
         }
         // A program that writes here takes the index away before it touches another file.
         let version = file.version();
-        version.require_at(path).map_err(ArchiveError::read(path))?;
+        let in_place = version.map_or(Ok(()), |version| version.require_at(path));
+        in_place.map_err(ArchiveError::read(path))?;
         let mut sharded = ShardedFile {
             index: path.to_owned(),
             notes: Vec::new(),

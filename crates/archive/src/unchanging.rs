@@ -4,16 +4,19 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// An open file whose every read fails once its length or its time of change is another than when
 /// it was opened: pieces of two versions make no checkpoint. A file that takes its name is not
 /// looked at, the one that was opened is read to its end. A change within one tick of the system's
 /// clock, some milliseconds, is not seen.
+///
+/// Bytes in memory stand for a file that nobody can change.
 #[derive(Debug)]
-pub(crate) struct UnchangingFile {
-    file: File,
-    seen: Version,
+pub(crate) enum UnchangingFile {
+    Disk { file: File, seen: Version },
+    Memory { bytes: Vec<u8>, at: AtomicU64 },
 }
 
 /// What a version of a file is known by.
@@ -57,31 +60,69 @@ impl UnchangingFile {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let seen = Version::of(&file.metadata()?);
-        Ok(Self { file, seen })
+        Ok(Self::Disk { file, seen })
+    }
+
+    pub(crate) fn of_bytes(bytes: Vec<u8>) -> Self {
+        let at = AtomicU64::new(0);
+        Self::Memory { bytes, at }
     }
 
     /// Its bytes when it was opened.
     pub(crate) fn length(&self) -> u64 {
-        self.seen.length
+        match self {
+            Self::Disk { seen, .. } => seen.length,
+            Self::Memory { bytes, .. } => bytes.len() as u64,
+        }
     }
 
-    /// As it was opened.
-    pub(crate) fn version(&self) -> Version {
-        self.seen
+    /// As it was opened; `None` for bytes in memory.
+    pub(crate) fn version(&self) -> Option<Version> {
+        match self {
+            Self::Disk { seen, .. } => Some(*seen),
+            Self::Memory { .. } => None,
+        }
     }
 }
 
 impl Read for &UnchangingFile {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = (&self.file).read(bytes)?;
-        self.seen.require(&self.file.metadata()?)?;
-        Ok(read)
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            UnchangingFile::Disk { file, seen } => {
+                let mut file = file;
+                let read = file.read(into)?;
+                seen.require(&file.metadata()?)?;
+                Ok(read)
+            }
+            UnchangingFile::Memory { bytes, at } => {
+                let from = at.load(Ordering::Relaxed).min(bytes.len() as u64) as usize;
+                let read = into.len().min(bytes.len() - from);
+                into[..read].copy_from_slice(&bytes[from..from + read]);
+                at.store((from + read) as u64, Ordering::Relaxed);
+                Ok(read)
+            }
+        }
     }
 }
 
 impl Seek for &UnchangingFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        (&self.file).seek(to)
+        match self {
+            UnchangingFile::Disk { file, .. } => {
+                let mut file = file;
+                file.seek(to)
+            }
+            UnchangingFile::Memory { bytes, at } => {
+                let to = match to {
+                    SeekFrom::Start(to) => Some(to),
+                    SeekFrom::End(by) => (bytes.len() as u64).checked_add_signed(by),
+                    SeekFrom::Current(by) => at.load(Ordering::Relaxed).checked_add_signed(by),
+                };
+                let to = to.ok_or(io::ErrorKind::InvalidInput)?;
+                at.store(to, Ordering::Relaxed);
+                Ok(to)
+            }
+        }
     }
 }
 

@@ -495,3 +495,44 @@ fn renamed_tensors_are_read_changed_and_tied_by_their_new_names_and_written_unde
     let one = |_: &str| Some("c".to_string());
     assert!(archive.renamed(one).is_none());
 }
+
+#[test]
+fn bytes_in_memory_are_read_and_written_as_files_are() {
+    let folder = TempDir::new().unwrap();
+    let archive = sample(&folder, PORTABLE, &[0, 0, 128, 63, 0, 0, 0, 64]);
+    let containers = [
+        ("a.safetensors", Container::Safetensors),
+        ("a.pth", Container::Torch),
+        ("a.npz", Container::Npz),
+        ("a.msgpack", Container::Msgpack),
+    ];
+    for (name, container) in containers {
+        let path = folder.path().join(name);
+        archive.write(&path, container, "{}").unwrap();
+        let on_disk = std::fs::read(&path).unwrap();
+        let bytes = archive.to_bytes(&path, container, "{}").unwrap();
+        assert_eq!(bytes, on_disk, "{name}");
+
+        let again = Archive::from_bytes(name, bytes).unwrap();
+        let read = again.tensor("a.w").unwrap();
+        assert_eq!(
+            read.bytes(),
+            archive.tensor("a.w").unwrap().bytes(),
+            "{name}"
+        );
+        assert_eq!(again.to_bytes(&path, container, "{}").unwrap(), on_disk);
+        let cut = on_disk[..on_disk.len() - 1].to_vec();
+        let fault = Archive::from_bytes(name, cut).and_then(|cut| cut.tensor("a.w"));
+        assert!(fault.is_err(), "{name} without its last byte");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_checkpoint_are_refused_by_their_name() {
+    let index = br#"{"weight_map":{"a.w":"a.safetensors"}}"#;
+    for bytes in [&b""[..], b"text", index] {
+        let fault = Archive::from_bytes("model.safetensors.index.json", bytes.to_vec());
+        let text = fault.unwrap_err().to_string();
+        assert!(text.contains("model.safetensors.index.json"), "{text}");
+    }
+}
