@@ -14,6 +14,7 @@ import torch
 from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
+from ._round import Rounded
 from ._sources import unwrapped
 from .captured import Captured
 from .errors import CalibrationError, CheckpointError, InvalidSetting
@@ -23,6 +24,7 @@ __all__ = [
     "Applied",
     "Fit",
     "Listening",
+    "Rounded",
     "apply_",
     "calibrate",
     "capture",
