@@ -100,7 +100,7 @@ class Live:
         steps: int = 4,
         progress: Progress = None,
     ) -> Reduced:
-        """The network with fewer states, fitted to the logits in at most so many steps."""
+        """The network with fewer states, fitted to the logits in at most ``steps`` steps."""
         size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
         if self.model.family.startswith(_SHARED):
             return reduce(self.model, captured=self.captured, **size)
