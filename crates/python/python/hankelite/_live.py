@@ -109,7 +109,7 @@ class Live:
         steps: int = 4,
         progress: Progress = None,
     ) -> Reduced:
-        """The network with fewer states, fitted to the logits in at most so many steps."""
+        """The network with fewer states, fitted to the logits in at most ``steps`` steps."""
         size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
         if allocation is not None:
             size["allocation"] = allocation

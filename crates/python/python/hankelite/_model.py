@@ -535,7 +535,7 @@ def reduce(
     Args:
         source: a model in any form that :func:`read` takes.
         order: stored states of every channel.
-        budget: share of all states, shared among the channels; above 0, at most 1.
+        budget: share of all states, shared among the layers (``allocation``); above 0, at most 1.
         max_error: the largest output error of all channels together, relative to their output.
         max_bytes: with ``calibrate``: the image of the whole model and the state of one stream
             together; states and bits come down, and :attr:`Reduced.image` holds the image.

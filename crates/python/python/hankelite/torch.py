@@ -529,7 +529,7 @@ def calibrate(
         inputs: at least 8 sequences, (sequences, ...), or a Dataset, a DataLoader, any batches of
             them; labels beside them are left alone.
         order: stored states of every channel.
-        budget: share of all states, shared among the channels.
+        budget: share of all states, shared among the layers.
         products: see :func:`listen`.
         forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
         steps: Gauss-Newton steps of the fit at most; 0 for none.
