@@ -222,7 +222,7 @@ class Sizes:
         return [] if self.only == "states" else _halves(self.live.module, taken)
 
     def made(self, size: int) -> Reduced:
-        """The network in at most so many bytes.
+        """The network in at most ``size`` bytes.
 
         Raises:
             CalibrationError: more bytes than the fewest that it can take.
@@ -246,7 +246,7 @@ class Sizes:
         return small
 
     def plan(self, size: float) -> _Plan:
-        """The choice within so many bytes whose changes of the logits have the least sum of squares:
+        """The choice of at most ``size`` bytes whose changes of the logits have the least sum of squares:
         what several do is taken as independent."""
         fit = [plan for plan in self._plans if plan.bytes <= size]
         if not fit:
@@ -258,7 +258,7 @@ class Sizes:
         return min(fit, key=lambda plan: (plan.change, plan.bytes))
 
     def reaches(self, size: float) -> bool:
-        """Whether any choice takes at most so many bytes."""
+        """Whether any choice takes at most ``size`` bytes."""
         return any(plan.bytes <= size for plan in self._plans)
 
     @cached_property
