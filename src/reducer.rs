@@ -175,7 +175,7 @@ impl<'a> Reducer<'a> {
         self.sized(Requested::Rule(Rule::Tolerance(tolerance)))
     }
 
-    /// This share of all states, above 0 and at most 1, shared among the channels.
+    /// This share of all states, above 0 and at most 1, shared among the layers.
     pub fn budget(self, share: f64) -> Self {
         self.sized(Requested::Target(TargetSize::Budget(share)))
     }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use common::{here, shared};
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Declared, DssVersion, Fault, from_tensors, read, read_dynamics,
-    write,
+    Checkpoint, CheckpointError, Declared, DssVersion, Fault, from_tensors, read, read_bytes,
+    read_dynamics, write,
 };
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
@@ -959,4 +959,28 @@ fn another_number_format_halves_a_layer_of_slow_modes() {
     assert!(change > 0.0 && change < 0.02, "{change}");
     let mut all = all_tensors(&path).into_iter();
     assert!(all.all(|(_, raw)| raw.dtype() == Dtype::F16));
+}
+
+#[test]
+fn bytes_in_memory_give_the_model_and_the_bytes_of_files() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/waves/model.safetensors");
+    let declared = Declared::default();
+    let of_file = read(&path, &declared).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let of_bytes = read_bytes("model.safetensors", bytes, &declared).unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan::new(Rule::Order(8)).unwrap();
+    let made = |checkpoint: &Checkpoint| {
+        let reduced = reduce(&checkpoint.model, &plan).unwrap();
+        checkpoint.with_model(reduced.model)
+    };
+    let (of_file, of_bytes) = (made(&of_file), made(&of_bytes));
+    for name in ["r8.safetensors", "r8.pth", "r8.npz"] {
+        let to = folder.path().join(name);
+        let written = of_file.encode().unwrap().write(&to).unwrap();
+        let (bytes, in_memory) = of_bytes.encode().unwrap().to_bytes(name).unwrap();
+        assert!(bytes == std::fs::read(&to).unwrap(), "{name}");
+        assert_eq!(in_memory.layers, written.layers, "{name}");
+    }
 }

@@ -75,7 +75,7 @@ pub enum Known {
     Network,
 }
 
-/// What a reduction goes by beside the metrics of the inputs.
+/// Inputs of a reduction besides the metrics of the layer inputs.
 #[derive(Debug, Clone)]
 pub(super) struct Summary {
     /// Where the sequences came from.
@@ -229,7 +229,7 @@ impl Calibration {
         })
     }
 
-    /// What a reduction goes by beside the statistics.
+    /// Inputs of a reduction besides the statistics.
     pub(super) fn summary(&self) -> Summary {
         let layers = self.layers.iter();
         Summary {

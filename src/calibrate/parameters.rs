@@ -16,7 +16,7 @@ const PARALLEL: f64 = 1e-4;
 /// The mean square of an input that counts at least, where all numbers move.
 const INPUT_MIN: f64 = 1e-3;
 
-/// What a fit goes by.
+/// Inputs of the fit to the logits.
 pub(super) struct LogitData<'a> {
     pub(super) summary: &'a Summary,
     pub(super) sequences: &'a [Sequence<'a>],

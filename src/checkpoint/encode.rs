@@ -176,21 +176,47 @@ impl EncodedCheckpoint<'_> {
         let container = self.container(path);
         let metadata = Metadata::render(structure.settled, structure.own(), self.record);
         let mut layers = Vec::new();
-        // The systems are what encoding can spoil; all other numbers are only rounded.
         let accept = |written: &Path| {
-            let archive = self.encoding.reopened(written);
-            let archive = archive.map_err(|error| not_readable(error.into(), path))?;
-            let tensors = Tensors::new(&archive, &structure.prefix);
-            for layout in &structure.layers {
-                let dynamics = layout.decode(&tensors);
-                let dynamics = dynamics.map_err(|fault| not_readable(fault.at(written), path))?;
-                layers.push([dynamics.systems, dynamics.backward].concat());
-            }
+            let archive = Archive::open(written);
+            layers = self.read_back(archive, written, path)?;
             Ok::<(), CheckpointError>(())
         };
         self.whole()
             .write_checked(path, container, &metadata, accept)?;
         Ok(Written { layers })
+    }
+
+    /// The bytes of the file that [`EncodedCheckpoint::write`] would write to `path`.
+    ///
+    /// # Errors
+    /// As [`write()`], but those of a file.
+    pub fn to_bytes(&self, path: impl AsRef<Path>) -> Result<(Vec<u8>, Written), CheckpointError> {
+        let (path, structure) = (path.as_ref(), &self.encoding.structure);
+        let metadata = Metadata::render(structure.settled, structure.own(), self.record);
+        let bytes = self.whole().to_bytes(path, self.container(path), &metadata);
+        let bytes = bytes.map_err(|error| Fault::from(error).at(path))?;
+        let layers = self.read_back(Archive::from_bytes(path, bytes.clone()), path, path)?;
+        Ok((bytes, Written { layers }))
+    }
+
+    /// The systems of a file as it was written. They are what encoding can spoil; all other numbers
+    /// are only rounded.
+    fn read_back(
+        &self,
+        archive: Result<Archive, ArchiveError>,
+        written: &Path,
+        path: &Path,
+    ) -> Result<Vec<Vec<DiagonalSystem>>, CheckpointError> {
+        let archive = archive.and_then(|archive| self.encoding.apart(archive));
+        let archive = archive.map_err(|error| not_readable(error.into(), path))?;
+        let tensors = Tensors::new(&archive, &self.encoding.structure.prefix);
+        let layouts = self.encoding.structure.layers.iter();
+        let layers = layouts.map(|layout| {
+            let dynamics = layout.decode(&tensors);
+            let dynamics = dynamics.map_err(|fault| not_readable(fault.at(written), path))?;
+            Ok([dynamics.systems, dynamics.backward].concat())
+        });
+        layers.collect()
     }
 }
 
@@ -203,7 +229,11 @@ impl Encoding {
 
     /// A file that was written after this one, with its layers apart.
     pub(super) fn reopened(&self, written: &Path) -> Result<Archive, ArchiveError> {
-        let archive = Archive::open(written)?;
+        self.apart(Archive::open(written)?)
+    }
+
+    /// The same, opened.
+    fn apart(&self, archive: Archive) -> Result<Archive, ArchiveError> {
         match &self.scanned {
             Some(scanned) => scanned.again(&archive),
             None => Ok(archive.called_as_in(&self.archive)),

@@ -146,6 +146,21 @@ pub fn from_tensors(
     read.map_err(|fault| fault.at(Path::new(name)))
 }
 
+/// As [`read`], from the bytes of one file; `name` stands for it in messages. Nothing is looked up
+/// on disk.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_bytes(
+    name: impl AsRef<Path>,
+    bytes: Vec<u8>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::from_bytes(name.as_ref(), bytes)?;
+    let read = decode_archive(archive, Beside::default(), declared, Parts::Whole);
+    read.map_err(|fault| fault.at(name.as_ref()))
+}
+
 /// As [`read`], but the model holds the systems of every layer and nothing else: it can be
 /// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
 /// the file, so memory is bounded by the dynamics and the largest tensor.

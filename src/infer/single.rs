@@ -794,7 +794,7 @@ impl Single {
             }
             let y = traces.responses.map(|all| &all[own]);
             let y = y.or(again.as_deref());
-            let y = y.expect("responses are at hand, or formed again");
+            let y = y.expect("responses are kept, or formed again");
             let mut back = LayerBack {
                 single: self,
                 layer,

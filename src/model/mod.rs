@@ -122,7 +122,7 @@ impl Encoder {
         }
     }
 
-    /// What it takes at each step.
+    /// The input of one step.
     pub fn takes(&self) -> InputKind {
         match self {
             Encoder::Linear(linear) => InputKind::Numbers {

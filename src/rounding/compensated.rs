@@ -49,6 +49,30 @@ impl MapMoments {
         }
     }
 
+    /// Sums that were gathered elsewhere: Σ x and Σ u, Σ x xᵀ and Σ x uᵀ over so many steps.
+    ///
+    /// # Errors
+    /// [`RoundingError::Moments`] where they are not of the same inputs.
+    pub fn of_sums(
+        count: f64,
+        sums: [DVector<f64>; 2],
+        own: DMatrix<f64>,
+        cross: DMatrix<f64>,
+    ) -> Result<Self, RoundingError> {
+        let expected = own.nrows();
+        let sizes = [own.ncols(), cross.nrows(), cross.ncols()];
+        let sizes = sizes.into_iter().chain(sums.iter().map(DVector::len));
+        if let Some(found) = sizes.into_iter().find(|&found| found != expected) {
+            return Err(RoundingError::Moments { found, expected });
+        }
+        Ok(Self {
+            count,
+            sums,
+            own,
+            cross,
+        })
+    }
+
     /// Adds the steps of a sequence: x and u, steps × inputs. Cost O(steps · inputs²).
     ///
     /// # Errors
@@ -345,6 +369,27 @@ mod tests {
             column.add_scalar_mut(*b);
         }
         out
+    }
+
+    #[test]
+    fn sums_that_were_gathered_elsewhere_do_the_same() {
+        let (x, u) = (inputs(400, 32, 0.0), inputs(400, 32, 0.2));
+        let (linear, sum) = (map(32, 5, true), |m: &DMatrix<f64>| m.row_sum_tr());
+        let own = moments(&x, &u).compensated(&linear, Entries::Int4, 32);
+        let gathered = MapMoments::of_sums(400.0, [sum(&x), sum(&u)], x.tr_mul(&x), x.tr_mul(&u));
+        let made = gathered.unwrap().compensated(&linear, Entries::Int4, 32);
+        assert_eq!(own.unwrap().storage, made.unwrap().storage);
+        let other = MapMoments::of_sums(
+            400.0,
+            [sum(&x), sum(&u)],
+            x.tr_mul(&x),
+            DMatrix::zeros(32, 31),
+        );
+        let (found, expected) = (31, 32);
+        assert_eq!(
+            other.unwrap_err(),
+            RoundingError::Moments { found, expected }
+        );
     }
 
     #[test]

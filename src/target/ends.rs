@@ -10,7 +10,7 @@ use crate::rounding::{MapChoice, MapMoments, MapStorage, Numbers};
 use crate::target::TargetError;
 use crate::target::rows::checked_change;
 
-/// The model with its encoder rounded for the moments of what it takes, and how it is stored. An
+/// The model with its encoder rounded for the moments of its inputs, and how it is stored. An
 /// embedding stays as it is.
 pub(super) fn rounded_encoder(
     reduction: &CalibratedReduction<'_>,
@@ -37,7 +37,7 @@ pub(super) fn rounded_encoder(
     rounded(reduction, linear, choice, &moments, with)
 }
 
-/// The model with its head rounded for the moments of what it takes, and how it is stored.
+/// The model with its head rounded for the moments of its inputs, and how it is stored.
 pub(super) fn rounded_head(
     reduction: &CalibratedReduction<'_>,
     model: &Model,

@@ -82,7 +82,7 @@ pub enum TargetError {
     Change {
         /// The relative change requested.
         target: f64,
-        /// What it takes.
+        /// The size that it needs, in words.
         takes: String,
     },
     /// No size that keeps the accuracy.

@@ -55,7 +55,7 @@ fn tells(card: &str, document: &Value) {
         "a step on the machine that made it, microseconds | ".to_string(),
         "change of the logits of the calibration | ".to_string(),
         "change of the logits on sequences held out | ".to_string(),
-        "over 512 steps, twice those of the calibration | ".to_string(),
+        "over 512 steps, twice the calibrated length | ".to_string(),
         "| s4_layers.0 | ".to_string(),
         "| head | ".to_string(),
         "`small.edge` is an image".to_string(),

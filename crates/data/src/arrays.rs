@@ -21,7 +21,11 @@ struct Arrays<'a> {
 }
 
 pub(super) fn read(path: &Path) -> Result<Dataset, DataError> {
-    let Roles { archive, note } = Roles::find(Archive::open_arrays(path)?);
+    read_archive(path, Archive::open_arrays(path)?)
+}
+
+pub(super) fn read_archive(path: &Path, archive: Archive) -> Result<Dataset, DataError> {
+    let Roles { archive, note } = Roles::find(archive);
     let arrays = Arrays { path, archive };
     let mut data = arrays.inputs()?;
     if let Some(note) = note {

@@ -45,6 +45,16 @@ impl Dataset {
         }
     }
 
+    /// Reads arrays from the bytes of a safetensors or npz file; `name` stands for it in messages.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`].
+    pub fn from_bytes(name: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self, DataError> {
+        let name = name.as_ref();
+        let archive = hankelite_archive::Archive::from_bytes(name, bytes)?;
+        arrays::read_archive(name, archive)
+    }
+
     /// Writes the data as a safetensors file, whole or not at all, which `Source::Arrays` reads
     /// back to an equal set: `inputs` (f32, or i32 tokens), `lengths`, `labels` or `targets`,
     /// `mask` (u8), and the numbers `vocabulary` and `classes`, each where the data have it.

@@ -31,7 +31,7 @@ fn failed(error: ControlError) -> Failure {
     Failure::of_system(None, 0, &error, message)
 }
 
-fn matrix<T: numpy::Element + hankelite::control::nalgebra::Scalar + Copy>(
+pub(crate) fn matrix<T: numpy::Element + hankelite::control::nalgebra::Scalar + Copy>(
     array: &PyReadonlyArray2<'_, T>,
 ) -> DMatrix<T> {
     let view = array.as_array();
@@ -62,7 +62,7 @@ fn realisation(complex: bool) -> Realisation {
     }
 }
 
-fn array<'py, T: numpy::Element + hankelite::control::nalgebra::Scalar + Copy>(
+pub(crate) fn array<'py, T: numpy::Element + hankelite::control::nalgebra::Scalar + Copy>(
     py: Python<'py>,
     matrix: &DMatrix<T>,
 ) -> Bound<'py, PyArray2<T>> {

@@ -8,6 +8,7 @@ mod control;
 mod data;
 mod failure;
 mod progress;
+mod rounding;
 mod statistics;
 mod stream;
 mod target;
@@ -23,6 +24,8 @@ mod _core {
     use super::control::{balanced_truncation, h2_norm, hankel_values, hinf_norm};
     #[pymodule_export]
     use super::data::read_data;
+    #[pymodule_export]
+    use super::rounding::rounded_map;
     #[pymodule_export]
     use super::statistics::{read_statistics, write_statistics};
     #[pymodule_export]

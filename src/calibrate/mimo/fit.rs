@@ -22,7 +22,7 @@ const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
 /// Numbers of B that move together at most.
 const TOGETHER: usize = 512;
 
-/// Steps that a fit of B goes by at most.
+/// Most steps that a fit of B uses.
 const STEPS_MAX: usize = 8_192;
 
 /// A round that gains less than this share of the error is the last.

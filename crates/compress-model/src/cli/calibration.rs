@@ -378,7 +378,7 @@ impl Ways {
 pub(super) enum Needed {
     /// The statistics of the layers' inputs.
     Statistics,
-    /// A reduction, which gathers by itself what it goes by.
+    /// A reduction, which gathers its own statistics.
     Reduction,
 }
 

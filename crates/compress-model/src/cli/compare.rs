@@ -12,7 +12,7 @@ use hankelite::compress::{
 };
 use hankelite::model::Model;
 use hankelite_control::Refinement;
-use hankelite_data::{Dataset, Source};
+use hankelite_data::Source;
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, Ways, check_picture, prepare};
@@ -20,7 +20,7 @@ use crate::cli::common::{Declarations, Input, open, positive};
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Printer};
 use crate::cli::progress::Bars;
-use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
+use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Cell, Curve, Page, PageTable, curves_svg};
 
@@ -184,7 +184,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         checkpoint: &checkpoint,
         prepared: &prepared,
         bars: &bars,
-        data: data.as_ref(),
+        labelled: data.as_ref().map(|data| First::of(data, arguments.limit)),
     };
     let full = work.scored(&checkpoint, printer)?;
     let (checkpoint_name, origin) = (path.display().to_string(), calibration.origin());
@@ -304,16 +304,13 @@ struct Work<'a> {
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
     bars: &'a Bars<'a>,
-    data: Option<&'a Dataset>,
+    labelled: Option<First<'a>>,
 }
 
 impl Work<'_> {
     fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
-        let Some(data) = self.data else {
-            return Ok(None);
-        };
-        let first = First::of(data, self.arguments.limit);
-        Ok(Some(score(model, first, printer)?))
+        let scores = self.labelled.map(|first| score(model, first, printer));
+        scores.transpose()
     }
 
     /// Every method at every order.
@@ -470,11 +467,9 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     printer.line(
         "seconds: calibrated rows share the balancing, which was done before, and cuts already made",
     )?;
-    if let Some(picture) = &document.picture {
-        printer.line(&format!("wrote {picture}"))?;
-    }
-    match &document.report {
-        Some(report) => report.show(printer),
-        None => Ok(()),
-    }
+    say_written(
+        document.picture.as_deref(),
+        document.report.as_ref(),
+        printer,
+    )
 }

@@ -36,7 +36,7 @@ DATA is the path of a safetensors file, or name[:path][,key=value]... with one o
   listops:PATH     trees from .tsv files; keys length (2000)
   text:FILE        the next byte of a text; keys length (256)
   arrays:FILE      a safetensors file
-  (the six above also take count and seed: so many sequences, chosen by the seed)
+  (the six above also take count, the number of sequences, and seed, which chooses them)
   listops          keys max_length (2000), max_depth (10), max_args (10), min_length (500)
   recall           delayed recall; keys delay (100), classes (8), distractors (8)
   adding           keys length (300)

@@ -402,6 +402,18 @@ impl WrittenReport {
     }
 }
 
+/// Names the files that were written.
+pub(super) fn say_written(
+    picture: Option<&str>,
+    report: Option<&WrittenReport>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    if let Some(picture) = picture {
+        printer.line(&format!("wrote {picture}"))?;
+    }
+    report.map_or(Ok(()), |report| report.show(printer))
+}
+
 /// Writes a report, whole or not at all.
 pub(super) fn write_page(page: &Page, path: &Path) -> anyhow::Result<WrittenReport> {
     let html = page_html(page);

@@ -12,7 +12,7 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::rounding::Storage;
 use hankelite::target::{Parts, Size};
-use hankelite_data::{Dataset, Source};
+use hankelite_data::Source;
 use serde::Serialize;
 
 use crate::cli::calibration::{
@@ -23,7 +23,7 @@ use crate::cli::folders::Folders;
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
-use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, write_page};
+use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
 use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 
@@ -155,7 +155,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         checkpoint: &checkpoint,
         prepared: &prepared,
         bars: &bars,
-        data: data.as_ref(),
+        labelled: data.as_ref().map(|data| First::of(data, arguments.limit)),
     };
     let full = work.scored(&checkpoint, printer)?;
     let origin = calibration.origin();
@@ -280,16 +280,13 @@ struct Work<'a> {
     checkpoint: &'a Checkpoint,
     prepared: &'a CalibratedReduction<'a>,
     bars: &'a Bars<'a>,
-    data: Option<&'a Dataset>,
+    labelled: Option<First<'a>>,
 }
 
 impl Work<'_> {
     fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
-        let Some(data) = self.data else {
-            return Ok(None);
-        };
-        let first = First::of(data, self.arguments.limit);
-        Ok(Some(score(model, first, printer)?))
+        let scores = self.labelled.map(|first| score(model, first, printer));
+        scores.transpose()
     }
 
     /// One point for each size, and the metric that was used.
@@ -591,11 +588,9 @@ fn show(document: &Document, table: &Growing<'_>, printer: &Printer) -> anyhow::
     printer.line(&format!("recommended: {why}"))?;
     table.row(&cells(recommended, document.channels, "→"))?;
     printer.line(&format!("  {}", document.command))?;
-    if let Some(picture) = &document.picture {
-        printer.line(&format!("wrote {picture}"))?;
-    }
-    match &document.report {
-        Some(report) => report.show(printer),
-        None => Ok(()),
-    }
+    say_written(
+        document.picture.as_deref(),
+        document.report.as_ref(),
+        printer,
+    )
 }

@@ -56,8 +56,8 @@ def compress(
     """A smaller model of a size that you name, or the smallest that keeps the accuracy.
 
     At most 100 sequences, drawn from ``data``, calibrate; the others measure. A network that the
-    library runs loses states and bits until its image fits. Of any other live torch module the
-    states come down, by its own forward pass.
+    library runs loses states and bits until its image fits. Any other live torch module loses
+    states, and bits of its linear maps, by its own forward pass.
 
     Args:
         model: a model in any form that :func:`hankelite.read` takes; a live torch module runs as it
@@ -68,12 +68,13 @@ def compress(
         times: so many times fewer bytes than :attr:`hankelite.Model.bytes`.
         within: without a size: points of accuracy that may be lost, 0.5 by default. Without labels
             the logits may change by 5 %.
-        max_bytes: bytes of the image and of the state of one stream.
+        max_bytes: bytes of the image and of the state of one stream; of a network that the library
+            does not run, bytes of its tensors with maps of few bits packed.
         order: stored states of every channel; weights keep their bits.
         forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
         score: ``score(logits, labels)`` gives one number between 0 and 1 for each sequence, 1 for
             right; by default whether the class of the largest logit is the label.
-        only: ``all``, ``states`` or ``maps``: what becomes smaller in an image.
+        only: ``all``, ``states`` or ``maps``: what becomes smaller.
         progress: ``progress(stage, done, total)``, or True for a bar.
         seed: draws the sequences that calibrate.
         declared: as for :func:`hankelite.read`.
@@ -154,41 +155,36 @@ class _Library:
 
 
 class _ByItself:
-    """A live network that runs by its own forward pass: its states come down."""
+    """A live network that runs by its own forward pass: its states and the bits of its linear maps
+    come down."""
 
     def __init__(self, live: Live, only: Optional[str], progress: Progress) -> None:
-        if only not in (None, "states"):
-            raise InvalidSetting(f"only={only!r}: {_STATES_ONLY}")
-        self.live, self.progress = live, progress
+        from ._round import Sizes
+
+        if only not in (None, "all", "states", "maps"):
+            raise InvalidSetting(f"only={only!r}, expected 'all', 'states' or 'maps'")
+        self.live, self.only, self.progress = live, only, progress
         self.full_bytes = 4 * live.model.parameters
+        self.sizes = Sizes(live, only, progress)
 
     def made(self, size: dict[str, Any]) -> Reduced:
-        if "order" not in size:
-            ((name, value),) = size.items()
-            raise InvalidSetting(f"{name}={value!r}: {_STATES_ONLY}")
-        return self.live.reduce(**size, progress=self.progress)
+        if "order" in size:
+            if self.only is not None:
+                raise InvalidSetting(f"only={self.only!r} with order={size['order']}, expected none")
+            return self.live.reduce(**size, progress=self.progress)
+        most = size.get("max_bytes", self.full_bytes / size.get("times", 1))
+        return self.sizes.made(int(most))
 
     def offer(self, accept: Callable[[Reduced], bool]) -> None:
         """Models from large to small."""
-        _in_turn(
-            (
-                self.live.reduce(budget=share, progress=self.progress)
-                for share in _shares(self.live.model)
-            ),
-            accept,
-        )
+        sizes = (int(self.full_bytes / times) for times in _TIMES)
+        _in_turn(map(self.sizes.made, itertools.takewhile(self.sizes.reaches, sizes)), accept)
 
     def outputs(self, small: Optional[Reduced], x: Array) -> Floats:
         return self.live.outputs(small, x)
 
     def bytes(self, small: Reduced) -> int:
-        return 4 * small.parameters
-
-
-_STATES_ONLY = (
-    "the library does not run this network, so that its states come down and nothing else; "
-    "expected order=, or no size"
-)
+        return self.sizes.bytes(small)
 
 
 def _in_turn(models: Iterable[Reduced], accept: Callable[[Reduced], bool]) -> None:

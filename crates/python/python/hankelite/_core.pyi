@@ -17,6 +17,7 @@ __all__ = [
     "hinf_norm",
     "read_data",
     "read_statistics",
+    "rounded_map",
     "write_statistics",
 ]
 
@@ -157,3 +158,21 @@ def balanced_truncation(
 ) -> tuple[_SystemOut, float, int, float]: ...
 def h2_norm(arrays: _System) -> float: ...
 def hinf_norm(arrays: _System, complex: bool) -> tuple[float, float, float]: ...
+def rounded_map(
+    weight: npt.NDArray[np.float64],
+    bias: Optional[npt.NDArray[np.float64]],
+    moments: tuple[
+        float,
+        npt.NDArray[np.float64],
+        npt.NDArray[np.float64],
+        npt.NDArray[np.float64],
+        npt.NDArray[np.float64],
+    ],
+    entries: str,
+    group: int,
+) -> tuple[
+    npt.NDArray[np.float64],
+    Optional[npt.NDArray[np.float64]],
+    Optional[tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]],
+    float,
+]: ...

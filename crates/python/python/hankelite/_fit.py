@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ _CHECK_EVERY = 4
 _GAIN_MIN = 0.02
 #: What every weight costs by itself, relative to its mode's own square.
 _PARALLEL = 1e-4
+#: Sequences that run at a time.
+_TOGETHER = 32
+#: Numbers in the gradients of a combination that are formed at a time.
+_SLOPES = 1 << 22
 
 
 @dataclass
@@ -98,10 +103,15 @@ class _Layer:
         return 2 * self.modes + 1
 
     def rows(self, c: torch.Tensor, d: torch.Tensor) -> Floats:
-        """Numbers, or slopes, of every channel: (H, 2N + 1)."""
+        """The numbers of every channel: (H, 2N + 1)."""
+        return np.asarray(self.slopes(c.unsqueeze(0), d.unsqueeze(0))[0])
+
+    def slopes(self, c: torch.Tensor, d: torch.Tensor) -> Floats:
+        """The same of several tensors of each kind: (many, H, 2N + 1)."""
         pairs = torch.view_as_real(c.resolve_conj()) if c.is_complex() else c
-        parts = [pairs.reshape(self.channels, -1), d.reshape(self.channels, 1)]
-        return np.asarray(torch.cat(parts, dim=1).detach().double().cpu().numpy())
+        shape = (len(c), self.channels, -1)
+        parts = [pairs.reshape(shape), d.reshape(shape)]
+        return np.asarray(torch.cat(parts, dim=2).detach().double().cpu().numpy())
 
     def move(self, step: Floats, c: torch.Tensor, d: torch.Tensor) -> None:
         """Adds a step (H, 2N + 1) to the tensors, in place."""
@@ -200,6 +210,17 @@ def evaluating(module: Any) -> Iterator[None]:
             part.training = training
 
 
+class _Run(torch.nn.Module):  # type: ignore[misc]
+    """A module with the caller's way to run it, so that its tensors can be replaced by name."""
+
+    def __init__(self, inner: torch.nn.Module, run: Forward) -> None:
+        super().__init__()
+        self.inner, self.run = inner, run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(self.inner, x)
+
+
 class _Problem:
     """Sequences, the logits of the full network, and a copy that is moved."""
 
@@ -210,40 +231,96 @@ class _Problem:
         self.module = copy.deepcopy(module).eval()
         sequences = _single(inputs, module)
         with torch.no_grad(), evaluating(module):
-            full = [self._logits(module, one) for one in sequences]
+            full = self._logits(module, sequences)
         _put(self.module, small)
         held = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY == 0]
         rest = [i for i in range(len(sequences)) if (i + 1) % _CHECK_EVERY]
         self.fit = [(sequences[i], full[i]) for i in rest]
         self.check = [(sequences[i], full[i]) for i in held]
 
-    def _logits(self, module: Any, one: Any) -> torch.Tensor:
-        z = self.forward(module, one)
-        if z.ndim != 2 or z.shape[0] != 1:
-            raise CalibrationError(
-                f"the forward pass gave shape {tuple(z.shape)} for one sequence, expected "
-                "(1, outputs)"
-            )
-        return z[0]
+    def _logits(self, module: Any, sequences: list[Any]) -> list[torch.Tensor]:
+        made: list[torch.Tensor] = []
+        for some in _alike(sequences, _TOGETHER):
+            z = self.forward(module, torch.cat(some))
+            if not torch.is_tensor(z) or z.ndim != 2 or z.shape[0] != len(some):
+                raise CalibrationError(
+                    f"the forward pass gave shape {tuple(z.shape)} for {len(some)} sequences, "
+                    f"expected ({len(some)}, outputs)"
+                )
+            made.extend(z)
+        return made
 
     def change(self) -> float:
         with torch.no_grad():
-            reduced = torch.stack([self._logits(self.module, one) for one, _ in self.check])
+            reduced = torch.stack(self._logits(self.module, [one for one, _ in self.check]))
         return _change(torch.stack([z for _, z in self.check]), reduced)
 
     def rows(self, layers: list[_Layer], numbers: list[torch.Tensor]) -> tuple[Floats, Floats]:
         """J, (sequences and combinations) x numbers, and what is left of the combinations."""
+        names = [key for layer in layers for key in (layer.c, layer.d)]
+        together = max(1, _SLOPES // sum(number.numel() for number in numbers))
         slopes, left = [], []
-        for index, (one, full) in enumerate(self.fit):
-            z = self._logits(self.module, one)
-            rows = _combinations(z.numel(), index).to(z)
-            parts = _slopes(z, rows, numbers)
-            left.append((rows @ (full - z.detach())).double().cpu().numpy())
-            for row in range(len(rows)):
-                pairs = zip(parts[0::2], parts[1::2])
-                own = [layer.rows(c[row], d[row]) for layer, (c, d) in zip(layers, pairs)]
-                slopes.append(np.concatenate([part.reshape(-1) for part in own]))
-        return np.stack(slopes), np.concatenate(left)
+        for some in _alike(list(enumerate(self.fit)), min(together, _TOGETHER)):
+            x = torch.stack([one for _, (one, _) in some])
+            full = torch.stack([z for _, (_, z) in some])
+            rows = torch.stack([_combinations(full.shape[1], index) for index, _ in some]).to(full)
+            z, parts = self._slopes(dict(zip(names, numbers)), x, rows)
+            apart = (rows @ (full - z.detach()).unsqueeze(-1)).squeeze(-1)
+            left.append(apart.double().cpu().numpy().reshape(-1))
+            flat = [part.flatten(0, 1) for part in parts]
+            pairs = zip(layers, flat[0::2], flat[1::2])
+            own = [layer.slopes(c, d).reshape(len(c), -1) for layer, c, d in pairs]
+            slopes.append(np.concatenate(own, axis=1))
+        return np.concatenate(slopes), np.concatenate(left)
+
+    def _slopes(
+        self, numbers: Mapping[str, torch.Tensor], x: torch.Tensor, rows: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Logits of the sequences x (many, 1, ...), and for each number the slopes of combinations of
+        them, (many, combinations, ...)."""
+        try:
+            return self._slopes_together(numbers, x, rows)
+        except (RuntimeError, ValueError):
+            # What no batch of gradients can pass: control flow by numbers, changes in place.
+            made = []
+            for one, own in zip(x, rows):
+                (z,) = self._logits(self.module, [one])
+                made.append((z, _slopes(z, own, list(numbers.values()))))
+            parts = zip(*(slopes for _, slopes in made))
+            return torch.stack([z for z, _ in made]), [torch.stack(part) for part in parts]
+
+    def _slopes_together(
+        self, numbers: Mapping[str, torch.Tensor], x: torch.Tensor, rows: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        # A copy of the numbers for each sequence: one way back gives the slopes of each by itself.
+        run, many = _Run(self.module, self.forward), len(x)
+        copies = [
+            number.detach().expand(many, *number.shape).clone().requires_grad_(True)
+            for number in numbers.values()
+        ]
+        names = [f"inner.{name}" for name in numbers]
+
+        def of_one(one: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(run, dict(zip(names, own)), (one,))[0]
+
+        z = torch.func.vmap(of_one)(x, *copies)
+        made = [
+            torch.autograd.grad((z * row).sum(), copies, retain_graph=True)
+            for row in rows.unbind(dim=1)
+        ]
+        return z, [torch.stack(part, dim=1) for part in zip(*made)]
+
+
+def _alike(sequences: list[Any], most: int) -> Iterator[list[Any]]:
+    """Neighbours of one shape, at most so many together."""
+
+    def shape(item: Any) -> tuple[int, ...]:
+        one = item if torch.is_tensor(item) else item[1][0]
+        return tuple(one.shape)
+
+    for _, group in itertools.groupby(sequences, shape):
+        items = list(group)
+        yield from (items[at : at + most] for at in range(0, len(items), most))
 
 
 def importance(
@@ -330,7 +407,12 @@ def logits_apart(module: Any, small: Reduced, parts: Sequence[Any], forward: For
 
     other = copy.deepcopy(module).eval()
     _put(other, small)
-    with torch.no_grad(), evaluating(module):
+    return change_between(module, other, parts, forward)
+
+
+def change_between(module: Any, other: Any, parts: Sequence[Any], forward: Forward) -> float:
+    """The same for another module."""
+    with torch.no_grad(), evaluating(module), evaluating(other):
         full = torch.cat([forward(module, part) for part in parts])
         return _change(full, torch.cat([forward(other, part) for part in parts]))
 
@@ -365,8 +447,7 @@ def fit(
         small: what :func:`hankelite.reduce` made of it, for layers with one system per channel.
         inputs: at least 8 unlabelled sequences, (sequences, ...) or batches of them.
         statistics: those that ``small`` was made with.
-        forward: ``forward(module, x)`` gives logits (1, outputs) of one sequence; by default
-            ``module(x)``.
+        forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
         steps: Gauss-Newton steps at most.
         progress: ``progress(stage, done, total)``, or True for a bar.
 
@@ -376,9 +457,7 @@ def fit(
     Raises:
         CalibrationError: too few sequences, no logits, layers without C (or W) and D.
     """
-    tensors = small._source
-    if not isinstance(tensors, Tensors):
-        raise CalibrationError("the model came from a file, expected one of a module")
+    tensors = _tensors(small)
     problem = _Problem(unwrapped(module), small, inputs, forward or (lambda net, x: net(x)))
     if not problem.check or len(problem.fit) + len(problem.check) < 8:
         found = len(problem.fit) + len(problem.check)
@@ -405,11 +484,27 @@ def fit(
         changed[key] = number.detach().to(tensors.values[key].device)
     pairs = zip(layers, numbers[0::2], numbers[1::2])
     record = Fit(done, sum(int(la.used(c, d).sum()) for la, c, d in pairs), before, after)
-    core = read({**tensors.values, **changed}, **_declared(small))._core
-    choice = {**(small.choice or {}), "fit": vars(record)}
-    fitted = Reduced(_Fitted(tensors, changed, core), core, small.records, choice)
-    fitted._fitted_from = small
+    fitted = replaced(small, changed)
+    fitted.choice = {**(small.choice or {}), "fit": vars(record)}
     return fitted
+
+
+def replaced(small: Reduced, values: Mapping[str, torch.Tensor]) -> Reduced:
+    """A smaller model of a module with other tensors of the same shapes."""
+    tensors = _tensors(small)
+    changed = {**small.changed(), **values}
+    core = read({**tensors.values, **changed}, **_declared(small))._core
+    made = Reduced(_Fitted(tensors, changed, core), core, small.records, small.choice)
+    made._fitted_from, made.storage = small, small.storage
+    return made
+
+
+def _tensors(small: Reduced) -> Tensors:
+    source = small._source
+    source = source.tensors if isinstance(source, _Fitted) else source
+    if not isinstance(source, Tensors):
+        raise CalibrationError("the model came from a file, expected one of a module")
+    return source
 
 
 def _step(

@@ -11,7 +11,15 @@ import numpy as np
 import torch
 
 from ._data import batches, parts
-from ._fit import Floats, Forward, evaluating, fit, importance, logits_apart
+from ._fit import (
+    Floats,
+    Forward,
+    change_between,
+    evaluating,
+    fit,
+    importance,
+    logits_apart,
+)
 from ._model import Reduced, read, reduce
 from ._progress import Progress
 from ._sources import unwrapped
@@ -97,11 +105,14 @@ class Live:
         *,
         order: Optional[int] = None,
         budget: Optional[float] = None,
+        allocation: Optional[str] = None,
         steps: int = 4,
         progress: Progress = None,
     ) -> Reduced:
-        """The network with fewer states, fitted to the logits in at most so many steps."""
+        """The network with fewer states, fitted to the logits in at most ``steps`` steps."""
         size: dict[str, Any] = {"order": order, "budget": budget, "progress": progress}
+        if allocation is not None:
+            size["allocation"] = allocation
         if self.model.family.startswith(_SHARED):
             return reduce(self.model, captured=self.captured, **size)
         if budget is None:
@@ -112,9 +123,13 @@ class Live:
                 reduce(self.model, statistics=self.weighed, importance=kind, **size)
                 for kind in kinds
             ]
-            some = list(pieces(self.inputs))
+            some = list(self.pieces())
             small = min(tries, key=lambda one: logits_apart(self.module, one, some, self.run))
-        if steps == 0:
+        return self.fitted(small, steps=steps, progress=progress)
+
+    def fitted(self, small: Reduced, *, steps: int, progress: Progress = None) -> Reduced:
+        """The same, fitted to the logits where channels have systems of their own."""
+        if steps == 0 or self.model.family.startswith(_SHARED):
             return small
         return fit(
             self.module,
@@ -125,6 +140,24 @@ class Live:
             steps=steps,
             progress=progress,
         )
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """The sequences that calibrate, in batches."""
+        return pieces(self.inputs)
+
+    def some(self, most: int) -> list[torch.Tensor]:
+        """At most so many of them."""
+        taken: list[torch.Tensor] = []
+        for piece in self.pieces():
+            left = most - sum(map(len, taken))
+            if left <= 0:
+                break
+            taken.append(piece[:left])
+        return taken
+
+    def apart(self, other: torch.nn.Module, parts: list[torch.Tensor]) -> float:
+        """The relative change of the logits of batches when another module takes this one's place."""
+        return change_between(self.module, other, parts, self.run)
 
     def outputs(self, small: Optional[Reduced], inputs: Any) -> Floats:
         """The logits (sequences, outputs) of the network, or of a smaller one in its place."""

@@ -18,6 +18,7 @@ from .captured import Captured
 from .errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from ._round import Rounded
     from .statistics import Statistics
     from .torch import Applied
 
@@ -303,6 +304,8 @@ class Reduced(Model):
         choice: what calibration chose (states, relative error, ...); ``None`` without.
         image: with a target of the whole model, the bytes that ``compress-model stream`` and
             devices run; the tensors hold the same numbers.
+        storage: of a network that runs by its own forward pass, the integers behind each weight
+            that was rounded, by the weight's name; the tensors hold the same numbers.
     """
 
     image: Optional[bytes] = None
@@ -317,6 +320,7 @@ class Reduced(Model):
         super().__init__(source, core)
         self.records = records
         self.choice = choice
+        self.storage: dict[str, Rounded] = {}
         # Tensors that were fitted do not distinguish a mode without effect from one that is used.
         self._fitted_from: Optional[Reduced] = None
 
@@ -531,7 +535,7 @@ def reduce(
     Args:
         source: a model in any form that :func:`read` takes.
         order: stored states of every channel.
-        budget: share of all states, shared among the channels; above 0, at most 1.
+        budget: share of all states, shared among the layers (``allocation``); above 0, at most 1.
         max_error: the largest output error of all channels together, relative to their output.
         max_bytes: with ``calibrate``: the image of the whole model and the state of one stream
             together; states and bits come down, and :attr:`Reduced.image` holds the image.

@@ -111,7 +111,7 @@ class Tree(Tensors):
 
 
 def _flatten(tree: Any) -> tuple[list[tuple[list[str], Any]], Any]:
-    """Leaves with the keys that lead to them, and the way back."""
+    """Leaves with the keys that lead to them, and a function that rebuilds the tree."""
     jax = sys.modules.get("jax")
     if jax is not None:
         paths, shape = jax.tree_util.tree_flatten_with_path(tree)

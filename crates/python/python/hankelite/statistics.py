@@ -86,7 +86,7 @@ class LayerStatistics:
 
     @staticmethod
     def of(inputs: npt.ArrayLike, *, products: bool = False) -> LayerStatistics:
-        """Of inputs at hand, shape (sequences, steps, channels).
+        """Of given inputs, shape (sequences, steps, channels).
 
         >>> import numpy as np
         >>> one = LayerStatistics.of(np.ones((4, 8, 3)))

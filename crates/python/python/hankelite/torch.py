@@ -14,6 +14,7 @@ import torch
 from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
+from ._round import Rounded
 from ._sources import unwrapped
 from .captured import Captured
 from .errors import CalibrationError, CheckpointError, InvalidSetting
@@ -23,6 +24,7 @@ __all__ = [
     "Applied",
     "Fit",
     "Listening",
+    "Rounded",
     "apply_",
     "calibrate",
     "capture",
@@ -527,7 +529,7 @@ def calibrate(
         inputs: at least 8 sequences, (sequences, ...), or a Dataset, a DataLoader, any batches of
             them; labels beside them are left alone.
         order: stored states of every channel.
-        budget: share of all states, shared among the channels.
+        budget: share of all states, shared among the layers.
         products: see :func:`listen`.
         forward: ``forward(module, x)`` gives logits (batch, outputs); by default ``module(x)``.
         steps: Gauss-Newton steps of the fit at most; 0 for none.

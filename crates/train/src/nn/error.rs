@@ -76,7 +76,7 @@ pub enum NetworkError {
     },
     /// Kernels backwards in time that start at the sample at hand.
     #[error(
-        "layer `{layer}`: its kernels backwards in time include the sample at hand, expected them to \
+        "layer `{layer}`: its kernels backwards in time include the current sample, expected them to \
          start at the next one, as in S4 and DSS"
     )]
     Backward {

@@ -279,7 +279,7 @@ fn check(block: &Block) -> std::result::Result<(), NetworkError> {
         0 => Ok(()),
         _ => refuse(
             "the direction backwards in time starts at the next sample".to_string(),
-            "the sample at hand, as in S5",
+            "the current sample, as in S5",
         ),
     }
 }

@@ -369,7 +369,7 @@ impl Document {
         changes.extend(held_out.map(|change| (" on sequences held out".to_string(), change)));
         changes.extend(self.longer.map(|longer| {
             let on = format!(
-                " over {} steps, twice those of the calibration",
+                " over {} steps, twice the calibrated length",
                 2 * longer.steps
             );
             (on, longer.change_of_pairs)

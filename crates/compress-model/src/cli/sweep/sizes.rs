@@ -14,7 +14,7 @@ use crate::cli::common::{grouped, quoted, short, word_of};
 use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
-use crate::cli::report::{Alone, WrittenReport, percent, write_page};
+use crate::cli::report::{Alone, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{First, Scores, score};
 use crate::cli::sweep::Arguments;
 use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
@@ -78,10 +78,9 @@ pub(super) fn run(
     let sizes = Sizes::new(&prepared, &drawn.held_out, arguments.only)?;
     bars.clear();
     let work = Work {
-        arguments,
         checkpoint,
         sizes: &sizes,
-        data,
+        labelled: data.map(|data| First::of(data, arguments.limit.or(Some(LIMIT)))),
         bars: &bars,
     };
     let full = work.full(printer)?;
@@ -142,20 +141,16 @@ fn conclude(arguments: &Arguments, document: &mut Document) -> anyhow::Result<()
 }
 
 struct Work<'a> {
-    arguments: &'a Arguments,
     checkpoint: &'a Checkpoint,
     sizes: &'a Sizes<'a>,
-    data: Option<&'a Dataset>,
+    labelled: Option<First<'a>>,
     bars: &'a Bars<'a>,
 }
 
 impl Work<'_> {
     fn scored(&self, model: &Checkpoint, printer: &Printer) -> anyhow::Result<Option<Scores>> {
-        let Some(data) = self.data else {
-            return Ok(None);
-        };
-        let limit = self.arguments.limit.unwrap_or(LIMIT);
-        Ok(Some(score(model, First::of(data, Some(limit)), printer)?))
+        let scores = self.labelled.map(|first| score(model, first, printer));
+        scores.transpose()
     }
 
     /// The full model in single precision.
@@ -398,11 +393,9 @@ fn finish(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         ))?,
         _ => printer.line(&format!("none of these sizes is {why}"))?,
     }
-    if let Some(picture) = &document.picture {
-        printer.line(&format!("wrote {picture}"))?;
-    }
-    match &document.report {
-        Some(report) => report.show(printer),
-        None => Ok(()),
-    }
+    say_written(
+        document.picture.as_deref(),
+        document.report.as_ref(),
+        printer,
+    )
 }

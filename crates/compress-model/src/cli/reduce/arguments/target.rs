@@ -15,8 +15,8 @@ use crate::cli::quantities::{bytes, share, times};
 #[group(id = "target", multiple = true)]
 #[command(next_help_heading = "Targets")]
 pub(in crate::cli::reduce) struct TargetArguments {
-    /// With --calibrate: states and maps together in at most so many bytes, those of the image and
-    /// of one stream's state. `k` stands for a thousand, `KiB` for 1,024, `M` for a million.
+    /// With --calibrate: maximum size of the image and the state of one stream together, in
+    /// bytes; states and maps become smaller. `k` means a thousand, `KiB` 1,024, `M` a million.
     #[arg(hide_short_help = true, long, value_name = "BYTES", value_parser = bytes, requires = "calibrate")]
     pub(in crate::cli::reduce) max_bytes: Option<usize>,
     /// With --calibrate: this many times fewer bytes than in single precision; or the share that is

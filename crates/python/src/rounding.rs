@@ -1,0 +1,71 @@
+//! Maps of few bits, for networks that run in Python.
+
+use hankelite::control::nalgebra::{DMatrix, DVector};
+use hankelite::model::Linear;
+use hankelite::rounding::{Entries, MapMoments, MapStorage, RoundingError};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+
+use crate::control::{array, matrix};
+use crate::failure::Failure;
+
+/// Sums over the steps of the inputs x of a map and of those u in the full network: the count, Σ x,
+/// Σ u, Σ x xᵀ, Σ x uᵀ.
+type Moments<'py> = (
+    f64,
+    PyReadonlyArray1<'py, f64>,
+    PyReadonlyArray1<'py, f64>,
+    PyReadonlyArray2<'py, f64>,
+    PyReadonlyArray2<'py, f64>,
+);
+
+/// Levels (inputs, outputs) and scales (groups, outputs), where the entries are integers.
+type Integers<'py> = (Bound<'py, PyArray2<i8>>, Bound<'py, PyArray2<f32>>);
+
+/// The weight (inputs, outputs) that is stored, the bias, the integers and the relative error.
+type Rounded<'py> = (
+    Bound<'py, PyArray2<f64>>,
+    Option<Bound<'py, PyArray1<f64>>>,
+    Option<Integers<'py>>,
+    f64,
+);
+
+fn failed(error: RoundingError) -> Failure {
+    Failure::setting(error)
+}
+
+fn vector(array: &PyReadonlyArray1<'_, f64>) -> DVector<f64> {
+    DVector::from_iterator(array.as_array().len(), array.as_array().iter().copied())
+}
+
+/// A map (inputs, outputs) with entries of a kind, so that what it gives changes least.
+#[pyfunction]
+pub(crate) fn rounded_map<'py>(
+    py: Python<'py>,
+    weight: PyReadonlyArray2<'py, f64>,
+    bias: Option<PyReadonlyArray1<'py, f64>>,
+    moments: Moments<'py>,
+    entries: &str,
+    group: usize,
+) -> PyResult<Rounded<'py>> {
+    let entries: Entries =
+        serde_json::from_value(entries.into()).map_err(|error| Failure::setting(error))?;
+    let (count, reduced, full, own, cross) = &moments;
+    let sums = [vector(reduced), vector(full)];
+    let linear = Linear {
+        weight: matrix(&weight).into(),
+        bias: bias.map(|bias| vector(&bias).as_slice().to_vec()),
+    };
+    let moments = MapMoments::of_sums(*count, sums, matrix(own), matrix(cross)).map_err(failed)?;
+    let made = py.detach(|| moments.compensated(&linear, entries, group));
+    let made = made.map_err(failed)?;
+    let weight: &DMatrix<f64> = &made.linear.weight;
+    let integers = match &made.storage {
+        MapStorage::Integers(rounded) => {
+            Some((array(py, rounded.levels()), array(py, rounded.scales())))
+        }
+        _ => None,
+    };
+    let bias = made.linear.bias.map(|bias| PyArray1::from_vec(py, bias));
+    Ok((array(py, weight), bias, integers, made.relative_error))
+}
