@@ -1,6 +1,7 @@
 //! Long vectors that lie in a temporary file, not in memory.
 
 use std::borrow::Cow;
+#[cfg(not(target_family = "wasm"))]
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
@@ -9,6 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hankelite_control::{PartedChannel, WeightedChannel};
 
 use crate::compress::ChannelFault;
+
+/// Where there are no files, memory stands for one.
+#[cfg(target_family = "wasm")]
+type File = io::Cursor<Vec<u8>>;
 
 /// Bytes on their way to the file or from it.
 const BUFFER: usize = 1 << 16;
@@ -59,9 +64,12 @@ impl NumberStore {
     /// # Errors
     /// Where no temporary file can be made.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            file: Mutex::new(tempfile::tempfile()?),
-        })
+        #[cfg(not(target_family = "wasm"))]
+        let file = tempfile::tempfile()?;
+        #[cfg(target_family = "wasm")]
+        let file = File::default();
+        let file = Mutex::new(file);
+        Ok(Self { file })
     }
 
     /// Writes a vector behind the others.
@@ -78,7 +86,11 @@ impl NumberStore {
     pub(crate) fn reserve<T: Stored>(&self, count: usize) -> io::Result<Place<T>> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let first = file.seek(SeekFrom::End(0))?;
-        file.set_len(first + (count * size_of::<T>()) as u64)?;
+        let end = first + (count * size_of::<T>()) as u64;
+        #[cfg(not(target_family = "wasm"))]
+        file.set_len(end)?;
+        #[cfg(target_family = "wasm")]
+        file.get_mut().resize(end as usize, 0);
         Ok(Place {
             first,
             count,

@@ -277,7 +277,7 @@ fn sum_rows<S: Simd, const ROWS: usize>(
         let powers = factors.map(|row| row[part]);
         for (sums, row) in sums.iter_mut().zip(rows) {
             for (sum, power) in sums.iter_mut().zip(powers) {
-                *sum = simd.mul_add_f64s(row[part], power, *sum);
+                *sum = simd.mul_add_e_f64s(row[part], power, *sum);
             }
         }
     }
