@@ -31,9 +31,17 @@ const MOMENTS_HELD: usize = 1 << 26;
 
 /// Bytes that they may take in a temporary file: by default, of so many vectors for each channel as
 /// mostly stay of the ends of many sequences; and in any case, where moments are requested.
-const MOMENTS_AUTO: usize = 1 << 32;
+const MOMENTS_AUTO: usize = if usize::BITS > 32 {
+    1 << (usize::BITS / 2)
+} else {
+    1 << 28
+};
 const ENDS_STAYING: usize = 32;
-const MOMENTS_MAX: usize = 1 << 33;
+const MOMENTS_MAX: usize = if usize::BITS > 32 {
+    2 << (usize::BITS / 2)
+} else {
+    1 << 29
+};
 
 /// Bytes that the long vectors behind the spectra of all channels may take in memory.
 const SPECTRA_HELD: usize = 1 << 27;

@@ -21,7 +21,10 @@ use crate::tensor::{Header, byte_length};
 
 /// Bytes of tensors in one file of a checkpoint that was not sharded before, as in the
 /// `transformers` library.
-const SHARD_BYTES: usize = 5_000_000_000;
+const SHARD_BYTES: usize = match usize::BITS {
+    64 => 5_000_000_000_u64 as usize,
+    _ => 2_000_000_000,
+};
 
 /// What the new files take from the archive they are made of.
 pub(crate) struct Scheme<'a> {
