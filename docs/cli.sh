@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 cargo build --release --quiet -p compress-model
 program=${CARGO_TARGET_DIR:-target}/release/compress-model
 printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `crates/compress-model/tests/cli.rs` holds this page to the program.\n'
-for command in "" inspect reduce calibrate sweep compare evaluate report pretrain retrain pipeline convert stream bench check pack \
+for command in "" inspect reduce calibrate sweep compare evaluate report pretrain retrain pipeline convert stream bench check pack export \
     bounds "bounds model" "bounds rademacher" "bounds network" "bounds finite-time" data completions man; do
     title="compress-model${command:+ $command}"
     # shellcheck disable=SC2086

@@ -16,7 +16,7 @@ pub use compensated::{CompensatedMap, MapMoments};
 pub(crate) use compensated::{RoundedColumn, spread};
 pub(crate) use half::HalfExponents;
 pub use matrix::RoundedMatrix;
-pub(crate) use shared::SharedMaps;
+pub use shared::SharedMaps;
 pub use storage::{LayerStorage, MapStorage, SharedStorage, Storage};
 
 use crate::model::ModelError;

@@ -12,13 +12,13 @@ use crate::model::Linear;
 /// B and C between the channels and the parts of the states: the real ones of all modes, then the
 /// imaginary ones, then zeros up to a multiple of sixteen.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SharedMaps {
+pub struct SharedMaps {
     /// From channels to parts.
-    pub(crate) input: Linear,
+    pub input: Linear,
     /// From parts to channels: Re C and −Im C. A dense D stands beside C and takes the channels.
-    pub(crate) output: Linear,
+    pub output: Linear,
     /// D where it is diagonal.
-    pub(crate) feedthrough: Option<Vec<f64>>,
+    pub feedthrough: Option<Vec<f64>>,
 }
 
 /// Parts of so many modes.
@@ -28,7 +28,7 @@ fn parts(modes: usize) -> usize {
 
 impl SharedMaps {
     /// The maps of a system with as many outputs as inputs.
-    pub(crate) fn of(system: &DiagonalSystem) -> Self {
+    pub fn of(system: &DiagonalSystem) -> Self {
         let (channels, modes) = (system.input().ncols(), system.order());
         let parts = parts(modes);
         let mut input = DMatrix::zeros(channels, parts);

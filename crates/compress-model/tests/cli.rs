@@ -680,6 +680,7 @@ fn the_page_of_commands_is_the_help() {
         &["bench"],
         &["check"],
         &["pack"],
+        &["export"],
         &["bounds"],
         &["bounds", "model"],
         &["bounds", "rademacher"],
@@ -775,16 +776,18 @@ fn the_hint_at_what_was_meant_by_an_ending_works_as_typed() {
         assert!(output.status.success(), "{hint}: {}", text(&output.stderr));
         assert!(Path::new(&folder.path(written)).is_file(), "{hint}");
     }
-    // What is meant as C comes out as C.
-    let header = folder.path("small.h");
-    let message = text(&run(&["reduce", &source, "--order", "3", "-o", &header]).stderr);
-    let (_, pack) = message.split_once("and then `compress-model ").unwrap();
-    let (pack, _) = pack.split_once('`').unwrap();
-    let words: Vec<&str> = pack.split_whitespace().collect();
-    let output = run(&words);
-    assert!(output.status.success(), "{pack}: {}", text(&output.stderr));
-    let header = std::fs::read_to_string(header).unwrap();
-    assert!(header.contains("small_image"), "{pack}");
+    // What is meant as C comes out as C, and a graph as a graph.
+    for (name, within) in [("small.h", "small_image"), ("small.onnx", "new_state.1")] {
+        let out = folder.path(name);
+        let message = text(&run(&["reduce", &source, "--order", "3", "-o", &out]).stderr);
+        let (_, next) = message.split_once("and then `compress-model ").unwrap();
+        let (next, _) = next.split_once('`').unwrap();
+        let words: Vec<&str> = next.split_whitespace().collect();
+        let output = run(&words);
+        assert!(output.status.success(), "{next}: {}", text(&output.stderr));
+        let written = std::fs::read(out).unwrap();
+        assert!(String::from_utf8_lossy(&written).contains(within), "{next}");
+    }
 }
 
 #[test]
@@ -1170,8 +1173,10 @@ fn the_page_of_json_has_every_key() {
         "--dry-run",
     ];
     let waves = ["--data", "waves:length=64,held_out=20"];
-    let commands: [&[&str]; 9] = [
+    let onnx = folder.path("m.onnx");
+    let commands: [&[&str]; 10] = [
         &["pack", &file, "--output", &image],
+        &["export", &file, "--onnx", &onnx],
         &["inspect", &file],
         &["reduce", &file, "--order", "8", "--dry-run"],
         &[&["reduce", &file, "--order", "8"], &target[..], &waves].concat(),

@@ -5,9 +5,12 @@ use std::path::Path;
 use crate::cli::common::quoted;
 use crate::cli::report::typed_words;
 
+const ONNX: &str = "onnx";
+/// What the second command of a hint is for.
+const IMAGE: &str = "for an image, which a device runs";
 /// Endings of what runs on a device or in another runtime; an image does too.
 const DEVICE: [&str; 20] = [
-    "onnx",
+    ONNX,
     "ort",
     "tflite",
     "mlmodel",
@@ -44,25 +47,26 @@ pub(super) fn hint(path: &Path, ending: &str, command: &str) -> String {
         .any(|word| OF_CHECKPOINTS.contains(&word.as_str()));
     // An image takes a calibrated reduction.
     let calibrated = words.iter().any(|word| word.starts_with("--calibrate"));
-    if device && command == "reduce" && calibrated && !alone {
+    if device && ending != ONNX && command == "reduce" && calibrated && !alone {
         let command = line(&words, path, &image, true);
         return format!("`{command}` writes an image, which a device runs");
     }
     let checkpoint = line(&words, path, &own, false);
     if device && ["reduce", "convert", "retrain"].contains(&command) {
-        let (option, image) = match ending {
-            "h" => ("--c-header", path),
-            _ => ("--output", image.as_path()),
+        let (next, option, image, what) = match ending {
+            "h" => ("pack", "--c-header", path, IMAGE),
+            ONNX => ("export", "--onnx", path, "for the graph"),
+            _ => ("pack", "--output", image.as_path(), IMAGE),
         };
-        let pack = [
-            "pack".to_string(),
+        let next = [
+            next.to_string(),
             shown(&own),
             option.to_string(),
             shown(image),
         ];
         return format!(
-            "`{checkpoint}`, and then `{}` for an image, which a device runs",
-            line(&pack, &own, &own, false)
+            "`{checkpoint}`, and then `{}` {what}",
+            line(&next, &own, &own, false)
         );
     }
     checkpoint

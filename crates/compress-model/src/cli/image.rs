@@ -100,7 +100,9 @@ pub(super) fn open_streamed(
         require_network(path, &checkpoint)?;
     }
     let made = checkpoint.provenance().cloned();
-    let image = laid_out(&checkpoint, lay_out).with_context(|| path.display().to_string())?;
+    let image = storage_of(&checkpoint, lay_out)
+        .and_then(|storage| Ok(Image::packed(&checkpoint.model, &storage)?))
+        .with_context(|| path.display().to_string())?;
     let as_recorded = recorded(&checkpoint, lay_out).is_some();
     if as_recorded {
         let text = "maps are stored as recorded in the checkpoint; --mixing full stores f32";
@@ -128,7 +130,8 @@ fn recorded<'a>(checkpoint: &'a Checkpoint, lay_out: &LayOut) -> Option<&'a Stor
     checkpoint.storage().filter(|_| !is_given)
 }
 
-fn laid_out(checkpoint: &Checkpoint, lay_out: &LayOut) -> anyhow::Result<Image> {
+/// How a checkpoint's tensors are stored: as it records, or as the options say.
+pub(super) fn storage_of(checkpoint: &Checkpoint, lay_out: &LayOut) -> anyhow::Result<Storage> {
     let model = &checkpoint.model;
     let beside = &lay_out.beside;
     let mut storage = match recorded(checkpoint, lay_out) {
@@ -141,7 +144,7 @@ fn laid_out(checkpoint: &Checkpoint, lay_out: &LayOut) -> anyhow::Result<Image> 
     if let Some(numbers) = beside.numbers {
         storage = storage.with_numbers(numbers);
     }
-    Ok(Image::packed(model, &storage)?)
+    Ok(storage)
 }
 
 /// Layers of a network that is not understood.

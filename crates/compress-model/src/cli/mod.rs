@@ -17,6 +17,7 @@ mod data;
 mod design;
 mod endings;
 mod evaluate;
+mod export;
 mod folders;
 mod image;
 mod inspect;
@@ -107,7 +108,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "convert",
         ],
     ),
-    ("Run on a device", &["pack", "stream", "bench", "check"]),
+    (
+        "Run on a device",
+        &["pack", "export", "stream", "bench", "check"],
+    ),
     ("Train", &["retrain", "pretrain", "pipeline"]),
     ("More", &["data", "bounds", "completions", "man"]),
 ];
@@ -210,6 +214,8 @@ enum Command {
     Check(check::Arguments),
     /// Write the image that a device runs, with maps of 16, 8, 4 or 3 bits where requested.
     Pack(pack::Arguments),
+    /// Write the network as an ONNX file, for ONNX Runtime and others: one step, or whole sequences.
+    Export(export::Arguments),
     /// Error, complexity and risk bounds, of a checkpoint or from given numbers.
     Bounds(bounds::Arguments),
     /// Describe a data set or a generated task, or write it as arrays.
@@ -309,6 +315,7 @@ fn dispatch(command: &Command, printer: &Printer) -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::run(arguments, printer),
         Command::Check(arguments) => check::run(arguments, printer),
         Command::Pack(arguments) => pack::run(arguments, printer),
+        Command::Export(arguments) => export::run(arguments, printer),
         Command::Bounds(arguments) => bounds::run(arguments, printer),
         Command::Data(arguments) => data::run(arguments, printer),
         Command::Completions(arguments) => shell::completions(arguments, commands(), printer),
