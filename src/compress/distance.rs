@@ -1,6 +1,8 @@
 //! How far a reduced system is from the full one.
 
-use hankelite_control::{ControlError, DiagonalSystem, StableSystem, geometric_sum, h2_error};
+use hankelite_control::{
+    ControlError, DiagonalSystem, StableSystem, geometric_sum, h2_error, kernel_square,
+};
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
@@ -106,17 +108,7 @@ fn square(
     output: &DMatrix<Complex64>,
     length: usize,
 ) -> f64 {
-    let sum = |z: Complex64| geometric_sum(z, length);
-    let (c, b) = (output.adjoint() * output, input * input.adjoint());
-    let (cc, bb) = (output.transpose() * output, input * input.transpose());
-    let mut total = Complex64::ZERO;
-    for (i, &zi) in exponents.iter().enumerate() {
-        for (j, &zj) in exponents.iter().enumerate() {
-            total += c[(i, j)] * b[(j, i)] * sum(zi.conj() + zj);
-            total += cc[(i, j)] * bb[(i, j)] * sum(zi + zj);
-        }
-    }
-    0.5 * total.re
+    kernel_square(exponents, input, output, |z| geometric_sum(z, length)).0
 }
 
 #[cfg(test)]

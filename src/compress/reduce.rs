@@ -209,15 +209,15 @@ fn reduce_channel(
         return over_horizon(system, plan, channel);
     }
     let full = system.stable()?;
-    let mut best: Option<(f64, Candidate)> = None;
-    for candidate in candidates(system, plan, holds_feedthrough)? {
-        let error = response_error(full, candidate.system.stable()?)?;
-        if best.as_ref().is_none_or(|(least, _)| error < *least) {
-            best = Some((error, candidate));
+    let mut candidates = candidates(system, plan, holds_feedthrough)?.into_iter();
+    let mut best = candidates.next().expect("every method offers a candidate");
+    for candidate in candidates {
+        let error = |candidate: &Candidate| response_error(full, candidate.system.stable()?);
+        if error(&candidate)? < error(&best)? {
+            best = candidate;
         }
     }
-    let (_, candidate) = best.expect("every method offers a candidate");
-    candidate.measured(system, channel, plan.kernel_length())
+    best.measured(system, channel, plan.kernel_length())
 }
 
 /// A channel with modes that do not decay, kept over the first L steps.

@@ -11,8 +11,37 @@ pub(super) struct Mimo {
     input: [DMatrix<f64>; 2],
     /// Cᵀ, modes × outputs.
     output: [DMatrix<f64>; 2],
+    feedthrough: Feedthrough,
+}
+
+enum Feedthrough {
+    /// D of each channel.
+    Diagonal(Vec<f64>),
     /// Dᵀ, inputs × outputs.
-    feedthrough: DMatrix<f64>,
+    Full(DMatrix<f64>),
+}
+
+impl Feedthrough {
+    fn of(transposed: DMatrix<f64>) -> Self {
+        let diagonal = DMatrix::from_diagonal(&transposed.diagonal());
+        match transposed == diagonal {
+            true => Self::Diagonal(transposed.diagonal().iter().copied().collect()),
+            false => Self::Full(transposed),
+        }
+    }
+
+    /// y += D u at every step.
+    fn add(&self, u: &DMatrix<f64>, y: &mut DMatrix<f64>) {
+        match self {
+            Self::Diagonal(through) => {
+                let channels = y.column_iter_mut().zip(u.column_iter());
+                for ((mut y, u), d) in channels.zip(through) {
+                    y.axpy(*d, &u, 1.0);
+                }
+            }
+            Self::Full(through) => *y += u * through,
+        }
+    }
 }
 
 fn parts(matrix: &DMatrix<Complex64>) -> [DMatrix<f64>; 2] {
@@ -25,7 +54,7 @@ impl Mimo {
             poles: system.poles(),
             input: parts(&system.input().transpose()),
             output: parts(&system.output().transpose()),
-            feedthrough: system.feedthrough().transpose(),
+            feedthrough: Feedthrough::of(system.feedthrough().transpose()),
         }
     }
 
@@ -35,11 +64,11 @@ impl Mimo {
             poles: system.poles(),
             input: parts(system.output()),
             output: parts(system.input()),
-            feedthrough: system.feedthrough().clone(),
+            feedthrough: Feedthrough::of(system.feedthrough().clone()),
         }
     }
 
-    /// L × outputs of L × inputs. Cost O(L (n m + n p + m p)).
+    /// L × outputs of L × inputs. Cost O(L (n m + n p)), and O(L m p) for a full D.
     pub(super) fn run(&self, u: &DMatrix<f64>) -> DMatrix<f64> {
         let [mut re, mut im] = [u * &self.input[0], u * &self.input[1]];
         for (n, pole) in self.poles.iter().enumerate() {
@@ -50,6 +79,8 @@ impl Mimo {
                 (*re, *im) = (state.re, state.im);
             }
         }
-        re * &self.output[0] - im * &self.output[1] + u * &self.feedthrough
+        let mut y = re * &self.output[0] - im * &self.output[1];
+        self.feedthrough.add(u, &mut y);
+        y
     }
 }

@@ -13,11 +13,12 @@ pub use control::{
     complex_gramian_factors, dc_gain, dense_balance, dense_gramian_factors, dense_gramians,
     dense_h2_norm, dense_hankel_values, dense_moment_balance, dense_stochastic_balance,
     dense_weighted_balance, diagonalise, h2_error, h2_norm, h2_optimal, h2_real_poles, h2_refine,
-    hankel_values, hinf_error, hinf_norm, in_parallel, lags_of, modal_scores, modal_truncation,
-    output_slopes, part_slow_modes, real_gramian_factors, reduce_over_horizon, residue_gram,
-    weighted_error, weighted_norm, weighted_refine, weighted_residues, with_moved_residues,
+    hankel_values, hinf_error, hinf_norm, in_parallel, kernel_square, lags_of, modal_scores,
+    modal_truncation, output_slopes, part_slow_modes, real_gramian_factors, reduce_over_horizon,
+    residue_gram, weighted_error, weighted_norm, weighted_refine, weighted_residues,
+    with_moved_residues,
 };
-pub use linalg::{Convolver, LinalgError, gram_matrix};
+pub use linalg::{Convolver, LinalgError, cross_gram, gram_matrix, solve_positive};
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{

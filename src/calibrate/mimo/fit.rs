@@ -1,11 +1,12 @@
 //! Alternating least squares fits of a reduced system to the outputs that a full one gives.
 
-use hankelite_control::gram_matrix;
+use hankelite_control::{cross_gram, gram_matrix, solve_positive};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::calibrate::mimo::modes::Modes;
+use crate::calibrate::mimo::filtered;
+use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 
 /// Of the sequences every so many is held out.
 const CHECK_EVERY: usize = 5;
@@ -42,8 +43,10 @@ pub(super) struct Sample {
 
 /// Samples, and the metric of the outputs.
 pub(super) struct Problem<'a> {
-    pub(super) samples: &'a [Sample],
-    pub(super) metric: &'a DMatrix<f64>,
+    samples: &'a [Sample],
+    metric: &'a DMatrix<f64>,
+    /// Moments of (u, y), which no system changes.
+    known: Sums,
 }
 
 /// A system and its squared errors, summed over steps.
@@ -100,46 +103,65 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Whether D has entries on its diagonal only, as most layouts store it.
-fn is_diagonal(d: &DMatrix<f64>) -> bool {
-    let places = (0..d.ncols()).flat_map(|j| (0..d.nrows()).map(move |i| (i, j)));
-    d.is_square() && places.filter(|(i, j)| i != j).all(|place| d[place] == 0.0)
-}
-
-impl Problem<'_> {
-    /// Σ over the samples of the products of every two columns.
-    fn sums(&self, columns: impl Fn(&Sample) -> DMatrix<f64> + Sync) -> Sums {
-        let numbered: Vec<_> = self.samples.iter().enumerate().collect();
-        let size = numbered.len().div_ceil(GROUPS).max(1);
-        let groups = numbered.par_chunks(size).map(|group| {
-            let mut sums: [Option<DMatrix<f64>>; 2] = [None, None];
-            for (index, sample) in group {
-                let own = gram_matrix(&columns(sample));
-                match &mut sums[usize::from(self.is_held_out(*index))] {
-                    Some(sum) => *sum += own,
-                    none => *none = Some(own),
-                }
-            }
-            sums
-        });
-        let mut total: [Option<DMatrix<f64>>; 2] = [None, None];
-        for sums in groups.collect::<Vec<_>>() {
-            for (total, own) in total.iter_mut().zip(sums) {
-                match (total.as_mut(), own) {
-                    (Some(total), Some(own)) => *total += own,
-                    (None, own) => *total = own,
-                    (_, None) => {}
-                }
+/// Σ of a matrix of each sample, over those that fit and those held out.
+fn sums(samples: &[Sample], of: impl Fn(&Sample) -> DMatrix<f64> + Sync) -> Sums {
+    let numbered: Vec<_> = samples.iter().enumerate().collect();
+    let size = numbered.len().div_ceil(GROUPS).max(1);
+    let groups = numbered.par_chunks(size).map(|group| {
+        let mut sums: [Option<DMatrix<f64>>; 2] = [None, None];
+        for (index, sample) in group {
+            let own = of(sample);
+            match &mut sums[usize::from(is_held_out(*index, samples.len()))] {
+                Some(sum) => *sum += own,
+                none => *none = Some(own),
             }
         }
-        let [fit, check] = total;
-        let fit = fit.unwrap_or_default();
-        let check = check.unwrap_or_else(|| fit.clone());
-        Sums { fit, check }
+        sums
+    });
+    let mut total: [Option<DMatrix<f64>>; 2] = [None, None];
+    for sums in groups.collect::<Vec<_>>() {
+        for (total, own) in total.iter_mut().zip(sums) {
+            match (total.as_mut(), own) {
+                (Some(total), Some(own)) => *total += own,
+                (None, own) => *total = own,
+                (_, None) => {}
+            }
+        }
     }
+    let [fit, check] = total;
+    let fit = fit.unwrap_or_default();
+    let check = check.unwrap_or_else(|| fit.clone());
+    Sums { fit, check }
+}
 
-    fn is_held_out(&self, index: usize) -> bool {
-        self.samples.len() >= CHECK_EVERY && index % CHECK_EVERY == CHECK_EVERY - 1
+fn is_held_out(index: usize, count: usize) -> bool {
+    count >= CHECK_EVERY && index % CHECK_EVERY == CHECK_EVERY - 1
+}
+
+/// The moments of (z, u, y) from Σ z (z, u, y)ᵀ and those of (u, y).
+fn bordered(own: &DMatrix<f64>, known: &DMatrix<f64>) -> DMatrix<f64> {
+    let (states, size) = own.shape();
+    let mut whole = DMatrix::zeros(size, size);
+    whole.rows_mut(0, states).copy_from(own);
+    let right = own.columns(states, size - states).transpose();
+    whole
+        .view_mut((states, 0), (size - states, states))
+        .copy_from(&right);
+    whole
+        .view_mut((states, states), known.shape())
+        .copy_from(known);
+    whole
+}
+
+impl<'a> Problem<'a> {
+    pub(super) fn new(samples: &'a [Sample], metric: &'a DMatrix<f64>) -> Self {
+        Self {
+            known: sums(samples, |sample| {
+                gram_matrix(&joined(&[&sample.input, &sample.target]))
+            }),
+            samples,
+            metric,
+        }
     }
 
     /// The squared output ‖y‖² in the metric.
@@ -152,7 +174,15 @@ impl Problem<'_> {
     }
 
     fn moments(&self, modes: &Modes) -> Sums {
-        self.sums(|sample| joined(&[&modes.states(&sample.input), &sample.input, &sample.target]))
+        let own = sums(self.samples, |sample| {
+            let z = modes.states(&sample.input);
+            let across = [&sample.input, &sample.target].map(|known| cross_gram(&z, known));
+            joined(&[&gram_matrix(&z), &across[0], &across[1]])
+        });
+        Sums {
+            fit: bordered(&own.fit, &self.known.fit),
+            check: bordered(&own.check, &self.known.check),
+        }
     }
 
     /// The errors of a system as it is.
@@ -232,10 +262,9 @@ impl Problem<'_> {
             for i in 0..priced.nrows() {
                 priced[(i, i)] += price * normal[(i, i)] + 1e-12 * mean;
             }
-            let Some(root) = Cholesky::new(priced) else {
+            let Some(step) = solve_positive(&priced, slope) else {
                 continue;
             };
-            let step = root.solve(slope);
             if step.iter().any(|x| !x.is_finite()) {
                 continue;
             }
@@ -253,20 +282,10 @@ impl Problem<'_> {
         let steps = self.samples.iter().map(|sample| sample.input.nrows());
         let every = (steps.sum::<usize>() / STEPS_MAX).max(1);
         let kept = self.samples.iter().enumerate();
-        let kept = kept.filter(|(index, _)| !self.is_held_out(*index));
+        let held_out = |index: usize| is_held_out(index, self.samples.len());
+        let kept = kept.filter(|(index, _)| !held_out(*index));
         let kept: Vec<Sample> = kept.map(|(_, s)| s).step_by(every).cloned().collect();
-        let some = Problem {
-            samples: &kept,
-            metric: self.metric,
-        };
-        let sums = some.sums(|sample| {
-            let rest = &sample.target - modes.response(&sample.input);
-            joined(&[&modes.filtered(&sample.input, first, count), &rest])
-        });
-        let sums = match kept.len() >= CHECK_EVERY {
-            true => sums.fit + sums.check,
-            false => sums.fit,
-        };
+        let sums = filtered::moments(&kept, modes, first, count);
         let own: Vec<usize> = (first..first + count).collect();
         let chosen = modes.chosen(&own);
         let inputs = modes.input.ncols();
@@ -289,12 +308,11 @@ impl Problem<'_> {
     fn pole_step(&self, best: &mut Fitted) {
         let modes = &best.modes;
         let k = modes.states_count();
-        let sums = self.sums(|sample| {
+        let sums = sums(self.samples, |sample| {
             let states = modes.states(&sample.input);
-            let rest = &sample.target
-                - &states * modes.output_matrix().transpose()
-                - &sample.input * modes.feedthrough.transpose();
-            joined(&[&states, &modes.pole_slopes(&sample.input), &rest])
+            let rest = &sample.target - modes.response_of(&states, &sample.input);
+            let slopes = modes.pole_slopes(&sample.input);
+            gram_matrix(&joined(&[&states, &slopes, &rest]))
         });
         let Some(sums) = projected(&sums.fit, k) else {
             return;
@@ -315,7 +333,7 @@ impl Problem<'_> {
 }
 
 /// Columns side by side.
-fn joined(parts: &[&DMatrix<f64>]) -> DMatrix<f64> {
+pub(super) fn joined(parts: &[&DMatrix<f64>]) -> DMatrix<f64> {
     let columns = parts.iter().map(|part| part.ncols()).sum();
     let mut all = DMatrix::zeros(parts[0].nrows(), columns);
     let mut first = 0;

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use hankelite_control::cross_gram;
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
 
 use crate::calibrate::logits::{centred, relative_change};
-use crate::calibrate::mimo::modes::Modes;
+use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::unit::Unit;
 use crate::calibrate::{CalibrateError, LogitFit};
 use crate::infer::{Network, OutputGradients, Path as InferPath};
@@ -157,6 +158,18 @@ impl Through {
         }
     }
 
+    /// The derivatives by the entries, from the input and the derivatives by the output.
+    fn slopes(self, g: &DMatrix<f64>, u: &DMatrix<f64>) -> Vec<f64> {
+        match self {
+            Self::Stays => Vec::new(),
+            Self::Diagonal => {
+                let channels = g.column_iter().zip(u.column_iter());
+                channels.map(|(g, u)| g.dot(&u)).collect()
+            }
+            Self::All => cross_gram(g, u).as_slice().to_vec(),
+        }
+    }
+
     fn put(self, entries: &[f64], d: &mut DMatrix<f64>) {
         match self {
             Self::Stays => {}
@@ -218,18 +231,19 @@ impl Place {
     /// The derivatives by the numbers, from the layer's input and those by its output.
     fn slopes(&self, modes: &Modes, u: &DMatrix<f64>, g: &DMatrix<f64>) -> Vec<f64> {
         let states = modes.states(u);
-        let mut slopes = g.tr_mul(&states).as_slice().to_vec();
-        slopes.extend(self.through.entries(&g.tr_mul(u)));
+        let mut slopes = cross_gram(g, &states).as_slice().to_vec();
+        slopes.extend(self.through.slopes(g, u));
         if self.all {
             let order = modes.order();
             let mut input = DMatrix::<Complex64>::zeros(order, u.ncols());
             for p in modes.adjoints(g) {
-                let [re, im] = [0, order].map(|first| p.columns(first, order).tr_mul(u));
+                let by_input = cross_gram(&p, u);
+                let [re, im] = [0, order].map(|first| by_input.rows(first, order));
                 input += re.zip_map(&im, Complex64::new);
             }
             slopes.extend(input.iter().flat_map(|b| [b.re, b.im]));
             // ∂y/∂a through the sensitivities: the columns of z in the place of the states.
-            let moved = g.tr_mul(&modes.pole_slopes(u));
+            let moved = cross_gram(g, &modes.pole_slopes(u));
             let w = modes.output_matrix();
             for (i, (z, a)) in modes.exponents.iter().zip(modes.poles()).enumerate() {
                 let mut by_pole = Complex64::ZERO;
@@ -321,13 +335,6 @@ impl Parameters {
         }
         self.start.with_blocks(blocks).ok()
     }
-}
-
-fn is_diagonal(d: &DMatrix<f64>) -> bool {
-    d.is_square()
-        && (d - DMatrix::from_diagonal(&d.diagonal()))
-            .iter()
-            .all(|x| *x == 0.0)
 }
 
 /// Mean squares of what a system gets and of its states.

@@ -146,7 +146,22 @@ impl Modes {
 
     /// y, L × p.
     pub(super) fn response(&self, u: &DMatrix<f64>) -> DMatrix<f64> {
-        self.states(u) * self.output_matrix().transpose() + u * self.feedthrough.transpose()
+        self.response_of(&self.states(u), u)
+    }
+
+    /// The same from z.
+    pub(super) fn response_of(&self, z: &DMatrix<f64>, u: &DMatrix<f64>) -> DMatrix<f64> {
+        let mut y = z * self.output_matrix().transpose();
+        match is_diagonal(&self.feedthrough) {
+            true => {
+                let channels = y.column_iter_mut().zip(u.column_iter());
+                for ((mut y, u), d) in channels.zip(self.feedthrough.diagonal().iter()) {
+                    y.axpy(*d, &u, 1.0);
+                }
+            }
+            false => y += u * self.feedthrough.transpose(),
+        }
+        y
     }
 
     /// The derivatives ∂x/∂a of every state, in the order of z.
@@ -238,6 +253,12 @@ impl Modes {
         });
         adjoints.collect()
     }
+}
+
+/// Whether D has entries on its diagonal only, as most layouts store it.
+pub(super) fn is_diagonal(d: &DMatrix<f64>) -> bool {
+    let places = (0..d.ncols()).flat_map(|j| (0..d.nrows()).map(move |i| (i, j)));
+    d.is_square() && places.filter(|(i, j)| i != j).all(|place| d[place] == 0.0)
 }
 
 /// s ← a s + x along a signal, or from its end.

@@ -263,10 +263,7 @@ fn outputs_are_recovered_from_the_states_that_made_them() {
     for modes in both() {
         let samples = samples(&modes, 10, 50);
         let metric = DMatrix::identity(2, 2);
-        let problem = Problem {
-            samples: &samples,
-            metric: &metric,
-        };
+        let problem = Problem::new(&samples, &metric);
         let mut spoilt = modes.clone();
         spoilt
             .outputs
@@ -285,10 +282,7 @@ fn alternating_fits_find_input_weights_and_poles_near_by() {
     for modes in both() {
         let samples = samples(&modes, 20, 60);
         let metric = DMatrix::identity(2, 2) + DMatrix::from_element(2, 2, 0.3);
-        let problem = Problem {
-            samples: &samples,
-            metric: &metric,
-        };
+        let problem = Problem::new(&samples, &metric);
         let mut spoilt = modes.clone();
         let mut draw = Draw::new(13);
         spoilt

@@ -94,20 +94,14 @@ impl Unit {
     /// metric of the outputs.
     pub(super) fn errors_of(&self, modes: Modes, samples: &[Sample]) -> (f64, f64) {
         let metric = self.moments.metric();
-        let problem = Problem {
-            samples,
-            metric: &metric,
-        };
+        let problem = Problem::new(samples, &metric);
         (problem.measured(modes).error, problem.size())
     }
 
     /// A system of at most `order` modes that gives the targets of the samples as well as may be.
     pub(super) fn cut(&self, samples: &[Sample], order: usize, refinement: Refinement) -> Cut {
         let metric = self.moments.metric();
-        let problem = Problem {
-            samples,
-            metric: &metric,
-        };
+        let problem = Problem::new(samples, &metric);
         let steps: usize = samples.iter().map(|sample| sample.input.nrows()).sum();
         let rms = |squares: f64| (squares / steps.max(1) as f64).sqrt();
         let norm = rms(problem.size());

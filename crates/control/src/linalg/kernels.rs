@@ -10,9 +10,11 @@ use faer::linalg::matmul::matmul;
 use faer::linalg::matmul::triangular::{BlockStructure, matmul as triangular_matmul};
 use faer::linalg::qr::no_pivoting::factor::recommended_block_size;
 use faer::linalg::solvers::DenseSolveCore;
-use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
+use faer::linalg::triangular_solve::{
+    solve_lower_triangular_in_place, solve_upper_triangular_in_place,
+};
 use faer::{Conj, MatMut, MatRef, Par};
-use nalgebra::{ComplexField, DMatrix};
+use nalgebra::{ComplexField, DMatrix, DVector};
 use num_complex::Complex64;
 
 use crate::linalg::tridiagonal::Tridiagonal;
@@ -99,6 +101,21 @@ pub(crate) fn symmetric_product<T: Scalar>(a: &DMatrix<T>, b: &DMatrix<T>) -> DM
 /// Aᵀ A, the product of every two columns, by the blocked product of faer on one thread.
 pub fn gram_matrix(a: &DMatrix<f64>) -> DMatrix<f64> {
     multiply_adjoint(a, a)
+}
+
+/// Aᵀ B, the product of every column of one with every column of the other, in the same way.
+pub fn cross_gram(a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
+    multiply_adjoint(a, b)
+}
+
+/// The x of A x = b for a positive definite A, by Cholesky in blocks on one thread; `None` where A is
+/// not positive definite to rounding.
+pub fn solve_positive(a: &DMatrix<f64>, b: &DVector<f64>) -> Option<DVector<f64>> {
+    let factor = view(a).llt(faer::Side::Lower).ok()?;
+    let mut x = DMatrix::from_column_slice(b.len(), 1, b.as_slice());
+    solve_lower_triangular_in_place(factor.L(), view_mut(&mut x), Par::Seq);
+    solve_upper_triangular_in_place(factor.L().transpose(), view_mut(&mut x), Par::Seq);
+    Some(x.column(0).into_owned())
 }
 
 /// Whether every entry is a number. Without an early end, which would cost more than it saves.
@@ -220,6 +237,18 @@ pub(super) fn orthonormalised<T: Scalar>(x: &DMatrix<T>) -> Option<DMatrix<T>> {
     Some(adjoint.adjoint())
 }
 
+/// L with A = L L*, for A with a diagonal of ones, and ‖A⁻¹‖ in the Frobenius norm, which is at least
+/// the spectral one. `None` where A is not positive definite to rounding. Cost 3 n³ products.
+pub(crate) fn scaled_cholesky<T: Scalar>(a: &DMatrix<T>) -> Option<(DMatrix<T>, f64)> {
+    let size = a.nrows();
+    let factor = view(a).llt(faer::Side::Lower).ok()?;
+    let mut inverse = DMatrix::identity(size, size);
+    solve_lower_triangular_in_place(factor.L(), view_mut(&mut inverse), Par::Seq);
+    let lower = factor.L();
+    let lower = DMatrix::from_fn(size, size, |i, j| lower[(i, j)]);
+    Some((lower, multiply_adjoint(&inverse, &inverse).norm()))
+}
+
 /// Eigenvalues and unit eigenvectors of a complex matrix.
 pub(super) fn complex_eigen(
     a: &DMatrix<Complex64>,
@@ -273,12 +302,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn positive_systems_are_solved_and_others_refused() {
+        let root = DMatrix::from_fn(7, 5, |i, j| (0.7 * ((3 * i + 1) * (j + 1)) as f64).sin());
+        let a = gram_matrix(&root);
+        let x = DVector::from_fn(5, |i, _| i as f64 - 1.5);
+        let found = solve_positive(&a, &(&a * &x)).unwrap();
+        assert!((found - &x).norm() < 1e-11);
+        assert_eq!(solve_positive(&-a, &x), None);
+    }
+
+    #[test]
+    fn a_scaled_factor_comes_with_the_norm_of_the_inverse() {
+        let a = DMatrix::from_row_slice(2, 2, &[1.0, 0.6, 0.6, 1.0]).map(Complex64::from);
+        let (lower, inverse) = scaled_cholesky(&a).unwrap();
+        assert!((&lower * lower.adjoint() - &a).norm() < 1e-15);
+        // The eigenvalues are 1.6 and 0.4.
+        assert!((inverse / 1.6_f64.recip().hypot(2.5) - 1.0).abs() < 1e-14);
+        let singular = DMatrix::from_element(2, 2, 1.0);
+        assert!(scaled_cholesky(&singular).is_none_or(|(_, inverse)| inverse > 1e14));
+    }
+
+    #[test]
     fn products_agree_with_nalgebra() {
         let a = DMatrix::from_fn(5, 3, |i, j| Complex64::new(i as f64 - 1.5, j as f64 + 0.25));
         let b = DMatrix::from_fn(3, 4, |i, j| Complex64::new((i * j) as f64, 1.0 - i as f64));
         assert!((multiply(&a, &b) - &a * &b).norm() < 1e-13);
         let c = DMatrix::from_fn(5, 2, |i, j| Complex64::new(1.0, (i + j) as f64));
         assert!((multiply_adjoint(&a, &c) - a.adjoint() * &c).norm() < 1e-13);
+        let real = |m: &DMatrix<Complex64>| m.map(|z| z.re + 2.0 * z.im);
+        let (x, y) = (real(&a), real(&c));
+        assert!((cross_gram(&x, &y) - x.transpose() * &y).norm() < 1e-13);
         let empty = DMatrix::<f64>::zeros(3, 0);
         assert_eq!(
             multiply(&empty, &DMatrix::zeros(0, 2)),

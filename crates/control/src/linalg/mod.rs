@@ -27,10 +27,11 @@ pub(crate) use dense::dense_svd;
 pub(crate) use eigen::{Diagonalised, RealEigen, diagonalise_complex, diagonalise_real};
 pub(crate) use exponential::expm1;
 pub use fft::Convolver;
-pub use kernels::gram_matrix;
 pub(crate) use kernels::{
-    Scalar, multiply, multiply_adjoint, multiply_transpose, spectral_norm, symmetric_product,
+    Scalar, multiply, multiply_adjoint, multiply_transpose, scaled_cholesky, spectral_norm,
+    symmetric_product,
 };
+pub use kernels::{cross_gram, gram_matrix, solve_positive};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::Polynomials;
