@@ -140,8 +140,8 @@ impl Rows<'_> {
         for s in 0..S {
             let scale = unit.splat(T::from_f32(f32::from_bits(rounded[s * words])));
             let total = U::vectors_mut(&mut total[s]);
-            for part in 0..LANES / U::WIDTH {
-                total[part] = unit.mul(total[part], scale);
+            for part in total.iter_mut().take(LANES / U::WIDTH) {
+                *part = unit.mul(*part, scale);
             }
         }
         total
