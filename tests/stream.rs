@@ -206,6 +206,43 @@ fn streams_side_by_side_give_what_each_gives_alone() {
     }
 }
 
+/// Two streams of two inputs, four chunks of seven steps and one of three.
+fn chunks_are_steps(image: &Image, name: &str) {
+    const CHUNK: usize = 7;
+    let inputs = Signal::new(2 * 31).values;
+    let of = || Runner::from_image(image.clone()).unwrap();
+    let mut steps = of().with_streams(2).unwrap();
+    let mut chunks = of().with_streams(2).unwrap().with_steps(CHUNK).unwrap();
+    let expected = inputs
+        .chunks(4)
+        .map(|one| steps.step(one).unwrap().to_vec());
+    let expected: Vec<f32> = expected.flatten().collect();
+    let found = inputs.chunks(4 * CHUNK);
+    let found = found.map(|some| chunks.run_chunk(some).unwrap().to_vec());
+    assert_eq!(found.collect::<Vec<_>>().concat(), expected, "{name}");
+    assert_eq!(chunks.snapshot(), steps.snapshot(), "{name}");
+    // More than there is room for, and no whole steps.
+    assert!(chunks.run_chunk(&vec![0.0; 4 * (CHUNK + 1)]).is_err());
+    assert!(chunks.run_chunk(&inputs[..5]).is_err());
+    assert_eq!(chunks.snapshot(), steps.snapshot(), "{name}");
+}
+
+#[test]
+fn chunks_give_what_step_after_step_gives() {
+    for draw in DRAWS.iter().filter(|draw| !draw.tokens) {
+        let model = model(draw, 7);
+        let image = Image::new(&model, Entries::Full).unwrap();
+        chunks_are_steps(&image, &format!("{draw:?}"));
+    }
+    for (name, model, _) in of_all_lanes() {
+        for entries in [Entries::Int8, Entries::Int4, Entries::Int3] {
+            let storage = storage(&model, entries, Numbers::F16);
+            let image = Image::packed(&model, &storage).unwrap();
+            chunks_are_steps(&image, &format!("{name:?} {entries:?}"));
+        }
+    }
+}
+
 #[test]
 fn a_silent_input_leaves_no_subnormal_states() {
     // The input of a lone layer is exactly zero; nothing else in it keeps the states alive.

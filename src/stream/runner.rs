@@ -1,11 +1,11 @@
 //! A model and its state.
 
-use hankelite_edge::{Header, ImagePlan, Input, Layer, Real, StepFault};
+use hankelite_edge::{Header, ImagePlan, ImageView, Input, Real, StepFault};
 
 use crate::model::{InputKind, Model};
 use crate::rounding::Entries;
 use crate::stream::aligned::Aligned;
-use crate::stream::unit::{Arithmetic, Number, Step};
+use crate::stream::unit::{Arithmetic, KeptLayer, Number, Step};
 use crate::stream::{Image, StreamError};
 
 /// Runs a model one sample at a time, in single precision (`f64` is there to check it by).
@@ -18,8 +18,10 @@ pub struct Runner<T: Number = f32> {
     image: Image,
     plan: ImagePlan,
     header: Header,
-    layers: Vec<Layer>,
+    layers: Vec<KeptLayer>,
     streams: usize,
+    /// The most steps at once.
+    steps: usize,
     state: Aligned<T>,
     work: Aligned<T>,
     arithmetic: Arithmetic,
@@ -57,16 +59,17 @@ impl<T: Number> Runner<T> {
     /// # Errors
     /// [`StreamError::Step`] where the bytes are no image for this number type.
     pub fn from_image(image: Image) -> Result<Self, StreamError> {
-        let view = hankelite_edge::ImageView::<T>::new(image.as_bytes())?;
+        let view = ImageView::<T>::new(image.as_bytes())?;
         let header = *view.header();
-        let layers: Result<Vec<Layer>, StepFault> =
-            (0..header.layers).map(|i| view.layer(i)).collect();
+        let layers = (0..header.layers).map(|index| KeptLayer::new(&view, index));
+        let layers: Result<Vec<KeptLayer>, StepFault> = layers.collect();
         let (state, work) = (view.state_len(), view.work_len(1));
         Ok(Self {
             plan: view.plan(),
             header,
             layers: layers?,
             streams: 1,
+            steps: 1,
             state: Aligned::zero(state),
             work: Aligned::zero(work),
             arithmetic: Arithmetic::default(),
@@ -82,12 +85,28 @@ impl<T: Number> Runner<T> {
         if streams == 0 || streams > usize::from(u16::MAX) {
             return Err(StreamError::Streams { streams });
         }
-        let view = hankelite_edge::ImageView::<T>::checked(self.image.as_bytes(), self.plan);
-        let (state, work) = (streams * view.state_len(), view.work_len(streams));
-        self.state = Aligned::zero(state);
-        self.work = Aligned::zero(work);
         self.streams = streams;
+        self.state = Aligned::zero(streams * self.view().state_len());
+        self.work = Aligned::zero(self.view().work_len(streams * self.steps));
         Ok(self)
+    }
+
+    /// Makes room for [`Runner::run_chunk`] of up to so many steps.
+    ///
+    /// # Errors
+    /// [`StreamError::Streams`] where streams and steps are together more than 65,535.
+    pub fn with_steps(mut self, steps: usize) -> Result<Self, StreamError> {
+        let rows = self.streams.saturating_mul(steps);
+        if rows == 0 || rows > usize::from(u16::MAX) {
+            return Err(StreamError::Streams { streams: rows });
+        }
+        self.steps = steps;
+        self.work = Aligned::zero(self.view().work_len(rows));
+        Ok(self)
+    }
+
+    fn view(&self) -> ImageView<'_, T> {
+        ImageView::checked(self.image.as_bytes(), self.plan)
     }
 
     /// Takes other arithmetic than the best of this machine.
@@ -103,7 +122,18 @@ impl<T: Number> Runner<T> {
     /// # Errors
     /// [`StepFault::Length`], [`StepFault::Kind`]; the state is then as it was.
     pub fn step(&mut self, inputs: &[T]) -> Result<&[T], StreamError> {
-        self.advance(Input::Values(inputs))
+        self.advance(Input::Values(inputs), 1)
+    }
+
+    /// Takes the inputs of several steps, at most those of [`Runner::with_steps`], and gives the outputs
+    /// of each: those of [`Runner::step`], bit for bit, in less time, as the weights are read once for
+    /// all steps. Inputs and outputs are those of all streams of the first step, then of the next.
+    ///
+    /// # Errors
+    /// As [`Runner::step`].
+    pub fn run_chunk(&mut self, inputs: &[T]) -> Result<&[T], StreamError> {
+        let steps = inputs.len() / (self.streams * self.inputs());
+        self.advance(Input::Values(inputs), steps.min(self.steps))
     }
 
     /// As [`Runner::step`] for a model whose encoder is an embedding: one token for each stream.
@@ -111,16 +141,19 @@ impl<T: Number> Runner<T> {
     /// # Errors
     /// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
     pub fn step_tokens(&mut self, tokens: &[u32]) -> Result<&[T], StreamError> {
-        self.advance(Input::Tokens(tokens))
+        self.advance(Input::Tokens(tokens), 1)
     }
 
-    fn advance(&mut self, input: Input<'_, T>) -> Result<&[T], StreamError> {
+    fn advance(&mut self, input: Input<'_, T>, steps: usize) -> Result<&[T], StreamError> {
+        let image = ImageView::checked(self.image.as_bytes(), self.plan);
+        let work = image.work_len(self.streams * steps);
         let step = Step {
-            image: hankelite_edge::ImageView::checked(self.image.as_bytes(), self.plan),
+            image,
             layers: &self.layers,
             state: self.state.as_mut_slice(),
-            work: self.work.as_mut_slice(),
+            work: &mut self.work.as_mut_slice()[..work],
             input,
+            steps,
         };
         Ok(step.run(self.arithmetic)?)
     }

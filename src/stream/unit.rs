@@ -1,11 +1,13 @@
 //! The step with the vector unit of this machine.
 
 use hankelite_edge::{
-    Buffers, Dots, ImageView, Input, LANES, Layer, Plain, Processor, QUADS, Real, StepFault, Unit,
-    step_layers,
+    Buffers, Dots, ImageView, Input, Kept, LANES, Layer, Plain, Processor, QUADS, Real, StepFault,
+    Unit, step_layers,
 };
 
-use crate::stream::machine::{Machine, bf16s_of, halves_of, integers_of};
+use pulp::Simd;
+
+use crate::stream::machine::{Machine, bf16s_of, gather_of, halves_of, integers_of, powers_of};
 #[cfg(target_arch = "x86_64")]
 use crate::stream::x86;
 
@@ -27,10 +29,38 @@ pub enum Arithmetic {
 /// What a step works on.
 pub(super) struct Step<'s, 'w, T> {
     pub(super) image: ImageView<'s, T>,
-    pub(super) layers: &'s [Layer],
+    pub(super) layers: &'s [KeptLayer],
     pub(super) state: &'s mut [T],
     pub(super) work: &'w mut [T],
     pub(super) input: Input<'s, T>,
+    /// Steps that the input holds of each stream.
+    pub(super) steps: usize,
+}
+
+/// What a runner keeps of a layer.
+#[derive(Debug, Clone)]
+pub(super) struct KeptLayer {
+    record: Layer,
+    back: Option<Vec<u8>>,
+}
+
+impl KeptLayer {
+    pub(super) fn new<T: Real>(image: &ImageView<'_, T>, index: u32) -> Result<Self, StepFault> {
+        let record = image.layer(index)?;
+        let mut back = image.has_back(&record).then(|| vec![0; image.width()]);
+        if let Some(back) = &mut back {
+            image.back(&record, back)?;
+        }
+        Ok(Self { record, back })
+    }
+
+    #[inline(always)]
+    fn kept(&self) -> Kept<'_> {
+        Kept {
+            layer: self.record,
+            back: self.back.as_deref(),
+        }
+    }
 }
 
 impl<'w, T: Number> Step<'_, 'w, T> {
@@ -49,10 +79,14 @@ impl<'w, T: Number> Step<'_, 'w, T> {
             what: "layer record",
             at: self.image.header().layers_at,
         };
-        let layer = |index: u32| layers.get(index as usize).copied().ok_or(outside);
+        let layer = |index: u32| {
+            let kept = layers.get(index as usize).map(KeptLayer::kept);
+            kept.ok_or(outside)
+        };
         let buffers = Buffers {
             state: self.state,
             work: self.work,
+            steps: self.steps,
         };
         step_layers(unit, &self.image, layer, buffers, self.input)
     }
@@ -125,6 +159,10 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
         self.dots.add_small_dots(sums, bytes, x)
     }
     #[inline(always)]
+    fn add(self, a: D::Sums, b: D::Sums) -> D::Sums {
+        self.dots.add(a, b)
+    }
+    #[inline(always)]
     fn add_eighths(self, sums: D::Sums, eights: D::Sums) -> D::Sums {
         self.dots.add_eighths(sums, eights)
     }
@@ -134,14 +172,35 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
     }
 }
 
+impl<S: Machine, D> Wide<S, D> {
+    #[inline(always)]
+    fn machine(self) -> S {
+        self.simd
+    }
+    #[inline(always)]
+    fn simd(self) -> S::Simd {
+        self.simd.simd()
+    }
+}
+
+macro_rules! two_of {
+    ($by:ident, $name:ident) => {
+        #[inline(always)]
+        fn $name(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+            self.simd.simd().$by(a, b)
+        }
+    };
+}
+
 macro_rules! vectors_of {
-    ($t:ident, $vector:ident, $width:ident, $view:ident, $view_mut:ident, $splat:ident, $add:ident,
-     $sub:ident, $mul:ident, $fma:ident, $halves:path, $bf16s:path, $integers:path) => {
+    ($t:ident, $vector:ident, $width:ident, [$view:ident, $view_mut:ident, $splat:ident],
+     [$add:ident, $sub:ident, $mul:ident, $fma:ident, $div:ident, $max:ident, $min:ident],
+     [$halves:path, $bf16s:path, $integers:path, $powers:path, $gather:path], $of:ident) => {
         impl<S: Machine, D: Copy> Unit<$t> for Wide<S, D> {
-            type Vector = S::$vector;
+            type Vector = <S::Simd as Simd>::$vector;
             type Eight = Wide<S::Eight, Plain>;
             type Four = Wide<S::Four, Plain>;
-            const WIDTH: usize = S::$width;
+            const WIDTH: usize = S::Simd::$width;
 
             #[inline(always)]
             fn eight(self) -> Self::Eight {
@@ -158,44 +217,46 @@ macro_rules! vectors_of {
                 }
             }
             #[inline(always)]
-            fn vectors(numbers: &[$t]) -> &[S::$vector] {
-                S::$view(numbers).0
+            fn vectors(numbers: &[$t]) -> &[Self::Vector] {
+                S::Simd::$view(numbers).0
             }
             #[inline(always)]
-            fn vectors_mut(numbers: &mut [$t]) -> &mut [S::$vector] {
-                S::$view_mut(numbers).0
+            fn vectors_mut(numbers: &mut [$t]) -> &mut [Self::Vector] {
+                S::Simd::$view_mut(numbers).0
             }
             #[inline(always)]
-            fn splat(self, value: $t) -> S::$vector {
-                self.simd.$splat(value)
+            fn splat(self, value: $t) -> Self::Vector {
+                self.simd.simd().$splat(value)
             }
             #[inline(always)]
-            fn add(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.simd.$add(a, b)
+            fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+                self.simd.simd().$fma(a, b, c)
+            }
+            two_of!($add, add);
+            two_of!($sub, sub);
+            two_of!($mul, mul);
+            two_of!($div, div);
+            two_of!($max, max);
+            two_of!($min, min);
+            #[inline(always)]
+            fn power_of_two(self, shifted: Self::Vector) -> Self::Vector {
+                $powers(self.$of(), shifted)
             }
             #[inline(always)]
-            fn sub(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.simd.$sub(a, b)
+            fn gather(self, from: &[$t], places: &[u8], to: &mut [$t]) {
+                $gather(self.simd, from, places, to);
             }
             #[inline(always)]
-            fn mul(self, a: S::$vector, b: S::$vector) -> S::$vector {
-                self.simd.$mul(a, b)
+            fn halves(self, halves: &[u16]) -> Self::Vector {
+                $halves(self.$of(), halves)
             }
             #[inline(always)]
-            fn mul_add(self, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
-                self.simd.$fma(a, b, c)
+            fn bf16s(self, uppers: &[u16]) -> Self::Vector {
+                $bf16s(self.$of(), uppers)
             }
             #[inline(always)]
-            fn halves(self, halves: &[u16]) -> S::$vector {
-                $halves(self.simd, halves)
-            }
-            #[inline(always)]
-            fn bf16s(self, uppers: &[u16]) -> S::$vector {
-                $bf16s(self.simd, uppers)
-            }
-            #[inline(always)]
-            fn integers(self, integers: &[i32]) -> S::$vector {
-                $integers(self.simd, integers)
+            fn integers(self, integers: &[i32]) -> Self::Vector {
+                $integers(self.$of(), integers)
             }
         }
 
@@ -236,29 +297,45 @@ vectors_of!(
     f32,
     f32s,
     F32_LANES,
-    as_simd_f32s,
-    as_mut_simd_f32s,
-    splat_f32s,
-    add_f32s,
-    sub_f32s,
-    mul_f32s,
-    mul_add_e_f32s,
-    Machine::halves,
-    Machine::bf16s,
-    Machine::integers
+    [as_simd_f32s, as_mut_simd_f32s, splat_f32s],
+    [
+        add_f32s,
+        sub_f32s,
+        mul_f32s,
+        mul_add_e_f32s,
+        div_f32s,
+        max_f32s,
+        min_f32s
+    ],
+    [
+        Machine::halves,
+        Machine::bf16s,
+        Machine::integers,
+        Machine::powers,
+        Machine::gather
+    ],
+    machine
 );
 vectors_of!(
     f64,
     f64s,
     F64_LANES,
-    as_simd_f64s,
-    as_mut_simd_f64s,
-    splat_f64s,
-    add_f64s,
-    sub_f64s,
-    mul_f64s,
-    mul_add_e_f64s,
-    halves_of::<_, f64>,
-    bf16s_of::<_, f64>,
-    integers_of::<_, f64>
+    [as_simd_f64s, as_mut_simd_f64s, splat_f64s],
+    [
+        add_f64s,
+        sub_f64s,
+        mul_f64s,
+        mul_add_e_f64s,
+        div_f64s,
+        max_f64s,
+        min_f64s
+    ],
+    [
+        halves_of::<_, f64>,
+        bf16s_of::<_, f64>,
+        integers_of::<_, f64>,
+        powers_of::<_, f64>,
+        gather_of
+    ],
+    simd
 );

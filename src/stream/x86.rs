@@ -3,8 +3,8 @@
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
 use hankelite_edge::{Dots, LANES, QUADS};
-use pulp::cast;
 use pulp::x86::{V3, V3_128b, V4};
+use pulp::{Simd, cast};
 
 use crate::stream::machine::Machine;
 
@@ -76,39 +76,128 @@ fn row<N: Copy, const COUNT: usize>(numbers: &[N]) -> [N; COUNT] {
     numbers.as_chunks().0[0]
 }
 
+/// Vectors of 256 bits where there are those of 512.
+#[derive(Clone, Copy)]
+pub(super) struct Half512(V4);
+
+/// Vectors of 128 bits where there are those of 512.
+#[derive(Clone, Copy)]
+pub(super) struct Quarter512(V4);
+
 impl Machine for V4 {
-    type Eight = V3;
-    type Four = V3_128b;
+    type Simd = V4;
+    type Eight = Half512;
+    type Four = Quarter512;
 
     #[inline(always)]
-    fn eight(self) -> V3 {
-        *self
+    fn simd(self) -> V4 {
+        self
     }
     #[inline(always)]
-    fn four(self) -> V3_128b {
-        V3_128b(*self)
+    fn eight(self) -> Half512 {
+        Half512(self)
     }
     #[inline(always)]
-    fn halves(self, halves: &[u16]) -> Self::f32s {
+    fn four(self) -> Quarter512 {
+        Quarter512(self)
+    }
+    /// By permutations of two vectors of sixteen at a time.
+    #[inline(always)]
+    fn gather(self, from: &[f32], places: &[u8], to: &mut [f32]) {
+        let (all, (pairs, last)) = (self.avx512f, V4::as_simd_f32s(from).0.as_chunks::<2>());
+        let (to, places) = (V4::as_mut_simd_f32s(to).0, places.as_chunks::<16>().0);
+        for at in 0..to.len().min(places.len()) {
+            let place = all._mm512_cvtepu8_epi32(cast(places[at]));
+            let pair = all._mm512_srli_epi32::<5>(place);
+            let mut found = all._mm512_setzero_ps();
+            for k in 0..pairs.len() + last.len() {
+                let [a, b] = if k < pairs.len() {
+                    pairs[k]
+                } else {
+                    [last[0]; 2]
+                };
+                let here = all._mm512_cmpeq_epi32_mask(pair, all._mm512_set1_epi32(k as i32));
+                let some = all._mm512_permutex2var_ps(cast(a), place, cast(b));
+                found = all._mm512_mask_mov_ps(found, here, some);
+            }
+            to[at] = cast(found);
+        }
+    }
+    #[inline(always)]
+    fn halves(self, halves: &[u16]) -> <Self as Simd>::f32s {
         cast(self.avx512f._mm512_cvtph_ps(cast(row::<u16, 16>(halves))))
     }
     #[inline(always)]
-    fn bf16s(self, uppers: &[u16]) -> Self::f32s {
+    fn bf16s(self, uppers: &[u16]) -> <Self as Simd>::f32s {
         let upper: __m256i = cast(row::<u16, 16>(uppers));
         let wide = self.avx512f._mm512_cvtepu16_epi32(upper);
         cast(self.avx512f._mm512_slli_epi32::<16>(wide))
     }
     #[inline(always)]
-    fn integers(self, integers: &[i32]) -> Self::f32s {
+    fn integers(self, integers: &[i32]) -> <Self as Simd>::f32s {
         let integers: __m512i = cast(row::<i32, 16>(integers));
         cast(self.avx512f._mm512_cvtepi32_ps(integers))
     }
 }
 
+impl Machine for Half512 {
+    type Simd = V3;
+    type Eight = Self;
+    type Four = Quarter512;
+
+    #[inline(always)]
+    fn simd(self) -> V3 {
+        *self.0
+    }
+    #[inline(always)]
+    fn eight(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn four(self) -> Quarter512 {
+        Quarter512(self.0)
+    }
+    #[inline(always)]
+    fn halves(self, halves: &[u16]) -> <V3 as Simd>::f32s {
+        let halves = cast(row::<u16, 8>(halves));
+        cast(self.0.avx512vl._mm256_maskz_cvtph_ps(0xff, halves))
+    }
+}
+
+impl Machine for Quarter512 {
+    type Simd = V3_128b;
+    type Eight = Self;
+    type Four = Self;
+
+    #[inline(always)]
+    fn simd(self) -> V3_128b {
+        V3_128b(*self.0)
+    }
+    #[inline(always)]
+    fn eight(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn four(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn halves(self, halves: &[u16]) -> <V3_128b as Simd>::f32s {
+        let [a, b, c, d] = row::<u16, 4>(halves);
+        let halves = cast([a, b, c, d, 0, 0, 0, 0]);
+        cast(self.0.avx512vl._mm_maskz_cvtph_ps(0xf, halves))
+    }
+}
+
 impl Machine for V3 {
+    type Simd = V3;
     type Eight = V3;
     type Four = V3_128b;
 
+    #[inline(always)]
+    fn simd(self) -> V3 {
+        self
+    }
     #[inline(always)]
     fn eight(self) -> V3 {
         self
@@ -118,22 +207,27 @@ impl Machine for V3 {
         V3_128b(self)
     }
     #[inline(always)]
-    fn bf16s(self, uppers: &[u16]) -> Self::f32s {
+    fn bf16s(self, uppers: &[u16]) -> <Self as Simd>::f32s {
         let upper: __m128i = cast(row::<u16, 8>(uppers));
         let wide = self.avx2._mm256_cvtepu16_epi32(upper);
         cast(self.avx2._mm256_slli_epi32::<16>(wide))
     }
     #[inline(always)]
-    fn integers(self, integers: &[i32]) -> Self::f32s {
+    fn integers(self, integers: &[i32]) -> <Self as Simd>::f32s {
         let integers: __m256i = cast(row::<i32, 8>(integers));
         cast(self.avx._mm256_cvtepi32_ps(integers))
     }
 }
 
 impl Machine for V3_128b {
+    type Simd = V3_128b;
     type Eight = V3_128b;
     type Four = V3_128b;
 
+    #[inline(always)]
+    fn simd(self) -> V3_128b {
+        self
+    }
     #[inline(always)]
     fn eight(self) -> V3_128b {
         self
@@ -193,6 +287,10 @@ impl Dots for Avx512 {
         all._mm512_add_epi32(sums, quads)
     }
     #[inline(always)]
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        self.0.avx512f._mm512_add_epi32(a, b)
+    }
+    #[inline(always)]
     fn add_eighths(self, sums: __m512i, eights: __m512i) -> __m512i {
         let all = self.0.avx512f;
         all._mm512_add_epi32(sums, all._mm512_srai_epi32::<3>(eights))
@@ -234,6 +332,10 @@ impl Dots for Vnni {
         unsafe {
             std::arch::x86_64::_mm512_dpbusd_epi32(sums, bytes, x)
         }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        self.avx512f._mm512_add_epi32(a, b)
     }
     #[inline(always)]
     fn add_eighths(self, sums: __m512i, eights: __m512i) -> __m512i {
@@ -312,6 +414,11 @@ impl Dots for Avx2 {
     #[inline(always)]
     fn add_small_dots(self, [s, t]: [__m256i; 2], [a, b]: [__m256i; 2], x: u32) -> [__m256i; 2] {
         [self.add_small_to(s, a, x), self.add_small_to(t, b, x)]
+    }
+    #[inline(always)]
+    fn add(self, [a, b]: [__m256i; 2], [c, d]: [__m256i; 2]) -> [__m256i; 2] {
+        let units = self.0.avx2;
+        [units._mm256_add_epi32(a, c), units._mm256_add_epi32(b, d)]
     }
     #[inline(always)]
     fn add_eighths(self, sums: [__m256i; 2], eights: [__m256i; 2]) -> [__m256i; 2] {

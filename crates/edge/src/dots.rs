@@ -30,6 +30,8 @@ pub trait Dots: Copy {
     fn add_small_dots(self, sums: Self::Sums, bytes: Self::Bytes, x: u32) -> Self::Sums {
         self.add_dots(sums, bytes, x)
     }
+    /// a + b.
+    fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
     /// sums + eights/8, rounded down.
     fn add_eighths(self, sums: Self::Sums, eights: Self::Sums) -> Self::Sums;
     /// The sums of the rows.

@@ -4,10 +4,14 @@
 //! steps; rounding d instead of a moves it that much less.
 
 use crate::entries::{Full, Half, Modes};
+use crate::image::Places;
 use crate::streams::Streams;
-use crate::{ImageView, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix, padded};
+use crate::{
+    ImageView, Kept, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix, padded,
+};
 
-/// Vectors of several streams, one after the other, each padded to whole groups of sixteen.
+/// Vectors of several rows, one after the other, each padded to whole groups of sixteen. A row is a
+/// step of a stream: all streams of the first step, then those of the next.
 pub(crate) struct Vectors<'a, T> {
     /// What the channels take.
     pub(crate) channel_inputs: &'a [T],
@@ -30,95 +34,101 @@ pub(crate) struct Vectors<'a, T> {
 pub(crate) fn channels<T: Real, U: Unit<T>>(
     unit: U,
     image: &ImageView<'_, T>,
-    layer: &Layer,
+    kept: &Kept<'_>,
     first: &mut usize,
     vectors: Vectors<'_, T>,
 ) -> Result<(), StepFault> {
+    let (layer, width) = (&kept.layer, image.width());
+    let count = vectors.channel_inputs.len();
+    let places = image.places(layer)?;
+    // All channels are put in order before, and back after: a vector that is read right behind the
+    // single numbers that were written into it waits for them.
+    let (sorted, made) = vectors.lanes.split_at_mut(count);
+    let (inputs, outputs) = match places {
+        None => (vectors.channel_inputs, &mut *vectors.channel_outputs),
+        Some(places) => {
+            places.gather(unit, vectors.channel_inputs, sorted);
+            (&*sorted, &mut made[..count])
+        }
+    };
     let bank = Bank {
         image,
         layer,
-        first,
-        vectors,
+        inputs,
+        outputs: &mut *outputs,
+        state: vectors.state,
+        state_len: vectors.state_len,
+        first: *first,
     };
-    match (layer.lanes, layer.numbers) {
-        (4, code::HALF) => bank.step::<U, U::Four, Half, 4>(unit, unit.four()),
-        (4, _) => bank.step::<U, U::Four, Full, 4>(unit, unit.four()),
-        (8, code::HALF) => bank.step::<U, U::Eight, Half, 8>(unit, unit.eight()),
-        (8, _) => bank.step::<U, U::Eight, Full, 8>(unit, unit.eight()),
-        (_, code::HALF) => bank.step::<U, U, Half, LANES>(unit, unit),
-        _ => bank.step::<U, U, Full, LANES>(unit, unit),
+    *first = match (layer.lanes, layer.numbers) {
+        (4, code::HALF) => bank.step::<U::Four, Half, 4>(unit.four())?,
+        (4, _) => bank.step::<U::Four, Full, 4>(unit.four())?,
+        (8, code::HALF) => bank.step::<U::Eight, Half, 8>(unit.eight())?,
+        (8, _) => bank.step::<U::Eight, Full, 8>(unit.eight())?,
+        (_, code::HALF) => bank.step::<U, Half, LANES>(unit)?,
+        _ => bank.step::<U, Full, LANES>(unit)?,
+    };
+    if let Some(d) = image.feedthrough(layer)? {
+        for at in (0..count).step_by(width) {
+            d.add_products(unit, &inputs[at..][..width], &mut outputs[at..][..width]);
+        }
     }
+    match (places, kept.back) {
+        (None, _) => {}
+        (_, Some(back)) => {
+            let back = Places::Bytes(back);
+            back.gather(unit, &made[..count], vectors.channel_outputs);
+        }
+        (Some(places), None) => places.scatter(&made[..count], vectors.channel_outputs),
+    }
+    Ok(())
 }
 
-/// The systems of a layer.
+/// The systems of a layer, what they take and what they give.
 struct Bank<'i, 's, 'v, T> {
     image: &'s ImageView<'i, T>,
     layer: &'s Layer,
-    /// The place of the layer's states in those of a stream; moved on.
-    first: &'s mut usize,
-    vectors: Vectors<'v, T>,
+    /// Of every row, in the order of the lanes.
+    inputs: &'v [T],
+    outputs: &'v mut [T],
+    state: &'v mut [T],
+    state_len: usize,
+    /// The place of the layer's states in those of a stream.
+    first: usize,
 }
 
 impl<T: Real> Bank<'_, '_, '_, T> {
-    /// One step, L channels side by side. `wide` has the widest vectors, for what is no row of L.
+    /// Takes every row, L channels side by side. Gives the place of the next layer's states.
     #[inline(always)]
-    fn step<W: Unit<T>, U: Unit<T>, E: Modes<T>, const L: usize>(
-        self,
-        wide: W,
-        unit: U,
-    ) -> Result<(), StepFault> {
-        let Bank {
-            image,
-            layer,
-            first,
-            vectors,
-        } = self;
+    fn step<U: Unit<T>, E: Modes<T>, const L: usize>(self, unit: U) -> Result<usize, StepFault> {
+        let Bank { image, layer, .. } = self;
         let width = image.width();
-        let places = image.places(layer)?;
         let scales = [power(layer.pole_exponent), power(layer.residue_exponent)];
-        let streams = vectors.channel_inputs.len() / width;
-        // All channels are put in order before, and back after: a vector that is read right behind the
-        // single numbers that were written into it waits for them.
-        let (sorted, made) = vectors.lanes.split_at_mut(streams * width);
-        let (inputs, outputs) = match places {
-            None => (vectors.channel_inputs, &mut *vectors.channel_outputs),
-            Some(places) => {
-                places.gather(vectors.channel_inputs, sorted);
-                (&*sorted, &mut made[..streams * width])
-            }
-        };
-        let mut at = layer.systems_at;
+        let (mut at, mut first) = (layer.systems_at, self.first);
         for (group, &modes) in image.group_modes(layer)?.iter().enumerate() {
             let count = usize::from(modes) * 4 * L;
             let systems: &[E::Entry] = image.slice(at, count, "poles and residues")?;
             at += (count * size_of::<E::Entry>()) as u32;
-            for stream in 0..streams {
-                let lanes = stream * width + group * L;
-                let state = stream * vectors.state_len + *first;
-                let state = &mut vectors.state[state..state + count / 2];
-                let states: &mut [[T; L]] = state.as_chunks_mut().0;
-                let u = &inputs[lanes..].as_chunks().0[0];
+            // Where the state of the next row's stream is.
+            let mut state = first;
+            for row in (0..self.inputs.len()).step_by(width) {
+                let lanes = row + group * L;
+                let states: &mut [[T; L]] = self.state[state..state + count / 2].as_chunks_mut().0;
+                let u = &self.inputs[lanes..].as_chunks().0[0];
                 let modes = ModesOf {
                     systems: systems.as_chunks::<L>().0.as_chunks().0,
                     states: states.as_chunks_mut().0,
                 };
-                let y = modes.recur::<W, U, E>(wide, unit, u, scales);
-                outputs[lanes..lanes + L].copy_from_slice(&y);
+                let y = modes.recur::<U, E>(unit, u, scales);
+                self.outputs[lanes..lanes + L].copy_from_slice(&y);
+                state += self.state_len;
+                if state >= self.state.len() {
+                    state = first;
+                }
             }
-            *first += count / 2;
+            first += count / 2;
         }
-        if let Some(d) = image.feedthrough(layer)? {
-            let each = inputs
-                .chunks_exact(width)
-                .zip(outputs.chunks_exact_mut(width));
-            for (u, y) in each {
-                d.add_products(u, y);
-            }
-        }
-        if let Some(places) = places {
-            places.scatter(&made[..streams * width], vectors.channel_outputs);
-        }
-        Ok(())
+        Ok(first)
     }
 }
 
@@ -140,9 +150,8 @@ struct ModesOf<'a, N, T, const L: usize> {
 impl<N, T: Real, const L: usize> ModesOf<'_, N, T, L> {
     /// One step: Re Σ r s of each channel. `scales` are those of d and of r, where the numbers have them.
     #[inline(always)]
-    fn recur<W: Unit<T>, U: Unit<T>, E: Modes<T, Entry = N>>(
+    fn recur<U: Unit<T>, E: Modes<T, Entry = N>>(
         self,
-        wide: W,
         unit: U,
         u: &[T; L],
         scales: [T; 2],
@@ -154,9 +163,13 @@ impl<N, T: Real, const L: usize> ModesOf<'_, N, T, L> {
             // Two sums, so that neither waits for the other.
             let mut real = unit.splat(T::default());
             let mut imaginary = real;
-            // Nothing here is a closure: those would be compiled without the features of the unit.
-            for (stored, [s_re, s_im]) in self.systems.iter().zip(&mut *self.states) {
-                let [d_re, d_im, r_re, r_im] = E::mode(wide, unit, stored, part);
+            // Nothing here is a closure or a pair of iterators: those would be compiled without the
+            // features of the unit.
+            let count = self.systems.len().min(self.states.len());
+            let (systems, states) = (&self.systems[..count], &mut self.states[..count]);
+            for mode in 0..count {
+                let [d_re, d_im, r_re, r_im] = E::mode(unit, &systems[mode], part);
+                let [s_re, s_im] = &mut states[mode];
                 let (s_re, s_im) = (U::vectors_mut(s_re), U::vectors_mut(s_im));
                 let (x, z) = (s_re[part], s_im[part]);
                 let (re, im) = if E::SCALED {
@@ -205,26 +218,28 @@ pub(crate) fn shared<T: Real, U: Processor<T>>(
         image.matrix(system.output_at)?,
     );
     let feedthrough = image.feedthrough(layer)?;
-    let channel_inputs = vectors.channel_inputs.chunks_exact(width);
-    let channel_outputs = vectors.channel_outputs.chunks_exact_mut(width);
-    let states = vectors.state.chunks_exact_mut(vectors.state_len);
     let Vectors { scratch, room, .. } = vectors;
-    for ((channel_inputs, channel_outputs), state) in
-        channel_inputs.zip(channel_outputs).zip(states)
-    {
+    let mut start = *first;
+    for row in (0..vectors.channel_inputs.len()).step_by(width) {
+        let channel_inputs = &vectors.channel_inputs[row..][..width];
+        let channel_outputs = &mut vectors.channel_outputs[row..][..width];
         let (drive, beside) = scratch[..parts + width].split_at_mut(parts);
         if parts > 0 {
             let inputs = Streams::one(channel_inputs, drive);
             matrix::apply(unit, image, &input, room, inputs)?;
         }
-        let state = &mut state[*first..*first + parts];
+        let state = &mut vectors.state[start..start + parts];
         advance(poles, drive, state);
         drive.copy_from_slice(state);
         beside.copy_from_slice(channel_inputs);
-        let driven = Streams::one(&scratch[..parts + width], channel_outputs);
+        let driven = Streams::one(&scratch[..parts + width], &mut *channel_outputs);
         matrix::apply(unit, image, &output, room, driven)?;
         if let Some(d) = feedthrough {
-            d.add_products(channel_inputs, channel_outputs);
+            d.add_products(unit, channel_inputs, channel_outputs);
+        }
+        start += vectors.state_len;
+        if start >= vectors.state.len() {
+            start = *first;
         }
     }
     *first += parts;

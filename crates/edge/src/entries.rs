@@ -20,10 +20,8 @@ pub(crate) trait Modes<T: Real> {
     /// Whether a power of two for the whole layer stands beside them.
     const SCALED: bool;
 
-    /// The vectors `part` of pole and residue of one mode of L channels. `wide` has the widest vectors,
-    /// for several rows at once.
-    fn mode<W: Unit<T>, U: Unit<T>, const L: usize>(
-        wide: W,
+    /// The vectors `part` of pole and residue of one mode of L channels.
+    fn mode<U: Unit<T>, const L: usize>(
         unit: U,
         stored: &[[Self::Entry; L]; 4],
         part: usize,
@@ -60,8 +58,7 @@ impl<T: Real> Modes<T> for Full {
     const SCALED: bool = false;
 
     #[inline(always)]
-    fn mode<W: Unit<T>, U: Unit<T>, const L: usize>(
-        _: W,
+    fn mode<U: Unit<T>, const L: usize>(
         _: U,
         [d_re, d_im, r_re, r_im]: &[[T; L]; 4],
         part: usize,
@@ -80,28 +77,19 @@ impl<T: Real> Modes<T> for Half {
     const SCALED: bool = true;
 
     #[inline(always)]
-    fn mode<W: Unit<T>, U: Unit<T>, const L: usize>(
-        wide: W,
+    fn mode<U: Unit<T>, const L: usize>(
         unit: U,
         stored: &[[u16; L]; 4],
         part: usize,
     ) -> [U::Vector; 4] {
-        if L > U::WIDTH {
-            let at = part * U::WIDTH;
-            let [d_re, d_im, r_re, r_im] = stored;
-            return [
-                unit.halves(&d_re[at..]),
-                unit.halves(&d_im[at..]),
-                unit.halves(&r_re[at..]),
-                unit.halves(&r_im[at..]),
-            ];
-        }
-        let (halves, mut numbers) = (stored.as_flattened(), [[T::default(); L]; 4]);
-        let made = W::vectors_mut(numbers.as_flattened_mut());
-        for index in 0..4 * L / W::WIDTH {
-            made[index] = wide.halves(&halves[index * W::WIDTH..]);
-        }
-        Full::mode(wide, unit, &numbers, 0)
+        let at = part * U::WIDTH;
+        let [d_re, d_im, r_re, r_im] = stored;
+        [
+            unit.halves(&d_re[at..]),
+            unit.halves(&d_im[at..]),
+            unit.halves(&r_re[at..]),
+            unit.halves(&r_im[at..]),
+        ]
     }
 }
 
@@ -128,54 +116,37 @@ impl<'a, T: Real> Numbers<'a, T> {
         }
     }
 
-    /// x ← x + these.
+    /// The vector `part`.
     #[inline(always)]
-    pub(crate) fn add_to(self, x: &mut [T]) {
+    fn vector<U: Unit<T>>(self, unit: U, part: usize) -> U::Vector {
         match self {
-            Numbers::Full(numbers) => {
-                for (x, number) in x.iter_mut().zip(numbers) {
-                    *x += *number;
-                }
-            }
-            Numbers::Half(numbers) => {
-                for (x, number) in x.iter_mut().zip(numbers) {
-                    *x += T::from_half(*number);
-                }
-            }
+            Numbers::Full(numbers) => U::vectors(numbers)[part],
+            Numbers::Half(numbers) => unit.halves(&numbers[part * U::WIDTH..][..U::WIDTH]),
+        }
+    }
+
+    /// x ← x + these. Here as below whole vectors.
+    #[inline(always)]
+    pub(crate) fn add_to<U: Unit<T>>(self, unit: U, x: &mut [T]) {
+        for (part, x) in U::vectors_mut(x).iter_mut().enumerate() {
+            *x = unit.add(*x, self.vector(unit, part));
         }
     }
 
     /// x ← x times these.
     #[inline(always)]
-    pub(crate) fn scale(self, x: &mut [T]) {
-        match self {
-            Numbers::Full(numbers) => {
-                for (x, number) in x.iter_mut().zip(numbers) {
-                    *x = *x * *number;
-                }
-            }
-            Numbers::Half(numbers) => {
-                for (x, number) in x.iter_mut().zip(numbers) {
-                    *x = *x * T::from_half(*number);
-                }
-            }
+    pub(crate) fn scale<U: Unit<T>>(self, unit: U, x: &mut [T]) {
+        for (part, x) in U::vectors_mut(x).iter_mut().enumerate() {
+            *x = unit.mul(*x, self.vector(unit, part));
         }
     }
 
     /// y ← y + u times these.
     #[inline(always)]
-    pub(crate) fn add_products(self, u: &[T], y: &mut [T]) {
-        match self {
-            Numbers::Full(numbers) => {
-                for ((y, u), d) in y.iter_mut().zip(u).zip(numbers) {
-                    *y += *d * *u;
-                }
-            }
-            Numbers::Half(numbers) => {
-                for ((y, u), d) in y.iter_mut().zip(u).zip(numbers) {
-                    *y += T::from_half(*d) * *u;
-                }
-            }
+    pub(crate) fn add_products<U: Unit<T>>(self, unit: U, u: &[T], y: &mut [T]) {
+        let u = U::vectors(u);
+        for (part, y) in U::vectors_mut(y).iter_mut().enumerate() {
+            *y = unit.mul_add(self.vector(unit, part), u[part], *y);
         }
     }
 }

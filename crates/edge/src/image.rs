@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 
 use crate::entries::Numbers;
 use crate::record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
-use crate::{LANES, Real, StepFault, levels, padded};
+use crate::{LANES, Real, StepFault, Unit, levels, padded};
 
 /// Numbers of the state that hold the count of steps.
 pub(crate) const COUNT: usize = 2;
@@ -325,7 +325,7 @@ impl<'a, T: Real> ImageView<'a, T> {
 
     /// Channels, padded.
     #[inline(always)]
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         padded(self.plan.header.channels as usize)
     }
 
@@ -373,6 +373,34 @@ impl<'a, T: Real> ImageView<'a, T> {
             _ if width <= 256 => Some(Places::Bytes(self.slice(at, width, what)?)),
             _ => Some(Places::Words(self.slice(at, width, what)?)),
         })
+    }
+
+    /// Whether [`Self::back`] has something to write for a layer.
+    pub fn has_back(&self, layer: &Layer) -> bool {
+        layer.dynamics == code::CHANNELS && layer.places_at != 0 && self.width() <= 256
+    }
+
+    /// Writes the lane of each channel of a layer whose channels are sorted, as many as the padded
+    /// channels: for [`Kept`](crate::Kept).
+    ///
+    /// # Errors
+    /// [`StepFault::Length`], [`StepFault::Outside`].
+    pub fn back(&self, layer: &Layer, lanes: &mut [u8]) -> Result<(), StepFault> {
+        let (found, expected) = (lanes.len(), self.width());
+        if found != expected {
+            let what = "lanes of the channels";
+            return Err(StepFault::Length {
+                what,
+                found,
+                expected,
+            });
+        }
+        if let Some(places @ Places::Bytes(_)) = self.places(layer)? {
+            for lane in 0..expected {
+                lanes[places.channel(lane)] = lane as u8;
+            }
+        }
+        Ok(())
     }
 
     /// The feedthrough in the order of the lanes.
@@ -486,9 +514,15 @@ impl Places<'_> {
 
     /// The numbers of the channels of every stream in the order of the lanes.
     #[inline(always)]
-    pub(crate) fn gather<T: Real>(self, channels: &[T], lanes: &mut [T]) {
+    pub(crate) fn gather<T: Real, U: Unit<T>>(self, unit: U, channels: &[T], lanes: &mut [T]) {
         match self {
-            Places::Bytes(places) => gather(places, channels, lanes),
+            Places::Bytes(places) => {
+                let width = places.len();
+                for first in (0..channels.len()).step_by(width) {
+                    let lanes = &mut lanes[first..][..width];
+                    unit.gather(&channels[first..][..width], places, lanes);
+                }
+            }
             Places::Words(places) => gather(places, channels, lanes),
         }
     }
@@ -504,12 +538,12 @@ impl Places<'_> {
 }
 
 #[inline(always)]
-fn gather<T: Real, P: Copy + Into<usize>>(places: &[P], channels: &[T], lanes: &mut [T]) {
+fn gather<T: Real>(places: &[u16], channels: &[T], lanes: &mut [T]) {
     let width = places.len();
     for first in (0..channels.len()).step_by(width) {
         let (channels, lanes) = (&channels[first..][..width], &mut lanes[first..][..width]);
         for (lane, &place) in lanes.iter_mut().zip(places) {
-            *lane = channels[place.into()];
+            *lane = channels[usize::from(place)];
         }
     }
 }

@@ -6,13 +6,16 @@
 
 use crate::levels::{Int3, Int4, Int8, Levels, words};
 use crate::streams::Streams;
-use crate::{ImageView, LANES, Matrix, Processor, QUADS, Real, StepFault, code};
+use crate::{Dots, ImageView, LANES, Matrix, Processor, QUADS, Real, StepFault, code};
 
 /// Inputs whose largest is below are zero: what divides them would overflow.
 const SMALLEST: f32 = 1e-30;
 
 /// Inputs of the usual group, whose products are written out without a loop.
 const USUAL: usize = 32;
+
+/// Streams, or steps, that share the unpacking of entries.
+const TOGETHER: usize = 4;
 
 /// The outputs of every stream. `room` holds [`words`] words for each.
 #[inline(always)]
@@ -73,58 +76,111 @@ fn products<T: Real, U: Processor<T>, L: Levels>(
             scales: own_scales,
             group,
         };
-        for stream in 0..count {
-            let x = &streams.inputs[stream * streams.input_step..][..inputs];
-            let y = &mut streams.outputs[stream * outputs..].as_chunks_mut().0[index];
-            if T::singles(x).is_none() {
-                rows.exact::<T, L>(x, y);
-            } else {
-                rows.rounded::<T, U, L>(unit, &room[stream * words..][..words], y);
+        let mut done = 0;
+        while T::EXACT && done < count {
+            let x = &streams.inputs[done * streams.input_step..][..inputs];
+            rows.exact::<T, L>(x, streams.lanes(done, outputs, index));
+            done += 1;
+        }
+        while done + TOGETHER <= count {
+            let room = &room[done * words..][..TOGETHER * words];
+            let made = rows.rounded::<T, U, L, TOGETHER>(unit, room);
+            for (more, made) in made.iter().enumerate() {
+                *streams.lanes(done + more, outputs, index) = *made;
             }
+            done += TOGETHER;
+        }
+        while done < count {
+            let made = rows.rounded::<T, U, L, 1>(unit, &room[done * words..][..words]);
+            *streams.lanes(done, outputs, index) = made[0];
+            done += 1;
         }
     }
     Ok(())
 }
 
 impl Rows<'_> {
-    /// The outputs for inputs that were rounded.
+    /// The outputs of S streams for inputs that were rounded: those of one stream after the other.
+    /// What the entries are unpacked to serves all.
     #[inline(always)]
-    fn rounded<T: Real, U: Processor<T>, L: Levels>(
+    fn rounded<T: Real, U: Processor<T>, L: Levels, const S: usize>(
         self,
         unit: U,
         rounded: &[u32],
-        y: &mut [T; LANES],
-    ) {
-        let (scale, rest) = rounded.split_at(1);
-        let (sums, x) = rest.split_at(self.scales.len());
-        let mut total = [T::default(); LANES];
+    ) -> [[T; LANES]; S] {
+        let words = rounded.len() / S;
+        let groups = self.scales.len();
+        let mut total = [[T::default(); LANES]; S];
         // A last group of fewer inputs may have fewer blocks.
-        if self.group == USUAL && L::wholes(self.blocks).0.len() == sums.len() {
-            let (blocks, x) = (L::wholes(self.blocks).0, x.as_chunks().0);
-            let count = sums.len().min(blocks.len()).min(x.len());
-            let (sums, blocks, x) = (&sums[..count], &blocks[..count], &x[..count]);
-            let scales = &self.scales[..count];
-            for group in 0..count {
-                let start = unit.same(sums[group].cast_signed());
-                let dots = L::add_whole(unit, start, &blocks[group], &x[group]);
-                add_scaled::<T, U>(unit, dots, &scales[group], &mut total);
+        if self.group == USUAL && L::wholes(self.blocks).0.len() == groups {
+            let blocks = &L::wholes(self.blocks).0[..groups];
+            for group in 0..groups {
+                let quads = L::quads(unit, &blocks[group]);
+                for s in 0..S {
+                    let (start, x) = rounded[s * words..][1..words].split_at(groups);
+                    let start = [unit.same(start[group].cast_signed()), unit.same(0)];
+                    let x = &x.as_chunks().0[group];
+                    let dots = L::total(unit, L::add_quads(unit, start, quads, x));
+                    add_scaled::<T, U>(unit, dots, &self.scales[group], &mut total[s]);
+                }
             }
         } else {
-            let (mut blocks, mut x) = (self.blocks, x);
-            let (step, quads) = (self.group / L::UNIT * L::BLOCKS, self.group / 4);
-            for (sum, scales) in sums.iter().zip(self.scales) {
+            let (mut blocks, mut first) = (self.blocks, 0);
+            let step = self.group / L::UNIT * L::BLOCKS;
+            for group in 0..groups {
                 let (some, rest) = blocks.split_at(step.min(blocks.len()));
-                let (quad, left) = x.split_at(quads.min(x.len()));
-                (blocks, x) = (rest, left);
-                let dots = L::add(unit, unit.same(sum.cast_signed()), some, quad);
-                add_scaled::<T, U>(unit, dots, scales, &mut total);
+                let dots = self.group_dots::<U, L, S>(unit, some, rounded, [group, first]);
+                for s in 0..S {
+                    add_scaled::<T, U>(unit, dots[s], &self.scales[group], &mut total[s]);
+                }
+                blocks = rest;
+                first += self.group / 4;
             }
         }
-        let scale = unit.splat(T::from_f32(f32::from_bits(scale[0])));
-        for part in 0..LANES / U::WIDTH {
-            let total = U::vectors(&total)[part];
-            U::vectors_mut(y)[part] = unit.mul(total, scale);
+        for s in 0..S {
+            let scale = unit.splat(T::from_f32(f32::from_bits(rounded[s * words])));
+            let total = U::vectors_mut(&mut total[s]);
+            for part in total.iter_mut().take(LANES / U::WIDTH) {
+                *part = unit.mul(*part, scale);
+            }
         }
+        total
+    }
+
+    /// The products of the units of one group, whose first words of inputs stand at `first`. Two chains of
+    /// sums, so that neither waits for the other.
+    #[inline(always)]
+    fn group_dots<D: Dots, L: Levels, const S: usize>(
+        self,
+        unit: D,
+        blocks: &[[u8; QUADS]],
+        rounded: &[u32],
+        [group, first]: [usize; 2],
+    ) -> [D::Sums; S] {
+        let (words, head) = (rounded.len() / S, 1 + self.scales.len());
+        let zero = unit.same(0);
+        let mut sums = [[[zero; 2]; 2]; S];
+        for s in 0..S {
+            sums[s][0][0] = unit.same(rounded[s * words + 1 + group].cast_signed());
+        }
+        let (wholes, rest) = L::wholes(blocks);
+        for (at, whole) in wholes.iter().enumerate() {
+            let quads = L::quads(unit, whole);
+            for s in 0..S {
+                let x = &rounded[s * words..][..words][head + first + 8 * at..];
+                let x = &x.as_chunks().0[0];
+                let [one, other] = sums[s];
+                sums[s] = [other, L::add_quads(unit, one, quads, x)];
+            }
+        }
+        let mut made = [zero; S];
+        for s in 0..S {
+            let x = &rounded[s * words..][..words][head + first + 8 * wholes.len()..];
+            let [one, other] = sums[s];
+            let one = [L::add_rest(unit, one[0], rest, x), one[1]];
+            made[s] = unit.add(L::total(unit, one), L::total(unit, other));
+        }
+        made
     }
 
     /// The same for inputs that are not rounded, one after the other.
@@ -179,13 +235,13 @@ fn round<L: Levels>(x: &[f32], group: usize, words: &mut [u32]) {
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(quads);
     let (bytes, padding) = bytes.split_at_mut(x.len());
     padding.fill(0);
-    let groups = x.chunks(group).zip(bytes.chunks_mut(group));
-    for (sum, (x, bytes)) in sums.iter_mut().zip(groups) {
+    for (x, byte) in x.iter().zip(&mut *bytes) {
+        *byte = (x * inverse + MAGIC).to_bits() as u8;
+    }
+    for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(group)) {
         let mut total = 0;
-        for (x, byte) in x.iter().zip(bytes) {
-            let level = (x * inverse + MAGIC).to_bits() as u8;
-            total += i32::from(level.cast_signed());
-            *byte = level;
+        for byte in bytes {
+            total += i32::from(byte.cast_signed());
         }
         *sum = (-L::OFFSET).wrapping_mul(total).cast_unsigned();
     }

@@ -19,25 +19,25 @@ pub(crate) trait Levels {
 
     /// Whole groups of 32 inputs, and the blocks that are left.
     fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]);
-    /// Adds the products of 32 inputs, without a loop.
-    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums;
+    /// Four inputs of every row in each of eight, of 32 inputs.
+    fn quads<D: Dots>(unit: D, whole: &Self::Whole) -> [D::Bytes; 8];
+    /// Adds the products of those to sums, without a loop that counts. Where some of them hold eight
+    /// times the entries, theirs go to sums of eight times as much.
+    fn add_quads<D: Dots>(
+        unit: D,
+        sums: [D::Sums; 2],
+        quads: [D::Bytes; 8],
+        x: &[u32; 8],
+    ) -> [D::Sums; 2];
+    /// The sums together with the eighths of the others.
+    #[inline(always)]
+    fn total<D: Dots>(_: D, [sums, _]: [D::Sums; 2]) -> D::Sums {
+        sums
+    }
     /// Adds the products of units that are no 32 inputs.
     fn add_rest<D: Dots>(unit: D, sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums;
     /// The entry of a row (lane) and input of a unit.
     fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32;
-
-    /// Adds the products of all units of a group. Counted loops here, as iterators side by side are
-    /// not always inlined.
-    #[inline(always)]
-    fn add<D: Dots>(unit: D, mut sums: D::Sums, blocks: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
-        let (wholes, rest) = Self::wholes(blocks);
-        let (whole_x, _) = x.as_chunks::<8>();
-        let count = wholes.len().min(whole_x.len());
-        for k in 0..count {
-            sums = Self::add_whole(unit, sums, &wholes[k], &whole_x[k]);
-        }
-        Self::add_rest(unit, sums, rest, &x[8 * count..])
-    }
 }
 
 pub(crate) struct Int8;
@@ -55,8 +55,30 @@ impl Levels for Int8 {
         blocks.as_chunks()
     }
     #[inline(always)]
-    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
-        Self::add_rest(unit, sums, whole, x)
+    fn quads<D: Dots>(unit: D, whole: &Self::Whole) -> [D::Bytes; 8] {
+        let [a, b, c, d, e, f, g, h] = whole;
+        [
+            unit.load(a),
+            unit.load(b),
+            unit.load(c),
+            unit.load(d),
+            unit.load(e),
+            unit.load(f),
+            unit.load(g),
+            unit.load(h),
+        ]
+    }
+    #[inline(always)]
+    fn add_quads<D: Dots>(
+        unit: D,
+        [mut sums, none]: [D::Sums; 2],
+        quads: [D::Bytes; 8],
+        x: &[u32; 8],
+    ) -> [D::Sums; 2] {
+        for k in 0..8 {
+            sums = unit.add_dots(sums, quads[k], x[k]);
+        }
+        [sums, none]
     }
     #[inline(always)]
     fn add_rest<D: Dots>(unit: D, mut sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
@@ -81,8 +103,30 @@ impl Levels for Int4 {
         blocks.as_chunks()
     }
     #[inline(always)]
-    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
-        Self::add_rest(unit, sums, whole, x)
+    fn quads<D: Dots>(unit: D, [a, b, c, d]: &Self::Whole) -> [D::Bytes; 8] {
+        let (a, b, c, d) = (unit.load(a), unit.load(b), unit.load(c), unit.load(d));
+        [
+            unit.bits::<0>(a, 15),
+            unit.bits::<4>(a, 15),
+            unit.bits::<0>(b, 15),
+            unit.bits::<4>(b, 15),
+            unit.bits::<0>(c, 15),
+            unit.bits::<4>(c, 15),
+            unit.bits::<0>(d, 15),
+            unit.bits::<4>(d, 15),
+        ]
+    }
+    #[inline(always)]
+    fn add_quads<D: Dots>(
+        unit: D,
+        [mut sums, none]: [D::Sums; 2],
+        quads: [D::Bytes; 8],
+        x: &[u32; 8],
+    ) -> [D::Sums; 2] {
+        for k in 0..8 {
+            sums = unit.add_small_dots(sums, quads[k], x[k]);
+        }
+        [sums, none]
     }
     #[inline(always)]
     fn add_rest<D: Dots>(unit: D, mut sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
@@ -108,9 +152,41 @@ impl Levels for Int3 {
     fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]) {
         blocks.as_chunks()
     }
+    /// Three bits in the middle of a byte are left there.
     #[inline(always)]
-    fn add_whole<D: Dots>(unit: D, sums: D::Sums, whole: &Self::Whole, x: &[u32; 8]) -> D::Sums {
-        let [sums, eights] = triples(unit, [sums, unit.same(0)], whole, x);
+    fn quads<D: Dots>(unit: D, [a, b, c]: &Self::Whole) -> [D::Bytes; 8] {
+        const LOW: u8 = 7;
+        const MIDDLE: u8 = 7 << 3;
+        let (a, b, c) = (unit.load(a), unit.load(b), unit.load(c));
+        [
+            unit.bits::<0>(a, LOW),
+            unit.bits::<0>(a, MIDDLE),
+            unit.bits::<0>(b, LOW),
+            unit.bits::<0>(b, MIDDLE),
+            unit.bits::<0>(c, LOW),
+            unit.bits::<0>(c, MIDDLE),
+            unit.or(unit.bits::<6>(a, 3), unit.bits::<4>(c, 4)),
+            unit.or(unit.bits::<6>(b, 3), unit.bits::<5>(c, 4)),
+        ]
+    }
+    #[inline(always)]
+    fn add_quads<D: Dots>(
+        unit: D,
+        [sums, eights]: [D::Sums; 2],
+        [a, b, c, d, e, f, g, h]: [D::Bytes; 8],
+        x: &[u32; 8],
+    ) -> [D::Sums; 2] {
+        let sums = unit.add_small_dots(sums, a, x[0]);
+        let eights = unit.add_small_dots(eights, b, x[1]);
+        let sums = unit.add_small_dots(sums, c, x[2]);
+        let eights = unit.add_small_dots(eights, d, x[3]);
+        let sums = unit.add_small_dots(sums, e, x[4]);
+        let eights = unit.add_small_dots(eights, f, x[5]);
+        let sums = unit.add_small_dots(sums, g, x[6]);
+        [unit.add_small_dots(sums, h, x[7]), eights]
+    }
+    #[inline(always)]
+    fn total<D: Dots>(unit: D, [sums, eights]: [D::Sums; 2]) -> D::Sums {
         unit.add_eighths(sums, eights)
     }
     #[inline(always)]
@@ -140,30 +216,6 @@ fn nibbles<D: Dots>(unit: D, sums: D::Sums, block: &[u8; QUADS], x: [u32; 2]) ->
     let both = unit.load(block);
     let sums = unit.add_small_dots(sums, unit.bits::<0>(both, 15), x[0]);
     unit.add_small_dots(sums, unit.bits::<4>(both, 15), x[1])
-}
-
-/// Adds the products of 32 inputs to sums and to sums of eight times as much: three bits in the middle
-/// of a byte are left there.
-#[inline(always)]
-fn triples<D: Dots>(
-    unit: D,
-    [sums, eights]: [D::Sums; 2],
-    [a, b, c]: &[[u8; QUADS]; 3],
-    x: &[u32; 8],
-) -> [D::Sums; 2] {
-    const LOW: u8 = 7;
-    const MIDDLE: u8 = 7 << 3;
-    let (a, b, c) = (unit.load(a), unit.load(b), unit.load(c));
-    let sums = unit.add_small_dots(sums, unit.bits::<0>(a, LOW), x[0]);
-    let eights = unit.add_small_dots(eights, unit.bits::<0>(a, MIDDLE), x[1]);
-    let sums = unit.add_small_dots(sums, unit.bits::<0>(b, LOW), x[2]);
-    let eights = unit.add_small_dots(eights, unit.bits::<0>(b, MIDDLE), x[3]);
-    let sums = unit.add_small_dots(sums, unit.bits::<0>(c, LOW), x[4]);
-    let eights = unit.add_small_dots(eights, unit.bits::<0>(c, MIDDLE), x[5]);
-    let spread = unit.or(unit.bits::<6>(a, 3), unit.bits::<4>(c, 4));
-    let sums = unit.add_small_dots(sums, spread, x[6]);
-    let spread = unit.or(unit.bits::<6>(b, 3), unit.bits::<5>(c, 4));
-    [unit.add_small_dots(sums, spread, x[7]), eights]
 }
 
 /// Whether a group of inputs is one of whole units.

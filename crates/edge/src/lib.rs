@@ -30,6 +30,7 @@ mod dots;
 mod dynamics;
 mod entries;
 mod fault;
+mod functions;
 mod image;
 mod integers;
 mod levels;
@@ -44,11 +45,12 @@ mod unit;
 
 pub use dots::{Dots, Processor, QUADS};
 pub use fault::StepFault;
+pub use functions::{erf, exp};
 pub use image::{ImagePlan, ImageView};
 pub use plain::Plain;
-pub use real::{Real, erf, exp};
+pub use real::Real;
 pub use record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
-pub use step::{Buffers, Input, step, step_layers};
+pub use step::{Buffers, Input, Kept, run_chunk, step, step_layers, step_many};
 pub use unit::{LANES, Unit};
 
 /// `count` rounded up to whole groups of [`LANES`].

@@ -25,7 +25,7 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
     }
     if let Some(bias) = image.bias(matrix)? {
         for y in streams.outputs.chunks_exact_mut(matrix.outputs as usize) {
-            bias.add_to(y);
+            bias.add_to(unit, y);
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! Normalisation over the channels of one step.
 
-use crate::{ImageView, LANES, Layer, Real, StepFault, code};
+use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, code};
 
 /// x ← norm(x), for every stream.
 #[inline(always)]
-pub(crate) fn apply<T: Real>(
+pub(crate) fn apply<T: Real, U: Unit<T>>(
+    unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
     x: &mut [T],
@@ -16,8 +17,8 @@ pub(crate) fn apply<T: Real>(
         if layer.norm == code::LAYER_NORM {
             standardise(x, channels, epsilon);
         }
-        factors.scale(x);
-        offsets.add_to(x);
+        factors.scale(unit, x);
+        offsets.add_to(unit, x);
     }
     Ok(())
 }

@@ -49,6 +49,22 @@ impl<T: Real> Unit<T> for Plain {
         a * b + c
     }
     #[inline(always)]
+    fn div(self, a: T, b: T) -> T {
+        a / b
+    }
+    #[inline(always)]
+    fn max(self, a: T, b: T) -> T {
+        if a > b { a } else { b }
+    }
+    #[inline(always)]
+    fn min(self, a: T, b: T) -> T {
+        if a < b { a } else { b }
+    }
+    #[inline(always)]
+    fn power_of_two(self, shifted: T) -> T {
+        T::power_of_two(shifted)
+    }
+    #[inline(always)]
     fn halves(self, halves: &[u16]) -> T {
         T::from_half(halves[0])
     }
@@ -97,6 +113,13 @@ impl Dots for Plain {
             }
         }
         sums
+    }
+    #[inline(always)]
+    fn add(self, mut a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a = a.wrapping_add(b);
+        }
+        a
     }
     #[inline(always)]
     fn add_eighths(self, mut sums: [i32; LANES], eights: [i32; LANES]) -> [i32; LANES] {

@@ -4,6 +4,9 @@ use core::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use bytemuck::Pod;
 
+use crate::record::code;
+use crate::{Plain, Unit, functions};
+
 /// f32 or f64.
 pub trait Real:
     Pod
@@ -18,6 +21,8 @@ pub trait Real:
     /// What is added to every input of a recurrence, so that no state decays into subnormal
     /// numbers, which many processors are slow at. Far below what the outputs can show.
     const TINY: Self;
+    /// Whether inputs of integers are not rounded.
+    const EXACT: bool;
     /// Bytes of one number: 4 or 8.
     const BYTES: u32;
     /// From f32, exactly.
@@ -54,6 +59,12 @@ pub trait Real:
     }
     /// 1/(1 + e^{−a}).
     fn sigmoid(self) -> Self;
+    /// 2^k, where k stands in the lowest bits: those of k + 1.5 · 2²³, in f64 of k + 1.5 · 2⁵².
+    fn power_of_two(shifted: Self) -> Self;
+    /// The activation of whole vectors of numbers.
+    fn activate<U: Unit<Self>>(unit: U, activation: u8, numbers: &mut [Self]);
+    /// gates ← values ∘ sigmoid(gates), for whole vectors of numbers.
+    fn gate<U: Unit<Self>>(unit: U, gates: &mut [Self], values: &[Self]);
 }
 
 const SQRT_2_OVER_PI: f64 = core::f64::consts::FRAC_2_SQRT_PI * core::f64::consts::FRAC_1_SQRT_2;
@@ -79,6 +90,7 @@ mod root {
 
 impl Real for f32 {
     const TINY: Self = 1e-20;
+    const EXACT: bool = false;
     const BYTES: u32 = 4;
 
     #[inline(always)]
@@ -102,17 +114,43 @@ impl Real for f32 {
         root::f32(self)
     }
     #[inline(always)]
+    fn power_of_two(shifted: Self) -> Self {
+        f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
+    }
+    #[inline(always)]
     fn gelu(self) -> Self {
-        self * (0.5 + 0.5 * erf(self * core::f32::consts::FRAC_1_SQRT_2))
+        functions::gelu(Plain, self)
     }
     #[inline(always)]
     fn sigmoid(self) -> Self {
-        1.0 / (1.0 + exp((-self).clamp(-80.0, 80.0)))
+        functions::sigmoid(Plain, self)
+    }
+    #[inline(always)]
+    fn activate<U: Unit<Self>>(unit: U, activation: u8, numbers: &mut [Self]) {
+        let vectors = U::vectors_mut(numbers);
+        if activation == code::GELU_TANH {
+            let factors = [2.0 * SQRT_2_OVER_PI, 2.0 * SQRT_2_OVER_PI * 0.044_715];
+            for y in vectors {
+                *y = functions::gelu_tanh(unit, *y, factors.map(|factor| factor as f32));
+            }
+        } else {
+            for y in vectors {
+                *y = functions::gelu(unit, *y);
+            }
+        }
+    }
+    #[inline(always)]
+    fn gate<U: Unit<Self>>(unit: U, gates: &mut [Self], values: &[Self]) {
+        let (gates, values) = (U::vectors_mut(gates), U::vectors(values));
+        for at in 0..gates.len().min(values.len()) {
+            gates[at] = unit.mul(values[at], functions::sigmoid(unit, gates[at]));
+        }
     }
 }
 
 impl Real for f64 {
     const TINY: Self = 1e-150;
+    const EXACT: bool = true;
     const BYTES: u32 = 8;
 
     #[inline(always)]
@@ -141,72 +179,29 @@ impl Real for f64 {
     fn sigmoid(self) -> Self {
         1.0 / (1.0 + libm::exp(-self))
     }
-}
-
-/// e^x for |x| ≤ 80, to two units in the last place, without a branch so that loops over it
-/// become vector code.
-///
-/// x = k ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor polynomial of degree 7, 2^k by the
-/// exponent field. k is read off the low bits of x/ln 2 + 1.5·2²³.
-#[inline(always)]
-pub fn exp(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let shifted = x * core::f32::consts::LOG2_E + MAGIC;
-    let k = shifted - MAGIC;
-    let r = x - k * LN2_HIGH - k * LN2_LOW;
-    let mut p = 1.0 / 5040.0;
-    for c in [
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-        1.0,
-        1.0,
-    ] {
-        p = p * r + c;
+    #[inline(always)]
+    fn power_of_two(shifted: Self) -> Self {
+        f64::from_bits((shifted.to_bits() << 52).wrapping_add(1023 << 52))
     }
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
-    p * power
-}
-
-/// erf to 5e-7, as a quotient of polynomials.
-///
-/// # References
-/// The coefficients of Eigen, `MathFunctionsImpl.h`, `generic_fast_erf_float`.
-#[inline(always)]
-#[allow(clippy::excessive_precision, reason = "the coefficients as published")]
-pub fn erf(x: f32) -> f32 {
-    let x = x.clamp(-4.0, 4.0);
-    let square = x * x;
-    let mut p = -2.726_142_258_013_06e-10;
-    for c in [
-        2.770_681_424_959_02e-08,
-        -2.101_024_020_825_08e-06,
-        -5.692_506_394_623_46e-05,
-        -7.349_906_303_268_55e-04,
-        -2.954_599_808_540_25e-03,
-        -1.609_603_332_624_15e-02,
-    ] {
-        p = p * square + c;
+    fn activate<U: Unit<Self>>(_: U, activation: u8, numbers: &mut [Self]) {
+        for y in numbers {
+            *y = match activation {
+                code::GELU_TANH => y.gelu_tanh(),
+                _ => y.gelu(),
+            };
+        }
     }
-    let mut q = -1.456_607_184_649_96e-05;
-    for c in [
-        -2.133_740_552_789_05e-04,
-        -1.682_826_974_382_03e-03,
-        -7.373_329_167_204_68e-03,
-        -1.426_473_905_141_89e-02,
-    ] {
-        q = q * square + c;
+    fn gate<U: Unit<Self>>(_: U, gates: &mut [Self], values: &[Self]) {
+        for (gate, value) in gates.iter_mut().zip(values) {
+            *gate = *value * gate.sigmoid();
+        }
     }
-    x * p / q
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exp;
 
     /// Of so many numbers Miri sees a few: it takes a thousand times as long.
     const EACH: usize = if cfg!(miri) { 1009 } else { 1 };

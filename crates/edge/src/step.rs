@@ -5,7 +5,7 @@ use crate::image::COUNT;
 use crate::streams::Streams;
 use crate::{ImageView, Layer, Processor, Real, StepFault, code, dynamics, matrix, norm, padded};
 
-/// What goes into one step: for several streams, one after the other.
+/// What goes into one step or several: of all streams one after the other, then the next step.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a, T> {
     /// The numbers of a step.
@@ -14,20 +14,31 @@ pub enum Input<'a, T> {
     Tokens(&'a [u32]),
 }
 
-/// The memory of a step: see [`step`].
+/// The memory of a step: see [`step_many`].
 pub struct Buffers<'s, 'w, T> {
     /// The states of all streams.
     pub state: &'s mut [T],
     /// Room to work in.
     pub work: &'w mut [T],
+    /// Steps that the input holds of each stream.
+    pub steps: usize,
 }
 
-/// One step of one or several streams: takes their inputs, moves their states on, and gives their
-/// outputs, one after the other.
+/// What a caller keeps of a layer from step to step.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept<'a> {
+    /// Its record.
+    pub layer: Layer,
+    /// The lane of each channel, where the image lists the channel of each lane in bytes
+    /// ([`ImageView::back`]): with it processors that permute vectors bring them back into order.
+    pub back: Option<&'a [u8]>,
+}
+
+/// One step of one stream: takes its input, moves its state on, and gives its outputs.
 ///
-/// `state` holds [`ImageView::state_len`] numbers for each stream, all zero at the start, and `work`
-/// [`ImageView::work_len`] numbers of any value. How many streams there are follows from the length of
-/// `state`. With mean pooling the outputs are those of the mean of all steps so far.
+/// `state` holds [`ImageView::state_len`] numbers, all zero at the start, and `work`
+/// [`ImageView::work_len`] of one, of any value. With mean pooling the outputs are those of the mean of
+/// all steps so far.
 ///
 /// # Errors
 /// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
@@ -39,35 +50,85 @@ pub fn step<'w, T: Real, U: Processor<T>>(
     work: &'w mut [T],
     input: Input<'_, T>,
 ) -> Result<&'w [T], StepFault> {
-    step_layers(
-        unit,
-        image,
-        |index| image.layer(index),
-        Buffers { state, work },
-        input,
-    )
+    step_many(unit, image, state, work, input)
 }
 
-/// As [`step`], with the records of the layers from elsewhere than the image, for a caller who
+/// One step of several streams side by side: the weights are read once for all. Each stream gives
+/// what it gives alone, bit for bit.
+///
+/// How many streams there are follows from the length of `state`, [`ImageView::state_len`] for each.
+/// `work` holds [`ImageView::work_len`] numbers for so many. Inputs and outputs are those of one stream
+/// after the other.
+///
+/// # Errors
+/// As [`step`].
+#[inline(always)]
+pub fn step_many<'w, T: Real, U: Processor<T>>(
+    unit: U,
+    image: &ImageView<'_, T>,
+    state: &mut [T],
+    work: &'w mut [T],
+    input: Input<'_, T>,
+) -> Result<&'w [T], StepFault> {
+    let steps = 1;
+    let buffers = Buffers { state, work, steps };
+    step_layers(unit, image, |index| plain(image, index), buffers, input)
+}
+
+/// Several steps of one stream, or of several, at once: the weights are read once for all of them.
+/// Gives the outputs of every step, bit for bit those of [`step`] after [`step`].
+///
+/// `input` has all streams of the first step, then those of the next; so have the outputs. `work` holds
+/// [`ImageView::work_len`] numbers for the product of streams and steps.
+///
+/// # Errors
+/// As [`step`].
+#[inline(always)]
+pub fn run_chunk<'w, T: Real, U: Processor<T>>(
+    unit: U,
+    image: &ImageView<'_, T>,
+    state: &mut [T],
+    work: &'w mut [T],
+    input: Input<'_, T>,
+) -> Result<&'w [T], StepFault> {
+    let streams = state.len() / image.state_len();
+    let steps = match input {
+        Input::Tokens(tokens) => tokens.len() / streams.max(1),
+        Input::Values(values) => {
+            values.len() / (streams.max(1) * image.header().inputs.max(1) as usize)
+        }
+    };
+    let buffers = Buffers { state, work, steps };
+    step_layers(unit, image, |index| plain(image, index), buffers, input)
+}
+
+/// A layer of which nothing was kept.
+#[inline(always)]
+fn plain<T: Real>(image: &ImageView<'_, T>, index: u32) -> Result<Kept<'static>, StepFault> {
+    let layer = image.layer(index)?;
+    Ok(Kept { layer, back: None })
+}
+
+/// As [`step_many`] and [`run_chunk`], with the layers from elsewhere than the image, for a caller who
 /// keeps them.
 ///
 /// # Errors
 /// As [`step`].
 #[inline(always)]
-pub fn step_layers<'w, T: Real, U: Processor<T>>(
+pub fn step_layers<'k, 'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
-    layer: impl Fn(u32) -> Result<Layer, StepFault>,
+    layer: impl Fn(u32) -> Result<Kept<'k>, StepFault>,
     buffers: Buffers<'_, 'w, T>,
     input: Input<'_, T>,
 ) -> Result<&'w [T], StepFault> {
-    let Buffers { state, work } = buffers;
-    let streams = check(image, state, work, &input)?;
-    let (x, rest) = work.split_at_mut(streams * image.width());
-    let (channel_inputs, rest) = rest.split_at_mut(streams * image.width());
-    let (channel_outputs, rest) = rest.split_at_mut(streams * image.width());
-    let (mixed, rest) = rest.split_at_mut(2 * streams * image.width());
-    let outputs = streams * padded(image.header().outputs as usize);
+    let rows = check(image, &buffers, &input)?;
+    let Buffers { state, work, .. } = buffers;
+    let (x, rest) = work.split_at_mut(rows * image.width());
+    let (channel_inputs, rest) = rest.split_at_mut(rows * image.width());
+    let (channel_outputs, rest) = rest.split_at_mut(rows * image.width());
+    let (mixed, rest) = rest.split_at_mut(2 * rows * image.width());
+    let outputs = rows * padded(image.header().outputs as usize);
     let (outputs, rest) = rest.split_at_mut(outputs);
     let (scratch, room) = rest.split_at_mut(image.shared_len());
     encode(unit, image, input, room, x)?;
@@ -85,23 +146,19 @@ pub fn step_layers<'w, T: Real, U: Processor<T>>(
         residual(unit, image, &layer(index)?, &mut within)?;
     }
     let Within { x, room, state, .. } = within;
-    let pooled = match image.header().pooling {
-        code::MEAN => {
-            mean(image, state, x);
-            x
-        }
-        _ => x,
-    };
-    decode(unit, image, room, pooled, outputs)?;
-    let count = image.header().outputs as usize;
-    for stream in 1..streams {
-        let row = stream * padded(count);
-        outputs.copy_within(row..row + count, stream * count);
+    if image.header().pooling == code::MEAN {
+        mean(image, state, x);
     }
-    Ok(&outputs[..streams * count])
+    decode(unit, image, room, x, outputs)?;
+    let count = image.header().outputs as usize;
+    for row in 1..rows {
+        let from = row * padded(count);
+        outputs.copy_within(from..from + count, row * count);
+    }
+    Ok(&outputs[..rows * count])
 }
 
-/// What the layers work on, the vectors of all streams one after the other.
+/// What the layers work on, the vectors of all rows one after the other.
 struct Within<'a, T> {
     x: &'a mut [T],
     channel_inputs: &'a mut [T],
@@ -119,14 +176,15 @@ struct Within<'a, T> {
 fn residual<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
-    layer: &Layer,
+    kept: &Kept<'_>,
     within: &mut Within<'_, T>,
 ) -> Result<(), StepFault> {
+    let layer = &kept.layer;
     let before = layer.norm != code::NONE && layer.before != 0;
     if layer.dynamics != code::NONE {
         let channel_inputs: &[T] = if before {
             within.channel_inputs.copy_from_slice(within.x);
-            norm::apply(image, layer, within.channel_inputs)?;
+            norm::apply(unit, image, layer, within.channel_inputs)?;
             within.channel_inputs
         } else {
             within.x
@@ -141,7 +199,7 @@ fn residual<T: Real, U: Processor<T>>(
             lanes: within.mixed,
         };
         if layer.dynamics == code::CHANNELS {
-            dynamics::channels(unit, image, layer, &mut within.first, vectors)?;
+            dynamics::channels(unit, image, kept, &mut within.first, vectors)?;
         } else {
             dynamics::shared(unit, image, layer, &mut within.first, vectors)?;
         }
@@ -149,7 +207,7 @@ fn residual<T: Real, U: Processor<T>>(
             let (_, kept) = within.mixed.split_at_mut(within.channel_outputs.len());
             kept.copy_from_slice(within.channel_outputs);
         }
-        activate(image.header().activation, within.channel_outputs);
+        T::activate(unit, image.header().activation, within.channel_outputs);
         let outputs = Mixed {
             channel_outputs: within.channel_outputs,
             mixed: within.mixed,
@@ -166,44 +224,37 @@ fn residual<T: Real, U: Processor<T>>(
     }
     match before {
         true => Ok(()),
-        false => norm::apply(image, layer, within.x),
+        false => norm::apply(unit, image, layer, within.x),
     }
 }
 
-#[inline(always)]
-fn activate<T: Real>(activation: u8, numbers: &mut [T]) {
-    match activation {
-        code::GELU_TANH => numbers.iter_mut().for_each(|y| *y = y.gelu_tanh()),
-        _ => numbers.iter_mut().for_each(|y| *y = y.gelu()),
-    }
-}
-
-/// The number of streams.
+/// The number of rows: streams times steps.
 #[inline(always)]
 fn check<T: Real>(
     image: &ImageView<'_, T>,
-    state: &[T],
-    work: &[T],
+    buffers: &Buffers<'_, '_, T>,
     input: &Input<'_, T>,
 ) -> Result<usize, StepFault> {
     let header = image.header();
-    let streams = state.len() / image.state_len();
+    let (state, work) = (buffers.state.len(), buffers.work.len());
+    let streams = state / image.state_len();
+    let rows = streams.saturating_mul(buffers.steps);
     let (found, expected) = match (input, header.encoder) {
-        (Input::Tokens(tokens), code::EMBEDDING) => (tokens.len(), streams),
+        (Input::Tokens(tokens), code::EMBEDDING) => (tokens.len(), rows),
         (Input::Values(_), code::EMBEDDING) => {
             let expected = "tokens";
             return Err(StepFault::Kind { expected });
         }
-        (Input::Values(values), _) => (values.len(), streams * header.inputs as usize),
+        (Input::Values(values), _) => (values.len(), rows.saturating_mul(header.inputs as usize)),
         (Input::Tokens(_), _) => {
             let expected = "numbers";
             return Err(StepFault::Kind { expected });
         }
     };
     for (what, found, expected) in [
-        ("state", state.len(), streams.max(1) * image.state_len()),
+        ("state", state, streams.max(1) * image.state_len()),
         ("input", found, expected),
-        ("work", work.len(), image.work_len(streams)),
+        ("work", work, image.work_len(rows)),
     ] {
         if found != expected {
             return Err(StepFault::Length {
@@ -219,7 +270,7 @@ fn check<T: Real>(
             return Err(StepFault::Token { token, vocabulary });
         }
     }
-    Ok(streams)
+    Ok(rows)
 }
 
 #[inline(always)]
@@ -301,38 +352,29 @@ fn mix<'b, T: Real, U: Processor<T>>(
             for stream in 0..streams {
                 let row = &mut mixed[stream * rows..(stream + 1) * rows];
                 let (values, gates) = row.split_at_mut(width);
-                let each = values.iter_mut().zip(gates.iter());
-                each.for_each(|(value, gate)| *value = *value * gate.sigmoid());
-                mixed.copy_within(stream * rows..stream * rows + width, stream * width);
+                T::gate(unit, gates, values);
+                mixed.copy_within(stream * rows + width..(stream + 1) * rows, stream * width);
             }
         }
-        code::ACTIVATED => gate(&mut mixed[..streams * width], channel_outputs),
+        code::ACTIVATED => T::gate(unit, &mut mixed[..streams * width], channel_outputs),
         code::RESPONSE => {
             let (gates, kept) = mixed.split_at_mut(streams * width);
-            gate(gates, kept);
+            T::gate(unit, gates, kept);
         }
         _ => {}
     }
     Ok(&mixed[..streams * width])
 }
 
-/// gates ← values ∘ sigmoid(gates)
-#[inline(always)]
-fn gate<T: Real>(gates: &mut [T], values: &[T]) {
-    for (gate, value) in gates.iter_mut().zip(values) {
-        *gate = *value * gate.sigmoid();
-    }
-}
-
 /// x ← the mean of all steps so far. Sums are kept with what rounding took from them, so that the
 /// mean of a long signal loses nothing.
 #[inline(always)]
 fn mean<T: Real>(image: &ImageView<'_, T>, state: &mut [T], x: &mut [T]) {
-    let width = image.width();
-    for (state, x) in state
-        .chunks_exact_mut(image.state_len())
-        .zip(x.chunks_exact_mut(width))
-    {
+    let (width, each, states) = (image.width(), image.state_len(), state.len());
+    let mut start = 0;
+    for x in x.chunks_exact_mut(width) {
+        let state = &mut state[start..start + each];
+        start += each;
         let (_, pooled) = state.split_at_mut(state.len() - 2 * width - COUNT);
         let (sums, rest) = pooled.split_at_mut(width);
         let (lost, count) = rest.split_at_mut(width);
@@ -343,6 +385,9 @@ fn mean<T: Real>(image: &ImageView<'_, T>, state: &mut [T], x: &mut [T]) {
             *lost = (next - *sum) - more;
             *sum = next;
             *x = next * scale;
+        }
+        if start >= states {
+            start = 0;
         }
     }
 }

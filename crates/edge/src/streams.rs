@@ -1,5 +1,7 @@
 //! Signals side by side.
 
+use crate::LANES;
+
 /// Vectors of several streams, one after the other.
 pub(crate) struct Streams<'a, T> {
     pub(crate) inputs: &'a [T],
@@ -18,5 +20,13 @@ impl<'a, T> Streams<'a, T> {
             input_step: inputs.len(),
             outputs,
         }
+    }
+
+    /// Sixteen outputs of a stream, of as many as the matrix has rows.
+    #[inline(always)]
+    pub(crate) fn lanes(&mut self, stream: usize, rows: usize, index: usize) -> &mut [T; LANES] {
+        &mut self.outputs[stream * rows + index * LANES..]
+            .as_chunks_mut()
+            .0[0]
     }
 }

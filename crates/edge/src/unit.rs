@@ -39,6 +39,21 @@ pub trait Unit<T: Real>: Copy {
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// a b + c.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// a / b.
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// a where it is larger, else b.
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// a where it is smaller, else b.
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// [`Real::power_of_two`].
+    fn power_of_two(self, shifted: Self::Vector) -> Self::Vector;
+    /// to ← the numbers of `from` at `places`, one for each of them.
+    #[inline(always)]
+    fn gather(self, from: &[T], places: &[u8], to: &mut [T]) {
+        for (to, &place) in to.iter_mut().zip(places) {
+            *to = from[usize::from(place)];
+        }
+    }
     /// The first numbers of IEEE half precision.
     fn halves(self, halves: &[u16]) -> Self::Vector;
     /// The first numbers whose upper halves as f32 these are.
