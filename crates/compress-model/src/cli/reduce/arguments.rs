@@ -19,6 +19,7 @@ use crate::cli::calibration::{Form, Sharing, Ways};
 use crate::cli::common::{Declarations, Input, TIME_BASES, Usage, Word, word, words};
 use crate::cli::folders::Folders;
 use crate::cli::quantities::share;
+use crate::cli::reduce::folder::{check as check_folder, is_of_folders};
 use crate::cli::reduce::places::Places;
 use crate::cli::report::ReportFile;
 
@@ -75,7 +76,8 @@ real pole. All tensors but those of poles and residues are copied bit for bit.";
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) input: Input,
-    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    /// Where the smaller checkpoint goes. Its ending chooses the container. Of a folder of Hugging Face,
+    /// a new folder, with its configuration and all other files.
     #[arg(long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
@@ -337,6 +339,7 @@ impl Arguments {
         }
         for (name, path) in given {
             match *name {
+                "--output" if is_of_folders(source, path) => check_folder(source, path)?,
                 "--output" => check_output(path, &[source])?,
                 _ => check_destination(path, &[source])?,
             }
