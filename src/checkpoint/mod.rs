@@ -39,8 +39,7 @@ pub use error::{CheckpointError, Fault};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
-    Axes, Complex, Frequency, Hold, OwnLayout, SizeSettings, Stored, Transform, Weight,
-    layout_table,
+    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
 };
 use layout::{Dynamics, Encoded};
 use parts::Parts;
@@ -403,12 +402,6 @@ impl Checkpoint {
     pub fn runs_at_any_step(&self) -> bool {
         let mut layers = self.encoding.structure.layers.iter();
         layers.any(|layout| layout.runs_at_any_step())
-    }
-
-    /// What the configuration of the network calls the number of states, which must change with it.
-    pub fn size_settings(&self) -> SizeSettings {
-        let first = self.encoding.structure.found.first();
-        first.map_or_else(SizeSettings::default, |layer| layer.kind.sizes())
     }
 
     /// What was declared, or assumed in its place.

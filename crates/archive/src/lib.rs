@@ -32,7 +32,7 @@ pub use foreign::ForeignFormat;
 pub use msgpack_file::MsgpackError;
 pub use npz_file::NpyError;
 pub use pickle::PickleError;
-pub use place::{check_destination, check_output, file_in};
+pub use place::{check_destination, check_output};
 pub use sharded_file::ShardError;
 pub use temporary::is_temporary;
 pub use tensor::{Dtype, Header, RawTensor, TensorError};

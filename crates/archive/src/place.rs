@@ -18,10 +18,7 @@ const USUAL: [&str; 4] = [
 ];
 
 /// The path itself; for a folder, that of the checkpoint in it.
-///
-/// # Errors
-/// [`ArchiveError::Folder`], and its like, for a folder that holds none, or several.
-pub fn file_in(path: &Path) -> Result<PathBuf, ArchiveError> {
+pub(crate) fn file_in(path: &Path) -> Result<PathBuf, ArchiveError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }

@@ -64,30 +64,6 @@ impl Kind {
             .unwrap_or_default()
     }
 
-    /// What the configuration beside a model of the family calls the number of states.
-    pub(in crate::checkpoint) fn sizes(self) -> SizeSettings {
-        let names: &[&str] = match self {
-            Kind::FlowState => &["encoder_state_dim"],
-            Kind::Hyena(HyenaForm::Training) => &["hyena_filter_order", "state_size"],
-            Kind::Hyena(_) => &["state_size"],
-            Kind::Ema { transformers: true } => &["ema_projection_size"],
-            Kind::Ema {
-                transformers: false,
-            } => &["encoder_n_dim", "decoder_n_dim", "n_dim"],
-            Kind::S5 { .. } => &["state_dim", "ssm_size", "d_state"],
-            Kind::AnnotatedS4d => &["num_ssm", "d_state"],
-            Kind::Lru => &["d_hidden", "state_dim", "lru_dim", "d_state"],
-            // Constants of their code, a product of two numbers, or unknown.
-            Kind::LruRec | Kind::Attenuate | Kind::Own => &[],
-            _ => &["d_state"],
-        };
-        let flow_state = self == Kind::FlowState;
-        SizeSettings {
-            names,
-            divisor: flow_state.then_some("encoder_num_hippo_blocks"),
-        }
-    }
-
     /// Tensors, or whole modules, at the place of a kernel that are not of it: they are copied.
     fn beside(self) -> &'static [&'static str] {
         match self {
@@ -105,16 +81,6 @@ impl Kind {
             _ => &[],
         }
     }
-}
-
-/// How the configuration of a network (`config.json`) names the number of states of its layers, which
-/// it takes from there and not from the tensors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SizeSettings {
-    /// Names that it may have.
-    pub names: &'static [&'static str],
-    /// A number that must divide it; 1 always does.
-    pub divisor: Option<&'static str>,
 }
 
 /// One layer of a file.

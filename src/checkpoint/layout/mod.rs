@@ -26,7 +26,6 @@ use std::fmt::Debug;
 
 pub(super) use dss::Dss;
 pub(super) use encoded::{Encoded, PADDING_EXPONENT, Role};
-pub use find::SizeSettings;
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
 use hankelite_control::DiagonalSystem;

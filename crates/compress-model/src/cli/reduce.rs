@@ -4,7 +4,6 @@ mod arguments;
 mod card;
 mod chosen;
 mod file_target;
-mod folder;
 mod layerwise;
 mod lines;
 mod places;
@@ -14,7 +13,7 @@ mod rounding;
 mod storage;
 mod target;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -38,7 +37,6 @@ use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::RuleArguments;
 use crate::cli::reduce::card::{Card, both};
 use crate::cli::reduce::file_target::{FileTarget, Found};
-use crate::cli::reduce::folder::{FolderChanges, Made, OutputFolder};
 use crate::cli::reduce::lines::show;
 use crate::cli::reduce::provenance::{Way, longest, measured, provenance};
 use crate::cli::reduce::report::page;
@@ -68,8 +66,6 @@ struct Document<'a> {
     image: Option<WrittenImage>,
     report: Option<WrittenReport>,
     card: Option<String>,
-    /// What became of the files around the weights, where a folder was written.
-    folder: Option<FolderChanges>,
     /// Layers whose poles and residues are in a wider number format than that of --dtype or the file.
     kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
@@ -143,15 +139,18 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
     if !arguments.dry_run {
         document.image = write_image(arguments, &reduced.model, &Storage::single(&reduced.model))?;
     }
-    let output = Output::begin(arguments)?;
-    if let Some(output) = &output {
-        let place = (&reduced, output.weights.as_path());
-        let (held, worst) = write(arguments, encoded, place, kernel_length, printer)?;
+    if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
+        let (held, worst) = write(
+            arguments,
+            encoded,
+            (&reduced, output),
+            kernel_length,
+            printer,
+        )?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
         reduced = held;
     }
-    document.complete(output, &made, &checkpoint)?;
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
         document.before = Some(score(&checkpoint, First::all(data), printer)?);
@@ -161,28 +160,6 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
     let made = (&made, statistics.as_ref());
     describe(arguments, models, &mut document, made, printer)?;
     finish(&document, printer)
-}
-
-/// Where the weights go, and the folder around them, if it is one.
-struct Output {
-    weights: PathBuf,
-    folder: Option<OutputFolder>,
-}
-
-impl Output {
-    /// Unless nothing is to be written.
-    fn begin(arguments: &Arguments) -> anyhow::Result<Option<Self>> {
-        let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
-        let Some(output) = output else {
-            return Ok(None);
-        };
-        let folder = OutputFolder::begin(&arguments.input.checkpoint, output)?;
-        let weights = match &folder {
-            Some(folder) => folder.weights()?,
-            None => output.to_path_buf(),
-        };
-        Ok(Some(Self { weights, folder }))
-    }
 }
 
 /// Writes the smaller checkpoint: what the file holds, and how far rounding changed a kernel.
@@ -236,7 +213,6 @@ impl Document<'_> {
             image: None,
             report: None,
             card: None,
-            folder: None,
             kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
             parameters_before: 0,
@@ -254,25 +230,6 @@ impl Document<'_> {
 }
 
 impl Document<'_> {
-    /// Puts the files around the weights beside them, where a folder is written.
-    fn complete(
-        &mut self,
-        output: Option<Output>,
-        made: &Provenance,
-        source: &Checkpoint,
-    ) -> anyhow::Result<()> {
-        let Some(folder) = output.and_then(|output| output.folder) else {
-            return Ok(());
-        };
-        let card = self.card_of(made);
-        self.folder = Some(folder.finish(&Made {
-            layers: &self.layers,
-            sizes: source.size_settings(),
-            card: [card.markdown(), card.section()],
-        })?);
-        Ok(())
-    }
-
     /// The model card.
     fn card_of<'a>(&'a self, made: &'a Provenance) -> Card<'a> {
         let on = |what: &str, change: Option<f64>| Some((what.to_string(), change?));

@@ -19,7 +19,6 @@ use crate::cli::calibration::{Form, Sharing, Ways};
 use crate::cli::common::{Declarations, Input, TIME_BASES, Usage, Word, word, words};
 use crate::cli::folders::Folders;
 use crate::cli::quantities::share;
-use crate::cli::reduce::folder::{check as check_folder, is_of_folders};
 use crate::cli::reduce::places::Places;
 use crate::cli::report::ReportFile;
 
@@ -76,8 +75,7 @@ real pole. All tensors but those of poles and residues are copied bit for bit.";
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) input: Input,
-    /// Where the smaller checkpoint goes. Its ending chooses the container. Of a folder of Hugging Face,
-    /// a new folder, with its configuration and all other files.
+    /// Where the smaller checkpoint goes. Its ending chooses the container.
     #[arg(long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
@@ -339,7 +337,6 @@ impl Arguments {
         }
         for (name, path) in given {
             match *name {
-                "--output" if is_of_folders(source, path) => check_folder(source, path)?,
                 "--output" => check_output(path, &[source])?,
                 _ => check_destination(path, &[source])?,
             }

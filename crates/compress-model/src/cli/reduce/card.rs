@@ -73,15 +73,6 @@ impl Card<'_> {
         )
     }
 
-    /// The same as a section of the card that the source has.
-    pub(super) fn section(&self) -> String {
-        format!(
-            "# Smaller version\n\n{}{}",
-            self.what(),
-            self.origin().markdown()
-        )
-    }
-
     fn what(&self) -> String {
         let (made, [before, after]) = (self.made, self.parameters);
         let smaller = format!(
@@ -111,10 +102,7 @@ impl Card<'_> {
     fn origin(&self) -> Table {
         let made = self.made;
         let row = |name: &str, text: String| vec![name.to_string(), text];
-        let source = match made.source_sha256.as_str() {
-            "" => format!("`{}`", made.source),
-            hash => format!("`{}`, SHA-256 `{hash}`", made.source),
-        };
+        let source = format!("`{}`, SHA-256 `{}`", made.source, made.source_sha256);
         let mut rows = vec![row("source", source), row("method", made.method.clone())];
         let of = match &made.calibration {
             Some(calibration) => {

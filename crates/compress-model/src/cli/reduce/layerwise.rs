@@ -14,7 +14,7 @@ use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
-use crate::cli::reduce::{Document, Output, finish, plan};
+use crate::cli::reduce::{Document, finish, plan};
 
 pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
@@ -22,19 +22,17 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     let here = || path.display().to_string();
     let outline = source.outline();
     let plan = plan(arguments, outline).with_context(here)?;
-    let output = Output::begin(arguments)?;
-    let weights = output.as_ref().map(|output| output.weights.as_path());
-    let mut rewrite = source.rewrite(weights)?;
+    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    let mut rewrite = source.rewrite(output)?;
     let (layers, worst) = reduce(&source, &plan, &mut rewrite, printer).with_context(here)?;
     let parameters_after = rewrite.parameters();
     let kept_layers = rewrite.kept_layers().to_vec();
-    let made = provenance((path, outline), &layers, &Way::Plan(&plan)).with_context(here)?;
-    if let Some(weights) = weights {
-        rewrite.note(made.clone());
-        rewrite.write(weights)?;
+    if let Some(output) = output {
+        rewrite.note(provenance((path, outline), &layers, &Way::Plan(&plan)).with_context(here)?);
+        rewrite.write(output)?;
         warn_of_rounding(worst, printer);
     }
-    let mut document = Document {
+    let document = Document {
         family: outline.family(),
         plan: Some(&plan),
         kernel_length: plan.kernel_length(),
@@ -43,12 +41,11 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         kept_layers,
         assumptions: outline.assumptions(),
         notes: outline.notes(),
-        rounding_error: weights.map(|_: &Path| worst),
+        rounding_error: output.map(|_: &Path| worst),
         layers,
         seconds: start.elapsed().as_secs_f64(),
         ..Document::new(arguments)
     };
-    document.complete(output, &made, outline)?;
     finish(&document, printer)
 }
 

@@ -43,15 +43,6 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     }
     warn_of_errors(document, printer);
     show_outcome(document, printer)?;
-    if let Some(folder) = &document.folder {
-        printer.line(&folder.line())?;
-        for warning in folder.warnings() {
-            printer.note("warning", warning);
-        }
-        if let Some(note) = folder.note() {
-            printer.note("note", &note);
-        }
-    }
     if let Some(card) = &document.card {
         printer.line(&format!("wrote {card}"))?;
     }
@@ -288,10 +279,7 @@ fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()
         (Some(output), Some(rounding)) => printer.line(&format!(
             "{}{} and read it back; rounding to its number format changes kernels by {}",
             wrote(output, Path::new(&document.checkpoint)),
-            match document.folder {
-                Some(_) => "",
-                None => container(Path::new(output)),
-            },
+            container(Path::new(output)),
             percent(rounding),
         )),
         _ if document.image.is_some() => Ok(()),
