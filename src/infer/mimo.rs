@@ -23,8 +23,9 @@ enum Feedthrough {
 
 impl Feedthrough {
     fn of(transposed: DMatrix<f64>) -> Self {
-        let diagonal = DMatrix::from_diagonal(&transposed.diagonal());
-        match transposed == diagonal {
+        let is_diagonal =
+            transposed.is_square() && transposed == DMatrix::from_diagonal(&transposed.diagonal());
+        match is_diagonal {
             true => Self::Diagonal(transposed.diagonal().iter().copied().collect()),
             false => Self::Full(transposed),
         }

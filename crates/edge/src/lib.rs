@@ -33,25 +33,26 @@ mod fault;
 mod functions;
 mod image;
 mod integers;
+mod kept;
 mod levels;
 mod matrix;
 mod norm;
+mod numbers;
 mod plain;
 mod real;
 mod record;
 mod step;
 mod streams;
-mod unit;
 
 pub use dots::{Dots, Processor, QUADS};
 pub use fault::StepFault;
 pub use functions::{erf, exp};
 pub use image::{ImagePlan, ImageView};
+pub use kept::Kept;
 pub use plain::Plain;
-pub use real::Real;
+pub use real::{LANES, Real, Unit};
 pub use record::{Header, Layer, MAGIC, Matrix, SharedSystem, VERSION, code};
-pub use step::{Buffers, Input, Kept, run_chunk, step, step_layers, step_many};
-pub use unit::{LANES, Unit};
+pub use step::{Buffers, Input, run_chunk, step, step_layers, step_many};
 
 /// `count` rounded up to whole groups of [`LANES`].
 pub const fn padded(count: usize) -> usize {

@@ -3,7 +3,9 @@
 use crate::dynamics::Vectors;
 use crate::image::COUNT;
 use crate::streams::Streams;
-use crate::{ImageView, Layer, Processor, Real, StepFault, code, dynamics, matrix, norm, padded};
+use crate::{
+    ImageView, Kept, Layer, Processor, Real, StepFault, code, dynamics, matrix, norm, padded,
+};
 
 /// What goes into one step or several: of all streams one after the other, then the next step.
 #[derive(Debug, Clone, Copy)]
@@ -22,16 +24,6 @@ pub struct Buffers<'s, 'w, T> {
     pub work: &'w mut [T],
     /// Steps that the input holds of each stream.
     pub steps: usize,
-}
-
-/// What a caller keeps of a layer from step to step.
-#[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
-    /// Its record.
-    pub layer: Layer,
-    /// The lane of each channel, where the image lists the channel of each lane in bytes
-    /// ([`ImageView::back`]): with it processors that permute vectors bring them back into order.
-    pub back: Option<&'a [u8]>,
 }
 
 /// One step of one stream: takes its input, moves its state on, and gives its outputs.

@@ -5,8 +5,8 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::calibrate::mimo::fit::{Sample, joined};
 use crate::calibrate::mimo::modes::Modes;
+use crate::calibrate::mimo::sample::{Sample, joined};
 
 /// |1 − a b| below which the quotient of [`Sums::pair`] would lose more than six digits.
 const NEAR_ONE: f64 = 1e-6;

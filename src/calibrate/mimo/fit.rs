@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use crate::calibrate::mimo::filtered;
 use crate::calibrate::mimo::modes::{Modes, is_diagonal};
+use crate::calibrate::mimo::sample::{Sample, joined};
 
 /// Of the sequences every so many is held out.
 const CHECK_EVERY: usize = 5;
@@ -31,15 +32,6 @@ const GAIN_MIN: f64 = 0.01;
 
 /// An output error of less than this share is left alone.
 const ERROR_MIN: f64 = 1e-10;
-
-/// What a system gets, and what it should give.
-#[derive(Debug, Clone)]
-pub(super) struct Sample {
-    /// u, L × m.
-    pub(super) input: DMatrix<f64>,
-    /// y, L × p.
-    pub(super) target: DMatrix<f64>,
-}
 
 /// Samples, and the metric of the outputs.
 pub(super) struct Problem<'a> {
@@ -330,18 +322,6 @@ impl<'a> Problem<'a> {
             moved
         });
     }
-}
-
-/// Columns side by side.
-pub(super) fn joined(parts: &[&DMatrix<f64>]) -> DMatrix<f64> {
-    let columns = parts.iter().map(|part| part.ncols()).sum();
-    let mut all = DMatrix::zeros(parts[0].nrows(), columns);
-    let mut first = 0;
-    for part in parts {
-        all.columns_mut(first, part.ncols()).copy_from(part);
-        first += part.ncols();
-    }
-    all
 }
 
 /// The moments of what comes behind the first k columns, with these projected out.

@@ -19,15 +19,16 @@ mod logits;
 mod modes;
 mod moments;
 mod network;
+mod sample;
 mod starts;
 #[cfg(test)]
 mod tests;
 mod unit;
 
-use fit::Sample;
 use hankelite_control::{ControlError, Refinement};
 use nalgebra::DMatrix;
 pub(super) use network::{SharedReduction, SharedSettings};
+use sample::Sample;
 use unit::Unit;
 
 use crate::calibrate::{CalibrateError, Known};

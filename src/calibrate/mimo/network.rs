@@ -5,9 +5,9 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::calibrate::logits::{Combinations, relative_change};
-use crate::calibrate::mimo::fit::Sample;
 use crate::calibrate::mimo::logits::{LogitProblem, fit_outputs};
 use crate::calibrate::mimo::modes::Modes;
+use crate::calibrate::mimo::sample::Sample;
 use crate::calibrate::mimo::unit::Unit;
 use crate::calibrate::mimo::{cut_layer, units};
 use crate::calibrate::{CalibrateError, LogitFit};

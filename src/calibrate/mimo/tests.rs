@@ -7,9 +7,10 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::calibrate::Known;
-use crate::calibrate::mimo::fit::{Problem, Sample};
+use crate::calibrate::mimo::fit::Problem;
 use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::moments::Moments;
+use crate::calibrate::mimo::sample::Sample;
 use crate::calibrate::mimo::{LayerSequences, reduce_layer_jointly, starts};
 use crate::compress::kernel_distance;
 use crate::model::{Block, BlockParts, Nonlinearity};

@@ -3,9 +3,10 @@
 use hankelite_control::{DiagonalSystem, Refinement};
 use nalgebra::DMatrix;
 
-use crate::calibrate::mimo::fit::{Fitted, Problem, Sample};
+use crate::calibrate::mimo::fit::{Fitted, Problem};
 use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::moments::Moments;
+use crate::calibrate::mimo::sample::Sample;
 use crate::calibrate::mimo::starts;
 use crate::compress::WeightedRecord;
 use crate::model::Block;

@@ -4,7 +4,7 @@
 use nalgebra::{ComplexField, DMatrix};
 use num_complex::Complex64;
 
-use crate::control::GramianFactors;
+use crate::control::factors::GramianFactors;
 use crate::control::plane::Plane;
 use crate::control::realisation::ROOT_TWO;
 use crate::linalg::{Scalar, multiply, scaled_cholesky};

@@ -5,6 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::ControlError;
 use crate::control::cauchy::complex_factor;
+use crate::control::factors::GramianFactors;
 use crate::control::formed;
 use crate::control::generators::{Eliminate, Elimination};
 use crate::control::plane::{Placed, Plane};
@@ -12,19 +13,6 @@ use crate::control::quick::Quick;
 use crate::control::realisation::{ROOT_TWO, RealMode, apply_modes, real_modes};
 use crate::linalg::{Wide, WideComplex, expm1, pivoted_lower_factor, power_of_two_below};
 use crate::ssm::{DiagonalSystem, RealBlock, StableSystem, Time, real_blocks};
-
-/// F_c and F_o with W_c = F_c F_c* and W_o = F_o F_o*.
-///
-/// The columns are as many as the Gramian's rank, which is exact: a repeated pole or a zero
-/// weight takes no column.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct GramianFactors<T: ComplexField<RealField = f64>> {
-    /// The factor of the controllability Gramian, one row per state.
-    pub controllability: DMatrix<T>,
-    /// The factor of the observability Gramian, one row per state.
-    pub observability: DMatrix<T>,
-}
 
 /// Factors of the Gramians of the complex system y = C x, one row per mode.
 ///

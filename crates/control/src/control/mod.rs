@@ -5,6 +5,7 @@ mod block;
 mod cauchy;
 mod dense;
 mod dense_weighted;
+mod factors;
 mod formed;
 mod generators;
 mod gramian;
@@ -43,7 +44,8 @@ pub use dense::{
     dense_gramians, dense_h2_norm, dense_hankel_values, diagonalise,
 };
 pub use dense_weighted::{dense_moment_balance, dense_stochastic_balance, dense_weighted_balance};
-pub use gramian::{GramianFactors, complex_gramian_factors, real_gramian_factors};
+pub use factors::GramianFactors;
+pub use gramian::{complex_gramian_factors, real_gramian_factors};
 pub use h2_optimal::{H2Refined, h2_optimal, h2_refine};
 pub use hankel::{HankelValues, hankel_values};
 pub use hinf::{HinfNorm, hinf_error, hinf_norm};
