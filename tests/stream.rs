@@ -222,7 +222,7 @@ fn chunks_are_steps(image: &Image, name: &str) {
     assert_eq!(found.collect::<Vec<_>>().concat(), expected, "{name}");
     assert_eq!(chunks.snapshot(), steps.snapshot(), "{name}");
     // More than there is room for, and no whole steps.
-    assert!(chunks.run_chunk(&vec![0.0; 4 * (CHUNK + 1)]).is_err());
+    assert!(chunks.run_chunk(&[0.0; 4 * (CHUNK + 1)]).is_err());
     assert!(chunks.run_chunk(&inputs[..5]).is_err());
     assert_eq!(chunks.snapshot(), steps.snapshot(), "{name}");
 }

@@ -72,7 +72,8 @@ impl<T: Scalar> Formed<T> {
         let sorted = DMatrix::from_fn(n, n, |i, j| self.scaled[(order[i], order[j])]);
         let (lower, inverse) = scaled_cholesky(&sorted)?;
         let roundings = self.rounding + (n as f64).sqrt();
-        if !(roundings * inverse * f64::EPSILON < ACCEPTED) {
+        let error = roundings * inverse * f64::EPSILON;
+        if error.is_nan() || error >= ACCEPTED {
             return None;
         }
         let mut factor = DMatrix::zeros(n, n);
@@ -194,7 +195,7 @@ impl Side {
         let diagonal = scaled.diagonal();
         // One is the mean of the two of a pair; a single state has both in one.
         let least = diagonal.min();
-        if !(least >= APART) {
+        if least.is_nan() || least < APART {
             return None;
         }
         let roots = diagonal.map(f64::sqrt);

@@ -1,6 +1,6 @@
 //! Gramian factors from poles and weights, by pivoted Cholesky of Cauchy-like matrices.
 
-use nalgebra::{ComplexField, DMatrix};
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::ControlError;
@@ -618,7 +618,7 @@ mod tests {
         }
     }
 
-    fn products<T: ComplexField<RealField = f64>>(
+    fn products<T: nalgebra::ComplexField<RealField = f64>>(
         factors: &GramianFactors<T>,
     ) -> (DMatrix<T>, DMatrix<T>) {
         (
