@@ -76,7 +76,7 @@ fn spectra_are_those_of_the_library() {
 #[test]
 fn data_make_the_cut_better_and_tell_the_accuracy() {
     let session = session();
-    let data = || Some(("waves:count=200,held_out=100".to_string(), Vec::new()));
+    let data = || Some(("waves:held_out=300".to_string(), Vec::new()));
     let order = Some(8);
     let small = Request {
         order,

@@ -13,6 +13,9 @@ use crate::ssm::{DiagonalSystem, RealBlock};
 /// Above this estimate of the relative error of Hankel values the factors are not used.
 const ACCEPTED: f64 = 1e-11;
 
+/// Of so few modes elimination with 106 bits costs little, and it keeps all digits.
+pub(super) const FEW_MODES: usize = 24;
+
 /// With fewer rows of weights than this part of the modes, they hardly stand apart.
 const FEW: usize = 16;
 
@@ -110,7 +113,8 @@ impl Side {
     fn new(plane: Plane, nodes: Vec<Complex64>, mut rows: DMatrix<Complex64>) -> Option<Self> {
         let roots: Vec<f64> = nodes.iter().map(|&z| plane.decay(z).sqrt()).collect();
         let mut sizes = Vec::with_capacity(nodes.len());
-        if rows.ncols() * FEW < nodes.len() || turns(plane, &nodes) {
+        let few = nodes.len() <= FEW_MODES || rows.ncols() * FEW < nodes.len();
+        if few || turns(plane, &nodes) {
             return None;
         }
         for (mut row, root) in rows.row_iter_mut().zip(&roots) {

@@ -3,6 +3,7 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
+use crate::control::formed::FEW_MODES;
 use crate::control::realisation::RealSystem;
 use crate::control::{ControlError, in_parallel, real_gramian_factors};
 use crate::linalg::{expm1, multiply, multiply_adjoint, multiply_transpose};
@@ -10,9 +11,6 @@ use crate::ssm::{DiagonalSystem, StableSystem, Time};
 
 /// A sum of signed terms that is at least this share of the sum of their sizes has twelve digits.
 const LITTLE_CANCELS: f64 = 1e-3;
-
-/// Of so few modes with several inputs or outputs the factor costs little, and it keeps all digits.
-const SMALL: usize = 64;
 
 /// The H2 norm of the real output, which is the ℓ2 (L2) norm of the kernel Re(C A^l B).
 /// The feedthrough is left out.
@@ -45,7 +43,7 @@ pub fn h2_norm(system: StableSystem<'_>) -> Result<f64, ControlError> {
 /// The norm as the sum over all pairs of modes, where few digits cancel.
 fn norm_by_sums(system: &DiagonalSystem) -> Option<f64> {
     let Ok(siso) = system.as_siso() else {
-        let many = system.order() > SMALL;
+        let many = system.order() > FEW_MODES;
         return many.then(|| norm_of_several(system)).flatten();
     };
     let residues: Vec<Complex64> = siso.residues().collect();
