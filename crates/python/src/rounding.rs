@@ -41,15 +41,14 @@ fn vector(array: &PyReadonlyArray1<'_, f64>) -> DVector<f64> {
 /// A map (inputs, outputs) with entries of a kind, so that what it gives changes least.
 #[pyfunction]
 pub(crate) fn rounded_map<'py>(
-    py: Python<'py>,
     weight: PyReadonlyArray2<'py, f64>,
     bias: Option<PyReadonlyArray1<'py, f64>>,
     moments: Moments<'py>,
     entries: &str,
     group: usize,
 ) -> PyResult<Rounded<'py>> {
-    let entries: Entries =
-        serde_json::from_value(entries.into()).map_err(|error| Failure::setting(error))?;
+    let py = weight.py();
+    let entries: Entries = serde_json::from_value(entries.into()).map_err(Failure::setting)?;
     let (count, reduced, full, own, cross) = &moments;
     let sums = [vector(reduced), vector(full)];
     let linear = Linear {
