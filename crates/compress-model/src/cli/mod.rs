@@ -153,6 +153,9 @@ struct Global {
     /// Print nothing on stderr but errors.
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Print the tables of single layers too, where results are summarised.
+    #[arg(long, short, global = true)]
+    verbose: bool,
 }
 
 /// How results are printed.

@@ -21,6 +21,7 @@ const COLUMNS: std::ops::RangeInclusive<usize> = 60..=200;
 pub(super) struct Printer {
     json: bool,
     quiet: bool,
+    verbose: bool,
     /// What lines are fitted into; `None` where stdout is a file or a pipe.
     columns: Option<usize>,
     colour_out: bool,
@@ -38,6 +39,7 @@ impl Printer {
         Self {
             json: global.format == Format::Json,
             quiet: global.quiet,
+            verbose: global.verbose,
             columns: columns(),
             colour_out: colour(std::io::stdout().is_terminal()),
             colour_err: colour(std::io::stderr().is_terminal()),
@@ -46,6 +48,11 @@ impl Printer {
 
     pub(super) fn is_json(&self) -> bool {
         self.json
+    }
+
+    /// Whether tables of single layers are printed where a summary would do.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.verbose
     }
 
     /// One JSON document on stdout.

@@ -13,16 +13,15 @@ use crate::cli::reduce::storage::{WrittenImage, show_kept};
 use crate::cli::report::percent;
 
 pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
-    printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
-    show_layers(document, printer)?;
-    if let Some(choice) = &document.calibration {
-        show_choice(choice, printer)?;
-    }
-    if let Some(change) = document.held_out_change {
-        let change = percent(change);
-        printer.line(&format!(
-            "The logits of held-out sequences change by {change}."
-        ))?;
+    let layers = match document.layers.len() {
+        1 => "1 layer".to_string(),
+        many => format!("{many} layers"),
+    };
+    let heading = format!("{}: {}, {layers}", document.checkpoint, document.family);
+    printer.heading(&heading)?;
+    match printer.is_verbose() {
+        true => show_all(document, printer)?,
+        false => summarise(document, printer)?,
     }
     if let Some(longer) = &document.longer {
         show_longer(longer, printer)?;
@@ -30,14 +29,6 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     show_real_poles(document, printer)?;
     show_notes(&document.layers, printer);
     show_kept(&document.kept_layers, printer);
-    let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
-    printer.line(&format!(
-        "parameters {} → {} ({:.1} %), orders {orders:?}, in {:.2} s",
-        grouped(document.parameters_before),
-        grouped(document.parameters_after),
-        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
-        document.seconds,
-    ))?;
     if let (Some(before), Some(after)) = (&document.before, &document.after) {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
@@ -50,6 +41,97 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
         Some(report) => report.show(printer),
         None => Ok(()),
     }
+}
+
+/// States, parameters and errors of the whole network, a line each.
+fn summarise(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let seconds = document.seconds;
+    printer.line(&match &document.calibration {
+        None => format!("states     {}", orders(&document.layers)),
+        Some(choice) => format!("{}, {}", states_used(choice), orders(&document.layers)),
+    })?;
+    printer.line(&format!("{}, in {seconds:.2} s", parameters(document)))?;
+    let steps = document.kernel_length;
+    let Some(choice) = &document.calibration else {
+        return match of_kernels(&document.layers) {
+            Some(errors) => printer.line(&format!(
+                "kernels    change by {errors}, over {steps} steps"
+            )),
+            None => Ok(()),
+        };
+    };
+    let held_out = document.held_out_change;
+    let held_out = held_out.or_else(|| choice.fit.as_ref().map(|fit| fit.after));
+    let held_out = held_out.map_or(String::new(), |change| {
+        format!(", {} on sequences held out", percent(change))
+    });
+    printer.line(&format!("{}{held_out}", error(choice)))?;
+    printer.line(&format!(
+        "calibrated on {} ({} steps)",
+        choice.origin, choice.length
+    ))
+}
+
+/// Everything that is known of single layers and of how the reduction went.
+fn show_all(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    show_layers(document, printer)?;
+    if let Some(choice) = &document.calibration {
+        show_choice(choice, printer)?;
+    }
+    if let Some(change) = document.held_out_change {
+        let change = percent(change);
+        printer.line(&format!(
+            "The logits of held-out sequences change by {change}."
+        ))?;
+    }
+    let orders: Vec<usize> = document.layers.iter().map(|layer| layer.order).collect();
+    printer.line(&format!(
+        "{}, orders {orders:?}, in {:.2} s",
+        parameters(document),
+        document.seconds,
+    ))
+}
+
+/// "parameters 5,514 → 2,442 (44.3 %)"
+fn parameters(document: &Document<'_>) -> String {
+    format!(
+        "parameters {} → {} ({:.1} %)",
+        grouped(document.parameters_before),
+        grouped(document.parameters_after),
+        100.0 * document.parameters_after as f64 / document.parameters_before as f64,
+    )
+}
+
+/// "32 → 8 in each layer", or from the least to the most.
+fn orders(layers: &[LayerRecord]) -> String {
+    let range = |order: fn(&LayerRecord) -> usize| {
+        let orders = layers.iter().map(order);
+        let (least, most) = (orders.clone().min(), orders.max());
+        match (least, most) {
+            (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+            (least, _) => least.unwrap_or(0).to_string(),
+        }
+    };
+    let (before, after) = (
+        range(|layer| layer.order_before),
+        range(|layer| layer.order),
+    );
+    format!("{before} → {after} in each layer")
+}
+
+/// The least and the largest error of a kernel, and where it is.
+fn of_kernels(layers: &[LayerRecord]) -> Option<String> {
+    let error = |layer: &&LayerRecord| layer.relative_kernel_error;
+    let by_error = |a: &&LayerRecord, b: &&LayerRecord| error(a).total_cmp(&error(b));
+    let (least, worst) = (
+        layers.iter().min_by(by_error)?,
+        layers.iter().max_by(by_error)?,
+    );
+    let largest = percent(error(&worst));
+    Some(match layers.len() {
+        1 => largest,
+        _ => format!("{} to {largest} ({})", percent(error(&least)), worst.name),
+    })
 }
 
 /// Kernel errors from which on a network is unlikely to be what it was.
@@ -171,12 +253,7 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
             _ => "their spectrum",
         },
     ))?;
-    let mut shared = format!(
-        "states     {} → {} used ({:.1} %)",
-        grouped(choice.states_before),
-        grouped(choice.states),
-        100.0 * choice.states as f64 / choice.states_before as f64
-    );
+    let mut shared = states_used(choice);
     if let Some(importance) = choice.importance {
         shared.push_str(&format!(", shared by {importance} importance"));
     }
@@ -189,13 +266,7 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
     if let Some(text) = known(choice.known) {
         printer.line(text)?;
     }
-    let mut error = format!(
-        "error      {} of the layers' output",
-        percent(choice.relative_error)
-    );
-    if let Some(change) = choice.logit_change {
-        error.push_str(&format!(", {} of the logits", percent(change)));
-    }
+    let mut error = error(choice);
     match choice.sequential {
         Some(true) => {
             error.push_str("; layers reduced again for their inputs in the reduced network")
@@ -211,6 +282,26 @@ fn show_choice(choice: &Choice, printer: &Printer) -> anyhow::Result<()> {
         Some(fit) => printer.line(&fitted(fit)),
         None => Ok(()),
     }
+}
+
+/// "states     1,024 → 256 used (25.0 %)"
+fn states_used(choice: &Choice) -> String {
+    format!(
+        "states     {} → {} used ({:.1} %)",
+        grouped(choice.states_before),
+        grouped(choice.states),
+        100.0 * choice.states as f64 / choice.states_before as f64
+    )
+}
+
+/// "error      10.92 % of the layers' output, 5.73 % of the logits"
+fn error(choice: &Choice) -> String {
+    let of_layers = percent(choice.relative_error);
+    let of_logits = choice.logit_change;
+    let of_logits = of_logits.map_or(String::new(), |change| {
+        format!(", {} of the logits", percent(change))
+    });
+    format!("error      {of_layers} of the layers' output{of_logits}")
 }
 
 /// Which parts of the method could not run.
@@ -295,25 +386,47 @@ fn container(output: &Path) -> &'static str {
     }
 }
 
-/// Every remark once, with how many channels it concerns.
+/// Remarks that a summary has room for.
+const REMARKS: usize = 2;
+
+/// Every remark once, with the channels that it concerns.
 fn show_notes(layers: &[LayerRecord], printer: &Printer) {
+    let mut seen: Vec<(&str, Vec<(&str, usize)>)> = Vec::new();
     for layer in layers {
-        let mut seen: Vec<(&str, Vec<usize>)> = Vec::new();
         for channel in &layer.channels {
+            let place = (layer.name.as_str(), channel.index);
             for note in &channel.notes {
-                match seen.iter_mut().find(|(text, _)| *text == note) {
-                    Some((_, channels)) => channels.push(channel.index),
-                    None => seen.push((note, vec![channel.index])),
+                match seen.iter_mut().find(|(text, _)| text == note) {
+                    Some((_, places)) => places.push(place),
+                    None => seen.push((note, vec![place])),
                 }
             }
         }
-        for (text, channels) in seen {
-            let which = match channels.as_slice() {
-                [one] => format!("channel {one}"),
-                many => format!("{} channels", many.len()),
-            };
-            printer.note("note", &format!("{}, {which}: {text}", layer.name));
-        }
+    }
+    let shown = if printer.is_verbose() {
+        seen.len()
+    } else {
+        REMARKS
+    };
+    for (text, places) in seen.iter().take(shown) {
+        printer.note("note", &format!("{}: {text}", which(places)));
+    }
+    if let Some(left @ 1..) = seen.len().checked_sub(shown) {
+        printer.note(
+            "note",
+            &format!("{left} more remarks on channels: -v lists them"),
+        );
+    }
+}
+
+/// "s4_layers.3, channel 36", "s4_layers.3, 4 channels" or "9 channels of 3 layers".
+fn which(places: &[(&str, usize)]) -> String {
+    let mut layers: Vec<&str> = places.iter().map(|&(layer, _)| layer).collect();
+    layers.dedup();
+    match (layers.as_slice(), places) {
+        ([layer], [(_, channel)]) => format!("{layer}, channel {channel}"),
+        ([layer], many) => format!("{layer}, {} channels", many.len()),
+        (layers, many) => format!("{} channels of {} layers", many.len(), layers.len()),
     }
 }
 

@@ -475,7 +475,72 @@ fn full_step(checkpoint: &Checkpoint) -> anyhow::Result<f64> {
 }
 
 fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    if !printer.is_verbose() {
+        return summarise(document, printer);
+    }
     printer.heading(&format!("{}: {}", document.checkpoint, document.family))?;
+    show_layers(document, printer)?;
+    show_sizes(document, printer)?;
+    show_changes(document, printer)?;
+    show_files(document, printer)
+}
+
+/// Bytes, change, accuracy and time of the whole network, a line each.
+fn summarise(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    let (before, after) = (document.size_before.total(), document.size.total());
+    let share = format!("1/{:.1}", before as f64 / after.max(1) as f64);
+    show_heading(document, &share, printer)?;
+    printer.line(&format!(
+        "calibrated on {}: {} used, {} held out",
+        document.origin, document.sequences[0], document.sequences[1],
+    ))?;
+    show_changes(document, printer)?;
+    show_step(document, printer)?;
+    show_kept(&document.kept_layers, printer);
+    document.show_written(printer)
+}
+
+/// "model.pth: S4D, 1/6.1 of the bytes, 31,136 → 5,132 (weights and state)"
+fn show_heading(document: &Document, share: &str, printer: &Printer) -> anyhow::Result<()> {
+    printer.heading(&format!(
+        "{}: {}, {share} of the bytes, {} → {} (weights and state)",
+        document.checkpoint,
+        document.family,
+        grouped(document.size_before.total()),
+        grouped(document.size.total()),
+    ))
+}
+
+/// "a step     0.681 → 0.741 us on this machine, in 6.3 s"
+fn show_step(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "a step     {} → {} us on this machine, in {:.1} s",
+        short(document.step_microseconds_before),
+        short(document.step_microseconds),
+        document.seconds
+    ))
+}
+
+/// What became of logits and accuracy.
+fn show_changes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    let held_out = document.held_out_change.map_or(String::new(), |change| {
+        format!(", {} on the sequences held out", percent(change))
+    });
+    printer.line(&format!(
+        "logits     change by {}{held_out}",
+        percent(document.changes.after),
+    ))?;
+    if let Some(longer) = &document.longer {
+        show_longer(longer, printer)?;
+    }
+    if let (Some(before), Some(after)) = (&document.before, &document.after) {
+        printer.line(&format!("accuracy   {before} → {after}"))?;
+    }
+    Ok(())
+}
+
+/// A row for each layer.
+fn show_layers(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     let header = [
         "layer",
         "states",
@@ -505,22 +570,7 @@ fn show(document: &Document, printer: &Printer) -> anyhow::Result<()> {
                 .map_or("-".to_string(), percent),
         ]
     });
-    printer.table(&header, rows.collect())?;
-    show_sizes(document, printer)?;
-    let held_out = document.held_out_change.map_or(String::new(), |change| {
-        format!(", {} on the sequences held out", percent(change))
-    });
-    printer.line(&format!(
-        "logits     change by {}{held_out}",
-        percent(document.changes.after),
-    ))?;
-    if let Some(longer) = &document.longer {
-        show_longer(longer, printer)?;
-    }
-    if let (Some(before), Some(after)) = (&document.before, &document.after) {
-        printer.line(&format!("accuracy   {before} → {after}"))?;
-    }
-    show_files(document, printer)
+    printer.table(&header, rows.collect())
 }
 
 /// What was chosen where no size was given, in few lines.
@@ -530,14 +580,7 @@ fn show_chosen(
     again: &str,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    printer.heading(&format!(
-        "{}: {}, 1/{} of the bytes, {} → {} (weights and state)",
-        document.checkpoint,
-        document.family,
-        choice.times,
-        grouped(document.size_before.total()),
-        grouped(document.size.total()),
-    ))?;
+    show_heading(document, &format!("1/{}", choice.times), printer)?;
     if let Some(text) = choice.remark() {
         printer.note("note", &text);
     }
@@ -549,12 +592,7 @@ fn show_chosen(
             document.held_out_change.map_or("-".to_string(), percent)
         ))?,
     }
-    printer.line(&format!(
-        "a step     {} → {} us on this machine, in {:.1} s",
-        short(document.step_microseconds_before),
-        short(document.step_microseconds),
-        document.seconds
-    ))?;
+    show_step(document, printer)?;
     show_kept(&document.kept_layers, printer);
     document.show_written(printer)?;
     printer.line(&format!("again:     {again}"))
