@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sequential MNIST from scratch in PyTorch, with the settings of `experiments/smnist-scratch.toml`.
+"""Sequential MNIST from scratch in PyTorch, with the settings of `lab/experiments/smnist-scratch.toml`.
 
     python3 benches/smnist_torch.py MNIST [--seeds 3] [--epochs 10] [--threads 1] [--test 10000]
 

@@ -14,7 +14,7 @@ const SOURCES: [&str; 8] = [
     "crates/data/src",
     "crates/edge/src",
     "crates/kernels/src",
-    "crates/research/src",
+    "lab/research/src",
     "crates/train/src",
 ];
 

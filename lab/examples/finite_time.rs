@@ -5,7 +5,7 @@
 //!     cargo run --release -p compress-model --example finite_time -- train SEQUENCES STEPS SEEDS
 //!     cargo run --release -p compress-model --example finite_time -- speed
 //!
-//! The first prints the tables of docs/results/finite-time.md. The second is the
+//! The first prints the tables of docs/lab/finite-time.md. The second is the
 //! training alone, with a budget of one's own (the paper's is 5000 sequences, 4000 steps, 10 seeds).
 //! The third times a gradient on one thread.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]

@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release -p compress-model --example autoregression -- [SEEDS [FOLDER]]
 //!
-//! prints the tables of docs/results/autoregression.md and writes its two pictures into the folder.
+//! prints the tables of docs/lab/autoregression.md and writes its two pictures into the folder.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
 
 use candle_core::Device;
