@@ -50,14 +50,15 @@ Examples:
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
 
-Without a size, sizes are tried from large to small, states and maps together, and the smallest model
-is taken whose accuracy is within 0.5 points of the full one's (--within), measured on labelled
-sequences that the calibration does not use; without labels the smallest that changes the logits of
-held-out sequences by at most 5 %. Data without parts are split: --sequences of them calibrate, at most
-half, and the others are scored.
+Without a size, `reduce` tries sizes from large to small, states and maps together. It takes the
+smallest model within 0.5 points of the full accuracy (--within), measured on labelled sequences
+that the calibration does not use. Without labels it takes the smallest one that changes the logits
+of held-out sequences by at most 5 %. Data without parts are split: --sequences of them calibrate,
+at most half, and the others are scored.
 
 Orders count the complex states that a channel stores. A conjugate pair takes one, and so does a
-real pole. All tensors but those of poles and residues are copied bit for bit.";
+real pole. A reduction of states leaves all other tensors bit for bit. A target in bytes also rounds
+maps, norms, encoder and head.";
 
 #[derive(Debug, Clone, Args)]
 #[command(

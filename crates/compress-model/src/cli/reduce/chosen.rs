@@ -25,7 +25,7 @@ const SCORED: usize = 2000;
 const CHECKED: usize = 300;
 
 /// Without labels, the change of the logits of held-out sequences that is allowed.
-const CHANGE_MAX: f64 = 0.05;
+pub(in crate::cli) const CHANGE_MAX: f64 = 0.05;
 
 /// A size that was tried.
 #[derive(Debug, Clone, Serialize)]

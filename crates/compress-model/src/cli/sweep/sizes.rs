@@ -22,9 +22,6 @@ use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 /// Sequences that are scored where no number is given.
 const LIMIT: usize = 2000;
 
-/// Without labels the smallest model is recommended that changes the logits by no more than this.
-const CHANGE_MAX: f64 = 0.1;
-
 /// One size.
 #[derive(Serialize)]
 struct Row {
@@ -336,7 +333,7 @@ fn details(row: &Row) -> Vec<(String, String)> {
 fn why(labelled: bool) -> &'static str {
     match labelled {
         true => "the smallest within two standard errors of the full model",
-        false => "the smallest that changes the logits of held-out sequences by at most 10 %",
+        false => "the smallest that changes the logits of held-out sequences by at most 5 %",
     }
 }
 
