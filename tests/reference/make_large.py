@@ -1,7 +1,7 @@
 """Small files with the tensors of published models, with their kernels by the formula of the original code.
 
     python tests/reference/make_large.py           # writes tests/data/large/NAME.safetensors and truth.safetensors
-    cargo test --release -p hankelite --test large -- --ignored   # writes NAME.reduced.safetensors beside them
+    cargo test --release -p hankelite --test formats large:: -- --ignored   # writes NAME.reduced.safetensors beside them
     python tests/reference/make_large.py reduced   # adds what the reduced files hold
 
 Each family's function is written after the code that it names and takes nothing from this project. It

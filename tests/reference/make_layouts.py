@@ -1,7 +1,7 @@
 """One small file for every layout, with its kernels by the formula of the original code.
 
     python tests/reference/make_layouts.py           # writes tests/data/layouts/NAME.safetensors
-    cargo test --release -p hankelite --test layouts -- --ignored # writes NAME.reduced.safetensors beside them
+    cargo test --release -p hankelite --test formats layouts:: -- --ignored # writes NAME.reduced.safetensors beside them
     python tests/reference/make_layouts.py reduced   # adds the kernels of the reduced files
 
 Each family's `kernel` is written after the code it names and takes nothing from this project. It

@@ -249,7 +249,7 @@ def test_statistics_are_kept_in_files_and_of_any_length(waves, tmp_path):
 
 
 def test_statistics_of_the_program_and_what_is_none(tmp_path, data):
-    # tests/captured.rs reads the same file. Nothing in it is rounded.
+    # tests/reductions/captured.rs reads the same file. Nothing in it is rounded.
     given = data / "statistics-from-python.safetensors"
     layer = hk.LayerStatistics(np.arange(12.0, 0.0, -1.0).reshape(3, 4), np.arange(3.0), 2)
     made = hk.Statistics({"a": layer, "b": layer}, "numbers")

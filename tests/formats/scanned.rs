@@ -2,17 +2,11 @@
 //! they are written stacked. The fixtures are made by `tests/reference/make_flax.py` and
 //! `make_spellings.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod common;
-#[path = "common/golden.rs"]
-mod golden;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::here;
-use golden::{Golden, largest_difference, logits};
+use crate::common::here;
+use crate::golden::{Golden, largest_difference, logits};
 use hankelite::checkpoint::{Gelu, from_tensors, read_layerwise};
 use hankelite::model::{Block, Model, Nonlinearity};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};

@@ -1,18 +1,10 @@
 //! Reading and writing files: values against PyTorch, round trips, and refusals.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise and may show its figures"
-)]
-
-mod common;
-#[path = "common/models.rs"]
-mod models;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{here, shared};
+use crate::common::{here, shared};
+use crate::models::{change_layer, changed, with_systems};
 use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Declared, DssVersion, Fault, from_tensors, read, read_bytes,
     read_dynamics, write,
@@ -23,7 +15,6 @@ use hankelite::{Plan, Rule, reduce};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
-use models::{change_layer, changed, with_systems};
 
 /// Logits and kernels of PyTorch are float64 computed from the stored float32 weights. What is
 /// left is the order of summation; for DSS the float32 constants of its formula.

@@ -1,17 +1,9 @@
 //! Calibration of a network that is not run here: the shipped model with renamed parts, and the
 //! inputs of its layers in a file as another program writes it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise and may show its figures"
-)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{here, top};
+use crate::common::{here, top};
 use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, CapturedError, Known,
     LayerCalibration, Settings, TargetSize, WeightChoice, input_statistics,

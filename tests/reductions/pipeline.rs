@@ -1,15 +1,6 @@
 //! The whole way: read, reduce, write, read again, run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise and may show its figures"
-)]
 
-mod common;
-#[path = "common/models.rs"]
-mod models;
-
-use common::{here, shared};
+use crate::common::{here, shared};
 use hankelite::checkpoint::{Checkpoint, Declared, DssVersion, read, write};
 use hankelite::compress::{
     CompressError, Method, Plan, PlanError, RealisationChoice, Rule, TimeBase, reduce,

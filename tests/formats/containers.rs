@@ -1,15 +1,9 @@
 //! Models in every container.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a failure here is a failure of the test"
-)]
-
-mod common;
 
 use std::fs;
 use std::path::PathBuf;
 
-use common::here;
+use crate::common::here;
 use hankelite::checkpoint::{Declared, read, write};
 use hankelite_archive::Archive;
 

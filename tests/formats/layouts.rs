@@ -2,18 +2,10 @@
 //! files that come back bit for bit. The fixtures and the truth are made by
 //! `tests/reference/make_layouts.py`, which says how to make them again.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops where it is wrong"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::here;
+use crate::common::here;
 use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Family, Fault, Transform, layout_table, read_dynamics,
 };
@@ -428,7 +420,7 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
     assert!(reduce(&flat.model, &plan).is_err());
 }
 
-/// `HANKELITE_WRITE_DOCS=1 cargo test --release -p hankelite --test layouts` writes the table.
+/// `HANKELITE_WRITE_DOCS=1 cargo test --release -p hankelite --test formats layouts::` writes the table.
 #[test]
 fn the_table_in_the_documentation_is_that_of_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");

@@ -1,14 +1,10 @@
 //! Networks that are nearly the classifier of example.py, and tensors that share their numbers. The
 //! fixtures are made by `tests/reference/make_trees.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::here;
+use crate::common::here;
 use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Family, Fault, from_tensors, read_layerwise,
 };

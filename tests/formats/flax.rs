@@ -2,16 +2,10 @@
 //! them, and their calibrated reduction. The fixtures and their logits are made by
 //! `tests/reference/make_flax.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod common;
-#[path = "common/golden.rs"]
-mod golden;
-
 use std::path::PathBuf;
 
-use common::here;
-use golden::{Golden, LENGTH, largest_difference, logits};
+use crate::common::here;
+use crate::golden::{Golden, LENGTH, largest_difference, logits};
 use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
     change_beyond,

@@ -1,14 +1,10 @@
 //! Layers in further spellings, and networks without a layer that can be read. The fixtures are made by
 //! `tests/reference/make_spellings.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::here;
+use crate::common::here;
 use hankelite::checkpoint::{CheckpointError, Fault};
 use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};

@@ -1,18 +1,10 @@
 //! Reduction for the inputs of the layers of a network, through the whole network.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise and may show its figures"
-)]
-
-mod common;
-#[path = "common/models.rs"]
-mod models;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::shared;
+use crate::common::shared;
+use crate::models::{change_layer, changed, linear_encoder, with_systems};
 use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, Calibration, CalibrationRun, Importance,
     Known, Settings, TargetSize, WeightChoice, input_statistics, layer_inputs,
@@ -29,7 +21,6 @@ use hankelite::{Labelled, Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};
-use models::{change_layer, changed, linear_encoder, with_systems};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};

@@ -1,5 +1,4 @@
 //! Whole models to a target, states and maps together, on the shipped model.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
 use hankelite::infer::{Network, Path as Run};

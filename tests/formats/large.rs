@@ -2,17 +2,9 @@
 //! original code, files that come back bit for bit, and reduced files whose error an independent
 //! computation finds. Fixtures and truth are made by `tests/reference/make_large.py`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops where it is wrong"
-)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::here;
+use crate::common::here;
 use hankelite::checkpoint::{Checkpoint, Family, from_tensors};
 use hankelite::compress::{Compressed, Method, TimeBase, inspect};
 use hankelite::model::Block;

@@ -1,16 +1,10 @@
 //! Networks of S5, minimal-LRU and lru-reduction in the names of torch, run as their code runs them.
 //! The fixtures and their logits are made by `tests/reference/make_stacks.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod common;
-#[path = "common/golden.rs"]
-mod golden;
-
 use std::path::{Path, PathBuf};
 
-use common::here;
-use golden::{Golden, LENGTH, largest_difference, logits};
+use crate::common::here;
+use crate::golden::{Golden, LENGTH, largest_difference, logits};
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Family, Gelu, HalfGate};
 use hankelite::infer::{Network, Path as InferPath};

@@ -1,7 +1,5 @@
 //! What a reduced layer is, where a file has no place for D, a mode hardly decays, or numbers are halves.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
-
 use std::collections::BTreeMap;
 
 use hankelite::archive::{Archive, Dtype, RawTensor};

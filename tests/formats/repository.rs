@@ -2,15 +2,9 @@
 //! that come back bit for bit, and what is done with networks that are nearly that. The fixtures are
 //! made by `tests/reference/make_repository.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
-
-mod common;
-#[path = "common/models.rs"]
-mod models;
-
 use std::path::PathBuf;
 
-use common::here;
+use crate::common::here;
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Checkpoint, Family};
 use hankelite::infer::{Network, Path as Run};

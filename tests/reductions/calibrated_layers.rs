@@ -1,6 +1,5 @@
 //! Channels reduced for their inputs: stability, exact errors, order of the errors, the white
 //! limit, refinement.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::compress::{CalibratedLayer, CompressError, LayerRecord};
 use hankelite::model::{Block, BlockParts, Nonlinearity};

@@ -1,8 +1,4 @@
 //! A model cannot be built wrong: what its constructors refuse, and what they let pass.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-#[path = "common/models.rs"]
-mod models;
 
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;

@@ -1,7 +1,5 @@
 //! S5 layers of every class, with kernels by the formulas of the classes written out here.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it is wrong")]
-
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
