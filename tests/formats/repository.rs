@@ -156,7 +156,7 @@ fn unchanged_tensors_come_back_bit_for_bit_and_changed_ones_in_place() {
         }
     }
     let full = open("pre");
-    let model = models::changed(&full.model, |parts| {
+    let model = crate::models::changed(&full.model, |parts| {
         let Some(Norm::Layer(norm)) = &mut parts.final_norm else {
             unreachable!("a layer norm was read");
         };
@@ -210,7 +210,7 @@ fn calibration_goes_through_the_last_norm() {
     let plain = reduce(&full.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
     let without = prepared.logit_change(&plain.model).unwrap().unwrap();
     assert!(change < without, "{change} calibrated, {without} without");
-    let other = models::changed(&full.model, |parts| parts.final_norm = None);
+    let other = crate::models::changed(&full.model, |parts| parts.final_norm = None);
     assert!(calibration.check(&other).is_err());
 }
 

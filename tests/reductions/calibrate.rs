@@ -483,7 +483,7 @@ fn damaged_files_are_named() {
         ("s4d_classifier.safetensors", "NotStatistics"),
         ("bad/cnn.pth", "NotStatistics"),
     ] {
-        let path = common::here("data").join(other);
+        let path = crate::common::here("data").join(other);
         let error = Calibration::read(&path).unwrap_err();
         assert!(format!("{error:?}").starts_with(name), "{error:?}");
         assert!(!Calibration::is_file_of(&path));

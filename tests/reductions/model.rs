@@ -182,7 +182,7 @@ fn a_network_whose_parts_do_not_follow_one_another_is_refused() {
         ),
         (
             |n| {
-                models::change_layer(n, 1, |layer| {
+                crate::models::change_layer(n, 1, |layer| {
                     (layer.output, layer.norm) = (None, None);
                     layer.systems.truncate(2);
                     layer.backward.truncate(2);

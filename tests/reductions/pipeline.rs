@@ -359,7 +359,7 @@ fn a_real_model_at_half_its_states_keeps_what_was_measured() {
 #[ignore = "needs data sets and checkpoints beside the project"]
 fn cutting_nothing_through_the_whole_machinery_keeps_the_logits_of_a_real_model() {
     let (checkpoint, data) = (gevorgyg(), mnist());
-    let model = models::with_systems(&checkpoint.model, |system| {
+    let model = crate::models::with_systems(&checkpoint.model, |system| {
         let balanced = balance(system.stable().unwrap(), Realisation::Real).unwrap();
         balanced.truncate(usize::MAX).unwrap().system
     });

@@ -20,6 +20,10 @@ use crate::cli::retrain::parameterisation;
 /// Sequences between two steps of the progress bar.
 const BATCH: usize = 64;
 
+/// Without labels, the relative change of the logits of held-out sequences up to which a smaller
+/// model is chosen.
+pub(super) const CHANGE_MAX: f64 = 0.05;
+
 /// The first sequences of a data set.
 #[derive(Clone, Copy)]
 pub(super) struct First<'a> {

@@ -13,7 +13,7 @@ use crate::cli::evaluate::alternatives::{Alternative, tried};
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
-use crate::cli::score::{Engine, First, Scores, labelled, logits};
+use crate::cli::score::{CHANGE_MAX, Engine, First, Scores, labelled, logits};
 
 /// Points of accuracy that may be lost where no number is given.
 pub(super) const WITHIN: f64 = 0.5;
@@ -23,9 +23,6 @@ const SCORED: usize = 2000;
 
 /// Sequences by which the conventions of a file are checked.
 const CHECKED: usize = 300;
-
-/// Without labels, the change of the logits of held-out sequences that is allowed.
-pub(in crate::cli) const CHANGE_MAX: f64 = 0.05;
 
 /// A size that was tried.
 #[derive(Debug, Clone, Serialize)]

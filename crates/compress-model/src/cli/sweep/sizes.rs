@@ -15,7 +15,7 @@ use crate::cli::picture::write_picture;
 use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, WrittenReport, percent, say_written, write_page};
-use crate::cli::score::{First, Scores, score};
+use crate::cli::score::{CHANGE_MAX, First, Scores, score};
 use crate::cli::sweep::Arguments;
 use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
 
