@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hankelite_control::{Convolver, DiagonalSystem};
+use hankelite_kernels::{GeluForm, gelu, gelu_backward, sigmoid as sigmoid_of};
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
@@ -364,20 +365,22 @@ impl<'a> Layer<'a> {
 
     /// The derivative by y from that by what the activation gives.
     fn activation_backward(&self, mut slope: DMatrix<f64>, y: &DMatrix<f64>) -> DMatrix<f64> {
-        let of = match self.block.activation() {
-            Nonlinearity::Gelu => gelu_slope,
-            Nonlinearity::GeluTanh => gelu_tanh_slope,
-        };
-        slope.zip_apply(y, |slope, y| *slope *= of(y));
+        gelu_backward(y.as_slice(), slope.as_mut_slice(), self.gelu_form());
         slope
     }
 
     /// What the activation makes of the outputs of the systems.
     pub(super) fn activate(&self, y: &DMatrix<f64>) -> DMatrix<f64> {
-        y.map(match self.block.activation() {
-            Nonlinearity::Gelu => gelu,
-            Nonlinearity::GeluTanh => gelu_tanh,
-        })
+        let mut out = DMatrix::zeros(y.nrows(), y.ncols());
+        gelu(y.as_slice(), out.as_mut_slice(), self.gelu_form());
+        out
+    }
+
+    fn gelu_form(&self) -> GeluForm {
+        match self.block.activation() {
+            Nonlinearity::Gelu => GeluForm::Exact,
+            Nonlinearity::GeluTanh => GeluForm::Tanh,
+        }
     }
 
     /// Activation, map and gate.
@@ -443,74 +446,42 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// a Φ(a) with the exact normal distribution.
-pub(super) fn gelu(a: f64) -> f64 {
-    0.5 * a * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2))
-}
-
-/// y (1 + tanh v)/2 with v = √(2/π) (y + 0.044715 y³), as y/(1 + e^{−2v}): a third of the time, and
-/// all digits where y is far below zero.
-fn gelu_tanh(y: f64) -> f64 {
-    y * gate_tanh(y)
-}
-
-/// (1 + tanh v)/2.
-fn gate_tanh(y: f64) -> f64 {
-    1.0 / (1.0 + (-2.0 * FRAC_ROOT_2_PI * (y + CUBIC * y.powi(3))).exp())
-}
-
-/// The derivative of [`gelu_tanh`].
-fn gelu_tanh_slope(y: f64) -> f64 {
-    let gate = gate_tanh(y);
-    let inner = FRAC_ROOT_2_PI * (1.0 + 3.0 * CUBIC * y * y);
-    gate + 2.0 * y * gate * (1.0 - gate) * inner
-}
-
-/// √(2/π)
-const FRAC_ROOT_2_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-/// Of the tanh form of GELU.
-const CUBIC: f64 = 0.044715;
-
 /// Of every entry.
 fn sigmoid(x: &DMatrix<f64>) -> DMatrix<f64> {
-    x.map(|x| 1.0 / (1.0 + (-x).exp()))
+    let mut out = x.clone();
+    sigmoid_of(out.as_mut_slice());
+    out
 }
 
 /// The derivative by g of a ∘ sigmoid(g) from that by the product.
 fn gate_slope(gates: &DMatrix<f64>, a: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
-    let mut out = sigmoid(gates).map(|gate| gate * (1.0 - gate));
-    out.component_mul_assign(a);
-    out.component_mul_assign(slope);
+    let mut out = sigmoid(gates);
+    out.zip_zip_apply(a, slope, |gate, a, slope| {
+        *gate *= (1.0 - *gate) * a * slope
+    });
     out
 }
 
 /// a ∘ sigmoid(g) of the halves (a, g).
 fn gated(mixed: &DMatrix<f64>) -> DMatrix<f64> {
     let half = mixed.ncols() / 2;
-    let mut out = mixed.columns(0, half).into_owned();
-    let gate = mixed.columns(half, half);
-    out.zip_apply(&gate, |a, g| *a /= 1.0 + (-g).exp());
+    let mut out = mixed.columns(half, half).into_owned();
+    sigmoid_of(out.as_mut_slice());
+    out.component_mul_assign(&mixed.columns(0, half));
     out
 }
 
 /// The derivative by (a, g) from that by a ∘ sigmoid(g).
 fn gated_backward(mixed: &DMatrix<f64>, slope: &DMatrix<f64>) -> DMatrix<f64> {
-    let half = mixed.ncols() / 2;
     let mut out = mixed.clone();
-    for h in 0..half {
-        for t in 0..mixed.nrows() {
-            let gate = 1.0 / (1.0 + (-mixed[(t, half + h)]).exp());
-            out[(t, h)] = slope[(t, h)] * gate;
-            out[(t, half + h)] = slope[(t, h)] * mixed[(t, h)] * gate * (1.0 - gate);
-        }
+    let (own, gates) = out.as_mut_slice().split_at_mut(slope.len());
+    sigmoid_of(gates);
+    for ((a, gate), slope) in own.iter_mut().zip(gates).zip(slope) {
+        let by_gate = *a * *gate * (1.0 - *gate);
+        *a = slope * *gate;
+        *gate = slope * by_gate;
     }
     out
-}
-
-/// Φ(a) + a φ(a).
-fn gelu_slope(a: f64) -> f64 {
-    let density = (-0.5 * a * a).exp() / std::f64::consts::TAU.sqrt();
-    0.5 * (1.0 + libm::erf(a * std::f64::consts::FRAC_1_SQRT_2)) + a * density
 }
 
 /// The derivative by x from that by `normalised(x)`.

@@ -58,7 +58,7 @@ fn the_tutorial_runs_as_it_stands() {
         shown[5]
     );
     // A sixth of the bytes; ten scores.
-    assert!(shown[6].contains("(1/6."), "{}", shown[6]);
+    assert!(shown[6].contains(": S4D, 1/6."), "{}", shown[6]);
     assert_eq!(shown[7].split_whitespace().count(), 10, "{}", shown[7]);
 }
 

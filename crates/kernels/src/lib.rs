@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod convolution;
+mod double;
+mod elements;
 mod fourier;
 mod kernel;
 mod lanes;
@@ -14,10 +16,11 @@ mod scan;
 mod shared;
 
 pub use convolution::{Dynamics, DynamicsGradient};
+pub use elements::{GeluForm, gelu, gelu_backward, sigmoid};
 pub use fourier::Point;
 pub use kernel::Modes;
 pub use lanes::Lanes;
-pub use mix::{GeluForm, Mix, MixGradient, MixScratch, Mixing};
+pub use mix::{Mix, MixGradient, MixScratch, Mixing};
 pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward};
 pub use operator::{Operator, is_recurrent};
 pub use pool::{Lease, Workspace, Workspaces};

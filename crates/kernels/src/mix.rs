@@ -10,6 +10,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use crate::elements::{GeluForm, gelu};
 use crate::product::{RowMajor, multiply_rows};
 use crate::real::{LaneReal, add};
 
@@ -26,16 +27,6 @@ pub enum Mixing {
     Activated,
     /// H × H, which gates what the state space gives.
     Response,
-}
-
-/// The form of GELU.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum GeluForm {
-    /// With the exact normal distribution.
-    #[default]
-    Exact,
-    /// By a tanh.
-    Tanh,
 }
 
 impl Mixing {
@@ -105,8 +96,7 @@ impl<T: LaneReal> Mix<'_, T> {
     pub fn forward(&self, y: &[T], out: &mut [T], scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);
         let active = sized(&mut scratch.active, y.len());
-        let gelu = self.gelu;
-        Arch::new().dispatch(Activate { y, active, gelu });
+        gelu(y, active, self.gelu);
         scale(active, self.inner, channels);
         match self.mixing {
             Mixing::None => out.copy_from_slice(active),
@@ -300,33 +290,6 @@ fn scale<T: LaneReal>(rows: &mut [T], mask: Option<&[T]>, channels: usize) {
     let Some(mask) = mask else { return };
     for row in rows.chunks_exact_mut(channels) {
         row.iter_mut().zip(mask).for_each(|(x, m)| *x *= *m);
-    }
-}
-
-struct Activate<'a, T> {
-    y: &'a [T],
-    active: &'a mut [T],
-    gelu: GeluForm,
-}
-
-impl<T: LaneReal> WithSimd for Activate<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let pairs = self.active.iter_mut().zip(self.y);
-        match self.gelu {
-            GeluForm::Exact => {
-                for (active, y) in pairs {
-                    *active = y.gelu();
-                }
-            }
-            GeluForm::Tanh => {
-                for (active, y) in pairs {
-                    *active = y.gelu_tanh_with_slope().0;
-                }
-            }
-        }
     }
 }
 

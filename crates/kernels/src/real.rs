@@ -3,6 +3,7 @@
 use hankelite_edge::{erf, exp};
 use pulp::Simd;
 
+use crate::double::{self, DENSITY_AT_ZERO};
 use crate::product::RealNumber;
 
 /// Numbers that one lane group holds: a full vector of f32 on the widest units.
@@ -153,19 +154,31 @@ impl LaneReal for f64 {
         reduce_sum_f64s
     );
 
+    #[inline(always)]
     fn gelu_with_slope(self) -> (Self, Self) {
-        let distribution = 0.5 * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2));
-        let density = (-0.5 * self * self).exp() * DENSITY_AT_ZERO;
+        let (distribution, density) = double::normal(self);
         (self * distribution, distribution + self * density)
     }
+    #[inline(always)]
     fn gelu(self) -> Self {
-        0.5 * self * (1.0 + libm::erf(self * std::f64::consts::FRAC_1_SQRT_2))
+        self * double::normal(self).0
     }
+    /// By the sigmoid of 2v, which keeps all digits where a is far below zero.
+    #[inline(always)]
+    fn gelu_tanh_with_slope(self) -> (Self, Self) {
+        let square = self * self;
+        let share = double::sigmoid(2.0 * ROOT_2_OF_PI * self * (1.0 + CUBIC * square));
+        let inner = ROOT_2_OF_PI * (1.0 + 3.0 * CUBIC * square);
+        let slope = share + 2.0 * self * share * (1.0 - share) * inner;
+        (self * share, slope)
+    }
+    #[inline(always)]
     fn power(self) -> Self {
-        self.exp()
+        double::exp(self)
     }
+    #[inline(always)]
     fn sigmoid(self) -> Self {
-        1.0 / (1.0 + (-self).exp())
+        double::sigmoid(self)
     }
     fn tangent(self) -> Self {
         self.tanh()
@@ -222,9 +235,6 @@ const ROOT_2_OF_PI: f64 = 0.797_884_560_802_865_4;
 
 /// Of the tanh form of GELU.
 const CUBIC: f64 = 0.044715;
-
-/// 1/√(2π).
-const DENSITY_AT_ZERO: f64 = 0.398_942_280_401_432_7;
 
 /// tanh to 4e-7 of its size, as a quotient of polynomials.
 ///
