@@ -15,6 +15,8 @@ mod ends;
 mod error;
 mod filter;
 mod fourier;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod gradient;
 mod hankel;
 mod modes;
@@ -32,6 +34,7 @@ mod random;
 mod real;
 mod rows;
 mod shared;
+mod shared_plain;
 mod space;
 mod stack;
 mod straight;

@@ -5,6 +5,8 @@ use candle_core::{D, DType, Result, Tensor};
 use hankelite_control::DSS_EPSILON;
 
 use crate::nn::Parameterisation;
+#[cfg(feature = "cuda")]
+use crate::nn::gpu;
 use crate::nn::gradient::{Known, of_three, with_kept_shapes};
 use crate::nn::modes::Formulas;
 use crate::nn::pair::Pair;
@@ -15,6 +17,10 @@ pub(super) fn modes(
     used: Option<Tensor>,
     parameters: [&Tensor; 3],
 ) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if gpu::takes(parameters[0].device(), DType::F32) {
+        return gpu::modes::modes(formulas, used, parameters);
+    }
     let quotient = match formulas.form.kind {
         Parameterisation::S4d => Quotient {
             factor: 2.0,

@@ -9,13 +9,16 @@ use hankelite_kernels::Mixing;
 
 use crate::nn::elements::{gated, gelu, layer_norm, linear, sigmoid};
 use crate::nn::fourier::{Cycle, convolve};
+#[cfg(feature = "cuda")]
+use crate::nn::gpu::bank;
 use crate::nn::gradient::{Known, of_one, with_kept_shapes};
 use crate::nn::pair::Pair;
 use crate::nn::plan::{
     BlockPlan, Encoding, NetworkOutput, NetworkPlan, NetworkTensors, NormKind, NormPlan,
 };
+use crate::nn::shared_plain::SharedNumbers;
 use crate::nn::tables::Table;
-use crate::nn::{Penalty, host};
+use crate::nn::{Penalty, host, shared_plain};
 
 /// As `op::network`.
 pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result<NetworkOutput> {
@@ -28,15 +31,17 @@ pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
     let (mut layers, mut penalties) = (Vec::new(), Vec::new());
     let kernels = kernels(plan, modes, &x)?;
-    let mut start = plan.encoding.parameters(channels);
+    let (mut start, mut start_modes) = (plan.encoding.parameters(channels), 0);
     for (plan, kernels) in plan.blocks.iter().zip(&kernels) {
-        let size = plan.parameters(channels);
+        let (size, own_modes) = (plan.parameters(channels), plan.mode_numbers(channels));
         let block = Block {
             plan,
             channels,
             kernels,
+            modes: modes.narrow(0, start_modes, own_modes)?,
             parameters: parameters.narrow(0, start, size)?,
         };
+        start_modes += own_modes;
         penalties.extend(block.penalty(&x)?);
         let (out, found) = block.forward(&x)?;
         layers.extend(plan_layers.then(|| out.clone()));
@@ -85,8 +90,10 @@ fn encode(steps: &Tensor, parameters: &Tensor, plan: &NetworkPlan) -> Result<Ten
 struct Block<'a> {
     plan: &'a BlockPlan,
     channels: usize,
-    /// Channels × L, for each direction.
+    /// Channels × L, for each direction; empty where [`has_kernels`] says so.
     kernels: &'a [Tensor],
+    /// The numbers of the modes.
+    modes: Tensor,
     parameters: Tensor,
 }
 
@@ -172,11 +179,47 @@ impl Block<'_> {
         Ok((mean, variance, found))
     }
 
+    /// The state space's output.
+    fn state_space(&self, u: &Tensor) -> Result<Tensor> {
+        let places = self.plan.places(self.channels);
+        if self.plan.shared.is_some() {
+            let numbers = SharedNumbers {
+                exponents: &self.modes,
+                feedthrough: self.parameter(places.feedthrough)?,
+                input: self.parameter(places.input)?,
+                output: self.parameter(places.output)?,
+            };
+            return shared_plain::respond(u, &numbers);
+        }
+        #[cfg(feature = "cuda")]
+        if bank::holds(self.plan, u) {
+            let through = self.parameter(places.feedthrough)?;
+            return bank::respond([u, &self.modes, &through], self.plan, None);
+        }
+        let cycle = Cycle::of_at_least(2 * u.dim(1)?);
+        convolve(cycle, u, &self.cyclic_kernel(cycle.steps())?)
+    }
+
+    /// The state space's output, where the mixing takes it, and that activated and masked.
+    fn response(&self, u: &Tensor) -> Result<(Option<Tensor>, Tensor)> {
+        #[cfg(feature = "cuda")]
+        if self.plan.mixing != Mixing::Response && bank::holds(self.plan, u) {
+            let activation = bank::Activation {
+                form: self.plan.gelu,
+                mask: mask(&self.plan.inner_mask, u)?,
+            };
+            let through = self.parameter(self.plan.places(self.channels).feedthrough)?;
+            let given = [u, &self.modes, &through];
+            return Ok((None, bank::respond(given, self.plan, Some(activation))?));
+        }
+        let y = self.state_space(u)?;
+        let active = masked(gelu(&y, self.plan.gelu)?, &self.plan.inner_mask)?;
+        Ok((Some(y), active))
+    }
+
     fn branch(&self, u: &Tensor) -> Result<Tensor> {
         let places = self.plan.places(self.channels);
-        let cycle = Cycle::of_at_least(2 * u.dim(1)?);
-        let y = convolve(cycle, u, &self.cyclic_kernel(cycle.steps())?)?;
-        let active = masked(gelu(&y, self.plan.gelu)?, &self.plan.inner_mask)?;
+        let (y, active) = self.response(u)?;
         let rows = self.plan.mixing.rows(self.channels);
         let out = if rows == 0 {
             active.clone()
@@ -193,7 +236,10 @@ impl Block<'_> {
             Mixing::None | Mixing::Plain => out,
             Mixing::Gated => gated(&out)?,
             Mixing::Activated => (active * sigmoid(&out)?)?,
-            Mixing::Response => (y * sigmoid(&out)?)?,
+            Mixing::Response => match y {
+                Some(y) => (y * sigmoid(&out)?)?,
+                None => bail!("a gate on the response needs the response"),
+            },
         };
         masked(out, &self.plan.outer_mask)
     }
@@ -224,28 +270,54 @@ pub(super) fn turned(matrix: &Tensor) -> Result<Tensor> {
 }
 
 /// Multiplies with a mask of batch × channels.
-fn masked(x: Tensor, mask: &[f64]) -> Result<Tensor> {
-    if mask.is_empty() {
-        return Ok(x);
+fn masked(x: Tensor, numbers: &[f64]) -> Result<Tensor> {
+    match mask(numbers, &x)? {
+        None => Ok(x),
+        Some(mask) => x.broadcast_mul(&mask),
+    }
+}
+
+/// A mask of batch × 1 × channels for x; `None` where there is none.
+fn mask(numbers: &[f64], x: &Tensor) -> Result<Option<Tensor>> {
+    if numbers.is_empty() {
+        return Ok(None);
     }
     let (batch, _, channels) = x.dims3()?;
-    let mask = Tensor::from_slice(mask, (batch, 1, channels), x.device())?;
-    x.broadcast_mul(&mask.to_dtype(x.dtype())?)
+    let mask = Tensor::from_slice(numbers, (batch, 1, channels), x.device())?;
+    Ok(Some(mask.to_dtype(x.dtype())?))
+}
+
+/// Whether a block's outputs on x, or a number for its filters, are made from kernels.
+fn has_kernels(plan: &BlockPlan, x: &Tensor) -> bool {
+    #[cfg(feature = "cuda")]
+    let scans = bank::holds(plan, x);
+    #[cfg(not(feature = "cuda"))]
+    let (scans, _) = (false, x);
+    plan.shared.is_none() && (plan.penalty.is_some() || !scans)
 }
 
 /// The kernels of all blocks, channels × L for each direction. Those of blocks with equally many modes
 /// are made together: on a GPU the number of operations counts, not their size.
 fn kernels(plan: &NetworkPlan, modes: &Tensor, x: &Tensor) -> Result<Vec<Vec<Tensor>>> {
-    if plan.blocks.iter().any(|block| block.shared.is_some()) {
-        bail!("layers whose channels share modes run on the processor only");
-    }
     let (channels, length) = (plan.channels, x.dim(1)?);
-    let like = |plan: &BlockPlan| (plan.modes, plan.bidirectional, plan.may_grow);
+    let like = |plan: &BlockPlan| {
+        let wanted = has_kernels(plan, x);
+        (
+            wanted,
+            plan.mode_numbers(channels),
+            plan.bidirectional,
+            plan.may_grow,
+        )
+    };
     let (mut all, mut start) = (Vec::new(), 0);
     for run in plan.blocks.chunk_by(|a, b| like(a) == like(b)) {
         let numbers = run.len() * run[0].mode_numbers(channels);
         let modes = modes.narrow(0, start, numbers)?;
         start += numbers;
+        if !has_kernels(&run[0], x) {
+            all.extend(run.iter().map(|_| Vec::new()));
+            continue;
+        }
         let modes = modes.reshape(((), 4, channels, run[0].modes))?;
         let found = match run[0].may_grow {
             true => {

@@ -5,6 +5,8 @@ use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, T
 use hankelite::rounding::{Entries, MapChoice, RoundedMatrix, StorageChoice};
 use nalgebra::DMatrix;
 
+#[cfg(feature = "cuda")]
+use crate::nn::gpu;
 use crate::nn::tensors::{TensorType, host, var};
 use crate::nn::{Group, Parameter, tensors};
 
@@ -142,6 +144,10 @@ impl Held {
                 let near = weight.detach().to_dtype(DType::BF16)?;
                 let change = (near.to_dtype(weight.dtype())? - weight.detach())?;
                 weight + change
+            }
+            #[cfg(feature = "cuda")]
+            Self::Integers { form, range } if gpu::takes(weight.device(), weight.dtype()) => {
+                gpu::rounding::rounded([weight, range], form.group, form.most())
             }
             Self::Integers { form, range } => {
                 let device = weight.device().clone();

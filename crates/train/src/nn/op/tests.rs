@@ -6,7 +6,7 @@ use hankelite_kernels::{GeluForm, Mixing};
 
 use super::*;
 use crate::nn::Penalty;
-use crate::nn::plan::{BlockPlan, NormKind, NormPlan};
+use crate::nn::plan::{BlockPlan, NormKind, NormPlan, SharedPlan};
 
 const BATCH: usize = 5;
 const LENGTH: usize = 37;
@@ -233,6 +233,46 @@ fn both_forms_agree_in_values_and_gradients() -> Result<()> {
                 );
             }
         }
+    }
+    Ok(())
+}
+
+/// Two layers whose channels share modes, with D a diagonal or a matrix, in one or both directions.
+#[test]
+fn both_forms_agree_where_channels_share_modes() -> Result<()> {
+    for (channels, dense, bidirectional) in [(3, false, false), (5, true, false), (4, false, true)]
+    {
+        let norm = Some((NormKind::Layer, Placement::Pre));
+        let mut block = block(3, norm, Mixing::Gated);
+        block.may_grow = false;
+        block.bidirectional = bidirectional;
+        block.shared = Some(SharedPlan { dense });
+        let plan = whole(vec![block.clone(), block], channels);
+        let (modes, parameters) = plan.numbers();
+        let var = |values: Vec<f64>, shape: &[usize]| {
+            Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu)?)
+        };
+        // Re z of the three modes of a layer, then Im z.
+        let exponent = |i: usize| match i % 6 / 3 {
+            0 => -0.3 - 0.29 * number(0.0, i),
+            _ => 1.5 * number(1.0, i),
+        };
+        let numbers = |count: usize, seed: f64| (0..count).map(|i| number(seed, i)).collect();
+        let inputs = Inputs {
+            x: var(
+                numbers(BATCH * LENGTH * channels, 5.0),
+                &[BATCH, LENGTH, channels],
+            )?,
+            modes: var((0..modes).map(exponent).collect(), &[modes])?,
+            parameters: var(numbers(parameters, 4.0), &[parameters])?,
+        };
+        let flat = |x: Tensor| x.flatten_all()?.to_vec1::<f64>();
+        let values = (flat(fast(&inputs, &plan)?)?, flat(slow(&inputs, &plan)?)?);
+        let far = worst(&values.0, &values.1);
+        assert!(far < 1e-10, "{channels}: values differ by {far:e}");
+        let [a, b] = [fast, slow].map(|form: Form| gradients(form, &inputs, &plan));
+        let far = worst(&a?, &b?);
+        assert!(far < 1e-8, "{channels}: gradients differ by {far:e}");
     }
     Ok(())
 }

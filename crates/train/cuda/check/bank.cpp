@@ -1,0 +1,292 @@
+// The state space of a block against convolutions with its kernels, and gradients of the modes against
+// central differences.
+#include "../bank.cu"
+
+#include "check.h"
+
+namespace {
+
+using check::Complex;
+
+struct Case {
+    const char *name;
+    BankShape shape;
+    bool further, masked;
+    int gelu;
+};
+
+// Two chunks and a part of one, one channel more than a block holds, one mode more than a thread holds;
+// then shorter than a tile; in both directions of time.
+const Case CASES[] = {
+    {"forwards", {2, 261, 3, 5, 0, 0, 0}, false, true, 1},
+    {"several lanes", {1, 150, 17, 27, 3, 0, 0}, false, false, 2},
+    {"backwards in time", {2, 147, 3, 9, 1, 1, 1}, true, true, 2},
+    {"short", {3, 7, 2, 1, 0, 1, 0}, false, false, 1},
+};
+
+struct Problem {
+    Case of;
+    std::vector<double> modes;
+    std::vector<float> u, through, mask, before, slopes;
+
+    explicit Problem(const Case &of) : of(of) {
+        auto [batch, length, channels, count, lanes, reverse, delayed] = of.shape;
+        check::Waves waves(length);
+        size_t all = size_t(channels) * count, numbers = size_t(batch) * length * channels;
+        auto add = [&](double middle, double size) {
+            for (double x : waves.many<double>(all, middle, size)) modes.push_back(x);
+        };
+        // From a memory of two steps to one of many chunks.
+        add(-4, 4.5);
+        for (double &log : modes) log = -std::exp(log);
+        modes[0] = -1e-4;
+        add(0, 3);
+        add(0, 0.3);
+        add(0, 0.3);
+        u = waves.many<float>(numbers);
+        through = waves.many<float>(channels);
+        mask = waves.many<float>(size_t(batch) * channels, 1, 0.5);
+        before = waves.many<float>(numbers);
+        slopes = waves.many<float>(numbers);
+    }
+
+    // The kernel of a channel from its modes, of so many samples.
+    std::vector<double> kernel(const std::vector<double> &modes, int channel) const {
+        const BankShape &shape = of.shape;
+        int all = shape.channels * shape.modes;
+        std::vector<double> kernel(shape.length, 0.0);
+        for (int n = channel * shape.modes; n < (channel + 1) * shape.modes; n++) {
+            Complex z(modes[n], modes[all + n]), w(modes[2 * all + n], modes[3 * all + n]);
+            for (int l = 0; l < shape.length; l++) kernel[l] += (w * std::exp(z * double(l))).real();
+        }
+        return kernel;
+    }
+
+    size_t place(int sequence, int step, int channel) const {
+        return (size_t(sequence) * of.shape.length + step) * of.shape.channels + channel;
+    }
+
+    // Calls with the steps of output and input that a sample of the kernel connects.
+    void each(const std::function<void(int, int, int)> &use) const {
+        int length = of.shape.length;
+        for (int t = 0; t < length; t++) {
+            for (int l = 0; l + of.shape.delayed <= t; l++) {
+                int from = t - l - of.shape.delayed;
+                if (of.shape.reverse) use(length - 1 - t, length - 1 - from, l);
+                else use(t, from, l);
+            }
+        }
+    }
+
+    // Those of one channel; the others are zero.
+    std::vector<double> outputs(const std::vector<double> &modes, int channel) const {
+        std::vector<double> y(u.size()), k = kernel(modes, channel);
+        for (int b = 0; b < of.shape.batch; b++) {
+            for (int t = 0; t < of.shape.length; t++) {
+                size_t at = place(b, t, channel);
+                y[at] = through[channel] * u[at] + (of.further ? before[at] : 0.0);
+            }
+            each([&](int t, int from, int l) {
+                y[place(b, t, channel)] += k[l] * u[place(b, from, channel)];
+            });
+        }
+        return y;
+    }
+
+    std::vector<double> outputs() const {
+        std::vector<double> y(u.size());
+        for (int h = 0; h < of.shape.channels; h++) {
+            std::vector<double> own = outputs(modes, h);
+            for (size_t i = 0; i < y.size(); i++) y[i] += own[i];
+        }
+        return y;
+    }
+
+    double activation(double y) const {
+        if (of.gelu == 1) return 0.5 * y * (1 + std::erf(y / std::sqrt(2.0)));
+        return 0.5 * y * (1 + std::tanh(std::sqrt(2 / M_PI) * (y + 0.044715 * y * y * y)));
+    }
+
+    double factor(size_t at) const {
+        size_t row = size_t(of.shape.length) * of.shape.channels;
+        return of.masked ? mask[at / row * of.shape.channels + at % of.shape.channels] : 1.0;
+    }
+
+    std::vector<double> activated(const std::vector<double> &y) const {
+        std::vector<double> all(y.size());
+        for (size_t i = 0; i < y.size(); i++) all[i] = factor(i) * activation(y[i]);
+        return all;
+    }
+
+    // Of one channel: what its modes have to do with it.
+    double loss(const std::vector<double> &modes, int channel) const {
+        double sum = 0;
+        std::vector<double> all = outputs(modes, channel);
+        for (size_t i = channel; i < all.size(); i += of.shape.channels) {
+            sum += slopes[i] * factor(i) * activation(all[i]);
+        }
+        return sum;
+    }
+
+    // Re z, Im z, Re w, Im w, by differences.
+    std::vector<double> of_modes() const {
+        int count = of.shape.modes, all = of.shape.channels * count;
+        std::vector<double> found(modes.size());
+        for (int h = 0; h < of.shape.channels; h++) {
+            auto at = [&](int i) { return i / count * all + h * count + i % count; };
+            std::vector<double> own;
+            for (int i = 0; i < 4 * count; i++) own.push_back(modes[at(i)]);
+            auto loss = [&](const std::vector<double> &own) {
+                std::vector<double> moved = modes;
+                for (int i = 0; i < 4 * count; i++) moved[at(i)] = own[i];
+                return this->loss(moved, h);
+            };
+            std::vector<double> slopes = check::slopes(own, loss);
+            for (int i = 0; i < 4 * count; i++) found[at(i)] = slopes[i];
+        }
+        return found;
+    }
+
+    // Of y, with the activation behind it.
+    std::vector<double> of_outputs(const std::vector<double> &y) const {
+        std::vector<double> g(y.size());
+        for (size_t i = 0; i < y.size(); i++) {
+            double up = activation(y[i] + 1e-5), down = activation(y[i] - 1e-5);
+            g[i] = slopes[i] * factor(i) * (up - down) / 2e-5;
+        }
+        return g;
+    }
+
+    std::vector<double> of_inputs(const std::vector<double> &g) const {
+        const BankShape &shape = of.shape;
+        std::vector<double> found(g.size());
+        for (size_t i = 0; i < g.size(); i++) found[i] = through[i % shape.channels] * g[i];
+        for (int h = 0; h < shape.channels; h++) {
+            std::vector<double> k = kernel(modes, h);
+            for (int b = 0; b < shape.batch; b++) {
+                each([&](int t, int from, int l) {
+                    found[place(b, from, h)] += k[l] * g[place(b, t, h)];
+                });
+            }
+        }
+        return found;
+    }
+};
+
+struct Found {
+    std::vector<float> y, activated, g, of_inputs, of_feedthrough;
+    std::vector<double> of_modes;
+    bool operator==(const Found &other) const {
+        return y == other.y && activated == other.activated && g == other.g &&
+               of_inputs == other.of_inputs && of_feedthrough == other.of_feedthrough &&
+               of_modes == other.of_modes;
+    }
+};
+
+// The launches of a layer, as the trainer makes them.
+struct Layer {
+    const Problem &problem;
+    BankShape shape;
+    std::vector<float4> table;
+
+    explicit Layer(const Problem &problem) : problem(problem), shape(problem.of.shape) {
+        int count = shape.channels * shape.modes;
+        table.resize(count);
+        emulate::launch(check::blocks(count), 128,
+                        [&] { bank_table(problem.modes.data(), table.data(), count); });
+    }
+
+    dim3 grid(unsigned rows, unsigned sequences) const {
+        return dim3(check::blocks(shape.channels, THREADS >> shape.log_lanes), rows, sequences);
+    }
+
+    size_t states() const {
+        return size_t(shape.batch) * chunks(shape.length) * shape.channels * shape.modes;
+    }
+
+    std::vector<float2> joined(const std::vector<float> &u, std::vector<float2> *slopes) const {
+        std::vector<float2> states(this->states());
+        float2 *more = slopes ? slopes->data() : nullptr;
+        emulate::launch(grid(chunks(shape.length), shape.batch), THREADS, [&] {
+            bank_ends(u.data(), table.data(), states.data(), more, shape);
+        });
+        size_t count = size_t(shape.batch) * shape.channels * shape.modes;
+        emulate::launch(check::blocks(count), 128,
+                        [&] { bank_join(problem.modes.data(), states.data(), more, shape); });
+        return states;
+    }
+
+    void run(const std::vector<float> &u, float *y, BankEnds ends) const {
+        std::vector<float2> states = joined(u, nullptr);
+        emulate::launch(grid(chunks(shape.length), shape.batch), THREADS, [&] {
+            bank_outputs(u.data(), table.data(), states.data(), y, ends, shape);
+        });
+    }
+
+    // Of modes and D.
+    void gradients(const std::vector<float> &g, Found &found) const {
+        std::vector<float2> slopes(states()), states = joined(problem.u, &slopes);
+        // Fewer than there are chunks, so that some have two.
+        unsigned shares = std::max(1, shape.batch * chunks(shape.length) - 1);
+        size_t count = size_t(shape.channels) * shape.modes;
+        std::vector<ModeSums> partial(shares * count);
+        std::vector<double> through(shares * size_t(shape.channels));
+        emulate::launch(grid(shares, 1), THREADS, [&] {
+            bank_slopes(problem.u.data(), g.data(), table.data(), states.data(), slopes.data(),
+                        partial.data(), through.data(), shape);
+        });
+        found.of_modes.resize(4 * count);
+        found.of_feedthrough.resize(shape.channels);
+        emulate::launch(check::blocks(count), 128, [&] {
+            bank_gradients(problem.modes.data(), partial.data(), through.data(), found.of_modes.data(),
+                           found.of_feedthrough.data(), int(shares), shape);
+        });
+    }
+};
+
+Found run(const Problem &problem) {
+    Found found;
+    const Case &of = problem.of;
+    Layer layer(problem);
+    found.y = problem.before;
+    found.activated.resize(problem.u.size());
+    const float *mask = of.masked ? problem.mask.data() : nullptr;
+    layer.run(problem.u, found.y.data(),
+              {problem.through.data(), mask, found.activated.data(), of.gelu, of.further});
+    found.g.resize(problem.u.size());
+    emulate::launch(check::blocks(problem.u.size()), 128, [&] {
+        bank_gelu_slopes(problem.slopes.data(), found.y.data(), mask, found.g.data(), of.shape, of.gelu);
+    });
+    layer.gradients(found.g, found);
+    found.of_inputs.resize(problem.u.size());
+    layer.shape.reverse = !layer.shape.reverse;
+    layer.run(found.g, found.of_inputs.data(), {problem.through.data(), nullptr, nullptr, 0, 0});
+    return found;
+}
+
+}  // namespace
+
+void check_bank() {
+    for (const Case &of : CASES) {
+        Problem problem(of);
+        std::string name = std::string("bank, ") + of.name;
+        Found found = check::in_both_orders<Found>(name, [&] { return run(problem); });
+        std::vector<double> y = problem.outputs(), g = problem.of_outputs(y);
+        check::near(name + ", outputs", found.y, y);
+        check::near(name + ", activated", found.activated, problem.activated(y));
+        check::near(name + ", gradient of the outputs", found.g, g);
+        check::near(name + ", gradient of the inputs", found.of_inputs, problem.of_inputs(g));
+        std::vector<double> of_through(of.shape.channels, 0.0);
+        for (size_t i = 0; i < g.size(); i++) of_through[i % of.shape.channels] += g[i] * problem.u[i];
+        check::near(name + ", gradient of D", found.of_feedthrough, of_through);
+        std::vector<double> expected = problem.of_modes();
+        size_t part = expected.size() / 4;
+        const char *parts[] = {"Re z", "Im z", "Re w", "Im w"};
+        for (size_t i = 0; i < 4; i++) {
+            auto slice = [&](const std::vector<double> &all) {
+                return std::vector<double>(all.begin() + i * part, all.begin() + (i + 1) * part);
+            };
+            check::near(name + ", gradient of " + parts[i], slice(found.of_modes), slice(expected));
+        }
+    }
+}
