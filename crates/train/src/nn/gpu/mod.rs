@@ -1,6 +1,7 @@
 //! The kernels of `cuda/`: loaded, and started on tensors.
 //!
-//! With `HANKELITE_GPU=plain` in the environment the same is put together from candle's operations.
+//! They are started where the environment has `HANKELITE_GPU=kernels`. Elsewhere the same is put together
+//! from candle's operations: no GPU has run these kernels.
 
 pub(super) mod bank;
 pub(super) mod modes;
@@ -22,12 +23,12 @@ const THREADS: usize = 128;
 /// The most blocks along the second and third side of a grid.
 const MOST_BLOCKS: usize = 65_535;
 
-static IS_PLAIN: LazyLock<bool> =
-    LazyLock::new(|| std::env::var("HANKELITE_GPU").is_ok_and(|way| way == "plain"));
+static ARE_WANTED: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("HANKELITE_GPU").is_ok_and(|way| way == "kernels"));
 
 /// Whether kernels of our own work on tensors of this type there.
 pub(super) fn takes(device: &Device, dtype: DType) -> bool {
-    matches!(device, Device::Cuda(_)) && dtype == DType::F32 && !*IS_PLAIN
+    matches!(device, Device::Cuda(_)) && dtype == DType::F32 && *ARE_WANTED
 }
 
 /// A file of `cuda/`.
