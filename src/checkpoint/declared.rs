@@ -136,6 +136,14 @@ pub enum DssVersion {
 }
 
 impl DssVersion {
+    /// Whether the kernel is that of a continuous system behind a zero-order hold.
+    pub(super) fn holds(self) -> bool {
+        matches!(
+            self,
+            DssVersion::Exp | DssVersion::ExpReIm | DssVersion::Clip
+        )
+    }
+
     /// The name in the public code's configuration.
     pub fn name(self) -> &'static str {
         match self {

@@ -62,6 +62,23 @@ pub enum Fault {
         /// Its layers.
         layer: String,
     },
+    /// Layers without a step Δ of a continuous system.
+    #[error(
+        "layer `{layer}` runs at one rate only: the layout {family} has no step of a continuous \
+         system to change; expected S4D, S5 or DSS with a hold"
+    )]
+    OneRate {
+        /// Its name.
+        layer: String,
+        /// The family of its layout.
+        family: &'static str,
+    },
+    /// A factor of the steps that makes no step.
+    #[error("steps times {factor}, expected a positive number")]
+    StepFactor {
+        /// The factor.
+        factor: f64,
+    },
     /// Nothing in the file is a known state space layer.
     #[error("no diagonal state space layer among {tensors} tensors (`{first}`, ...)")]
     NoLayer {

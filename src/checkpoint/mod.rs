@@ -344,6 +344,27 @@ impl Checkpoint {
         }
     }
 
+    /// The network of the file for signals of another rate: every step Δ is multiplied by `factor`,
+    /// so that a model of 16 kHz runs at 8 kHz with a factor of 2. The kernels are those of the same
+    /// continuous systems, and all else stays.
+    ///
+    /// # Errors
+    /// [`Fault::OneRate`] for layouts that hold discrete systems (LRU), or continuous ones that are
+    /// not discretised by a hold; [`Fault::StepFactor`].
+    pub fn model_with_steps_times(&self, factor: f64) -> Result<Model, CheckpointError> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let scaled = || {
+            if !(factor.is_finite() && factor > 0.0) {
+                return Err(Fault::StepFactor { factor });
+            }
+            let tensors = Tensors::new(archive, &structure.prefix).with_steps_times(factor);
+            Ok(structure.decode(&tensors, Parts::Whole)?.0)
+        };
+        scaled().map_err(|fault| fault.at(archive.path()))
+    }
+
     /// The same with a note of how it came about, which is written into the file's metadata, in
     /// containers that have such: safetensors, npz, torch.
     pub fn with_provenance(mut self, provenance: Provenance) -> Self {

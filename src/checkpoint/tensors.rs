@@ -1,7 +1,7 @@
 //! Checked access to the tensors of one model: names without their prefix, shapes, finiteness,
 //! and which of them have been used.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use hankelite_archive::{Archive, Dtype};
@@ -15,6 +15,10 @@ pub(super) struct Tensors<'a> {
     archive: &'a Archive,
     prefix: String,
     used: RefCell<BTreeSet<String>>,
+    /// What the steps Δ of continuous systems are multiplied by.
+    factor: f64,
+    /// Whether steps have been multiplied.
+    is_applied: Cell<bool>,
 }
 
 /// A tensor in double precision.
@@ -29,7 +33,31 @@ impl<'a> Tensors<'a> {
             archive,
             prefix: prefix.to_string(),
             used: RefCell::default(),
+            factor: 1.0,
+            is_applied: Cell::new(false),
         }
+    }
+
+    /// The same for signals of another rate.
+    pub(super) fn with_steps_times(self, factor: f64) -> Self {
+        Self { factor, ..self }
+    }
+
+    /// The steps Δ of continuous systems, for the rate at which the network runs. Layouts whose
+    /// residues do not follow from the step leave theirs alone.
+    pub(super) fn at_rate(&self, steps: Vec<f64>) -> Vec<f64> {
+        self.is_applied.set(true);
+        steps.into_iter().map(|step| step * self.factor).collect()
+    }
+
+    /// What [`Tensors::at_rate`] multiplies by.
+    pub(super) fn factor(&self) -> f64 {
+        self.factor
+    }
+
+    /// Whether the layer that was read last runs at the rate that was requested.
+    pub(super) fn is_at_rate(&self) -> bool {
+        self.is_applied.replace(false) || self.factor == 1.0
     }
 
     /// The name in the file.

@@ -492,6 +492,10 @@ impl Structure {
         let mut blocks = Vec::with_capacity(self.layers.len());
         for (index, layout) in self.layers.iter().enumerate() {
             let dynamics = layout.decode(tensors)?;
+            if !tensors.is_at_rate() {
+                let (layer, family) = (self.block_name(index), layout.family());
+                return Err(Fault::OneRate { layer, family });
+            }
             notes.extend(dynamics.note_of_phase(&self.block_name(index))?);
             let dynamics = parts.of_layer(dynamics);
             let dynamics = dynamics.map_err(|source| Fault::System {

@@ -47,6 +47,12 @@ pub use unit::Arithmetic;
 
 use crate::rounding::RoundingError;
 
+/// The same step in C99, which runs the same images: names and texts of the files in `device`.
+pub const C_RUNTIME: [(&str, &str); 2] = [
+    ("hankelite.c", include_str!("../../device/hankelite.c")),
+    ("hankelite.h", include_str!("../../device/hankelite.h")),
+];
+
 /// Why a model cannot be streamed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
 #[non_exhaustive]

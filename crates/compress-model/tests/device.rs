@@ -220,3 +220,165 @@ fn names_that_are_no_header_and_no_place_are_refused() {
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// What a sketch calls of a board: pins whose values follow from the step, and the serial line.
+const BOARD: &str = r#"
+#include <cstdint>
+#include <cstdio>
+static const int A0 = 14;
+static long samples;
+static int analogRead(int pin) { return (int)((samples++ * 37 + pin) % 1024); }
+struct Line {
+    void begin(long) {}
+    void println(int number) { std::printf("%d\n", number); }
+    void println(const char *text) { std::printf("%s\n", text); }
+    int available() { return 1; }
+    long parseInt() { return samples++ % 5; }
+};
+static Line Serial;
+"#;
+
+/// Compiles a library and runs its sketch for some steps.
+fn sketched(library: &Path, steps: usize) -> String {
+    let folder = library.parent().unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    fs::write(folder.join("Arduino.h"), BOARD).unwrap();
+    let main = format!("int main() {{ setup(); for (int i = 0; i < {steps}; i++) loop(); }}\n");
+    let sketch = fs::read_to_string(library.join("examples/Stream/Stream.ino")).unwrap();
+    // The tools put this line before a sketch.
+    let sketch = format!("#include <Arduino.h>\n{sketch}{main}");
+    fs::write(folder.join("sketch.cpp"), sketch).unwrap();
+    let source = library.join("src");
+    let include = format!("-I{}", source.display());
+    let runtime = source.join("hankelite.c").to_str().unwrap().to_string();
+    let strict = [
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wconversion",
+        "-Werror",
+        "-O1",
+    ];
+    let c = [
+        "-std=c99",
+        "-ffp-contract=off",
+        "-c",
+        &runtime,
+        "-o",
+        &path("runtime.o"),
+    ];
+    let compiled = program("gcc", &[&strict[..], &c].concat(), "");
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    let beside = format!("-I{}", folder.display());
+    let cpp = [
+        "-std=c++11",
+        &include,
+        &beside,
+        &path("sketch.cpp"),
+        &path("runtime.o"),
+    ];
+    let warned = [
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-function",
+        "-lm",
+        "-o",
+        &path("sketch"),
+    ];
+    let compiled = program("g++", &[&cpp[..], &warned].concat(), "");
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    let run = program(&path("sketch"), &[], "");
+    assert!(run.status.success());
+    text(&run.stdout)
+}
+
+#[test]
+fn an_arduino_library_compiles_and_its_sketch_gives_the_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("Waves");
+    let shown = library.to_str().unwrap();
+    let waves = top().join("models/waves/model.safetensors");
+    let waves = waves.to_str().unwrap();
+    let mixing = ["--mixing", "int8"];
+    let pack = ["pack", waves, "--arduino", shown, "--format", "json"];
+    let packed = compress_model(&[&pack[..], &mixing].concat(), "");
+    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    let document: Value = serde_json::from_slice(&packed.stdout).unwrap();
+    assert_eq!(document["arduino"], *shown);
+    let properties = fs::read_to_string(library.join("library.properties")).unwrap();
+    assert!(
+        properties.starts_with("name=Waves\nversion="),
+        "{properties}"
+    );
+    for file in ["hankelite.c", "hankelite.h"] {
+        let own = fs::read(top().join("device").join(file)).unwrap();
+        assert_eq!(
+            fs::read(library.join("src").join(file)).unwrap(),
+            own,
+            "{file}"
+        );
+    }
+    assert!(library.join("src/model.h").exists());
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "nothing else is left"
+    );
+
+    let steps = 1024;
+    let classes = sketched(&library, steps);
+    let samples = (0..steps).map(|k| (k * 37 + 14) % 1024);
+    let samples: Vec<String> = samples
+        .map(|v| (v as f32 / 511.5 - 1.0).to_string())
+        .collect();
+    let stream = ["stream", waves, "--every", "256", "--class"];
+    let streamed = compress_model(&[&stream[..], &mixing].concat(), &samples.join("\n"));
+    assert_eq!(classes, text(&streamed.stdout));
+    assert_eq!(classes.lines().count(), 4);
+}
+
+#[test]
+fn an_arduino_library_of_tokens_compiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("Tokens");
+    let model = here("data/flax/lru_tokens.safetensors");
+    let pack = [
+        "pack",
+        model.to_str().unwrap(),
+        "--arduino",
+        library.to_str().unwrap(),
+    ];
+    let packed = compress_model(&pack, "");
+    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    assert_eq!(sketched(&library, 512).lines().count(), 2);
+}
+
+#[test]
+fn a_library_never_takes_the_place_of_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let waves = top().join("models/waves/model.safetensors");
+    let waves = waves.to_str().unwrap();
+    fs::create_dir(folder.path().join("There")).unwrap();
+    for (place, code, words) in [
+        (path("There"), 1, "already there, expected a new folder"),
+        (path("no/Waves"), 1, "no/Waves"),
+        (path("a b"), 2, "as the Arduino tools name libraries"),
+    ] {
+        let output = compress_model(&["pack", waves, "--arduino", &place], "");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let made = [
+        "pack",
+        waves,
+        "--arduino",
+        &path("no/Waves"),
+        "--create-folders",
+    ];
+    assert!(compress_model(&made, "").status.success());
+    assert!(folder.path().join("no/Waves/src/model.h").exists());
+}

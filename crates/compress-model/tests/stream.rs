@@ -137,6 +137,203 @@ fn sound_streams_at_full_scale_one() {
     assert_eq!(text(&sound.stdout), text(&numbers.stdout));
 }
 
+/// A sound of 16 bits, as a WAV file and as raw samples, and the same numbers.
+fn sound(file: &std::path::Path) -> (Vec<u8>, String) {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let samples: Vec<i16> = (0..64i32)
+        .map(|k| ((k * 997 % 4001 - 2000) * 16) as i16)
+        .collect();
+    let mut writer = hound::WavWriter::create(file, spec).unwrap();
+    samples
+        .iter()
+        .for_each(|x| writer.write_sample(*x).unwrap());
+    writer.finalize().unwrap();
+    let raw = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let numbers = samples
+        .iter()
+        .map(|x| (f32::from(*x) / 32768.0).to_string());
+    (raw, numbers.collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn sound_comes_from_a_pipe_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("noise.wav");
+    let (raw, numbers) = sound(&file);
+    let expected = program(&["stream", WAVES], numbers.as_bytes());
+    assert_eq!(text(&expected.stdout).lines().count(), 64);
+    let wav = std::fs::read(&file).unwrap();
+    for (form, input) in [("s16", &raw), ("wav", &wav)] {
+        let found = program(&["stream", WAVES, "--from", form], input);
+        assert!(found.status.success(), "{}", text(&found.stderr));
+        assert_eq!(text(&found.stdout), text(&expected.stdout), "{form}");
+    }
+    let cut = program(&["stream", WAVES, "--from", "s16"], &raw[..raw.len() - 1]);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(
+        text(&cut.stderr).contains("standard input, number 64: the input ends within a number")
+    );
+    let none = program(&["stream", WAVES, "--from", "wav"], b"RIFF");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(
+        text(&none.stderr).contains("standard input"),
+        "{}",
+        text(&none.stderr)
+    );
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn lines_of_json_have_the_time_of_their_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("noise.wav");
+    let (_, numbers) = sound(&file);
+    let outputs = program(
+        &["stream", WAVES, "--every", "16", "--format", "json"],
+        numbers.as_bytes(),
+    );
+    let outputs: Vec<Value> = json_lines(&outputs);
+    let jsonl = ["stream", WAVES, "--every", "16", "--to", "jsonl"];
+    let lines = json_lines(&program(
+        &[&jsonl[..], &["--input", file.to_str().unwrap()]].concat(),
+        b"",
+    ));
+    assert_eq!(lines.len(), 4);
+    for (index, line) in lines.iter().enumerate() {
+        let step = 16 * (index + 1);
+        assert_eq!(line["step"], step);
+        assert_eq!(line["time"], (step - 1) as f64 / 8000.0);
+        assert_eq!(line["outputs"], outputs[index]);
+    }
+    let of_hertz =
+        |more: &[&str]| json_lines(&program(&[&jsonl[..], more].concat(), numbers.as_bytes()));
+    assert_eq!(of_hertz(&["--hertz", "8000"]), lines);
+    let classes = of_hertz(&["--class"]);
+    assert_eq!(classes[0]["time"], Value::Null);
+    assert!(classes[0]["class"].is_u64() && classes[0].get("outputs").is_none());
+    let raw = program(&["stream", WAVES, "--class", "--to", "f32"], b"1");
+    assert_eq!(raw.status.code(), Some(2), "{}", text(&raw.stderr));
+}
+
+#[test]
+fn a_table_of_a_sensor_streams_by_its_headings() {
+    let table = "t,volume,note\n0.5,0.25,a\n\n1.0,-0.5,b\n12:30,0.125,c\n";
+    let csv = ["stream", WAVES, "--from", "csv", "--columns", "volume"];
+    let found = program(&csv, table.as_bytes());
+    let expected = program(&["stream", WAVES], b"0.25 -0.5 0.125");
+    assert!(found.status.success(), "{}", text(&found.stderr));
+    assert_eq!(text(&found.stdout), text(&expected.stdout));
+    let timed = [&csv[..], &["--time", "t", "--to", "jsonl"]].concat();
+    let lines = json_lines(&program(&timed, table.as_bytes()));
+    let times: Vec<&Value> = lines.iter().map(|line| &line["time"]).collect();
+    assert_eq!(
+        times,
+        [&Value::from(0.5), &Value::from(1.0), &Value::from("12:30")]
+    );
+    // A file's name says that it is one, with or without headings.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.csv");
+    std::fs::write(&file, "0.25\n-0.5\n0.125\n").unwrap();
+    let named = program(&["stream", WAVES, "--input", file.to_str().unwrap()], b"");
+    assert_eq!(text(&named.stdout), text(&expected.stdout));
+
+    for (arguments, words) in [
+        (
+            &["--from", "csv"][..],
+            "has 3 columns (choose with --columns), but the model takes 1",
+        ),
+        (
+            &["--from", "csv", "--columns", "x"],
+            "no column `x`, expected one of `t`, `volume`, `note`",
+        ),
+        (
+            &["--from", "csv", "--columns", "note"],
+            "line 2: found `a`, expected a finite number",
+        ),
+        (
+            &["--columns", "t"],
+            "--columns and --time need a table: --from csv",
+        ),
+    ] {
+        let refused = program(&[&["stream", WAVES], arguments].concat(), table.as_bytes());
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            text(&refused.stderr).contains(words),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+}
+
+#[test]
+fn another_rate_changes_the_steps_of_streams_and_images() {
+    let checkpoint = hankelite::read(WAVES, &hankelite::Declared::default()).unwrap();
+    let model = checkpoint.model_with_steps_times(2.0).unwrap();
+    let mut runner = Runner::new(&model).unwrap();
+    let (lines, plain) = tone();
+    let numbers = lines.lines().map(|x| x.parse::<f32>().unwrap());
+    let outputs: Vec<Vec<f32>> = numbers
+        .map(|x| runner.step(&[x]).unwrap().to_vec())
+        .collect();
+    assert_ne!(outputs, plain);
+    let shown = |outputs: &Vec<f32>| {
+        let words: Vec<String> = outputs.iter().map(f32::to_string).collect();
+        words.join(" ") + "\n"
+    };
+    let expected: String = outputs.iter().map(shown).collect();
+    let streamed = program(&["stream", WAVES, "--rate", "16/8"], lines.as_bytes());
+    assert_eq!(
+        text(&streamed.stdout),
+        expected,
+        "{}",
+        text(&streamed.stderr)
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("half.edge");
+    let image = image.to_str().unwrap();
+    let packed = program(&["pack", WAVES, "--rate", "2", "--output", image], b"");
+    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    let from_image = program(&["stream", image], lines.as_bytes());
+    assert_eq!(text(&from_image.stdout), expected);
+
+    let lru = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/flax/lru_tokens.safetensors"
+    );
+    for (file, rate, code, words) in [
+        (image, "2", 1, "keeps the rate it was packed for"),
+        (lru, "2", 1, "runs at one rate only: the layout LRU"),
+        (WAVES, "0", 2, "expected a number above 0"),
+    ] {
+        let refused = program(&["stream", file, "--rate", rate], b"");
+        assert_eq!(
+            refused.status.code(),
+            Some(code),
+            "{}",
+            text(&refused.stderr)
+        );
+        assert!(
+            text(&refused.stderr).contains(words),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+}
+
 #[test]
 fn an_image_runs_in_place_of_its_checkpoint() {
     let folder = tempfile::tempdir().unwrap();

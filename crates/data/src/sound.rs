@@ -1,7 +1,7 @@
 //! Samples of a WAV file, read as they are requested.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::DataError;
@@ -12,12 +12,13 @@ pub struct Sound {
     path: PathBuf,
     samples: Samples,
     channels: usize,
+    hertz: u32,
     index: usize,
 }
 
 enum Samples {
-    Whole(hound::WavIntoSamples<BufReader<File>, i32>, f32),
-    Float(hound::WavIntoSamples<BufReader<File>, f32>),
+    Whole(hound::WavIntoSamples<Box<dyn Read>, i32>, f32),
+    Float(hound::WavIntoSamples<Box<dyn Read>, f32>),
 }
 
 impl Sound {
@@ -27,7 +28,17 @@ impl Sound {
     /// [`DataError::Sound`] when it is not a WAV file or cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
-        let reader = hound::WavReader::open(path).map_err(|source| failed(path, source))?;
+        let file = File::open(path).map_err(|error| failed(path, error.into()))?;
+        Self::from_reader(Box::new(BufReader::new(file)), path)
+    }
+
+    /// The same of anything that gives bytes; `name` stands in errors.
+    ///
+    /// # Errors
+    /// As [`Sound::open`].
+    pub fn from_reader(reader: Box<dyn Read>, name: impl AsRef<Path>) -> Result<Self, DataError> {
+        let path = name.as_ref();
+        let reader = hound::WavReader::new(reader).map_err(|source| failed(path, source))?;
         let spec = reader.spec();
         let samples = match spec.sample_format {
             hound::SampleFormat::Int => {
@@ -40,6 +51,7 @@ impl Sound {
             path: path.to_owned(),
             samples,
             channels: spec.channels.into(),
+            hertz: spec.sample_rate,
             index: 0,
         })
     }
@@ -47,6 +59,11 @@ impl Sound {
     /// Channels, whose samples come in turn.
     pub fn channels(&self) -> usize {
         self.channels
+    }
+
+    /// Samples of a second, of each channel.
+    pub fn hertz(&self) -> u32 {
+        self.hertz
     }
 }
 

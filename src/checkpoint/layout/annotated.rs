@@ -95,8 +95,15 @@ impl Layout for Annotated {
         let through = tensors.shaped(&self.name("D"), &[one], &row)?;
         tensors.set_aside(&self.name("B_re"));
         tensors.set_aside(&self.name("B_im"));
+        let steps = steps.data.iter().map(|log| log.exp()).collect();
+        // The softmax divides by a sum over L steps.
+        let steps = if self.dss {
+            steps
+        } else {
+            tensors.at_rate(steps)
+        };
         let bank = (0..channels).map(|h| {
-            let step = steps.data[h].exp();
+            let step = steps[h];
             let pole = |n: usize| {
                 let at = n * channels + h;
                 let re = decay.data[at];

@@ -87,7 +87,7 @@ impl Layout for Attenuate {
         let modes = poles.nrows();
         let expected = format!("[{modes}]");
         let steps = tensors.shaped(&self.name("log_dt"), &[&[modes]], &expected)?;
-        let steps: Vec<f64> = steps.data.iter().map(|log| log.exp()).collect();
+        let steps = tensors.at_rate(steps.data.iter().map(|log| log.exp()).collect());
         let exponents = (0..modes).map(|n| {
             let decay = Transform::Softplus.apply(poles[(n, 0)]);
             steps[n] * Complex64::new(-decay, poles[(n, 1)])

@@ -67,7 +67,11 @@ impl Layout for Dss {
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
-        let steps = self.decode_steps(tensors)?;
+        let mut steps = self.decode_steps(tensors)?;
+        if self.version.holds() {
+            steps.real = tensors.at_rate(steps.real);
+            steps.imaginary = tensors.at_rate(steps.imaginary);
+        }
         let channels = steps.real.len();
         let poles = self.decode_poles(tensors, channels)?;
         let modes = poles[0].len();

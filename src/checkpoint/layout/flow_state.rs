@@ -108,12 +108,13 @@ impl Layout for FlowState {
             .data;
         let modes = decays.len();
         let turns = self.of_modes(tensors, "Lambda_imag", modes)?;
-        let steps = self.of_modes(tensors, "log_Delta", modes)?;
+        let logs = self.of_modes(tensors, "log_Delta", modes)?;
+        let steps = tensors.at_rate(logs.into_iter().map(f64::exp).collect());
         let mut input = self.matrix(tensors, "B_tilde", [Some(modes), None])?;
         let output = self.matrix(tensors, "C_tilde", [None, Some(modes)])?;
         let mut exponents = Vec::with_capacity(modes);
         for (n, (decay, turn)) in decays.iter().zip(turns).enumerate() {
-            let (lambda, step) = (Complex64::new(-decay.exp(), turn), steps[n].exp());
+            let (lambda, step) = (Complex64::new(-decay.exp(), turn), steps[n]);
             exponents.push(lambda * step);
             input
                 .row_mut(n)

@@ -331,6 +331,10 @@ impl Layout for OwnLayer {
         let frequency = tensors.shaped(&frequency, &[&decay.shape], &expected)?;
         let weights = self.weights(tensors, &decay.shape)?;
         let steps = self.steps(tensors, channels)?;
+        let steps = match own.hold {
+            Hold::Zoh | Hold::Bilinear if own.step.is_some() => tensors.at_rate(steps),
+            _ => steps,
+        };
         let through = own.feedthrough.as_ref().map(|name| self.name(name));
         let through = tensors.feedthrough(through.as_deref(), channels, 1)?;
         let bank = (0..channels).map(|h| {

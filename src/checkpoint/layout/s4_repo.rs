@@ -237,6 +237,7 @@ impl S4Repo {
     }
 
     /// Whether the limit on frequencies leaves a mode out.
+    /// `step` is that of the file, at any rate.
     fn masked(&self, lambda: Complex64, step: f64) -> bool {
         let frequency = step * lambda.im.abs() / std::f64::consts::TAU;
         self.settled
@@ -244,7 +245,14 @@ impl S4Repo {
             .is_some_and(|limit| frequency >= 0.5 * limit)
     }
 
-    fn channel(&self, steps: &[f64], lambdas: &[Complex64], weights: &[Vec<Complex64>]) -> Modes {
+    /// The modes of a channel, `factor` being what the steps of the file were multiplied by.
+    fn channel(
+        &self,
+        steps: &[f64],
+        factor: f64,
+        lambdas: &[Complex64],
+        weights: &[Vec<Complex64>],
+    ) -> Modes {
         let equal = steps.iter().all(|step| *step == steps[0]);
         // The softmax of DSS gives weights to a mode without a step, too, which is then refused.
         let is_held = |step: f64| step != 0.0 || self.discretisation() == Discretisation::Dss;
@@ -267,7 +275,7 @@ impl S4Repo {
                 _ => exponent / step,
             });
             gains.push(
-                match is_held(stored(n)) && !self.masked(lambda, of_mode(n)) {
+                match is_held(stored(n)) && !self.masked(lambda, of_mode(n) / factor) {
                     true => gain,
                     false => Complex64::ZERO,
                 },
@@ -300,6 +308,11 @@ impl Layout for S4Repo {
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let (channels, steps) = self.steps(tensors)?;
+        let steps = match self.discretisation() {
+            // The softmax divides by a sum over L steps.
+            Discretisation::Dss => steps,
+            Discretisation::Zoh | Discretisation::Bilinear => tensors.at_rate(steps),
+        };
         let poles = self.poles(tensors, channels)?;
         let each = steps.len() / channels;
         if each != 1 && each != poles.modes {
@@ -320,7 +333,8 @@ impl Layout for S4Repo {
                 own.iter().zip(input.row(h)).map(|(c, b)| c * b).collect()
             });
             let weights: Vec<Vec<Complex64>> = weights.collect();
-            self.channel(&steps[h * each..(h + 1) * each], poles.row(h), &weights)
+            let steps = &steps[h * each..(h + 1) * each];
+            self.channel(steps, tensors.factor(), poles.row(h), &weights)
         });
         Ok(Dynamics {
             note: bank::note_of_no_step(&self.layer, &steps, channels),

@@ -57,8 +57,9 @@ impl Layout for S4d {
         let c = tensors.shaped(&self.name("C"), &[&[channels, modes, 2]], &pairs)?;
         let c = c.to_complex();
         let through = tensors.feedthrough(self.feedthrough.as_deref(), channels, 1)?;
+        let steps = tensors.at_rate(log_dt.data.iter().map(|log| log.exp()).collect());
         let bank = (0..channels).map(|h| {
-            let step = log_dt.data[h].exp();
+            let step = steps[h];
             let row = h * modes..(h + 1) * modes;
             let parts = decay.data[row.clone()].iter();
             let parts = parts.zip(&frequency.data[row.clone()]);

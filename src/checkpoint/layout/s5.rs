@@ -119,7 +119,7 @@ impl S5 {
         let channels = input.ncols();
         let expected = format!("[{channels}]");
         Ok(Stored {
-            steps: steps.data.iter().map(|log| log.exp()).collect(),
+            steps: tensors.at_rate(steps.data.iter().map(|log| log.exp()).collect()),
             outputs: match self.is_factored(tensors) {
                 true => self.factored_outputs(tensors, channels, modes)?,
                 false => self.outputs(tensors, channels, modes)?,

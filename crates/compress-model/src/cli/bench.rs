@@ -71,6 +71,7 @@ impl Arguments {
     fn lay_outs(&self) -> Vec<LayOut> {
         let of = |mixing| LayOut {
             mixing,
+            rate: None,
             beside: self.beside.clone(),
         };
         match self.mixing {

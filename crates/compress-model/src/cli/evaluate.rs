@@ -188,6 +188,7 @@ impl Arguments {
     fn lay_out(&self) -> LayOut {
         LayOut {
             mixing: self.mixing,
+            rate: None,
             beside: Beside {
                 numbers: self.numbers,
                 group: self.group,

@@ -9,9 +9,9 @@ use hankelite_archive::{check_destination, write_whole};
 use hankelite_onnx::{Exported, Form, Port, PortEntries};
 use serde::Serialize;
 
-use crate::cli::common::{Declarations, Input, grouped, open};
+use crate::cli::common::{Declarations, Input, grouped};
 use crate::cli::folders::Folders;
-use crate::cli::image::{LayOut, require_network, storage_of};
+use crate::cli::image::{LayOut, open_at_rate, require_network, storage_of};
 use crate::cli::printer::Printer;
 use crate::cli::report::hash_of;
 
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let (input, output) = (&arguments.input.checkpoint, &arguments.onnx);
     arguments.folders.make([output])?;
     check_destination(output, &[input.as_path()])?;
-    let checkpoint = open(input, &arguments.declarations.declared(), printer)?;
+    let checkpoint = open_at_rate(input, &arguments.lay_out, &arguments.declarations, printer)?;
     if !arguments.lay_out.beside.layers_only {
         require_network(input, &checkpoint)?;
     }

@@ -13,6 +13,7 @@ use hankelite::stream::Image;
 
 use crate::cli::common::{Declarations, Word, open, positive, word, words};
 use crate::cli::printer::Printer;
+use crate::cli::quantities::above_zero;
 
 /// How the entries of the maps between channels are stored.
 pub(super) const MIXING: [Word; 5] = [
@@ -39,6 +40,10 @@ pub(super) struct LayOut {
     /// LRU) [default: as recorded in the checkpoint for each map, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     pub(super) mixing: Option<Entries>,
+    /// For signals of another rate: every step Δ of the layers times R. A model of 16 kHz runs at
+    /// 8 kHz with --rate 16/8.
+    #[arg(long, value_name = "R", value_parser = above_zero)]
+    pub(super) rate: Option<f64>,
     #[command(flatten)]
     pub(super) beside: Beside,
 }
@@ -86,6 +91,12 @@ pub(super) fn open_streamed(
                 path.display()
             );
         }
+        if lay_out.rate.is_some() {
+            bail!(
+                "{} is an image and keeps the rate it was packed for; --rate needs a checkpoint",
+                path.display()
+            );
+        }
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
         let image = Image::from_bytes(&bytes);
         return Ok(Streamed {
@@ -95,7 +106,7 @@ pub(super) fn open_streamed(
             made: None,
         });
     }
-    let checkpoint = open(path, &declarations.declared(), printer)?;
+    let checkpoint = open_at_rate(path, lay_out, declarations, printer)?;
     if !lay_out.beside.layers_only {
         require_network(path, &checkpoint)?;
     }
@@ -122,6 +133,20 @@ pub(super) fn open_streamed(
         as_recorded,
         made,
     })
+}
+
+/// Reads a checkpoint, for signals of the rate that the options say.
+pub(super) fn open_at_rate(
+    path: &Path,
+    lay_out: &LayOut,
+    declarations: &Declarations,
+    printer: &Printer,
+) -> anyhow::Result<Checkpoint> {
+    let mut checkpoint = open(path, &declarations.declared(), printer)?;
+    if let Some(rate) = lay_out.rate {
+        checkpoint.model = checkpoint.model_with_steps_times(rate)?;
+    }
+    Ok(checkpoint)
 }
 
 /// The storage that is recorded in the checkpoint, where no option names another for the maps.

@@ -3,6 +3,7 @@
 //! Data go to stdout, messages to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,
 //! 130 a training was interrupted.
 
+mod arduino;
 mod bench;
 mod bounds;
 mod c_header;

@@ -26,6 +26,13 @@ pub(super) fn times(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A number above zero: `2`, `0.5` or `16/8`.
+pub(super) fn above_zero(text: &str) -> Result<f64, String> {
+    number(text)
+        .filter(|number| number.is_finite() && *number > 0.0)
+        .ok_or_else(|| "expected a number above 0, such as 2, 0.5 or 16/8".to_string())
+}
+
 /// A number, a fraction or per cent.
 fn number(text: &str) -> Option<f64> {
     let plain = |text: &str| text.trim().parse::<f64>().ok();

@@ -1,10 +1,15 @@
 //! Samples from a pipe or a file, one at a time.
 
+mod raw;
+mod rows;
+
 use std::io::{BufRead, ErrorKind};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use hankelite_data::Sound;
+pub(super) use raw::{Coding, Raw};
+pub(super) use rows::{Columns, Rows};
 
 /// Longest text of one number.
 const WORD_MAX: usize = 64;
@@ -19,6 +24,23 @@ pub(super) trait Samples {
     fn place(&self) -> String;
     /// Whether the next sample may have to be waited for.
     fn would_wait(&self) -> bool;
+    /// When it was taken, where the input says so.
+    fn stamp(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// What has come of an input, at least one byte of it unless it has ended.
+fn come<'a>(reader: &'a mut Box<dyn BufRead>, name: &str) -> anyhow::Result<&'a [u8]> {
+    loop {
+        match reader.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).with_context(|| name.to_string()),
+            Ok(_) => break,
+        }
+    }
+    // What has come is given again without being read again.
+    Ok(reader.fill_buf()?)
 }
 
 /// Numbers in decimals between blanks, commas and new lines.
@@ -44,19 +66,13 @@ impl Text {
     }
 
     fn byte(&mut self) -> anyhow::Result<Option<u8>> {
-        let name = &self.name;
-        loop {
-            let buffer = match self.reader.fill_buf() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                buffer => buffer.with_context(|| name.clone())?,
-            };
-            let (first, length) = (buffer.first().copied(), buffer.len());
-            self.ready = length.saturating_sub(1);
-            if first.is_some() {
-                self.reader.consume(1);
-            }
-            return Ok(first);
+        let buffer = come(&mut self.reader, &self.name)?;
+        let (first, length) = (buffer.first().copied(), buffer.len());
+        self.ready = length.saturating_sub(1);
+        if first.is_some() {
+            self.reader.consume(1);
         }
+        Ok(first)
     }
 
     /// The next word, or an empty one at the end.
@@ -107,73 +123,6 @@ impl Samples for Text {
 
     fn would_wait(&self) -> bool {
         self.ready == 0
-    }
-}
-
-/// Four bytes each, little-endian.
-pub(super) struct Raw {
-    reader: Box<dyn BufRead>,
-    name: String,
-    index: usize,
-    ready: usize,
-}
-
-impl Raw {
-    pub(super) fn new(reader: Box<dyn BufRead>, name: String) -> Self {
-        Self {
-            reader,
-            name,
-            index: 0,
-            ready: 0,
-        }
-    }
-
-    fn four(&mut self) -> anyhow::Result<Option<[u8; 4]>> {
-        let (mut four, mut read) = ([0; 4], 0);
-        while read < 4 {
-            let buffer = match self.reader.fill_buf() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                buffer => buffer.with_context(|| self.name.clone())?,
-            };
-            let some = buffer.len().min(4 - read);
-            four[read..read + some].copy_from_slice(&buffer[..some]);
-            self.ready = buffer.len() - some;
-            self.reader.consume(some);
-            read += some;
-            if some == 0 {
-                break;
-            }
-        }
-        self.index += 1;
-        match read {
-            0 => Ok(None),
-            4 => Ok(Some(four)),
-            _ => bail!("{}: the input ends within a number", self.place()),
-        }
-    }
-}
-
-impl Samples for Raw {
-    fn number(&mut self) -> anyhow::Result<Option<f32>> {
-        let number = self.four()?.map(f32::from_le_bytes);
-        match number {
-            Some(value) if !value.is_finite() => {
-                bail!("{}: found {value}, expected a finite number", self.place())
-            }
-            number => Ok(number),
-        }
-    }
-
-    fn token(&mut self) -> anyhow::Result<Option<u32>> {
-        Ok(self.four()?.map(u32::from_le_bytes))
-    }
-
-    fn place(&self) -> String {
-        format!("{}, number {}", self.name, self.index)
-    }
-
-    fn would_wait(&self) -> bool {
-        self.ready < 4
     }
 }
 
@@ -229,15 +178,5 @@ mod tests {
         let endless: &'static str = "9".repeat(1000).leak();
         let error = text(endless).number().unwrap_err().to_string();
         assert!(error.contains("here, line 1"), "{error}");
-    }
-
-    #[test]
-    fn raw_numbers_end_whole() {
-        let raw = |content: &'static [u8]| Raw::new(Box::new(content), "here".to_string());
-        let mut samples = raw(&[0, 0, 128, 63, 1]);
-        assert_eq!(samples.number().unwrap(), Some(1.0));
-        let error = samples.number().unwrap_err().to_string();
-        assert_eq!(error, "here, number 2: the input ends within a number");
-        assert!(raw(&[0, 0, 192, 127]).number().is_err());
     }
 }
