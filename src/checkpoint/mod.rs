@@ -156,7 +156,20 @@ pub fn read_bytes(
     bytes: Vec<u8>,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::from_bytes(name.as_ref(), bytes)?;
+    read_files(name, bytes, BTreeMap::new(), declared)
+}
+
+/// As [`read_bytes`]; `beside` holds, by their names, the files that an index lists.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_files(
+    name: impl AsRef<Path>,
+    bytes: Vec<u8>,
+    beside: BTreeMap<String, Vec<u8>>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::from_files(name.as_ref(), bytes, beside)?;
     let read = decode_archive(archive, Beside::default(), declared, Parts::Whole);
     read.map_err(|fault| fault.at(name.as_ref()))
 }

@@ -29,6 +29,7 @@
 //! own, so that a device runs the same code on the same bytes.
 
 mod aligned;
+mod c_header;
 mod floor;
 mod layout;
 mod machine;
@@ -38,6 +39,7 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use c_header::c_header;
 pub use floor::read_nanoseconds;
 use hankelite_control::SystemError;
 pub use hankelite_edge::StepFault;

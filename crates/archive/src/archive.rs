@@ -23,8 +23,8 @@ use crate::msgpack_file::MsgpackFile;
 use crate::npz_file::NpzFile;
 use crate::place::file_in;
 use crate::safetensors_file::SafetensorsFile;
-use crate::sharded_file::ShardedFile;
 use crate::sharded_file::writer::Scheme;
+use crate::sharded_file::{Beside, ShardedFile};
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::{Setting, TorchFile};
 use crate::unchanging::{UnchangingFile, Version};
@@ -113,12 +113,27 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open`]; also for the index of a sharded checkpoint, which is several files.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Archive, ArchiveError> {
+        Self::from_files(name, bytes, BTreeMap::new())
+    }
+
+    /// As [`Archive::from_bytes`]; `beside` holds, by their names, the files that an index lists.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub fn from_files(
+        name: impl AsRef<Path>,
+        bytes: Vec<u8>,
+        beside: BTreeMap<String, Vec<u8>>,
+    ) -> Result<Archive, ArchiveError> {
         let path = name.as_ref().to_owned();
         let file = UnchangingFile::of_bytes(bytes);
         let start = first_bytes(&file).map_err(ArchiveError::read(&path))?;
         match start.is_empty() {
             true => Err(ArchiveError::Empty { path }),
-            false if sharded_file::is_json(&start) => Err(foreign_format(&path, &start)),
+            false if sharded_file::is_json(&start) && is_index(&path) => {
+                let file = ShardedFile::open(&path, file, Beside::Memory(beside))?;
+                Ok(Archive::of(path, Source::Sharded(file)))
+            }
             false => Self::of_file(path, (file, &start), TorchFile::open),
         }
     }
@@ -142,7 +157,7 @@ impl Archive {
         } else if safetensors_file::is_safetensors(start) {
             Source::Safetensors(SafetensorsFile::open(&path, file)?)
         } else if sharded_file::is_json(start) && is_index(&path) {
-            Source::Sharded(ShardedFile::open(&path, file)?)
+            Source::Sharded(ShardedFile::open(&path, file, Beside::Folder)?)
         } else {
             return Err(foreign_format(&path, start));
         };

@@ -58,6 +58,28 @@ pub(super) fn is_json(start: &[u8]) -> bool {
     start.trim_ascii_start().first() == Some(&b'{')
 }
 
+/// Where the files of an index are.
+pub(super) enum Beside {
+    /// In its folder.
+    Folder,
+    /// In memory, by their names.
+    Memory(BTreeMap<String, Vec<u8>>),
+}
+
+impl Beside {
+    /// `None` for what is no file.
+    fn open(&mut self, path: &Path, name: &str) -> io::Result<Option<UnchangingFile>> {
+        match self {
+            Beside::Folder if !std::fs::metadata(path)?.is_file() => Ok(None),
+            Beside::Folder => UnchangingFile::open(path).map(Some),
+            Beside::Memory(files) => {
+                let bytes = files.remove(name).ok_or(io::ErrorKind::NotFound)?;
+                Ok(Some(UnchangingFile::of_bytes(bytes)))
+            }
+        }
+    }
+}
+
 /// One of the files.
 #[derive(Debug)]
 enum Shard {
@@ -107,7 +129,11 @@ struct Index {
 
 impl ShardedFile {
     /// Reads the index and the headers of all files, and compares them.
-    pub(super) fn open(path: &Path, file: UnchangingFile) -> Result<ShardedFile, ArchiveError> {
+    pub(super) fn open(
+        path: &Path,
+        file: UnchangingFile,
+        mut beside: Beside,
+    ) -> Result<ShardedFile, ArchiveError> {
         let index = read_index(path, &file)?;
         let wrong = |source| wrong(path, source);
         if index.weight_map.is_empty() {
@@ -117,7 +143,7 @@ impl ShardedFile {
         let mut shards = BTreeMap::new();
         for shard in index.weight_map.values() {
             if !shards.contains_key(shard) {
-                let file = open_shard(folder, shard).map_err(|error| match error {
+                let file = open_shard(folder, shard, &mut beside).map_err(|error| match error {
                     OpenError::Shard(source) => wrong(source),
                     OpenError::Archive(error) => error,
                 })?;
@@ -258,7 +284,7 @@ enum OpenError {
     Archive(ArchiveError),
 }
 
-fn open_shard(folder: &Path, shard: &str) -> Result<Shard, OpenError> {
+fn open_shard(folder: &Path, shard: &str, beside: &mut Beside) -> Result<Shard, OpenError> {
     let name = || shard.to_owned();
     let mut components = Path::new(shard).components();
     let first = components.next();
@@ -275,11 +301,10 @@ fn open_shard(folder: &Path, shard: &str) -> Result<Shard, OpenError> {
             source,
         }),
     };
-    if !std::fs::metadata(&path).map_err(&read)?.is_file() {
+    let Some(file) = beside.open(&path, shard).map_err(&read)? else {
         return Err(OpenError::Shard(ShardError::Foreign { shard: name() }));
-    }
+    };
     let mut start = Vec::new();
-    let file = UnchangingFile::open(&path).map_err(&read)?;
     (&file).take(9).read_to_end(&mut start).map_err(&read)?;
     (&file).rewind().map_err(&read)?;
     let opened = if is_zip(&start) {

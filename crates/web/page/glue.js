@@ -1,5 +1,5 @@
 // The library in the page's worker. `makeHankelite` takes a compiled module and a function that is
-// told of progress, and gives `open` and `reduce`.
+// told of progress, and gives `ask`: a request and bytes in, an answer and bytes out.
 function makeHankelite(module, onProgress) {
   let library, fault = null;
   const text = (at, length) => new TextDecoder().decode(new Uint8Array(library.memory.buffer, at, length));
@@ -15,36 +15,31 @@ function makeHankelite(module, onProgress) {
   }
   library = new WebAssembly.Instance(module, imports).exports;
   library.start();
-  const put = (bytes) => {
-    const at = library.room(bytes.length) >>> 0;
-    if (!at) throw new Error(`out of memory: ${bytes.length} bytes, a page has 4 GB`);
-    new Uint8Array(library.memory.buffer, at, bytes.length).set(bytes);
-    return [at, bytes.length];
+  const put = (parts) => {
+    const length = parts.reduce((sum, part) => sum + part.byteLength, 0);
+    const at = library.room(length) >>> 0;
+    if (!at) throw new Error(`out of memory: ${length} bytes, a page has 4 GB`);
+    let next = at;
+    for (const part of parts) {
+      new Uint8Array(library.memory.buffer, next, part.byteLength).set(new Uint8Array(part));
+      next += part.byteLength;
+    }
+    return [at, length];
   };
-  const call = (which, ...all) => {
+  return function ask(request, parts = []) {
     let code;
     fault = null;
     try {
-      const bytes = all.map((one) => (typeof one === "string" ? new TextEncoder().encode(one) : one));
-      code = which(...bytes.flatMap(put));
+      const said = new TextEncoder().encode(JSON.stringify(request));
+      code = library.ask(...put([said]), ...put(parts));
     } catch (error) {
-      throw new Error(fault ?? String(error));
+      // What stopped in the middle cannot go on.
+      throw Object.assign(new Error(fault ?? error.message), { broken: true });
     }
     const said = text(library.answer_at() >>> 0, library.answer_length() >>> 0);
     if (code) throw new Error(said);
-    return JSON.parse(said);
-  };
-  const taken = (at, length) => new Uint8Array(library.memory.buffer, at >>> 0, length >>> 0).slice();
-  return {
-    open: (name, bytes) => call(library.open, name, bytes),
-    reduce(request, name = "", data = new Uint8Array()) {
-      const record = call(library.reduce, JSON.stringify(request), name, data);
-      return {
-        record,
-        file: taken(library.file_at(), library.file_length()),
-        image: taken(library.image_at(), library.image_length()),
-      };
-    },
+    const bytes = new Uint8Array(library.memory.buffer, library.file_at() >>> 0, library.file_length() >>> 0).slice();
+    return { answer: JSON.parse(said), bytes };
   };
 }
 if (typeof module !== "undefined") module.exports = makeHankelite;

@@ -1,11 +1,17 @@
-// node pack.js MODULE.wasm MODEL OUT.html: one page of the template, the glue, the library and the
-// model that is one click away.
+// node pack.js MODULE.wasm MODEL OUT.html: one page of the template, its style and scripts, the library
+// and the model that is one click away.
 "use strict";
 const fs = require("fs"), path = require("path"), zlib = require("zlib");
 const [wasm, model, out] = process.argv.slice(2);
 const beside = (name) => fs.readFileSync(path.join(__dirname, name), "utf8");
 const packed = (file) => zlib.gzipSync(fs.readFileSync(file), { level: 9 }).toString("base64");
-const parts = { GLUE: JSON.stringify(beside("glue.js")), WASM: packed(wasm), MODEL: packed(model) };
-const page = beside("template.html").replace(/\/\*(GLUE|WASM|MODEL)\*\//g, (_, name) => parts[name]);
+const parts = {
+  STYLE: beside("page.css"),
+  SCRIPT: beside("page.js"),
+  WORKER: JSON.stringify(beside("glue.js") + beside("worker.js")),
+  WASM: JSON.stringify(packed(wasm)),
+  MODEL: JSON.stringify(packed(model)),
+};
+const page = beside("template.html").replace(/\/\*([A-Z]+)\*\//g, (_, name) => parts[name]);
 fs.writeFileSync(out, page);
 console.log(`${out}: ${page.length} bytes`);

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-use hankelite::ProgressSink;
 use hankelite::progress::Stage;
+use hankelite::{Declared, ProgressSink};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::{Fault, Request, Session};
+use crate::{CHOICES, Download, Fault, Request, Session, Which, in_words};
 
 #[link(wasm_import_module = "page")]
 unsafe extern "C" {
@@ -17,9 +19,38 @@ thread_local! {
     static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
     static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static FILE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static STAGE: RefCell<(String, usize)> = const { RefCell::new((String::new(), 0)) };
     static DONE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What the page asks. Bytes that belong to it come beside it, and those of the answer likewise.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Ask {
+    /// What can be declared.
+    Choices,
+    /// Names and lengths of files, whose bytes come one after the other.
+    Open {
+        files: Vec<(String, usize)>,
+        declared: Box<Declared>,
+    },
+    /// A data file, or the name of a generated task.
+    Data {
+        name: String,
+    },
+    Reduce(Request),
+    Save {
+        what: Download,
+        name: String,
+    },
+    Sequence {
+        index: usize,
+    },
+    /// The next samples, for one of the networks.
+    Play {
+        which: Which,
+        rewind: bool,
+    },
 }
 
 struct Page;
@@ -40,7 +71,7 @@ impl ProgressSink for Page {
     }
 }
 
-/// Room for bytes from the page. Each is given back to one of the functions below.
+/// Room for bytes from the page. Each is given back to [`ask`].
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn room(length: usize) -> *mut u8 {
     let mut bytes = Vec::<u8>::new();
@@ -57,15 +88,6 @@ unsafe fn taken(at: *mut u8, length: usize) -> Vec<u8> {
     unsafe { Vec::from_raw_parts(at, length, length) }
 }
 
-fn answer(result: Result<Vec<u8>, Fault>) -> i32 {
-    let (text, code) = match result {
-        Ok(text) => (text, 0),
-        Err(fault) => (fault.to_string().into_bytes(), 1),
-    };
-    ANSWER.set(text);
-    code
-}
-
 /// Where the answer of the last call is: JSON, or what went wrong.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn answer_at() -> *const u8 {
@@ -78,28 +100,16 @@ pub(crate) extern "C" fn answer_length() -> usize {
     ANSWER.with_borrow(Vec::len)
 }
 
-/// Where the smaller file is.
+/// Where the bytes beside the answer are.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn file_at() -> *const u8 {
     FILE.with_borrow(|bytes| bytes.as_ptr())
 }
 
-/// Its length.
+/// Their number.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn file_length() -> usize {
     FILE.with_borrow(Vec::len)
-}
-
-/// Where the image is.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn image_at() -> *const u8 {
-    IMAGE.with_borrow(|bytes| bytes.as_ptr())
-}
-
-/// Its length; 0 where there is none.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn image_length() -> usize {
-    IMAGE.with_borrow(Vec::len)
 }
 
 /// Once, first.
@@ -112,60 +122,76 @@ pub(crate) extern "C" fn start() {
     }));
 }
 
-/// Opens a checkpoint and answers with its spectra.
+/// Does what the page asks: 0, or 1 where that went wrong.
 ///
 /// # Safety
 /// Both places came from [`room`], with these lengths.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn open(
-    name: *mut u8,
-    name_length: usize,
+pub(crate) unsafe extern "C" fn ask(
+    request: *mut u8,
+    request_length: usize,
     at: *mut u8,
     length: usize,
 ) -> i32 {
     // SAFETY: as above.
-    let (name, bytes) = unsafe { (taken(name, name_length), taken(at, length)) };
-    let opened = || {
-        let session = Session::open(&String::from_utf8(name)?, bytes)?;
-        let text = serde_json::to_vec(&session.inspect(&Page)?)?;
-        SESSION.set(Some(session));
-        Ok(text)
+    let (request, bytes) = unsafe { (taken(request, request_length), taken(at, length)) };
+    FILE.set(Vec::new());
+    let answered = || {
+        let ask: Ask = serde_json::from_slice(&request)?;
+        let answer = SESSION.with_borrow_mut(|session| answer(session, ask, bytes))?;
+        Ok::<_, Fault>(serde_json::to_vec(&answer)?)
     };
-    answer(opened())
+    let (text, code) = match answered() {
+        Ok(text) => (text, 0),
+        Err(fault) => (in_words(fault.as_ref()).into_bytes(), 1),
+    };
+    ANSWER.set(text);
+    code
 }
 
-/// Reduces the opened checkpoint: for the inputs in a data file where one is given.
-///
-/// # Safety
-/// All places came from [`room`], with these lengths.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn reduce(
-    request: *mut u8,
-    request_length: usize,
-    name: *mut u8,
-    name_length: usize,
-    data: *mut u8,
-    data_length: usize,
-) -> i32 {
-    // SAFETY: as above.
-    let (request, name, data) = unsafe {
-        (
-            taken(request, request_length),
-            taken(name, name_length),
-            taken(data, data_length),
-        )
-    };
-    let reduced = || {
-        let request: Request = serde_json::from_slice(&request)?;
-        let name = String::from_utf8(name)?;
-        SESSION.with_borrow(|session| {
-            let session = session.as_ref().ok_or("no checkpoint is open")?;
-            let data = (!name.is_empty()).then_some((name, data));
-            let made = session.reduce(&request, data, &Page)?;
-            FILE.set(made.file);
-            IMAGE.set(made.image.unwrap_or_default());
-            Ok(serde_json::to_vec(&made.record)?)
-        })
-    };
-    answer(reduced())
+fn answer(session: &mut Option<Session>, ask: Ask, bytes: Vec<u8>) -> Result<Value, Fault> {
+    if let Ask::Choices = ask {
+        return Ok(json!(CHOICES));
+    }
+    if let Ask::Open { files, declared } = ask {
+        *session = None;
+        let opened = Session::open(apart(&files, bytes)?, &declared)?;
+        let shown = serde_json::to_value(opened.inspect(&Page)?)?;
+        *session = Some(opened);
+        return Ok(shown);
+    }
+    let session = session.as_mut().ok_or("no checkpoint is open")?;
+    Ok(match ask {
+        Ask::Choices | Ask::Open { .. } => Value::Null,
+        Ask::Data { name } => serde_json::to_value(session.use_data(&name, bytes)?)?,
+        Ask::Reduce(request) => serde_json::to_value(session.reduce(&request, &Page)?)?,
+        Ask::Save { what, name } => {
+            FILE.set(session.save(what, &name)?);
+            Value::Null
+        }
+        Ask::Sequence { index } => serde_json::to_value(session.sequence(index))?,
+        Ask::Play { which, rewind } => {
+            if rewind {
+                session.rewind();
+            }
+            let outputs = session.play(which, &bytes)?;
+            FILE.set(outputs.iter().flat_map(|y| y.to_le_bytes()).collect());
+            Value::Null
+        }
+    })
+}
+
+/// The files of bytes that come one after the other.
+fn apart(files: &[(String, usize)], mut bytes: Vec<u8>) -> Result<Vec<(String, Vec<u8>)>, Fault> {
+    if files.iter().map(|(_, length)| length).sum::<usize>() != bytes.len() {
+        return Err("the files have other lengths than their bytes".into());
+    }
+    let mut all = Vec::new();
+    for (name, length) in files.iter().skip(1).rev() {
+        all.push((name.clone(), bytes.split_off(bytes.len() - length)));
+    }
+    // The first one, mostly the only one, keeps its place in memory.
+    all.extend(files.first().map(|(name, _)| (name.clone(), bytes)));
+    all.reverse();
+    Ok(all)
 }

@@ -1,15 +1,29 @@
 //! What the page shows and saves, without a page.
 
+use std::path::Path;
+
+use hankelite::archive::{Archive, Container};
+use hankelite::infer::{Network, Path as InferPath};
+use hankelite::model::{Pooling, Sequence};
+use hankelite::rounding::Entries;
+use hankelite::stream::{Image, Runner, c_header};
 use hankelite::{Declared, Reducer, read};
-use hankelite_web::{Request, Session};
+use hankelite_web::{CHOICES, Download, Request, Session, Which, in_words};
 
 const WAVES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../models/waves/model.safetensors"
 );
 
+fn waves() -> (String, Vec<u8>) {
+    (
+        "model.safetensors".to_string(),
+        std::fs::read(WAVES).unwrap(),
+    )
+}
+
 fn session() -> Session {
-    Session::open("model.safetensors", std::fs::read(WAVES).unwrap()).unwrap()
+    Session::open(vec![waves()], &Declared::default()).unwrap()
 }
 
 fn request(output: &str) -> Request {
@@ -28,7 +42,7 @@ fn opened_again(name: &str, bytes: &[u8]) -> hankelite::checkpoint::Checkpoint {
 
 #[test]
 fn what_is_saved_holds_the_librarys_reduction_in_every_container() {
-    let session = session();
+    let mut session = session();
     let full = read(WAVES, &Declared::default()).unwrap();
     let wanted = Reducer::new(&full.model).order(8).run().unwrap();
     for name in ["r8.safetensors", "r8.pth", "r8.npz"] {
@@ -37,8 +51,9 @@ fn what_is_saved_holds_the_librarys_reduction_in_every_container() {
             order,
             ..request(name)
         };
-        let made = session.reduce(&request, None, &()).unwrap();
-        let again = opened_again(name, &made.file);
+        session.reduce(&request, &()).unwrap();
+        let file = session.save(Download::Checkpoint, name).unwrap();
+        let again = opened_again(name, &file);
         let provenance = again.provenance().unwrap();
         assert_eq!(provenance.method, "balanced, discrete time, real system");
         assert_eq!(provenance.source, "model.safetensors");
@@ -54,7 +69,6 @@ fn what_is_saved_holds_the_librarys_reduction_in_every_container() {
                 );
             }
         }
-        assert!(made.image.is_some());
     }
 }
 
@@ -75,56 +89,229 @@ fn spectra_are_those_of_the_library() {
 
 #[test]
 fn data_make_the_cut_better_and_tell_the_accuracy() {
-    let session = session();
-    let data = || Some(("waves:held_out=300".to_string(), Vec::new()));
+    let mut session = session();
+    let known = session.use_data("waves:held_out=300", Vec::new()).unwrap();
+    assert_eq!((known.calibrating, known.others), (100, 200));
+    assert!(known.accuracy.unwrap() > 0.95);
     let order = Some(8);
     let small = Request {
         order,
         ..request("small.safetensors")
     };
-    let made = session.reduce(&small, data(), &()).unwrap();
-    let accuracy = made.record.accuracy.unwrap();
+    let made = session.reduce(&small, &()).unwrap();
+    let accuracy = made.accuracy.unwrap();
     assert_eq!(accuracy.scored, 200);
-    assert!(accuracy.full > 0.95 && accuracy.reduced > accuracy.full - 0.05);
-    let change = made.record.logit_change.unwrap();
+    assert_eq!(Some(accuracy.full), known.accuracy);
+    assert!(accuracy.reduced > accuracy.full - 0.05);
+    let change = made.logit_change.unwrap();
     assert!(change < 0.15, "{change}");
     let times = Some(4.0);
     let quarter = Request {
         times,
         ..request("quarter.safetensors")
     };
-    let made = session.reduce(&quarter, data(), &()).unwrap();
-    let record = serde_json::to_value(&made.record).unwrap();
-    assert!(record["bytes"].as_u64().unwrap() <= 31_136 / 4);
-    assert!(made.record.accuracy.unwrap().reduced > 0.9);
+    let made = session.reduce(&quarter, &()).unwrap();
+    let record = serde_json::to_value(&made).unwrap();
+    let bytes = record["bytes"].as_u64().unwrap();
+    assert!(bytes <= 31_136 / 4);
+    assert!(made.accuracy.unwrap().reduced > 0.9);
+    // The image holds integers, as the file says.
+    let image = session.save(Download::Image, "quarter.edge").unwrap();
+    let runner = Runner::<f32>::from_image(Image::from_bytes(&image)).unwrap();
+    assert_eq!((runner.weight_bytes() + runner.state_bytes()) as u64, bytes);
+}
+
+#[test]
+fn images_headers_and_graphs_are_of_the_file_that_is_saved() {
+    let mut session = session();
+    let early = session.save(Download::Image, "a.edge").unwrap_err();
+    assert_eq!(early.to_string(), "no smaller model yet");
+    let order = Some(8);
+    let request = Request {
+        order,
+        ..request("r8.safetensors")
+    };
+    session.reduce(&request, &()).unwrap();
+    let file = session
+        .save(Download::Checkpoint, "r8.safetensors")
+        .unwrap();
+    let again = opened_again("r8.safetensors", &file);
+    let image = Image::new(&again.model, Entries::Full).unwrap();
+    let saved = session.save(Download::Image, "r8.edge").unwrap();
+    assert_eq!(saved, image.as_bytes());
+    let runner = Runner::from_image(image).unwrap();
+    let header = c_header(Path::new("r8.h"), "r8.safetensors", &runner);
+    let saved = session.save(Download::Header, "r8.h").unwrap();
+    assert_eq!(saved, header.as_bytes());
+    let graph = session.save(Download::Onnx, "r8.onnx").unwrap();
+    let holds = |text: &str| {
+        graph
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    assert!(holds("hankelite.source_sha256") && holds("r8.safetensors") && holds("logits"));
+}
+
+#[test]
+fn both_networks_run_sample_by_sample() {
+    let mut session = session();
+    session.use_data("waves:held_out=300", Vec::new()).unwrap();
+    let order = Some(8);
+    let request = Request {
+        order,
+        ..request("r8.npz")
+    };
+    session.reduce(&request, &()).unwrap();
+    let file = session.save(Download::Checkpoint, "r8.npz").unwrap();
+    let full = read(WAVES, &Declared::default()).unwrap();
+    let reduced = opened_again("r8.npz", &file);
+    for index in [0, 7, 207] {
+        let sample = session.sequence(index).unwrap();
+        let values = sample.values.unwrap();
+        assert!(sample.label.unwrap() < 10);
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        session.rewind();
+        for (which, checkpoint) in [(Which::Full, &full), (Which::Reduced, &reduced)] {
+            let network = Network::new(&checkpoint.model, 256, InferPath::Auto).unwrap();
+            let expected = network.logits(Sequence::Values(&values)).unwrap();
+            // In two pieces, as a page does it.
+            let (first, rest) = bytes.split_at(400);
+            assert_eq!(session.play(which, first).unwrap().len(), 100 * 10);
+            let found = session.play(which, rest).unwrap();
+            for (found, expected) in found[155 * 10..].iter().zip(&expected) {
+                assert!((f64::from(*found) - expected).abs() < 2e-4 * (1.0 + expected.abs()));
+            }
+        }
+    }
+    assert!(session.play(Which::Full, &[0; 3]).is_err());
+}
+
+#[test]
+fn what_is_declared_changes_the_answers() {
+    let wrong = Declared {
+        pooling: Some(Pooling::Last),
+        ..Declared::default()
+    };
+    let mut wrong = Session::open(vec![waves()], &wrong).unwrap();
+    let opened = serde_json::to_value(wrong.inspect(&()).unwrap()).unwrap();
+    assert_eq!(opened["declared"]["pooling"], "last");
+    let accuracy = |session: &mut Session| {
+        let known = session.use_data("waves:held_out=300", Vec::new()).unwrap();
+        known.accuracy.unwrap()
+    };
+    assert!(accuracy(&mut wrong) < accuracy(&mut session()) - 0.1);
+}
+
+#[test]
+fn the_choices_are_all_that_there_are() {
+    let declared = |key: &str, value: &str| -> Result<Declared, _> {
+        serde_json::from_str(&format!("{{\"{key}\":{value}}}"))
+    };
+    for (key, words) in CHOICES {
+        let is_flag = words == ["true", "false"];
+        for word in words {
+            let value = if is_flag {
+                word.to_string()
+            } else {
+                format!("\"{word}\"")
+            };
+            let again = serde_json::to_string(&declared(key, &value).unwrap()).unwrap();
+            assert_eq!(again, format!("{{\"{key}\":{value}}}"));
+        }
+        if words.is_empty() {
+            assert!(declared(key, "8").is_ok(), "{key}");
+        } else if !is_flag {
+            // What is wrong is told with all that is right.
+            let fault = declared(key, "\"?\"").unwrap_err().to_string();
+            let listed = fault.split('`').skip(3).step_by(2).count();
+            assert_eq!(listed, words.len(), "{key}: {fault}");
+        }
+    }
+}
+
+#[test]
+fn files_with_their_index_are_one_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(WAVES).unwrap();
+    let metadata = archive.metadata().unwrap_or("{}").to_string();
+    let names: Vec<&str> = archive.names().collect();
+    let mut files = Vec::new();
+    let mut map = serde_json::Map::new();
+    for (number, names) in names.chunks(names.len().div_ceil(2)).enumerate() {
+        let shard = format!("model-0000{}-of-00002.safetensors", number + 1);
+        let tensors = names.iter().map(|name| {
+            map.insert(name.to_string(), shard.clone().into());
+            (name.to_string(), archive.tensor(name).unwrap())
+        });
+        let part = Archive::in_memory("a new file", tensors.collect());
+        let path = folder.path().join(&shard);
+        let bytes = part.to_bytes(path, Container::Safetensors, &metadata);
+        files.push((shard, bytes.unwrap()));
+    }
+    let index = serde_json::json!({ "metadata": { "hankelite": metadata }, "weight_map": map });
+    let index = serde_json::to_vec(&index).unwrap();
+    files.push(("model.safetensors.index.json".to_string(), index));
+    let mut sharded = Session::open(files.clone(), &Declared::default()).unwrap();
+    let order = Some(8);
+    let request = Request {
+        order,
+        ..request("model-8.safetensors")
+    };
+    let mut whole = session();
+    let mut tensors = [&mut whole, &mut sharded].map(|session| {
+        session.reduce(&request, &()).unwrap();
+        let file = session.save(Download::Checkpoint, "").unwrap();
+        let archive = Archive::from_bytes("model-8.safetensors", file).unwrap();
+        let names: Vec<String> = archive.names().map(str::to_string).collect();
+        let tensors = names
+            .iter()
+            .map(|name| archive.tensor(name).unwrap().bytes().to_vec());
+        names.iter().cloned().zip(tensors).collect::<Vec<_>>()
+    });
+    let [whole, sharded] = tensors.each_mut();
+    assert_eq!(whole, sharded);
+
+    let last = files.pop().unwrap();
+    let fault = Session::open(files.clone(), &Declared::default())
+        .err()
+        .unwrap();
+    assert!(fault.to_string().contains("without an index"), "{fault}");
+    files.remove(0);
+    files.push(last);
+    let fault = Session::open(files, &Declared::default()).err().unwrap();
+    let fault = in_words(fault.as_ref());
+    assert!(
+        fault.contains("`model-00001-of-00002.safetensors` of the index is missing"),
+        "{fault}"
+    );
 }
 
 #[test]
 fn what_cannot_be_done_is_said() {
     let fault = |name: &str, bytes: &[u8]| {
-        let opened = Session::open(name, bytes.to_vec());
-        opened.err().map(|fault| fault.to_string()).unwrap()
+        let files = vec![(name.to_string(), bytes.to_vec())];
+        let opened = Session::open(files, &Declared::default());
+        opened.err().map(|fault| in_words(fault.as_ref())).unwrap()
     };
     assert!(fault("a.bin", b"hello world").contains("a.bin"));
     assert!(fault("a.bin", b"").contains("a.bin"));
-    assert!(fault("a.index.json", b"{\"weight_map\":{\"a\":\"b\"}}").contains("a.index.json"));
-    let session = session();
-    let failed = |request: &Request, data| {
-        let made = session.reduce(request, data, &());
+    let missing = fault("a.index.json", b"{\"weight_map\":{\"a\":\"b\"}}");
+    assert!(
+        missing.contains("the file `b` of the index is missing"),
+        "{missing}"
+    );
+    let mut session = session();
+    let mut failed = |request: &Request| {
+        let made = session.reduce(request, &());
         made.err().map(|fault| fault.to_string()).unwrap()
     };
-    assert!(failed(&request("a.npz"), None).contains("expected an order"));
+    assert!(failed(&request("a.npz")).contains("expected an order"));
     let order = Some(99);
     let large = Request {
         order,
         ..request("a.npz")
     };
-    assert!(failed(&large, None).contains("99"));
-    let order = Some(4);
-    let small = Request {
-        order,
-        ..request("a.npz")
-    };
-    let file = Some(("mnist:data".to_string(), Vec::new()));
-    assert!(failed(&small, file).contains("is a file, expected its bytes"));
+    assert!(failed(&large).contains("99"));
+    let fault = session.use_data("mnist:data", Vec::new()).unwrap_err();
+    assert!(fault.to_string().contains("is a file, expected its bytes"));
 }

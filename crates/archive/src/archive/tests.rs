@@ -536,3 +536,36 @@ fn bytes_that_are_no_checkpoint_are_refused_by_their_name() {
         assert!(text.contains("model.safetensors.index.json"), "{text}");
     }
 }
+
+#[test]
+fn files_with_an_index_are_read_from_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensor = |value: f64| RawTensor::from_f64(Dtype::F32, vec![2], &[value, 1.0]).unwrap();
+    for (name, key, value) in [("a", "a.w", 3.0), ("b", "b.w", 5.0)] {
+        let one = Archive::in_memory("a new file", [(key.to_string(), tensor(value))].into());
+        let path = folder.path().join(format!("{name}.safetensors"));
+        one.write(&path, Container::Safetensors, "{}").unwrap();
+    }
+    let index = br#"{"weight_map":{"a.w":"a.safetensors","b.w":"b.safetensors"}}"#;
+    let name = "model.safetensors.index.json";
+    let read = |file: &str| {
+        let bytes = std::fs::read(folder.path().join(file)).unwrap();
+        (file.to_string(), bytes)
+    };
+    let files = || BTreeMap::from([read("a.safetensors"), read("b.safetensors")]);
+    std::fs::write(folder.path().join(name), index).unwrap();
+    let on_disk = Archive::open(folder.path().join(name)).unwrap();
+    let whole = Archive::from_files(name, index.to_vec(), files()).unwrap();
+    let written = |archive: &Archive| {
+        let path = folder.path().join("whole.safetensors");
+        let bytes = archive.to_bytes(path, Container::Safetensors, "{}");
+        bytes.unwrap()
+    };
+    assert_eq!(written(&whole), written(&on_disk));
+
+    let mut lacking = files();
+    lacking.remove("b.safetensors");
+    let fault = Archive::from_files(name, index.to_vec(), lacking).unwrap_err();
+    let fault = std::error::Error::source(&fault).unwrap().to_string();
+    assert_eq!(fault, "the file `b.safetensors` of the index is missing");
+}

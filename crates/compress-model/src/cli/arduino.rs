@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use hankelite::model::InputKind;
-use hankelite::stream::{C_RUNTIME, Runner};
+use hankelite::stream::{C_RUNTIME, Runner, c_header};
 use hankelite_archive::check_destination;
-
-use crate::cli::c_header;
 
 /// The header with the image, whose names then begin with `model`.
 const HEADER: &str = "src/model.h";
@@ -64,7 +62,7 @@ fn files(name: &str, from: &str, runner: &Runner) -> Vec<(String, String)> {
     let runtime = runtime.map(|(file, text)| (format!("src/{file}"), (*text).to_string()));
     let made = [
         ("library.properties", properties(name, from)),
-        (HEADER, c_header::header(Path::new(HEADER), from, runner)),
+        (HEADER, c_header(Path::new(HEADER), from, runner)),
         (SKETCH, sketch(runner)),
     ];
     let made = made.map(|(file, text)| (file.to_string(), text));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::stream::{ImageShares, Runner};
+use hankelite::stream::{ImageShares, Runner, c_header as header};
 use hankelite_archive::{check_destination, write_whole};
 use serde::Serialize;
 
@@ -107,7 +107,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     }
     let from = input.file_name().unwrap_or_default().to_string_lossy();
     if let Some(file) = &arguments.c_header {
-        write_whole(file, c_header::header(file, &from, &runner))?;
+        write_whole(file, header(file, &from, &runner))?;
     }
     if let Some(folder) = &arguments.arduino {
         arduino::write_library(folder, &from, &runner)?;

@@ -1,0 +1,262 @@
+//! The smaller model.
+
+use hankelite::calibrate::{
+    CalibratedReduction, CalibrationRun, Choice, Settings, TargetSize, WeightChoice, change_beyond,
+};
+use hankelite::checkpoint::{Provenance, read_bytes};
+use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
+use hankelite::model::Model;
+use hankelite::rounding::{Storage, StorageChoice};
+use hankelite::target::Size;
+use hankelite::{ProgressSink, Reducer, Suited, TimeBase};
+use serde::{Deserialize, Serialize};
+
+use crate::given::{Given, listed, steps};
+use crate::saved::Made;
+use crate::{Fault, Session};
+
+/// What a person asked for.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Request {
+    /// Stored states of every channel.
+    pub order: Option<usize>,
+    /// Relative error bound of every channel, without data.
+    pub tolerance: Option<f64>,
+    /// How many times fewer bytes, states and maps together, with data.
+    pub times: Option<f64>,
+    /// The name of the new file: its ending chooses the container.
+    pub output: String,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+pub struct Reduced {
+    parameters_before: usize,
+    parameters_after: usize,
+    file_bytes: usize,
+    /// Weights and state of one stream.
+    bytes: Option<usize>,
+    /// Relative change of the logits of the calibration sequences; with a size of the whole model,
+    /// of those that were held out.
+    pub logit_change: Option<f64>,
+    /// With labels, of sequences that did not calibrate.
+    pub accuracy: Option<Accuracy>,
+    /// One for each layer.
+    pub layers: Vec<LayerRecord>,
+}
+
+/// Shares of right answers.
+#[derive(Debug, Serialize)]
+pub struct Accuracy {
+    /// Sequences.
+    pub scored: usize,
+    /// Of the model as it came.
+    pub full: f64,
+    /// Of the smaller one.
+    pub reduced: f64,
+    /// Standard error of the difference.
+    pub error: f64,
+}
+
+/// A smaller model on its way into a file.
+struct Smaller {
+    model: Model,
+    layers: Vec<LayerRecord>,
+    /// Of the image and of a state, where a target chose how tensors are stored.
+    bytes: Option<usize>,
+    storage: Option<StorageChoice>,
+    note: Provenance,
+    logit_change: Option<f64>,
+}
+
+impl Session {
+    /// Makes the model smaller; with data for the inputs that its layers get. [`Session::save`] gives
+    /// its files, [`Session::play`] runs it.
+    ///
+    /// # Errors
+    /// For a size that does not go with or without data, and as [`reduce_observed`],
+    /// [`CalibratedReduction`] and [`Reducer`].
+    pub fn reduce(&mut self, request: &Request, sink: &dyn ProgressSink) -> Result<Reduced, Fault> {
+        let smaller = match (&self.given, request.times) {
+            (None, _) => self.balanced(request, sink)?,
+            (Some(given), Some(times)) => self.in_bytes(times, given, sink)?,
+            (Some(given), None) => self.calibrated(request, given, sink)?,
+        };
+        let accuracy = match &self.given {
+            Some(given) => self.accuracy(&smaller.model, given)?,
+            None => None,
+        };
+        let (made, reduced) = self.finish(request, smaller, accuracy)?;
+        self.made = Some(made);
+        self.players[1] = None;
+        Ok(reduced)
+    }
+
+    fn balanced(&self, request: &Request, sink: &dyn ProgressSink) -> Result<Smaller, Fault> {
+        let rule = match (request.order, request.tolerance) {
+            (Some(order), _) => Rule::Order(order),
+            (_, Some(tolerance)) => Rule::Tolerance(tolerance),
+            _ => return Err("no size, expected an order or an error bound".into()),
+        };
+        let suited = Suited::to(&self.checkpoint);
+        let plan = Plan::new(rule)?
+            .with_kernel_length(self.checkpoint.declared().length.unwrap_or(1024))
+            .with_method(suited.method)?
+            .with_time(suited.time)?;
+        plan.check(&self.checkpoint.model)?;
+        let reduced = reduce_observed(&self.checkpoint.model, &plan, sink)?;
+        let time = match suited.time {
+            TimeBase::Continuous => "continuous",
+            _ => "discrete",
+        };
+        let method = serde_json::to_value(suited.method)?;
+        let method = method.as_str().unwrap_or_default();
+        let method = format!("{method}, {time} time, real system");
+        Ok(Smaller {
+            note: self.note(method, &reduced.records),
+            model: reduced.model,
+            layers: reduced.records,
+            bytes: None,
+            storage: None,
+            logit_change: None,
+        })
+    }
+
+    fn calibrated(
+        &self,
+        request: &Request,
+        given: &Given,
+        sink: &dyn ProgressSink,
+    ) -> Result<Smaller, Fault> {
+        let Some(order) = request.order else {
+            return Err("no size, expected an order or fewer bytes".into());
+        };
+        let (model, origin) = (&self.checkpoint.model, given.origin.as_str());
+        let sequences = &listed(&given.calibrating)[..];
+        let length = steps(sequences, model);
+        let mut settings = Settings::new(TargetSize::Order(order));
+        settings.kernel_length = self.checkpoint.declared().length;
+        let run = CalibrationRun {
+            sequences,
+            length,
+            origin,
+        };
+        let balanced = CalibratedReduction::of_sequences(model, run, WeightChoice::Auto, sink)?;
+        let made = balanced.reduce(&settings)?;
+        let Choice { weight, .. } = made.choice;
+        let method = format!("balanced for the layers' inputs by their {weight}, refined");
+        let mut note = self.note(method, &made.records);
+        note.calibration = Some(origin.to_string());
+        note.logit_change = made.choice.logit_change.map(rounded);
+        let longer = change_beyond(model, &made.model, sequences, length)?;
+        note.calibrated_steps = longer.as_ref().map(|longer| longer.steps);
+        note.change_of_pairs = longer.map(|longer| rounded(longer.change_of_pairs));
+        Ok(Smaller {
+            note,
+            logit_change: made.choice.logit_change,
+            model: made.model,
+            layers: made.records,
+            bytes: None,
+            storage: None,
+        })
+    }
+
+    fn in_bytes(
+        &self,
+        times: f64,
+        given: &Given,
+        sink: &dyn ProgressSink,
+    ) -> Result<Smaller, Fault> {
+        let sequences = listed(&given.calibrating);
+        let reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
+        let made = reducer.times(times).observer(sink).run()?;
+        let method = "states and maps to a target, balanced for the layers' inputs, refined";
+        let mut note = self.note(method.to_string(), &made.records);
+        note.calibration = Some(given.origin.clone());
+        let whole = made.whole.ok_or("no size of the whole model")?;
+        Ok(Smaller {
+            note,
+            logit_change: whole.held_out_change,
+            model: made.model,
+            layers: made.records,
+            bytes: Some(whole.size.total()),
+            storage: Some(whole.plan.storage()),
+        })
+    }
+
+    /// Of sequences that did not calibrate, where these have labels.
+    fn accuracy(&self, reduced: &Model, given: &Given) -> Result<Option<Accuracy>, Fault> {
+        let full = given.answers(&self.checkpoint.model)?;
+        let (Some(full), Some(reduced)) = (full, given.answers(reduced)?) else {
+            return Ok(None);
+        };
+        let (_, error) = full.loss_of(&reduced);
+        Ok(Some(Accuracy {
+            scored: given.others.as_ref().map_or(0, |others| others.len()),
+            full: full.accuracy(),
+            reduced: reduced.accuracy(),
+            error,
+        }))
+    }
+
+    fn note(&self, method: String, layers: &[LayerRecord]) -> Provenance {
+        let error = |layer: &LayerRecord| {
+            let own = layer.relative_weighted_error;
+            rounded(own.unwrap_or(layer.relative_kernel_error))
+        };
+        Provenance {
+            source: self.name.clone(),
+            source_sha256: self.sha256.clone(),
+            method,
+            orders_before: layers.iter().map(|layer| layer.order_before).collect(),
+            orders: layers.iter().map(|layer| layer.order).collect(),
+            calibration: None,
+            errors: layers.iter().map(error).collect(),
+            logit_change: None,
+            calibrated_steps: None,
+            change_of_pairs: None,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+        }
+    }
+
+    fn finish(
+        &self,
+        request: &Request,
+        smaller: Smaller,
+        accuracy: Option<Accuracy>,
+    ) -> Result<(Made, Reduced), Fault> {
+        let single = || Size::of(&smaller.model, &Storage::single(&smaller.model));
+        let bytes = smaller.bytes.or_else(|| single().ok().map(Size::total));
+        let mut reduced = self.checkpoint.with_model(smaller.model);
+        reduced = reduced.with_provenance(smaller.note);
+        if let Some(choice) = smaller.storage {
+            reduced = reduced.with_storage(choice);
+        }
+        let encoded = reduced.encode()?;
+        let parameters_after = encoded.parameters();
+        let (file, _) = encoded.to_bytes(&request.output)?;
+        let checkpoint = read_bytes(&request.output, file.clone(), &self.checkpoint.declared())?;
+        let record = Reduced {
+            parameters_before: self.checkpoint.parameters_of_file(),
+            parameters_after,
+            file_bytes: file.len(),
+            bytes,
+            logit_change: smaller.logit_change,
+            accuracy,
+            layers: smaller.layers,
+        };
+        let name = request.output.clone();
+        let made = Made {
+            name,
+            file,
+            checkpoint,
+        };
+        Ok((made, record))
+    }
+}
+
+/// In four digits, as the program's note.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}

@@ -1,0 +1,83 @@
+//! What is saved of a smaller model: the checkpoint, and what `pack` and `export` make of that file.
+
+use std::path::Path;
+
+use hankelite::checkpoint::Checkpoint;
+use hankelite::stream::c_header;
+use hankelite_onnx::Form;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::play::{Player, storage};
+use crate::{Fault, Session};
+
+/// A file that can be saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Download {
+    /// The smaller checkpoint.
+    Checkpoint,
+    /// What devices run.
+    Image,
+    /// The image as C.
+    Header,
+    /// One step as an ONNX graph.
+    Onnx,
+}
+
+/// A smaller model.
+pub(crate) struct Made {
+    /// Of its file.
+    pub(crate) name: String,
+    pub(crate) file: Vec<u8>,
+    /// As the file holds it.
+    pub(crate) checkpoint: Checkpoint,
+}
+
+impl Session {
+    /// A file of the smaller model; `name` is that of the file to be.
+    ///
+    /// # Errors
+    /// Before [`Session::reduce`], and where the model cannot be one: [`c_header`] and the image need a
+    /// network that streams, a graph as [`hankelite_onnx::export`].
+    pub fn save(&self, what: Download, name: &str) -> Result<Vec<u8>, Fault> {
+        let made = self.made.as_ref().ok_or("no smaller model yet")?;
+        let player = || Player::of(&made.checkpoint);
+        match what {
+            Download::Checkpoint => Ok(made.file.clone()),
+            Download::Image => Ok(player()?.runner.image().as_bytes().to_vec()),
+            Download::Header => {
+                let text = c_header(Path::new(name), &made.name, &player()?.runner);
+                Ok(text.into_bytes())
+            }
+            Download::Onnx => made.onnx(),
+        }
+    }
+}
+
+impl Made {
+    fn onnx(&self) -> Result<Vec<u8>, Fault> {
+        let checkpoint = &self.checkpoint;
+        if checkpoint.is_layers_alone() {
+            return Err("the network around the layers is not known".into());
+        }
+        let entry = |(key, value): (&str, String)| (format!("hankelite.{key}"), value);
+        let mut metadata = vec![
+            ("source", self.name.clone()),
+            ("source_sha256", sha256(&self.file)),
+        ];
+        if let Some(made) = checkpoint.provenance() {
+            metadata.push(("provenance", serde_json::to_string(made)?));
+        }
+        let metadata: Vec<_> = metadata.into_iter().map(entry).collect();
+        let storage = storage(checkpoint)?;
+        let exported = hankelite_onnx::export(&checkpoint.model, &storage, Form::Step, &metadata)?;
+        Ok(exported.bytes)
+    }
+}
+
+/// The hash of bytes, in hexadecimal digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
