@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn columns_are_read_by_their_headings_in_the_order_asked_for() {
-        let table = "t, x, \"y, lateral\"\r\n0.0, 1, 2\n\n0.5, 3, -4e-1\n";
+        let table = "t, x,\"y, lateral\"\r\n0.0, 1, 2\n\n0.5, 3, -4e-1\n";
         let mut found = rows(table, &[], Some("t")).unwrap();
         assert_eq!(found.inputs(), 2);
         assert_eq!(all(&mut found), [1.0, 2.0, 3.0, -0.4]);
