@@ -19,6 +19,7 @@ use crate::destination::Destination;
 use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
 use crate::foreign::{ForeignFormat, is_legacy_tar};
+use crate::model_folder::{Beside as FolderFiles, NewFolder};
 use crate::msgpack_file::MsgpackFile;
 use crate::npz_file::NpzFile;
 use crate::place::file_in;
@@ -37,6 +38,8 @@ use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
+    /// The folder that was named in the place of a file.
+    folder: Option<PathBuf>,
     source: Arc<Source>,
     /// The file as it was opened; `None` for tensors in memory.
     seen: Option<Version>,
@@ -102,9 +105,11 @@ impl Archive {
         path: &Path,
         torch: impl FnOnce(&Path, Zip) -> Result<TorchFile, ArchiveError>,
     ) -> Result<Archive, ArchiveError> {
+        let folder = path.is_dir().then(|| path.to_owned());
         let path = file_in(path)?;
         let (file, start) = open_file(&path)?;
-        Self::of_file(path, (file, &start), torch)
+        let archive = Self::of_file(path, (file, &start), torch)?;
+        Ok(Archive { folder, ..archive })
     }
 
     /// As [`Archive::open`], from the bytes of one file. `name` stands for the file in messages.
@@ -179,6 +184,7 @@ impl Archive {
         let names = shapes.keys().map(|name| (name.clone(), name.clone()));
         Archive {
             path,
+            folder: None,
             names: Arc::new(names.collect()),
             shapes,
             tied: Arc::new(ties.clone()),
@@ -202,6 +208,7 @@ impl Archive {
         let names: BTreeMap<String, String> = pairs.collect();
         (names.len() == self.names.len()).then(|| Archive {
             path: self.path.clone(),
+            folder: self.folder.clone(),
             names: Arc::new(names),
             source: Arc::clone(&self.source),
             seen: self.seen,
@@ -332,6 +339,7 @@ impl Archive {
         }
         Ok(Archive {
             path: self.path.clone(),
+            folder: self.folder.clone(),
             names: Arc::clone(&self.names),
             source: Arc::clone(&self.source),
             seen: self.seen,
@@ -501,6 +509,27 @@ impl Archive {
         &self.path
     }
 
+    /// The folder that was named in the place of the file.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// The files beside the checkpoint in its folder: those that [`Archive::write_folder`] copies, and
+    /// those that it leaves out. `None` where no folder was named.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Read`]
+    pub fn beside(&self) -> Result<Option<FolderFiles>, ArchiveError> {
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        let files = self.files();
+        let own = files.iter().filter_map(|file| file.file_name()).collect();
+        let found = FolderFiles::of(folder, &own);
+        found.map(Some).map_err(ArchiveError::read(folder))
+    }
+
     /// Whether the path still is that of the file that was opened, as it was then: for notes that
     /// name it. Reading goes on in the file that was opened, whatever takes its name, and fails
     /// once that is changed.
@@ -578,6 +607,60 @@ impl Archive {
         }
         Destination::new(path, &self.files())?
             .write(|out| Ok(self.fill(out, path, container, &contents)?), check)
+    }
+
+    /// Writes the folder that was named in the place of a file again: the checkpoint in its own container
+    /// and under its own names, `texts` by the names of their files, and copies of all other files
+    /// but those with other weights, hidden folders, and folders that are links. Where no folder was named,
+    /// as [`Archive::write_checked`] of several files.
+    ///
+    /// A new folder appears at once. In one that exists files of these names are replaced, the
+    /// checkpoint goes first and comes last. `check` gets the index, or the only file of tensors.
+    ///
+    /// # Errors
+    /// As [`Archive::write_checked`]; [`ArchiveError::OtherCheckpoint`], where the folder holds one
+    /// of another name.
+    pub fn write_folder<E: From<ArchiveError>>(
+        &self,
+        path: impl AsRef<Path>,
+        metadata: &str,
+        texts: &BTreeMap<String, String>,
+        check: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let path = path.as_ref();
+        let main = self.path.file_name().and_then(|name| name.to_str());
+        let (Some(source), Some(main)) = (&self.folder, main) else {
+            return self.write_checked(path, Container::Sharded, metadata, check);
+        };
+        require_own_ending(path)?;
+        let contents = self.contents(metadata);
+        let sharded = match self.source.as_ref() {
+            Source::Sharded(file) => Some(file),
+            _ => None,
+        };
+        let shards = sharded.into_iter().flat_map(ShardedFile::shard_paths);
+        let shards = shards.filter_map(|shard| shard.file_name().map(Path::new));
+        let new = NewFolder {
+            source,
+            shards: shards.collect(),
+            main,
+            texts,
+            inputs: self.files(),
+        };
+        let fill = |folder: &Path| match sharded {
+            Some(file) => sharded_file::writer::fill(folder, &contents, file),
+            None => self.fill_new(&folder.join(main), &contents),
+        };
+        new.write(path, fill, check)
+    }
+
+    /// Writes what goes into one file, in the container of the source.
+    fn fill_new(&self, path: &Path, contents: &Contents<'_>) -> Result<(), ArchiveError> {
+        let failed = ArchiveError::write(path);
+        let mut out = io::BufWriter::new(std::fs::File::create_new(path).map_err(&failed)?);
+        self.fill(&mut out, path, self.container(), contents)?;
+        let file = out.into_inner().map_err(|error| failed(error.into()))?;
+        file.sync_all().map_err(failed)
     }
 
     /// Bytes of the file that [`Archive::write`] would write to `path`; of a sharded checkpoint
@@ -714,9 +797,7 @@ fn open_file(path: &Path) -> Result<(UnchangingFile, Vec<u8>), ArchiveError> {
     let read = ArchiveError::read(path);
     // On some systems a folder can be opened, and only fails when it is read.
     if path.is_dir() {
-        return Err(ArchiveError::Folder {
-            path: path.to_owned(),
-        });
+        return Err(ArchiveError::folder(path));
     }
     // Opening a pipe without a writer would wait for ever.
     if std::fs::metadata(path).map_err(&read)?.is_file() {

@@ -8,6 +8,17 @@ const INDEX_ENDING: &str = ".index.json";
 /// How it ends where its files are those of PyTorch.
 const TORCH_INDEX_ENDING: &str = ".bin.index.json";
 
+/// What an index is called.
+pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// What programs call the checkpoint in a folder, the first that is there.
+pub(crate) const USUAL: [&str; 4] = [
+    INDEX_NAME,
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+];
+
 /// A file format for named tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -45,7 +45,7 @@ impl Destination {
             return Ok(Self { shown, place });
         };
         if place.is_dir() {
-            return Err(ArchiveError::Folder { path: shown });
+            return Err(ArchiveError::folder(shown));
         }
         if !place.is_file() {
             return Err(ArchiveError::NotAFile { path: shown });

@@ -30,14 +30,23 @@ pub enum ArchiveError {
         source: io::Error,
     },
     /// The path is that of a folder, and no checkpoint in it can be meant.
-    #[error(
-        "{}: is a folder, expected a file (to read, also a folder with one index `*.index.json`, \
-         one `*.safetensors` or a `pytorch_model.bin`)",
-        path.display()
-    )]
+    #[error("{}: is a folder{}", path.display(), which(path, found))]
     Folder {
         /// The folder.
         path: PathBuf,
+        /// The checkpoints in it, where there are several and none has a usual name.
+        found: Vec<String>,
+    },
+    /// A folder to be written holds a checkpoint that would stand beside the new one.
+    #[error(
+        "{}: holds another checkpoint (`{file}`), expected a new folder, or one with the same files",
+        path.display()
+    )]
+    OtherCheckpoint {
+        /// The folder to be written.
+        path: PathBuf,
+        /// The checkpoint in it.
+        file: String,
     },
     /// The path is that of something else than a folder.
     #[error("{}: is no folder, expected one for the files of a sharded checkpoint", path.display())]
@@ -469,7 +478,29 @@ pub enum ArchiveError {
     },
 }
 
+/// What a folder has too much of, or lacks.
+fn which(path: &Path, found: &[String]) -> String {
+    match found.first() {
+        Some(first) => format!(
+            " with several checkpoints ({}), expected one; name the one that is meant: `{}`",
+            found.join(", "),
+            quoted(&path.join(first))
+        ),
+        None => ", expected a file (to read, also a folder with one index `*.index.json`, one \
+                 `*.safetensors` or a `pytorch_model.bin`)"
+            .to_owned(),
+    }
+}
+
 impl ArchiveError {
+    /// A folder where a file is meant.
+    pub(crate) fn folder(path: impl Into<PathBuf>) -> ArchiveError {
+        ArchiveError::Folder {
+            path: path.into(),
+            found: Vec::new(),
+        }
+    }
+
     /// Whether the message names the file. A tensor in memory does not know where it came from.
     pub fn names_file(&self) -> bool {
         !matches!(self, ArchiveError::Tensor { .. })

@@ -2,20 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::container::{Container, is_index, is_torch_index};
+use crate::container::{Container, USUAL, is_index, is_torch_index};
 use crate::destination::{Destination, folder_of, require_replaceable};
 use crate::endings::require_own_ending;
 use crate::error::ArchiveError;
 use crate::foreign::ForeignFormat;
-use crate::sharded_file::INDEX_NAME;
-
-/// What programs call the checkpoint in a folder, the first that is there.
-const USUAL: [&str; 4] = [
-    INDEX_NAME,
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-];
+use crate::model_folder::require_no_other;
 
 /// The path itself; for a folder, that of the checkpoint in it.
 pub(crate) fn file_in(path: &Path) -> Result<PathBuf, ArchiveError> {
@@ -36,22 +28,29 @@ pub(crate) fn file_in(path: &Path) -> Result<PathBuf, ArchiveError> {
             _ => {}
         }
     }
-    let only = |mut found: Vec<PathBuf>| found.pop().filter(|_| found.is_empty());
     // The files of an index are no checkpoints of their own.
-    let found = match indices.is_empty() {
-        true => only(files),
-        false => only(indices),
+    let mut found = match indices.is_empty() {
+        true => files,
+        false => indices,
     };
     let path = path.to_owned();
-    found.ok_or_else(|| match ForeignFormat::of_folder(&path) {
-        Some(format) => ArchiveError::ForeignFormat { path, format },
-        None => ArchiveError::Folder { path },
-    })
+    match (found.len(), ForeignFormat::of_folder(&path)) {
+        (1, _) => Ok(found.remove(0)),
+        (0, Some(format)) => Err(ArchiveError::ForeignFormat { path, format }),
+        (0, None) => Err(ArchiveError::folder(path)),
+        _ => {
+            let names = found.iter().filter_map(|file| file.file_name());
+            let mut found: Vec<String> = names.map(|n| n.to_string_lossy().into()).collect();
+            found.sort();
+            Err(ArchiveError::Folder { path, found })
+        }
+    }
 }
 
 /// Whether a file could be written to `path`, which must be none of `inputs`: for a check before
 /// long work. A path of an index, or one without a known ending where an input is a sharded
-/// checkpoint, stands for such a checkpoint, and may be a folder.
+/// checkpoint, stands for such a checkpoint, and may be a folder; where an input is a folder, one
+/// without a known ending stands for a folder.
 ///
 /// # Errors
 /// [`ArchiveError`] when the path is one of the inputs, a folder, a device, a write-protected file,
@@ -61,6 +60,11 @@ pub fn check_destination(
     inputs: &[impl AsRef<Path>],
 ) -> Result<(), ArchiveError> {
     let path = path.as_ref();
+    let folder = inputs
+        .iter()
+        .map(AsRef::as_ref)
+        .find(|input| input.is_dir());
+    let folder = folder.filter(|_| Container::of_path(path).is_none());
     let inputs = inputs.iter().map(AsRef::as_ref);
     let inputs: Vec<PathBuf> = inputs
         .map(|input: &Path| file_in(input).unwrap_or_else(|_| input.to_owned()))
@@ -72,6 +76,12 @@ pub fn check_destination(
             .iter()
             .any(|input| is_index(input) && !is_torch_index(input)),
     };
+    if let Some(folder) = folder {
+        check_sharded(path, &inputs)?;
+        let main = inputs.iter().find(|input| input.starts_with(folder));
+        let main = main.and_then(|main| main.file_name()?.to_str());
+        return require_no_other(path, main.unwrap_or_default());
+    }
     if sharded {
         return check_sharded(path, &inputs);
     }

@@ -33,9 +33,6 @@ use crate::torch_file::TorchFile;
 use crate::unchanging::UnchangingFile;
 use crate::zip_records::{is_zip, open_zip};
 
-/// What an index is called.
-pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
-
 /// What becomes of an index of files of PyTorch.
 const TORCH_NOTE: &str = "its files of PyTorch are written as one file, or as safetensors files with \
                           an index";
@@ -216,6 +213,11 @@ impl ShardedFile {
     /// The file of a tensor.
     fn shard(&self, name: &str) -> Option<&dyn TensorFile> {
         Some(self.shards[self.weight_map.get(name)?].file())
+    }
+
+    /// Name of the index.
+    pub(super) fn index_name(&self) -> Option<&str> {
+        self.index.file_name().and_then(OsStr::to_str)
     }
 
     /// Where the files lie.

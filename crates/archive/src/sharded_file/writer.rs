@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use tempfile::{Builder, TempDir};
 
-use crate::container::is_index;
-use crate::contents::{Contents, METADATA_KEY};
-use crate::destination::{folder_of, keep_permissions, require_replaceable, unnamed};
+use crate::container::INDEX_NAME;
+use crate::contents::{Contents, METADATA_KEY, Shapes, Ties};
 use crate::error::ArchiveError;
-use crate::safetensors_file;
 use crate::safetensors_file::Part;
-use crate::sharded_file::{INDEX_NAME, ShardedFile};
-use crate::temporary::{Claimed, claimed, lock, sweep};
+use crate::several::Place;
+use crate::sharded_file::ShardedFile;
 use crate::tensor::{Header, byte_length};
+use crate::torch_file::TorchFile;
+use crate::{safetensors_file, torch_file};
 
 /// Bytes of tensors in one file of a checkpoint that was not sharded before, as in the
 /// `transformers` library.
@@ -55,19 +54,78 @@ pub(crate) fn write<'a, E: From<ArchiveError>>(
         Some(source) => as_before(contents, source),
         None => by_size(contents, &scheme.texts),
     };
-    let place = Place::new(path, scheme.source)?;
-    place.check(&shards, &scheme.inputs)?;
+    let name = scheme.source.and_then(ShardedFile::index_name);
+    let place = Place::of_index(path, name.unwrap_or(INDEX_NAME))?;
+    let names: Vec<&Path> = shards.iter().map(|shard| Path::new(&shard.name)).collect();
+    place.check(&names, &scheme.inputs)?;
     let failed = |error| place.failed(error);
     let (temporary, _lock) = place.temporary().map_err(failed)?;
     for shard in &shards {
         let written = write_shard(&temporary.path().join(&shard.name), shard, contents);
         written.map_err(|error| place.renamed(error))?;
     }
-    let index = temporary.path().join(&place.index);
+    let index = temporary.path().join(place.main());
     let text = index_text(&shards, scheme.source, contents.metadata);
     write_file(&index, text.as_bytes()).map_err(failed)?;
     check(&index)?;
-    Ok(place.move_in(temporary, &shards).map_err(failed)?)
+    Ok(place.move_in(temporary, &names).map_err(failed)?)
+}
+
+/// Writes the files of a source, and its index, into a folder under the names that they have.
+pub(crate) fn fill(
+    folder: &Path,
+    contents: &Contents<'_>,
+    source: &ShardedFile,
+) -> Result<(), ArchiveError> {
+    let shards = as_before(contents, source);
+    for shard in &shards {
+        let place = folder.join(&shard.name);
+        match &source.shards[&shard.name] {
+            super::Shard::Safetensors(_) => write_shard(&place, shard, contents)?,
+            super::Shard::Torch(file) => write_torch_shard(&place, shard, contents, file)?,
+        }
+    }
+    let index = folder.join(source.index_name().unwrap_or(INDEX_NAME));
+    let text = index_text(&shards, Some(source), contents.metadata);
+    write_file(&index, text.as_bytes()).map_err(ArchiveError::write(&index))
+}
+
+/// Writes one file of PyTorch again, with the changes of its own tensors in memory.
+fn write_torch_shard(
+    path: &Path,
+    shard: &Shard<'_>,
+    contents: &Contents<'_>,
+    file: &TorchFile,
+) -> Result<(), ArchiveError> {
+    let held = |name: &str| shard.tensors.iter().any(|header| header.name == name);
+    let ties = contents.ties.iter();
+    let ties: Ties = ties
+        .filter(|(name, first)| held(name) && held(first))
+        .map(|(name, first)| (name.clone(), first.clone()))
+        .collect();
+    let mut changes = BTreeMap::new();
+    for header in &shard.tensors {
+        if contents.is_changed(header.name) && !ties.contains_key(header.name) {
+            let tensor = contents.tensor(header.name)?.into_owned();
+            changes.insert(header.name.to_owned(), tensor);
+        }
+    }
+    let shapes = shard.tensors.iter();
+    let shapes = shapes.map(|h| (h.name.to_owned(), (h.dtype, h.shape.to_vec())));
+    let (shapes, changes) = (shapes.collect::<Shapes>(), changes.into());
+    let own = Contents {
+        path: file.path(),
+        file,
+        changes: &changes,
+        ties: &ties,
+        shapes: &shapes,
+        metadata: "",
+    };
+    let failed = ArchiveError::write(path);
+    let mut out = BufWriter::new(File::create_new(path).map_err(&failed)?);
+    torch_file::writer::write(&mut out, path, &own, Some(file))?;
+    let file = out.into_inner().map_err(|error| failed(error.into()))?;
+    file.sync_all().map_err(failed)
 }
 
 /// The files of the source with their own tensors.
@@ -161,145 +219,6 @@ fn index_text(shards: &[Shard<'_>], source: Option<&ShardedFile>, text: &str) ->
     }
     let index = json!({"metadata": Value::Object(metadata), "weight_map": weight_map});
     format!("{index:#}\n")
-}
-
-/// Where the files go.
-struct Place {
-    /// As the user wrote it, for errors.
-    shown: PathBuf,
-    folder: PathBuf,
-    /// Whether the folder is to be made.
-    new: bool,
-    /// Name of the index.
-    index: String,
-}
-
-impl Place {
-    fn new(path: &Path, source: Option<&ShardedFile>) -> Result<Place, ArchiveError> {
-        let shown = path.to_owned();
-        let file_name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
-        let (folder, index) = match is_index(path) {
-            true => (folder_of(path).to_owned(), file_name(path)),
-            false => {
-                let index = source.and_then(|source| file_name(&source.index));
-                (path.to_owned(), index)
-            }
-        };
-        let index = index.unwrap_or_else(|| INDEX_NAME.to_owned());
-        if folder.is_dir() {
-            let new = false;
-            return Ok(Place {
-                shown,
-                folder,
-                new,
-                index,
-            });
-        }
-        if folder.exists() {
-            return Err(ArchiveError::NotAFolder { path: shown });
-        }
-        let outer = folder_of(&folder);
-        if is_index(path) || !outer.is_dir() {
-            let folder = if is_index(path) { &folder } else { outer };
-            let folder = folder.to_owned();
-            return Err(ArchiveError::MissingFolder {
-                path: shown,
-                folder,
-            });
-        }
-        Ok(Place {
-            shown,
-            folder,
-            new: true,
-            index,
-        })
-    }
-
-    /// None of the files may be one that is being read, nor a folder.
-    fn check(&self, shards: &[Shard<'_>], inputs: &[&Path]) -> Result<(), ArchiveError> {
-        let inputs: Vec<PathBuf> = inputs
-            .iter()
-            .filter_map(|input| input.canonicalize().ok())
-            .collect();
-        let names = shards.iter().map(|shard| shard.name.as_str());
-        for name in names.chain([self.index.as_str()]) {
-            let path = self.folder.join(name);
-            if path.is_dir() {
-                return Err(ArchiveError::Folder { path });
-            }
-            let same = path
-                .canonicalize()
-                .is_ok_and(|place| inputs.contains(&place));
-            if same {
-                return Err(ArchiveError::SameFile { path });
-            }
-            require_replaceable(&path)?;
-        }
-        Ok(())
-    }
-
-    /// A folder on the same file system, so that renaming moves no bytes.
-    fn temporary(&self) -> io::Result<Claimed<TempDir>> {
-        let beside = folder_of(&self.folder);
-        let outer = match self.new {
-            true => beside,
-            // A program that was killed while the folder was new left its own beside it.
-            false => {
-                sweep(beside);
-                &self.folder
-            }
-        };
-        claimed(outer, 0o777, |builder: &Builder<'_, '_>, folder| {
-            builder.tempdir_in(folder)
-        })
-    }
-
-    /// A new folder appears at once. In one that exists an old index goes first and the new one
-    /// comes last, so that at no time an index stands beside files of another checkpoint; of
-    /// several programs one waits for the other.
-    fn move_in(&self, temporary: TempDir, shards: &[Shard<'_>]) -> io::Result<()> {
-        // Another program may have made the folder meanwhile.
-        if self.new && !self.folder.exists() {
-            std::fs::rename(temporary.path(), &self.folder)?;
-            // There is nothing left for it to remove.
-            drop(temporary.keep());
-            return Ok(());
-        }
-        let _lock = lock(&self.folder);
-        let names = shards.iter().map(|shard| &shard.name);
-        for name in names.chain([&self.index]) {
-            keep_permissions(&temporary.path().join(name), &self.folder.join(name))?;
-        }
-        let index = self.folder.join(&self.index);
-        match std::fs::remove_file(&index) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut moved = Vec::new();
-        for shard in shards {
-            let place = self.folder.join(&shard.name);
-            if let Err(error) = std::fs::rename(temporary.path().join(&shard.name), &place) {
-                for place in moved {
-                    let _best_effort = std::fs::remove_file(place);
-                }
-                return Err(error);
-            }
-            moved.push(place);
-        }
-        std::fs::rename(temporary.path().join(&self.index), &index)
-    }
-
-    /// What the system reported about this place, without the names of temporary files.
-    fn failed(&self, source: io::Error) -> ArchiveError {
-        ArchiveError::write(&self.shown)(unnamed(source))
-    }
-
-    fn renamed(&self, error: ArchiveError) -> ArchiveError {
-        match error {
-            ArchiveError::Write { source, .. } => self.failed(source),
-            other => other,
-        }
-    }
 }
 
 #[cfg(test)]

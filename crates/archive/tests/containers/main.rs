@@ -7,6 +7,7 @@
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
 
+mod folders;
 mod libraries;
 mod random;
 mod shards;

@@ -299,7 +299,7 @@ fn the_files_of_a_sharded_checkpoint_keep_their_permissions() {
 }
 
 /// The fixture in files of PyTorch.
-fn torch_shards() -> TempDir {
+pub(crate) fn torch_shards() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let name = |shard: &str| {
         let shard = shard.replace("model-", "pytorch_model-");
