@@ -1,5 +1,6 @@
 //! A model in the tensors of its file: what differs from what the file holds, made once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,7 +20,8 @@ use crate::model::{Block, Model};
 /// A checkpoint whose changed tensors are made: ready to be counted and written.
 pub struct EncodedCheckpoint<'a> {
     pub(super) encoding: &'a Encoding,
-    pub(super) model: &'a Model,
+    /// With all layers of one size, where the network around them needs that.
+    pub(super) model: Cow<'a, Model>,
     pub(super) record: &'a Record,
     /// The file with its changed tensors in their places.
     pub(super) archive: Archive,
@@ -42,6 +44,9 @@ pub struct Written {
 ///
 /// The finished file is read once before it takes its place.
 ///
+/// Where a folder was read and `path` has no ending of a container, the whole folder is written: the
+/// configuration with the new number of states, a section in the model card, all else copied.
+///
 /// Tensors whose part of the model did not change are copied bit for bit; the others keep their
 /// name and dtype, and those around the systems their shape. The container follows the ending of
 /// `path`, else that of the source. What was declared or assumed goes into the metadata, so that
@@ -63,13 +68,17 @@ impl Checkpoint {
     /// layers in one tensor and they cannot be that any more.
     pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
         let encoding = self.encoding.as_ref();
-        let changed = self.changed_tensors();
+        let filled = self
+            .filled()
+            .map_err(|fault| fault.at(encoding.archive.path()))?;
+        let model = filled.map_or(Cow::Borrowed(&self.model), Cow::Owned);
+        let changed = encoding.changed_tensors(&model);
         let made = changed.and_then(|(changed, kept)| {
             let archive = encoding.archive.with(changed)?;
             let stacked = encoding.stacked(&archive)?;
             Ok(EncodedCheckpoint {
                 encoding,
-                model: &self.model,
+                model,
                 record: &self.record,
                 archive,
                 stacked,
@@ -86,25 +95,30 @@ impl Checkpoint {
     pub fn parameters(&self) -> Result<usize, CheckpointError> {
         Ok(self.encode()?.parameters())
     }
+}
 
-    fn changed_tensors(&self) -> Result<(BTreeMap<String, RawTensor>, Vec<KeptLayer>), Fault> {
+impl Encoding {
+    fn changed_tensors(
+        &self,
+        model: &Model,
+    ) -> Result<(BTreeMap<String, RawTensor>, Vec<KeptLayer>), Fault> {
         let Encoding {
             archive,
             structure,
             stored,
             ..
-        } = self.encoding.as_ref();
-        require_equal("blocks", self.model.blocks().len(), stored.len())?;
+        } = self;
+        require_equal("blocks", model.blocks().len(), stored.len())?;
         let tensors = Tensors::new(archive, &structure.prefix);
-        let mut changed = changed_weights(structure.encode(&self.model), archive, &tensors)?;
+        let mut changed = changed_weights(structure.encode(model), archive, &tensors)?;
         leave_to_others(archive, &mut changed);
-        let (mut systems, mut kept) = self.changed_systems(stored, None)?;
-        if self.encoding.scanned.is_some() && !kept.is_empty() {
+        let (mut systems, mut kept) = self.changed_systems(model, None)?;
+        if self.scanned.is_some() && !kept.is_empty() {
             // Layers in one tensor have one format.
-            systems = self.changed_systems(stored, Some(Dtype::F32))?.0;
+            systems = self.changed_systems(model, Some(Dtype::F32))?.0;
             kept.sort_by(|a, b| b.change.total_cmp(&a.change));
         }
-        let apart = self.encoding.left_behind(&systems);
+        let apart = self.left_behind(&systems);
         match apart.or_else(|| leave_to_others(archive, &mut systems)) {
             Some((first, second)) => Err(Fault::Untied { first, second }),
             None => {
@@ -117,14 +131,12 @@ impl Checkpoint {
     /// The tensors of all changed systems, and the layers that are in a wider format than the file's.
     fn changed_systems(
         &self,
-        stored: &[Block],
+        model: &Model,
         dtype: Option<Dtype>,
     ) -> Result<(BTreeMap<String, RawTensor>, Vec<KeptLayer>), Fault> {
         let (mut systems, mut kept) = (BTreeMap::new(), Vec::new());
-        for (index, block) in self.model.blocks().iter().enumerate() {
-            let made = self
-                .encoding
-                .changed_layer(index, &stored[index], block, dtype)?;
+        for (index, block) in model.blocks().iter().enumerate() {
+            let made = self.changed_layer(index, &self.stored[index], block, dtype)?;
             systems.extend(made.tensors);
             kept.extend(made.kept);
         }
@@ -181,8 +193,16 @@ impl EncodedCheckpoint<'_> {
             layers = self.read_back(archive, written, path)?;
             Ok::<(), CheckpointError>(())
         };
-        self.whole()
-            .write_checked(path, container, &metadata, accept)?;
+        let whole = self.whole();
+        match Container::of_path(path) {
+            None if whole.folder().is_some() => {
+                let orders: Vec<usize> = self.model.blocks().iter().map(Block::order).collect();
+                let texts = self.encoding.folder_texts(&orders, self.record);
+                let texts = texts.map_err(|fault| fault.at(path))?;
+                whole.write_folder(path, &metadata, &texts, accept)?;
+            }
+            _ => whole.write_checked(path, container, &metadata, accept)?,
+        }
         Ok(Written { layers })
     }
 

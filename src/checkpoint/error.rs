@@ -299,6 +299,12 @@ pub enum Fault {
         /// What is wrong with it.
         source: Box<CheckpointError>,
     },
+    /// Layers of different orders, one after the other, for a network that has one number for all.
+    #[error("layers have {orders:?} states, and the configuration has one number for all")]
+    SeveralOrders {
+        /// The orders.
+        orders: Vec<usize>,
+    },
     /// A model with other blocks or channels than the file it is to be written after.
     #[error("the model has {found} {what}, the file it came from has {expected}")]
     OtherModel {
@@ -353,6 +359,9 @@ impl Fault {
         match self {
             Fault::Baseline { .. } => {
                 Some("`evaluate` scores it, `pretrain` trains another one".to_string())
+            }
+            Fault::SeveralOrders { .. } => {
+                Some("--order R gives all layers one number of states".to_string())
             }
             Fault::Undeclared { hint, .. } => Some((*hint).to_string()),
             Fault::NoLayer { .. } => Some(

@@ -80,6 +80,7 @@ impl Layerwise {
             firsts: BTreeMap::new(),
             record: Record::default(),
             wide: Vec::new(),
+            orders: BTreeMap::new(),
         })
     }
 }
@@ -95,6 +96,8 @@ pub struct Rewrite<'a> {
     /// For the metadata.
     record: Record,
     wide: Vec<KeptLayer>,
+    /// The states of each layer that was set.
+    orders: BTreeMap<usize, usize>,
 }
 
 impl Rewrite<'_> {
@@ -118,6 +121,7 @@ impl Rewrite<'_> {
         block: &Block,
     ) -> Result<Vec<DiagonalSystem>, CheckpointError> {
         let archive = &self.source.0.encoding.archive;
+        self.orders.insert(index, block.order());
         let encoded = self.encode(index, stored, block);
         let encoded = encoded.map_err(|fault| fault.at(archive.path()))?;
         self.wide.extend(encoded.kept);
@@ -213,6 +217,16 @@ impl Rewrite<'_> {
             archive, structure, ..
         } = encoding;
         let metadata = Metadata::render(structure.settled, structure.own(), &self.record);
+        let blocks = self.source.0.model.blocks().iter().enumerate();
+        let orders =
+            blocks.map(|(index, block)| *self.orders.get(&index).unwrap_or(&block.order()));
+        let orders: Vec<usize> = orders.collect();
+        if encoding
+            .needs_one_size(&orders)
+            .map_err(|fault| fault.at(path))?
+        {
+            return Err(Fault::SeveralOrders { orders }.at(path));
+        }
         let mut changed = archive.with(self.spill)?;
         if let Some(stacked) = encoding.stacked(&changed).map_err(|fault| fault.at(path))? {
             changed = stacked;
@@ -227,7 +241,14 @@ impl Rewrite<'_> {
             }
             Ok::<(), CheckpointError>(())
         };
-        changed.write_checked(path, container, &metadata, accept)
+        match Container::of_path(path) {
+            None if changed.folder().is_some() => {
+                let texts = encoding.folder_texts(&orders, &self.record);
+                let texts = texts.map_err(|fault| fault.at(path))?;
+                changed.write_folder(path, &metadata, &texts, accept)
+            }
+            _ => changed.write_checked(path, container, &metadata, accept),
+        }
     }
 }
 

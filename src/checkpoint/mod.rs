@@ -8,6 +8,7 @@
 //! One file per layout in `layout/`, with `decode` beside `encode`; no convention of a layout leaks
 //! out.
 
+mod configuration;
 mod convert;
 mod declared;
 mod dtype;
@@ -16,6 +17,7 @@ mod encoded_layer;
 mod error;
 mod layerwise;
 mod layout;
+mod model_folder;
 mod parts;
 mod provenance;
 mod raw;
@@ -42,6 +44,7 @@ pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
 };
 use layout::{Dynamics, Encoded};
+pub use model_folder::{ConfiguredSize, FolderChanges};
 use parts::Parts;
 pub use provenance::Provenance;
 use provenance::Record;
@@ -265,7 +268,7 @@ fn decode_archive(
     if !carried.is_empty() {
         notes.push(carried_note(carried.len(), structure.unknown.as_deref()));
     }
-    let encoding = Arc::new(Encoding {
+    let mut encoding = Encoding {
         elements: archive.elements(),
         archive,
         scanned,
@@ -273,7 +276,10 @@ fn decode_archive(
         stored: model.blocks().to_vec(),
         carried,
         notes,
-    });
+    };
+    let of_folder = encoding.folder_notes()?;
+    encoding.notes.extend(of_folder);
+    let encoding = Arc::new(encoding);
     let checkpoint = Checkpoint {
         model,
         encoding,

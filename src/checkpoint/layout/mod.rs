@@ -19,6 +19,7 @@ mod own;
 mod s4_repo;
 mod s4d;
 mod s5;
+mod sizes;
 mod table;
 mod transform;
 
@@ -34,6 +35,7 @@ pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
+pub(super) use sizes::SizeKeys;
 pub use table::layout_table;
 pub use transform::Transform;
 

@@ -230,14 +230,13 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
     if let Some(made) = document.provenance {
         let on = made.calibration.as_ref();
         let on = on.map_or(String::new(), |origin| format!(", calibrated on {origin}"));
+        let hash = match made.source_sha256.as_str() {
+            "" => String::new(),
+            hash => format!(" (SHA-256 {hash})"),
+        };
         printer.line(&format!(
-            "reduced from {} (SHA-256 {}) by version {}: {}{on}; states {:?} → {:?}",
-            made.source,
-            made.source_sha256,
-            made.version,
-            made.method,
-            made.orders_before,
-            made.orders
+            "reduced from {}{hash} by version {}: {}{on}; states {:?} → {:?}",
+            made.source, made.version, made.method, made.orders_before, made.orders
         ))?;
     }
     let header = [

@@ -4,6 +4,7 @@ mod arguments;
 mod card;
 mod chosen;
 mod file_target;
+mod folder;
 mod layerwise;
 mod lines;
 mod places;
@@ -19,7 +20,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
-use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer, Provenance};
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
@@ -66,6 +67,8 @@ struct Document<'a> {
     image: Option<WrittenImage>,
     report: Option<WrittenReport>,
     card: Option<String>,
+    /// What changes beside the tensors of a folder.
+    folder: Option<FolderChanges>,
     /// Layers whose poles and residues are in a wider number format than that of --dtype or the file.
     kept_layers: Vec<KeptLayer>,
     parameters_before: usize,
@@ -129,6 +132,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         longer,
         kernel_length,
         kept_layers: encoded.kept_layers().to_vec(),
+        folder: folder::changes(&checkpoint, &layers)?,
         parameters_before: checkpoint.parameters_of_file(),
         parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
@@ -213,6 +217,7 @@ impl Document<'_> {
             image: None,
             report: None,
             card: None,
+            folder: None,
             kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
             parameters_before: 0,

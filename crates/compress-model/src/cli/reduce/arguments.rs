@@ -38,6 +38,7 @@ Examples:
   compress-model reduce model.pth --data mnist:data/mnist
   compress-model reduce model.pth --data test.npz --within 1 --output small.pth
   compress-model reduce model.pth --order 8 --output small.pth
+  compress-model reduce FOLDER --order 8 --output FOLDER-small
   compress-model reduce model.pth --tolerance 0.01 --output small.safetensors
   compress-model reduce model.pth --energy 0.999 --dry-run
   compress-model reduce model.pth --order 8 --method h2-optimal --output small.pth
@@ -76,7 +77,9 @@ maps, norms, encoder and head.";
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) input: Input,
-    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    /// Where the smaller checkpoint goes. Its ending chooses the container. Of a folder, a name without
+    /// one stands for a folder: with the number of states set in config.json, a section in README.md,
+    /// and all other files copied.
     #[arg(long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
@@ -277,8 +280,12 @@ impl Arguments {
         }
     }
 
-    /// Whether one layer after the other is enough.
+    /// Whether one layer after the other is enough. The network of a folder may need one order for all,
+    /// which only `--order` gives from the start.
     pub(super) fn is_of_layers_alone(&self) -> bool {
+        if self.rule.order.is_none() && self.input.checkpoint.is_dir() {
+            return false;
+        }
         let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
         !shown && self.calibrate.is_none() && self.dtype.is_none()
     }

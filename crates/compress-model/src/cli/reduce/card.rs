@@ -102,7 +102,10 @@ impl Card<'_> {
     fn origin(&self) -> Table {
         let made = self.made;
         let row = |name: &str, text: String| vec![name.to_string(), text];
-        let source = format!("`{}`, SHA-256 `{}`", made.source, made.source_sha256);
+        let source = match made.source_sha256.as_str() {
+            "" => format!("`{}`", made.source),
+            hash => format!("`{}`, SHA-256 `{hash}`", made.source),
+        };
         let mut rows = vec![row("source", source), row("method", made.method.clone())];
         let of = match &made.calibration {
             Some(calibration) => {

@@ -12,6 +12,7 @@ use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
+use crate::cli::reduce::folder;
 use crate::cli::reduce::provenance::{Way, provenance};
 use crate::cli::reduce::rounding::{layer_difference, warn_of_rounding};
 use crate::cli::reduce::{Document, finish, plan};
@@ -39,6 +40,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         parameters_before: outline.parameters_of_file(),
         parameters_after,
         kept_layers,
+        folder: folder::changes(outline, &layers)?,
         assumptions: outline.assumptions(),
         notes: outline.notes(),
         rounding_error: output.map(|_: &Path| worst),

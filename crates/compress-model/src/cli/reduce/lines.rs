@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
+use hankelite::checkpoint::FolderChanges;
 use hankelite::compress::{LayerRecord, Method, Plan, Rule};
 use hankelite_archive::Container;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
+use crate::cli::reduce::folder;
 use crate::cli::reduce::storage::{WrittenImage, show_kept};
 use crate::cli::report::percent;
 
@@ -33,6 +35,11 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
     warn_of_errors(document, printer);
+    folder::show(
+        document.folder.as_ref(),
+        document.output.as_deref(),
+        printer,
+    )?;
     show_outcome(document, printer)?;
     if let Some(card) = &document.card {
         printer.line(&format!("wrote {card}"))?;
@@ -370,11 +377,23 @@ fn show_outcome(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()
         (Some(output), Some(rounding)) => printer.line(&format!(
             "{}{} and read it back; rounding to its number format changes kernels by {}",
             wrote(output, Path::new(&document.checkpoint)),
-            container(Path::new(output)),
+            match &document.folder {
+                Some(changes) => with_copies(changes, output),
+                None => container(Path::new(output)).to_string(),
+            },
             percent(rounding),
         )),
         _ if document.image.is_some() => Ok(()),
         _ => printer.line("dry run: nothing was written"),
+    }
+}
+
+/// How many files were copied with a checkpoint.
+fn with_copies(changes: &FolderChanges, output: &str) -> String {
+    match (Container::of_path(output), changes.copied) {
+        (Some(_), _) | (None, 0) => String::new(),
+        (None, 1) => " with 1 file beside the tensors".to_string(),
+        (None, copied) => format!(" with {copied} files beside the tensors"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the files of a model go whose places are not given.
+/// Where the files of a model go whose places are not given. Of a folder, a folder.
 pub(super) struct Places {
     pub(super) output: PathBuf,
     pub(super) image: PathBuf,
@@ -23,7 +23,10 @@ impl Places {
         };
         let place = |ending: &str| PathBuf::from(format!("{stem}-small.{ending}"));
         Self {
-            output: place(&ending),
+            output: match checkpoint.is_dir() {
+                true => PathBuf::from(format!("{stem}-small")),
+                false => place(&ending),
+            },
             image: place("edge"),
             report: place("html"),
         }
@@ -43,6 +46,9 @@ mod tests {
             "model-small.safetensors"
         );
         assert_eq!(output("model"), "model-small.safetensors");
+        let folder = tempfile::tempdir().unwrap();
+        let small = folder.path().file_name().unwrap().to_string_lossy() + "-small";
+        assert_eq!(Places::of(folder.path()).output, Path::new(&*small));
         let places = Places::of(Path::new("x.ckpt"));
         assert_eq!(places.image, Path::new("x-small.edge"));
         assert_eq!(places.report, Path::new("x-small.html"));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
-use hankelite::checkpoint::{Checkpoint, KeptLayer, Provenance, read};
+use hankelite::checkpoint::{Checkpoint, FolderChanges, KeptLayer, Provenance, read};
 use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
 use hankelite::rounding::{MapChoice, Storage};
@@ -23,6 +23,7 @@ use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::card::{Card, Table, both};
 use crate::cli::reduce::chosen::{Choice, Given, Search, WITHIN, conventions};
+use crate::cli::reduce::folder;
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{WrittenImage, show_kept, stored, write_image};
@@ -58,6 +59,8 @@ struct Document {
     /// What to expect on longer sequences.
     longer: Option<Longer>,
     fit: Option<LogitFit>,
+    /// What changes beside the tensors of a folder.
+    folder: Option<FolderChanges>,
     /// Layers whose poles and residues are not in the number format of --dtype.
     kept_layers: Vec<KeptLayer>,
     before: Option<Scores>,
@@ -273,6 +276,7 @@ impl Document {
             held_out_change: None,
             longer: None,
             fit: made.fit.clone(),
+            folder: None,
             kept_layers: Vec::new(),
             before: None,
             after: None,
@@ -446,6 +450,7 @@ fn write(
     let encoded = stored(smaller, arguments.dtype)?;
     document.parameters_after = encoded.parameters();
     document.kept_layers = encoded.kept_layers().to_vec();
+    document.folder = folder::changes(smaller, &document.layers)?;
     if arguments.dry_run {
         return Ok(());
     }
@@ -497,6 +502,11 @@ fn summarise(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     show_changes(document, printer)?;
     show_step(document, printer)?;
     show_kept(&document.kept_layers, printer);
+    folder::show(
+        document.folder.as_ref(),
+        document.output.as_deref(),
+        printer,
+    )?;
     document.show_written(printer)
 }
 
@@ -594,6 +604,11 @@ fn show_chosen(
     }
     show_step(document, printer)?;
     show_kept(&document.kept_layers, printer);
+    folder::show(
+        document.folder.as_ref(),
+        document.output.as_deref(),
+        printer,
+    )?;
     document.show_written(printer)?;
     printer.line(&format!("again:     {again}"))
 }
@@ -639,6 +654,11 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         document.seconds,
     ))?;
     show_kept(&document.kept_layers, printer);
+    folder::show(
+        document.folder.as_ref(),
+        document.output.as_deref(),
+        printer,
+    )?;
     document.show_written(printer)
 }
 
