@@ -1,13 +1,13 @@
-// node web.js FOLDER CHROMIUM PROGRAM: FOLDER holds hankelite.html, a model and what the program makes
-// of it.
+// node web.js FOLDER CHROMIUM PROGRAM [CHECK…]: FOLDER holds hankelite.html, a model and what the program
+// makes of it. Without names all checks run.
 "use strict";
 const assert = require("node:assert/strict");
 const { execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const path = require("node:path");
-const [folder, executablePath, program] = process.argv.slice(2);
+const { launch } = require("./browser.js");
+const [folder, executablePath, program, ...only] = process.argv.slice(2);
 const at = (name) => path.resolve(folder, name);
-const { chromium } = require(at("node_modules/playwright-core"));
 
 const WAIT = { state: "attached", timeout: 240000 };
 const faults = [];
@@ -244,7 +244,7 @@ async function wrong(browser) {
 /** Screenshots; nothing is wider than the window; every control has a name; the keys reach all. */
 async function looks(browser) {
   for (const colorScheme of ["light", "dark"]) {
-    for (const width of [400, 900, 1600]) {
+    for (const width of [400, 1000, 1600]) {
       const page = await opened(browser, { colorScheme, viewport: { width, height: 900 } });
       const press = async (id, state) => {
         await page.focus(id);
@@ -268,9 +268,9 @@ async function looks(browser) {
 }
 
 (async () => {
-  const args = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
-  const browser = await chromium.launch({ executablePath, args });
-  for (const check of [bytes, calibrated, streamed, conventions, containers, wrong, looks]) await check(browser);
+  const browser = await launch(executablePath);
+  const checks = [bytes, calibrated, streamed, conventions, containers, wrong, looks];
+  for (const check of checks.filter(({ name }) => !only.length || only.includes(name))) await check(browser);
   await browser.close();
   assert.deepEqual(faults, []);
   console.log("the page: all checks passed");
