@@ -324,7 +324,8 @@ async function save(what, name) {
     const { bytes, blob } = await call({ request });
     const url = URL.createObjectURL(blob ?? new Blob([bytes]));
     element("a", "", { href: url, download: name }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 10000);
+    // A large file takes its time.
+    setTimeout(() => URL.revokeObjectURL(url), 600000);
   });
 }
 
