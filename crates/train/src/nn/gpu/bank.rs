@@ -68,12 +68,16 @@ impl Activation {
 
 /// Whether the kernels hold the state space of a block for such inputs, batch × L × H.
 pub(in crate::nn) fn holds(plan: &BlockPlan, u: &Tensor) -> bool {
+    takes(u.device(), u.dtype()) && fits(plan, u.dims())
+}
+
+/// Whether the grids of the kernels hold a block on so many sequences and steps.
+pub(super) fn fits(plan: &BlockPlan, dims: &[usize]) -> bool {
     let fits = |count: usize| count <= MOST_BLOCKS;
-    takes(u.device(), u.dtype())
-        && plan.shared.is_none()
+    plan.shared.is_none()
         && !plan.may_grow
         && plan.modes <= MODES * LANES
-        && matches!(*u.dims(), [batch, length, _] if fits(batch) && fits(length.div_ceil(CHUNK)))
+        && matches!(*dims, [batch, length, ..] if fits(batch) && fits(length.div_ceil(CHUNK)))
 }
 
 /// y = D u + k * u from the modes of a block, f64 and flat as [`BlockPlan`] has them; activated where that
@@ -84,21 +88,20 @@ pub(in crate::nn) fn respond(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let detached = |tensor: &Tensor| tensor.detach().contiguous();
-    let layer = Layer {
-        u: detached(u)?,
-        modes: detached(modes)?,
-        feedthrough: detached(feedthrough)?,
-        count: plan.modes,
-        directions: 1 + usize::from(plan.bidirectional),
-        activation,
-    };
+    let given = [detached(u)?, detached(modes)?, detached(feedthrough)?];
+    let layer = Layer::new(given, plan, activation);
     let (y, value) = layer.forward()?;
-    let backward = move |slopes: &Tensor| layer.backward(&y, slopes);
+    let backward = move |slopes: &Tensor| {
+        let of_modes = room(layer.modes.shape(), DType::F64, slopes.device())?;
+        let of_feedthrough = room(layer.feedthrough.shape(), DType::F32, slopes.device())?;
+        let of_input = layer.backward(&y, slopes, [&of_modes, &of_feedthrough])?;
+        Ok([of_input, of_modes, of_feedthrough])
+    };
     of_three([u, modes, feedthrough], Known::new(value, backward))
 }
 
 /// A block's state space on a batch.
-struct Layer {
+pub(super) struct Layer {
     u: Tensor,
     modes: Tensor,
     feedthrough: Tensor,
@@ -117,6 +120,22 @@ struct Direction {
 }
 
 impl Layer {
+    /// On contiguous tensors: inputs, modes and feedthrough.
+    pub(super) fn new(
+        [u, modes, feedthrough]: [Tensor; 3],
+        plan: &BlockPlan,
+        activation: Option<Activation>,
+    ) -> Self {
+        Self {
+            u,
+            modes,
+            feedthrough,
+            count: plan.modes,
+            directions: 1 + usize::from(plan.bidirectional),
+            activation,
+        }
+    }
+
     fn dims(&self) -> Result<(usize, usize, usize)> {
         self.u.dims3()
     }
@@ -217,7 +236,7 @@ impl Layer {
     }
 
     /// The outputs, and what is given out.
-    fn forward(&self) -> Result<(Tensor, Tensor)> {
+    pub(super) fn forward(&self) -> Result<(Tensor, Tensor)> {
         if self.activation.is_none() {
             let y = self.run(&self.u, false, None)?;
             return Ok((y.clone(), y));
@@ -227,18 +246,22 @@ impl Layer {
         Ok((y, activated))
     }
 
-    fn backward(&self, y: &Tensor, slopes: &Tensor) -> Result<[Tensor; 3]> {
+    /// The gradient of the inputs; writes those of modes and feedthrough.
+    pub(super) fn backward(
+        &self,
+        y: &Tensor,
+        slopes: &Tensor,
+        [of_modes, of_feedthrough]: [&Tensor; 2],
+    ) -> Result<Tensor> {
         let g = self.of_outputs(y, slopes)?;
         let of_input = self.run(&g, true, None)?;
-        let of_modes = room(self.modes.shape(), DType::F64, self.u.device())?;
-        let of_feedthrough = room(self.feedthrough.shape(), DType::F32, self.u.device())?;
         for index in 0..self.directions {
             let all = of_modes.elem_count() / self.directions;
             let own = of_modes.narrow(0, index * all, all)?;
-            let through = (index == 0).then_some(&of_feedthrough);
+            let through = (index == 0).then_some(of_feedthrough);
             self.gradients(&g, index, [Some(&own), through])?;
         }
-        Ok([of_input, of_modes, of_feedthrough])
+        Ok(of_input)
     }
 
     /// The gradient of y from that of what is given out.
