@@ -39,28 +39,29 @@ __device__ __forceinline__ long rows(const BlockShape &shape) {
     return (long)shape.batch * shape.length;
 }
 
-// The sum over the threads of a warp, for all of them.
-__device__ __forceinline__ float warp_sum(float sum) {
-    for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    return sum;
-}
-
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// The number of a thread.
+// The number of a thread. All numbers of a batch are fewer than 2^31: divisions in 64 bits take longer than
+// all else.
 struct Place {
-    long number, row;
+    unsigned number;
+    long row;
     int channel;
 
     __device__ explicit Place(const BlockShape &shape) {
-        number = (long)blockIdx.x * blockDim.x + threadIdx.x;
-        row = number / shape.channels;
-        channel = number - row * shape.channels;
+        number = blockIdx.x * blockDim.x + threadIdx.x;
+        unsigned line = number / (unsigned)shape.channels;
+        row = line;
+        channel = number - line * shape.channels;
+    }
+
+    __device__ unsigned sequence(const BlockShape &shape) const {
+        return (unsigned)row / (unsigned)shape.length;
     }
 };
 
 __device__ __forceinline__ float factor(const BlockEnd &end, const BlockShape &shape, Place at) {
-    return end.mask ? end.mask[at.row / shape.length * shape.channels + at.channel] : 1.0f;
+    return end.mask ? end.mask[at.sequence(shape) * shape.channels + at.channel] : 1.0f;
 }
 
 // The outputs of the map with their bias: of the first half, or of the second.
@@ -125,8 +126,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ float scaled[THREADS];
     int column = blockIdx.x * 32 + threadIdx.x, own = threadIdx.y * 32 + threadIdx.x;
     float sum = 0, product = 0;
-    for (long row = blockIdx.y * LINES + threadIdx.y; row < count && column < columns;
-         row += (long)gridDim.y * LINES) {
+    long last = column < columns ? count : 0;
+#pragma unroll 4
+    for (long row = blockIdx.y * LINES + threadIdx.y; row < last; row += (long)gridDim.y * LINES) {
         float slope = g[row * columns + column];
         sum += slope;
         if (statistics) {
@@ -147,16 +149,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     to[columns] = further;
 }
 
-// The sums of all shares. One thread for each column.
-extern "C" __global__ void block_totals(const double *partial, float *plain, float *scaled, int columns,
-                                        int shares) {
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
+// The sums of all shares. A warp for each column.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    block_totals(const double *partial, float *plain, float *scaled, int columns, int shares) {
+    int column = blockIdx.x * blockDim.y + threadIdx.y;
     if (column >= columns) return;
     double total = 0, further = 0;
-    for (int share = 0; share < shares; share++) {
+    for (int share = threadIdx.x; share < shares; share += 32) {
         total += partial[(long)share * 2 * columns + column];
-        further += partial[((long)share * 2 + 1) * columns + column];
+        if (scaled) further += partial[((long)share * 2 + 1) * columns + column];
     }
+    total = warp_sum(total);
+    further = warp_sum(further);
+    if (threadIdx.x > 0) return;
     plain[column] = total;
     if (scaled) scaled[column] = further;
 }
@@ -225,6 +230,6 @@ extern "C" __global__ void block_spread(const float *of_pooled, const float *wei
                                         float *of_x, BlockShape shape) {
     Place at(shape);
     if (at.row >= rows(shape)) return;
-    float slope = of_pooled[at.row / shape.length * shape.channels + at.channel];
+    float slope = of_pooled[at.sequence(shape) * shape.channels + at.channel];
     of_x[at.number] = (weights ? weights[at.row] : weight) * slope;
 }

@@ -49,7 +49,9 @@ fn of_file(bytes: &[u8], device: &Device) -> TrainableNetwork {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.safetensors");
     std::fs::write(&file, bytes).unwrap();
-    let model = hankelite::read(&file, &hankelite::Declared::default()).unwrap().model;
+    let model = hankelite::read(&file, &hankelite::Declared::default())
+        .unwrap()
+        .model;
     TrainableNetwork::from_model(&model, &TrainableOptions::new(LENGTH), device).unwrap()
 }
 
@@ -107,7 +109,8 @@ fn faults(what: &str, wanted: Wanted, networks: [&TrainableNetwork; 2]) -> Vec<S
         apart_by.push((name.clone(), apart(own, expected)));
     }
     // Not below the limit: a number that is none is a fault, too.
-    apart_by.retain(|(_, apart)| !matches!(apart.partial_cmp(&1e-4), Some(std::cmp::Ordering::Less)));
+    apart_by
+        .retain(|(_, apart)| !matches!(apart.partial_cmp(&1e-4), Some(std::cmp::Ordering::Less)));
     let faults = apart_by.into_iter();
     let faults = faults.map(|(name, apart)| format!("{what}, {wanted:?}: {name} is {apart} apart"));
     faults.collect()
@@ -167,7 +170,9 @@ fn trained(device: &Device) -> (Vec<f64>, Vec<(String, Vec<f32>)>) {
         let loss = traced.unwrap().outputs.sqr().unwrap().mean_all().unwrap();
         let store = loss.backward().unwrap();
         let gradients = Gradients::collect(network.parameters(), &store).unwrap();
-        let norm = gradients.norm_of_moved(network.parameters(), &settings).unwrap();
+        let norm = gradients
+            .norm_of_moved(network.parameters(), &settings)
+            .unwrap();
         let scale = clip_factor(norm, Some(0.5 * norm));
         optimiser.step(&gradients, 0.7, scale).unwrap();
         norms.push(norm);
@@ -184,7 +189,10 @@ fn the_optimiser_takes_the_same_steps() {
     let gpu = Device::new_cuda(0).unwrap();
     let [(norms, values), (expected_norms, expected)] = [&gpu, &Device::Cpu].map(trained);
     for (norm, expected) in norms.iter().zip(&expected_norms) {
-        assert!((norm - expected).abs() < 1e-4 * expected, "{norm} {expected}");
+        assert!(
+            (norm - expected).abs() < 1e-4 * expected,
+            "{norm} {expected}"
+        );
     }
     for ((name, own), (_, expected)) in values.iter().zip(&expected) {
         let apart = apart(own, expected);

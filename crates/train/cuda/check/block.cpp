@@ -69,7 +69,7 @@ Norm norm(const BlockShape &shape, const std::array<Floats, 5> &parts) {
     emulate::launch(lines(width, shares), WARPS, [&] {
         block_sums(slopes.data(), x.data(), statistics.data(), partial.data(), width, all);
     });
-    emulate::launch(check::blocks(width), 128, [&] {
+    emulate::launch(check::blocks(width, LINES), WARPS, [&] {
         block_totals(partial.data(), found.of_bias.data(), found.of_weight.data(), width, shares);
     });
     return found;

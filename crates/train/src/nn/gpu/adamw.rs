@@ -92,7 +92,12 @@ pub(crate) fn norm(gradients: &[&Tensor]) -> Result<f64> {
         Ok([0, own, 0, 0, 0, count, 0, 1])
     });
     let counts = gradients.iter().map(|gradient| gradient.elem_count());
-    let list = List::new(device, [0; HEAD], words.collect::<Result<Vec<_>>>()?, counts)?;
+    let list = List::new(
+        device,
+        [0; HEAD],
+        words.collect::<Result<Vec<_>>>()?,
+        counts,
+    )?;
     let (squares, norm) = (
         room(list.count.max(1), DType::F64, device)?,
         room(2, DType::F64, device)?,

@@ -16,7 +16,10 @@ use crate::nn::gradient::{Known, of_three, of_two};
 use crate::nn::plan::{BlockPlan, Encoding, NetworkOutput, NetworkPlan, NormKind, Size};
 
 /// The most partial sums of the gradients of a norm or a bias.
-const SHARES: usize = 128;
+const SHARES: usize = 256;
+
+/// The most numbers of a batch, as the kernels count them.
+const MOST: usize = i32::MAX as usize;
 
 /// Columns and rows that a block of threads sums at a time, as in the kernels.
 const COLUMNS: usize = 32;
@@ -51,7 +54,8 @@ pub(in crate::nn) fn holds(plan: &NetworkPlan, steps: &Tensor, dtype: DType) -> 
         let kept = plan.mixing != Mixing::Response && plan.penalty.is_none();
         by_layer && kept && bank::fits(plan, steps.dims())
     };
-    takes(steps.device(), dtype) && plan.blocks.iter().all(block)
+    let few = steps.dims().iter().take(2).product::<usize>() * plan.channels * 2 <= MOST;
+    takes(steps.device(), dtype) && few && plan.blocks.iter().all(block)
 }
 
 /// As `plain::network`. `steps` are the encoded ones where the encoder is not linear.
@@ -398,7 +402,7 @@ impl Block<'_> {
         };
         let through = self.part(self.plan.places(channels).feedthrough)?;
         let given = [u, self.modes.clone(), through];
-        let layer = bank::Layer::new(given, self.plan, Some(activation));
+        let layer = bank::Layer::new(given, self.plan, Some(activation))?;
         let (y, active) = layer.forward()?;
         let mixed = match self.weight()? {
             None => None,
@@ -481,7 +485,11 @@ impl Block<'_> {
         let places = self.plan.places(channels);
         let of_x = room(of_z.shape(), DType::F32, device)?;
         let weight = address(&self.part(places.norm_weight.clone())?)?;
-        let (from, x, found) = (address(of_z)?, address(&norm.x)?, address(&norm.statistics)?);
+        let (from, x, found) = (
+            address(of_z)?,
+            address(&norm.x)?,
+            address(&norm.statistics)?,
+        );
         let (to, further) = (address(&of_x)?, residual.map_or(Ok(0), address)?);
         let shape = shape(self.size)?;
         launch(
@@ -630,7 +638,7 @@ fn sums(g: &Tensor, norm: Option<&KeptNorm>, [plain, scaled]: [&Tensor; 2]) -> R
     launch(
         device,
         (File::Block, "block_totals"),
-        Grid::of(columns),
+        Grid::of_warps(columns),
         &[&to, &plain, &scaled, &int(columns)?, &int(shares)?],
     )
 }
