@@ -2,14 +2,9 @@
 // Opens the reports of a folder in a headless browser and uses them as a person would.
 const assert = require("node:assert");
 const path = require("node:path");
-const { chromium } = require("playwright-core");
+const { launch } = require("./browser.js");
 
 const folder = path.resolve(process.argv[2]);
-const ARGUMENTS = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-  "--disable-background-networking", "--disable-component-update", "--disable-sync",
-];
-
 /* A page whose console and requests are watched. */
 async function open(browser, name, settings = {}) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...settings });
@@ -142,7 +137,7 @@ async function pictures(browser) {
 }
 
 (async () => {
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ARGUMENTS });
+  const browser = await launch(process.argv[3]);
   try {
     for (const check of [sorting, slider, channels, trainings, record, withoutScripts, pictures]) {
       await check(browser);

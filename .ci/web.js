@@ -1,15 +1,15 @@
-// node web.js FOLDER CHROMIUM PROGRAM: FOLDER holds hankelite.html, a model and what the program makes
-// of it.
+// node web.js FOLDER CHROMIUM PROGRAM [CHECK…]: FOLDER holds hankelite.html, a model and what the program
+// makes of it. Without names all checks run.
 "use strict";
 const assert = require("node:assert/strict");
 const { execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const path = require("node:path");
-const [folder, executablePath, program] = process.argv.slice(2);
+const { launch } = require("./browser.js");
+const [folder, executablePath, program, ...only] = process.argv.slice(2);
 const at = (name) => path.resolve(folder, name);
-const { chromium } = require(at("node_modules/playwright-core"));
 
-const WAIT = { state: "attached", timeout: 240000 };
+const WAIT = { state: "attached", timeout: 120000 };
 const faults = [];
 
 async function opened(browser, options) {
@@ -27,6 +27,9 @@ async function opened(browser, options) {
 const until = (page, state) => page.waitForSelector(`html[data-state=${state}]`, WAIT);
 
 async function chosen(page, files) {
+  await page.evaluate(() => { state.state = ""; });
+  // The same files once more are no change.
+  await page.setInputFiles("#file", []);
   await page.setInputFiles("#file", files);
   await until(page, "opened");
 }
@@ -195,6 +198,33 @@ function shards() {
   return [...parts, { name: "model.safetensors.index.json", mimeType: "", buffer: index }];
 }
 
+/** A file that is read by parts gives the same bytes, in every container; data bring the rest of it. */
+async function parts(browser) {
+  for (const from of ["model.safetensors", "program/model-8.pth", "program/model-8.npz", "program/model-8.msgpack"]) {
+    const page = await opened(browser);
+    const cut = async () => {
+      await page.fill("#order", "4");
+      await reduced(page);
+      return saved(page, "checkpoint");
+    };
+    await chosen(page, at(from));
+    assert.equal(await page.evaluate(() => reading), "whole");
+    const whole = await cut();
+    await page.evaluate(() => { LIMITS.whole = 100; });
+    await chosen(page, at(from));
+    assert.equal(await page.evaluate(() => reading), "parts");
+    assert.match(await page.textContent("#notes"), /a large file/);
+    assert.ok(await page.isHidden("#try"));
+    assert.ok(whole.equals(await cut()), `${from} by parts`);
+    assert.equal(await page.locator("#saves button").count(), 1);
+    await page.setInputFiles("#data", { name: "data.npz", mimeType: "", buffer: Buffer.from("no data") });
+    await until(page, "fault");
+    assert.match(await page.textContent("#state"), /data\.npz/);
+    await page.context().close();
+  }
+  console.log("by parts the same bytes: .safetensors, .pth, .npz, .msgpack");
+}
+
 /** Several files, dropped together; MessagePack. */
 async function containers(browser) {
   const page = await opened(browser), all = shards();
@@ -220,7 +250,8 @@ async function containers(browser) {
   await page.context().close();
 }
 
-/** A wrong file is named, a good one is opened after it; what is too large gets the program's command. */
+/** A wrong file is named, a good one is opened after it; what is too large gets the program's command; an
+ * old browser is told. */
 async function wrong(browser) {
   const page = await opened(browser);
   await page.setInputFiles("#file", { name: "notes.bin", mimeType: "", buffer: Buffer.from("hello world") });
@@ -239,12 +270,18 @@ async function wrong(browser) {
   assert.ok(told.length >= 1);
   told.forEach((text) => faults.splice(faults.indexOf(text), 1));
   await page.context().close();
+  const context = await browser.newContext(), old = await context.newPage();
+  await old.addInitScript(() => { WebAssembly.compile = () => Promise.reject(new Error("no vectors")); });
+  await old.goto(`file://${at("hankelite.html")}`);
+  await until(old, "fault");
+  assert.match(await old.textContent("#state"), /too old for the page/);
+  await context.close();
 }
 
 /** Screenshots; nothing is wider than the window; every control has a name; the keys reach all. */
 async function looks(browser) {
   for (const colorScheme of ["light", "dark"]) {
-    for (const width of [400, 900, 1600]) {
+    for (const width of [400, 1000, 1600]) {
       const page = await opened(browser, { colorScheme, viewport: { width, height: 900 } });
       const press = async (id, state) => {
         await page.focus(id);
@@ -268,9 +305,9 @@ async function looks(browser) {
 }
 
 (async () => {
-  const args = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
-  const browser = await chromium.launch({ executablePath, args });
-  for (const check of [bytes, calibrated, streamed, conventions, containers, wrong, looks]) await check(browser);
+  const browser = await launch(executablePath);
+  const checks = [bytes, calibrated, streamed, conventions, parts, containers, wrong, looks];
+  for (const check of checks.filter(({ name }) => !only.length || only.includes(name))) await check(browser);
   await browser.close();
   assert.deepEqual(faults, []);
   console.log("the page: all checks passed");

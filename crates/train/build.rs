@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files of `cuda/` whose kernels are started.
-const FILES: [&str; 4] = ["bank", "modes", "rounding", "shared"];
+const FILES: [&str; 6] = ["adamw", "bank", "block", "modes", "rounding", "shared"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

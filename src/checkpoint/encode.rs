@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
-use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, ReadAt};
 use hankelite_control::DiagonalSystem;
 
 use crate::checkpoint::declared::Metadata;
@@ -211,12 +212,31 @@ impl EncodedCheckpoint<'_> {
     /// # Errors
     /// As [`write()`], but those of a file.
     pub fn to_bytes(&self, path: impl AsRef<Path>) -> Result<(Vec<u8>, Written), CheckpointError> {
+        let mut bytes = Cursor::new(Vec::new());
+        let again = |bytes: &Cursor<Vec<u8>>| Box::new(bytes.get_ref().clone()) as Box<dyn ReadAt>;
+        let written = self.write_into(path, &mut bytes, |bytes| again(bytes))?;
+        Ok((bytes.into_inner(), written))
+    }
+
+    /// Writes the bytes of [`EncodedCheckpoint::to_bytes`] to an empty place; `again` gives what was
+    /// written there, to be read once.
+    ///
+    /// # Errors
+    /// As [`write()`].
+    pub fn write_into<O: Write + Seek>(
+        &self,
+        path: impl AsRef<Path>,
+        mut out: O,
+        again: impl FnOnce(&O) -> Box<dyn ReadAt>,
+    ) -> Result<Written, CheckpointError> {
         let (path, structure) = (path.as_ref(), &self.encoding.structure);
         let metadata = Metadata::render(structure.settled, structure.own(), self.record);
-        let bytes = self.whole().to_bytes(path, self.container(path), &metadata);
-        let bytes = bytes.map_err(|error| Fault::from(error).at(path))?;
-        let layers = self.read_back(Archive::from_bytes(path, bytes.clone()), path, path)?;
-        Ok((bytes, Written { layers }))
+        let container = self.container(path);
+        let done = self.whole().write_to(&mut out, path, container, &metadata);
+        done.map_err(|error| Fault::from(error).at(path))?;
+        let archive = Archive::from_files(path, again(&out), BTreeMap::new());
+        let layers = self.read_back(archive, path, path)?;
+        Ok(Written { layers })
     }
 
     /// The systems of a file as it was written. They are what encoding can spoil; all other numbers

@@ -38,7 +38,7 @@ pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate};
 pub use encode::{EncodedCheckpoint, Written, write};
 pub use encoded_layer::KeptLayer;
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Dtype, RawTensor};
+use hankelite_archive::{Archive, Dtype, RawTensor, ReadAt};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
@@ -159,21 +159,37 @@ pub fn read_bytes(
     bytes: Vec<u8>,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
-    read_files(name, bytes, BTreeMap::new(), declared)
+    read_files(name, Box::new(bytes), BTreeMap::new(), declared)
 }
 
-/// As [`read_bytes`]; `beside` holds, by their names, the files that an index lists.
+/// As [`read_bytes`], from bytes that stay where they are until they are needed; `beside` holds, by
+/// their names, the files that an index lists.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_files(
     name: impl AsRef<Path>,
-    bytes: Vec<u8>,
-    beside: BTreeMap<String, Vec<u8>>,
+    bytes: Box<dyn ReadAt>,
+    beside: BTreeMap<String, Box<dyn ReadAt>>,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
     let archive = Archive::from_files(name.as_ref(), bytes, beside)?;
     let read = decode_archive(archive, Beside::default(), declared, Parts::Whole);
+    read.map_err(|fault| fault.at(name.as_ref()))
+}
+
+/// As [`read_dynamics`], from the same.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_dynamics_of_files(
+    name: impl AsRef<Path>,
+    bytes: Box<dyn ReadAt>,
+    beside: BTreeMap<String, Box<dyn ReadAt>>,
+    declared: &Declared,
+) -> Result<Checkpoint, CheckpointError> {
+    let archive = Archive::from_files(name.as_ref(), bytes, beside)?;
+    let read = decode_archive(archive, Beside::default(), declared, Parts::Dynamics);
     read.map_err(|fault| fault.at(name.as_ref()))
 }
 

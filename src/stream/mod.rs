@@ -32,9 +32,23 @@ mod aligned;
 mod c_header;
 mod floor;
 mod layout;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(
+        dead_code,
+        reason = "other processors take the step of `hankelite-edge` as it is"
+    )
+)]
 mod machine;
 mod pack;
 mod runner;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(
+        dead_code,
+        reason = "other processors take the step of `hankelite-edge` as it is"
+    )
+)]
 mod unit;
 #[cfg(target_arch = "x86_64")]
 mod x86;

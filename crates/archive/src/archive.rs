@@ -28,7 +28,7 @@ use crate::sharded_file::writer::Scheme;
 use crate::sharded_file::{Beside, ShardedFile};
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::{Setting, TorchFile};
-use crate::unchanging::{UnchangingFile, Version};
+use crate::unchanging::{ReadAt, UnchangingFile, Version};
 use crate::zip_records::{Zip, is_zip, open_zip};
 use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 
@@ -118,25 +118,26 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open`]; also for the index of a sharded checkpoint, which is several files.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Archive, ArchiveError> {
-        Self::from_files(name, bytes, BTreeMap::new())
+        Self::from_files(name, Box::new(bytes), BTreeMap::new())
     }
 
-    /// As [`Archive::from_bytes`]; `beside` holds, by their names, the files that an index lists.
+    /// As [`Archive::from_bytes`], from bytes that stay where they are until they are needed; `beside`
+    /// holds, by their names, the files that an index lists.
     ///
     /// # Errors
     /// As [`Archive::open`].
     pub fn from_files(
         name: impl AsRef<Path>,
-        bytes: Vec<u8>,
-        beside: BTreeMap<String, Vec<u8>>,
+        bytes: Box<dyn ReadAt>,
+        beside: BTreeMap<String, Box<dyn ReadAt>>,
     ) -> Result<Archive, ArchiveError> {
         let path = name.as_ref().to_owned();
-        let file = UnchangingFile::of_bytes(bytes);
+        let file = UnchangingFile::given(bytes);
         let start = first_bytes(&file).map_err(ArchiveError::read(&path))?;
         match start.is_empty() {
             true => Err(ArchiveError::Empty { path }),
             false if sharded_file::is_json(&start) && is_index(&path) => {
-                let file = ShardedFile::open(&path, file, Beside::Memory(beside))?;
+                let file = ShardedFile::open(&path, file, Beside::Given(beside))?;
                 Ok(Archive::of(path, Source::Sharded(file)))
             }
             false => Self::of_file(path, (file, &start), TorchFile::open),
@@ -692,8 +693,23 @@ impl Archive {
         metadata: &str,
     ) -> Result<Vec<u8>, ArchiveError> {
         let mut out = io::Cursor::new(Vec::new());
-        self.fill(&mut out, path.as_ref(), container, &self.contents(metadata))?;
+        self.write_to(&mut out, path, container, metadata)?;
         Ok(out.into_inner())
+    }
+
+    /// Writes the bytes of [`Archive::to_bytes`] to an empty place. Memory is bounded by the largest
+    /// tensor.
+    ///
+    /// # Errors
+    /// As [`Archive::to_bytes`]; writing fails.
+    pub fn write_to(
+        &self,
+        out: impl Write + Seek,
+        path: impl AsRef<Path>,
+        container: Container,
+        metadata: &str,
+    ) -> Result<(), ArchiveError> {
+        self.fill(out, path.as_ref(), container, &self.contents(metadata))
     }
 
     /// Writes what goes into one file.

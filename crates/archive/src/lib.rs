@@ -40,3 +40,4 @@ pub use sharded_file::ShardError;
 pub use temporary::is_temporary;
 pub use tensor::{Dtype, Header, RawTensor, TensorError};
 pub use torch_file::Setting;
+pub use unchanging::ReadAt;

@@ -30,7 +30,7 @@ use crate::safetensors_file::SafetensorsFile;
 use crate::sharded_file::error::INDEX_LIMIT;
 use crate::tensor::Header;
 use crate::torch_file::TorchFile;
-use crate::unchanging::UnchangingFile;
+use crate::unchanging::{ReadAt, UnchangingFile};
 use crate::zip_records::{is_zip, open_zip};
 
 /// What becomes of an index of files of PyTorch.
@@ -59,8 +59,8 @@ pub(super) fn is_json(start: &[u8]) -> bool {
 pub(super) enum Beside {
     /// In its folder.
     Folder,
-    /// In memory, by their names.
-    Memory(BTreeMap<String, Vec<u8>>),
+    /// Given, by their names.
+    Given(BTreeMap<String, Box<dyn ReadAt>>),
 }
 
 impl Beside {
@@ -69,9 +69,9 @@ impl Beside {
         match self {
             Beside::Folder if !std::fs::metadata(path)?.is_file() => Ok(None),
             Beside::Folder => UnchangingFile::open(path).map(Some),
-            Beside::Memory(files) => {
+            Beside::Given(files) => {
                 let bytes = files.remove(name).ok_or(io::ErrorKind::NotFound)?;
-                Ok(Some(UnchangingFile::of_bytes(bytes)))
+                Ok(Some(UnchangingFile::given(bytes)))
             }
         }
     }

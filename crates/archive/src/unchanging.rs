@@ -1,22 +1,67 @@
 //! A file that is read in pieces, and must stay as it is meanwhile.
 
+use std::fmt::Debug;
 use std::fs::{File, Metadata};
 use std::io;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+
+/// Bytes that are read in pieces and stay as they are: those in memory, or a file that somebody else
+/// holds, such as a web page.
+pub trait ReadAt: Debug + Send + Sync {
+    /// How many there are.
+    fn length(&self) -> u64;
+
+    /// Fills `into` with those from `at` on. Nothing beyond the end is asked for.
+    ///
+    /// # Errors
+    /// They can no longer be read.
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+impl ReadAt for Vec<u8> {
+    fn length(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(at).ok();
+        let found = from.and_then(|from| self.get(from..)?.get(..into.len()));
+        into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// Shared, for who also reads them elsewhere.
+impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
+    fn length(&self) -> u64 {
+        (**self).length()
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(at, into)
+    }
+}
 
 /// An open file whose every read fails once its length or its time of change is another than when
 /// it was opened: pieces of two versions make no checkpoint. A file that takes its name is not
 /// looked at, the one that was opened is read to its end. A change within one tick of the system's
 /// clock, some milliseconds, is not seen.
 ///
-/// Bytes in memory stand for a file that nobody can change.
+/// [`ReadAt`] stands for a file that nobody changes, or whose owner sees it.
 #[derive(Debug)]
 pub(crate) enum UnchangingFile {
-    Disk { file: File, seen: Version },
-    Memory { bytes: Vec<u8>, at: AtomicU64 },
+    Disk {
+        file: File,
+        seen: Version,
+    },
+    Given {
+        bytes: Box<dyn ReadAt>,
+        at: AtomicU64,
+    },
 }
 
 /// What a version of a file is known by.
@@ -63,24 +108,24 @@ impl UnchangingFile {
         Ok(Self::Disk { file, seen })
     }
 
-    pub(crate) fn of_bytes(bytes: Vec<u8>) -> Self {
+    pub(crate) fn given(bytes: Box<dyn ReadAt>) -> Self {
         let at = AtomicU64::new(0);
-        Self::Memory { bytes, at }
+        Self::Given { bytes, at }
     }
 
     /// Its bytes when it was opened.
     pub(crate) fn length(&self) -> u64 {
         match self {
             Self::Disk { seen, .. } => seen.length,
-            Self::Memory { bytes, .. } => bytes.len() as u64,
+            Self::Given { bytes, .. } => bytes.length(),
         }
     }
 
-    /// As it was opened; `None` for bytes in memory.
+    /// As it was opened; `None` for [`ReadAt`].
     pub(crate) fn version(&self) -> Option<Version> {
         match self {
             Self::Disk { seen, .. } => Some(*seen),
-            Self::Memory { .. } => None,
+            Self::Given { .. } => None,
         }
     }
 }
@@ -94,11 +139,12 @@ impl Read for &UnchangingFile {
                 seen.require(&file.metadata()?)?;
                 Ok(read)
             }
-            UnchangingFile::Memory { bytes, at } => {
-                let from = at.load(Ordering::Relaxed).min(bytes.len() as u64) as usize;
-                let read = into.len().min(bytes.len() - from);
-                into[..read].copy_from_slice(&bytes[from..from + read]);
-                at.store((from + read) as u64, Ordering::Relaxed);
+            UnchangingFile::Given { bytes, at } => {
+                let from = at.load(Ordering::Relaxed).min(bytes.length());
+                let left = usize::try_from(bytes.length() - from).unwrap_or(usize::MAX);
+                let read = into.len().min(left);
+                bytes.read_at(from, &mut into[..read])?;
+                at.store(from + read as u64, Ordering::Relaxed);
                 Ok(read)
             }
         }
@@ -112,10 +158,10 @@ impl Seek for &UnchangingFile {
                 let mut file = file;
                 file.seek(to)
             }
-            UnchangingFile::Memory { bytes, at } => {
+            UnchangingFile::Given { bytes, at } => {
                 let to = match to {
                     SeekFrom::Start(to) => Some(to),
-                    SeekFrom::End(by) => (bytes.len() as u64).checked_add_signed(by),
+                    SeekFrom::End(by) => bytes.length().checked_add_signed(by),
                     SeekFrom::Current(by) => at.load(Ordering::Relaxed).checked_add_signed(by),
                 };
                 let to = to.ok_or(io::ErrorKind::InvalidInput)?;

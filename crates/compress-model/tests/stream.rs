@@ -4,11 +4,16 @@
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use hankelite::model::Model;
+use hankelite::rounding::Storage;
 use hankelite::stream::Runner;
+use hankelite_onnx::Form;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 fn program(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_compress-model"));
@@ -278,6 +283,20 @@ fn a_table_of_a_sensor_streams_by_its_headings() {
     }
 }
 
+/// The graph of a step, with what `export` records of the shipped model.
+fn graph_of(model: &Model) -> Vec<u8> {
+    let sha256 = Sha256::digest(fs::read(WAVES).unwrap());
+    let sha256: String = sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    let source = "model.safetensors".to_string();
+    let metadata = [
+        ("hankelite.source".to_string(), source),
+        ("hankelite.source_sha256".to_string(), sha256),
+    ];
+    let storage = Storage::single(model);
+    let exported = hankelite_onnx::export(model, &storage, Form::Step, &metadata);
+    exported.unwrap().bytes
+}
+
 #[test]
 fn another_rate_changes_the_steps_of_streams_and_images() {
     let checkpoint = hankelite::read(WAVES, &hankelite::Declared::default()).unwrap();
@@ -309,6 +328,13 @@ fn another_rate_changes_the_steps_of_streams_and_images() {
     assert!(packed.status.success(), "{}", text(&packed.stderr));
     let from_image = program(&["stream", image], lines.as_bytes());
     assert_eq!(text(&from_image.stdout), expected);
+
+    let graph = folder.path().join("half.onnx");
+    let graph = graph.to_str().unwrap();
+    let exported = program(&["export", WAVES, "--rate", "2", "--onnx", graph], b"");
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    let graph = fs::read(graph).unwrap();
+    assert!(graph == graph_of(&model) && graph != graph_of(&checkpoint.model));
 
     let lru = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use crate::control::{ArraysOut, arrays};
 use crate::failure::{Failure, Outcome, in_python};
+use crate::graph::write_graph;
 use crate::progress::watched;
 use crate::statistics::{Gathered, LayerIn, Requested};
 use crate::stream::Stream;
@@ -377,12 +378,14 @@ impl Checkpoint {
 
     /// The model one sample at a time, its state at zero.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
-        if self.0.is_layers_alone() {
-            let message = "only the layers of this network are known, expected a whole network: \
-                           step them in your own forward pass";
-            return Err(Failure::new("StreamError", message).into());
-        }
+        self.require_network("StreamError", "step them in your own forward pass")?;
         Ok(py.detach(|| Stream::new(&self.0.model))?)
+    }
+
+    /// Writes one step, or whole sequences, as an ONNX file.
+    fn write_onnx(&self, py: Python<'_>, path: PathBuf, sequence: bool) -> PyResult<()> {
+        self.require_network("ExportError", "torch.onnx exports your own forward pass")?;
+        Ok(py.detach(|| write_graph(&self.0, &path, sequence))?)
     }
 }
 
@@ -435,6 +438,18 @@ impl Checkpoint {
     fn calibrated(&self, reduced: Calibrated) -> PyResult<(Self, String, String)> {
         let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
         Ok((Self(self.0.with_model(reduced.model)), records, choice))
+    }
+
+    fn require_network(&self, class: &'static str, hint: &str) -> Outcome<()> {
+        match self.0.is_layers_alone() {
+            false => Ok(()),
+            true => Err(Failure::new(
+                class,
+                format!(
+                    "only the layers of this network are known, expected a whole network: {hint}"
+                ),
+            )),
+        }
     }
 
     fn require_layer(&self, layer: usize) -> Outcome<()> {

@@ -7,6 +7,7 @@ mod checkpoint;
 mod control;
 mod data;
 mod failure;
+mod graph;
 mod progress;
 mod rounding;
 mod statistics;

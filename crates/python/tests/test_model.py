@@ -181,6 +181,62 @@ def test_the_library_runs_calibrates_and_streams_known_networks(waves):
     assert not np.allclose(first, out)
 
 
+def test_onnx_runtime_gives_the_logits_of_a_smaller_model(waves, tmp_path):
+    onnxruntime = need("onnxruntime")
+    rng = np.random.default_rng(2)
+    tones = np.sin(0.05 * rng.uniform(0.5, 4, (24, 1)) * np.arange(256) + rng.uniform(0, 6, (24, 1)))
+    tones = tones.astype(np.float32)
+    # Integers are multiplied in single precision, as docs/onnx.md says.
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    plain = hk.reduce(waves, order=8)
+    sixth = hk.reduce(waves, times=6, calibrate=tones)
+    for small in (plain, sixth):
+        logits = small.logits(tones)
+        bound = 1e-5 * np.abs(logits).max()
+        small.to_onnx(tmp_path / "whole.onnx", sequence=True)
+        whole = onnxruntime.InferenceSession(str(tmp_path / "whole.onnx"), options)
+        (found,) = whole.run(None, {"samples": tones[:, :, None]})
+        np.testing.assert_allclose(found, logits, atol=bound)
+        small.to_onnx(tmp_path / "step.onnx")
+        step = onnxruntime.InferenceSession(str(tmp_path / "step.onnx"), options)
+        given = step.get_inputs()[1:]
+        states = {one.name: np.zeros([24, *one.shape[1:]], np.float32) for one in given}
+        names = [one.name.removeprefix("new_") for one in step.get_outputs()[1:]]
+        for sample in tones.T:
+            found, *new = step.run(None, {"sample": sample[:, None], **states})
+            states = dict(zip(names, new))
+        np.testing.assert_allclose(found, logits, atol=bound)
+
+
+def test_onnx_files_hold_few_bits_and_the_record_of_their_model(waves, tmp_path):
+    tones = np.sin(np.linspace(0.02, 0.3, 24)[:, None] * np.arange(256))
+    sizes = {}
+    for times in (1.5, 6):
+        small = hk.reduce(waves, times=times, calibrate=tones)
+        small.to_onnx(tmp_path / "small.onnx")
+        sizes[times] = (tmp_path / "small.onnx").stat().st_size
+        first = (tmp_path / "small.onnx").read_bytes()
+        small.to_onnx(tmp_path / "small.onnx")
+        assert (tmp_path / "small.onnx").read_bytes() == first
+        assert (b"DequantizeLinear" in first) == (times == 6)
+    assert sizes[6] < 0.7 * sizes[1.5]
+
+
+def test_what_is_no_network_is_no_onnx_file(waves, data, tmp_path):
+    unknown = {**arrays(waves), "adapter.weight": np.zeros((3, 3), np.float32)}
+    file = tmp_path / "unknown.onnx"
+    with pytest.raises(hk.ExportError, match="expected a whole network"):
+        hk.read(unknown).to_onnx(file)
+    both = hk.read(data / "repository" / "post.ckpt")
+    with pytest.raises(hk.ExportError, match="bidirectional"):
+        both.to_onnx(file)
+    assert not file.exists()
+    both.to_onnx(file, sequence=True)
+    with pytest.raises(hk.CheckpointError, match="nowhere"):
+        hk.read(waves).to_onnx(tmp_path / "nowhere" / "step.onnx")
+
+
 def test_statistics_of_inputs_at_hand_give_the_weighted_reduction(waves):
     rng = np.random.default_rng(1)
     inputs = np.cumsum(rng.normal(size=(12, 64, 16)), axis=1) / 8

@@ -3,7 +3,8 @@
 //!
 //! `RAYON_NUM_THREADS=1 taskset -c 0 cargo bench -p hankelite-train --bench train_step_mimo -- --h 32
 //! --p 32 --layers 3 --len 196 --batch 50 --steps 7` prints one line of JSON: median, least and
-//! largest wall and CPU seconds of a step. Pre-norm, half_glu1 with the tanh form of GELU, mean pooling.
+//! largest wall and CPU seconds of a step. Pre-norm, half_glu1 with the tanh form of GELU, mean pooling. With
+//! `--cuda`, in a build with that feature, the step runs on the first GPU until the device is done.
 #![allow(clippy::print_stdout, reason = "the program is there to print")]
 
 use std::time::Instant;
@@ -144,15 +145,19 @@ fn main() -> Result<(), Failure> {
     keep_freed_memory();
     let (batch, length) = (number("batch", 50)?, number("len", 196)?);
     let options = TrainableOptions::new(length);
-    let network = TrainableNetwork::from_model(&model()?, &options, &Device::Cpu)?;
+    let device = match std::env::args().any(|argument| argument == "--cuda") {
+        true => Device::new_cuda(0)?,
+        false => Device::Cpu,
+    };
+    let network = TrainableNetwork::from_model(&model()?, &options, &device)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let steps = (0..batch * length).map(|_| random.random::<f32>() - 0.5);
     let input = NetworkInput {
-        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &Device::Cpu)?,
+        steps: Tensor::from_vec(steps.collect::<Vec<_>>(), (batch, length, 1), &device)?,
         lengths: None,
     };
     let labels = (0..batch).map(|_| random.random_range(0..CLASSES as u32));
-    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &Device::Cpu)?;
+    let labels = Tensor::from_vec(labels.collect::<Vec<u32>>(), batch, &device)?;
     let mut optimiser = AdamW::new(network.parameters(), SETTINGS)?;
     let (mut wall, mut cpu) = (Vec::new(), Vec::new());
     for step in 0..2 + number("steps", 7)? {
@@ -161,6 +166,7 @@ fn main() -> Result<(), Failure> {
         let loss = candle_nn::loss::cross_entropy(&outputs, &labels)?;
         let gradients = Gradients::collect(network.parameters(), &loss.backward()?)?;
         optimiser.step(&gradients, 1.0, 1.0)?;
+        device.synchronize()?;
         if step >= 2 {
             wall.push(start.elapsed().as_secs_f64());
             cpu.push(cpu_seconds() - cpu_start);

@@ -54,12 +54,13 @@ struct Seat {
 // Numbers of some steps, from `first` on in the order of the direction; zero beyond the end.
 __device__ void load(const float *all, float *tile, const BankShape &shape, int sequence, int first) {
     int log_columns = 7 - shape.log_lanes, columns = 1 << log_columns;
+#pragma unroll 1
     for (int i = threadIdx.x; i < TILE * columns; i += THREADS) {
         int place = first + (i >> log_columns);
         int channel = blockIdx.x * columns + (i & (columns - 1));
         bool inside = place < shape.length && channel < shape.channels;
-        long row = (long)sequence * shape.length + step_at(place, shape.length, shape.reverse);
-        tile[i] = inside ? all[row * shape.channels + channel] : 0.0f;
+        int row = sequence * shape.length + step_at(place, shape.length, shape.reverse);
+        tile[i] = inside ? all[(long)row * shape.channels + channel] : 0.0f;
     }
 }
 
@@ -168,33 +169,39 @@ struct BankEnds {
     int further;
 };
 
-// Re a, Im a, Re w, Im w of each mode in single precision. One thread for each.
-extern "C" __global__ void bank_table(const double *modes, float4 *table, int count) {
+// Re a, Im a, Re w, Im w of each mode in single precision, and a^CHUNK. One thread for each.
+extern "C" __global__ void bank_table(const double *modes, float4 *table, double2 *far, int count) {
     int at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= count) return;
-    double2 a = power(make_double2(modes[at], modes[count + at]), 1.0);
+    double2 z = make_double2(modes[at], modes[count + at]), a = power(z, 1.0);
+    far[at] = power(z, CHUNK);
     table[at] = make_float4(a.x, a.y, modes[2 * count + at], modes[3 * count + at]);
 }
 
-// Where each chunk ends that starts from zero; of the slopes, too, where there is room for them.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    bank_ends(const float *u, const float4 *table, float2 *states, float2 *slopes, BankShape shape) {
+// Where each chunk ends that starts from zero. Eight blocks on each unit of a GPU: a second round of them
+// takes as long as the first.
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
+    bank_ends(const float *u, const float4 *table, float2 *states, BankShape shape) {
     __shared__ float tile[TILE * THREADS];
-    if (slopes) {
-        run_to_end<true>(u, table, states, slopes, shape, tile);
-    } else {
-        run_to_end<false>(u, table, states, slopes, shape, tile);
-    }
+    run_to_end<false>(u, table, states, nullptr, shape, tile);
+}
+
+// The same with the slopes of the states.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bank_slope_ends(const float *u, const float4 *table, float2 *states, float2 *slopes,
+                    BankShape shape) {
+    __shared__ float tile[TILE * THREADS];
+    run_to_end<true>(u, table, states, slopes, shape, tile);
 }
 
 // From ends of chunks to their starts, in place. One thread for each sequence, channel and mode.
-extern "C" __global__ void bank_join(const double *modes, float2 *states, float2 *slopes,
+extern "C" __global__ void bank_join(const double2 *far, float2 *states, float2 *slopes,
                                      BankShape shape) {
     int count = shape.channels * shape.modes;
     long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= (long)shape.batch * count) return;
     long mode = at % count, first = at / count * chunks(shape.length);
-    double2 a = power(make_double2(modes[mode], modes[count + mode]), CHUNK);
+    double2 a = far[mode];
     double2 s = make_double2(0, 0), p = make_double2(0, 0);
     for (int chunk = 0; chunk < chunks(shape.length); chunk++) {
         long place = (first + chunk) * count + mode;
@@ -209,8 +216,8 @@ extern "C" __global__ void bank_join(const double *modes, float2 *states, float2
     }
 }
 
-// y from where each chunk starts.
-extern "C" __global__ void __launch_bounds__(THREADS)
+// y from where each chunk starts. Eight blocks on each unit, as above.
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
     bank_outputs(const float *u, const float4 *table, const float2 *states, float *y, BankEnds ends,
                  BankShape shape) {
     __shared__ float tile[TILE * THREADS];
@@ -241,10 +248,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (seat.lane == 0) tile[t * seat.columns + seat.column] = sum + through * x;
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < count * seat.columns; i += THREADS) {
-            int channel = blockIdx.x * seat.columns + i % seat.columns;
+        int log_columns = 7 - shape.log_lanes;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < count << log_columns; i += THREADS) {
+            int channel = blockIdx.x * seat.columns + (i & (seat.columns - 1));
             if (channel >= shape.channels) continue;
-            int at = step_at(start + i / seat.columns, shape.length, shape.reverse);
+            int at = step_at(start + (i >> log_columns), shape.length, shape.reverse);
             long place = ((long)blockIdx.z * shape.length + at) * shape.channels + channel;
             float found = tile[i] + (ends.further ? y[place] : 0.0f);
             y[place] = found;
@@ -294,6 +303,7 @@ __device__ void sum_chunk(Sums &sums, const float *u, const float *g, const floa
         load(g, g_tile, shape, sequence, start);
         __syncthreads();
         int count = min(TILE, last - start);
+#pragma unroll 1
         for (int t = 0; t < count; t++) {
             float x = u_tile[t * seat.columns + seat.column];
             float slope = g_tile[t * seat.columns + seat.column];
@@ -311,26 +321,26 @@ __device__ void sum_chunk(Sums &sums, const float *u, const float *g, const floa
 // The sums of the gradients of modes and D over the chunks share, share + shares, ...: the thread of a mode
 // alone adds to it, so that the order of the sums is fixed. `partial` is shares x channels x modes, and
 // `through` shares x channels.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     bank_slopes(const float *u, const float *g, const float4 *table, const float2 *states,
                 const float2 *slopes, ModeSums *partial, double *through, BankShape shape) {
     __shared__ float u_tile[TILE * THREADS];
     __shared__ float g_tile[TILE * THREADS];
     Seat seat(shape);
-    float2 a[MODES];
-    poles(table, shape, seat, a);
     int each = chunks(shape.length);
     for (int item = blockIdx.y; item < shape.batch * each; item += gridDim.y) {
-        float2 s[MODES], p[MODES];
+        float2 a[MODES], s[MODES], p[MODES];
+        poles(table, shape, seat, a);
         starts(states, shape, seat, item, s);
         starts(slopes, shape, seat, item, p);
         Sums sums = {};
         sum_chunk(sums, u, g, a, s, p, shape, seat, item / each, item % each * CHUNK, u_tile, g_tile);
         bool is_first = item == (int)blockIdx.y;
+        ModeSums *to = partial + (long)blockIdx.y * shape.channels * shape.modes;
         for (int k = 0; k < MODES; k++) {
             int at = seat.mode(shape, k);
             if (at < 0) continue;
-            ModeSums &own = partial[(long)blockIdx.y * shape.channels * shape.modes + at];
+            ModeSums &own = to[at];
             if (is_first) own = {make_double2(0, 0), make_double2(0, 0)};
             own.weight = add(own.weight, sums.weight[k]);
             own.exponent = add(own.exponent, sums.exponent[k]);
@@ -342,27 +352,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The gradients of all modes, as they stand in `modes`, and of D. One thread for each mode.
-extern "C" __global__ void bank_gradients(const double *modes, const ModeSums *partial,
-                                          const double *through, double *of_modes,
-                                          float *of_feedthrough, int shares, BankShape shape) {
-    int count = shape.channels * shape.modes, at = blockIdx.x * blockDim.x + threadIdx.x;
+// The gradients of all modes, as they stand in `modes`, and of D. A warp for each mode.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bank_gradients(const double *modes, const ModeSums *partial, const double *through,
+                   double *of_modes, float *of_feedthrough, int shares, BankShape shape) {
+    int count = shape.channels * shape.modes, at = blockIdx.x * blockDim.y + threadIdx.y;
     if (at >= count) return;
-    double2 weight = make_double2(0, 0), exponent = make_double2(0, 0);
-    for (int share = 0; share < shares; share++) {
+    ModeSums sums = {};
+    double sum = 0;
+    for (int share = threadIdx.x; share < shares; share += 32) {
         ModeSums own = partial[(long)share * count + at];
-        weight = make_double2(weight.x + own.weight.x, weight.y + own.weight.y);
-        exponent = make_double2(exponent.x + own.exponent.x, exponent.y + own.exponent.y);
+        sums.weight = make_double2(sums.weight.x + own.weight.x, sums.weight.y + own.weight.y);
+        sums.exponent =
+            make_double2(sums.exponent.x + own.exponent.x, sums.exponent.y + own.exponent.y);
+        sum += through[(long)share * shape.channels + at / shape.modes];
     }
+    double2 weight = make_double2(warp_sum(sums.weight.x), warp_sum(sums.weight.y));
+    double2 exponent = make_double2(warp_sum(sums.exponent.x), warp_sum(sums.exponent.y));
+    sum = warp_sum(sum);
+    if (threadIdx.x > 0) return;
     exponent = multiply(make_double2(modes[2 * count + at], modes[3 * count + at]), exponent);
     of_modes[at] = exponent.x;
     of_modes[count + at] = -exponent.y;
     of_modes[2 * count + at] = weight.x;
     of_modes[3 * count + at] = -weight.y;
-    if (of_feedthrough && at % shape.modes == 0) {
-        double sum = 0;
-        int channel = at / shape.modes;
-        for (int share = 0; share < shares; share++) sum += through[share * shape.channels + channel];
-        of_feedthrough[channel] = sum;
-    }
+    if (of_feedthrough && at % shape.modes == 0) of_feedthrough[at / shape.modes] = sum;
 }

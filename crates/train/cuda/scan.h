@@ -43,6 +43,13 @@ __device__ __forceinline__ double2 power(double2 z, double count) {
     return make_double2(size * cos(angle), size * sin(angle));
 }
 
+// The sum over the threads of a warp, for all of them.
+template <typename T>
+__device__ __forceinline__ T warp_sum(T sum) {
+    for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    return sum;
+}
+
 __device__ __forceinline__ int chunks(int length) { return (length + CHUNK - 1) / CHUNK; }
 
 // The step at a place in the order of a direction of time.

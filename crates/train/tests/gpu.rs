@@ -4,9 +4,10 @@
 
 use candle_core::{Device, Tensor};
 use hankelite_train::nn::{
-    Architecture, Mode, NetworkInput, Penalty, SequenceModel, TrainableNetwork, Wanted,
+    Architecture, Mode, NetworkInput, Penalty, SequenceModel, TrainableNetwork, TrainableOptions,
+    Wanted,
 };
-use hankelite_train::{Gradients, scalar};
+use hankelite_train::{AdamW, AdamWSettings, Gradients, clip_factor, scalar};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -14,12 +15,28 @@ const LENGTH: usize = 300;
 const BATCH: usize = 6;
 
 /// Every kind of layer, norm, place and output, with and without dropout.
-const NETWORKS: [&str; 5] = [
+const NETWORKS: [&str; 9] = [
     "layer = \"s4d\"",
     "layer = \"s4d\"\ndropout = 0.2",
+    "layer = \"s4d\"\noutput = \"linear\"\ndropout = 0.2",
+    "layer = \"s4d\"\npooling = \"none\"\nplacement = \"post\"",
     "layer = \"dss-exp\"\nplacement = \"post\"\noutput = \"linear\"",
+    "layer = \"dss-exp\"\nbidirectional = true",
     "layer = \"dss-softmax\"\npooling = \"last\"",
     "layer = \"s4d\"\nnorm = \"batch\"\nbidirectional = true",
+    "layer = \"dss-exp\"\npooling = \"last\"",
+];
+
+/// Layers whose channels share modes, by file.
+const SHARED: [(&str, &[u8]); 2] = [
+    (
+        "an S5",
+        include_bytes!("../../../tests/data/flax/s5_full_glu.safetensors"),
+    ),
+    (
+        "an LRU",
+        include_bytes!("../../../tests/data/flax/lru_half_glu1.safetensors"),
+    ),
 ];
 
 fn network(text: &str, device: &Device) -> TrainableNetwork {
@@ -28,20 +45,27 @@ fn network(text: &str, device: &Device) -> TrainableNetwork {
     TrainableNetwork::random(&architecture, LENGTH, 7, device).unwrap()
 }
 
-/// Outputs, and the gradients of a loss that holds the outputs, all layers and the filters.
-fn found(text: &str, penalty: Penalty, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
-    let network = network(text, device);
+fn of_file(bytes: &[u8], device: &Device) -> TrainableNetwork {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    std::fs::write(&file, bytes).unwrap();
+    let model = hankelite::read(&file, &hankelite::Declared::default())
+        .unwrap()
+        .model;
+    TrainableNetwork::from_model(&model, &TrainableOptions::new(LENGTH), device).unwrap()
+}
+
+fn input(device: &Device) -> NetworkInput {
     let steps = (0..BATCH * LENGTH * 2).map(|i| (i as f32 * 0.37).sin());
     let steps = Tensor::from_vec(steps.collect::<Vec<_>>(), (BATCH, LENGTH, 2), device).unwrap();
-    let input = NetworkInput {
-        steps,
-        lengths: None,
-    };
+    let lengths = None;
+    NetworkInput { steps, lengths }
+}
+
+/// Outputs, and the gradients of a loss that holds the outputs and all that is wanted.
+fn found(network: &TrainableNetwork, wanted: Wanted) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
     let mut random = ChaCha8Rng::seed_from_u64(0);
-    let wanted = Wanted {
-        layers: true,
-        penalty: Some(penalty),
-    };
+    let input = input(network.device());
     let traced = network
         .traced(&input, Mode::Train(&mut random), wanted)
         .unwrap();
@@ -49,9 +73,11 @@ fn found(text: &str, penalty: Penalty, device: &Device) -> (Vec<f32>, Vec<(Strin
     for layer in &traced.layers {
         loss = (loss + layer.sqr().unwrap().mean_all().unwrap()).unwrap();
     }
-    let penalty = traced.penalties.unwrap().sum_all().unwrap();
-    let penalty = penalty.to_dtype(loss.dtype()).unwrap();
-    loss = (loss + (penalty * 1e-3).unwrap()).unwrap();
+    if let Some(penalties) = traced.penalties {
+        let penalty = penalties.sum_all().unwrap();
+        let penalty = penalty.to_dtype(loss.dtype()).unwrap();
+        loss = (loss + (penalty * 1e-3).unwrap()).unwrap();
+    }
     assert!(scalar(&loss).unwrap().is_finite());
     let store = loss.backward().unwrap();
     let gradients = network.parameters().iter().map(|parameter| {
@@ -60,11 +86,6 @@ fn found(text: &str, penalty: Penalty, device: &Device) -> (Vec<f32>, Vec<(Strin
         (parameter.name.clone(), values)
     });
     let outputs = traced.outputs.flatten_all().unwrap().to_vec1().unwrap();
-    // The norm is summed on the device.
-    Gradients::collect(network.parameters(), &store)
-        .unwrap()
-        .norm()
-        .unwrap();
     (outputs, gradients.collect())
 }
 
@@ -79,18 +100,102 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     worst / largest
 }
 
+/// What is apart by more than one part in ten thousand.
+fn faults(what: &str, wanted: Wanted, networks: [&TrainableNetwork; 2]) -> Vec<String> {
+    let [(outputs, gradients), (expected, expected_gradients)] =
+        networks.map(|network| found(network, wanted));
+    let mut apart_by = vec![("outputs".to_string(), apart(&outputs, &expected))];
+    for ((name, own), (_, expected)) in gradients.iter().zip(&expected_gradients) {
+        apart_by.push((name.clone(), apart(own, expected)));
+    }
+    // Not below the limit: a number that is none is a fault, too.
+    apart_by
+        .retain(|(_, apart)| !matches!(apart.partial_cmp(&1e-4), Some(std::cmp::Ordering::Less)));
+    let faults = apart_by.into_iter();
+    let faults = faults.map(|(name, apart)| format!("{what}, {wanted:?}: {name} is {apart} apart"));
+    faults.collect()
+}
+
 #[test]
 fn a_gpu_gives_what_the_processor_gives() {
     let gpu = Device::new_cuda(0).unwrap();
-    let measured = NETWORKS.map(|text| (text, Penalty::Measure));
-    let others = [Penalty::FilterNorm, Penalty::Hankel].map(|penalty| (NETWORKS[0], penalty));
-    for (text, penalty) in measured.into_iter().chain(others) {
-        let (outputs, gradients) = found(text, penalty, &gpu);
-        let (expected, expected_gradients) = found(text, penalty, &Device::Cpu);
-        assert!(apart(&outputs, &expected) < 1e-4, "{text}");
-        for ((name, own), (_, expected)) in gradients.iter().zip(&expected_gradients) {
-            let apart = apart(own, expected);
-            assert!(apart < 1e-4, "{text} {penalty:?}: {name} is {apart} apart");
+    let devices = [&gpu, &Device::Cpu];
+    let alone = |layers| Wanted {
+        layers,
+        penalty: None,
+    };
+    let with = |penalty| Wanted {
+        layers: true,
+        penalty: Some(penalty),
+    };
+    let mut all = Vec::new();
+    for text in NETWORKS {
+        let [a, b] = devices.map(|device| network(text, device));
+        for wanted in [alone(false), alone(true), with(Penalty::Measure)] {
+            all.extend(faults(text, wanted, [&a, &b]));
         }
+    }
+    let [a, b] = devices.map(|device| network(NETWORKS[0], device));
+    for wanted in [Penalty::FilterNorm, Penalty::Hankel].map(with) {
+        all.extend(faults(NETWORKS[0], wanted, [&a, &b]));
+    }
+    for (what, bytes) in SHARED {
+        let [a, b] = devices.map(|device| of_file(bytes, device));
+        all.extend(faults(what, alone(true), [&a, &b]));
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+/// A few steps of the optimiser, clipped by the norm of all gradients.
+fn trained(device: &Device) -> (Vec<f64>, Vec<(String, Vec<f32>)>) {
+    let network = network(NETWORKS[0], device);
+    let settings = AdamWSettings {
+        lr: 1e-3,
+        lr_dynamics: 2e-3,
+        lr_steps: 5e-4,
+        weight_decay: 0.1,
+        weight_decay_poles: 0.01,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+    };
+    let mut optimiser = AdamW::new(network.parameters(), settings).unwrap();
+    let mut norms = Vec::new();
+    for _ in 0..3 {
+        let outputs = network.forward(&input(device), Mode::Evaluate).unwrap();
+        assert_eq!(outputs.dims(), [BATCH, 5]);
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let wanted = Wanted::default();
+        let traced = network.traced(&input(device), Mode::Train(&mut random), wanted);
+        let loss = traced.unwrap().outputs.sqr().unwrap().mean_all().unwrap();
+        let store = loss.backward().unwrap();
+        let gradients = Gradients::collect(network.parameters(), &store).unwrap();
+        let norm = gradients
+            .norm_of_moved(network.parameters(), &settings)
+            .unwrap();
+        let scale = clip_factor(norm, Some(0.5 * norm));
+        optimiser.step(&gradients, 0.7, scale).unwrap();
+        norms.push(norm);
+    }
+    let values = network.parameters().iter().map(|parameter| {
+        let flat = parameter.var.as_tensor().flatten_all().unwrap();
+        (parameter.name.clone(), flat.to_vec1::<f32>().unwrap())
+    });
+    (norms, values.collect())
+}
+
+#[test]
+fn the_optimiser_takes_the_same_steps() {
+    let gpu = Device::new_cuda(0).unwrap();
+    let [(norms, values), (expected_norms, expected)] = [&gpu, &Device::Cpu].map(trained);
+    for (norm, expected) in norms.iter().zip(&expected_norms) {
+        assert!(
+            (norm - expected).abs() < 1e-4 * expected,
+            "{norm} {expected}"
+        );
+    }
+    for ((name, own), (_, expected)) in values.iter().zip(&expected) {
+        let apart = apart(own, expected);
+        assert!(apart < 1e-3, "{name} is {apart} apart");
     }
 }

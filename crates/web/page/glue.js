@@ -1,11 +1,18 @@
-// The library in the page's worker. `makeHankelite` takes a compiled module and a function that is
-// told of progress, and gives `ask`: a request and bytes in, an answer and bytes out.
-function makeHankelite(module, onProgress) {
+// The library in the page's worker. `makeHankelite` takes a compiled module, the files that it reads and
+// the new one that it writes, and a function that is told of progress; it gives `ask`: a request and bytes
+// in, an answer and bytes out.
+function makeHankelite(module, files, onProgress) {
   let library, fault = null;
+  const done = (work) => {
+    try { work(); return 0; } catch { return 1; }
+  };
+  const bytes = (at, length) => new Uint8Array(library.memory.buffer, at >>> 0, length >>> 0);
   const text = (at, length) => new TextDecoder().decode(new Uint8Array(library.memory.buffer, at, length));
   const page = {
     progress: (at, length, done, total) => onProgress?.(text(at, length), done >>> 0, total >>> 0),
     panicked: (at, length) => { fault = text(at, length); },
+    read: (file, from, into, length) => done(() => files.read(file >>> 0, from, bytes(into, length))),
+    write: (from, at, length) => done(() => files.write(from, bytes(at, length))),
   };
   const imports = { page };
   // Other crates import what is never called here: random numbers of the system.
@@ -38,8 +45,7 @@ function makeHankelite(module, onProgress) {
     }
     const said = text(library.answer_at() >>> 0, library.answer_length() >>> 0);
     if (code) throw new Error(said);
-    const bytes = new Uint8Array(library.memory.buffer, library.file_at() >>> 0, library.file_length() >>> 0).slice();
-    return { answer: JSON.parse(said), bytes };
+    return { answer: JSON.parse(said), bytes: bytes(library.file_at(), library.file_length()).slice() };
   };
 }
 if (typeof module !== "undefined") module.exports = makeHankelite;

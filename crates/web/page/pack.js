@@ -8,7 +8,7 @@ const packed = (file) => zlib.gzipSync(fs.readFileSync(file), { level: 9 }).toSt
 const parts = {
   STYLE: beside("page.css"),
   SCRIPT: beside("page.js"),
-  WORKER: JSON.stringify(beside("glue.js") + beside("worker.js")),
+  WORKER: JSON.stringify(["files.js", "glue.js", "worker.js"].map(beside).join("")),
   WASM: JSON.stringify(packed(wasm)),
   MODEL: JSON.stringify(packed(model)),
 };

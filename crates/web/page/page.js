@@ -5,8 +5,10 @@ const count = (n) => n.toLocaleString("en");
 const percent = (x) => (x === null || x === undefined ? "–" : `${(100 * x).toPrecision(3)} %`);
 const points = (x) => `${(100 * x).toFixed(1)} %`;
 const state = document.documentElement.dataset;
-/** Files beyond this do not fit: a page has 4 GB, and a reduction holds two to three copies. */
-const MOST = 1.2e9;
+/** Bytes of files. Beyond `whole` the systems of a file are read alone and everything else is copied by
+ * parts. With data all of it is needed, and a reduction holds two to three copies in a page's 4 GB. No more
+ * than `parts` was tried. */
+const LIMITS = { whole: 3e8, data: 1.2e9, parts: 4e9 };
 const EXAMPLE = "waves:held_out=600";
 /** What each convention is, by the name that the program has for it. */
 const CONVENTIONS = {
@@ -17,14 +19,22 @@ const CONVENTIONS = {
 };
 let compiled, worker, waiting = new Map(), asked = 0;
 /** Files, their common name, what a person declared, the data, what was answered. */
-let source, declared = {}, data, known, opened, made;
+let source, reading, declared = {}, data, known, opened, made;
 
 async function unpacked(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
 }
-const ready = unpacked(WASM).then(WebAssembly.compile).then((module) => { compiled = module; state.ready = "yes"; });
+const ready = (async () => {
+  compiled = await WebAssembly.compile(await unpacked(WASM));
+  state.ready = "yes";
+})();
+ready.catch(() => {
+  $("state").className = "fault";
+  $("state").textContent = "This browser is too old for the page, which needs WebAssembly with vectors: Chromium 91, Firefox 113, Safari 16.4 or newer.";
+  state.state = "fault";
+});
 
 // ---- The worker.
 
@@ -57,7 +67,8 @@ const ask = async (request, parts = []) => (await call({ request, parts })).answ
 /** The checkpoint and the data into a new worker. */
 async function bring() {
   await start();
-  const answer = (await call({ request: { open: { declared } }, files: source.files })).answer;
+  reading = source.size > (data ? LIMITS.data : LIMITS.whole) ? "parts" : "whole";
+  const answer = (await call({ request: { open: { declared, reading } }, files: source.files })).answer;
   forget();
   opened = answer;
   if (data) await takeData();
@@ -100,7 +111,7 @@ async function task(text, then, work) {
     await work();
     busy("");
     state.took = performance.now() - began;
-    $("state").textContent = `${(state.took / 1000).toFixed(2)} s`;
+    $("state").textContent = `${then === "data" ? "data read" : then} in ${(state.took / 1000).toFixed(2)} s`;
     state.state = then;
     return true;
   } catch (error) {
@@ -128,7 +139,7 @@ function command(size) {
 }
 /** A page that has no room names the program. */
 function tooLarge({ broken, lost, large }) {
-  const full = large || lost || (broken && source.size > MOST / 6);
+  const full = large || lost || (broken && source.size > LIMITS.data / 6);
   $("command-line").hidden = !full;
   if (full) $("command").textContent = `compress-model reduce ${quoted(source.name)}${flags()} --order 8 --output ${quoted(renamed("8"))}`;
 }
@@ -152,11 +163,14 @@ async function open(files, given) {
   $("data").value = "";
   await again("reading");
 }
+function require(most, why) {
+  if (source.size > most) throw { fault: `${source.name} has ${count(source.size)} bytes, and ${why} ${count(most)}`, large: true };
+}
 /** Reads the files as they are declared now. */
 async function again(text) {
   signal = undefined;
   const good = await task(text, "opened", async () => {
-    if (source.size > MOST) throw { fault: `${source.name} has ${count(source.size)} bytes, and a page has room for about ${count(MOST)}`, large: true };
+    require(LIMITS.parts, "a page has room for about");
     await bring();
     show();
   });
@@ -176,6 +190,7 @@ function show() {
 }
 /** Why a whole network does not run sample by sample. */
 function unstreamed() {
+  if (reading === "parts") return [`a large file: its layers' systems were read, everything else is copied as it is. To run it here, add data (up to ${count(LIMITS.data)} bytes)`];
   const whole = opened.width !== null || opened.vocabulary !== null;
   return whole && opened.not_streamed !== null ? [`no image, and nothing to try: ${opened.not_streamed}`] : [];
 }
@@ -225,7 +240,12 @@ function choice(key, words, settled) {
 }
 async function useData(file) {
   data = { name: file.name, file };
-  const good = await task("reading the data", "data", takeData);
+  const good = await task("reading the data", "data", async () => {
+    require(LIMITS.data, "with data a page has room for about");
+    if (reading === "whole") return takeData();
+    await bring();
+    show();
+  });
   if (!good) {
     [data, known] = [undefined, undefined];
     $("data").value = "";
@@ -300,10 +320,12 @@ function showMade() {
 }
 async function save(what, name) {
   await task("writing", "saved", async () => {
-    const { bytes } = await call({ request: { save: { what, name } } });
-    const url = URL.createObjectURL(new Blob([bytes]));
+    const request = what === "checkpoint" ? { smaller: {} } : { save: { what, name } };
+    const { bytes, blob } = await call({ request });
+    const url = URL.createObjectURL(blob ?? new Blob([bytes]));
     element("a", "", { href: url, download: name }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 10000);
+    // A large file takes its time.
+    setTimeout(() => URL.revokeObjectURL(url), 600000);
   });
 }
 
@@ -461,6 +483,8 @@ function sketching(event) {
 
 // ---- Controls.
 
+// The same file may be chosen again, as it is then.
+$("file").onclick = $("data").onclick = (event) => { event.target.value = ""; };
 $("file").onchange = (event) => event.target.files.length && open(event.target.files);
 $("drop").ondragover = (event) => { event.preventDefault(); $("drop").classList.add("over"); };
 $("drop").ondragleave = () => $("drop").classList.remove("over");

@@ -1,9 +1,11 @@
 //! The smaller model.
 
+use std::collections::BTreeMap;
+
 use hankelite::calibrate::{
     CalibratedReduction, CalibrationRun, Choice, Settings, TargetSize, WeightChoice, change_beyond,
 };
-use hankelite::checkpoint::{Provenance, read_bytes};
+use hankelite::checkpoint::{Provenance, read_files};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
@@ -12,8 +14,9 @@ use hankelite::{ProgressSink, Reducer, Suited, TimeBase};
 use serde::{Deserialize, Serialize};
 
 use crate::given::{Given, listed, steps};
+use crate::place::{File, NewFile, sha256};
 use crate::saved::Made;
-use crate::{Fault, Session};
+use crate::{Fault, Reading, Session};
 
 /// What a person asked for.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -34,7 +37,7 @@ pub struct Request {
 pub struct Reduced {
     parameters_before: usize,
     parameters_after: usize,
-    file_bytes: usize,
+    file_bytes: u64,
     /// Weights and state of one stream.
     bytes: Option<usize>,
     /// Relative change of the logits of the calibration sequences; with a size of the whole model,
@@ -71,13 +74,21 @@ struct Smaller {
 }
 
 impl Session {
-    /// Makes the model smaller; with data for the inputs that its layers get. [`Session::save`] gives
+    /// Makes the model smaller, in a new file; with data for the inputs that its layers get. [`Session::save`] gives
     /// its files, [`Session::play`] runs it.
     ///
     /// # Errors
     /// For a size that does not go with or without data, and as [`reduce_observed`],
     /// [`CalibratedReduction`] and [`Reducer`].
-    pub fn reduce(&mut self, request: &Request, sink: &dyn ProgressSink) -> Result<Reduced, Fault> {
+    pub fn reduce(
+        &mut self,
+        request: &Request,
+        new: &mut dyn NewFile,
+        sink: &dyn ProgressSink,
+    ) -> Result<Reduced, Fault> {
+        // Its file may be the one that is written now.
+        self.made = None;
+        self.players[1] = None;
         let smaller = match (&self.given, request.times) {
             (None, _) => self.balanced(request, sink)?,
             (Some(given), Some(times)) => self.in_bytes(times, given, sink)?,
@@ -87,9 +98,8 @@ impl Session {
             Some(given) => self.accuracy(&smaller.model, given)?,
             None => None,
         };
-        let (made, reduced) = self.finish(request, smaller, accuracy)?;
+        let (made, reduced) = self.finish(request, smaller, accuracy, new)?;
         self.made = Some(made);
-        self.players[1] = None;
         Ok(reduced)
     }
 
@@ -114,7 +124,7 @@ impl Session {
         let method = method.as_str().unwrap_or_default();
         let method = format!("{method}, {time} time, real system");
         Ok(Smaller {
-            note: self.note(method, &reduced.records),
+            note: self.note(method, &reduced.records)?,
             model: reduced.model,
             layers: reduced.records,
             bytes: None,
@@ -146,7 +156,7 @@ impl Session {
         let made = balanced.reduce(&settings)?;
         let Choice { weight, .. } = made.choice;
         let method = format!("balanced for the layers' inputs by their {weight}, refined");
-        let mut note = self.note(method, &made.records);
+        let mut note = self.note(method, &made.records)?;
         note.calibration = Some(origin.to_string());
         note.logit_change = made.choice.logit_change.map(rounded);
         let longer = change_beyond(model, &made.model, sequences, length)?;
@@ -172,7 +182,7 @@ impl Session {
         let reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
         let made = reducer.times(times).observer(sink).run()?;
         let method = "states and maps to a target, balanced for the layers' inputs, refined";
-        let mut note = self.note(method.to_string(), &made.records);
+        let mut note = self.note(method.to_string(), &made.records)?;
         note.calibration = Some(given.origin.clone());
         let whole = made.whole.ok_or("no size of the whole model")?;
         Ok(Smaller {
@@ -200,14 +210,14 @@ impl Session {
         }))
     }
 
-    fn note(&self, method: String, layers: &[LayerRecord]) -> Provenance {
+    fn note(&self, method: String, layers: &[LayerRecord]) -> Result<Provenance, Fault> {
         let error = |layer: &LayerRecord| {
             let own = layer.relative_weighted_error;
             rounded(own.unwrap_or(layer.relative_kernel_error))
         };
-        Provenance {
+        Ok(Provenance {
             source: self.name.clone(),
-            source_sha256: self.sha256.clone(),
+            source_sha256: sha256(&self.file)?,
             method,
             orders_before: layers.iter().map(|layer| layer.order_before).collect(),
             orders: layers.iter().map(|layer| layer.order).collect(),
@@ -217,7 +227,7 @@ impl Session {
             calibrated_steps: None,
             change_of_pairs: None,
             version: env!("CARGO_PKG_VERSION").to_string(),
-        }
+        })
     }
 
     fn finish(
@@ -225,9 +235,14 @@ impl Session {
         request: &Request,
         smaller: Smaller,
         accuracy: Option<Accuracy>,
+        new: &mut dyn NewFile,
     ) -> Result<(Made, Reduced), Fault> {
         let single = || Size::of(&smaller.model, &Storage::single(&smaller.model));
-        let bytes = smaller.bytes.or_else(|| single().ok().map(Size::total));
+        let is_whole = self.reading == Reading::Whole;
+        let bytes = match is_whole {
+            true => smaller.bytes.or_else(|| single().ok().map(Size::total)),
+            false => None,
+        };
         let mut reduced = self.checkpoint.with_model(smaller.model);
         reduced = reduced.with_provenance(smaller.note);
         if let Some(choice) = smaller.storage {
@@ -235,12 +250,20 @@ impl Session {
         }
         let encoded = reduced.encode()?;
         let parameters_after = encoded.parameters();
-        let (file, _) = encoded.to_bytes(&request.output)?;
-        let checkpoint = read_bytes(&request.output, file.clone(), &self.checkpoint.declared())?;
+        encoded.write_into(&request.output, &mut *new, |new| Box::new(new.again()))?;
+        let file = new.again();
+        let checkpoint = match self.reading {
+            Reading::Parts => None,
+            Reading::Whole => {
+                let (name, file) = (&request.output, Box::new(File::clone(&file)));
+                let declared = self.checkpoint.declared();
+                Some(read_files(name, file, BTreeMap::new(), &declared)?)
+            }
+        };
         let record = Reduced {
             parameters_before: self.checkpoint.parameters_of_file(),
             parameters_after,
-            file_bytes: file.len(),
+            file_bytes: file.length(),
             bytes,
             logit_change: smaller.logit_change,
             accuracy,

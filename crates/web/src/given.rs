@@ -92,6 +92,7 @@ impl Session {
     /// As [`Dataset::from_bytes`] and [`Dataset::read`], and for sequences that the network does not
     /// take.
     pub fn use_data(&mut self, name: &str, bytes: Vec<u8>) -> Result<Known, Fault> {
+        self.require_whole()?;
         let given = Given::new(name, bytes)?;
         let answers = given.answers(&self.checkpoint.model)?;
         let known = Known {

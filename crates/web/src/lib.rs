@@ -7,6 +7,9 @@ mod cut;
 mod given;
 #[cfg(target_arch = "wasm32")]
 mod page;
+#[cfg(target_arch = "wasm32")]
+mod page_file;
+mod place;
 mod play;
 mod saved;
 
@@ -14,19 +17,21 @@ use std::collections::BTreeMap;
 
 pub use cut::{Accuracy, Reduced, Request};
 pub use given::{Known, Sample};
-use hankelite::checkpoint::{Checkpoint, Provenance, read_files};
+use hankelite::archive::ReadAt;
+use hankelite::checkpoint::{Checkpoint, Provenance, read_dynamics_of_files, read_files};
 use hankelite::compress::{LayerSpectrum, inspect_observed};
 use hankelite::model::{Encoder, InputKind};
 use hankelite::rounding::Storage;
 use hankelite::target::Size;
 use hankelite::{Declared, ProgressSink, Realisation, Suited};
+pub use place::{File, InMemory, NewFile};
 pub use play::Which;
 pub use saved::Download;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::given::Given;
 use crate::play::Player;
-use crate::saved::{Made, sha256};
+use crate::saved::Made;
 
 /// What goes wrong, in words for a person.
 pub type Fault = Box<dyn std::error::Error>;
@@ -34,11 +39,22 @@ pub type Fault = Box<dyn std::error::Error>;
 /// An opened checkpoint, the data beside it, and what was made of it.
 pub struct Session {
     name: String,
-    sha256: String,
+    file: File,
     checkpoint: Checkpoint,
+    reading: Reading,
     given: Option<Given>,
     made: Option<Made>,
     players: [Option<Player>; 2],
+}
+
+/// How much of a checkpoint is in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reading {
+    /// All of it, so that it runs.
+    Whole,
+    /// The systems of its layers; everything else stays in the file until it is copied.
+    Parts,
 }
 
 /// What the page shows first.
@@ -95,8 +111,12 @@ impl Session {
     ///
     /// # Errors
     /// For several files without an index, and as [`read_files`].
-    pub fn open(mut files: Vec<(String, Vec<u8>)>, declared: &Declared) -> Result<Self, Fault> {
-        let is_index = |(name, _): &(String, Vec<u8>)| name.ends_with(".index.json");
+    pub fn open(
+        mut files: Vec<(String, File)>,
+        declared: &Declared,
+        reading: Reading,
+    ) -> Result<Self, Fault> {
+        let is_index = |(name, _): &(String, File)| name.ends_with(".index.json");
         let main = match files.len() {
             1 => 0,
             _ => files
@@ -104,13 +124,21 @@ impl Session {
                 .position(is_index)
                 .ok_or_else(|| unrelated(&files))?,
         };
-        let (name, bytes) = files.swap_remove(main);
-        let sha256 = sha256(&bytes);
-        let beside = BTreeMap::from_iter(files);
+        let (name, file) = files.swap_remove(main);
+        let shared = |file: &File| Box::new(File::clone(file)) as Box<dyn ReadAt>;
+        let beside: BTreeMap<_, _> = files
+            .iter()
+            .map(|(name, file)| (name.clone(), shared(file)))
+            .collect();
+        let checkpoint = match reading {
+            Reading::Whole => read_files(&name, shared(&file), beside, declared)?,
+            Reading::Parts => read_dynamics_of_files(&name, shared(&file), beside, declared)?,
+        };
         Ok(Self {
-            checkpoint: read_files(&name, bytes, beside, declared)?,
+            checkpoint,
             name,
-            sha256,
+            file,
+            reading,
             given: None,
             made: None,
             players: [None, None],
@@ -124,7 +152,10 @@ impl Session {
     pub fn inspect(&self, sink: &dyn ProgressSink) -> Result<Opened<'_>, Fault> {
         let known = &self.checkpoint;
         let time = Suited::to(known).time;
-        let full = Size::of(&known.model, &Storage::single(&known.model));
+        let full = match self.reading {
+            Reading::Whole => Size::of(&known.model, &Storage::single(&known.model)).ok(),
+            Reading::Parts => None,
+        };
         let takes = known.model.encoder().map(Encoder::takes);
         let (width, vocabulary) = match takes {
             Some(InputKind::Numbers { width }) => (Some(width), None),
@@ -134,20 +165,33 @@ impl Session {
         Ok(Opened {
             family: known.family(),
             parameters: known.parameters_of_file(),
-            bytes: full.ok().map(Size::total),
+            bytes: full.map(Size::total),
             assumptions: known.assumptions(),
             notes: known.notes(),
             provenance: known.provenance(),
             declared: known.declared(),
             width,
             vocabulary,
-            not_streamed: Player::of(known).err().map(|fault| fault.to_string()),
+            not_streamed: self.player().err().map(|fault| fault.to_string()),
             layers: inspect_observed(&known.model, time, Realisation::Real, sink)?,
         })
     }
+
+    /// The network as it was opened.
+    fn player(&self) -> Result<Player, Fault> {
+        self.require_whole()?;
+        Player::of(&self.checkpoint)
+    }
+
+    fn require_whole(&self) -> Result<(), Fault> {
+        match self.reading {
+            Reading::Whole => Ok(()),
+            Reading::Parts => Err("of this file the systems alone were read".into()),
+        }
+    }
 }
 
-fn unrelated(files: &[(String, Vec<u8>)]) -> String {
+fn unrelated(files: &[(String, File)]) -> String {
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(", ");
     match files.is_empty() {

@@ -1,13 +1,15 @@
 //! What the page calls. One session at a time; the page runs it in a worker.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use hankelite::progress::Stage;
 use hankelite::{Declared, ProgressSink};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{CHOICES, Download, Fault, Request, Session, Which, in_words};
+use crate::page_file::{PageFile, PageNewFile};
+use crate::{CHOICES, Download, Fault, File, Reading, Request, Session, Which, in_words};
 
 #[link(wasm_import_module = "page")]
 unsafe extern "C" {
@@ -29,10 +31,11 @@ thread_local! {
 enum Ask {
     /// What can be declared.
     Choices,
-    /// Names and lengths of files, whose bytes come one after the other.
+    /// Names and lengths of files, which the page knows by their places in this list.
     Open {
-        files: Vec<(String, usize)>,
+        files: Vec<(String, u64)>,
         declared: Box<Declared>,
+        reading: Reading,
     },
     /// A data file, or the name of a generated task.
     Data {
@@ -153,9 +156,18 @@ fn answer(session: &mut Option<Session>, ask: Ask, bytes: Vec<u8>) -> Result<Val
     if let Ask::Choices = ask {
         return Ok(json!(CHOICES));
     }
-    if let Ask::Open { files, declared } = ask {
+    if let Ask::Open {
+        files,
+        declared,
+        reading,
+    } = ask
+    {
         *session = None;
-        let opened = Session::open(apart(&files, bytes)?, &declared)?;
+        let files = files.into_iter().zip(0..).map(|((name, length), number)| {
+            let file: File = Arc::new(PageFile { number, length });
+            (name, file)
+        });
+        let opened = Session::open(files.collect(), &declared, reading)?;
         let shown = serde_json::to_value(opened.inspect(&Page)?)?;
         *session = Some(opened);
         return Ok(shown);
@@ -164,7 +176,10 @@ fn answer(session: &mut Option<Session>, ask: Ask, bytes: Vec<u8>) -> Result<Val
     Ok(match ask {
         Ask::Choices | Ask::Open { .. } => Value::Null,
         Ask::Data { name } => serde_json::to_value(session.use_data(&name, bytes)?)?,
-        Ask::Reduce(request) => serde_json::to_value(session.reduce(&request, &Page)?)?,
+        Ask::Reduce(request) => {
+            let new = &mut PageNewFile::default();
+            serde_json::to_value(session.reduce(&request, new, &Page)?)?
+        }
         Ask::Save { what, name } => {
             FILE.set(session.save(what, &name)?);
             Value::Null
@@ -179,19 +194,4 @@ fn answer(session: &mut Option<Session>, ask: Ask, bytes: Vec<u8>) -> Result<Val
             Value::Null
         }
     })
-}
-
-/// The files of bytes that come one after the other.
-fn apart(files: &[(String, usize)], mut bytes: Vec<u8>) -> Result<Vec<(String, Vec<u8>)>, Fault> {
-    if files.iter().map(|(_, length)| length).sum::<usize>() != bytes.len() {
-        return Err("the files have other lengths than their bytes".into());
-    }
-    let mut all = Vec::new();
-    for (name, length) in files.iter().skip(1).rev() {
-        all.push((name.clone(), bytes.split_off(bytes.len() - length)));
-    }
-    // The first one, mostly the only one, keeps its place in memory.
-    all.extend(files.first().map(|(name, _)| (name.clone(), bytes)));
-    all.reverse();
-    Ok(all)
 }

@@ -84,17 +84,15 @@ impl Session {
     /// # Errors
     /// Where there is no such network, or it does not stream, and for samples that it does not take.
     pub fn play(&mut self, which: Which, samples: &[u8]) -> Result<Vec<f32>, Fault> {
-        let checkpoint = match which {
-            Which::Full => &self.checkpoint,
-            Which::Reduced => &self.made.as_ref().ok_or("no smaller model yet")?.checkpoint,
+        let mut player = match self.players[which as usize].take() {
+            Some(player) => player,
+            None => match which {
+                Which::Full => self.player()?,
+                Which::Reduced => self.made()?.player()?,
+            },
         };
-        let player = &mut self.players[which as usize];
-        if player.is_none() {
-            *player = Some(Player::of(checkpoint)?);
-        }
-        match player {
-            Some(player) => player.play(samples),
-            None => Ok(Vec::new()),
-        }
+        let outputs = player.play(samples);
+        self.players[which as usize] = Some(player);
+        outputs
     }
 }

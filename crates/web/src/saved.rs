@@ -6,17 +6,15 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::stream::c_header;
 use hankelite_onnx::Form;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
+use crate::place::{File, sha256};
 use crate::play::{Player, storage};
 use crate::{Fault, Session};
 
-/// A file that can be saved.
+/// A file that is made of the smaller checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Download {
-    /// The smaller checkpoint.
-    Checkpoint,
     /// What devices run.
     Image,
     /// The image as C.
@@ -29,25 +27,35 @@ pub enum Download {
 pub(crate) struct Made {
     /// Of its file.
     pub(crate) name: String,
-    pub(crate) file: Vec<u8>,
-    /// As the file holds it.
-    pub(crate) checkpoint: Checkpoint,
+    pub(crate) file: File,
+    /// As the file holds it; absent where the full one was read by parts.
+    pub(crate) checkpoint: Option<Checkpoint>,
 }
 
 impl Session {
+    /// The smaller checkpoint.
+    ///
+    /// # Errors
+    /// Before [`Session::reduce`].
+    pub fn smaller(&self) -> Result<File, Fault> {
+        Ok(File::clone(&self.made()?.file))
+    }
+
+    pub(crate) fn made(&self) -> Result<&Made, Fault> {
+        Ok(self.made.as_ref().ok_or("no smaller model yet")?)
+    }
+
     /// A file of the smaller model; `name` is that of the file to be.
     ///
     /// # Errors
     /// Before [`Session::reduce`], and where the model cannot be one: [`c_header`] and the image need a
     /// network that streams, a graph as [`hankelite_onnx::export`].
     pub fn save(&self, what: Download, name: &str) -> Result<Vec<u8>, Fault> {
-        let made = self.made.as_ref().ok_or("no smaller model yet")?;
-        let player = || Player::of(&made.checkpoint);
+        let made = self.made()?;
         match what {
-            Download::Checkpoint => Ok(made.file.clone()),
-            Download::Image => Ok(player()?.runner.image().as_bytes().to_vec()),
+            Download::Image => Ok(made.player()?.runner.image().as_bytes().to_vec()),
             Download::Header => {
-                let text = c_header(Path::new(name), &made.name, &player()?.runner);
+                let text = c_header(Path::new(name), &made.name, &made.player()?.runner);
                 Ok(text.into_bytes())
             }
             Download::Onnx => made.onnx(),
@@ -56,15 +64,24 @@ impl Session {
 }
 
 impl Made {
+    pub(crate) fn player(&self) -> Result<Player, Fault> {
+        Player::of(self.checkpoint()?)
+    }
+
+    fn checkpoint(&self) -> Result<&Checkpoint, Fault> {
+        let checkpoint = self.checkpoint.as_ref();
+        Ok(checkpoint.ok_or("of this file the systems alone were read")?)
+    }
+
     fn onnx(&self) -> Result<Vec<u8>, Fault> {
-        let checkpoint = &self.checkpoint;
+        let checkpoint = self.checkpoint()?;
         if checkpoint.is_layers_alone() {
             return Err("the network around the layers is not known".into());
         }
         let entry = |(key, value): (&str, String)| (format!("hankelite.{key}"), value);
         let mut metadata = vec![
             ("source", self.name.clone()),
-            ("source_sha256", sha256(&self.file)),
+            ("source_sha256", sha256(&self.file)?),
         ];
         if let Some(made) = checkpoint.provenance() {
             metadata.push(("provenance", serde_json::to_string(made)?));
@@ -74,10 +91,4 @@ impl Made {
         let exported = hankelite_onnx::export(&checkpoint.model, &storage, Form::Step, &metadata)?;
         Ok(exported.bytes)
     }
-}
-
-/// The hash of bytes, in hexadecimal digits.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,6 +1,7 @@
 //! What the page shows and saves, without a page.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hankelite::archive::{Archive, Container};
 use hankelite::infer::{Network, Path as InferPath};
@@ -8,22 +9,40 @@ use hankelite::model::{Pooling, Sequence};
 use hankelite::rounding::Entries;
 use hankelite::stream::{Image, Runner, c_header};
 use hankelite::{Declared, Reducer, read};
-use hankelite_web::{CHOICES, Download, Request, Session, Which, in_words};
+use hankelite_web::{
+    CHOICES, Download, Fault, File, InMemory, Reading, Reduced, Request, Session, Which, in_words,
+};
 
 const WAVES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../models/waves/model.safetensors"
 );
 
-fn waves() -> (String, Vec<u8>) {
-    (
-        "model.safetensors".to_string(),
-        std::fs::read(WAVES).unwrap(),
-    )
+fn named(name: &str, bytes: Vec<u8>) -> (String, File) {
+    (name.to_string(), Arc::new(bytes))
+}
+
+fn waves() -> (String, File) {
+    named("model.safetensors", std::fs::read(WAVES).unwrap())
+}
+
+fn opened(files: &[(String, File)], declared: &Declared) -> Result<Session, Fault> {
+    Session::open(files.to_vec(), declared, Reading::Whole)
 }
 
 fn session() -> Session {
-    Session::open(vec![waves()], &Declared::default()).unwrap()
+    opened(&[waves()], &Declared::default()).unwrap()
+}
+
+fn reduce(session: &mut Session, request: &Request) -> Result<Reduced, Fault> {
+    session.reduce(request, &mut InMemory::default(), &())
+}
+
+fn smaller(session: &Session) -> Vec<u8> {
+    let file = session.smaller().unwrap();
+    let mut bytes = vec![0; usize::try_from(file.length()).unwrap()];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
 }
 
 fn request(output: &str) -> Request {
@@ -51,8 +70,8 @@ fn what_is_saved_holds_the_librarys_reduction_in_every_container() {
             order,
             ..request(name)
         };
-        session.reduce(&request, &()).unwrap();
-        let file = session.save(Download::Checkpoint, name).unwrap();
+        reduce(&mut session, &request).unwrap();
+        let file = smaller(&session);
         let again = opened_again(name, &file);
         let provenance = again.provenance().unwrap();
         assert_eq!(provenance.method, "balanced, discrete time, real system");
@@ -98,7 +117,7 @@ fn data_make_the_cut_better_and_tell_the_accuracy() {
         order,
         ..request("small.safetensors")
     };
-    let made = session.reduce(&small, &()).unwrap();
+    let made = reduce(&mut session, &small).unwrap();
     let accuracy = made.accuracy.unwrap();
     assert_eq!(accuracy.scored, 200);
     assert_eq!(Some(accuracy.full), known.accuracy);
@@ -110,7 +129,7 @@ fn data_make_the_cut_better_and_tell_the_accuracy() {
         times,
         ..request("quarter.safetensors")
     };
-    let made = session.reduce(&quarter, &()).unwrap();
+    let made = reduce(&mut session, &quarter).unwrap();
     let record = serde_json::to_value(&made).unwrap();
     let bytes = record["bytes"].as_u64().unwrap();
     assert!(bytes <= 31_136 / 4);
@@ -131,10 +150,8 @@ fn images_headers_and_graphs_are_of_the_file_that_is_saved() {
         order,
         ..request("r8.safetensors")
     };
-    session.reduce(&request, &()).unwrap();
-    let file = session
-        .save(Download::Checkpoint, "r8.safetensors")
-        .unwrap();
+    reduce(&mut session, &request).unwrap();
+    let file = smaller(&session);
     let again = opened_again("r8.safetensors", &file);
     let image = Image::new(&again.model, Entries::Full).unwrap();
     let saved = session.save(Download::Image, "r8.edge").unwrap();
@@ -161,8 +178,8 @@ fn both_networks_run_sample_by_sample() {
         order,
         ..request("r8.npz")
     };
-    session.reduce(&request, &()).unwrap();
-    let file = session.save(Download::Checkpoint, "r8.npz").unwrap();
+    reduce(&mut session, &request).unwrap();
+    let file = smaller(&session);
     let full = read(WAVES, &Declared::default()).unwrap();
     let reduced = opened_again("r8.npz", &file);
     for index in [0, 7, 207] {
@@ -192,7 +209,7 @@ fn what_is_declared_changes_the_answers() {
         pooling: Some(Pooling::Last),
         ..Declared::default()
     };
-    let mut wrong = Session::open(vec![waves()], &wrong).unwrap();
+    let mut wrong = opened(&[waves()], &wrong).unwrap();
     let opened = serde_json::to_value(wrong.inspect(&()).unwrap()).unwrap();
     assert_eq!(opened["declared"]["pooling"], "last");
     let accuracy = |session: &mut Session| {
@@ -246,12 +263,12 @@ fn files_with_their_index_are_one_checkpoint() {
         let part = Archive::in_memory("a new file", tensors.collect());
         let path = folder.path().join(&shard);
         let bytes = part.to_bytes(path, Container::Safetensors, &metadata);
-        files.push((shard, bytes.unwrap()));
+        files.push(named(&shard, bytes.unwrap()));
     }
     let index = serde_json::json!({ "metadata": { "hankelite": metadata }, "weight_map": map });
     let index = serde_json::to_vec(&index).unwrap();
-    files.push(("model.safetensors.index.json".to_string(), index));
-    let mut sharded = Session::open(files.clone(), &Declared::default()).unwrap();
+    files.push(named("model.safetensors.index.json", index));
+    let mut sharded = opened(&files, &Declared::default()).unwrap();
     let order = Some(8);
     let request = Request {
         order,
@@ -259,8 +276,8 @@ fn files_with_their_index_are_one_checkpoint() {
     };
     let mut whole = session();
     let mut tensors = [&mut whole, &mut sharded].map(|session| {
-        session.reduce(&request, &()).unwrap();
-        let file = session.save(Download::Checkpoint, "").unwrap();
+        reduce(session, &request).unwrap();
+        let file = smaller(session);
         let archive = Archive::from_bytes("model-8.safetensors", file).unwrap();
         let names: Vec<String> = archive.names().map(str::to_string).collect();
         let tensors = names
@@ -272,13 +289,11 @@ fn files_with_their_index_are_one_checkpoint() {
     assert_eq!(whole, sharded);
 
     let last = files.pop().unwrap();
-    let fault = Session::open(files.clone(), &Declared::default())
-        .err()
-        .unwrap();
+    let fault = opened(&files, &Declared::default()).err().unwrap();
     assert!(fault.to_string().contains("without an index"), "{fault}");
     files.remove(0);
     files.push(last);
-    let fault = Session::open(files, &Declared::default()).err().unwrap();
+    let fault = opened(&files, &Declared::default()).err().unwrap();
     let fault = in_words(fault.as_ref());
     assert!(
         fault.contains("`model-00001-of-00002.safetensors` of the index is missing"),
@@ -289,8 +304,7 @@ fn files_with_their_index_are_one_checkpoint() {
 #[test]
 fn what_cannot_be_done_is_said() {
     let fault = |name: &str, bytes: &[u8]| {
-        let files = vec![(name.to_string(), bytes.to_vec())];
-        let opened = Session::open(files, &Declared::default());
+        let opened = opened(&[named(name, bytes.to_vec())], &Declared::default());
         opened.err().map(|fault| in_words(fault.as_ref())).unwrap()
     };
     assert!(fault("a.bin", b"hello world").contains("a.bin"));
@@ -302,7 +316,7 @@ fn what_cannot_be_done_is_said() {
     );
     let mut session = session();
     let mut failed = |request: &Request| {
-        let made = session.reduce(request, &());
+        let made = reduce(&mut session, request);
         made.err().map(|fault| fault.to_string()).unwrap()
     };
     assert!(failed(&request("a.npz")).contains("expected an order"));
@@ -314,4 +328,30 @@ fn what_cannot_be_done_is_said() {
     assert!(failed(&large).contains("99"));
     let fault = session.use_data("mnist:data", Vec::new()).unwrap_err();
     assert!(fault.to_string().contains("is a file, expected its bytes"));
+}
+
+#[test]
+fn a_file_that_is_read_by_parts_is_cut_to_the_same_bytes() {
+    for name in ["r8.safetensors", "r8.pth", "r8.npz", "r8.msgpack"] {
+        let order = Some(8);
+        let request = Request {
+            order,
+            ..request(name)
+        };
+        let made = [Reading::Whole, Reading::Parts].map(|reading| {
+            let declared = Declared::default();
+            let mut session = Session::open(vec![waves()], &declared, reading).unwrap();
+            reduce(&mut session, &request).unwrap();
+            (smaller(&session), session)
+        });
+        let [(whole, _), (parts, mut session)] = made;
+        assert!(whole == parts, "{name}");
+        let refused = "of this file the systems alone were read";
+        let data = session.use_data("waves", Vec::new()).unwrap_err();
+        let image = session.save(Download::Image, "r8.edge").unwrap_err();
+        assert_eq!([data.to_string(), image.to_string()], [refused; 2]);
+        let shown = serde_json::to_value(session.inspect(&()).unwrap()).unwrap();
+        assert_eq!(shown["not_streamed"], refused);
+        assert_eq!(shown["parameters"], 5514);
+    }
 }

@@ -550,12 +550,12 @@ fn files_with_an_index_are_read_from_memory() {
     let name = "model.safetensors.index.json";
     let read = |file: &str| {
         let bytes = std::fs::read(folder.path().join(file)).unwrap();
-        (file.to_string(), bytes)
+        (file.to_string(), Box::new(bytes) as Box<dyn ReadAt>)
     };
     let files = || BTreeMap::from([read("a.safetensors"), read("b.safetensors")]);
     std::fs::write(folder.path().join(name), index).unwrap();
     let on_disk = Archive::open(folder.path().join(name)).unwrap();
-    let whole = Archive::from_files(name, index.to_vec(), files()).unwrap();
+    let whole = Archive::from_files(name, Box::new(index.to_vec()), files()).unwrap();
     let written = |archive: &Archive| {
         let path = folder.path().join("whole.safetensors");
         let bytes = archive.to_bytes(path, Container::Safetensors, "{}");
@@ -565,7 +565,7 @@ fn files_with_an_index_are_read_from_memory() {
 
     let mut lacking = files();
     lacking.remove("b.safetensors");
-    let fault = Archive::from_files(name, index.to_vec(), lacking).unwrap_err();
+    let fault = Archive::from_files(name, Box::new(index.to_vec()), lacking).unwrap_err();
     let fault = std::error::Error::source(&fault).unwrap().to_string();
     assert_eq!(fault, "the file `b.safetensors` of the index is missing");
 }

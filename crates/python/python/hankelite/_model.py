@@ -255,6 +255,23 @@ class Model:
         """
         return Stream(self._core.stream())
 
+    def to_onnx(self, path: Union[str, os.PathLike[str]], *, sequence: bool = False) -> None:
+        """Writes an ONNX file, whole or not at all: the same graph as ``compress-model export``.
+
+        Maps of few bits (``hk.reduce`` with a size in bytes) stay integers. docs/onnx.md has the names
+        and shapes of what goes in and comes out.
+
+        Args:
+            path: the file, mostly ``*.onnx``.
+            sequence: whole sequences in place of one step with its states. Layers in both directions
+                need it.
+
+        Raises:
+            ExportError: the network around the layers is not known, or it is no graph of one step.
+            CheckpointError: the file cannot be written.
+        """
+        self._core.write_onnx(os.fspath(path), sequence)
+
     def __repr__(self) -> str:
         family, layers = self.family, len(self.layers)
         return f"<{type(self).__name__} {family}: {layers} layers, {self.states} states>"

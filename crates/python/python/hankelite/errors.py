@@ -11,6 +11,7 @@ __all__ = [
     "CalibrationError",
     "CheckpointError",
     "ControlError",
+    "ExportError",
     "HankeliteError",
     "InvalidSetting",
     "ReductionError",
@@ -41,6 +42,10 @@ class CalibrationError(HankeliteError):
 
 class StreamError(HankeliteError):
     """A model that cannot be run one sample at a time."""
+
+
+class ExportError(HankeliteError):
+    """A network that cannot be an ONNX file."""
 
 
 class ControlError(HankeliteError):

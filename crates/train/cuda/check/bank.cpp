@@ -188,12 +188,14 @@ struct Layer {
     const Problem &problem;
     BankShape shape;
     std::vector<float4> table;
+    std::vector<double2> far;
 
     explicit Layer(const Problem &problem) : problem(problem), shape(problem.of.shape) {
         int count = shape.channels * shape.modes;
         table.resize(count);
+        far.resize(count);
         emulate::launch(check::blocks(count), 128,
-                        [&] { bank_table(problem.modes.data(), table.data(), count); });
+                        [&] { bank_table(problem.modes.data(), table.data(), far.data(), count); });
     }
 
     dim3 grid(unsigned rows, unsigned sequences) const {
@@ -208,11 +210,12 @@ struct Layer {
         std::vector<float2> states(this->states());
         float2 *more = slopes ? slopes->data() : nullptr;
         emulate::launch(grid(chunks(shape.length), shape.batch), THREADS, [&] {
-            bank_ends(u.data(), table.data(), states.data(), more, shape);
+            if (more) bank_slope_ends(u.data(), table.data(), states.data(), more, shape);
+            else bank_ends(u.data(), table.data(), states.data(), shape);
         });
         size_t count = size_t(shape.batch) * shape.channels * shape.modes;
         emulate::launch(check::blocks(count), 128,
-                        [&] { bank_join(problem.modes.data(), states.data(), more, shape); });
+                        [&] { bank_join(far.data(), states.data(), more, shape); });
         return states;
     }
 
@@ -237,7 +240,7 @@ struct Layer {
         });
         found.of_modes.resize(4 * count);
         found.of_feedthrough.resize(shape.channels);
-        emulate::launch(check::blocks(count), 128, [&] {
+        emulate::launch(check::blocks(count, 4), dim3(32, 4), [&] {
             bank_gradients(problem.modes.data(), partial.data(), through.data(), found.of_modes.data(),
                            found.of_feedthrough.data(), int(shares), shape);
         });

@@ -95,6 +95,7 @@ inline std::vector<double> slopes(std::vector<double> at,
 
 // One for each file of kernels.
 void check_bank();
+void check_block();
 void check_modes();
 void check_adamw();
 void check_rounding();

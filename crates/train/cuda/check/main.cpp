@@ -4,6 +4,7 @@
 int main(int count, char **arguments) {
     emulate::without_barriers = count > 1 && std::string(arguments[1]) == "--without-barriers";
     check_bank();
+    check_block();
     check_modes();
     check_adamw();
     check_rounding();

@@ -65,15 +65,6 @@ pub enum NetworkError {
         /// What can be trained.
         expected: &'static str,
     },
-    /// A layer that is trained on the processor only.
-    #[error(
-        "layer `{layer}` has several inputs, and such layers are trained on the processor: expected \
-         the device cpu"
-    )]
-    Processor {
-        /// The layer.
-        layer: String,
-    },
     /// Kernels backwards in time that start at the sample at hand.
     #[error(
         "layer `{layer}`: its kernels backwards in time include the current sample, expected them to \

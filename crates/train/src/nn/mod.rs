@@ -16,7 +16,7 @@ mod error;
 mod filter;
 mod fourier;
 #[cfg(feature = "cuda")]
-mod gpu;
+pub(crate) mod gpu;
 mod gradient;
 mod hankel;
 mod modes;

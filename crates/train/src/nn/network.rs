@@ -97,8 +97,8 @@ impl TrainableOptions {
 ///
 /// On the processor all blocks are one operation with its own gradient, on all threads of rayon's
 /// global pool; the same bits for any number of them. On other devices the blocks are put
-/// together from candle's operations. Layers whose channels share modes (S5, LRU) are trained on the
-/// processor only, and take no [`Penalty`].
+/// together from candle's operations and, on a GPU, from kernels of our own. Layers whose channels share
+/// modes (S5, LRU) take no [`Penalty`].
 ///
 /// Work is shared out by slabs of two sequences (of 2⌊16/H⌋ where H < 16), so a batch should hold
 /// several slabs for each thread. Buffers of a step are kept for the next one.
@@ -138,11 +138,6 @@ impl TrainableNetwork {
             if ![0, layers].contains(&found) {
                 return Err(NetworkError::Maps { found, layers });
             }
-        }
-        let mut shared = model.blocks().iter().filter(|block| !block.is_siso());
-        if let (Some(block), false) = (shared.next(), device.is_cpu()) {
-            let layer = block.name().to_string();
-            return Err(NetworkError::Processor { layer });
         }
         let to = TensorType {
             dtype: options.dtype,

@@ -10,7 +10,7 @@ use hankelite_kernels::Mixing;
 use crate::nn::elements::{gated, gelu, layer_norm, linear, sigmoid};
 use crate::nn::fourier::{Cycle, convolve};
 #[cfg(feature = "cuda")]
-use crate::nn::gpu::bank;
+use crate::nn::gpu::{bank, blocks};
 use crate::nn::gradient::{Known, of_one, with_kept_shapes};
 use crate::nn::pair::Pair;
 use crate::nn::plan::{
@@ -28,6 +28,14 @@ pub(super) fn network(tensors: NetworkTensors<'_>, plan: &NetworkPlan) -> Result
         parameters,
     } = tensors;
     let (channels, plan_layers) = (plan.channels, plan.layers);
+    #[cfg(feature = "cuda")]
+    if blocks::holds(plan, steps, parameters.dtype()) {
+        let steps = match plan.encoding {
+            Encoding::Linear { .. } => steps.clone(),
+            _ => encode(steps, parameters, plan)?,
+        };
+        return blocks::network([&steps, modes, parameters], plan);
+    }
     let (mut x, mut statistics) = (encode(steps, parameters, plan)?, Vec::new());
     let (mut layers, mut penalties) = (Vec::new(), Vec::new());
     let kernels = kernels(plan, modes, &x)?;

@@ -6,6 +6,8 @@ use candle_core::{
 };
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use crate::nn::gpu::adamw;
 use crate::nn::{Group, Parameter};
 use crate::train::TrainError;
 
@@ -134,6 +136,10 @@ impl AdamW {
             rate,
             scale,
         };
+        #[cfg(feature = "cuda")]
+        if self.slots.iter().all(|slot| adamw::holds(&slot.first)) {
+            return self.step_at_once(gradients, updates);
+        }
         if self.slots.iter().any(|slot| !slot.first.device().is_cpu()) {
             return self.step_by_runs(gradients, updates);
         }
@@ -146,6 +152,34 @@ impl AdamW {
                 Some(_) => update.by_tensors(slot, gradient),
             }
         })
+    }
+
+    /// By kernels of our own, in place.
+    #[cfg(feature = "cuda")]
+    fn step_at_once(&self, gradients: &Gradients, updates: Updates) -> candle_core::Result<()> {
+        let mut pieces = Vec::new();
+        for (slot, gradient) in self.slots.iter().zip(&gradients.0) {
+            let update = updates.of(slot.parameter.group);
+            pieces.push(adamw::Piece {
+                parameter: slot.parameter.var.as_tensor(),
+                gradient,
+                moments: [&slot.first, &slot.second],
+                scale: slot.parameter.scale.as_ref(),
+                keep: update.keep,
+                step_size: update.step_size,
+            });
+        }
+        let shared = updates.of(Group::Plain);
+        adamw::step(
+            &pieces,
+            adamw::Shared {
+                beta1: shared.beta1,
+                beta2: shared.beta2,
+                root: shared.root,
+                epsilon: shared.epsilon,
+                factor: shared.scale,
+            },
+        )
     }
 
     fn step_by_runs(&mut self, gradients: &Gradients, updates: Updates) -> candle_core::Result<()> {
@@ -296,6 +330,11 @@ fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<
             Some(squares) => sum += squares,
             None => elsewhere.push(gradient),
         }
+    }
+    #[cfg(feature = "cuda")]
+    if !elsewhere.is_empty() && elsewhere.iter().all(|gradient| adamw::holds(gradient)) {
+        let norm = adamw::norm(&elsewhere)?;
+        return Ok((sum + norm * norm).sqrt());
     }
     if !elsewhere.is_empty() {
         sum += sum_of_squares(&elsewhere)?;

@@ -68,12 +68,19 @@ impl Activation {
 
 /// Whether the kernels hold the state space of a block for such inputs, batch × L × H.
 pub(in crate::nn) fn holds(plan: &BlockPlan, u: &Tensor) -> bool {
+    takes(u.device(), u.dtype()) && fits(plan, u.dims())
+}
+
+/// Whether the grids of the kernels hold a block on so many sequences and steps.
+pub(super) fn fits(plan: &BlockPlan, dims: &[usize]) -> bool {
     let fits = |count: usize| count <= MOST_BLOCKS;
-    takes(u.device(), u.dtype())
-        && plan.shared.is_none()
+    let grid = |batch: usize, length: usize| {
+        fits(batch) && fits(length.div_ceil(CHUNK)) && batch * length <= i32::MAX as usize
+    };
+    plan.shared.is_none()
         && !plan.may_grow
         && plan.modes <= MODES * LANES
-        && matches!(*u.dims(), [batch, length, _] if fits(batch) && fits(length.div_ceil(CHUNK)))
+        && matches!(*dims, [batch, length, ..] if grid(batch, length))
 }
 
 /// y = D u + k * u from the modes of a block, f64 and flat as [`BlockPlan`] has them; activated where that
@@ -84,53 +91,86 @@ pub(in crate::nn) fn respond(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let detached = |tensor: &Tensor| tensor.detach().contiguous();
-    let layer = Layer {
-        u: detached(u)?,
-        modes: detached(modes)?,
-        feedthrough: detached(feedthrough)?,
-        count: plan.modes,
-        directions: 1 + usize::from(plan.bidirectional),
-        activation,
-    };
+    let given = [detached(u)?, detached(modes)?, detached(feedthrough)?];
+    let (numbers, through) = (modes.shape().clone(), feedthrough.shape().clone());
+    let layer = Layer::new(given, plan, activation)?;
     let (y, value) = layer.forward()?;
-    let backward = move |slopes: &Tensor| layer.backward(&y, slopes);
+    let backward = move |slopes: &Tensor| {
+        let of_modes = room(&numbers, DType::F64, slopes.device())?;
+        let of_feedthrough = room(&through, DType::F32, slopes.device())?;
+        let of_input = layer.backward(&y, slopes, [&of_modes, &of_feedthrough])?;
+        Ok([of_input, of_modes, of_feedthrough])
+    };
     of_three([u, modes, feedthrough], Known::new(value, backward))
 }
 
 /// A block's state space on a batch.
-struct Layer {
+pub(super) struct Layer {
     u: Tensor,
-    modes: Tensor,
+    /// For each direction of time.
+    banks: Vec<Bank>,
     feedthrough: Tensor,
     /// Modes of a channel.
     count: usize,
-    directions: usize,
     activation: Option<Activation>,
 }
 
-/// One direction of time, on the way there or back.
-struct Direction {
+/// The modes of one direction of time.
+struct Bank {
     modes: Tensor,
-    /// Poles and weights in single precision.
+    /// Poles and weights in single precision, and the powers of the poles over a chunk.
     table: Tensor,
+    far: Tensor,
+}
+
+impl Bank {
+    fn new(modes: Tensor) -> Result<Self> {
+        let (device, all) = (modes.device(), modes.elem_count() / 4);
+        let (table, far) = (
+            room((all, 4), DType::F32, device)?,
+            room((all, 2), DType::F64, device)?,
+        );
+        let (from, to, powers) = (address(&modes)?, address(&table)?, address(&far)?);
+        let kernel = (File::Bank, "bank_table");
+        let arguments: [&dyn super::Argument; 4] = [&from, &to, &powers, &int(all)?];
+        launch(device, kernel, Grid::of(all), &arguments)?;
+        Ok(Self { modes, table, far })
+    }
+}
+
+/// One direction of time, on the way there or back.
+struct Direction<'a> {
+    bank: &'a Bank,
     shape: BankShape,
 }
 
 impl Layer {
+    /// On contiguous tensors: inputs, modes and feedthrough.
+    pub(super) fn new(
+        [u, modes, feedthrough]: [Tensor; 3],
+        plan: &BlockPlan,
+        activation: Option<Activation>,
+    ) -> Result<Self> {
+        let directions = 1 + usize::from(plan.bidirectional);
+        let all = modes.elem_count() / directions;
+        let bank = |index: usize| Bank::new(modes.narrow(0, index * all, all)?);
+        Ok(Self {
+            u,
+            banks: (0..directions).map(bank).collect::<Result<_>>()?,
+            feedthrough,
+            count: plan.modes,
+            activation,
+        })
+    }
+
     fn dims(&self) -> Result<(usize, usize, usize)> {
         self.u.dims3()
     }
 
     /// With time `turned` around, as gradients go.
-    fn direction(&self, index: usize, turned: bool) -> Result<Direction> {
+    fn direction(&self, index: usize, turned: bool) -> Result<Direction<'_>> {
         let (batch, length, channels) = self.dims()?;
-        let (device, all) = (self.u.device(), channels * self.count);
-        let modes = self.modes.narrow(0, index * 4 * all, 4 * all)?;
-        let table = room((all, 4), DType::F32, device)?;
         let lanes = self.count.div_ceil(MODES).next_power_of_two();
-        let (from, to, number) = (address(&modes)?, address(&table)?, int(all)?);
-        let kernel = (File::Bank, "bank_table");
-        launch(device, kernel, Grid::of(all), &[&from, &to, &number])?;
         let shape = BankShape {
             batch: int(batch)?,
             length: int(length)?,
@@ -140,11 +180,8 @@ impl Layer {
             reverse: i32::from((index == 1) != turned),
             delayed: i32::from(index == 1),
         };
-        Ok(Direction {
-            modes,
-            table,
-            shape,
-        })
+        let bank = &self.banks[index];
+        Ok(Direction { bank, shape })
     }
 
     /// Blocks over the channels, so many rows, and sequences.
@@ -157,7 +194,7 @@ impl Layer {
     }
 
     /// The states, and with `slopes` their slopes by z, at the start of each chunk.
-    fn starts(&self, input: &Tensor, of: &Direction, slopes: bool) -> Result<[Tensor; 2]> {
+    fn starts(&self, input: &Tensor, of: &Direction<'_>, slopes: bool) -> Result<[Tensor; 2]> {
         let (batch, length, channels) = self.dims()?;
         let (device, chunks) = (self.u.device(), length.div_ceil(CHUNK));
         let size = batch * chunks * channels * self.count;
@@ -167,18 +204,28 @@ impl Layer {
         let (states, further) = (states?, further?);
         let to_states = address(&states)?;
         let to_slopes = if slopes { address(&further)? } else { 0 };
-        let (input, table, modes) = (address(input)?, address(&of.table)?, address(&of.modes)?);
-        launch(
-            device,
-            (File::Bank, "bank_ends"),
-            self.grid(&of.shape, chunks, batch),
-            &[&input, &table, &to_states, &to_slopes, &of.shape],
-        )?;
+        let input = address(input)?;
+        let (table, far) = (address(&of.bank.table)?, address(&of.bank.far)?);
+        let grid = self.grid(&of.shape, chunks, batch);
+        match slopes {
+            true => launch(
+                device,
+                (File::Bank, "bank_slope_ends"),
+                grid,
+                &[&input, &table, &to_states, &to_slopes, &of.shape],
+            )?,
+            false => launch(
+                device,
+                (File::Bank, "bank_ends"),
+                grid,
+                &[&input, &table, &to_states, &of.shape],
+            )?,
+        }
         launch(
             device,
             (File::Bank, "bank_join"),
             Grid::of(batch * channels * self.count),
-            &[&modes, &to_states, &to_slopes, &of.shape],
+            &[&far, &to_states, &to_slopes, &of.shape],
         )?;
         Ok([states, further])
     }
@@ -188,7 +235,7 @@ impl Layer {
         let (batch, length, _) = self.dims()?;
         let device = self.u.device();
         let y = room(self.u.shape(), DType::F32, device)?;
-        for index in 0..self.directions {
+        for index in 0..self.banks.len() {
             let of = self.direction(index, turned)?;
             let [states, _] = self.starts(input, &of, false)?;
             let mut ends = BankEnds {
@@ -199,12 +246,12 @@ impl Layer {
                 ends.feedthrough = address(&self.feedthrough)?;
             }
             if let (Some(to), Some(activation)) = (activated, &self.activation)
-                && index + 1 == self.directions
+                && index + 1 == self.banks.len()
             {
                 ends.activated = address(to)?;
                 (ends.gelu, ends.mask) = (activation.form(), activation.mask()?);
             }
-            let (from, table) = (address(input)?, address(&of.table)?);
+            let (from, table) = (address(input)?, address(&of.bank.table)?);
             let (states, to) = (address(&states)?, address(&y)?);
             launch(
                 device,
@@ -217,7 +264,7 @@ impl Layer {
     }
 
     /// The outputs, and what is given out.
-    fn forward(&self) -> Result<(Tensor, Tensor)> {
+    pub(super) fn forward(&self) -> Result<(Tensor, Tensor)> {
         if self.activation.is_none() {
             let y = self.run(&self.u, false, None)?;
             return Ok((y.clone(), y));
@@ -227,18 +274,22 @@ impl Layer {
         Ok((y, activated))
     }
 
-    fn backward(&self, y: &Tensor, slopes: &Tensor) -> Result<[Tensor; 3]> {
+    /// The gradient of the inputs; writes those of modes and feedthrough.
+    pub(super) fn backward(
+        &self,
+        y: &Tensor,
+        slopes: &Tensor,
+        [of_modes, of_feedthrough]: [&Tensor; 2],
+    ) -> Result<Tensor> {
         let g = self.of_outputs(y, slopes)?;
         let of_input = self.run(&g, true, None)?;
-        let of_modes = room(self.modes.shape(), DType::F64, self.u.device())?;
-        let of_feedthrough = room(self.feedthrough.shape(), DType::F32, self.u.device())?;
-        for index in 0..self.directions {
-            let all = of_modes.elem_count() / self.directions;
+        for index in 0..self.banks.len() {
+            let all = of_modes.elem_count() / self.banks.len();
             let own = of_modes.narrow(0, index * all, all)?;
-            let through = (index == 0).then_some(&of_feedthrough);
+            let through = (index == 0).then_some(of_feedthrough);
             self.gradients(&g, index, [Some(&own), through])?;
         }
-        Ok([of_input, of_modes, of_feedthrough])
+        Ok(of_input)
     }
 
     /// The gradient of y from that of what is given out.
@@ -282,7 +333,7 @@ impl Layer {
         let shares = SHARES.min(batch * length.div_ceil(CHUNK));
         let partial = room((shares * all, 4), DType::F64, device)?;
         let through = room((shares, channels), DType::F64, device)?;
-        let (u, g, table) = (address(&self.u)?, address(g)?, address(&of.table)?);
+        let (u, g, table) = (address(&self.u)?, address(g)?, address(&of.bank.table)?);
         let (states, slopes) = (address(&states)?, address(&slopes)?);
         let (sums, through) = (address(&partial)?, address(&through)?);
         launch(
@@ -292,11 +343,12 @@ impl Layer {
             &[&u, &g, &table, &states, &slopes, &sums, &through, &of.shape],
         )?;
         let [of_modes, of_feedthrough] = out.map(|out| out.map_or(Ok(0), address));
-        let (modes, of_modes, of_feedthrough) = (address(&of.modes)?, of_modes?, of_feedthrough?);
+        let (modes, of_modes, of_feedthrough) =
+            (address(&of.bank.modes)?, of_modes?, of_feedthrough?);
         launch(
             device,
             (File::Bank, "bank_gradients"),
-            Grid::of(all),
+            Grid::of_warps(all),
             &[
                 &modes,
                 &sums,

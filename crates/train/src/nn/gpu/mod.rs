@@ -1,9 +1,11 @@
 //! The kernels of `cuda/`: loaded, and started on tensors.
 //!
-//! They are started where the environment has `HANKELITE_GPU=kernels`. Elsewhere the same is put together
-//! from candle's operations: no GPU has run these kernels.
+//! With `HANKELITE_GPU=plain` in the environment the same is put together from candle's operations: an
+//! independent check.
 
+pub(crate) mod adamw;
 pub(super) mod bank;
+pub(super) mod blocks;
 pub(super) mod modes;
 pub(super) mod rounding;
 pub(super) mod shared;
@@ -24,7 +26,7 @@ const THREADS: usize = 128;
 const MOST_BLOCKS: usize = 65_535;
 
 static ARE_WANTED: LazyLock<bool> =
-    LazyLock::new(|| std::env::var("HANKELITE_GPU").is_ok_and(|way| way == "kernels"));
+    LazyLock::new(|| std::env::var("HANKELITE_GPU").map_or(true, |way| way != "plain"));
 
 /// Whether kernels of our own work on tensors of this type there.
 pub(super) fn takes(device: &Device, dtype: DType) -> bool {
@@ -34,7 +36,9 @@ pub(super) fn takes(device: &Device, dtype: DType) -> bool {
 /// A file of `cuda/`.
 #[derive(Clone, Copy)]
 enum File {
+    AdamW,
     Bank,
+    Block,
     Modes,
     Rounding,
     Shared,
@@ -43,9 +47,17 @@ enum File {
 impl File {
     fn name_and_ptx(self) -> (&'static str, &'static str) {
         match self {
+            File::AdamW => (
+                "hankelite-adamw",
+                include_str!(concat!(env!("OUT_DIR"), "/adamw.ptx")),
+            ),
             File::Bank => (
                 "hankelite-bank",
                 include_str!(concat!(env!("OUT_DIR"), "/bank.ptx")),
+            ),
+            File::Block => (
+                "hankelite-block",
+                include_str!(concat!(env!("OUT_DIR"), "/block.ptx")),
             ),
             File::Modes => (
                 "hankelite-modes",

@@ -1,0 +1,20 @@
+"use strict";
+// Chromium without a window, for checks that run as root and in containers.
+const { chromium } = require("playwright-core");
+const ARGUMENTS = [
+  "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+const TRIES = 3;
+
+/* A machine under load may be too slow for the first try. */
+exports.launch = async (executablePath) => {
+  for (let turn = 1; ; turn += 1) {
+    try {
+      return await chromium.launch({ executablePath, args: ARGUMENTS, timeout: 60000 });
+    } catch (error) {
+      console.error(`${executablePath} did not start, try ${turn} of ${TRIES}: ${error.message}`);
+      if (turn === TRIES) throw new Error(`${executablePath} did not start`);
+    }
+  }
+};
