@@ -238,6 +238,10 @@ fn notes(sizes: &Sizes, orders: &[usize], most: usize) -> Vec<String> {
 /// What stands in the model card.
 fn section(made: &Provenance, changes: &FolderChanges) -> String {
     let worst = made.errors.iter().copied().fold(0.0, f64::max);
+    let change = match worst < 1e-4 {
+        true => "less than 0.01 %".to_string(),
+        false => format!("at most {:.2} %", 100.0 * worst),
+    };
     let of = match made.calibration {
         Some(_) => "outputs of the layers for their own inputs",
         None => "kernels of the layers",
@@ -256,14 +260,13 @@ fn section(made: &Provenance, changes: &FolderChanges) -> String {
     format!(
         "## Fewer states\nThe state space layers of `{}` were made smaller by hankelite {}. All other tensors and \
          files are those of the source, and so are its licence and data.\n\n- method: {}\n{}- states of each \
-         layer: {:?} instead of {:?}\n- {of} change by at most {:.2} %\n{}",
+         layer: {:?} instead of {:?}\n- {of} change by {change}\n{}",
         made.source,
         made.version,
         made.method,
         calibration.collect::<String>(),
         made.orders,
         made.orders_before,
-        100.0 * worst,
         numbers.collect::<String>(),
     )
 }

@@ -280,7 +280,7 @@ pub(super) struct Usage(pub(super) String);
 /// A checkpoint argument.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Input {
-    /// The checkpoint: .safetensors, or a .pt, .pth or .ckpt file of torch.save, or the folder of a model.
+    /// The checkpoint: .safetensors, a .pt, .pth or .ckpt file of torch.save, or a model's folder.
     #[arg(value_name = "CKPT")]
     pub(super) checkpoint: PathBuf,
 }

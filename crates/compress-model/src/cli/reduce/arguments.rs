@@ -77,9 +77,10 @@ maps, norms, encoder and head.";
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) input: Input,
-    /// Where the smaller checkpoint goes. Its ending chooses the container. Of a folder, a name without
-    /// one stands for a folder: with the number of states set in config.json, a section in README.md,
-    /// and all other files copied.
+    /// Where the smaller checkpoint goes. Its ending chooses the container.
+    ///
+    /// Where the source is a folder, a name without an ending is a folder: with the number of states set
+    /// in config.json, a section in README.md, and all other files copied.
     #[arg(long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// The number format of the checkpoint's real tensors [default: that of the source]. Poles and
