@@ -295,20 +295,24 @@ fn decode_archive(
     };
     let of_folder = encoding.folder_notes()?;
     encoding.notes.extend(of_folder);
-    let encoding = Arc::new(encoding);
     let checkpoint = Checkpoint {
         model,
-        encoding,
+        encoding: Arc::new(encoding),
         record: Arc::new(metadata.record),
     };
+    match low_rank {
+        true => as_diagonal(checkpoint, parts),
+        false => checkpoint.unfolded(parts),
+    }
+}
+
+/// In a family that holds diagonal systems.
+fn as_diagonal(checkpoint: Checkpoint, parts: Parts) -> Result<Checkpoint, Fault> {
     let family = match checkpoint.model.blocks().iter().all(Block::is_siso) {
         true => Family::S4V4,
         false => Family::S5,
     };
-    match low_rank {
-        true => checkpoint.convert(family, parts),
-        false => checkpoint.unfolded(parts),
-    }
+    checkpoint.convert(family, parts)
 }
 
 /// Which tensors stand for the same numbers.

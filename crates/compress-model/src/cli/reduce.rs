@@ -144,13 +144,8 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         document.image = write_image(arguments, &reduced.model, &Storage::single(&reduced.model))?;
     }
     if let Some(output) = arguments.output.as_deref().filter(|_| !arguments.dry_run) {
-        let (held, worst) = write(
-            arguments,
-            encoded,
-            (&reduced, output),
-            kernel_length,
-            printer,
-        )?;
+        let to = (&reduced, output);
+        let (held, worst) = write(arguments, encoded, to, kernel_length, printer)?;
         document.rounding_error = Some(worst);
         // What is measured below is what the file holds.
         reduced = held;
