@@ -4,21 +4,10 @@
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
-const puppeteer = require("puppeteer-core");
+const { launchFirefox } = require("./browser.js");
 const [folder, executablePath] = process.argv.slice(2);
 const at = (name) => path.resolve(folder, name);
-const TRIES = 3;
 
-async function launched() {
-  for (let turn = 1; ; turn += 1) {
-    try {
-      return await puppeteer.launch({ browser: "firefox", executablePath, headless: true, timeout: 60000 });
-    } catch (error) {
-      console.error(`${executablePath} did not start, try ${turn} of ${TRIES}: ${error.message}`);
-      if (turn === TRIES) throw new Error(`${executablePath} did not start`);
-    }
-  }
-}
 /** The bytes that a click would save. */
 const saved = (page) => page.evaluate(async () => {
   const { blob } = await call({ request: { smaller: {} } });
@@ -56,7 +45,7 @@ async function used(page) {
 }
 
 (async () => {
-  const browser = await launched(), faults = [];
+  const browser = await launchFirefox(executablePath), faults = [];
   const page = await browser.newPage();
   page.on("console", (message) => faults.push(message.text()));
   page.on("pageerror", (error) => faults.push(error.message));

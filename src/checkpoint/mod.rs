@@ -173,9 +173,8 @@ pub fn read_files(
     beside: BTreeMap<String, Box<dyn ReadAt>>,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::from_files(name.as_ref(), bytes, beside)?;
-    let read = decode_archive(archive, Beside::default(), declared, Parts::Whole);
-    read.map_err(|fault| fault.at(name.as_ref()))
+    let archive = Archive::from_files(name, bytes, beside)?;
+    decode_given(archive, declared, Parts::Whole)
 }
 
 /// As [`read_dynamics`], from the same.
@@ -188,9 +187,19 @@ pub fn read_dynamics_of_files(
     beside: BTreeMap<String, Box<dyn ReadAt>>,
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::from_files(name.as_ref(), bytes, beside)?;
-    let read = decode_archive(archive, Beside::default(), declared, Parts::Dynamics);
-    read.map_err(|fault| fault.at(name.as_ref()))
+    let archive = Archive::from_files(name, bytes, beside)?;
+    decode_given(archive, declared, Parts::Dynamics)
+}
+
+/// From an archive that no file on this machine stands for.
+fn decode_given(
+    archive: Archive,
+    declared: &Declared,
+    parts: Parts,
+) -> Result<Checkpoint, CheckpointError> {
+    let name = archive.path().to_path_buf();
+    let read = decode_archive(archive, Beside::default(), declared, parts);
+    read.map_err(|fault| fault.at(&name))
 }
 
 /// As [`read`], but the model holds the systems of every layer and nothing else: it can be

@@ -186,6 +186,31 @@ fn shards_keep_their_names_and_get_an_index_that_is_right() {
 }
 
 #[test]
+fn layers_of_one_number_are_filled_up_and_what_is_left_out_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let source = folder(place.path(), CONFIGURATION);
+    std::fs::remove_file(source.join("config.json")).unwrap();
+    let yaml = "model:\n  state_size: 16   # of each layer\n  hidden_size: 4\n";
+    std::fs::write(source.join("config.yaml"), yaml).unwrap();
+    std::fs::write(source.join("other.onnx"), "other weights").unwrap();
+    std::fs::create_dir(source.join(".hidden")).unwrap();
+    let small = place.path().join("small");
+    let [from, to] = [&source, &small].map(|path| path.display().to_string());
+    let energy = ["--energy", "0.99999"];
+    let printed = said(&[&["reduce", &from, "--output", &to], &energy[..]].concat());
+    assert!(printed.contains("filled up to 4"), "{printed}");
+    assert!(
+        printed.contains("not copied: .hidden, other.onnx"),
+        "{printed}"
+    );
+    // The two layers need 4 and 3.
+    assert_eq!(states(&small), [4, 4]);
+    let expected = yaml.replace("16", "4");
+    assert_eq!(text(&small.join("config.yaml")), expected);
+    assert!(!small.join("other.onnx").exists() && !small.join(".hidden").exists());
+}
+
+#[test]
 fn a_configuration_that_disagrees_is_named_and_stays() {
     let place = tempfile::tempdir().unwrap();
     let wrong = CONFIGURATION.replace("16", "12");

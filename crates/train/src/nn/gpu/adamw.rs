@@ -88,7 +88,7 @@ pub(crate) fn norm(gradients: &[&Tensor]) -> Result<f64> {
     let words = gradients.iter().map(|gradient| {
         let own = address(gradient)?;
         let count = gradient.elem_count() as u64;
-        // It counts.
+        // The last word: the norm includes it.
         Ok([0, own, 0, 0, 0, count, 0, 1])
     });
     let counts = gradients.iter().map(|gradient| gradient.elem_count());
