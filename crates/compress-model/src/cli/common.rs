@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hankelite::checkpoint::{
-    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, Transform, read,
-    read_dynamics, read_layerwise,
+    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, PartName,
+    Transform, read, read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
 use serde::Serialize;
@@ -62,6 +62,11 @@ pub(super) struct Declarations {
     /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
     #[arg(hide_short_help = true, long, value_name = "R", value_parser = positive)]
     diagonalise: Option<usize>,
+    /// Which set of weights is read, of a file that holds several (a network and its running mean, a
+    /// student and its teacher); `all` for the layers of all modules [default: the entry `model` or
+    /// its like, or all modules].
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
+    part: Option<PartName>,
 }
 
 impl Declarations {
@@ -89,6 +94,7 @@ impl Declarations {
             ("--half-gate", self.half_gate.as_ref().map(word_of)),
             ("--gelu", self.gelu.as_ref().map(word_of)),
             ("--diagonalise", number(self.diagonalise)),
+            ("--part", self.part.map(|part| quoted(part.as_str()))),
         ];
         let given = options.into_iter();
         let given = given.filter_map(|(name, value)| Some(format!(" {name} {}", value?)));
@@ -212,6 +218,7 @@ impl Declarations {
             half_gate: self.half_gate,
             gelu: self.gelu,
             diagonalise: self.diagonalise,
+            part: self.part,
         }
     }
 }

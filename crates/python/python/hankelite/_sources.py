@@ -28,6 +28,7 @@ DECLARED = {
     "half_gate": "'half-glu1' or 'half-glu2'",
     "gelu": "'exact' or 'tanh'",
     "diagonalise": "stored modes of each channel for S4 with its low-rank term",
+    "part": "the set of weights to read, of a file that holds several, or 'all'",
 }
 
 
