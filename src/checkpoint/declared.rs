@@ -32,7 +32,7 @@ pub struct Declared {
     /// kernel errors are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
-    /// How the full state-spaces/s4 repository, or S5, discretises.
+    /// How the full state-spaces/s4 repository, S5 or LinOSS discretises.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discretisation: Option<Discretisation>,
     /// What `inv_dt` of state-spaces/s4 v4 goes through.
@@ -179,6 +179,15 @@ pub enum Discretisation {
     Bilinear,
     /// The softmax kernel of DSS, for a length L.
     Dss,
+    /// An oscillator of LinOSS by an implicit step.
+    Im,
+    /// An oscillator of LinOSS by an implicit step of its place and an explicit one of its velocity;
+    /// damping, where there is some, is implicit.
+    Imex,
+    /// The same with explicit damping.
+    Imex2,
+    /// An oscillator by an explicit step.
+    Ex,
 }
 
 impl Discretisation {
@@ -188,6 +197,10 @@ impl Discretisation {
             Discretisation::Zoh => "zoh",
             Discretisation::Bilinear => "bilinear",
             Discretisation::Dss => "dss",
+            Discretisation::Im => "im",
+            Discretisation::Imex => "imex",
+            Discretisation::Imex2 => "imex2",
+            Discretisation::Ex => "ex",
         }
     }
 }

@@ -33,8 +33,9 @@ pub(super) struct Declarations {
     /// over L steps [default: 1024].
     #[arg(hide_short_help = true, long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
-    /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
-    #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(["zoh", "bilinear", "dss"]))]
+    /// How a layer of state-spaces/s4, S5 or LinOSS is discretised [default: that of its class; LinOSS
+    /// has none].
+    #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(DISCRETISATIONS))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
     #[arg(hide_short_help = true, long, value_parser = words::<Transform>(TRANSFORMS))]
@@ -112,6 +113,7 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
+const DISCRETISATIONS: [&str; 7] = ["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"];
 const DSS_VERSIONS: [&str; 6] = [
     "softmax",
     "exp",
