@@ -30,7 +30,7 @@ pub(crate) struct Vectors<'a, T> {
 }
 
 /// y of one system for each channel. The residues hold B, so that a mode costs six numbers.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn channels<T: Real, U: Unit<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -99,7 +99,7 @@ struct Bank<'i, 's, 'v, T> {
 
 impl<T: Real> Bank<'_, '_, '_, T> {
     /// Takes every row, L channels side by side. Gives the place of the next layer's states.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn step<U: Unit<T>, E: Modes<T>, const L: usize>(self, unit: U) -> Result<usize, StepFault> {
         let Bank { image, layer, .. } = self;
         let width = image.width();
@@ -133,7 +133,7 @@ impl<T: Real> Bank<'_, '_, '_, T> {
 }
 
 /// 2 to the power of an exponent.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn power<T: Real>(exponent: i8) -> T {
     let bits = (1023 + i64::from(exponent)) << 52;
     T::from_f64(f64::from_bits(bits.cast_unsigned()))
@@ -149,7 +149,7 @@ struct ModesOf<'a, N, T, const L: usize> {
 
 impl<N, T: Real, const L: usize> ModesOf<'_, N, T, L> {
     /// One step: Re Σ r s of each channel. `scales` are those of d and of r, where the numbers have them.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn recur<U: Unit<T>, E: Modes<T, Entry = N>>(
         self,
         unit: U,
@@ -198,7 +198,7 @@ impl<N, T: Real, const L: usize> ModesOf<'_, N, T, L> {
 
 /// y of one system that all channels share: s ← a s + B u, y = Re(C s) + D u. The products with B and
 /// with C (beside it D, where that is dense) are matrices over the real and imaginary parts.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn shared<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -247,7 +247,7 @@ pub(crate) fn shared<T: Real, U: Processor<T>>(
 }
 
 /// s ← a s + drive, a = 1 + d; the real parts of all modes stand before the imaginary ones.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn advance<T: Real>((d_re, d_im): (&[T], &[T]), drive: &[T], state: &mut [T]) {
     let modes = d_re.len();
     let (s_re, s_im) = state[..2 * modes].split_at_mut(modes);

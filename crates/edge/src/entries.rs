@@ -102,7 +102,7 @@ pub(crate) enum Numbers<'a, T> {
 
 impl<'a, T: Real> Numbers<'a, T> {
     /// The first `count` numbers and the rest.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn halves(self, count: usize) -> [Self; 2] {
         match self {
             Numbers::Full(numbers) => {
@@ -126,7 +126,7 @@ impl<'a, T: Real> Numbers<'a, T> {
     }
 
     /// x ← x + these. Here as below whole vectors.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn add_to<U: Unit<T>>(self, unit: U, x: &mut [T]) {
         for (part, x) in U::vectors_mut(x).iter_mut().enumerate() {
             *x = unit.add(*x, self.vector(unit, part));
@@ -134,7 +134,7 @@ impl<'a, T: Real> Numbers<'a, T> {
     }
 
     /// x ← x times these.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn scale<U: Unit<T>>(self, unit: U, x: &mut [T]) {
         for (part, x) in U::vectors_mut(x).iter_mut().enumerate() {
             *x = unit.mul(*x, self.vector(unit, part));
@@ -142,7 +142,7 @@ impl<'a, T: Real> Numbers<'a, T> {
     }
 
     /// y ← y + u times these.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn add_products<U: Unit<T>>(self, unit: U, u: &[T], y: &mut [T]) {
         let u = U::vectors(u);
         for (part, y) in U::vectors_mut(y).iter_mut().enumerate() {

@@ -318,13 +318,13 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// Numbers that dynamics which channels share work in.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn shared_len(&self) -> usize {
         self.plan.shared
     }
 
     /// Channels, padded.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub fn width(&self) -> usize {
         padded(self.plan.header.channels as usize)
     }
@@ -333,7 +333,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     ///
     /// # Errors
     /// [`StepFault::Outside`].
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub fn layer(&self, index: u32) -> Result<Layer, StepFault> {
         let (what, bytes) = ("layer record", Layer::BYTES as u32);
         let at = index.checked_mul(bytes);
@@ -343,14 +343,14 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// The matrix record at `at`.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn matrix(&self, at: u32) -> Result<Matrix, StepFault> {
         let what = "matrix record";
         Matrix::read(self.slice(at, Matrix::BYTES, what)?).ok_or(StepFault::Outside { what, at })
     }
 
     /// What a layer with dynamics that channels share points at.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn shared_system(&self, layer: &Layer) -> Result<SharedSystem, StepFault> {
         let (what, at) = ("record of a shared system", layer.systems_at);
         let bytes = self.slice(at, SharedSystem::BYTES, what)?;
@@ -358,14 +358,14 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// Modes of each group of lanes, as the image has them.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn group_modes(&self, layer: &Layer) -> Result<&'a [u16], StepFault> {
         let groups = self.width() / usize::from(layer.lanes.max(1));
         self.slice(layer.modes_at, groups, "numbers of modes")
     }
 
     /// The channel in each lane, where that is not the lane itself.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn places(&self, layer: &Layer) -> Result<Option<Places<'a>>, StepFault> {
         let (at, width, what) = (layer.places_at, self.width(), "places");
         Ok(match at {
@@ -404,7 +404,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// The feedthrough in the order of the lanes.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn feedthrough(&self, layer: &Layer) -> Result<Option<Numbers<'a, T>>, StepFault> {
         let numbers = match layer.dynamics {
             code::CHANNELS => layer.numbers,
@@ -414,7 +414,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// ε, factors and offsets of the norm.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn norm(&self, layer: &Layer) -> Result<(T, [Numbers<'a, T>; 2]), StepFault> {
         let (at, width, what) = (layer.norm_at, self.width(), "norm");
         let numbers = match layer.norm {
@@ -427,13 +427,13 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// b of a matrix.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn bias(&self, matrix: &Matrix) -> Result<Option<Numbers<'a, T>>, StepFault> {
         let count = matrix.outputs as usize;
         self.some(matrix.bias_at, count, matrix.numbers, "bias")
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn some(
         &self,
         at: u32,
@@ -448,7 +448,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// `count` numbers at `at`, full or half.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn stored(
         &self,
         at: u32,
@@ -463,7 +463,7 @@ impl<'a, T: Real> ImageView<'a, T> {
     }
 
     /// `count` full numbers at `at`.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn numbers(
         &self,
         at: u32,
@@ -473,7 +473,7 @@ impl<'a, T: Real> ImageView<'a, T> {
         self.slice(at, count, what)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn slice<P: bytemuck::Pod>(
         &self,
         at: u32,
@@ -504,7 +504,7 @@ pub(crate) enum Places<'a> {
 
 impl Places<'_> {
     /// The channel in a lane.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn channel(self, lane: usize) -> usize {
         match self {
             Places::Bytes(places) => places[lane].into(),
@@ -513,7 +513,7 @@ impl Places<'_> {
     }
 
     /// The numbers of the channels of every stream in the order of the lanes.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn gather<T: Real, U: Unit<T>>(self, unit: U, channels: &[T], lanes: &mut [T]) {
         match self {
             Places::Bytes(places) => {
@@ -528,7 +528,7 @@ impl Places<'_> {
     }
 
     /// The way back.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(crate) fn scatter<T: Real>(self, lanes: &[T], channels: &mut [T]) {
         match self {
             Places::Bytes(places) => scatter(places, lanes, channels),
@@ -537,7 +537,7 @@ impl Places<'_> {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn gather<T: Real>(places: &[u16], channels: &[T], lanes: &mut [T]) {
     let width = places.len();
     for first in (0..channels.len()).step_by(width) {
@@ -548,7 +548,7 @@ fn gather<T: Real>(places: &[u16], channels: &[T], lanes: &mut [T]) {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn scatter<T: Real, P: Copy + Into<usize>>(places: &[P], lanes: &[T], channels: &mut [T]) {
     let width = places.len();
     for first in (0..channels.len()).step_by(width) {

@@ -14,11 +14,11 @@ const SMALLEST: f32 = 1e-30;
 /// Inputs of the usual group, whose products are written out without a loop.
 const USUAL: usize = 32;
 
-/// Streams, or steps, that share the unpacking of entries.
-const TOGETHER: usize = 4;
+/// Streams, or steps, that share the unpacking of entries; on bare metal one, as a second loop takes flash.
+const TOGETHER: usize = if cfg!(target_os = "none") { 1 } else { 4 };
 
 /// The outputs of every stream. `room` holds [`words`] words for each.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn apply<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -43,7 +43,7 @@ struct Rows<'a> {
 }
 
 /// Nothing here divides or asks for more places than it has to: rows are short.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn products<T: Real, U: Processor<T>, L: Levels>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -102,7 +102,7 @@ fn products<T: Real, U: Processor<T>, L: Levels>(
 impl Rows<'_> {
     /// The outputs of S streams for inputs that were rounded: those of one stream after the other.
     /// What the entries are unpacked to serves all.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn rounded<T: Real, U: Processor<T>, L: Levels, const S: usize>(
         self,
         unit: U,
@@ -149,7 +149,7 @@ impl Rows<'_> {
 
     /// The products of the units of one group, whose first words of inputs stand at `first`. Two chains of
     /// sums, so that neither waits for the other.
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn group_dots<D: Dots, L: Levels, const S: usize>(
         self,
         unit: D,
@@ -198,7 +198,7 @@ impl Rows<'_> {
 }
 
 /// Adds the sums of a group of inputs times its scales.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn add_scaled<T: Real, U: Processor<T>>(
     unit: U,
     dots: U::Sums,
@@ -217,7 +217,7 @@ fn add_scaled<T: Real, U: Processor<T>>(
 
 /// Rounds inputs to −127 to 127 times a scale, into [`words`] words: the scale, −o Σ x of each group,
 /// and the inputs. Where one is not finite the scale is not either.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn round<L: Levels>(x: &[f32], group: usize, words: &mut [u32]) {
     // 1.5 · 2²³: a sum with it has the rounded number, ties to even, in its lowest bits.
     const MAGIC: f32 = 12_582_912.0;

@@ -20,6 +20,10 @@
 //!
 //! The state has a fixed size, O(H N) numbers, however long the signal. The `hankelite` crate makes
 //! images from checkpoints and runs this same code with vector units ([`Unit`]).
+//!
+//! For those everything is put in line, so that it is compiled with their instructions. On bare metal
+//! (`target_os = "none"`) the compiler decides, and loops that only serve several streams are left out: the code
+//! takes a fifth of the flash, and gives the same numbers.
 
 #![no_std]
 

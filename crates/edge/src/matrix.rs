@@ -6,11 +6,11 @@ use crate::{ImageView, LANES, Matrix, Processor, Real, StepFault, Unit, code, in
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 4;
-/// Groups of rows that share the reading of an input.
-const TILES: usize = 2;
+/// Groups of rows that share the reading of an input; on bare metal one, as a second loop takes flash.
+const TILES: usize = if cfg!(target_os = "none") { 1 } else { 2 };
 
 /// The outputs of every stream. `room` is for inputs that are rounded.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn apply<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -34,7 +34,7 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
 /// y ← W x. A few rows at a time serve all streams while they are near.
 ///
 /// Nothing here is a closure: those would be compiled without the features of the vector unit.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn products<T: Real, U: Unit<T>, E: Entries<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -68,7 +68,7 @@ fn products<T: Real, U: Unit<T>, E: Entries<T>>(
 }
 
 /// y ← Σ w_i x_i, over N groups of sixteen rows.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn sum<T: Real, U: Unit<T>, E: Entries<T>, const N: usize>(
     unit: U,
     weights: &[[E::Entry; LANES]],
@@ -104,7 +104,7 @@ fn sum<T: Real, U: Unit<T>, E: Entries<T>, const N: usize>(
 }
 
 /// The sum of the sums, in pairs.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn total<T: Real, U: Unit<T>>(unit: U, mut sums: [U::Vector; SUMS]) -> U::Vector {
     let mut half = SUMS / 2;
     while half > 0 {

@@ -3,7 +3,7 @@
 use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, code};
 
 /// x ← norm(x), for every stream.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn apply<T: Real, U: Unit<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -24,7 +24,7 @@ pub(crate) fn apply<T: Real, U: Unit<T>>(
 }
 
 /// Mean 0 and variance 1, short of ε, over the channels. What pads the vector stays finite.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn standardise<T: Real>(x: &mut [T], channels: usize, epsilon: T) {
     let count = T::from_f64(channels as f64);
     let x = x.get_mut(..channels).unwrap_or_default();
@@ -36,7 +36,7 @@ fn standardise<T: Real>(x: &mut [T], channels: usize, epsilon: T) {
 }
 
 /// Σ f(x), sixteen sums side by side and then in pairs.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn sum<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
     let mut sums = [T::default(); LANES];
     let (rows, rest) = x.as_chunks::<LANES>();

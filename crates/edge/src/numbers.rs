@@ -60,7 +60,7 @@ impl Real for f32 {
     fn sigmoid(self) -> Self {
         functions::sigmoid(Plain, self)
     }
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn activate<U: Unit<Self>>(unit: U, activation: u8, numbers: &mut [Self]) {
         let vectors = U::vectors_mut(numbers);
         if activation == code::GELU_TANH {
@@ -74,7 +74,7 @@ impl Real for f32 {
             }
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn gate<U: Unit<Self>>(unit: U, gates: &mut [Self], values: &[Self]) {
         let (gates, values) = (U::vectors_mut(gates), U::vectors(values));
         for at in 0..gates.len().min(values.len()) {

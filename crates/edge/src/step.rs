@@ -34,7 +34,7 @@ pub struct Buffers<'s, 'w, T> {
 ///
 /// # Errors
 /// [`StepFault::Length`], [`StepFault::Kind`], [`StepFault::Token`]; the state is then as it was.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub fn step<'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -54,7 +54,7 @@ pub fn step<'w, T: Real, U: Processor<T>>(
 ///
 /// # Errors
 /// As [`step`].
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub fn step_many<'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -75,7 +75,7 @@ pub fn step_many<'w, T: Real, U: Processor<T>>(
 ///
 /// # Errors
 /// As [`step`].
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub fn run_chunk<'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -95,7 +95,7 @@ pub fn run_chunk<'w, T: Real, U: Processor<T>>(
 }
 
 /// A layer of which nothing was kept.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn plain<T: Real>(image: &ImageView<'_, T>, index: u32) -> Result<Kept<'static>, StepFault> {
     let layer = image.layer(index)?;
     Ok(Kept { layer, back: None })
@@ -106,7 +106,7 @@ fn plain<T: Real>(image: &ImageView<'_, T>, index: u32) -> Result<Kept<'static>,
 ///
 /// # Errors
 /// As [`step`].
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub fn step_layers<'k, 'w, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -164,7 +164,7 @@ struct Within<'a, T> {
 }
 
 /// x ← x + branch(x), with the norm before or after; without a norm the branch alone.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn residual<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -221,7 +221,7 @@ fn residual<T: Real, U: Processor<T>>(
 }
 
 /// The number of rows: streams times steps.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn check<T: Real>(
     image: &ImageView<'_, T>,
     buffers: &Buffers<'_, '_, T>,
@@ -265,7 +265,7 @@ fn check<T: Real>(
     Ok(rows)
 }
 
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn encode<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -313,7 +313,7 @@ struct Mixed<'b, T> {
 }
 
 /// What the layer adds to its input.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn mix<'b, T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
@@ -360,7 +360,7 @@ fn mix<'b, T: Real, U: Processor<T>>(
 
 /// x ← the mean of all steps so far. Sums are kept with what rounding took from them, so that the
 /// mean of a long signal loses nothing.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn mean<T: Real>(image: &ImageView<'_, T>, state: &mut [T], x: &mut [T]) {
     let (width, each, states) = (image.width(), image.state_len(), state.len());
     let mut start = 0;
@@ -385,7 +385,7 @@ fn mean<T: Real>(image: &ImageView<'_, T>, state: &mut [T], x: &mut [T]) {
 }
 
 /// Counts one step more. Two numbers hold the count, as one f32 ends at 2²⁴.
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn counted<T: Real>(count: &mut [T]) -> f64 {
     const BLOCK: f64 = 1_048_576.0;
     let low = count[0].to_f64() + 1.0;
@@ -398,7 +398,7 @@ fn counted<T: Real>(count: &mut [T]) -> f64 {
     count[1].to_f64() * BLOCK + count[0].to_f64()
 }
 
-#[inline(always)]
+#[cfg_attr(not(target_os = "none"), inline(always))]
 fn decode<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
