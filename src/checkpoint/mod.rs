@@ -461,7 +461,7 @@ impl Checkpoint {
     /// it, such as [`Provenance`].
     ///
     /// # Errors
-    /// [`ArchiveError::Read`](hankelite_archive::ArchiveError::Read), where it is not.
+    /// [`ArchiveError::Read`], where it is not.
     pub fn require_in_place(&self) -> Result<(), hankelite_archive::ArchiveError> {
         self.encoding.file().require_in_place()
     }
