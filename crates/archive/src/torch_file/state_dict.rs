@@ -295,14 +295,19 @@ impl<'a> Reading<'a> {
 
     /// Tensors anywhere inside a value.
     fn count_tensors(&mut self, id: Id) -> Result<usize, ArchiveError> {
+        Ok(self.tensors_within(id)?.len())
+    }
+
+    /// The tensors anywhere inside a value, each once.
+    fn tensors_within(&mut self, id: Id) -> Result<Vec<Id>, ArchiveError> {
         self.walks += 1;
         self.seen[id] = self.walks;
         let mut open = vec![id];
-        let mut count = 0;
+        let mut found = Vec::new();
         while let Some(id) = open.pop() {
             self.pay(|budget| budget.steps(1))?;
             if self.is_tensor(id) {
-                count += 1;
+                found.push(id);
                 continue;
             }
             let children = self.values.children(id);
@@ -315,7 +320,7 @@ impl<'a> Reading<'a> {
                 }
             }
         }
-        Ok(count)
+        Ok(found)
     }
 
     fn pay(

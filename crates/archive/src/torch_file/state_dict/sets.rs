@@ -1,7 +1,7 @@
 //! Several sets of weights in one file, such as those of a network and their running mean.
 
 use crate::error::ArchiveError;
-use crate::pickle::{Budget, Id};
+use crate::pickle::Id;
 use crate::tensor::byte_length;
 use crate::torch_file::state_dict::{Reading, list};
 use crate::weight_set::WeightSet;
@@ -40,29 +40,15 @@ impl Reading<'_> {
         sets.collect()
     }
 
-    /// The tensors anywhere inside a value, and their bytes. One that is not understood counts as empty.
+    /// The tensors anywhere inside a value, and their bytes. One that is not understood has none.
     fn extent(&mut self, id: Id) -> Result<(usize, u64), ArchiveError> {
-        self.walks += 1;
-        self.seen[id] = self.walks;
-        let (mut open, mut tensors, mut bytes) = (vec![id], 0, 0_u64);
-        while let Some(id) = open.pop() {
-            self.pay(|budget: &mut Budget| budget.steps(1))?;
-            if self.is_tensor(id) {
-                tensors += 1;
-                let stored = self.tensor(id, "").ok();
-                let held = stored.and_then(|stored| byte_length(stored.dtype, &stored.shape));
-                bytes = bytes.saturating_add(held.unwrap_or(0) as u64);
-                continue;
-            }
-            let children = self.values.children(id);
-            self.pay(|budget| budget.steps(children.len()))?;
-            for child in children {
-                if self.seen[child] != self.walks {
-                    self.seen[child] = self.walks;
-                    open.push(child);
-                }
-            }
+        let tensors = self.tensors_within(id)?;
+        let mut bytes = 0_u64;
+        for &id in &tensors {
+            let stored = self.tensor(id, "").ok();
+            let held = stored.and_then(|stored| byte_length(stored.dtype, &stored.shape));
+            bytes = bytes.saturating_add(held.unwrap_or(0) as u64);
         }
-        Ok((tensors, bytes))
+        Ok((tensors.len(), bytes))
     }
 }
