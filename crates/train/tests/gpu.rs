@@ -11,8 +11,9 @@ use hankelite_train::{AdamW, AdamWSettings, Gradients, clip_factor, scalar};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-const LENGTH: usize = 300;
-const BATCH: usize = 6;
+/// More than one tile of the kernels, whose threads hold 1,024 steps together.
+const LENGTH: usize = 1100;
+const BATCH: usize = 2;
 
 /// Every kind of layer, norm, place and output, with and without dropout.
 const NETWORKS: [&str; 9] = [

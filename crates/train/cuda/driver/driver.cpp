@@ -330,7 +330,6 @@ int cuMemAlloc_v2(void **to, size_t bytes) {
     return SUCCESS;
 }
 int cuMemAllocAsync(void **to, size_t bytes, void *) { return cuMemAlloc_v2(to, bytes); }
-// What is used behind its end is not a number.
 int cuMemFree_v2(void *at) {
     std::free(at);
     return SUCCESS;

@@ -186,9 +186,7 @@ pub trait SequenceModel: Send + Sync {
     /// # Errors
     /// candle's.
     fn gradients(&self, store: &GradStore) -> candle_core::Result<Vec<Option<Tensor>>> {
-        let parameters = self.parameters().iter();
-        let own = parameters.map(|parameter| store.get(parameter.var.as_tensor()).cloned());
-        Ok(own.collect())
+        Ok(own_gradients(self.parameters(), store))
     }
 
     /// All tensors of state without a gradient, always in the same order.
@@ -198,4 +196,11 @@ pub trait SequenceModel: Send + Sync {
 
     /// Where the tensors are.
     fn device(&self) -> &Device;
+}
+
+/// Of parameters that are tensors of their own in the graph.
+pub(crate) fn own_gradients(parameters: &[Parameter], store: &GradStore) -> Vec<Option<Tensor>> {
+    let own = parameters.iter();
+    own.map(|parameter| store.get(parameter.var.as_tensor()).cloned())
+        .collect()
 }

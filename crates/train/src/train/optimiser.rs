@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 #[cfg(feature = "cuda")]
 use crate::nn::gpu::adamw;
-use crate::nn::{Group, Parameter, SequenceModel};
+use crate::nn::{Group, Parameter, SequenceModel, own_gradients};
 use crate::train::TrainError;
 
 /// Elements that one thread takes at a time.
@@ -288,9 +288,7 @@ impl Gradients {
     /// # Errors
     /// As [`Gradients::of`].
     pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self, TrainError> {
-        let found = parameters.iter();
-        let found = found.map(|parameter| store.get(parameter.var.as_tensor()).cloned());
-        Self::scaled(parameters, found.collect())
+        Self::scaled(parameters, own_gradients(parameters, store))
     }
 
     fn scaled(parameters: &[Parameter], found: Vec<Option<Tensor>>) -> Result<Self, TrainError> {
