@@ -1,8 +1,8 @@
 //! The step with the vector unit of this machine.
 
 use hankelite_edge::{
-    Buffers, Dots, ImageView, Input, Kept, LANES, Layer, Plain, Processor, QUADS, Real, StepFault,
-    Unit, step_layers,
+    Buffers, Dots, ImageView, Input, Kept, LANES, Layer, Piece, Plain, Processor, QUADS, Real,
+    StepFault, Unit, step_layers,
 };
 
 use pulp::Simd;
@@ -169,6 +169,10 @@ impl<S: Copy, D: Dots> Dots for Wide<S, D> {
     #[inline(always)]
     fn store(self, sums: D::Sums) -> [i32; LANES] {
         self.dots.store(sums)
+    }
+    #[inline(always)]
+    fn apart<P: Piece>(self, piece: P) -> P::Output {
+        self.dots.apart(piece)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
-use hankelite_edge::{Dots, LANES, QUADS};
+use hankelite_edge::{Dots, LANES, Piece, QUADS};
 use pulp::x86::{V3, V3_128b, V4};
-use pulp::{Simd, cast};
+use pulp::{NullaryFnOnce, Simd, cast};
 
 use crate::stream::machine::Machine;
 
@@ -68,6 +68,24 @@ impl Vnni {
             avx512vl: self.avx512vl,
         }
     }
+}
+
+/// A piece that runs with the instructions of a unit.
+struct In<P>(P);
+
+impl<P: Piece> NullaryFnOnce for In<P> {
+    type Output = P::Output;
+
+    #[inline(always)]
+    fn call(self) -> P::Output {
+        self.0.run()
+    }
+}
+
+/// Keeps the compiler from putting a piece in line where it is called.
+#[inline(never)]
+fn alone<P: Piece>(run: impl FnOnce(P) -> P::Output, piece: P) -> P::Output {
+    run(piece)
 }
 
 /// The first numbers of a longer row.
@@ -299,6 +317,11 @@ impl Dots for Avx512 {
     fn store(self, sums: __m512i) -> [i32; LANES] {
         cast(sums)
     }
+
+    #[inline(always)]
+    fn apart<P: Piece>(self, piece: P) -> P::Output {
+        alone(|piece| self.0.vectorize(In(piece)), piece)
+    }
 }
 
 impl Dots for Vnni {
@@ -344,6 +367,11 @@ impl Dots for Vnni {
     #[inline(always)]
     fn store(self, sums: __m512i) -> [i32; LANES] {
         cast(sums)
+    }
+
+    #[inline(always)]
+    fn apart<P: Piece>(self, piece: P) -> P::Output {
+        alone(|piece| self.vectorize(In(piece)), piece)
     }
 }
 
@@ -431,6 +459,11 @@ impl Dots for Avx2 {
     #[inline(always)]
     fn store(self, sums: [__m256i; 2]) -> [i32; LANES] {
         cast(sums)
+    }
+
+    #[inline(always)]
+    fn apart<P: Piece>(self, piece: P) -> P::Output {
+        alone(|piece| self.0.vectorize(In(piece)), piece)
     }
 }
 

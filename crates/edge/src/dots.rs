@@ -36,6 +36,28 @@ pub trait Dots: Copy {
     fn add_eighths(self, sums: Self::Sums, eights: Self::Sums) -> Self::Sums;
     /// The sums of the rows.
     fn store(self, sums: Self::Sums) -> [i32; LANES];
+
+    /// Runs a piece as a function of its own, compiled with the instructions of this unit: several places
+    /// share it, and a step does not become one function that takes minutes to compile.
+    #[inline(always)]
+    fn apart<P: Piece>(self, piece: P) -> P::Output {
+        alone(piece)
+    }
+}
+
+/// A piece of a step.
+pub trait Piece {
+    /// What it gives.
+    type Output;
+
+    /// Has to be in line: what runs it decides with which instructions it is compiled.
+    fn run(self) -> Self::Output;
+}
+
+/// A piece with the instructions that every processor has.
+#[cfg_attr(not(target_os = "none"), inline(never))]
+fn alone<P: Piece>(piece: P) -> P::Output {
+    piece.run()
 }
 
 /// A processor: its vectors, and its products of integers.

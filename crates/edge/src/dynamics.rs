@@ -7,7 +7,7 @@ use crate::entries::{Full, Half, Modes};
 use crate::image::Places;
 use crate::streams::Streams;
 use crate::{
-    ImageView, Kept, LANES, Layer, Processor, Real, StepFault, Unit, code, matrix, padded,
+    ImageView, Kept, LANES, Layer, Piece, Processor, Real, StepFault, Unit, code, matrix, padded,
 };
 
 /// Vectors of several rows, one after the other, each padded to whole groups of sixteen. A row is a
@@ -31,57 +31,87 @@ pub(crate) struct Vectors<'a, T> {
 
 /// y of one system for each channel. The residues hold B, so that a mode costs six numbers.
 #[cfg_attr(not(target_os = "none"), inline(always))]
-pub(crate) fn channels<T: Real, U: Unit<T>>(
+pub(crate) fn channels<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     kept: &Kept<'_>,
     first: &mut usize,
     vectors: Vectors<'_, T>,
 ) -> Result<(), StepFault> {
-    let (layer, width) = (&kept.layer, image.width());
-    let count = vectors.channel_inputs.len();
-    let places = image.places(layer)?;
-    // All channels are put in order before, and back after: a vector that is read right behind the
-    // single numbers that were written into it waits for them.
-    let (sorted, made) = vectors.lanes.split_at_mut(count);
-    let (inputs, outputs) = match places {
-        None => (vectors.channel_inputs, &mut *vectors.channel_outputs),
-        Some(places) => {
-            places.gather(unit, vectors.channel_inputs, sorted);
-            (&*sorted, &mut made[..count])
-        }
-    };
-    let bank = Bank {
+    unit.apart(Channels {
+        unit,
         image,
-        layer,
-        inputs,
-        outputs: &mut *outputs,
-        state: vectors.state,
-        state_len: vectors.state_len,
-        first: *first,
-    };
-    *first = match (layer.lanes, layer.numbers) {
-        (4, code::HALF) => bank.step::<U::Four, Half, 4>(unit.four())?,
-        (4, _) => bank.step::<U::Four, Full, 4>(unit.four())?,
-        (8, code::HALF) => bank.step::<U::Eight, Half, 8>(unit.eight())?,
-        (8, _) => bank.step::<U::Eight, Full, 8>(unit.eight())?,
-        (_, code::HALF) => bank.step::<U, Half, LANES>(unit)?,
-        _ => bank.step::<U, Full, LANES>(unit)?,
-    };
-    if let Some(d) = image.feedthrough(layer)? {
-        for at in (0..count).step_by(width) {
-            d.add_products(unit, &inputs[at..][..width], &mut outputs[at..][..width]);
+        kept,
+        first,
+        vectors,
+    })
+}
+
+struct Channels<'i, 's, 'v, T, U> {
+    unit: U,
+    image: &'s ImageView<'i, T>,
+    kept: &'s Kept<'s>,
+    first: &'s mut usize,
+    vectors: Vectors<'v, T>,
+}
+
+impl<T: Real, U: Processor<T>> Piece for Channels<'_, '_, '_, T, U> {
+    type Output = Result<(), StepFault>;
+
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    fn run(self) -> Self::Output {
+        let Channels {
+            unit,
+            image,
+            kept,
+            first,
+            vectors,
+        } = self;
+        let (layer, width) = (&kept.layer, image.width());
+        let count = vectors.channel_inputs.len();
+        let places = image.places(layer)?;
+        // All channels are put in order before, and back after: a vector that is read right behind the
+        // single numbers that were written into it waits for them.
+        let (sorted, made) = vectors.lanes.split_at_mut(count);
+        let (inputs, outputs) = match places {
+            None => (vectors.channel_inputs, &mut *vectors.channel_outputs),
+            Some(places) => {
+                places.gather(unit, vectors.channel_inputs, sorted);
+                (&*sorted, &mut made[..count])
+            }
+        };
+        let bank = Bank {
+            image,
+            layer,
+            inputs,
+            outputs: &mut *outputs,
+            state: vectors.state,
+            state_len: vectors.state_len,
+            first: *first,
+        };
+        *first = match (layer.lanes, layer.numbers) {
+            (4, code::HALF) => bank.step::<U::Four, Half, 4>(unit.four())?,
+            (4, _) => bank.step::<U::Four, Full, 4>(unit.four())?,
+            (8, code::HALF) => bank.step::<U::Eight, Half, 8>(unit.eight())?,
+            (8, _) => bank.step::<U::Eight, Full, 8>(unit.eight())?,
+            (_, code::HALF) => bank.step::<U, Half, LANES>(unit)?,
+            _ => bank.step::<U, Full, LANES>(unit)?,
+        };
+        if let Some(d) = image.feedthrough(layer)? {
+            for at in (0..count).step_by(width) {
+                d.add_products(unit, &inputs[at..][..width], &mut outputs[at..][..width]);
+            }
         }
-    }
-    match (places, kept.back) {
-        (None, _) => {}
-        (_, Some(back)) => {
-            let back = Places::Bytes(back);
-            back.gather(unit, &made[..count], vectors.channel_outputs);
+        match (places, kept.back) {
+            (None, _) => {}
+            (_, Some(back)) => {
+                let back = Places::Bytes(back);
+                back.gather(unit, &made[..count], vectors.channel_outputs);
+            }
+            (Some(places), None) => places.scatter(&made[..count], vectors.channel_outputs),
         }
-        (Some(places), None) => places.scatter(&made[..count], vectors.channel_outputs),
+        Ok(())
     }
-    Ok(())
 }
 
 /// The systems of a layer, what they take and what they give.

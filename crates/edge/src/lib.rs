@@ -21,8 +21,8 @@
 //! The state has a fixed size, O(H N) numbers, however long the signal. The `hankelite` crate makes
 //! images from checkpoints and runs this same code with vector units ([`Unit`]).
 //!
-//! For those everything is put in line, so that it is compiled with their instructions. On bare metal
-//! (`target_os = "none"`) the compiler decides, and loops that only serve several streams are left out: the code
+//! For those everything is put in line in a few pieces ([`Piece`]), so that it is compiled with their
+//! instructions. On bare metal (`target_os = "none"`) the compiler decides, and loops that only serve several streams are left out: the code
 //! takes a fifth of the flash, and gives the same numbers.
 
 #![no_std]
@@ -48,7 +48,7 @@ mod record;
 mod step;
 mod streams;
 
-pub use dots::{Dots, Processor, QUADS};
+pub use dots::{Dots, Piece, Processor, QUADS};
 pub use fault::StepFault;
 pub use functions::{erf, exp};
 pub use image::{ImagePlan, ImageView};

@@ -2,7 +2,7 @@
 
 use crate::entries::{Bf16, Entries, Full};
 use crate::streams::Streams;
-use crate::{ImageView, LANES, Matrix, Processor, Real, StepFault, Unit, code, integers};
+use crate::{ImageView, LANES, Matrix, Piece, Processor, Real, StepFault, Unit, code, integers};
 
 /// Inputs whose products go to different sums, so that no sum waits for the one before.
 const SUMS: usize = 4;
@@ -16,19 +16,49 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
     image: &ImageView<'_, T>,
     matrix: &Matrix,
     room: &mut [T],
-    mut streams: Streams<'_, T>,
+    streams: Streams<'_, T>,
 ) -> Result<(), StepFault> {
-    match matrix.entries {
-        code::FULL => products::<T, U, Full>(unit, image, matrix, &mut streams)?,
-        code::BF16 => products::<T, U, Bf16>(unit, image, matrix, &mut streams)?,
-        _ => integers::apply(unit, image, matrix, room, &mut streams)?,
-    }
-    if let Some(bias) = image.bias(matrix)? {
-        for y in streams.outputs.chunks_exact_mut(matrix.outputs as usize) {
-            bias.add_to(unit, y);
+    unit.apart(Map {
+        unit,
+        image,
+        matrix,
+        room,
+        streams,
+    })
+}
+
+struct Map<'i, 's, 'v, T, U> {
+    unit: U,
+    image: &'s ImageView<'i, T>,
+    matrix: &'s Matrix,
+    room: &'v mut [T],
+    streams: Streams<'v, T>,
+}
+
+impl<T: Real, U: Processor<T>> Piece for Map<'_, '_, '_, T, U> {
+    type Output = Result<(), StepFault>;
+
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    fn run(self) -> Self::Output {
+        let Map {
+            unit,
+            image,
+            matrix,
+            room,
+            mut streams,
+        } = self;
+        match matrix.entries {
+            code::FULL => products::<T, U, Full>(unit, image, matrix, &mut streams)?,
+            code::BF16 => products::<T, U, Bf16>(unit, image, matrix, &mut streams)?,
+            _ => integers::apply(unit, image, matrix, room, &mut streams)?,
         }
+        if let Some(bias) = image.bias(matrix)? {
+            for y in streams.outputs.chunks_exact_mut(matrix.outputs as usize) {
+                bias.add_to(unit, y);
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// y ← W x. A few rows at a time serve all streams while they are near.

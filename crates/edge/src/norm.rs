@@ -1,26 +1,48 @@
 //! Normalisation over the channels of one step.
 
-use crate::{ImageView, LANES, Layer, Real, StepFault, Unit, code};
+use crate::{ImageView, LANES, Layer, Piece, Processor, Real, StepFault, code};
 
 /// x ← norm(x), for every stream.
 #[cfg_attr(not(target_os = "none"), inline(always))]
-pub(crate) fn apply<T: Real, U: Unit<T>>(
+pub(crate) fn apply<T: Real, U: Processor<T>>(
     unit: U,
     image: &ImageView<'_, T>,
     layer: &Layer,
     x: &mut [T],
 ) -> Result<(), StepFault> {
-    let width = image.width();
-    let (epsilon, [factors, offsets]) = image.norm(layer)?;
-    let channels = image.header().channels as usize;
-    for x in x.chunks_exact_mut(width) {
-        if layer.norm == code::LAYER_NORM {
-            standardise(x, channels, epsilon);
+    unit.apart(Norm {
+        unit,
+        image,
+        layer,
+        x,
+    })
+}
+
+struct Norm<'i, 's, 'v, T, U> {
+    unit: U,
+    image: &'s ImageView<'i, T>,
+    layer: &'s Layer,
+    x: &'v mut [T],
+}
+
+impl<T: Real, U: Processor<T>> Piece for Norm<'_, '_, '_, T, U> {
+    type Output = Result<(), StepFault>;
+
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    fn run(self) -> Self::Output {
+        let (unit, image) = (self.unit, self.image);
+        let width = image.width();
+        let (epsilon, [factors, offsets]) = image.norm(self.layer)?;
+        let channels = image.header().channels as usize;
+        for x in self.x.chunks_exact_mut(width) {
+            if self.layer.norm == code::LAYER_NORM {
+                standardise(x, channels, epsilon);
+            }
+            factors.scale(unit, x);
+            offsets.add_to(unit, x);
         }
-        factors.scale(unit, x);
-        offsets.add_to(unit, x);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Mean 0 and variance 1, short of ε, over the channels. What pads the vector stays finite.
