@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files of `cuda/` whose kernels are started.
-const FILES: [&str; 6] = ["adamw", "bank", "block", "modes", "rounding", "shared"];
+const FILES: [&str; 7] = [
+    "adamw", "bank", "block", "join", "modes", "rounding", "shared",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -83,6 +83,7 @@ impl Family {
             length: before.length,
             half_gate: before.half_gate,
             gelu: before.gelu,
+            part: before.part,
             ..Declared::default()
         };
         let held = Declared {
@@ -218,12 +219,18 @@ impl Checkpoint {
     /// Other tensors in the place of those of the file.
     fn remade(
         &self,
-        tensors: BTreeMap<String, RawTensor>,
+        mut tensors: BTreeMap<String, RawTensor>,
         declared: Declared,
         parts: Parts,
     ) -> Result<Remade, Fault> {
-        let path = self.encoding.archive.path().to_string_lossy();
-        let archive = Archive::in_memory(&path, tensors);
+        let file = self.encoding.file();
+        for name in file.unseen() {
+            tensors.insert(name.to_string(), file.tensor(name)?);
+        }
+        let mut archive = Archive::in_memory(&file.path().to_string_lossy(), tensors);
+        if let Some(below) = &self.encoding.below {
+            archive = archive.below(&below.prefix);
+        }
         let scanned = self.encoding.scanned.clone();
         let shared = match scanned {
             Some(_) => Shared::apart(archive),
@@ -241,7 +248,7 @@ impl Checkpoint {
             model,
             carried,
             notes: self.encoding.notes.clone(),
-            elements: self.encoding.elements,
+            source: Arc::clone(&self.encoding),
         })
     }
 }
@@ -254,7 +261,8 @@ struct Remade {
     model: Model,
     carried: Vec<String>,
     notes: Vec<String>,
-    elements: usize,
+    /// Of what it is made.
+    source: Arc<Encoding>,
 }
 
 impl From<Remade> for Checkpoint {
@@ -266,7 +274,9 @@ impl From<Remade> for Checkpoint {
             stored: made.model.blocks().to_vec(),
             carried: made.carried,
             notes: made.notes,
-            elements: made.elements,
+            elements: made.source.elements,
+            sets: made.source.sets.clone(),
+            below: made.source.below.clone(),
         });
         Checkpoint {
             model: made.model,

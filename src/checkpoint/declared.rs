@@ -32,7 +32,7 @@ pub struct Declared {
     /// kernel errors are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
-    /// How the full state-spaces/s4 repository, or S5, discretises.
+    /// How the full state-spaces/s4 repository, S5 or LinOSS discretises.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discretisation: Option<Discretisation>,
     /// What `inv_dt` of state-spaces/s4 v4 goes through.
@@ -60,6 +60,81 @@ pub struct Declared {
     /// diagonal ones; they are refused without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diagonalise: Option<usize>,
+    /// Which of several sets of weights of the file is read, `all` for all of them; without it the
+    /// entry with the most telling name, or all modules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartName>,
+}
+
+/// The name of a set of weights: what its tensors' names start with, or the key of its entry.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PartName {
+    /// Behind the name zeros.
+    bytes: [u8; PartName::LONGEST],
+}
+
+/// A name that no set of weights has.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error(
+    "expected the name of a set of weights, of 1 to {} bytes",
+    PartName::LONGEST
+)]
+pub struct NoPartName;
+
+impl PartName {
+    /// Bytes of the longest.
+    const LONGEST: usize = 64;
+
+    /// A name.
+    ///
+    /// # Errors
+    /// [`NoPartName`] where it is empty, of more than 64 bytes, or holds a zero.
+    pub fn new(name: &str) -> Result<Self, NoPartName> {
+        let mut bytes = [0; Self::LONGEST];
+        let held = bytes.get_mut(..name.len()).ok_or(NoPartName)?;
+        if name.is_empty() || name.contains('\0') {
+            return Err(NoPartName);
+        }
+        held.copy_from_slice(name.as_bytes());
+        Ok(Self { bytes })
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let end = self.bytes.iter().position(|byte| *byte == 0);
+        let text = std::str::from_utf8(&self.bytes[..end.unwrap_or(Self::LONGEST)]);
+        text.unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for PartName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+impl std::str::FromStr for PartName {
+    type Err = NoPartName;
+
+    fn from_str(name: &str) -> Result<Self, NoPartName> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for PartName {
+    type Error = NoPartName;
+
+    fn try_from(name: String) -> Result<Self, NoPartName> {
+        Self::new(&name)
+    }
+}
+
+impl From<PartName> for String {
+    fn from(name: PartName) -> Self {
+        name.as_str().to_string()
+    }
 }
 
 /// What the gates of a layer of lindermanlab/S5 with one map act on, y being what the state spaces
@@ -104,6 +179,15 @@ pub enum Discretisation {
     Bilinear,
     /// The softmax kernel of DSS, for a length L.
     Dss,
+    /// An oscillator of LinOSS by an implicit step.
+    Im,
+    /// An oscillator of LinOSS by an implicit step of its place and an explicit one of its velocity;
+    /// damping, where there is some, is implicit.
+    Imex,
+    /// The same with explicit damping.
+    Imex2,
+    /// An oscillator by an explicit step.
+    Ex,
 }
 
 impl Discretisation {
@@ -113,6 +197,10 @@ impl Discretisation {
             Discretisation::Zoh => "zoh",
             Discretisation::Bilinear => "bilinear",
             Discretisation::Dss => "dss",
+            Discretisation::Im => "im",
+            Discretisation::Imex => "imex",
+            Discretisation::Imex2 => "imex2",
+            Discretisation::Ex => "ex",
         }
     }
 }
@@ -176,6 +264,7 @@ impl Declared {
             half_gate: self.half_gate.or(other.half_gate),
             gelu: self.gelu.or(other.gelu),
             diagonalise: self.diagonalise.or(other.diagonalise),
+            part: self.part.or(other.part),
         }
     }
 

@@ -31,6 +31,9 @@ impl CheckpointError {
     pub fn hint(&self) -> Option<String> {
         match self {
             CheckpointError::Content { fault, .. } => fault.hint(),
+            CheckpointError::Archive(ArchiveError::SeveralStateDicts { .. }) => {
+                Some("--part NAME reads one of them".to_string())
+            }
             CheckpointError::Archive(_) => None,
         }
     }
@@ -61,6 +64,30 @@ pub enum Fault {
     Baseline {
         /// Its layers.
         layer: String,
+    },
+    /// No set of weights of the file has the name that was asked for.
+    #[error(
+        "no set of weights is called `{part}`, expected {}",
+        match parts.as_str() {
+            "" => "no name: the file holds one set of weights".to_string(),
+            parts => format!("one of {parts}"),
+        }
+    )]
+    NoSuchPart {
+        /// The name.
+        part: String,
+        /// Those that there are, with their bytes.
+        parts: String,
+    },
+    /// Sets of weights that cannot be written back together.
+    #[error(
+        "the sets of weights ({}) are entries of their own, and a file that is written holds one of \
+         them, expected one name",
+        quoted(parts)
+    )]
+    AllParts {
+        /// Their names.
+        parts: Vec<String>,
     },
     /// Layers without a step Δ of a continuous system.
     #[error(
@@ -362,6 +389,13 @@ impl Fault {
             }
             Fault::SeveralOrders { .. } => {
                 Some("--order R gives all layers one number of states".to_string())
+            }
+            Fault::AllParts { parts } => {
+                let each = parts.iter().map(|part| format!("--part {part}"));
+                Some(format!(
+                    "one command for each, with an output of its own: {}",
+                    each.collect::<Vec<_>>().join(", ")
+                ))
             }
             Fault::Undeclared { hint, .. } => Some((*hint).to_string()),
             Fault::NoLayer { .. } => Some(

@@ -23,6 +23,7 @@ mod provenance;
 mod raw;
 mod refuse;
 mod scanned;
+mod sets;
 mod settle;
 mod tensors;
 mod tree;
@@ -34,11 +35,11 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate};
+pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName};
 pub use encode::{EncodedCheckpoint, Written, write};
 pub use encoded_layer::KeptLayer;
 pub use error::{CheckpointError, Fault};
-use hankelite_archive::{Archive, Dtype, RawTensor, ReadAt};
+use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightSet};
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
@@ -50,6 +51,7 @@ pub use provenance::Provenance;
 use provenance::Record;
 use raw::{floating, require_finite};
 use scanned::Scanned;
+use sets::Below;
 use tensors::Tensors;
 use tree::Structure;
 use wrapped::Structured;
@@ -78,8 +80,12 @@ struct Encoding {
     carried: Vec<String>,
     /// What a person should know about the file.
     notes: Vec<String>,
-    /// Numbers in all tensors of the file that was read.
+    /// Numbers in all tensors of the file that was read, or of the set of weights that was.
     elements: usize,
+    /// Where the file holds several.
+    sets: Vec<WeightSet>,
+    /// The one that is read, where the others stay in the file.
+    below: Option<Below>,
 }
 
 /// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
@@ -105,7 +111,7 @@ pub fn read_own(
     declared: &Declared,
 ) -> Result<Checkpoint, CheckpointError> {
     let path = path.as_ref();
-    let archive = Archive::open(path)?;
+    let archive = opened(path, declared)?;
     let read = read_archive(archive, Some(layout), declared, Parts::Whole);
     read.map_err(|fault| fault.at(path))
 }
@@ -220,8 +226,18 @@ fn read_parts(
     declared: &Declared,
     parts: Parts,
 ) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::open(path)?;
+    let archive = opened(path, declared)?;
     read_archive(archive, None, declared, parts).map_err(|fault| fault.at(path))
+}
+
+/// A file of which no set of weights may have a usual name, so that one has to be asked for.
+fn opened(path: &Path, declared: &Declared) -> Result<Archive, ArchiveError> {
+    match (Archive::open(path), declared.part) {
+        (Err(ArchiveError::SeveralStateDicts { .. }), Some(part)) => {
+            Archive::open_set(path, part.as_str())
+        }
+        (opened, _) => opened,
+    }
 }
 
 fn read_archive(
@@ -254,14 +270,18 @@ fn decode_archive(
     parts: Parts,
 ) -> Result<Checkpoint, Fault> {
     let metadata = Metadata::parse(archive.metadata())?;
-    let own = beside.layout.or(metadata.layout);
-    let declared = declared.or(metadata.declared).or(beside.declared);
-    refuse::refuse_known(archive.names(), declared.diagonalise.is_some())?;
-    let own = own.map(Arc::new);
-    let mut notes = archive.notes().to_vec();
+    let own = beside.layout.or(metadata.layout).map(Arc::new);
+    let asked = declared.part.or(beside.declared.part);
+    let chosen = sets::choose(archive, asked, metadata.declared.part)?;
+    let declared = Declared {
+        part: chosen.part(),
+        ..declared.or(metadata.declared).or(beside.declared)
+    };
+    refuse::refuse_known(chosen.archive.names(), declared.diagonalise.is_some())?;
+    let mut notes = chosen.notes();
     let (archive, scanned) = match own {
-        None => Scanned::apart(archive)?,
-        Some(_) => (archive, None),
+        None => Scanned::apart(chosen.archive)?,
+        Some(_) => (chosen.archive, None),
     };
     notes.extend(scanned.iter().map(Scanned::note));
     let Structured {
@@ -276,12 +296,7 @@ fn decode_archive(
     notes.extend(note);
     let tensors = Tensors::new(&archive, &structure.prefix);
     let low_rank = structure.is_low_rank();
-    let read = match (low_rank, parts) {
-        // All systems are needed to write them as diagonal ones.
-        (true, Parts::Outline) => Parts::Dynamics,
-        _ => parts,
-    };
-    let (model, lost) = structure.decode(&tensors, read)?;
+    let (model, lost) = structure.decode(&tensors, parts.of_file(low_rank))?;
     for name in &structure.others {
         tensors.set_aside_whole(name);
     }
@@ -301,6 +316,8 @@ fn decode_archive(
         stored: model.blocks().to_vec(),
         carried,
         notes,
+        sets: chosen.sets,
+        below: chosen.below,
     };
     let of_folder = encoding.folder_notes()?;
     encoding.notes.extend(of_folder);
@@ -537,6 +554,12 @@ impl Checkpoint {
         self.encoding.elements
     }
 
+    /// The sets of weights of the file, where there are several, with their sizes; `part` of
+    /// [`Declared`] chooses one.
+    pub fn weight_sets(&self) -> &[WeightSet] {
+        &self.encoding.sets
+    }
+
     /// What the file held besides the model.
     pub fn notes(&self) -> &[String] {
         &self.encoding.notes
@@ -608,6 +631,8 @@ fn new(model: &Model, softmax: Option<usize>) -> Result<Checkpoint, Fault> {
         stored: model.blocks().to_vec(),
         carried: Vec::new(),
         notes: Vec::new(),
+        sets: Vec::new(),
+        below: None,
     });
     Ok(Checkpoint {
         model,

@@ -26,6 +26,14 @@ impl Parts {
         }
     }
 
+    /// What is read of a file: all systems, where they are to be written as diagonal ones.
+    pub(super) fn of_file(self, low_rank: bool) -> Self {
+        match (low_rank, self) {
+            (true, Parts::Outline) => Parts::Dynamics,
+            _ => self,
+        }
+    }
+
     /// What stays of the systems of a layer.
     pub(super) fn of_layer(self, dynamics: Dynamics) -> Result<Dynamics, SystemError> {
         if self != Parts::Outline {

@@ -217,6 +217,9 @@ impl Scanned {
         let file = &self.file;
         let known: BTreeSet<&str> = file.names().collect();
         if !tensors.keys().map(String::as_str).eq(known) {
+            for name in file.unseen() {
+                tensors.insert(name.to_string(), file.tensor(name)?);
+            }
             let path = file.path().to_string_lossy();
             return Ok(Archive::in_memory(&path, tensors));
         }

@@ -129,14 +129,19 @@ impl<'a> Settling<'a> {
                 "scale_factor 1, the default of FlowState; balancing in continuous time does not depend on it"
                     .to_string(),
             ),
+            Kind::LinOss => self.lin_oss(&has, layer, prefix)?,
             Kind::Own
             | Kind::S4d
             | Kind::AnnotatedS4d
             | Kind::AnnotatedDss
+            | Kind::Bigs
             | Kind::Lru
+            | Kind::DelayedLru
             | Kind::LruRec
             | Kind::Attenuate
             | Kind::Ema { .. }
+            | Kind::MegaHeads
+            | Kind::Megalodon
             | Kind::Hyena(_) => {}
         }
         let softmax = match layer.kind {
@@ -205,8 +210,12 @@ impl<'a> Settling<'a> {
         } = self.declared;
         let s5 = matches!(layer.kind, Kind::S5 { .. });
         let takes = |d: &Discretisation| match layer.kind {
-            Kind::S4Repo(_) => true,
-            Kind::S5 { .. } => *d != Discretisation::Dss,
+            Kind::S4Repo(_) => matches!(
+                d,
+                Discretisation::Zoh | Discretisation::Bilinear | Discretisation::Dss
+            ),
+            Kind::S5 { .. } => matches!(d, Discretisation::Zoh | Discretisation::Bilinear),
+            Kind::LinOss => OSCILLATORS.contains(d),
             _ => false,
         };
         let v4 = layer.kind == Kind::S4Repo(Version::V4);
@@ -234,6 +243,49 @@ impl<'a> Settling<'a> {
             Some(declared) => Err(Fault::Contradiction {
                 declared,
                 tensor: format!("{prefix}{}{}", layer.place, layer.kind.mark()),
+            }),
+        }
+    }
+
+    /// Oscillators need to be told how they are discretised, and their damping has a public form for
+    /// steps called `dt` only.
+    fn lin_oss(
+        &mut self,
+        has: &dyn Fn(&str) -> bool,
+        layer: &Found,
+        prefix: &str,
+    ) -> Result<(), Fault> {
+        let tensor = |name: &str| format!("{prefix}{}{name}", layer.place);
+        let damped = has("G_diag");
+        if damped && has("steps") {
+            return Err(Fault::Unsupported {
+                what: "a damped LinOSS layer with `steps`",
+                tensor: tensor("G_diag"),
+                why: "public code of these names disagrees about what `G_diag` stands for; that of D-LinOSS, \
+                      whose steps are called `dt`, is read",
+            });
+        }
+        let declared = self.declared.discretisation;
+        let found = declared.or_else(|| self.setting(&["discretization", "discretisation"]));
+        let known = if damped {
+            &OSCILLATORS[..]
+        } else {
+            &OSCILLATORS[..2]
+        };
+        match found {
+            Some(form) if known.contains(&form) => {
+                self.declared.discretisation = Some(form);
+                Ok(())
+            }
+            Some(form) => Err(Fault::Contradiction {
+                declared: format!("discretisation `{}`", form.name()),
+                tensor: tensor(if damped { "G_diag" } else { "A_diag" }),
+            }),
+            None => Err(Fault::Undeclared {
+                what: "how the oscillators are discretised",
+                needed_for: "a layer of LinOSS",
+                hint: "declare --discretisation im or imex, as the layer was trained; D-LinOSS has imex \
+                       (DampedIMEX1, that of the paper), imex2, im and ex",
             }),
         }
     }
@@ -388,6 +440,14 @@ impl<'a> Settling<'a> {
         }
     }
 }
+
+/// The discretisations of LinOSS, first those without damping.
+const OSCILLATORS: [Discretisation; 4] = [
+    Discretisation::Im,
+    Discretisation::Imex,
+    Discretisation::Imex2,
+    Discretisation::Ex,
+];
 
 /// Whether a layer of S5 stands where Event-SSM has it: `stages_0/SequenceLayer_0/`.
 fn is_of_events(place: &str) -> bool {

@@ -18,6 +18,7 @@ mod containers;
 mod flax;
 mod large;
 mod layouts;
+mod parts;
 mod repository;
 mod s5;
 mod scanned;

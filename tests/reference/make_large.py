@@ -6,9 +6,12 @@
 
 Each family's function is written after the code that it names and takes nothing from this project. It
 sees the tensors of a file, and gives for each layer a system with all its modes: discrete poles a, B (modes,
-inputs), C (outputs, modes) and D, y = Re Σ C a^l B. The truth of a file, in double precision:
+inputs), C (outputs, modes) and D, y = Re Σ C a^l B; or a recurrence that is run as the code runs it. The
+truth of a file, in double precision:
 
-- NAME/LENGTH/forward, NAME/d: the kernels of all layers one after the other, outputs × inputs × L;
+- NAME/LENGTH/forward, NAME/d: the kernels of all layers one after the other, outputs × inputs × L, with D at lag 0
+  where the layer's own D is no part of the system that is read (neural-ssm);
+- NAME/LENGTH/backward: those that run backwards in time, where there are such;
 - NAME/hankel: the Hankel singular values of the first system of each layer, by eigenvalues of the product of its
   Gramians, those of a single input and output by eigenvalues of the cross Gramian;
 - NAME.reduced/error: ‖k − k_reduced‖/‖k‖ over 1024 steps of each layer, of the written file; error_at_quarter
@@ -83,7 +86,45 @@ def bank(a, residues, d):
     return [(a[h], np.ones((a.shape[1], 1)), residues[h : h + 1], np.array([[d[h]]])) for h in range(len(a))]
 
 
+class Recurrence:
+    """A system by its matrices: x' = A x + B u, y = Re(C x') + D u, or Re(C x) + D u where the output is early."""
+
+    def __init__(self, a, b, c, d, early=False):
+        self.a, self.b, self.c, self.d, self.early = a, b, c, d, early
+
+    def __getitem__(self, index):
+        return (np.linalg.eigvals(self.a), self.b, self.c, np.zeros_like(self.d) if self.early else self.d)[index]
+
+    def kernel(self, length):
+        out, x = [], np.zeros_like(self.b)
+        for step in range(length):
+            entered = self.b if step == 0 else np.zeros_like(self.b)
+            after = self.a @ x + entered
+            now = (self.c @ (x if self.early else after)).real
+            out.append(now + self.d if self.early and step == 0 else now)
+            x = after
+        return np.stack(out, -1)
+
+    def proper(self, length):
+        """The same from a state that holds the sample at hand."""
+        if not self.early:
+            return self.kernel(length)
+        return Recurrence(self.a, self.b, self.c @ np.linalg.inv(self.a), self.d).kernel(length)
+
+    def hankel(self):
+        """Of the real system with real and imaginary parts of the states, by two Lyapunov equations."""
+        rows = lambda m: np.block([[m.real, -m.imag], [m.imag, m.real]])
+        a, b = rows(self.a.astype(complex)), np.concatenate([self.b.real, self.b.imag])
+        c = self.c @ np.linalg.inv(self.a) if self.early else self.c
+        c = np.concatenate([c.real, -c.imag], axis=1)
+        gramian = lambda m, q: np.linalg.solve(np.eye(len(m) ** 2) - np.kron(m, m), q.ravel()).reshape(m.shape)
+        values = np.linalg.eigvals(gramian(a, b @ b.T) @ gramian(a.T, c.T @ c))
+        return np.sort(np.sqrt(np.abs(values)))[::-1]
+
+
 def kernel(system, length):
+    if isinstance(system, Recurrence):
+        return system.kernel(length)
     a, b, c, _ = system
     powers = a[:, None] ** np.arange(length)
     return np.einsum("pn,nl,nm->pml", c, powers, b).real
@@ -91,7 +132,10 @@ def kernel(system, length):
 
 def stacked(systems, length):
     """Outputs × inputs × L of systems side by side, whose inputs are their own."""
-    parts = [kernel(s, length) for s in systems]
+    return side_by_side([kernel(s, length) for s in systems], length)
+
+
+def side_by_side(parts, length):
     rows, columns = sum(p.shape[0] for p in parts), sum(p.shape[1] for p in parts)
     out, r, c = np.zeros((rows, columns, length)), 0, 0
     for p in parts:
@@ -115,6 +159,8 @@ def block_diagonal(parts):
 
 def hankel(system):
     """Of the system whose output is the real part: conjugate pairs in full, real modes once."""
+    if isinstance(system, Recurrence):
+        return system.hankel()
     a, b, c, _ = system
     b, c = b.astype(complex), c.astype(complex)
     real = (a.imag == 0) & (np.abs(b.imag).max(1) == 0)
@@ -342,6 +388,196 @@ def make_lru_rec(rng, d, p):
     return t
 
 
+# --- LinOSS -------------------------------------------------------------------------------------
+
+def sliding(a, low, high):
+    """a within bounds, as the difference of two rectifiers."""
+    return low + np.maximum(a - low, 0) - np.maximum(a - high, 0)
+
+
+def oscillators(t, form):
+    """tk-rusch/linoss, models/LinOSS.py (LinOSSLayer), and jaredbmit/damped-linoss, models/LinOSS.py (the layers
+    DampedIMEX1, DampedIMEX2, DampedIM and DampedEX), step by step."""
+    layers = []
+    for place in places(t, "A_diag"):
+        a, b, c = (t[place + name] for name in ("A_diag", "B", "C"))
+        b, c = b[..., 0] + 1j * b[..., 1], c[..., 0] + 1j * c[..., 1]
+        damped = place + "G_diag" in t
+        dt = sigmoid(t[place + ("dt" if damped else "steps")])
+        if not damped:
+            a, g = np.maximum(a, 0), np.zeros_like(a)
+        else:
+            g, square = t[place + "G_diag"], np.maximum(dt**2, 1e-6)
+            if form == "imex":
+                g = np.maximum(g, 0)
+                root = 2 * np.sqrt(1 + dt * g)
+                a = sliding(a, (2 + dt * g - root) / square, (2 + dt * g + root) / square)
+            elif form == "imex2":
+                g = np.maximum(g, 0)
+                root = 2 * np.sqrt(1 - dt * g)
+                a = sliding(a, (2 - dt * g - root) / square, (2 - dt * g + root) / square)
+            else:
+                low = -dt * a if form == "im" else dt * a
+                g = low + np.maximum(g - low, 0)
+                a = g**2 / 4 + np.maximum(a - g**2 / 4, 0)
+        one = np.ones_like(a)
+        if form == "im":
+            s = 1 + dt * g + dt**2 * a
+            m, f = [[1 / s, -dt * a / s], [dt / s, (1 + dt * g) / s]], [dt / s, dt**2 / s]
+        elif form == "imex":
+            s = 1 + dt * g
+            m, f = [[1 / s, -dt * a / s], [dt / s, 1 - dt**2 * a / s]], [dt / s, dt**2 / s]
+        elif form == "imex2":
+            m, f = [[1 - dt * g, -dt * a], [dt * (1 - dt * g), 1 - dt**2 * a]], [dt, dt**2]
+        else:
+            m, f = [[1 - dt * g, -dt * a], [dt, one]], [dt, 0 * dt]
+        state = np.block([[np.diag(m[0][0]), np.diag(m[0][1])], [np.diag(m[1][0]), np.diag(m[1][1])]])
+        entering = np.concatenate([f[0][:, None] * b, f[1][:, None] * b])
+        layers.append([Recurrence(state, entering, np.concatenate([0 * c, c], axis=1), np.diag(t[place + "D"]))])
+    return layers
+
+
+def make_oscillators(rng, h, p, form, damped):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"linear_encoder.weight": f(h, 2), "linear_layer.weight": f(2, h)}
+    for i in range(2):
+        module = "layer" if damped else "ssm"
+        place = f"blocks.{i}.{module}."
+        dt = rng.uniform(-0.5, 1, p)
+        a = rng.uniform(0, 1, p)
+        if damped:
+            g = rng.uniform(0.05, 0.5, p)
+            if form == "ex":
+                g = g + sigmoid(dt) * a
+            # In front of the bounds, behind them, and damping below its own, which decays no more.
+            a[0], a[1] = 0.0, {"imex": 30.0, "imex2": 30.0}.get(form, 1.5)
+            g[-1] = -0.3 if i == 1 else g[-1]
+            t[place + "G_diag"] = g.astype(np.float32)
+        t[place + "A_diag"] = a.astype(np.float32)
+        t[place + ("dt" if damped else "steps")] = dt.astype(np.float32)
+        t[place + "B"], t[place + "C"], t[place + "D"] = f(p, h, 2) / 2, f(h, p, 2) / 2, f(h)
+        t[f"blocks.{i}.glu.w1.weight"] = f(h, h)
+    return t
+
+
+# --- Megalodon ----------------------------------------------------------------------------------
+
+def megalodon(t):
+    """XuezheMax/megalodon, megalodon/modules/complex_exponential_moving_average.py."""
+    layers = []
+    for place in places(t, "theta"):
+        p, delta = sigmoid(t[place + "alpha"][..., 0]), sigmoid(t[place + "delta"][..., 0])
+        n = p.shape[1]
+        turn = sigmoid(t[place + "theta"][:, 0]) * (2 * np.pi / n)
+        q = (1 - p * delta) * np.exp(1j * turn * np.arange(1, n + 1))
+        if place + "gamma" in t:
+            gamma = t[place + "gamma"][..., 0] + 1j * t[place + "gamma"][..., 1]
+        else:
+            gamma = t[place + "gamma_real"] + 1j * t[place + "gamma_imag"]
+        layers.append(bank(q, p * gamma * np.sqrt(1 / n), t[place + "omega"].ravel()))
+    return layers
+
+
+def make_megalodon(rng, h, n, parted):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"model.embed.weight": f(8, h)}
+    for i in range(2):
+        place = f"model.layers.{i}.attn.cema."
+        t[place + "alpha"], t[place + "delta"] = f(h, n, 1) / 5, f(h, n, 1) / 5 - 1
+        t[place + "theta"] = f(h, 1, 1)
+        gamma = f(h, n, 2)
+        if parted:
+            t[place + "gamma_real"], t[place + "gamma_imag"], t[place + "omega"] = gamma[..., 0], gamma[..., 1], f(h)
+        else:
+            t[place + "gamma"], t[place + "omega"] = gamma, f(h, 1)
+        t[f"model.layers.{i}.attn.gamma"] = f(2, h)
+    return t
+
+
+# --- MEGA with heads ----------------------------------------------------------------------------
+
+def mega_heads(t, direction=""):
+    """lucidrains/Mega-pytorch, mega_pytorch/mega_pytorch.py (MultiHeadedEMA)."""
+    layers = []
+    for place in places(t, "expansion"):
+        alphas, dampen = (sigmoid(t[place + direction + name]) for name in ("alphas", "dampen_factors"))
+        rows = slice(len(alphas), None) if direction else slice(0, len(alphas))
+        weights = (t[place + "expansion"] * t[place + "reduction"])[rows]
+        residues = (alphas[:, None] * weights).T
+        poles = np.repeat(((1 - alphas) * dampen)[None], len(residues), axis=0)
+        layers.append(bank(poles, residues, np.zeros(len(residues))))
+    return layers
+
+
+def make_mega_heads(rng, d, h, both):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"token_emb.weight": f(8, d)}
+    for i in range(2):
+        place = f"layers.{i}.0.multi_headed_ema."
+        t[place + "expansion"], t[place + "reduction"] = f(2 * h if both else h, d), f(2 * h if both else h, d)
+        for direction in ("", "reverse_") if both else ("",):
+            t[place + direction + "alphas"], t[place + direction + "dampen_factors"] = f(h) - 2, f(h) + 2
+        t[f"layers.{i}.0.Wh"] = f(d, d)
+    return t
+
+
+# --- LRU of neural-ssm --------------------------------------------------------------------------
+
+def early_lru(t):
+    """neural-ssm 0.44, neural_ssm/ssm/cells/lti/lru.py: the output sees the states before the sample."""
+    layers = []
+    for place in places(t, "Bp"):
+        a = np.exp(-np.exp(t[place + "nu_log"]) + 1j * np.exp(t[place + "theta_log"]))
+        b = np.exp(t[place + "gamma_log"])[:, None] * t[place + "Bp"]
+        layers.append([Recurrence(np.diag(a), b, t[place + "C"], t[place + "D"], early=True)])
+    return layers
+
+
+def make_early_lru(rng, h, n):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    z = lambda *shape: (f(*shape) + 1j * f(*shape)).astype(np.complex64)
+    t = {"encoder.weight": f(h, 2), "decoder.weight": f(2, h)}
+    for i in range(2):
+        place = f"blocks.{i}.lru."
+        a = rng.uniform(0.7, 0.99, n)
+        t[place + "nu_log"] = np.log(-np.log(a)).astype(np.float32)
+        t[place + "theta_log"] = np.log(rng.uniform(0, 2 * np.pi, n)).astype(np.float32)
+        t[place + "gamma_log"] = (0.5 * np.log(1 - a * a)).astype(np.float32)
+        t[place + "Bp"], t[place + "C"], t[place + "D"] = z(n, h) / 2, z(h, n) / 4, f(h, h)
+    return t
+
+
+# --- BiGS ---------------------------------------------------------------------------------------
+
+def bigs(t):
+    """jxiw/BiGS, BiGS/modeling_bigs.py (S4DKernel), one kernel for each direction."""
+    layers = []
+    for place in places(t, "A_re"):
+        lam = np.minimum(t[place + "A_re"], -1e-4) + 1j * t[place + "A_im"]
+        step = np.exp(t[place + "log_step"])
+        c = t[place + "C"][..., 0] + 1j * t[place + "C"][..., 1]
+        residues = c * (np.exp(lam * step) - 1) / lam
+        d = t[place.removesuffix("kernel.") + "D"]
+        layers.append(bank(np.exp(lam * step)[None], residues[None], d))
+    return layers
+
+
+def make_bigs(rng, n, growing):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"bigs.embeddings.word_embeddings.weight": f(8, 4)}
+    for i in range(2):
+        for module in ("bs4", "fs4"):
+            place = f"bigs.encoder.layer.{i}.{module}."
+            t[place + "kernel.log_step"] = np.log(rng.uniform(0.02, 0.2, 1)).astype(np.float32)
+            # One of them may grow, where the layer clips.
+            decay = -rng.uniform(0.2, 0.8, n)
+            decay[0] = 0.1 if growing else decay[0]
+            t[place + "kernel.A_re"], t[place + "kernel.A_im"] = decay.astype(np.float32), (np.pi * np.arange(n)).astype(np.float32)
+            t[place + "kernel.C"], t[place + "D"] = f(n, 2), f(1)
+        t[f"bigs.encoder.layer.{i}.dv.weight"] = f(8, 4)
+    return t
+
+
 FAMILIES = {
     "evo1": (striped_hyena, lambda rng: make_striped_hyena(rng, 4, 4, 8, np.float32)),
     "evo1_groups": (striped_hyena, lambda rng: make_striped_hyena(rng, 6, 3, 8, np.float32)),
@@ -356,6 +592,19 @@ FAMILIES = {
     "flowstate_gate": (flow_state, lambda rng: make_flow_state(rng, 3, 8, True)),
     "attenuate": (attenuate, lambda rng: make_attenuate(rng, 6)),
     "mega_transformers": (mega, lambda rng: make_mega(rng, 3, 16)),
+    "linoss_im": (lambda t: oscillators(t, "im"), lambda rng: make_oscillators(rng, 3, 4, "im", False)),
+    "linoss_imex": (lambda t: oscillators(t, "imex"), lambda rng: make_oscillators(rng, 3, 4, "imex", False)),
+    "dlinoss_im": (lambda t: oscillators(t, "im"), lambda rng: make_oscillators(rng, 3, 4, "im", True)),
+    "dlinoss_imex": (lambda t: oscillators(t, "imex"), lambda rng: make_oscillators(rng, 3, 4, "imex", True)),
+    "dlinoss_imex2": (lambda t: oscillators(t, "imex2"), lambda rng: make_oscillators(rng, 3, 4, "imex2", True)),
+    "dlinoss_ex": (lambda t: oscillators(t, "ex"), lambda rng: make_oscillators(rng, 3, 4, "ex", True)),
+    "megalodon": (megalodon, lambda rng: make_megalodon(rng, 3, 8, False)),
+    "megalodon_jax": (megalodon, lambda rng: make_megalodon(rng, 3, 8, True)),
+    "mega_heads": (mega_heads, lambda rng: make_mega_heads(rng, 3, 6, False)),
+    "mega_heads_both": (mega_heads, lambda rng: make_mega_heads(rng, 3, 6, True)),
+    "early_lru": (early_lru, lambda rng: make_early_lru(rng, 3, 8)),
+    "bigs": (bigs, lambda rng: make_bigs(rng, 16, False)),
+    "bigs_clipped": (bigs, lambda rng: make_bigs(rng, 16, True)),
 }
 
 # A bank of Evo 2 of 64 channels as at the start of a training, to compare methods on.
@@ -371,19 +620,24 @@ def make_bank():
     return {name: value.astype(np.float32) for name, value in t.items()}
 
 
-def truth_of(name, layers, truth):
+def truth_of(name, layers, truth, backward=()):
     for length in LENGTHS:
         parts = [stacked(systems, length).ravel() for systems in layers]
         truth[f"{name}/{length}/forward"] = np.concatenate(parts)
+        if name.endswith("_both"):
+            parts = [stacked(systems, length).ravel() for systems in backward]
+            truth[f"{name}/{length}/backward"] = np.concatenate(parts)
     truth[f"{name}/d"] = np.concatenate([through(systems).ravel() for systems in layers])
-    decays = all(np.all(np.abs(s[0]) < 1) for systems in layers for s in systems)
+    decays = all(np.all(np.abs(s[0]) < 1 - 1e-9) for systems in layers for s in systems)
     if decays:
         truth[f"{name}/hankel"] = np.concatenate([hankel(systems[0]) for systems in layers])
 
 
 def error(full, small):
-    pairs = [(stacked(f, LONG), stacked(s, LONG)) for f, s in zip(full, small)]
-    return np.array([np.linalg.norm(f - s) / np.linalg.norm(f) for f, s in pairs])
+    proper = lambda s: s.proper(LONG) if isinstance(s, Recurrence) else kernel(s, LONG)
+    whole = [side_by_side([proper(s) for s in systems], LONG) for systems in full]
+    pairs = zip(whole, [stacked(f, LONG) for f in full], [stacked(s, LONG) for s in small])
+    return np.array([np.linalg.norm(f - s) / np.linalg.norm(w) for w, f, s in pairs])
 
 
 def main():
@@ -396,7 +650,8 @@ def main():
         if not reduced:
             save(file, make(np.random.default_rng(seed)))
         full = systems(load(file))
-        truth_of(name, full, truth)
+        both = name.endswith("_both")
+        truth_of(name, full, truth, mega_heads(load(file), "reverse_") if both else ())
         small = HERE / f"{name}.reduced.safetensors"
         if reduced and small.exists():
             cut = systems(load(small))

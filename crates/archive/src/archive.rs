@@ -5,7 +5,7 @@
 //! requested. [`Archive::write`] copies the file, with changed tensors, into any container.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -29,6 +29,7 @@ use crate::sharded_file::{Beside, ShardedFile};
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::{Setting, TorchFile};
 use crate::unchanging::{ReadAt, UnchangingFile, Version};
+use crate::weight_set::WeightSet;
 use crate::zip_records::{Zip, is_zip, open_zip};
 use crate::{msgpack_file, npz_file, safetensors_file, sharded_file, torch_file};
 
@@ -76,6 +77,17 @@ impl Archive {
     /// formats of [`Container`] with one state dict in it.
     pub fn open(path: impl AsRef<Path>) -> Result<Archive, ArchiveError> {
         Self::opened(path.as_ref(), TorchFile::open)
+    }
+
+    /// As [`Archive::open`], for a file of `torch.save` with several dictionaries of tensors: of the
+    /// entry `set`.
+    ///
+    /// # Errors
+    /// As [`Archive::open`]; [`ArchiveError::NoSuchSet`].
+    pub fn open_set(path: impl AsRef<Path>, set: &str) -> Result<Archive, ArchiveError> {
+        Self::opened(path.as_ref(), |path, zip| {
+            TorchFile::open_set(path, zip, set)
+        })
     }
 
     /// Opens a file of arrays: as [`Archive::open`]; also an array of `numpy.save`, by the name of the
@@ -196,6 +208,68 @@ impl Archive {
         }
     }
 
+    /// The sets of weights among which one is read: the entries with tensors of the top object of a
+    /// file of `torch.save`. Empty where there is but one, and for other files.
+    #[must_use]
+    pub fn sets(&self) -> &[WeightSet] {
+        match self.source.as_ref() {
+            Source::Torch(file) => file.sets(),
+            _ => &[],
+        }
+    }
+
+    /// The same file with another of its [`Archive::sets`]. The one that was read before is then
+    /// left out of what is written.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoSuchSet`]; the file can no longer be read.
+    pub fn of_set(&self, set: &str) -> Result<Archive, ArchiveError> {
+        let Source::Torch(file) = self.source.as_ref() else {
+            return Err(ArchiveError::NoSuchSet {
+                path: self.path.clone(),
+                set: set.to_owned(),
+                found: "none".to_owned(),
+            });
+        };
+        let source = Source::Torch(file.of_set(set)?);
+        Ok(Archive {
+            folder: self.folder.clone(),
+            seen: self.seen,
+            ..Archive::of(self.path.clone(), source)
+        })
+    }
+
+    /// The same file, of which only the tensors are seen whose names start with `prefix`. All others
+    /// are written as they are.
+    #[must_use]
+    pub fn below(mut self, prefix: &str) -> Archive {
+        let names = self.names.iter();
+        let names = names.filter(|(name, _)| name.starts_with(prefix));
+        let names: BTreeMap<String, String> = names
+            .map(|(name, in_file)| (name.clone(), in_file.clone()))
+            .collect();
+        let seen: BTreeSet<&String> = names.values().collect();
+        // A change of what is seen does not reach the others.
+        let within = |ties: &Ties| {
+            let ties = ties.iter();
+            let ties = ties.filter(|(name, first)| seen.contains(name) == seen.contains(first));
+            ties.map(|(name, first)| (name.clone(), first.clone()))
+                .collect::<Ties>()
+        };
+        (self.ties, self.tied) = (within(&self.ties), Arc::new(within(&self.tied)));
+        self.names = Arc::new(names);
+        self
+    }
+
+    /// The names, in the file, of the tensors that are not seen.
+    pub fn unseen(&self) -> impl Iterator<Item = &str> {
+        let seen: BTreeSet<&String> = self.names.values().collect();
+        let names = self.shapes.keys();
+        names
+            .filter(move |name| !seen.contains(name))
+            .map(String::as_str)
+    }
+
     /// The same file, whose tensors are called by other names from here on: `called` gives that of a
     /// tensor by its name in the file, and `None` where that stays. They are written under the names
     /// that they have in the file. Tensors that are changed in this archive are those of the file
@@ -237,7 +311,7 @@ impl Archive {
     /// The same, with tensors called as they are in the file.
     #[must_use]
     pub fn called_as_in_file(mut self) -> Archive {
-        let names = self.names.values();
+        let names = self.shapes.keys();
         self.names = Arc::new(names.map(|name| (name.clone(), name.clone())).collect());
         self
     }
@@ -364,7 +438,7 @@ impl Archive {
             }
         }
         let leader = |first: &str| leaders.get(first).copied().unwrap_or(first).to_owned();
-        let firsts: std::collections::BTreeSet<_> = self.tied.values().collect();
+        let firsts: BTreeSet<_> = self.tied.values().collect();
         let mut ties = Ties::new();
         let all = self
             .tied

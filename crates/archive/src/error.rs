@@ -302,6 +302,16 @@ pub enum ArchiveError {
         /// The entries.
         found: String,
     },
+    /// No entry of the top object with tensors has the name that was asked for.
+    #[error("{}: no set of weights is called `{set}`, expected one of {found}", path.display())]
+    NoSuchSet {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        set: String,
+        /// The entries.
+        found: String,
+    },
     /// A list in the state dict holds tensors.
     #[error(
         "{}: entry `{entry}` is a `{found}` with tensors in it, expected a tensor or a dictionary",

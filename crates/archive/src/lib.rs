@@ -22,6 +22,7 @@ mod temporary;
 mod tensor;
 mod torch_file;
 mod unchanging;
+mod weight_set;
 mod zip_records;
 
 pub use archive::Archive;
@@ -41,3 +42,4 @@ pub use temporary::is_temporary;
 pub use tensor::{Dtype, Header, RawTensor, TensorError};
 pub use torch_file::Setting;
 pub use unchanging::ReadAt;
+pub use weight_set::WeightSet;

@@ -14,7 +14,7 @@ pub(crate) mod writer;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use settings::Setting;
 
@@ -26,6 +26,7 @@ use crate::strides::{gather, row_major};
 use crate::tensor::{Dtype, Header, RawTensor};
 use crate::torch_file::sharing::Stretch;
 use crate::torch_file::state_dict::{Root, StateDict};
+use crate::weight_set::WeightSet;
 use crate::zip_records::{
     Record, Zip, list_records, read_range, read_record, read_text, record_error,
 };
@@ -112,7 +113,7 @@ struct StoredTensor {
 #[derive(Debug)]
 pub(crate) struct TorchFile {
     path: PathBuf,
-    zip: Mutex<Zip>,
+    zip: Arc<Mutex<Zip>>,
     state_dict: StateDict,
     /// Tensors whose elements are those of one before them.
     repeated: BTreeSet<String>,
@@ -122,18 +123,46 @@ pub(crate) struct TorchFile {
 impl TorchFile {
     /// Reads the pickle and checks every tensor of the model against its record.
     pub(crate) fn open(path: &Path, zip: Zip) -> Result<TorchFile, ArchiveError> {
-        Self::opened(path, zip, Root::StateDict)
+        Self::opened(path, zip, (Root::StateDict, None))
+    }
+
+    /// The same with one entry of the top object as the model.
+    pub(crate) fn open_set(path: &Path, zip: Zip, set: &str) -> Result<TorchFile, ArchiveError> {
+        Self::opened(path, zip, (Root::StateDict, Some(set)))
+    }
+
+    /// The same file with one entry of the top object as the model.
+    pub(crate) fn of_set(&self, set: &str) -> Result<TorchFile, ArchiveError> {
+        Self::of_zip(
+            &self.path,
+            Arc::clone(&self.zip),
+            (Root::StateDict, Some(set)),
+        )
     }
 
     /// The same for a file of arrays: one, or a tuple or list of them, goes too, named by its place.
     pub(crate) fn open_arrays(path: &Path, zip: Zip) -> Result<TorchFile, ArchiveError> {
-        Self::opened(path, zip, Root::Arrays)
+        Self::opened(path, zip, (Root::Arrays, None))
     }
 
-    fn opened(path: &Path, mut zip: Zip, root: Root) -> Result<TorchFile, ArchiveError> {
-        let records = list_records(path, &mut zip)?;
+    fn opened(
+        path: &Path,
+        zip: Zip,
+        wanted: (Root, Option<&str>),
+    ) -> Result<TorchFile, ArchiveError> {
+        Self::of_zip(path, Arc::new(Mutex::new(zip)), wanted)
+    }
+
+    fn of_zip(
+        path: &Path,
+        shared: Arc<Mutex<Zip>>,
+        wanted: (Root, Option<&str>),
+    ) -> Result<TorchFile, ArchiveError> {
+        let mut locked = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let zip = &mut *locked;
+        let records = list_records(path, zip)?;
         let (prefix, pickle) = find_pickle(path, &records)?;
-        check_byte_order(path, &mut zip, records.get(&format!("{prefix}byteorder")))?;
+        check_byte_order(path, zip, records.get(&format!("{prefix}byteorder")))?;
         if pickle.length > PICKLE_LIMIT {
             return Err(ArchiveError::PickleLength {
                 path: path.to_owned(),
@@ -141,15 +170,16 @@ impl TorchFile {
                 limit: PICKLE_LIMIT,
             });
         }
-        let bytes = read_record(path, &mut zip, pickle)?;
-        let state_dict = StateDict::read(path, &bytes, (&records, prefix), root)?;
+        let bytes = read_record(path, zip, pickle)?;
+        let state_dict = StateDict::read(path, &bytes, (&records, prefix), wanted)?;
         let metadata = match records.get(&format!("{prefix}{METADATA_RECORD}")) {
-            Some(record) => Some(read_text(path, &mut zip, record)?),
+            Some(record) => Some(read_text(path, zip, record)?),
             None => None,
         };
+        drop(locked);
         Ok(TorchFile {
             path: path.to_owned(),
-            zip: Mutex::new(zip),
+            zip: shared,
             repeated: sharing::repeats(&state_dict.tensors),
             state_dict,
             metadata,
@@ -169,6 +199,11 @@ impl TorchFile {
     /// Keys from the top object to the state dict, joined by dots.
     pub(crate) fn wrapper(&self) -> Option<&str> {
         self.state_dict.wrapper.as_deref()
+    }
+
+    /// The sets of weights of the top object, where there are several.
+    pub(crate) fn sets(&self) -> &[WeightSet] {
+        &self.state_dict.sets
     }
 
     /// The settings of the training run.

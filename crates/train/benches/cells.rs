@@ -91,7 +91,7 @@ fn main() -> Result<(), Failure> {
         forward.push(start.elapsed().as_secs_f64());
         let store = loss.backward()?;
         backward.push(start.elapsed().as_secs_f64() - forward[forward.len() - 1]);
-        let gradients = Gradients::collect(network.parameters(), &store)?;
+        let gradients = Gradients::of(&network, &store)?;
         optimiser.step(&gradients, 1e-3, 1.0)?;
         whole.push(start.elapsed().as_secs_f64());
     }

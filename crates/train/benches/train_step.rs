@@ -188,7 +188,7 @@ fn main() -> Result<(), Failure> {
         if let Some(penalties) = traced.penalties {
             loss = (loss + (penalties.sum_all()? * 1e-4)?)?;
         }
-        let gradients = Gradients::collect(network.parameters(), &loss.backward()?)?;
+        let gradients = Gradients::of(&network, &loss.backward()?)?;
         optimiser.step(&gradients, 1.0, 1.0)?;
         device.synchronize()?;
         if step >= warmup && wanted.penalty.is_some() {

@@ -164,7 +164,7 @@ fn main() -> Result<(), Failure> {
         let (start, cpu_start) = (Instant::now(), cpu_seconds());
         let outputs = network.forward(&input, Mode::Train(&mut random))?;
         let loss = candle_nn::loss::cross_entropy(&outputs, &labels)?;
-        let gradients = Gradients::collect(network.parameters(), &loss.backward()?)?;
+        let gradients = Gradients::of(&network, &loss.backward()?)?;
         optimiser.step(&gradients, 1.0, 1.0)?;
         device.synchronize()?;
         if step >= 2 {

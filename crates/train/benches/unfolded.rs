@@ -93,7 +93,7 @@ fn main() -> Result<(), Failure> {
         let half = cpu(start);
         let store = loss.backward()?;
         let three_quarters = cpu(start);
-        let gradients = Gradients::collect(network.parameters(), &store)?;
+        let gradients = Gradients::of(&network, &store)?;
         optimiser.step(&gradients, 3e-4, 1.0)?;
         if step >= 2 {
             whole.push(cpu(start) - begin);

@@ -3,155 +3,153 @@
 //     s_t = a s_{t-1} + u_t,   y_t = D u_t + Re sum_n w_n s_nt,   a = e^z
 //
 // Backwards in time the steps are taken from the last one, and y_t has s of the step before (`delayed`).
-// The way back needs no states of the way there. With g the gradient of y,
+// The way back forms the states again. With g the gradient of y, and q the recurrence over g from the last
+// step on, q_t = a q_{t+1} + g_t:
 //
-//     du:      the same recurrence over g, in the other direction of time
-//     dw_n:    conj sum_t g_t s_t
-//     dz_n:    conj (w_n sum_t g_t p_t),   p_t = ds_t/dz = a (p_{t-1} + s_{t-1})
+//     du_t = D g_t + Re sum_n w_n q_nt
+//     dw_n:  conj sum_t g_t s_nt
+//     dz_n:  conj (w_n sum_t s_nt a q_n,t+1)
 //
 // A gradient is that of the real part plus i times that of the imaginary part. Modes must decay.
 //
-// `modes` are Re z, Im z, Re w, Im w, each channels x modes, in double precision. A thread holds MODES
-// modes of a channel, `lanes` neighbours share a channel: mode k lanes + lane is the k-th of a lane.
+// `modes` are Re z, Im z, Re w, Im w, each channels x modes, in double precision. A thread holds STEPS steps
+// of a channel, its `lanes` neighbours the next ones, and takes mode after mode: a run from zero to find
+// where its steps end, a scan over the neighbours with powers of a that were formed in double precision, and
+// a run from where the steps start. So the error of a, which single precision holds to 24 bits, grows over
+// STEPS steps and not over the sequence. Longer sequences are taken by tiles of 32 STEPS steps.
+#include "gelu.h"
 #include "scan.h"
 
 namespace {
 
-// Modes of a thread, and steps that are in shared memory at a time.
-constexpr int MODES = 8;
-constexpr int TILE = 32;
+// Steps of a thread, and the place of the next thread's steps in shared memory: no two threads of a warp
+// take numbers of one bank.
+constexpr int STEPS = 32;
+constexpr int STRIDE = STEPS + 1;
+
+// Powers of a pole: those of STEPS, 2 STEPS, ..., 16 STEPS.
+constexpr int POWERS = 5;
+
+// The most modes of a channel, and channels of a block where a sequence has more than one tile.
+constexpr int MOST_MODES = 256;
+constexpr int FEW_COLUMNS = THREADS / 32;
+
+constexpr unsigned ALL = 0xffffffffu;
 
 }  // namespace
 
 struct BankShape {
     int batch, length, channels, modes;
-    // The logarithm of the threads that share a channel, 0 to 5.
+    // The logarithm of the threads that share a channel, 0 to 5. Below 5 they hold the whole sequence.
     int log_lanes;
     int reverse, delayed;
+};
+
+// A pole and a weight in single precision, and the powers of the pole.
+struct Mode {
+    float2 a, w, far[POWERS];
 };
 
 namespace {
 
 // Where a thread stands.
 struct Seat {
-    int lane, lanes, column, columns, channel;
+    int lane, lanes, log_lanes, columns, column, channel;
 
     __device__ explicit Seat(const BankShape &shape) {
-        lanes = 1 << shape.log_lanes;
+        log_lanes = shape.log_lanes;
+        lanes = 1 << log_lanes;
         lane = threadIdx.x & (lanes - 1);
-        column = threadIdx.x >> shape.log_lanes;
-        columns = THREADS >> shape.log_lanes;
+        column = threadIdx.x >> log_lanes;
+        columns = THREADS >> log_lanes;
         channel = blockIdx.x * columns + column;
     }
 
-    // The place of the k-th mode among channels x modes; below zero for none.
-    __device__ int mode(const BankShape &shape, int k) const {
-        int n = k * lanes + lane;
-        return channel < shape.channels && n < shape.modes ? channel * shape.modes + n : -1;
+    // The steps of a tile.
+    __device__ int span() const { return STEPS << log_lanes; }
+
+    __device__ int tiles(const BankShape &shape) const {
+        return (shape.length + span() - 1) / span();
+    }
+
+    // The n-th mode; a mode of zeros beyond the last mode or channel.
+    __device__ Mode mode(const Mode *table, const BankShape &shape, int n) const {
+        if (channel < shape.channels && n < shape.modes) return table[channel * shape.modes + n];
+        Mode none = {};
+        return none;
     }
 };
 
-// Numbers of some steps, from `first` on in the order of the direction; zero beyond the end.
-__device__ void load(const float *all, float *tile, const BankShape &shape, int sequence, int first) {
-    int log_columns = 7 - shape.log_lanes, columns = 1 << log_columns;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < TILE * columns; i += THREADS) {
-        int place = first + (i >> log_columns);
-        int channel = blockIdx.x * columns + (i & (columns - 1));
-        bool inside = place < shape.length && channel < shape.channels;
-        int row = sequence * shape.length + step_at(place, shape.length, shape.reverse);
-        tile[i] = inside ? all[(long)row * shape.channels + channel] : 0.0f;
+// A number of a tile, by its place in the tile and its column.
+__device__ __forceinline__ int cell(const Seat &seat, int place, int column) {
+    return ((column << seat.log_lanes) + place / STEPS) * STRIDE + place % STEPS;
+}
+
+// Calls with the cells of a tile, what of batch x length x channels stands there, and the channel; `at` is
+// below zero beyond the end. Neighbours take neighbouring channels. `first` is a place in the order of the
+// direction.
+template <typename Use>
+__device__ __forceinline__ void each_cell(const BankShape &shape, const Seat &seat, int first, Use use) {
+    int log_columns = 7 - seat.log_lanes;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < THREADS * STEPS; i += THREADS) {
+        int place = i >> log_columns, column = i & (seat.columns - 1);
+        int channel = blockIdx.x * seat.columns + column;
+        bool inside = first + place < shape.length && channel < shape.channels;
+        int step = step_at(first + place, shape.length, shape.reverse);
+        long row = (long)blockIdx.y * shape.length + step;
+        use(cell(seat, place, column), inside ? row * shape.channels + channel : -1, channel);
     }
 }
 
-__device__ void poles(const float4 *table, const BankShape &shape, const Seat &seat, float2 *a) {
-    for (int k = 0; k < MODES; k++) {
-        int at = seat.mode(shape, k);
-        a[k] = at < 0 ? make_float2(0, 0) : make_float2(table[at].x, table[at].y);
-    }
+__device__ void load(const float *all, float *tile, const BankShape &shape, const Seat &seat, int first) {
+    each_cell(shape, seat, first, [&](int to, long at, int) { tile[to] = at < 0 ? 0.0f : all[at]; });
 }
 
-// States or their slopes at the start of a chunk; zero where there are none.
-__device__ void starts(const float2 *all, const BankShape &shape, const Seat &seat, long chunk,
-                       float2 *s) {
-    for (int k = 0; k < MODES; k++) {
-        int at = seat.mode(shape, k);
-        long all_modes = (long)shape.channels * shape.modes;
-        s[k] = at < 0 ? make_float2(0, 0) : all[chunk * all_modes + at];
+// What the neighbour that is `by` places before gives; BACK turns the order of the neighbours around.
+template <bool BACK>
+__device__ __forceinline__ float2 before(float2 value, int by, const Seat &seat) {
+    if (BACK) {
+        return make_float2(__shfl_down_sync(ALL, value.x, by, seat.lanes),
+                           __shfl_down_sync(ALL, value.y, by, seat.lanes));
     }
+    return make_float2(__shfl_up_sync(ALL, value.x, by, seat.lanes),
+                       __shfl_up_sync(ALL, value.y, by, seat.lanes));
 }
 
-__device__ void store(float2 *all, const BankShape &shape, const Seat &seat, long chunk,
-                      const float2 *s) {
-    for (int k = 0; k < MODES; k++) {
-        int at = seat.mode(shape, k);
-        if (at >= 0) all[chunk * shape.channels * shape.modes + at] = s[k];
-    }
-}
-
-// One step of states and, if asked for, their slopes.
-template <bool SLOPES>
-__device__ __forceinline__ void advance(const float2 *a, float2 *s, float2 *p, float u) {
+// Where the steps of a thread start, from where they end if they start from zero. `carry` is where the tile
+// starts; with `goes_on` it becomes where it ends.
+template <bool BACK>
+__device__ __forceinline__ float2 start_of(float2 end, const float2 *far, const Seat &seat, float2 &carry,
+                                           bool goes_on) {
+    int place = BACK ? seat.lanes - 1 - seat.lane : seat.lane;
+    if (place == 0) end = add(end, multiply(far[0], carry));
 #pragma unroll
-    for (int k = 0; k < MODES; k++) {
-        if (SLOPES) p[k] = multiply(a[k], add(p[k], s[k]));
-        s[k] = step(a[k], s[k], u);
+    for (int k = 0; k < POWERS; k++) {
+        if (k >= seat.log_lanes) break;
+        float2 other = before<BACK>(end, 1 << k, seat);
+        if (place >= 1 << k) end = add(end, multiply(far[k], other));
     }
-}
-
-template <bool SLOPES>
-__device__ void run_to_end(const float *u, const float4 *table, float2 *states, float2 *slopes,
-                           const BankShape &shape, float *tile) {
-    Seat seat(shape);
-    int first = blockIdx.y * CHUNK, last = min(first + CHUNK, shape.length);
-    float2 a[MODES], s[MODES], p[MODES];
-    poles(table, shape, seat, a);
-    for (int k = 0; k < MODES; k++) s[k] = p[k] = make_float2(0, 0);
-    for (int start = first; start < last; start += TILE) {
-        load(u, tile, shape, blockIdx.z, start);
-        __syncthreads();
-        int count = min(TILE, last - start);
-        for (int t = 0; t < count; t++) {
-            advance<SLOPES>(a, s, p, tile[t * seat.columns + seat.column]);
-        }
-        __syncthreads();
+    float2 start = before<BACK>(end, 1, seat);
+    if (place == 0) start = carry;
+    if (goes_on) {
+        int last = BACK ? 0 : seat.lanes - 1;
+        carry = make_float2(__shfl_sync(ALL, end.x, last, seat.lanes),
+                            __shfl_sync(ALL, end.y, last, seat.lanes));
     }
-    long chunk = (long)blockIdx.z * chunks(shape.length) + blockIdx.y;
-    store(states, shape, seat, chunk, s);
-    if (SLOPES) store(slopes, shape, seat, chunk, p);
+    return start;
 }
 
-// Re sum_n w_n s_n of the modes of a thread.
-__device__ __forceinline__ float output(const float2 *w, const float2 *s) {
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < MODES; k++) sum += w[k].x * s[k].x - w[k].y * s[k].y;
-    return sum;
+// What the activated outputs of a channel are multiplied with.
+__device__ __forceinline__ float masked(const float *mask, const BankShape &shape, int channel) {
+    return mask ? mask[(long)blockIdx.y * shape.channels + channel] : 1.0f;
 }
 
-// The forms of GELU: none, exact, by tanh.
-constexpr int EXACT = 1;
-constexpr float ROOT = 0.7978845608028654f;  // sqrt(2/pi)
-constexpr float CUBIC = 0.044715f;
-
-__device__ __forceinline__ float gelu(float x, int form) {
-    float share = form == EXACT ? erff(x * 0.70710678118654752f)
-                                : tanhf(ROOT * x * (1.0f + CUBIC * x * x));
-    return x * (0.5f + 0.5f * share);
-}
-
-__device__ __forceinline__ float gelu_slope(float x, int form) {
-    if (form == EXACT) {
-        float share = 0.5f + 0.5f * erff(x * 0.70710678118654752f);
-        return share + x * (0.5f * ROOT) * expf(-0.5f * x * x);
-    }
-    float share = 0.5f + 0.5f * tanhf(ROOT * x * (1.0f + CUBIC * x * x));
-    return share + x * share * (1.0f - share) * (2.0f * ROOT + 6.0f * CUBIC * ROOT * x * x);
-}
+__device__ __forceinline__ float output(float2 w, float2 s) { return w.x * s.x - w.y * s.y; }
 
 }  // namespace
 
-// sum g s and sum g p of a mode.
+// sum g s and sum s a q of a mode.
 struct ModeSums {
     double2 weight, exponent;
 };
@@ -169,186 +167,262 @@ struct BankEnds {
     int further;
 };
 
-// Re a, Im a, Re w, Im w of each mode in single precision, and a^CHUNK. One thread for each.
-extern "C" __global__ void bank_table(const double *modes, float4 *table, double2 *far, int count) {
+// Where the gradient of y comes from, and where it leads.
+struct BankSlopes {
+    // Of the activated outputs where there is a form of GELU, else of y.
+    const float *given;
+    const float *y, *mask, *feedthrough;
+    float *of_input;
+    // Batch x channels, or none.
+    double *of_feedthrough;
+    int gelu;
+    // Whether the gradient of the inputs is added to.
+    int further;
+};
+
+// The modes as the recurrences take them. One thread for each.
+extern "C" __global__ void bank_table(const double *modes, Mode *table, int count) {
     int at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= count) return;
     double2 z = make_double2(modes[at], modes[count + at]), a = power(z, 1.0);
-    far[at] = power(z, CHUNK);
-    table[at] = make_float4(a.x, a.y, modes[2 * count + at], modes[3 * count + at]);
-}
-
-// Where each chunk ends that starts from zero. Eight blocks on each unit of a GPU: a second round of them
-// takes as long as the first.
-extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    bank_ends(const float *u, const float4 *table, float2 *states, BankShape shape) {
-    __shared__ float tile[TILE * THREADS];
-    run_to_end<false>(u, table, states, nullptr, shape, tile);
-}
-
-// The same with the slopes of the states.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    bank_slope_ends(const float *u, const float4 *table, float2 *states, float2 *slopes,
-                    BankShape shape) {
-    __shared__ float tile[TILE * THREADS];
-    run_to_end<true>(u, table, states, slopes, shape, tile);
-}
-
-// From ends of chunks to their starts, in place. One thread for each sequence, channel and mode.
-extern "C" __global__ void bank_join(const double2 *far, float2 *states, float2 *slopes,
-                                     BankShape shape) {
-    int count = shape.channels * shape.modes;
-    long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= (long)shape.batch * count) return;
-    long mode = at % count, first = at / count * chunks(shape.length);
-    double2 a = far[mode];
-    double2 s = make_double2(0, 0), p = make_double2(0, 0);
-    for (int chunk = 0; chunk < chunks(shape.length); chunk++) {
-        long place = (first + chunk) * count + mode;
-        float2 end = states[place];
-        states[place] = make_float2(s.x, s.y);
-        if (slopes) {
-            float2 slope = slopes[place];
-            slopes[place] = make_float2(p.x, p.y);
-            p = add(multiply(a, make_double2(p.x + CHUNK * s.x, p.y + CHUNK * s.y)), slope);
-        }
-        s = add(multiply(a, s), end);
+    Mode &own = table[at];
+    own.a = make_float2(a.x, a.y);
+    own.w = make_float2(modes[2 * count + at], modes[3 * count + at]);
+    for (int k = 0; k < POWERS; k++) {
+        double2 far = power(z, STEPS << k);
+        own.far[k] = make_float2(far.x, far.y);
     }
-}
-
-// y from where each chunk starts. Eight blocks on each unit, as above.
-extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    bank_outputs(const float *u, const float4 *table, const float2 *states, float *y, BankEnds ends,
-                 BankShape shape) {
-    __shared__ float tile[TILE * THREADS];
-    Seat seat(shape);
-    int first = blockIdx.y * CHUNK, last = min(first + CHUNK, shape.length);
-    float2 a[MODES], s[MODES], w[MODES];
-    poles(table, shape, seat, a);
-    for (int k = 0; k < MODES; k++) {
-        int at = seat.mode(shape, k);
-        w[k] = at < 0 ? make_float2(0, 0) : make_float2(table[at].z, table[at].w);
-    }
-    starts(states, shape, seat, (long)blockIdx.z * chunks(shape.length) + blockIdx.y, s);
-    bool passes = ends.feedthrough && seat.channel < shape.channels;
-    float through = passes ? ends.feedthrough[seat.channel] : 0.0f;
-    for (int start = first; start < last; start += TILE) {
-        load(u, tile, shape, blockIdx.z, start);
-        __syncthreads();
-        int count = min(TILE, last - start);
-        for (int t = 0; t < count; t++) {
-            float x = tile[t * seat.columns + seat.column];
-            float sum = 0;
-            if (shape.delayed) sum = output(w, s);
-            advance<false>(a, s, nullptr, x);
-            if (!shape.delayed) sum = output(w, s);
-            for (int by = seat.lanes / 2; by > 0; by /= 2) {
-                sum += __shfl_xor_sync(0xffffffffu, sum, by);
-            }
-            if (seat.lane == 0) tile[t * seat.columns + seat.column] = sum + through * x;
-        }
-        __syncthreads();
-        int log_columns = 7 - shape.log_lanes;
-#pragma unroll 1
-        for (int i = threadIdx.x; i < count << log_columns; i += THREADS) {
-            int channel = blockIdx.x * seat.columns + (i & (seat.columns - 1));
-            if (channel >= shape.channels) continue;
-            int at = step_at(start + (i >> log_columns), shape.length, shape.reverse);
-            long place = ((long)blockIdx.z * shape.length + at) * shape.channels + channel;
-            float found = tile[i] + (ends.further ? y[place] : 0.0f);
-            y[place] = found;
-            if (ends.activated) {
-                float factor = ends.mask ? ends.mask[blockIdx.z * shape.channels + channel] : 1.0f;
-                ends.activated[place] = factor * gelu(found, ends.gelu);
-            }
-        }
-        __syncthreads();
-    }
-}
-
-// The gradient of y from that of the activated outputs. One thread for each number.
-extern "C" __global__ void bank_gelu_slopes(const float *of_activated, const float *y,
-                                            const float *mask, float *g, BankShape shape, int form) {
-    long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    long row = (long)shape.length * shape.channels;
-    if (at >= shape.batch * row) return;
-    float factor = mask ? mask[at / row * shape.channels + at % shape.channels] : 1.0f;
-    g[at] = of_activated[at] * factor * gelu_slope(y[at], form);
 }
 
 namespace {
 
-// sum g s, sum g p and sum g u over a chunk.
-struct Sums {
-    float2 weight[MODES], exponent[MODES];
-    float through;
-};
-
-__device__ __forceinline__ void collect(Sums &sums, const float2 *s, const float2 *p, float g) {
+// Adds the outputs of two modes on the steps of a thread. Two, so that each number of shared memory is
+// taken for twelve sums.
+template <bool DELAYED>
+__device__ __forceinline__ void add_outputs(const Mode *modes, float2 *carries, const float *u, float *out,
+                                            const Seat &seat, bool goes_on) {
+    float2 a = modes[0].a, b = modes[1].a, s = make_float2(0, 0), r = make_float2(0, 0);
 #pragma unroll
-    for (int k = 0; k < MODES; k++) {
-        sums.weight[k] = make_float2(sums.weight[k].x + g * s[k].x, sums.weight[k].y + g * s[k].y);
-        sums.exponent[k] =
-            make_float2(sums.exponent[k].x + g * p[k].x, sums.exponent[k].y + g * p[k].y);
+    for (int t = 0; t < STEPS; t++) {
+        s = step(a, s, u[t]);
+        r = step(b, r, u[t]);
+    }
+    s = start_of<false>(s, modes[0].far, seat, carries[0], goes_on);
+    r = start_of<false>(r, modes[1].far, seat, carries[1], goes_on);
+#pragma unroll
+    for (int t = 0; t < STEPS; t++) {
+        if (DELAYED) out[t] += output(modes[0].w, s) + output(modes[1].w, r);
+        s = step(a, s, u[t]);
+        r = step(b, r, u[t]);
+        if (!DELAYED) out[t] += output(modes[0].w, s) + output(modes[1].w, r);
     }
 }
 
-// Over all tiles of a chunk.
-__device__ void sum_chunk(Sums &sums, const float *u, const float *g, const float2 *a, float2 *s,
-                          float2 *p, const BankShape &shape, const Seat &seat, int sequence, int first,
-                          float *u_tile, float *g_tile) {
-    int last = min(first + CHUNK, shape.length);
-    for (int start = first; start < last; start += TILE) {
-        load(u, u_tile, shape, sequence, start);
-        load(g, g_tile, shape, sequence, start);
-        __syncthreads();
-        int count = min(TILE, last - start);
+// The sums of all modes over a tile, into its cells.
+template <bool DELAYED>
+__device__ void run_tile(const Mode *table, float *tile, float2 *carried, const BankShape &shape,
+                         const Seat &seat, float through, bool is_first, bool goes_on) {
+    float *own = tile + threadIdx.x * STRIDE;
+    float2 *kept = carried + seat.column * MOST_MODES;
+    float out[STEPS];
+#pragma unroll
+    for (int t = 0; t < STEPS; t++) out[t] = through * own[t];
 #pragma unroll 1
-        for (int t = 0; t < count; t++) {
-            float x = u_tile[t * seat.columns + seat.column];
-            float slope = g_tile[t * seat.columns + seat.column];
-            if (shape.delayed) collect(sums, s, p, slope);
-            advance<true>(a, s, p, x);
-            if (!shape.delayed) collect(sums, s, p, slope);
-            sums.through += slope * x;
+    for (int n = 0; n < shape.modes; n += 2) {
+        Mode modes[2] = {seat.mode(table, shape, n), seat.mode(table, shape, n + 1)};
+        float2 carries[2] = {make_float2(0, 0), make_float2(0, 0)};
+        if (!is_first && seat.lane == 0) {
+            carries[0] = kept[n];
+            carries[1] = kept[n + 1];
         }
-        __syncthreads();
+        add_outputs<DELAYED>(modes, carries, own, out, seat, goes_on);
+        if (goes_on && seat.lane == 0) {
+            kept[n] = carries[0];
+            kept[n + 1] = carries[1];
+        }
     }
+#pragma unroll
+    for (int t = 0; t < STEPS; t++) own[t] = out[t];
 }
 
 }  // namespace
 
-// The sums of the gradients of modes and D over the chunks share, share + shares, ...: the thread of a mode
-// alone adds to it, so that the order of the sums is fixed. `partial` is shares x channels x modes, and
-// `through` shares x channels.
+// y, and what is activated. Blocks over the channels and sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    bank_slopes(const float *u, const float *g, const float4 *table, const float2 *states,
-                const float2 *slopes, ModeSums *partial, double *through, BankShape shape) {
-    __shared__ float u_tile[TILE * THREADS];
-    __shared__ float g_tile[TILE * THREADS];
+    bank_outputs(const float *u, const Mode *table, float *y, BankEnds ends, BankShape shape) {
+    __shared__ float tile[THREADS * STRIDE];
+    __shared__ float2 carried[FEW_COLUMNS * MOST_MODES];
     Seat seat(shape);
-    int each = chunks(shape.length);
-    for (int item = blockIdx.y; item < shape.batch * each; item += gridDim.y) {
-        float2 a[MODES], s[MODES], p[MODES];
-        poles(table, shape, seat, a);
-        starts(states, shape, seat, item, s);
-        starts(slopes, shape, seat, item, p);
-        Sums sums = {};
-        sum_chunk(sums, u, g, a, s, p, shape, seat, item / each, item % each * CHUNK, u_tile, g_tile);
-        bool is_first = item == (int)blockIdx.y;
-        ModeSums *to = partial + (long)blockIdx.y * shape.channels * shape.modes;
-        for (int k = 0; k < MODES; k++) {
-            int at = seat.mode(shape, k);
-            if (at < 0) continue;
-            ModeSums &own = to[at];
-            if (is_first) own = {make_double2(0, 0), make_double2(0, 0)};
-            own.weight = add(own.weight, sums.weight[k]);
-            own.exponent = add(own.exponent, sums.exponent[k]);
+    bool passes = ends.feedthrough && seat.channel < shape.channels;
+    float through = passes ? ends.feedthrough[seat.channel] : 0.0f;
+    for (int first = 0; first < shape.length; first += seat.span()) {
+        bool is_first = first == 0, goes_on = first + seat.span() < shape.length;
+        load(u, tile, shape, seat, first);
+        __syncthreads();
+        if (shape.delayed) {
+            run_tile<true>(table, tile, carried, shape, seat, through, is_first, goes_on);
+        } else {
+            run_tile<false>(table, tile, carried, shape, seat, through, is_first, goes_on);
         }
-        if (seat.lane == 0 && seat.channel < shape.channels) {
-            double &own = through[(long)blockIdx.y * shape.channels + seat.channel];
-            own = (is_first ? 0.0 : own) + sums.through;
+        __syncthreads();
+        each_cell(shape, seat, first, [&](int from, long at, int channel) {
+            if (at < 0) return;
+            float found = tile[from] + (ends.further ? y[at] : 0.0f);
+            y[at] = found;
+            if (!ends.activated) return;
+            float factor = masked(ends.mask, shape, channel);
+            ends.activated[at] = factor * gelu(found, ends.gelu);
+        });
+        __syncthreads();
+    }
+}
+
+namespace {
+
+// The gradient of y, through the activation. Where y has the state of the step before, that of the step
+// behind stands in its place.
+__device__ void load_slopes(const BankSlopes &slopes, float *tile, const BankShape &shape,
+                            const Seat &seat, int first) {
+    each_cell(shape, seat, first + shape.delayed, [&](int to, long at, int channel) {
+        float slope = at < 0 ? 0.0f : slopes.given[at];
+        if (slopes.gelu && at >= 0) {
+            slope *= masked(slopes.mask, shape, channel) * gelu_slope(slopes.y[at], slopes.gelu);
         }
+        tile[to] = slope;
+    });
+}
+
+// Where each tile but the first starts: batch x tiles x channels x modes.
+__device__ void find_starts(const float *u, const Mode *table, float2 *starts, float *tile,
+                            const BankShape &shape, const Seat &seat) {
+    int count = shape.channels * shape.modes, tiles = seat.tiles(shape);
+    const float *own = tile + threadIdx.x * STRIDE;
+#pragma unroll 1
+    for (int at = 0; at + 1 < tiles; at++) {
+        load(u, tile, shape, seat, at * seat.span());
+        __syncthreads();
+        float2 *to = starts + ((long)blockIdx.y * tiles + at + 1) * count + seat.channel * shape.modes;
+#pragma unroll 1
+        for (int n = 0; n < shape.modes; n++) {
+            Mode mode = seat.mode(table, shape, n);
+            float2 s = make_float2(0, 0), carry = make_float2(0, 0);
+            bool stores = seat.lane == 0 && seat.channel < shape.channels;
+            if (stores && at > 0) carry = (to - count)[n];
+#pragma unroll
+            for (int t = 0; t < STEPS; t++) s = step(mode.a, s, own[t]);
+            start_of<false>(s, mode.far, seat, carry, true);
+            if (stores) to[n] = carry;
+        }
+        __syncthreads();
+    }
+}
+
+// sum g s and sum s a q over the steps of a thread.
+struct Sums {
+    float2 weight, exponent;
+};
+
+// From where states and q start; adds to the gradients of the inputs.
+__device__ __forceinline__ Sums sum_steps(const Mode &mode, float2 s, float2 q, const float *u,
+                                          const float *g, float *of_input) {
+    float2 kept[STEPS];
+#pragma unroll
+    for (int t = 0; t < STEPS; t++) kept[t] = s = step(mode.a, s, u[t]);
+    Sums sums = {make_float2(0, 0), make_float2(0, 0)};
+#pragma unroll
+    for (int t = STEPS - 1; t >= 0; t--) {
+        float slope = g[t];
+        q = multiply(mode.a, q);
+        sums.exponent = add(sums.exponent, multiply(kept[t], q));
+        q.x += slope;
+        of_input[t] += output(mode.w, q);
+        sums.weight.x += slope * kept[t].x;
+        sums.weight.y += slope * kept[t].y;
+    }
+    return sums;
+}
+
+// Over the threads that share a channel.
+__device__ __forceinline__ float2 total(float2 sum, const Seat &seat) {
+#pragma unroll 1
+    for (int by = seat.lanes / 2; by > 0; by /= 2) {
+        sum.x += __shfl_xor_sync(ALL, sum.x, by);
+        sum.y += __shfl_xor_sync(ALL, sum.y, by);
+    }
+    return sum;
+}
+
+// Adds the sums of a tile to those of the tiles behind it.
+__device__ __forceinline__ void add_to(ModeSums &own, const Sums &sums, bool is_last) {
+    double2 none = make_double2(0, 0);
+    own.weight = add(is_last ? none : own.weight, sums.weight);
+    own.exponent = add(is_last ? none : own.exponent, sums.exponent);
+}
+
+}  // namespace
+
+// The gradient of the inputs, and for each sequence the sums of the gradients of modes and D: `partial` is
+// batch x channels x modes. `starts` is room for as many for each tile where there is more than one. One
+// thread alone adds to a sum, so that their order is fixed.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    bank_slopes(const float *u, const Mode *table, float2 *starts, ModeSums *partial, BankSlopes slopes,
+                BankShape shape) {
+    __shared__ float u_tile[THREADS * STRIDE];
+    __shared__ float g_tile[THREADS * STRIDE];
+    __shared__ float2 carried[FEW_COLUMNS * MOST_MODES];
+    Seat seat(shape);
+    int count = shape.channels * shape.modes, tiles = seat.tiles(shape);
+    if (tiles > 1) find_starts(u, table, starts, u_tile, shape, seat);
+    bool is_real = seat.channel < shape.channels, leads = seat.lane == 0 && is_real;
+    float through = is_real && slopes.feedthrough ? slopes.feedthrough[seat.channel] : 0.0f;
+    float *x = u_tile + threadIdx.x * STRIDE, *g = g_tile + threadIdx.x * STRIDE;
+    double of_through = 0;
+#pragma unroll 1
+    for (int tile = tiles - 1; tile >= 0; tile--) {
+        bool is_last = tile == tiles - 1;
+        load(u, u_tile, shape, seat, tile * seat.span());
+        load_slopes(slopes, g_tile, shape, seat, tile * seat.span());
+        __syncthreads();
+        float of_input[STEPS];
+        float sum = 0;
+#pragma unroll
+        for (int t = 0; t < STEPS; t++) {
+            of_input[t] = through * g[t];
+            sum += g[t] * x[t];
+        }
+        of_through += total(make_float2(sum, 0), seat).x;
+#pragma unroll 1
+        for (int n = 0; n < shape.modes; n++) {
+            Mode mode = seat.mode(table, shape, n);
+            int at = seat.channel * shape.modes + n;
+            float2 *kept = carried + seat.column * MOST_MODES + n;
+            float2 s = make_float2(0, 0), q = s, from_before = s, from_behind = s;
+            if (leads && tile > 0) from_before = starts[((long)blockIdx.y * tiles + tile) * count + at];
+            if (seat.lane == seat.lanes - 1 && !is_last) from_behind = *kept;
+#pragma unroll
+            for (int t = 0; t < STEPS; t++) {
+                s = step(mode.a, s, x[t]);
+                q = step(mode.a, q, g[STEPS - 1 - t]);
+            }
+            s = start_of<false>(s, mode.far, seat, from_before, false);
+            q = start_of<true>(q, mode.far, seat, from_behind, tile > 0);
+            if (seat.lane == seat.lanes - 1 && tile > 0) *kept = from_behind;
+            Sums sums = sum_steps(mode, s, q, x, g, of_input);
+            sums.weight = total(sums.weight, seat);
+            sums.exponent = total(sums.exponent, seat);
+            if (leads) add_to(partial[(long)blockIdx.y * count + at], sums, is_last);
+        }
+#pragma unroll
+        for (int t = 0; t < STEPS; t++) g[t] = of_input[t];
+        __syncthreads();
+        each_cell(shape, seat, tile * seat.span(), [&](int from, long at, int) {
+            if (at < 0) return;
+            slopes.of_input[at] = g_tile[from] + (slopes.further ? slopes.of_input[at] : 0.0f);
+        });
+        __syncthreads();
+    }
+    if (leads && slopes.of_feedthrough) {
+        slopes.of_feedthrough[(long)blockIdx.y * shape.channels + seat.channel] = of_through;
     }
 }
 

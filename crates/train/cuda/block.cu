@@ -117,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Sums over rows of g, and with `statistics` of g times the normalised x: those of share y go to row y of
-// `partial`, shares x (columns, then columns). Blocks of 32 x LINES threads.
+// Sums over rows of g, and with an x of g times x, normalised where there are `statistics`: those of share y go
+// to row y of `partial`, shares x (columns, then columns). Blocks of 32 x LINES threads.
 extern "C" __global__ void __launch_bounds__(THREADS)
     block_sums(const float *g, const float *x, const float2 *statistics, double *partial,
                int columns, long count) {
@@ -131,8 +131,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (long row = blockIdx.y * LINES + threadIdx.y; row < last; row += (long)gridDim.y * LINES) {
         float slope = g[row * columns + column];
         sum += slope;
-        if (statistics) {
-            product += slope * ((x[row * columns + column] - statistics[row].x) * statistics[row].y);
+        if (x) {
+            float2 level = statistics ? statistics[row] : make_float2(0, 1);
+            product += slope * ((x[row * columns + column] - level.x) * level.y);
         }
     }
     plain[own] = sum;
@@ -214,7 +215,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ double sums[THREADS];
     int channel = blockIdx.x * 32 + threadIdx.x;
     double sum = 0;
-    for (int t = threadIdx.y; t < shape.length && channel < shape.channels; t += LINES) {
+    int last = channel < shape.channels ? shape.length : 0;
+#pragma unroll 8
+    for (int t = threadIdx.y; t < last; t += LINES) {
         long row = (long)blockIdx.y * shape.length + t;
         sum += (weights ? weights[row] : weight) * x[row * shape.channels + channel];
     }

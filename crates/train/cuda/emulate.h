@@ -261,8 +261,34 @@ inline void __syncthreads() {
     if (!emulate::without_barriers) emulate::wait(emulate::State::AtBarrier);
 }
 
+// What the thread `number` of a warp gives.
+template <typename T>
+T exchange_in_warp(unsigned mask, T value, unsigned number) {
+    if (mask != 0xffffffffu) emulate::stop("an exchange of a part of a warp");
+    return emulate::exchange(value, number);
+}
+
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int by) {
-    if (mask != 0xffffffffu) emulate::stop("an exchange of a part of a warp");
-    return emulate::exchange(value, (emulate::now->number ^ unsigned(by)) % emulate::WARP);
+    unsigned own = emulate::now->number % emulate::WARP;
+    return exchange_in_warp(mask, value, (own ^ unsigned(by)) % emulate::WARP);
+}
+
+// Among `width` neighbours, a power of two; a thread without such a neighbour gets its own value.
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, unsigned width) {
+    unsigned own = emulate::now->number % emulate::WARP;
+    return exchange_in_warp(mask, value, own % width >= by ? own - by : own);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, unsigned width) {
+    unsigned own = emulate::now->number % emulate::WARP;
+    return exchange_in_warp(mask, value, own % width + by < width ? own + by : own);
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, unsigned from, unsigned width) {
+    unsigned own = emulate::now->number % emulate::WARP;
+    return exchange_in_warp(mask, value, own / width * width + from % width);
 }

@@ -80,10 +80,11 @@ fn found(network: &TrainableNetwork, wanted: Wanted) -> (Vec<f32>, Vec<(String, 
     }
     assert!(scalar(&loss).unwrap().is_finite());
     let store = loss.backward().unwrap();
-    let gradients = network.parameters().iter().map(|parameter| {
-        let gradient = store.get(parameter.var.as_tensor()).unwrap();
-        let values = gradient.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        (parameter.name.clone(), values)
+    let found = network.gradients(&store).unwrap();
+    let gradients = network.parameters().iter().zip(found);
+    let gradients = gradients.map(|(parameter, gradient)| {
+        let values = gradient.unwrap().flatten_all().unwrap().to_vec1::<f32>();
+        (parameter.name.clone(), values.unwrap())
     });
     let outputs = traced.outputs.flatten_all().unwrap().to_vec1().unwrap();
     (outputs, gradients.collect())
@@ -169,7 +170,7 @@ fn trained(device: &Device) -> (Vec<f64>, Vec<(String, Vec<f32>)>) {
         let traced = network.traced(&input(device), Mode::Train(&mut random), wanted);
         let loss = traced.unwrap().outputs.sqr().unwrap().mean_all().unwrap();
         let store = loss.backward().unwrap();
-        let gradients = Gradients::collect(network.parameters(), &store).unwrap();
+        let gradients = Gradients::of(&network, &store).unwrap();
         let norm = gradients
             .norm_of_moved(network.parameters(), &settings)
             .unwrap();

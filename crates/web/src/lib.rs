@@ -88,7 +88,10 @@ pub const CHOICES: [(&str, &[&str]); 13] = [
     ("norm", &["pre", "post"]),
     ("pooling", &["mean", "last"]),
     ("length", &[]),
-    ("discretisation", &["zoh", "bilinear", "dss"]),
+    (
+        "discretisation",
+        &["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"],
+    ),
     ("dss_version", &DSS_VERSIONS),
     ("dt_transform", &TRANSFORMS),
     ("real_transform", &TRANSFORMS),

@@ -20,7 +20,7 @@ use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representab
 use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// The largest Re λ of the S4D layer.
-const CLIP: f64 = -1e-4;
+pub(super) const CLIP: f64 = -1e-4;
 
 /// One layer.
 #[derive(Debug, Clone)]

@@ -3,16 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::checkpoint::declared::{Declared, DssVersion};
+use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
 use crate::checkpoint::layout::attenuate::Attenuate;
+use crate::checkpoint::layout::bigs::{self, Bigs};
+use crate::checkpoint::layout::delayed_lru::DelayedLru;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::flow_state::FlowState;
 use crate::checkpoint::layout::hyena::{Hyena, HyenaForm};
+use crate::checkpoint::layout::lin_oss::LinOss;
 use crate::checkpoint::layout::lru::Lru;
 use crate::checkpoint::layout::lru_rec::LruRec;
+use crate::checkpoint::layout::mega_heads::MegaHeads;
+use crate::checkpoint::layout::megalodon::Megalodon;
 use crate::checkpoint::layout::mimo_dplr::MimoDplr;
 use crate::checkpoint::layout::own::{OwnLayer, OwnLayout};
 use crate::checkpoint::layout::s4_repo::{S4Repo, Version};
@@ -27,6 +32,8 @@ pub(in crate::checkpoint) enum Kind {
     Dss,
     AnnotatedS4d,
     AnnotatedDss,
+    /// The same S4D with one kernel for all channels.
+    Bigs,
     /// S4 in diagonal-plus-low-rank form, of annotated-s4.
     AnnotatedDplr,
     /// S4 in diagonal-plus-low-rank form, with one system for all channels.
@@ -35,6 +42,10 @@ pub(in crate::checkpoint) enum Kind {
         torch: bool,
     },
     Lru,
+    /// LRU whose output sees the states before the sample at hand (neural-ssm).
+    DelayedLru,
+    /// Oscillators, with or without damping.
+    LinOss,
     /// Cosines with one set of modes for all inputs and outputs (aTENNuate).
     Attenuate,
     /// S5 with a step for each mode.
@@ -45,6 +56,10 @@ pub(in crate::checkpoint) enum Kind {
     Ema {
         transformers: bool,
     },
+    /// The moving average of mega-pytorch, with one set of poles for all channels.
+    MegaHeads,
+    /// The complex moving average of Megalodon.
+    Megalodon,
     /// The modal filters of StripedHyena, Evo and Evo 2.
     Hyena(HyenaForm),
     /// As a person described it.
@@ -62,6 +77,17 @@ impl Kind {
         mark.and_then(|(_, names)| names.first())
             .copied()
             .unwrap_or_default()
+    }
+
+    /// The family of a place whose tensors have the names of this one.
+    fn at(self, place: &str) -> Self {
+        let module = place.strip_suffix("kernel.").unwrap_or(place);
+        let module = module.trim_end_matches(['.', '/']);
+        let module = module.rsplit(['.', '/']).next().unwrap_or(module);
+        match self {
+            Kind::AnnotatedS4d if bigs::MODULES.contains(&module) => Kind::Bigs,
+            kind => kind,
+        }
     }
 
     /// Tensors, or whole modules, at the place of a kernel that are not of it: they are copied.
@@ -96,7 +122,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 26] = [
+pub(super) const MARKS: [(Kind, &[&str]); 33] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -108,6 +134,7 @@ pub(super) const MARKS: [(Kind, &[&str]); 26] = [
     (Kind::S4Repo(Version::V4), &["A_real", "inv_dt"]),
     (Kind::AnnotatedDss, &["Lambda_re", "W", "log_step"]),
     (Kind::AnnotatedS4d, &["A_re", "log_step"]),
+    (Kind::Bigs, &["A_re", "log_step"]),
     (Kind::AnnotatedDplr, &["Lambda_re", "P", "B", "log_step"]),
     (Kind::MimoDplr, &["Lambda", "P", "B", "log_step"]),
     (Kind::MimoDplr, &["Lambda", "P", "B", "log_dt"]),
@@ -121,7 +148,10 @@ pub(super) const MARKS: [(Kind, &[&str]); 26] = [
         Kind::FlowState,
         &["log_Lambda_real", "Lambda_imag", "log_Delta"],
     ),
+    (Kind::DelayedLru, &["nu_log", "theta_log", "Bp"]),
     (Kind::Lru, &["nu_log", "theta_log"]),
+    (Kind::LinOss, &["A_diag", "steps"]),
+    (Kind::LinOss, &["A_diag", "dt"]),
     (
         Kind::LruRec,
         &["params_log", "in_proj.weight", "out_proj.weight"],
@@ -136,6 +166,12 @@ pub(super) const MARKS: [(Kind, &[&str]); 26] = [
         Kind::Ema { transformers: true },
         &["damping_factor", "decay_factor", "kernel_projection_matrix"],
     ),
+    (
+        Kind::MegaHeads,
+        &["alphas", "dampen_factors", "expansion", "reduction"],
+    ),
+    (Kind::Megalodon, &["alpha", "delta", "theta", "gamma"]),
+    (Kind::Megalodon, &["alpha", "delta", "theta", "gamma_real"]),
     (Kind::Hyena(HyenaForm::Complex), &["poles", "residues"]),
     (
         Kind::Hyena(HyenaForm::Logarithms),
@@ -164,7 +200,7 @@ pub(in crate::checkpoint) fn find_layers<'a>(
                 None => {
                     let mut marked = MARKS.iter();
                     let marked = marked.find(|(_, marks)| marks.iter().all(has));
-                    marked.map(|(kind, _)| *kind)
+                    marked.map(|(kind, _)| kind.at(place))
                 }
             };
             // Other families have those tensors and more; what one of them lacks is named elsewhere.
@@ -250,11 +286,10 @@ const GATE: &str = "output_gate.weight";
 
 /// D beside the kernel, or around it.
 fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String> {
-    if let Kind::Ema { transformers } = kind {
-        let skip = if transformers {
-            "residual_weight"
-        } else {
-            "omega"
+    if let Kind::Ema { .. } | Kind::Megalodon = kind {
+        let skip = match kind {
+            Kind::Ema { transformers: true } => "residual_weight",
+            _ => "omega",
         };
         let skip = format!("{place}{skip}");
         if names.contains(skip.as_str()) {
@@ -378,15 +413,19 @@ impl Found {
             Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => {
                 self.low_rank_layout(layer, settled)
             }
-            Kind::S5 { .. } | Kind::FlowState | Kind::Lru | Kind::LruRec | Kind::Attenuate => {
-                self.shared_layout(layer, settled)
-            }
-            Kind::Ema { transformers } => Arc::new(Ema {
+            Kind::Bigs => Arc::new(Bigs {
                 layer,
                 place,
-                transformers,
-                skip: feedthrough,
+                feedthrough,
             }),
+            Kind::S5 { .. }
+            | Kind::FlowState
+            | Kind::Lru
+            | Kind::DelayedLru
+            | Kind::LinOss
+            | Kind::LruRec
+            | Kind::Attenuate => self.shared_layout(layer, settled),
+            Kind::Ema { .. } | Kind::MegaHeads | Kind::Megalodon => self.moving_average(layer),
             Kind::Hyena(form) => Arc::new(Hyena {
                 layer,
                 place,
@@ -414,8 +453,29 @@ impl Found {
                 feedthrough: self.feedthrough.clone(),
             }),
             Kind::LruRec => Arc::new(LruRec { layer, place }),
+            Kind::DelayedLru => Arc::new(DelayedLru { layer, place }),
+            Kind::LinOss => Arc::new(LinOss {
+                layer,
+                place,
+                discretisation: settled.discretisation.unwrap_or(Discretisation::Im),
+            }),
             Kind::Attenuate => Arc::new(Attenuate { layer, place }),
             _ => Arc::new(Lru { layer, place }),
+        }
+    }
+
+    /// Of MEGA and its relatives.
+    fn moving_average(&self, layer: String) -> Arc<dyn Layout> {
+        let (place, skip) = (self.place.clone(), self.feedthrough.clone());
+        match self.kind {
+            Kind::MegaHeads => Arc::new(MegaHeads { layer, place }),
+            Kind::Megalodon => Arc::new(Megalodon { layer, place, skip }),
+            kind => Arc::new(Ema {
+                layer,
+                place,
+                transformers: kind == Kind::Ema { transformers: true },
+                skip,
+            }),
         }
     }
 

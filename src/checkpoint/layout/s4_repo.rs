@@ -66,6 +66,7 @@ impl S4Repo {
         format!("{}{tensor}", self.kernel)
     }
 
+    /// Zoh, bilinear or dss: others are refused before.
     fn discretisation(&self) -> Discretisation {
         self.settled.discretisation.unwrap_or(match self.version {
             Version::V3 => Discretisation::Bilinear,
@@ -217,17 +218,17 @@ impl S4Repo {
     fn discretised(&self, lambda: Complex64, step: f64) -> (Complex64, Complex64) {
         let z = lambda * step;
         match self.discretisation() {
-            Discretisation::Zoh => (z, 2.0 * zoh_gain(lambda, step)),
             Discretisation::Bilinear => (from_bilinear(z), 2.0 * step / (1.0 - 0.5 * z)),
             Discretisation::Dss => (z, dss_softmax_gain(lambda, z, self.length())),
+            _ => (z, 2.0 * zoh_gain(lambda, step)),
         }
     }
 
     /// λ of an exponent times step.
     fn continuous(&self, exponent: Complex64, step: f64) -> Complex64 {
         match self.discretisation() {
-            Discretisation::Zoh | Discretisation::Dss => exponent / step,
             Discretisation::Bilinear => to_bilinear(exponent) / step,
+            _ => exponent / step,
         }
     }
 
@@ -311,7 +312,7 @@ impl Layout for S4Repo {
         let steps = match self.discretisation() {
             // The softmax divides by a sum over L steps.
             Discretisation::Dss => steps,
-            Discretisation::Zoh | Discretisation::Bilinear => tensors.at_rate(steps),
+            _ => tensors.at_rate(steps),
         };
         let poles = self.poles(tensors, channels)?;
         let each = steps.len() / channels;

@@ -16,7 +16,7 @@ const fn keys(names: &'static [&'static str], factors: &'static [usize]) -> Size
 
 impl Kind {
     /// The keys of a family; none where its code has a constant in their place, or a product of several
-    /// numbers.
+    /// numbers, or where nothing smaller is written.
     pub(in crate::checkpoint) fn size_keys(self) -> SizeKeys {
         match self {
             Kind::Hyena(HyenaForm::Training) => keys(&["hyena_filter_order"], &[1]),
@@ -24,8 +24,13 @@ impl Kind {
             Kind::Ema { transformers: true } => keys(&["ema_projection_size"], &[1]),
             Kind::Ema { .. } => keys(&["n_dim", "encoder_n_dim", "decoder_n_dim"], &[1]),
             Kind::FlowState => keys(&["encoder_state_dim"], &[1]),
-            Kind::LruRec | Kind::Attenuate => keys(&[], &[1]),
-            Kind::Lru => keys(&["d_hidden", "state_dim", "d_state", "state_size"], &[1]),
+            Kind::LruRec | Kind::Attenuate | Kind::LinOss | Kind::MegaHeads | Kind::Megalodon => {
+                keys(&[], &[1])
+            }
+            Kind::Bigs => keys(&["num_ssm"], &[1]),
+            Kind::Lru | Kind::DelayedLru => {
+                keys(&["d_hidden", "state_dim", "d_state", "state_size"], &[1])
+            }
             Kind::Dss => keys(&["d_state", "state_size"], &[1, 2]),
             Kind::S5 { .. } | Kind::MimoDplr => keys(
                 &[

@@ -21,6 +21,7 @@ fn row(kind: Kind) -> Row {
         Kind::Dss => DSS,
         Kind::AnnotatedS4d => ANNOTATED_S4D,
         Kind::AnnotatedDss => ANNOTATED_DSS,
+        Kind::Bigs => BIGS,
         Kind::AnnotatedDplr => ANNOTATED_DPLR,
         Kind::MimoDplr => MIMO_DPLR,
         Kind::S5 { torch: false } => S5,
@@ -28,12 +29,16 @@ fn row(kind: Kind) -> Row {
         Kind::FlowState => FLOW_STATE,
         Kind::Attenuate => ATTENUATE,
         Kind::Lru => LRU,
+        Kind::DelayedLru => DELAYED_LRU,
+        Kind::LinOss => LIN_OSS,
         Kind::LruRec => LRU_REC,
         Kind::Own => OWN,
         Kind::Ema {
             transformers: false,
         } => EMA,
         Kind::Ema { transformers: true } => EMA_TRANSFORMERS,
+        Kind::MegaHeads => MEGA_HEADS,
+        Kind::Megalodon => MEGALODON,
         Kind::Hyena(HyenaForm::Complex) => HYENA,
         Kind::Hyena(HyenaForm::Logarithms) => EVO_2,
         Kind::Hyena(HyenaForm::Training) => EVO_2_TRAINING,
@@ -110,6 +115,14 @@ const ANNOTATED_S4D: Row = Row {
     written: "N",
 };
 
+const BIGS: Row = Row {
+    family: "BiGS, below `fs4` and `bs4`",
+    tensors: "`A_re`, `A_im` (N), `C` (N, 2), `log_step`, `D` (1): one kernel for all channels of a \
+              direction, read as one channel",
+    open: "",
+    written: "N (`num_ssm`)",
+};
+
 const ANNOTATED_DSS: Row = Row {
     family: "DSS of annotated-s4",
     tensors: "`Lambda_re`, `Lambda_im` (N, H), `W` (1, H, N, 2), `D`, `log_step` (1, H)",
@@ -139,6 +152,38 @@ const LRU: Row = Row {
               `_re`, `_im`, `D` (H) or (H, H)",
     open: "",
     written: "N; γ = √(1 − \\|a\\|²)",
+};
+
+const DELAYED_LRU: Row = Row {
+    family: "LRU of neural-ssm",
+    tensors: "`nu_log`, `theta_log`, `gamma_log` (N), `Bp` (N, inputs), `C` (outputs, N) complex64, `D` \
+              (outputs, inputs); the output sees the states before the sample",
+    open: "",
+    written: "N; γ = √(1 − \\|a\\|²), and D with the states",
+};
+
+const LIN_OSS: Row = Row {
+    family: "LinOSS, and D-LinOSS with `G_diag` and `dt`",
+    tensors: "`A_diag`, `steps` or `dt` (P), `B` (P, H, 2), `C` (H, P, 2) or complex64, `D` (H); two \
+              stored modes for each of P oscillators",
+    open: "**discretisation** (im, imex; D-LinOSS imex2, ex too)",
+    written: "nothing: `convert --to s5` first",
+};
+
+const MEGA_HEADS: Row = Row {
+    family: "moving average of mega-pytorch",
+    tensors: "`alphas`, `dampen_factors` (h), `expansion`, `reduction` (h, D); both directions with \
+              `reverse_alphas`, `reverse_dampen_factors` (h) and 2h rows",
+    open: "",
+    written: "nothing: `convert --to mega` first",
+};
+
+const MEGALODON: Row = Row {
+    family: "complex moving average of Megalodon",
+    tensors: "`alpha`, `delta` (D, N, 1), `theta` (D, 1, 1), `gamma` (D, N, 2) or `gamma_real`, \
+              `gamma_imag` (D, N), `omega` (D, 1) or (D)",
+    open: "",
+    written: "nothing: `convert --to stripedhyena` first",
 };
 
 const ATTENUATE: Row = Row {

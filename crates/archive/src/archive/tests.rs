@@ -569,3 +569,32 @@ fn files_with_an_index_are_read_from_memory() {
     let fault = std::error::Error::source(&fault).unwrap().to_string();
     assert_eq!(fault, "the file `b.safetensors` of the index is missing");
 }
+
+#[test]
+fn a_part_is_seen_alone_and_written_with_all_others() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("both.safetensors");
+    let numbers = |value: f64| RawTensor::from_f64(Dtype::F32, vec![2], &[value; 2]).unwrap();
+    let tensors = [("ema.w", 1.0), ("model.v", 2.0), ("model.w", 1.0)];
+    let tensors = tensors.map(|(name, value)| (name.to_owned(), numbers(value)));
+    let both = Archive::in_memory("both", tensors.into());
+    let both = both.tied([("model.w".to_owned(), "ema.w".to_owned())].into());
+    let part = both.unwrap().below("model.");
+    assert!(part.names().eq(["model.v", "model.w"]));
+    assert!(
+        part.tensor("ema.w").is_ok(),
+        "the others stay where they are"
+    );
+    assert_eq!(part.tied_to("model.w"), None);
+    let changed = part.with(BTreeMap::from([("model.w".to_owned(), numbers(3.0))]));
+    let changed = changed.unwrap();
+    changed.write(&path, Container::Safetensors, "").unwrap();
+    let written = Archive::open(&path).unwrap();
+    assert!(written.names().eq(["ema.w", "model.v", "model.w"]));
+    let first = |name: &str| written.tensor(name).unwrap().to_f64().unwrap()[0];
+    assert_eq!(
+        [first("ema.w"), first("model.v"), first("model.w")],
+        [1.0, 2.0, 3.0]
+    );
+    assert!(changed.called_as_in_file().names().eq(written.names()));
+}

@@ -2,6 +2,7 @@
 //! it, where their elements lie, and what stands beside it.
 
 mod names;
+mod sets;
 mod siblings;
 mod tensors;
 
@@ -15,6 +16,7 @@ use crate::torch_file::state_dict::names::{
     PARAMETER_CALLS, TENSOR_CALLS, allowed, is_known, python_name,
 };
 use crate::torch_file::{Document, Item, Setting, StoredTensor};
+use crate::weight_set::WeightSet;
 use crate::zip_records::Record;
 
 /// Keys under which training scripts keep the weights, most telling first.
@@ -46,6 +48,8 @@ pub(super) struct StateDict {
     pub(super) notes: Vec<String>,
     /// The settings of the training run.
     pub(super) settings: BTreeMap<String, Setting>,
+    /// The dictionaries with tensors of the top object, where there are several.
+    pub(super) sets: Vec<WeightSet>,
 }
 
 /// What the top object of a pickle may be.
@@ -59,12 +63,12 @@ pub(super) enum Root {
 
 impl StateDict {
     /// Reads the pickle and checks every tensor of the model against its record, which has this
-    /// before its name.
+    /// before its name. `set` is the entry of the top object to read; `None` for the most telling one.
     pub(super) fn read(
         path: &Path,
         pickle: &[u8],
         (records, prefix): (&BTreeMap<String, Record>, &str),
-        root: Root,
+        (root, set): (Root, Option<&str>),
     ) -> Result<StateDict, ArchiveError> {
         let values = Values::read(pickle, allowed).map_err(|error| pickle_error(path, error))?;
         require_named_attributes(path, &values)?;
@@ -84,10 +88,14 @@ impl StateDict {
         let (wrapper, document) = match listed {
             Some(tensors) => (Vec::new(), reading.sequence(&tensors)?),
             None => {
-                let wrapper = reading.choose()?;
+                let wrapper = reading.choose(set)?;
                 let document = reading.document(values.root(), &wrapper)?;
                 (wrapper, document)
             }
+        };
+        let sets = match wrapper.first() {
+            Some(first) => reading.sets(first)?,
+            None => Vec::new(),
         };
         let read = Settings::read(&values, &mut reading.budget);
         let settings = read.map_err(|error| pickle_error(path, error))?;
@@ -98,6 +106,7 @@ impl StateDict {
             wrapper: (!wrapper.is_empty()).then(|| wrapper.join(".")),
             notes: reading.notes,
             settings: settings.found,
+            sets,
         })
     }
 }
@@ -167,10 +176,15 @@ impl<'a> Reading<'a> {
         Ok(Document::flat(self.tensors.keys().map(String::as_str)))
     }
 
-    /// Finds the state dict: the keys that lead to it from the top object.
-    fn choose(&mut self) -> Result<Vec<String>, ArchiveError> {
+    /// Finds the state dict, below an entry of the top object where one is given: the keys that lead
+    /// to it from there.
+    fn choose(&mut self, set: Option<&str>) -> Result<Vec<String>, ArchiveError> {
         let mut wrapper = Vec::new();
         let mut at = self.values.root();
+        if let Some(set) = set {
+            at = self.set(set)?;
+            wrapper.push(set.to_owned());
+        }
         while wrapper.len() < WRAPPER_DEPTH {
             let dict = self.dict(at)?;
             let direct = dict.entries.iter().any(|(_, value)| self.is_tensor(*value));

@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hankelite::checkpoint::{
-    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, Transform, read,
-    read_dynamics, read_layerwise,
+    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, PartName,
+    Transform, read, read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
 pub(super) use hankelite_report::{grouped, short};
@@ -34,8 +34,9 @@ pub(super) struct Declarations {
     /// over L steps [default: 1024].
     #[arg(hide_short_help = true, long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
-    /// How a layer of state-spaces/s4 or S5 is discretised [default: that of its class].
-    #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(["zoh", "bilinear", "dss"]))]
+    /// How a layer of state-spaces/s4, S5 or LinOSS is discretised [default: that of its class; LinOSS
+    /// has none].
+    #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(DISCRETISATIONS))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
     #[arg(hide_short_help = true, long, value_parser = words::<Transform>(TRANSFORMS))]
@@ -63,6 +64,11 @@ pub(super) struct Declarations {
     /// channel; written files are those of a diagonal kernel (`mode=diag`) of state-spaces/s4 v4.
     #[arg(hide_short_help = true, long, value_name = "R", value_parser = positive)]
     diagonalise: Option<usize>,
+    /// Which set of weights is read, of a file that holds several (a network and its running mean, a
+    /// student and its teacher); `all` for the layers of all modules [default: the entry `model` or
+    /// its like, or all modules].
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
+    part: Option<PartName>,
 }
 
 impl Declarations {
@@ -90,6 +96,7 @@ impl Declarations {
             ("--half-gate", self.half_gate.as_ref().map(word_of)),
             ("--gelu", self.gelu.as_ref().map(word_of)),
             ("--diagonalise", number(self.diagonalise)),
+            ("--part", self.part.map(|part| quoted(part.as_str()))),
         ];
         let given = options.into_iter();
         let given = given.filter_map(|(name, value)| Some(format!(" {name} {}", value?)));
@@ -107,6 +114,7 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
+const DISCRETISATIONS: [&str; 7] = ["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"];
 const DSS_VERSIONS: [&str; 6] = [
     "softmax",
     "exp",
@@ -213,6 +221,7 @@ impl Declarations {
             half_gate: self.half_gate,
             gelu: self.gelu,
             diagonalise: self.diagonalise,
+            part: self.part,
         }
     }
 }

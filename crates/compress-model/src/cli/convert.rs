@@ -6,7 +6,7 @@ use clap::Args;
 use hankelite::checkpoint::{Family, write};
 use hankelite::compress::kernel_distance;
 use hankelite::model::Model;
-use hankelite_archive::check_output;
+use hankelite_archive::{WeightSet, check_output};
 use hankelite_control::side_by_side;
 use serde::Serialize;
 
@@ -78,6 +78,8 @@ struct Document {
     kernel_difference: f64,
     parameters: usize,
     parameters_before: usize,
+    /// The sets of weights of the file, where there are several.
+    parts: Vec<WeightSet>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -97,6 +99,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         kernel_difference: difference(&full.model, &converted.model, length)?,
         parameters: converted.parameters()?,
         parameters_before: full.parameters()?,
+        parts: full.weight_sets().to_vec(),
     };
     if printer.is_json() {
         return printer.json(&document);

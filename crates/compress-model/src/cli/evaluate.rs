@@ -13,7 +13,9 @@ use clap::Args;
 use hankelite::checkpoint::{Checkpoint, Provenance, read};
 use hankelite::infer::Path;
 use hankelite::rounding::{Entries, Numbers};
-use hankelite_archive::{Dtype, RawTensor, check_destination, check_output, write_arrays};
+use hankelite_archive::{
+    Dtype, RawTensor, WeightSet, check_destination, check_output, write_arrays,
+};
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_report::{Page, Pair, Plotted, Story};
 #[cfg(feature = "train")]
@@ -221,6 +223,7 @@ struct Document<'a> {
     scores: &'a Scores,
     assumptions: &'a [String],
     notes: &'a [String],
+    parts: &'a [WeightSet],
     against: Option<Comparison>,
     report: Option<WrittenReport>,
 }
@@ -304,6 +307,7 @@ fn evaluated(
         scores: &scores,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
+        parts: checkpoint.weight_sets(),
         against,
         report: None,
     };

@@ -7,6 +7,7 @@ use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
+use hankelite_archive::WeightSet;
 use hankelite_control::Realisation;
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
@@ -66,6 +67,8 @@ struct Document<'a> {
     realisation: Realisation,
     assumptions: &'a [String],
     notes: &'a [String],
+    /// The sets of weights of the file, where there are several.
+    parts: &'a [WeightSet],
     /// How the file came about, where this program reduced it.
     provenance: Option<&'a Provenance>,
     layers: Vec<Layer>,
@@ -104,6 +107,7 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         realisation,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
+        parts: checkpoint.weight_sets(),
         provenance: checkpoint.provenance(),
         layers: layers(&checkpoint, arguments.time, realisation, printer)?,
     };
@@ -239,6 +243,7 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
             made.source, made.version, made.method, made.orders_before, made.orders
         ))?;
     }
+    show_parts(document.parts, printer)?;
     let header = [
         "layer",
         "channels",
@@ -277,6 +282,20 @@ fn show(document: &Document<'_>, channels: bool, printer: &Printer) -> anyhow::R
         }
     }
     Ok(())
+}
+
+/// The sets of weights of a file that holds several.
+fn show_parts(parts: &[WeightSet], printer: &Printer) -> anyhow::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let rows = parts.iter().map(|part| {
+        let read = if part.read { "yes" } else { "no" };
+        let bytes = grouped(usize::try_from(part.bytes).unwrap_or(usize::MAX));
+        vec![part.name.clone(), grouped(part.tensors), bytes, read.into()]
+    });
+    printer.table(&["part", "tensors", "bytes", "read"], rows.collect())?;
+    printer.line("")
 }
 
 fn stability(spectrum: &LayerSpectrum) -> String {

@@ -24,6 +24,7 @@ mod image;
 mod inspect;
 mod look;
 mod pack;
+mod parts;
 mod picture;
 #[cfg(feature = "train")]
 mod pipeline;
@@ -52,7 +53,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use hankelite::checkpoint::CheckpointError;
+use hankelite::checkpoint::{CheckpointError, Fault};
 use hankelite::compress::CompressError;
 use hankelite_archive::ArchiveError;
 use hankelite_control::{ControlError, SystemError};
@@ -361,6 +362,13 @@ fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
         }
         if cause.is::<image::LayersAlone>() {
             return Some(image::LayersAlone::HINT.to_string());
+        }
+        if let Some(CheckpointError::Content {
+            fault: Fault::AllParts { parts },
+            ..
+        }) = cause.downcast_ref()
+        {
+            return Some(parts::each(parts));
         }
         #[cfg(feature = "train")]
         if cause.is::<training::Interrupted>() {

@@ -25,7 +25,7 @@ use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Drawn;
-use hankelite_archive::write_whole;
+use hankelite_archive::{WeightSet, write_whole};
 use serde::Serialize;
 
 pub(super) use arguments::Arguments;
@@ -82,6 +82,7 @@ struct Document<'a> {
     after: Option<Scores>,
     assumptions: &'a [String],
     notes: &'a [String],
+    parts: &'a [WeightSet],
     layers: Vec<LayerRecord>,
 }
 
@@ -137,6 +138,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         parameters_after: encoded.parameters(),
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
+        parts: checkpoint.weight_sets(),
         layers,
         ..Document::new(arguments)
     };
@@ -224,6 +226,7 @@ impl Document<'_> {
             after: None,
             assumptions: &[],
             notes: &[],
+            parts: &[],
             layers: Vec::new(),
         }
     }

@@ -454,7 +454,8 @@ def read(source: Any, **declared: Any) -> Model:
             dictionary of NumPy, torch or JAX arrays, a ``torch.nn.Module``, or a pytree.
         declared: conventions that no tensor records: ``norm``, ``pooling``, ``per_step``,
             ``dss_version``, ``length``, ``discretisation``, ``dt_transform``, ``real_transform``,
-            ``bandlimit``, ``conj_sym``, ``clip_eigs``, ``half_gate``, ``gelu``, ``diagonalise``.
+            ``bandlimit``, ``conj_sym``, ``clip_eigs``, ``half_gate``, ``gelu``, ``diagonalise``,
+            ``part`` (of several sets of weights the one to read).
 
     Raises:
         CheckpointError: no known layers, missing or wrong tensors, with name, what was found and

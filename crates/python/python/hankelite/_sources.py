@@ -19,7 +19,7 @@ DECLARED = {
     "per_step": "True where the network has outputs at every step",
     "dss_version": "'softmax', 'exp', 'exp-re-im', 'exp-no-scale', 'clip' or 'clip-no-scale'",
     "length": "the steps of a sequence",
-    "discretisation": "'zoh', 'bilinear' or 'dss'",
+    "discretisation": "'zoh', 'bilinear' or 'dss'; of LinOSS 'im', 'imex', 'imex2' or 'ex'",
     "dt_transform": "'exp', 'softplus', ...",
     "real_transform": "'exp', 'softplus', 'relu', ...",
     "bandlimit": "a number",
@@ -28,6 +28,7 @@ DECLARED = {
     "half_gate": "'half-glu1' or 'half-glu2'",
     "gelu": "'exact' or 'tanh'",
     "diagonalise": "stored modes of each channel for S4 with its low-rank term",
+    "part": "the set of weights to read, of a file that holds several, or 'all'",
 }
 
 

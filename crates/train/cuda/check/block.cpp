@@ -75,6 +75,27 @@ Norm norm(const BlockShape &shape, const std::array<Floats, 5> &parts) {
     return found;
 }
 
+// Sums over rows of g and of g times x.
+void check_sums(const BlockShape &shape) {
+    check::Waves waves(shape.length);
+    Floats g = waves.many<float>(count(shape)), x = waves.many<float>(count(shape));
+    const unsigned shares = 2, width = shape.channels;
+    Numbers partial(shares * 2 * width);
+    Floats plain(width), scaled(width);
+    emulate::launch(lines(width, shares), WARPS, [&] {
+        block_sums(g.data(), x.data(), nullptr, partial.data(), width, rows(shape));
+    });
+    emulate::launch(check::blocks(width, LINES), WARPS,
+                    [&] { block_totals(partial.data(), plain.data(), scaled.data(), width, shares); });
+    Numbers expected(width), expected_scaled(width);
+    for (size_t i = 0; i < g.size(); i++) {
+        expected[i % width] += g[i];
+        expected_scaled[i % width] += double(g[i]) * x[i];
+    }
+    check::near("sums of rows", plain, expected);
+    check::near("sums of products", scaled, expected_scaled);
+}
+
 void check_norm(const BlockShape &shape) {
     check::Waves waves(shape.channels);
     std::array<Floats, 5> parts;
@@ -202,6 +223,7 @@ void check_pool(const BlockShape &shape, bool weighted) {
 void check_block() {
     for (const BlockShape &shape : SHAPES) {
         check_norm(shape);
+        check_sums(shape);
         for (int form = 0; form < 4; form++) check_end(shape, form);
         for (bool weighted : {false, true}) check_pool(shape, weighted);
     }

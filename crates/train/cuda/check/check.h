@@ -98,5 +98,6 @@ void check_bank();
 void check_block();
 void check_modes();
 void check_adamw();
+void check_join();
 void check_rounding();
 void check_shared();

@@ -7,6 +7,7 @@ int main(int count, char **arguments) {
     check_block();
     check_modes();
     check_adamw();
+    check_join();
     check_rounding();
     check_shared();
     std::printf("%d comparisons, %d failed\n", check::comparisons, check::failures);

@@ -97,9 +97,48 @@ Found run(const Problem &problem) {
     return found;
 }
 
+// The end of a layer, with one product more or less.
+void check_end(const char *name, bool full) {
+    const int batch = 2, length = 3, channels = 5, gelu = full ? 2 : 1;
+    const unsigned count = batch * length * channels;
+    check::Waves waves(count + full);
+    std::vector<float> first = waves.many<float>(count), second = waves.many<float>(count),
+                       third = waves.many<float>(count), u = waves.many<float>(count),
+                       through = waves.many<float>(channels), given = waves.many<float>(count),
+                       mask = waves.many<float>(batch * channels, 1, 0.5);
+    SharedEnd end = {first.data(), full ? second.data() : nullptr, full ? third.data() : nullptr, u.data(),
+                     full ? nullptr : through.data(), full ? mask.data() : nullptr, length, channels,
+                     gelu, 0};
+    std::vector<float> y(count), activated(count), g(count), of_u(count);
+    dim3 grid(check::blocks(count));
+    emulate::launch(grid, 128, [&] { shared_outputs(end, y.data(), activated.data(), count); });
+    emulate::launch(grid, 128, [&] { shared_output_slopes(end, given.data(), y.data(), g.data(), count); });
+    emulate::launch(grid, 128, [&] { shared_input_slopes(end, g.data(), of_u.data(), count); });
+    auto activation = [&](double y) {
+        if (gelu == 1) return 0.5 * y * (1 + std::erf(y / std::sqrt(2.0)));
+        return 0.5 * y * (1 + std::tanh(std::sqrt(2 / M_PI) * (y + 0.044715 * y * y * y)));
+    };
+    std::vector<double> expected_y(count), expected(count), expected_g(count), expected_u(count);
+    for (unsigned i = 0; i < count; i++) {
+        double d = full ? 0.0 : through[i % channels], factor = 1;
+        if (full) factor = mask[i / (length * channels) * channels + i % channels];
+        expected_y[i] = double(first[i]) + (full ? second[i] + third[i] : d * u[i]);
+        expected[i] = factor * activation(expected_y[i]);
+        double up = activation(expected_y[i] + 1e-5), down = activation(expected_y[i] - 1e-5);
+        expected_g[i] = given[i] * factor * (up - down) / 2e-5;
+        expected_u[i] = first[i] + (full ? third[i] : d * expected_g[i]);
+    }
+    check::near(std::string(name) + ", outputs", y, expected_y);
+    check::near(std::string(name) + ", activated", activated, expected);
+    check::near(std::string(name) + ", gradient of the outputs", g, expected_g);
+    check::near(std::string(name) + ", gradient of the inputs", of_u, expected_u);
+}
+
 }  // namespace
 
 void check_shared() {
+    check_end("the end of shared modes", false);
+    check_end("the end of shared modes in both directions, with a full D", true);
     for (SharedShape shape : {SharedShape{2, 261, 5, 0, 0}, {1, 147, 130, 1, 0}}) {
         Problem problem(shape);
         std::string name = shape.reverse ? "shared modes, backwards in time" : "shared modes";

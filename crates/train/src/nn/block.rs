@@ -64,14 +64,14 @@ impl TrainableLinear {
         }
     }
 
-    /// Weight and bias, or zeros in its place.
+    /// Weight and bias, or zeros in its place; not yet flat.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         let outputs = self.weight.dim(0)?;
         let bias = match &self.bias {
             Some(bias) => bias.as_tensor().clone(),
             None => Tensor::zeros(outputs, self.weight.dtype(), self.weight.device())?,
         };
-        Ok(vec![self.held_weight()?.flatten_all()?, bias])
+        Ok(vec![self.held_weight()?, bias])
     }
 
     pub(super) fn to_linear(&self) -> Result<Linear> {
@@ -293,7 +293,7 @@ impl TrainableBlock {
         &self.name
     }
 
-    /// The other parameters, flat, as [`BlockPlan`] has them.
+    /// The other parameters in the order of [`BlockPlan`]; not yet flat.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         let mut parts = match &self.dynamics {
             BlockDynamics::Bank(bank) => vec![bank.feedthrough.as_tensor().clone()],

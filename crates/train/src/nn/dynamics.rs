@@ -21,6 +21,8 @@ use candle_core::{DType, Result, Tensor, Var};
 use hankelite_control::{DiagonalSystem, SystemError, Time, undo_gain};
 use num_complex::Complex64;
 
+#[cfg(feature = "cuda")]
+use crate::nn::gpu::{self, leaf::Leaf};
 use crate::nn::modes::{Formulas, modes};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::tensors::{TensorType, host, parameter, var};
@@ -210,36 +212,25 @@ impl TrainableDynamics {
 /// Those of equal order go through the formulas together: for small layers the number of
 /// operations counts, not their size.
 pub(super) fn modes_for(all: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
-    let equal = |a: &TrainableDynamics, b: &TrainableDynamics| {
-        (a.form, a.decay.dims()) == (b.form, b.decay.dims())
-    };
-    let runs = all.chunk_by(|a, b| equal(a, b));
+    let runs = all.chunk_by(|a, b| are_equal(a, b));
     let parts = runs.map(|run| modes_of_run(run, length));
     Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
 }
 
+/// Whether they go through the formulas together.
+fn are_equal(a: &TrainableDynamics, b: &TrainableDynamics) -> bool {
+    (a.form, a.decay.dims()) == (b.form, b.decay.dims())
+}
+
 fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
-    let first = run[0];
     let joined = |part: fn(&TrainableDynamics) -> &Var| {
         let vars: Vec<&Tensor> = run.iter().map(|one| part(one).as_tensor()).collect();
         Tensor::cat(&vars, 0)?.to_dtype(DType::F64)
     };
-    let used = run.iter().any(|one| one.used.is_some()).then(|| {
-        let used = run.iter().map(|one| match &one.used {
-            Some(used) => Ok(used.clone()),
-            None => Tensor::ones(one.decay.shape(), DType::F64, one.decay.device()),
-        });
-        Tensor::cat(&used.collect::<Result<Vec<_>>>()?, 0)
-    });
-    let used = used.transpose()?;
+    let used = used_of_run(run)?;
     let (decay, frequency) = (joined(|one| &one.decay)?, joined(|one| &one.frequency)?);
     let (log_step, weights) = (joined(|one| &one.log_step)?, joined(|one| &one.weights)?);
-    let mut formulas = Formulas {
-        form: first.form,
-        length,
-        layers: run.len(),
-        used: None,
-    };
+    let mut formulas = formulas_of_run(run, length);
     let poles = Tensor::cat(&[&decay, &frequency], 0)?;
     if !log_step.device().is_cpu() {
         return modes_plain::modes(&formulas, used, [&log_step, &poles, &weights]);
@@ -247,6 +238,79 @@ fn modes_of_run(run: &[&TrainableDynamics], length: usize) -> Result<Tensor> {
     let host = used.map(|used| used.flatten_all()?.to_vec1::<f64>());
     formulas.used = host.transpose()?.map(Arc::new);
     modes(formulas, [&log_step, &poles, &weights])
+}
+
+fn formulas_of_run(run: &[&TrainableDynamics], length: usize) -> Formulas {
+    Formulas {
+        form: run[0].form,
+        length,
+        layers: run.len(),
+        used: None,
+    }
+}
+
+/// 1 for modes in use; `None` where all are.
+fn used_of_run(run: &[&TrainableDynamics]) -> Result<Option<Tensor>> {
+    if run.iter().all(|one| one.used.is_none()) {
+        return Ok(None);
+    }
+    let used = run.iter().map(|one| match &one.used {
+        Some(used) => Ok(used.clone()),
+        None => Tensor::ones(one.decay.shape(), DType::F64, one.decay.device()),
+    });
+    Tensor::cat(&used.collect::<Result<Vec<_>>>()?, 0).map(Some)
+}
+
+/// What [`modes_for`] takes of those of equal order, in one row.
+#[cfg(feature = "cuda")]
+pub(super) struct ModesLeaf {
+    pub(super) leaf: Leaf,
+    formulas: Formulas,
+    used: Option<Tensor>,
+    /// Steps Δ.
+    rows: usize,
+}
+
+#[cfg(feature = "cuda")]
+impl ModesLeaf {
+    /// For each run of equal order; `None` where one of them cannot be a leaf.
+    pub(super) fn of_all(all: &[&TrainableDynamics]) -> Result<Option<Vec<Self>>> {
+        let runs = all.chunk_by(|a, b| are_equal(a, b));
+        runs.map(Self::of_run).collect()
+    }
+
+    fn of_run(run: &[&TrainableDynamics]) -> Result<Option<Self>> {
+        let mut row = Vec::new();
+        for part in [
+            |one: &TrainableDynamics| one.log_step.as_tensor().clone(),
+            |one: &TrainableDynamics| one.decay.as_tensor().clone(),
+            |one: &TrainableDynamics| one.frequency.as_tensor().clone(),
+            |one: &TrainableDynamics| one.weights.as_tensor().clone(),
+        ] {
+            row.extend(run.iter().map(|one| part(one)));
+        }
+        let rows = run.iter().map(|one| one.log_step.elem_count()).sum();
+        let leaf = Leaf::new(row, DType::F64)?;
+        let of_leaf = |leaf| {
+            Ok(Self {
+                leaf,
+                formulas: formulas_of_run(run, 0),
+                used: used_of_run(run)?,
+                rows,
+            })
+        };
+        leaf.map(of_leaf).transpose()
+    }
+
+    /// As [`modes_for`] gives them.
+    pub(super) fn modes(&self, length: usize) -> Result<Tensor> {
+        let formulas = Formulas {
+            length,
+            ..self.formulas.clone()
+        };
+        let row = (self.leaf.row()?, self.rows);
+        gpu::modes::modes(&formulas, self.used.clone(), row)
+    }
 }
 
 /// For each channel, 1 for its modes with a weight and 0 for the others of its `modes` slots.

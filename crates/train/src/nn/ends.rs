@@ -94,16 +94,16 @@ impl TrainableEncoder {
         })
     }
 
-    /// All parameters, flat, as [`Encoding`] has them.
+    /// All parameters in the order of [`Encoding`]; not yet flat.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
         match self {
             Self::Linear(linear) => linear.flat_parameters(),
             Self::Measured(sensing, linear) => {
                 let mut flat = linear.flat_parameters()?;
-                flat[0] = linear.weight.matmul(sensing)?.flatten_all()?;
+                flat[0] = linear.weight.matmul(sensing)?;
                 Ok(flat)
             }
-            Self::Embedding(table) => Ok(vec![table.flatten_all()?]),
+            Self::Embedding(table) => Ok(vec![table.as_tensor().clone()]),
         }
     }
 }

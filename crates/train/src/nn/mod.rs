@@ -45,6 +45,7 @@ pub use architecture::{
     Architecture, ArchitectureError, Initialisation, LayerKind, Normalisation, OutputKind,
     PoolingKind,
 };
+use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 pub use error::NetworkError;
 pub use filter::Filter;
@@ -178,6 +179,17 @@ pub trait SequenceModel: Send + Sync {
 
     /// All trainable tensors, always in the same order.
     fn parameters(&self) -> &[Parameter];
+
+    /// The gradient of each parameter from what the backward pass left; `None` for one that it did not
+    /// reach.
+    ///
+    /// # Errors
+    /// candle's.
+    fn gradients(&self, store: &GradStore) -> candle_core::Result<Vec<Option<Tensor>>> {
+        let parameters = self.parameters().iter();
+        let own = parameters.map(|parameter| store.get(parameter.var.as_tensor()).cloned());
+        Ok(own.collect())
+    }
 
     /// All tensors of state without a gradient, always in the same order.
     fn buffers(&self) -> &[Buffer] {

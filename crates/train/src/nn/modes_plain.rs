@@ -19,7 +19,9 @@ pub(super) fn modes(
 ) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if gpu::takes(parameters[0].device(), DType::F32) {
-        return gpu::modes::modes(formulas, used, parameters);
+        let flat = parameters.map(Tensor::flatten_all).into_iter();
+        let row = Tensor::cat(&flat.collect::<Result<Vec<_>>>()?, 0)?;
+        return gpu::modes::modes(formulas, used, (&row, parameters[0].elem_count()));
     }
     let quotient = match formulas.form.kind {
         Parameterisation::S4d => Quotient {

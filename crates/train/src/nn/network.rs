@@ -1,7 +1,11 @@
 //! A trainable network from a model, and a model from a trained network.
 
 use std::sync::Arc;
+#[cfg(feature = "cuda")]
+use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, bail};
 use hankelite::model::{Block, Gate, Model, ModelParts, Placement};
 use hankelite_kernels::Workspaces;
@@ -9,8 +13,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::nn::block::{Dropout, TrainableBlock, TrainableNorm};
+#[cfg(feature = "cuda")]
+use crate::nn::dynamics::ModesLeaf;
 use crate::nn::dynamics::{TrainableDynamics, modes_for};
 use crate::nn::ends::{TrainableEncoder, TrainableHead};
+#[cfg(feature = "cuda")]
+use crate::nn::gpu::{
+    self,
+    leaf::{Leaf, PartGradients},
+};
 use crate::nn::hankel::{HankelPlan, hankel};
 use crate::nn::parameterisation::ModeForm;
 use crate::nn::plan::{Encoding, NetworkPlan, NetworkTensors, Size};
@@ -118,6 +129,8 @@ pub struct TrainableNetwork {
     dtype: DType,
     device: Device,
     workspaces: Arc<Workspaces>,
+    #[cfg(feature = "cuda")]
+    leaves: OnceLock<Option<Leaves>>,
 }
 
 impl TrainableNetwork {
@@ -170,6 +183,8 @@ impl TrainableNetwork {
             dtype: options.dtype,
             device: device.clone(),
             workspaces: Workspaces::new(),
+            #[cfg(feature = "cuda")]
+            leaves: OnceLock::new(),
         };
         network.list();
         Ok(network)
@@ -344,15 +359,57 @@ impl TrainableNetwork {
 
     /// Modes and parameters, flat.
     fn flat(&self, length: usize) -> candle_core::Result<(Tensor, Tensor)> {
-        let mut parameters = Vec::new();
+        #[cfg(feature = "cuda")]
+        if let Some(leaves) = self.leaves()? {
+            let modes = leaves.modes.iter().map(|run| run.modes(length));
+            let modes = Tensor::cat(&modes.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
+            return Ok((modes, leaves.parameters.row()?.clone()));
+        }
+        let flat = self.parts()?;
+        let flat = flat.iter().map(Tensor::flatten_all);
+        let parameters = Tensor::cat(&flat.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
+        Ok((self.modes(length)?, parameters))
+    }
+
+    /// The parameters of encoder and blocks beside the modes, in the order of the plan.
+    fn parts(&self) -> candle_core::Result<Vec<Tensor>> {
+        let mut parts = Vec::new();
         if let Some(encoder) = &self.encoder {
-            parameters.extend(encoder.flat_parameters()?);
+            parts.extend(encoder.flat_parameters()?);
         }
         for block in &self.blocks {
-            parameters.extend(block.flat_parameters()?);
+            parts.extend(block.flat_parameters()?);
         }
-        Ok((self.modes(length)?, Tensor::cat(&parameters, 0)?))
+        Ok(parts)
     }
+
+    /// On a GPU, where all of them are variables or constants.
+    #[cfg(feature = "cuda")]
+    fn leaves(&self) -> candle_core::Result<Option<&Leaves>> {
+        if let Some(leaves) = self.leaves.get() {
+            return Ok(leaves.as_ref());
+        }
+        let dynamics = self.blocks.iter().flat_map(TrainableBlock::dynamics);
+        let is_bank = self.blocks.iter().all(|block| block.shared().is_none());
+        let leaves = match is_bank && gpu::takes(&self.device, self.dtype) {
+            false => None,
+            true => {
+                let modes = ModesLeaf::of_all(&dynamics.collect::<Vec<_>>())?;
+                let parameters = Leaf::new(self.parts()?, self.dtype)?;
+                modes
+                    .zip(parameters)
+                    .map(|(modes, parameters)| Leaves { modes, parameters })
+            }
+        };
+        Ok(self.leaves.get_or_init(|| leaves).as_ref())
+    }
+}
+
+/// Modes and other parameters of encoder and blocks.
+#[cfg(feature = "cuda")]
+struct Leaves {
+    modes: Vec<ModesLeaf>,
+    parameters: Leaf,
 }
 
 impl SequenceModel for TrainableNetwork {
@@ -413,6 +470,25 @@ impl SequenceModel for TrainableNetwork {
 
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    #[cfg(feature = "cuda")]
+    fn gradients(&self, store: &GradStore) -> candle_core::Result<Vec<Option<Tensor>>> {
+        let mut found = PartGradients::new();
+        if let Some(leaves) = self.leaves.get().and_then(Option::as_ref) {
+            leaves.parameters.gradients(store, &mut found)?;
+            for run in &leaves.modes {
+                run.leaf.gradients(store, &mut found)?;
+            }
+        }
+        let parameters = self.parameters.iter().map(|parameter| {
+            let variable = parameter.var.as_tensor();
+            match (store.get(variable), found.remove(&variable.id())) {
+                (Some(own), Some(part)) => Ok(Some((own + part)?)),
+                (own, part) => Ok(part.or_else(|| own.cloned())),
+            }
+        });
+        parameters.collect()
     }
 
     fn buffers(&self) -> &[Buffer] {

@@ -205,10 +205,9 @@ impl TrainableShared {
         Ok([through, input, output])
     }
 
-    /// D, γ ∘ B and C, flat.
+    /// D, γ ∘ B and C; not yet flat.
     pub(super) fn flat_parameters(&self) -> Result<Vec<Tensor>> {
-        let maps = self.held_maps()?;
-        maps.iter().map(Tensor::flatten_all).collect()
+        Ok(self.held_maps()?.into())
     }
 
     fn numbers(&self) -> Result<Numbers> {

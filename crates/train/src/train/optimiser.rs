@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 #[cfg(feature = "cuda")]
 use crate::nn::gpu::adamw;
-use crate::nn::{Group, Parameter};
+use crate::nn::{Group, Parameter, SequenceModel};
 use crate::train::TrainError;
 
 /// Elements that one thread takes at a time.
@@ -274,13 +274,27 @@ fn joined<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> candle_core::Result<
 pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
-    /// Takes them out of what the backward pass left, scaled where the parameter is.
+    /// Takes those of a network out of what the backward pass left, scaled where the parameter is.
     ///
     /// # Errors
     /// [`TrainError::NoGradient`] for a parameter that got none: some ops drop gradients without
     /// a word, and what lies before them would never be trained.
+    pub fn of(network: &dyn SequenceModel, store: &GradStore) -> Result<Self, TrainError> {
+        Self::scaled(network.parameters(), network.gradients(store)?)
+    }
+
+    /// The same for parameters that are tensors of their own in the graph.
+    ///
+    /// # Errors
+    /// As [`Gradients::of`].
     pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self, TrainError> {
-        let one = |parameter: &Parameter| match store.get(parameter.var.as_tensor()) {
+        let found = parameters.iter();
+        let found = found.map(|parameter| store.get(parameter.var.as_tensor()).cloned());
+        Self::scaled(parameters, found.collect())
+    }
+
+    fn scaled(parameters: &[Parameter], found: Vec<Option<Tensor>>) -> Result<Self, TrainError> {
+        let one = |(parameter, found): (&Parameter, Option<Tensor>)| match found {
             Some(gradient) => Ok(match &parameter.scale {
                 None => gradient.contiguous()?,
                 Some(scale) => (gradient * scale)?.contiguous()?,
@@ -289,7 +303,8 @@ impl Gradients {
                 parameter: parameter.name.clone(),
             }),
         };
-        Ok(Self(parameters.iter().map(one).collect::<Result<_, _>>()?))
+        let pairs = parameters.iter().zip(found);
+        Ok(Self(pairs.map(one).collect::<Result<_, _>>()?))
     }
 
     /// The Euclidean norm of all of them together, summed in double precision in a fixed order.

@@ -349,7 +349,7 @@ impl<'a> Run<'a> {
         let loss = objective.loss(network, examples, Mode::Train(&mut generator))?;
         require_finite("the loss", scalar(&loss.value)?, step)?;
         let store = loss.value.backward()?;
-        let gradients = Gradients::collect(network.parameters(), &store)?;
+        let gradients = Gradients::of(network, &store)?;
         let norm = gradients.norm_of_moved(network.parameters(), &recipe.optimiser())?;
         require_finite("the norm of the gradients", norm, step)?;
         let rate = self.schedule.factor(step, self.progress.halvings);

@@ -80,6 +80,14 @@ fn weights(pickle: &mut PickleWriter) {
 
 /// Reads what the closure writes. Record 0 has twelve bytes.
 fn read(build: impl Fn(&mut PickleWriter)) -> Result<StateDict, ArchiveError> {
+    read_set(None, build)
+}
+
+/// The same of one entry of the top object.
+fn read_set(
+    set: Option<&str>,
+    build: impl Fn(&mut PickleWriter),
+) -> Result<StateDict, ArchiveError> {
     let mut pickle = PickleWriter::new();
     build(&mut pickle);
     let record = Record {
@@ -92,7 +100,7 @@ fn read(build: impl Fn(&mut PickleWriter)) -> Result<StateDict, ArchiveError> {
         Path::new("x.pth"),
         &pickle.finish(),
         (&records, "x/"),
-        Root::StateDict,
+        (Root::StateDict, set),
     )
 }
 
@@ -172,6 +180,41 @@ fn nested_dictionaries_give_dotted_names() {
 fn several_dictionaries_of_tensors_are_listed() {
     let error = read_dict(&[("a", &weights), ("b", &weights)]).unwrap_err();
     assert!(matches!(&error, ArchiveError::SeveralStateDicts { found, .. } if found == "`a`, `b`"));
+}
+
+#[test]
+fn one_of_several_sets_of_weights_is_read_by_its_name() {
+    let twice = |pickle: &mut PickleWriter| dict(pickle, &[("v", &tensor), ("w", &tensor)]);
+    let wrapped = |pickle: &mut PickleWriter| dict(pickle, &[("model", &twice)]);
+    let file = |pickle: &mut PickleWriter| {
+        dict(
+            pickle,
+            &[
+                ("model", &weights),
+                ("optimizer", &weights),
+                ("ema", &wrapped),
+            ],
+        );
+    };
+    let set =
+        |name: &str, tensors, read| WeightSet::new(name.into(), tensors, 12 * tensors as u64, read);
+    let first = read(file).unwrap();
+    assert_eq!(names(&first), ["w"]);
+    assert_eq!(first.sets, [set("ema", 2, false), set("model", 1, true)]);
+    let other = read_set(Some("ema"), file).unwrap();
+    assert_eq!(other.wrapper.as_deref(), Some("ema.model"));
+    assert_eq!(names(&other), ["v", "w"]);
+    assert_eq!(other.sets, [set("ema", 2, true), set("model", 1, false)]);
+    let wrong = read_set(Some("mean"), file).unwrap_err().to_string();
+    assert!(
+        wrong.contains("no set of weights is called `mean`"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("expected one of `ema`, `model`"), "{wrong}");
+    assert!(read(weights).unwrap().sets.is_empty());
+    // Where none has a usual name, one has to be chosen.
+    let either = |pickle: &mut PickleWriter| dict(pickle, &[("a", &weights), ("b", &weights)]);
+    assert_eq!(names(&read_set(Some("b"), either).unwrap()), ["w"]);
 }
 
 #[test]
@@ -607,12 +650,13 @@ fn no_damaged_byte_can_upset_the_reading() {
     };
     let records = BTreeMap::from([(record.name.clone(), record)]);
     let path = Path::new("x.pth");
-    StateDict::read(path, &pickle, (&records, ""), Root::StateDict).unwrap();
+    StateDict::read(path, &pickle, (&records, ""), (Root::StateDict, None)).unwrap();
     for at in 0..pickle.len() {
         for byte in 0..=u8::MAX {
             let mut damaged = pickle.clone();
             damaged[at] = byte;
-            let _either_way = StateDict::read(path, &damaged, (&records, ""), Root::StateDict);
+            let _either_way =
+                StateDict::read(path, &damaged, (&records, ""), (Root::StateDict, None));
         }
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
         folder: folder::changes(outline, &layers)?,
         assumptions: outline.assumptions(),
         notes: outline.notes(),
+        parts: outline.weight_sets(),
         rounding_error: output.map(|_: &Path| worst),
         layers,
         seconds: start.elapsed().as_secs_f64(),

@@ -12,7 +12,7 @@ use hankelite::rounding::{MapChoice, Storage};
 use hankelite::target::{
     Drawn, LogitChanges, Met, Size, SizePlan, Sizes, Targeted, WholeSize, step_microseconds,
 };
-use hankelite_archive::write_whole;
+use hankelite_archive::{WeightSet, write_whole};
 use hankelite_data::Dataset;
 use hankelite_report::{Footprint, Page, Pair, Plotted, Story};
 use serde::Serialize;
@@ -71,6 +71,7 @@ struct Document {
     seconds: f64,
     assumptions: Vec<String>,
     notes: Vec<String>,
+    parts: Vec<WeightSet>,
     layers: Vec<LayerRecord>,
 }
 
@@ -284,6 +285,7 @@ impl Document {
             seconds: 0.0,
             assumptions: checkpoint.assumptions().to_vec(),
             notes: checkpoint.notes().to_vec(),
+            parts: checkpoint.weight_sets().to_vec(),
             layers: made.records.clone(),
         })
     }

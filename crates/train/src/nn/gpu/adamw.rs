@@ -1,17 +1,13 @@
 //! The optimiser's step for all parameters at once, and the norm of all gradients: `cuda/adamw.cu`.
 
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{DType, Result, Tensor, bail};
 
+use super::list::{HEAD, List, THREADS};
 use super::{File, Grid, address, launch, room, structures, takes};
 
-/// Numbers of a tile, and threads of a block, as in the kernels.
-const TILE: usize = 1024;
-const THREADS: usize = 256;
-
-/// Words of a piece and of the numbers in front of all pieces.
+/// Words of a piece.
 const PIECE: usize = 8;
-const HEAD: usize = 2;
 
 /// A parameter with its gradient and moments, all of one shape, in f32, contiguous. What is updated is
 /// updated in place.
@@ -147,52 +143,5 @@ impl Piece<'_> {
             ),
             1,
         ])
-    }
-}
-
-/// Pieces and their tiles on the device, with two numbers in front: addresses, and what keeps them.
-struct List {
-    head: u64,
-    pieces: u64,
-    tiles: u64,
-    count: usize,
-    _words: CudaSlice<u64>,
-}
-
-impl List {
-    fn new(
-        device: &Device,
-        head: [u64; HEAD],
-        pieces: Vec<[u64; PIECE]>,
-        counts: impl Iterator<Item = usize>,
-    ) -> Result<Self> {
-        let Device::Cuda(device) = device else {
-            bail!("expected tensors on a GPU");
-        };
-        let first_tile = HEAD + PIECE * pieces.len();
-        let mut words = head.to_vec();
-        words.extend(pieces.iter().flatten());
-        for (piece, count) in counts.enumerate() {
-            // The piece, then its first number, as two integers of 32 bits.
-            let tiles = (0..count as u64).step_by(TILE);
-            words.extend(tiles.map(|at| piece as u64 | at << 32));
-        }
-        let kept = device.clone_htod(&words)?;
-        let start = kept.device_ptr(&device.cuda_stream()).0;
-        let at = |word: usize| start + (word * size_of::<u64>()) as u64;
-        Ok(Self {
-            head: at(0),
-            pieces: at(HEAD),
-            tiles: at(first_tile),
-            count: words.len() - first_tile,
-            _words: kept,
-        })
-    }
-
-    fn grid(&self) -> Grid {
-        Grid {
-            blocks: [self.count, 1, 1],
-            threads: [THREADS, 1],
-        }
     }
 }

@@ -1,26 +1,25 @@
-//! The state space of a block with one system for each channel, and GELU behind it: `cuda/bank.cu`.
+//! The state space of a block with one system for each channel, and GELU around it: `cuda/bank.cu`.
 //!
 //! A block keeps its input and the output of its state space for the way back, whatever its modes:
-//! states are formed again, chunk by chunk.
+//! states are formed again.
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Result, Tensor};
 use hankelite_kernels::GeluForm;
 
-use super::{
-    CHUNK, File, Grid, MOST_BLOCKS, THREADS, address, int, launch, room, structures, takes,
-};
+use super::{File, Grid, MOST_BLOCKS, THREADS, address, int, launch, room, structures, takes};
 use crate::nn::gradient::{Known, of_three};
 use crate::nn::plan::BlockPlan;
 
-/// Modes of a thread, as in the kernels.
-const MODES: usize = 8;
+/// Steps of a thread, and the logarithm of the most threads that share a channel, as in the kernels.
+const STEPS: usize = 32;
+const MOST_LOG_LANES: u32 = 5;
 
-/// The most threads that share a channel.
-const LANES: usize = 32;
+/// The most modes of a channel, as in the kernels.
+const MOST_MODES: usize = 256;
 
-/// The most partial sums of the gradients of modes and D: enough blocks for a GPU.
-const SHARES: usize = 128;
+/// Numbers of a mode: pole, weight and five powers of the pole.
+const MODE: usize = 14;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -44,7 +43,20 @@ struct BankEnds {
     further: i32,
 }
 
-structures!(BankShape: 28, BankEnds: 32);
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BankSlopes {
+    given: u64,
+    y: u64,
+    mask: u64,
+    feedthrough: u64,
+    of_input: u64,
+    of_feedthrough: u64,
+    gelu: i32,
+    further: i32,
+}
+
+structures!(BankShape: 28, BankEnds: 32, BankSlopes: 56);
 
 /// What stands behind the state space: GELU, and a mask of batch × channels.
 #[derive(Clone)]
@@ -54,14 +66,14 @@ pub(in crate::nn) struct Activation {
 }
 
 impl Activation {
-    fn form(&self) -> i32 {
+    pub(super) fn form(&self) -> i32 {
         match self.form {
             GeluForm::Exact => 1,
             GeluForm::Tanh => 2,
         }
     }
 
-    fn mask(&self) -> Result<u64> {
+    pub(super) fn mask(&self) -> Result<u64> {
         self.mask.as_ref().map_or(Ok(0), address)
     }
 }
@@ -73,13 +85,11 @@ pub(in crate::nn) fn holds(plan: &BlockPlan, u: &Tensor) -> bool {
 
 /// Whether the grids of the kernels hold a block on so many sequences and steps.
 pub(super) fn fits(plan: &BlockPlan, dims: &[usize]) -> bool {
-    let fits = |count: usize| count <= MOST_BLOCKS;
-    let grid = |batch: usize, length: usize| {
-        fits(batch) && fits(length.div_ceil(CHUNK)) && batch * length <= i32::MAX as usize
-    };
+    let grid =
+        |batch: usize, length: usize| batch <= MOST_BLOCKS && batch * length <= i32::MAX as usize;
     plan.shared.is_none()
         && !plan.may_grow
-        && plan.modes <= MODES * LANES
+        && plan.modes <= MOST_MODES
         && matches!(*dims, [batch, length, ..] if grid(batch, length))
 }
 
@@ -118,30 +128,19 @@ pub(super) struct Layer {
 /// The modes of one direction of time.
 struct Bank {
     modes: Tensor,
-    /// Poles and weights in single precision, and the powers of the poles over a chunk.
+    /// As the recurrences take them.
     table: Tensor,
-    far: Tensor,
 }
 
 impl Bank {
     fn new(modes: Tensor) -> Result<Self> {
         let (device, all) = (modes.device(), modes.elem_count() / 4);
-        let (table, far) = (
-            room((all, 4), DType::F32, device)?,
-            room((all, 2), DType::F64, device)?,
-        );
-        let (from, to, powers) = (address(&modes)?, address(&table)?, address(&far)?);
+        let table = room((all, MODE), DType::F32, device)?;
+        let (from, to) = (address(&modes)?, address(&table)?);
         let kernel = (File::Bank, "bank_table");
-        let arguments: [&dyn super::Argument; 4] = [&from, &to, &powers, &int(all)?];
-        launch(device, kernel, Grid::of(all), &arguments)?;
-        Ok(Self { modes, table, far })
+        launch(device, kernel, Grid::of(all), &[&from, &to, &int(all)?])?;
+        Ok(Self { modes, table })
     }
-}
-
-/// One direction of time, on the way there or back.
-struct Direction<'a> {
-    bank: &'a Bank,
-    shape: BankShape,
 }
 
 impl Layer {
@@ -167,77 +166,37 @@ impl Layer {
         self.u.dims3()
     }
 
-    /// With time `turned` around, as gradients go.
-    fn direction(&self, index: usize, turned: bool) -> Result<Direction<'_>> {
+    fn shape(&self, index: usize) -> Result<BankShape> {
         let (batch, length, channels) = self.dims()?;
-        let lanes = self.count.div_ceil(MODES).next_power_of_two();
-        let shape = BankShape {
+        let lanes = length.div_ceil(STEPS).next_power_of_two();
+        Ok(BankShape {
             batch: int(batch)?,
             length: int(length)?,
             channels: int(channels)?,
             modes: int(self.count)?,
-            log_lanes: lanes.ilog2() as i32,
-            reverse: i32::from((index == 1) != turned),
+            log_lanes: lanes.ilog2().min(MOST_LOG_LANES) as i32,
+            reverse: i32::from(index == 1),
             delayed: i32::from(index == 1),
-        };
-        let bank = &self.banks[index];
-        Ok(Direction { bank, shape })
+        })
     }
 
-    /// Blocks over the channels, so many rows, and sequences.
-    fn grid(&self, shape: &BankShape, rows: usize, sequences: usize) -> Grid {
+    /// Blocks over the channels and sequences.
+    fn grid(shape: &BankShape) -> Grid {
         let columns = THREADS >> shape.log_lanes;
+        let (channels, batch) = (shape.channels as usize, shape.batch as usize);
         Grid {
-            blocks: [(shape.channels as usize).div_ceil(columns), rows, sequences],
+            blocks: [channels.div_ceil(columns), batch, 1],
             threads: [THREADS, 1],
         }
     }
 
-    /// The states, and with `slopes` their slopes by z, at the start of each chunk.
-    fn starts(&self, input: &Tensor, of: &Direction<'_>, slopes: bool) -> Result<[Tensor; 2]> {
-        let (batch, length, channels) = self.dims()?;
-        let (device, chunks) = (self.u.device(), length.div_ceil(CHUNK));
-        let size = batch * chunks * channels * self.count;
-        let made = [size, if slopes { size } else { 1 }];
-        let made = made.map(|size| room((size, 2), DType::F32, device));
-        let [states, further] = made;
-        let (states, further) = (states?, further?);
-        let to_states = address(&states)?;
-        let to_slopes = if slopes { address(&further)? } else { 0 };
-        let input = address(input)?;
-        let (table, far) = (address(&of.bank.table)?, address(&of.bank.far)?);
-        let grid = self.grid(&of.shape, chunks, batch);
-        match slopes {
-            true => launch(
-                device,
-                (File::Bank, "bank_slope_ends"),
-                grid,
-                &[&input, &table, &to_states, &to_slopes, &of.shape],
-            )?,
-            false => launch(
-                device,
-                (File::Bank, "bank_ends"),
-                grid,
-                &[&input, &table, &to_states, &of.shape],
-            )?,
-        }
-        launch(
-            device,
-            (File::Bank, "bank_join"),
-            Grid::of(batch * channels * self.count),
-            &[&far, &to_states, &to_slopes, &of.shape],
-        )?;
-        Ok([states, further])
-    }
-
-    /// The outputs of all directions on an input, and the activated ones.
-    fn run(&self, input: &Tensor, turned: bool, activated: Option<&Tensor>) -> Result<Tensor> {
-        let (batch, length, _) = self.dims()?;
-        let device = self.u.device();
-        let y = room(self.u.shape(), DType::F32, device)?;
-        for index in 0..self.banks.len() {
-            let of = self.direction(index, turned)?;
-            let [states, _] = self.starts(input, &of, false)?;
+    /// The outputs of all directions, and what is given out.
+    pub(super) fn forward(&self) -> Result<(Tensor, Tensor)> {
+        let like = || room(self.u.shape(), DType::F32, self.u.device());
+        let y = like()?;
+        let activated = self.activation.as_ref().map(|_| like()).transpose()?;
+        for (index, bank) in self.banks.iter().enumerate() {
+            let shape = self.shape(index)?;
             let mut ends = BankEnds {
                 further: i32::from(index > 0),
                 ..BankEnds::default()
@@ -245,33 +204,22 @@ impl Layer {
             if index == 0 {
                 ends.feedthrough = address(&self.feedthrough)?;
             }
-            if let (Some(to), Some(activation)) = (activated, &self.activation)
+            if let (Some(to), Some(activation)) = (&activated, &self.activation)
                 && index + 1 == self.banks.len()
             {
                 ends.activated = address(to)?;
                 (ends.gelu, ends.mask) = (activation.form(), activation.mask()?);
             }
-            let (from, table) = (address(input)?, address(&of.bank.table)?);
-            let (states, to) = (address(&states)?, address(&y)?);
+            let (from, table, to) = (address(&self.u)?, address(&bank.table)?, address(&y)?);
             launch(
-                device,
+                self.u.device(),
                 (File::Bank, "bank_outputs"),
-                self.grid(&of.shape, length.div_ceil(CHUNK), batch),
-                &[&from, &table, &states, &to, &ends, &of.shape],
+                Self::grid(&shape),
+                &[&from, &table, &to, &ends, &shape],
             )?;
         }
-        Ok(y)
-    }
-
-    /// The outputs, and what is given out.
-    pub(super) fn forward(&self) -> Result<(Tensor, Tensor)> {
-        if self.activation.is_none() {
-            let y = self.run(&self.u, false, None)?;
-            return Ok((y.clone(), y));
-        }
-        let activated = room(self.u.shape(), DType::F32, self.u.device())?;
-        let y = self.run(&self.u, false, Some(&activated))?;
-        Ok((y, activated))
+        let given_out = activated.unwrap_or_else(|| y.clone());
+        Ok((y, given_out))
     }
 
     /// The gradient of the inputs; writes those of modes and feedthrough.
@@ -281,70 +229,57 @@ impl Layer {
         slopes: &Tensor,
         [of_modes, of_feedthrough]: [&Tensor; 2],
     ) -> Result<Tensor> {
-        let g = self.of_outputs(y, slopes)?;
-        let of_input = self.run(&g, true, None)?;
+        let slopes = slopes.contiguous()?;
+        let of_input = room(self.u.shape(), DType::F32, self.u.device())?;
+        let activation = self.activation.as_ref();
+        let mut given = BankSlopes {
+            given: address(&slopes)?,
+            y: address(y)?,
+            mask: activation.map_or(Ok(0), Activation::mask)?,
+            feedthrough: address(&self.feedthrough)?,
+            of_input: address(&of_input)?,
+            of_feedthrough: 0,
+            gelu: activation.map_or(0, Activation::form),
+            further: 0,
+        };
+        let all = of_modes.elem_count() / self.banks.len();
         for index in 0..self.banks.len() {
-            let all = of_modes.elem_count() / self.banks.len();
             let own = of_modes.narrow(0, index * all, all)?;
             let through = (index == 0).then_some(of_feedthrough);
-            self.gradients(&g, index, [Some(&own), through])?;
+            self.gradients(index, given, [Some(&own), through])?;
+            (given.feedthrough, given.further) = (0, 1);
         }
         Ok(of_input)
     }
 
-    /// The gradient of y from that of what is given out.
-    fn of_outputs(&self, y: &Tensor, slopes: &Tensor) -> Result<Tensor> {
-        let Some(activation) = &self.activation else {
-            return slopes.contiguous();
-        };
-        let slopes = slopes.contiguous()?;
-        let g = room(y.shape(), DType::F32, y.device())?;
-        let (shape, form) = (self.direction_free_shape()?, activation.form());
-        let (from, at, to) = (address(&slopes)?, address(y)?, address(&g)?);
-        launch(
-            y.device(),
-            (File::Bank, "bank_gelu_slopes"),
-            Grid::of(y.elem_count()),
-            &[&from, &at, &activation.mask()?, &to, &shape, &form],
-        )?;
-        Ok(g)
-    }
-
-    /// For a kernel that looks at sizes alone.
-    fn direction_free_shape(&self) -> Result<BankShape> {
+    /// Adds to the gradient of the inputs; writes those of the modes of a direction and of D.
+    fn gradients(
+        &self,
+        index: usize,
+        mut slopes: BankSlopes,
+        out: [Option<&Tensor>; 2],
+    ) -> Result<()> {
         let (batch, length, channels) = self.dims()?;
-        Ok(BankShape {
-            batch: int(batch)?,
-            length: int(length)?,
-            channels: int(channels)?,
-            modes: int(self.count)?,
-            log_lanes: 0,
-            reverse: 0,
-            delayed: 0,
-        })
-    }
-
-    /// Writes the gradients of the modes of a direction and of D.
-    fn gradients(&self, g: &Tensor, index: usize, out: [Option<&Tensor>; 2]) -> Result<()> {
-        let (batch, length, channels) = self.dims()?;
+        let (bank, shape) = (&self.banks[index], self.shape(index)?);
         let (device, all) = (self.u.device(), channels * self.count);
-        let of = self.direction(index, false)?;
-        let [states, slopes] = self.starts(&self.u, &of, true)?;
-        let shares = SHARES.min(batch * length.div_ceil(CHUNK));
-        let partial = room((shares * all, 4), DType::F64, device)?;
-        let through = room((shares, channels), DType::F64, device)?;
-        let (u, g, table) = (address(&self.u)?, address(g)?, address(&of.bank.table)?);
-        let (states, slopes) = (address(&states)?, address(&slopes)?);
-        let (sums, through) = (address(&partial)?, address(&through)?);
+        let tiles = length.div_ceil(STEPS << shape.log_lanes);
+        let starts = match tiles {
+            1 => None,
+            _ => Some(room((batch * tiles * all, 2), DType::F32, device)?),
+        };
+        let partial = room((batch * all, 4), DType::F64, device)?;
+        let through = room((batch, channels), DType::F64, device)?;
+        let (u, table) = (address(&self.u)?, address(&bank.table)?);
+        let (starts, sums) = (starts.as_ref().map_or(Ok(0), address)?, address(&partial)?);
+        slopes.of_feedthrough = address(&through)?;
         launch(
             device,
             (File::Bank, "bank_slopes"),
-            self.grid(&of.shape, shares, 1),
-            &[&u, &g, &table, &states, &slopes, &sums, &through, &of.shape],
+            Self::grid(&shape),
+            &[&u, &table, &starts, &sums, &slopes, &shape],
         )?;
         let [of_modes, of_feedthrough] = out.map(|out| out.map_or(Ok(0), address));
-        let (modes, of_modes, of_feedthrough) =
-            (address(&of.bank.modes)?, of_modes?, of_feedthrough?);
+        let (modes, of_modes, of_feedthrough) = (address(&bank.modes)?, of_modes?, of_feedthrough?);
         launch(
             device,
             (File::Bank, "bank_gradients"),
@@ -352,11 +287,11 @@ impl Layer {
             &[
                 &modes,
                 &sums,
-                &through,
+                &slopes.of_feedthrough,
                 &of_modes,
                 &of_feedthrough,
-                &int(shares)?,
-                &of.shape,
+                &shape.batch,
+                &shape,
             ],
         )
     }

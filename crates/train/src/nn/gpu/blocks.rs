@@ -11,6 +11,7 @@ use hankelite::model::Placement;
 use hankelite_kernels::Mixing;
 
 use super::bank::{self, Activation};
+use super::shared;
 use super::{File, Grid, THREADS, address, int, launch, room, structures, takes};
 use crate::nn::gradient::{Known, of_three, of_two};
 use crate::nn::plan::{BlockPlan, Encoding, NetworkOutput, NetworkPlan, NormKind, Size};
@@ -52,7 +53,11 @@ pub(in crate::nn) fn holds(plan: &NetworkPlan, steps: &Tensor, dtype: DType) -> 
     let block = |plan: &BlockPlan| {
         let by_layer = plan.norm.is_none_or(|norm| norm.kind == NormKind::Layer);
         let kept = plan.mixing != Mixing::Response && plan.penalty.is_none();
-        by_layer && kept && bank::fits(plan, steps.dims())
+        let fits = match plan.shared {
+            Some(_) => shared::fits(steps.dims()),
+            None => bank::fits(plan, steps.dims()),
+        };
+        by_layer && kept && fits
     };
     let few = steps.dims().iter().take(2).product::<usize>() * plan.channels * 2 <= MOST;
     takes(steps.device(), dtype) && few && plan.blocks.iter().all(block)
@@ -172,9 +177,15 @@ struct Block<'a> {
     parameters: Tensor,
 }
 
+/// The state space of a block on a batch.
+enum Space {
+    Bank(bank::Layer),
+    Shared(shared::Layer),
+}
+
 /// What the backward pass of a block takes.
 struct Kept {
-    layer: bank::Layer,
+    space: Space,
     /// What the state space gives, and that activated and masked.
     y: Tensor,
     active: Tensor,
@@ -321,7 +332,7 @@ impl Network {
         let of_weight = g.t()?.matmul(&rows)?;
         to.slice_set(&of_weight.flatten_all()?, 0, 0)?;
         let of_bias = to.narrow(0, channels * inputs, channels)?;
-        sums(&g, None, [&of_bias, &of_bias])
+        sums(&g, By::Nothing, [&of_bias, &of_bias])
     }
 
     fn pooled(&self, x: &Tensor, weights: &Weights) -> Result<Tensor> {
@@ -400,10 +411,7 @@ impl Block<'_> {
             form: self.plan.gelu,
             mask: self.mask(&self.plan.inner_mask)?,
         };
-        let through = self.part(self.plan.places(channels).feedthrough)?;
-        let given = [u, self.modes.clone(), through];
-        let layer = bank::Layer::new(given, self.plan, Some(activation))?;
-        let (y, active) = layer.forward()?;
+        let (space, [y, active]) = self.space(u, activation)?;
         let mixed = match self.weight()? {
             None => None,
             Some(weight) => {
@@ -412,7 +420,7 @@ impl Block<'_> {
             }
         };
         let mut kept = Kept {
-            layer,
+            space,
             y,
             active,
             mixed,
@@ -441,16 +449,59 @@ impl Block<'_> {
             _ => g,
         };
         let of_active = self.map_slopes(kept, &g, out[1])?;
-        let through = self.plan.places(self.size.channels).feedthrough;
-        let of_through = out[1].narrow(0, through.start, through.len())?;
-        let of_u = kept
-            .layer
-            .backward(&kept.y, &of_active, [out[0], &of_through])?;
+        let of_u = self.space_slopes(kept, &of_active, out)?;
         match (&kept.norm, self.is_placed(Placement::Pre)) {
             (Some(norm), true) => self.norm_slopes(norm, [&of_u, out[1]], Some(&g)),
             (Some(_), false) => of_u + g,
             (None, _) => Ok(of_u),
         }
+    }
+
+    /// The state space on its inputs; its outputs, and those activated.
+    fn space(&self, u: Tensor, activation: Activation) -> Result<(Space, [Tensor; 2])> {
+        let places = self.plan.places(self.size.channels);
+        if self.plan.shared.is_none() {
+            let given = [u, self.modes.clone(), self.part(places.feedthrough)?];
+            let layer = bank::Layer::new(given, self.plan, Some(activation))?;
+            let (y, active) = layer.forward()?;
+            return Ok((Space::Bank(layer), [y, active]));
+        }
+        let numbers = self.shared_numbers([&self.modes, &self.parameters])?;
+        let mut layer = shared::Layer::new(u, numbers, activation);
+        let found = layer.forward()?;
+        Ok((Space::Shared(layer), found))
+    }
+
+    /// Of modes and parameters, or of their gradients.
+    fn shared_numbers(&self, [modes, parameters]: [&Tensor; 2]) -> Result<shared::Numbers> {
+        let places = self.plan.places(self.size.channels);
+        let part = |range: std::ops::Range<usize>| parameters.narrow(0, range.start, range.len());
+        Ok(shared::Numbers {
+            exponents: modes.clone(),
+            feedthrough: part(places.feedthrough)?,
+            input: part(places.input)?,
+            output: part(places.output)?,
+        })
+    }
+
+    /// The gradient of what goes into the state space; writes those of its modes and parameters.
+    fn space_slopes(&self, kept: &Kept, slopes: &Tensor, out: [&Tensor; 2]) -> Result<Tensor> {
+        let through = self.plan.places(self.size.channels).feedthrough;
+        let of_through = out[1].narrow(0, through.start, through.len())?;
+        let layer = match &kept.space {
+            Space::Bank(layer) => {
+                return layer.backward(&kept.y, slopes, [out[0], &of_through]);
+            }
+            Space::Shared(layer) => layer,
+        };
+        let [of_u, g] = layer.backward(&kept.y, slopes, &self.shared_numbers(out)?)?;
+        if through.len() == self.size.channels {
+            let flat = (self.rows(), self.size.channels);
+            let of_plain = room(through.len(), DType::F32, g.device())?;
+            let by = By::Numbers(layer.inputs());
+            sums(&g.reshape(flat)?, by, [&of_plain, &of_through])?;
+        }
+        Ok(of_u)
     }
 
     fn normalised(&self, x: &Tensor) -> Result<(Tensor, Option<KeptNorm>)> {
@@ -501,7 +552,7 @@ impl Block<'_> {
         let of_weight = out.narrow(0, places.norm_weight.start, channels)?;
         let of_bias = out.narrow(0, places.norm_bias.start, channels)?;
         let g = of_z.reshape((self.rows(), channels))?;
-        sums(&g, Some(norm), [&of_bias, &of_weight])?;
+        sums(&g, By::Normalised(norm), [&of_bias, &of_weight])?;
         Ok(of_x)
     }
 
@@ -536,7 +587,7 @@ impl Block<'_> {
         let of_weight = of_mixed.t()?.matmul(&active)?;
         out.slice_set(&of_weight.flatten_all()?, 0, places.weight.start)?;
         let of_bias = out.narrow(0, places.bias.start, rows)?;
-        sums(&of_mixed, None, [&of_bias, &of_bias])?;
+        sums(&of_mixed, By::Nothing, [&of_bias, &of_bias])?;
         let through = of_mixed.matmul(&weight)?.reshape(numbers(self.size))?;
         match of_active {
             None => Ok(through),
@@ -609,15 +660,23 @@ fn run_end(end: BlockEnd, size: Size, device: &Device) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Writes the sums of the rows of g, and with a norm those of g times what it normalises.
-fn sums(g: &Tensor, norm: Option<&KeptNorm>, [plain, scaled]: [&Tensor; 2]) -> Result<()> {
+/// What else the rows are multiplied with before they are summed.
+enum By<'a> {
+    Nothing,
+    Numbers(&'a Tensor),
+    Normalised(&'a KeptNorm),
+}
+
+/// Writes the sums of the rows of g, and those of g times something else.
+fn sums(g: &Tensor, by: By<'_>, [plain, scaled]: [&Tensor; 2]) -> Result<()> {
     let ((rows, columns), device) = (g.dims2()?, g.device());
     let shares = SHARES.min(rows.div_ceil(LINES));
     let partial = room((shares, 2 * columns), DType::F64, device)?;
     let (from, to) = (address(g)?, address(&partial)?);
-    let (x, statistics, scaled) = match norm {
-        None => (0, 0, 0),
-        Some(norm) => (
+    let (x, statistics, scaled) = match by {
+        By::Nothing => (0, 0, 0),
+        By::Numbers(x) => (address(x)?, 0, address(scaled)?),
+        By::Normalised(norm) => (
             address(&norm.x)?,
             address(&norm.statistics)?,
             address(scaled)?,

@@ -6,6 +6,8 @@
 pub(crate) mod adamw;
 pub(super) mod bank;
 pub(super) mod blocks;
+pub(super) mod leaf;
+mod list;
 pub(super) mod modes;
 pub(super) mod rounding;
 pub(super) mod shared;
@@ -39,6 +41,7 @@ enum File {
     AdamW,
     Bank,
     Block,
+    Join,
     Modes,
     Rounding,
     Shared,
@@ -58,6 +61,10 @@ impl File {
             File::Block => (
                 "hankelite-block",
                 include_str!(concat!(env!("OUT_DIR"), "/block.ptx")),
+            ),
+            File::Join => (
+                "hankelite-join",
+                include_str!(concat!(env!("OUT_DIR"), "/join.ptx")),
             ),
             File::Modes => (
                 "hankelite-modes",

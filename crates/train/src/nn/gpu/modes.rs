@@ -6,7 +6,7 @@ use hankelite_control::DSS_EPSILON;
 
 use super::{File, Grid, address, int, launch, room, structures};
 use crate::nn::Parameterisation;
-use crate::nn::gradient::{Known, of_three};
+use crate::nn::gradient::{Known, of_one};
 use crate::nn::modes::Formulas;
 
 #[repr(C)]
@@ -40,84 +40,93 @@ struct ModesSlopes {
 
 structures!(ModesShape: 32, ModesGiven: 32, ModesSlopes: 24);
 
-/// Parameters of all layers, f64.
+/// Parameters of all layers in a row, f64: log Δ, then all decays, all frequencies, and weights.
 struct Given {
-    parameters: [Tensor; 3],
+    row: Tensor,
     used: Option<Tensor>,
+    /// Of log Δ.
+    rows: usize,
     shape: ModesShape,
 }
 
-/// As `modes::modes`; `used` as in [`Formulas`].
+/// As `modes::modes`, from parameters in a row with so many steps Δ; `used` as in [`Formulas`].
 pub(in crate::nn) fn modes(
     formulas: &Formulas,
     used: Option<Tensor>,
-    parameters: [&Tensor; 3],
+    (row, rows): (&Tensor, usize),
 ) -> Result<Tensor> {
-    let [log_step, poles, _] = parameters;
-    let rows = log_step.elem_count();
-    let shape = ModesShape {
-        layers: int(formulas.layers)?,
-        channels: int(rows / formulas.layers)?,
-        modes: int(poles.elem_count() / (2 * rows))?,
-        form: match formulas.form.kind {
-            Parameterisation::S4d => 0,
-            Parameterisation::DssExp => 1,
-            Parameterisation::DssSoftmax => 2,
-        },
-        own: int(formulas.form.length)?,
-        length: int(formulas.length)?,
-        epsilon: DSS_EPSILON,
-    };
-    let [a, b, c] = parameters.map(|tensor| tensor.detach().contiguous());
     let given = Given {
-        parameters: [a?, b?, c?],
+        row: row.detach().contiguous()?,
         used: used.map(|used| used.contiguous()).transpose()?,
-        shape,
+        rows,
+        shape: ModesShape {
+            layers: int(formulas.layers)?,
+            channels: int(rows / formulas.layers)?,
+            modes: int((row.elem_count() / rows - 1) / 4)?,
+            form: match formulas.form.kind {
+                Parameterisation::S4d => 0,
+                Parameterisation::DssExp => 1,
+                Parameterisation::DssSoftmax => 2,
+            },
+            own: int(formulas.form.length)?,
+            length: int(formulas.length)?,
+            epsilon: DSS_EPSILON,
+        },
     };
     let value = given.values()?;
-    let backward = move |slopes: &Tensor| given.gradients(slopes);
-    of_three(parameters, Known::new(value, backward))
+    let backward = move |slopes: &Tensor| Ok([given.gradients(slopes)?]);
+    of_one(row, Known::new(value, backward))
 }
 
 impl Given {
+    /// Modes of all layers.
+    fn total(&self) -> usize {
+        (self.row.elem_count() - self.rows) / 4
+    }
+
+    /// Where steps, poles and weights start in such a row.
+    fn places(&self, row: &Tensor) -> Result<[u64; 3]> {
+        let start = address(row)?;
+        let at = |number: usize| start + (number * size_of::<f64>()) as u64;
+        Ok([at(0), at(self.rows), at(self.rows + 2 * self.total())])
+    }
+
     fn addresses(&self) -> Result<ModesGiven> {
-        let [log_step, poles, weights] = &self.parameters;
+        let [log_step, poles, weights] = self.places(&self.row)?;
         Ok(ModesGiven {
-            log_step: address(log_step)?,
-            poles: address(poles)?,
-            weights: address(weights)?,
+            log_step,
+            poles,
+            weights,
             used: self.used.as_ref().map_or(Ok(0), address)?,
         })
     }
 
     fn values(&self) -> Result<Tensor> {
-        let poles = &self.parameters[1];
-        let out = room(2 * poles.elem_count(), DType::F64, poles.device())?;
+        let out = room(4 * self.total(), DType::F64, self.row.device())?;
         let (given, to) = (self.addresses()?, address(&out)?);
         launch(
-            poles.device(),
+            self.row.device(),
             (File::Modes, "modes_values"),
-            Grid::of(poles.elem_count() / 2),
+            Grid::of(self.total()),
             &[&given, &to, &self.shape],
         )?;
         Ok(out)
     }
 
-    fn gradients(&self, slopes: &Tensor) -> Result<[Tensor; 3]> {
-        let [log_step, poles, weights] = &self.parameters;
-        let like = |tensor: &Tensor| room(tensor.shape(), DType::F64, tensor.device());
-        let out = [like(log_step)?, like(poles)?, like(weights)?];
+    fn gradients(&self, slopes: &Tensor) -> Result<Tensor> {
+        let out = room(self.row.shape(), DType::F64, self.row.device())?;
         let slopes = slopes.contiguous()?;
+        let [of_log_step, of_poles, of_weights] = self.places(&out)?;
         let to = ModesSlopes {
-            of_log_step: address(&out[0])?,
-            of_poles: address(&out[1])?,
-            of_weights: address(&out[2])?,
+            of_log_step,
+            of_poles,
+            of_weights,
         };
         let (given, from) = (self.addresses()?, address(&slopes)?);
         launch(
-            poles.device(),
+            self.row.device(),
             (File::Modes, "modes_gradients"),
-            Grid::of_warps(log_step.elem_count()),
+            Grid::of_warps(self.rows),
             &[&given, &from, &to, &self.shape],
         )?;
         Ok(out)

@@ -1,0 +1,4 @@
+#include "../join.cu"
+#include "driver.h"
+
+BIND(join_parts);

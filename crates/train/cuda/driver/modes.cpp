@@ -1,0 +1,5 @@
+#include "../modes.cu"
+#include "driver.h"
+
+BIND(modes_gradients);
+BIND(modes_values);
