@@ -180,7 +180,7 @@ async function again(text) {
     await bring();
     show();
   });
-  quick = good && state.took < QUICK;
+  quick = good && opened.layers.reduce((sum, layer) => sum + layer.order * layer.channels.length, 0) <= QUICK;
   if (good) foretell();
   if (!good && source) await offerChoices().catch(() => {});
 }
@@ -309,8 +309,9 @@ async function reduce() {
   if (good && $("look").open) await look();
 }
 let quick, foretelling, foretold;
-/** What the size would give, as the slider moves: what is asked last is answered. A model whose spectra took
- * long is left alone. */
+/** Modes of a model that is cut anew as the slider moves: about a second. */
+const QUICK = 4096;
+/** What the size would give, as the slider moves: what is asked last is answered. */
 async function foretell() {
   const { size } = requested();
   foretold = opened && !size.times && !size.bytes && quick ? size : undefined;
@@ -376,7 +377,7 @@ function download(blob, name) {
 
 /** What is played: numbers or tokens of all steps, how many each, its class where that is known. */
 let signal, sequence = 0, playing = 0, played;
-const STEPS = 256, FRAMES = 90, SHOWN = 16, QUICK = 2000;
+const STEPS = 256, FRAMES = 90, SHOWN = 16;
 
 function showTry() {
   const streams = opened.not_streamed === null, sketch = opened.width === 1;
