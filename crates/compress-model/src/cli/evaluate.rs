@@ -28,7 +28,8 @@ use crate::cli::common::{Declarations, Input, Word, open, positive, word, words}
 use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS, is_image};
 use crate::cli::printer::Printer;
 use crate::cli::report::{
-    WrittenReport, footprint, kernel_steps, laid_out, percent, provenance, rates, title, write_page,
+    WrittenReport, footprint, kernel_steps, laid_out, origin_rows, percent, rates, title,
+    write_page,
 };
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
 
@@ -380,7 +381,7 @@ fn page(
         logit_change: None,
         assumptions: document.assumptions,
         warnings: document.notes.to_vec(),
-        provenance: provenance(source, other_name, data)?,
+        provenance: origin_rows(source, other_name, data)?,
     };
     let plotted = Plotted {
         full: &full.model,

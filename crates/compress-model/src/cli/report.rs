@@ -15,7 +15,7 @@ use hankelite_archive::{check_destination, write_whole};
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-pub(super) use self::origin::{hash_of, provenance, title, typed_command, typed_words};
+pub(super) use self::origin::{hash_of, origin_rows, title, typed_command, typed_words};
 #[cfg(feature = "train")]
 pub(super) use self::origin::{identified, made_by};
 use self::pictures::{SHOWN, Shown, picture};
@@ -143,7 +143,7 @@ impl Alone<'_> {
             logit_change: None,
             assumptions: checkpoint.assumptions(),
             warnings: checkpoint.notes().to_vec(),
-            provenance: provenance(self.path, None, origin)?,
+            provenance: origin_rows(self.path, None, origin)?,
         };
         let plotted = Plotted {
             full: &checkpoint.model,
@@ -302,7 +302,7 @@ impl Opened {
             logit_change: None,
             assumptions: self.full.assumptions(),
             warnings: self.full.notes().to_vec(),
-            provenance: provenance(source, other, origins)?,
+            provenance: origin_rows(source, other, origins)?,
         })
     }
 }

@@ -8,7 +8,7 @@ use hankelite_report::{Page, Pair, Plotted, Story};
 
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
-use crate::cli::report::{footprint, laid_out, provenance, rates, title};
+use crate::cli::report::{footprint, laid_out, origin_rows, rates, title};
 
 /// The report of a reduction of the first model to the second.
 pub(super) fn page(
@@ -43,7 +43,7 @@ pub(super) fn page(
         logit_change: held_out.or(calibrated),
         assumptions: document.assumptions,
         warnings: document.notes.to_vec(),
-        provenance: provenance(source, other, origin)?,
+        provenance: origin_rows(source, other, origin)?,
     };
     let drawn = Plotted {
         full: &full.model,

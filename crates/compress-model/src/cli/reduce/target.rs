@@ -29,7 +29,7 @@ use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{WrittenImage, show_kept, stored, write_image};
 use crate::cli::report::{
-    WrittenReport, kernel_steps, laid_out, percent, provenance, rates, title, write_page,
+    WrittenReport, kernel_steps, laid_out, origin_rows, percent, rates, title, write_page,
 };
 use crate::cli::score::{First, Scores, score};
 
@@ -348,7 +348,7 @@ impl Document {
             }),
             assumptions: &self.assumptions,
             warnings: self.notes.clone(),
-            provenance: provenance(source, other, origin)?,
+            provenance: origin_rows(source, other, origin)?,
         };
         let drawn = Plotted {
             full: &full.model,

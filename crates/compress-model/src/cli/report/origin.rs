@@ -22,7 +22,7 @@ pub(in crate::cli) fn title(source: &Path, other: Option<&str>) -> String {
 ///
 /// # Errors
 /// Files that cannot be read.
-pub(in crate::cli) fn provenance(
+pub(in crate::cli) fn origin_rows(
     source: &Path,
     other: Option<&str>,
     more: impl IntoIterator<Item = (String, String)>,
