@@ -18,8 +18,8 @@ async function tried(executablePath, start) {
   }
 }
 
-exports.launch = (path) =>
-  tried(path, (options) => require("playwright-core").chromium.launch({ ...options, args: ARGUMENTS }));
+exports.launch = (path, more = []) =>
+  tried(path, (options) => require("playwright-core").chromium.launch({ ...options, args: [...ARGUMENTS, ...more] }));
 
-exports.launchFirefox = (path) =>
-  tried(path, (options) => require("puppeteer-core").launch({ ...options, browser: "firefox", headless: true }));
+exports.launchFirefox = (path, preferences = {}) =>
+  tried(path, (options) => require("puppeteer-core").launch({ ...options, browser: "firefox", headless: true, extraPrefsFirefox: preferences }));

@@ -1,12 +1,16 @@
 "use strict";
 // node firefox.js FOLDER FIREFOX: what web.js does in Chromium at length, in short. The page opens from
-// disk, cuts with data, saves the program's bytes without, plays a sequence, and reads a file by parts.
+// disk, cuts with data, saves the program's bytes without, plays a sequence, listens to a tone in the microphone's place, shows the
+// report, and reads a file by parts.
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const { launchFirefox } = require("./browser.js");
 const [folder, executablePath] = process.argv.slice(2);
 const at = (name) => path.resolve(folder, name);
+
+/** A tone of Firefox in the microphone's place, without a question. */
+const FAKE = { "media.navigator.streams.fake": true, "media.navigator.permission.disabled": true };
 
 /** The bytes that a click would save. */
 const saved = (page) => page.evaluate(async () => {
@@ -30,6 +34,15 @@ async function used(page) {
   await page.click("#next");
   await until("played");
   assert.match(await text("#speed"), /full [\d.]+ µs, smaller [\d.]+ µs/);
+  await page.click("#microphone");
+  await page.waitForFunction(() => Number(state.windows) >= 10, { timeout: 120000 });
+  await page.click("#microphone");
+  assert.match(await text("#speed"), /as the samples come: full [\d.]+ µs, smaller [\d.]+ µs; one comes every 62\.5 µs/);
+  await page.click("#look summary");
+  await until("reported");
+  const frame = await (await page.$("#view")).contentFrame();
+  await frame.waitForSelector("html[data-ready=yes]");
+  assert.equal((await frame.$$("#layers tbody tr")).length, 2);
   const wanted = fs.readFileSync(at("program/model-8.safetensors"));
   for (const whole of [3e8, 100]) {
     await page.evaluate((most) => { LIMITS.whole = most; state.state = $("file").value = ""; }, whole);
@@ -45,7 +58,7 @@ async function used(page) {
 }
 
 (async () => {
-  const browser = await launchFirefox(executablePath), faults = [];
+  const browser = await launchFirefox(executablePath, FAKE), faults = [];
   const page = await browser.newPage();
   page.on("console", (message) => faults.push(message.text()));
   page.on("pageerror", (error) => faults.push(error.message));

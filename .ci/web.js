@@ -6,6 +6,7 @@ const { execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const path = require("node:path");
 const { launch } = require("./browser.js");
+const Resampler = require("../crates/web/page/resample.js");
 const [folder, executablePath, program, ...only] = process.argv.slice(2);
 const at = (name) => path.resolve(folder, name);
 
@@ -101,6 +102,10 @@ async function calibrated(browser) {
   console.log(`calibrated in ${(took / 1000).toFixed(1)} s: ${byOrder}`);
   console.log(`the program's change of the logits: ${wanted}, the page's: ${change}`);
   console.log(`a sixth in ${((await page.evaluate(() => Number(state.took))) / 1000).toFixed(1)} s: ${sixth}`);
+  await page.fill("#bytes", "4000");
+  assert.ok(await page.isChecked("#by-bytes"));
+  const few = await reduced(page), left = Number(/31,136 → ([\d,]+) bytes/.exec(few)[1].replace(",", ""));
+  assert.ok(left <= 4000 && left > 2000, few);
   // Cancelled, it goes on with the same checkpoint and data.
   await page.click("#reduce");
   await page.click("#cancel");
@@ -111,22 +116,24 @@ async function calibrated(browser) {
   await page.context().close();
 }
 
+/** The program's answer to a signal. */
+function programs(file, words) {
+  fs.writeFileSync(at("program/signal.txt"), words.join(" "));
+  const said = execFileSync(program, ["--quiet", "--format", "json", "stream", file, "--input", at("program/signal.txt"), "--last"]);
+  return JSON.parse(said);
+}
+
 /** The streamed answers are the program's: of the full model, and of the file that is saved. */
 async function streamed(browser) {
   const page = await example(browser);
   await page.check("#by-times");
   await reduced(page);
   fs.writeFileSync(at("program/small.safetensors"), await saved(page, "checkpoint"));
-  const own = (file, words) => {
-    fs.writeFileSync(at("program/signal.txt"), words.join(" "));
-    const said = execFileSync(program, ["--quiet", "--format", "json", "stream", at(file), "--input", at("program/signal.txt"), "--last"]);
-    return JSON.parse(said);
-  };
   let right = 0;
   for (let turn = 0; turn < 5; turn += 1) {
     const found = await played(page, "#next");
     for (const [which, file] of [["full", "model.safetensors"], ["reduced", "program/small.safetensors"]]) {
-      const wanted = own(file, found.words);
+      const wanted = programs(at(file), found.words);
       assert.equal(found[which].length, 10);
       found[which].forEach((y, i) => assert.ok(Math.abs(y - wanted[i]) < 1e-3 * (1 + Math.abs(wanted[i])), `${which} ${i}: ${y}, the program gives ${wanted[i]}`));
     }
@@ -154,6 +161,157 @@ async function streamed(browser) {
   await page.context().close();
 }
 
+/** As the slider moves, the size and the kernel error that the cut then has. */
+async function foretold(browser) {
+  const page = await opened(browser);
+  await chosen(page, at("model.safetensors"));
+  const said = async (wanted) => {
+    await page.waitForFunction((text) => $("foretold").textContent.includes(text) && !foretelling, wanted, WAIT);
+    return page.textContent("#foretold");
+  };
+  await page.fill("#order", "4");
+  const four = await said("2,");
+  await reduced(page);
+  const { record } = await page.evaluate(() => made);
+  const worst = Math.max(...record.layers.map((layer) => layer.relative_kernel_error));
+  const wanted = `${record.bytes.toLocaleString("en")} bytes on a device (${(100 * record.bytes / 31136).toPrecision(3)} %), ${record.parameters_after.toLocaleString("en")} parameters; the kernels of the worst layer change by ${(100 * worst).toPrecision(3)} %.`;
+  assert.equal(four, wanted);
+  // The bound by its own slider, on a logarithmic scale.
+  await page.fill("#tens", "-1");
+  assert.ok(await page.isChecked("#by-tolerance"));
+  assert.equal(await page.inputValue("#tolerance"), "0.1");
+  await page.waitForFunction((before) => $("foretold").textContent !== before && !foretelling, four, WAIT);
+  const bound = await page.textContent("#foretold");
+  await reduced(page);
+  assert.ok(bound.startsWith(`${(await page.evaluate(() => made.record.bytes)).toLocaleString("en")} bytes`), bound);
+  console.log(`told as the slider moves: ${four}`);
+  await page.context().close();
+}
+
+/** The cells of a report's first table, and its figures. */
+const figures = (frame) => frame.evaluate(() => ({
+  rows: [...document.querySelectorAll("#layers tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
+  facts: [...document.querySelectorAll(".facts dt")].map((one) => one.textContent),
+}));
+
+/** The report in the page and as a file: the figures of the program's, and its charts at work. */
+async function reports(browser) {
+  const page = await opened(browser);
+  await chosen(page, at("model.safetensors"));
+  const shown = async () => {
+    await until(page, "reported");
+    const frame = await (await page.$("#view")).contentFrame();
+    await frame.waitForSelector("html[data-ready=yes]", WAIT);
+    return frame;
+  };
+  await page.click("#look summary");
+  const alone = await shown();
+  assert.equal((await figures(alone)).rows.length, 2);
+  await page.fill("#order", "8");
+  await page.evaluate(() => { state.state = ""; });
+  await page.click("#reduce");
+  const pair = await shown();
+  await pair.locator("#heat").focus();
+  await page.keyboard.press("ArrowRight");
+  assert.match(await pair.locator("#channel-summary").textContent(), /channel 1:/);
+  assert.equal(await pair.locator("#channel-charts figure").count(), 4);
+  await pair.locator("#contents a").last().click();
+  assert.equal((await figures(pair)).rows.length, 2, "a link stays in the report");
+  const own = await saved(page, "report"), other = await page.context().newPage();
+  fs.writeFileSync(at("report.html"), own);
+  await other.goto(`file://${at("report.html")}`);
+  const found = await figures(other);
+  await other.goto(`file://${at("program/report.html")}`);
+  assert.deepEqual(found, await figures(other));
+  const page8 = await other.evaluate(() => document.title);
+  console.log(`the program's report: ${page8}, ${own.length} bytes, ${found.facts.join(", ")}`);
+  await page.context().close();
+  // With data also accuracies, and the spectra of what the layers get.
+  const calibrated = await example(browser);
+  await reduced(calibrated);
+  const text = (await saved(calibrated, "report")).toString();
+  assert.match(text, /Accuracy.*\d\d\.\d\d ± /s);
+  assert.match(text, /"name":"input, root mean square"/);
+  await calibrated.context().close();
+}
+
+/** Seconds of a sine as a WAV file. */
+function sine(file, hertz, rate, seconds) {
+  const samples = Int16Array.from({ length: rate * seconds }, (_, i) => 8000 * Math.sin(2 * Math.PI * hertz * i / rate));
+  const data = Buffer.from(samples.buffer), head = Buffer.alloc(44);
+  head.write("RIFF", 0);
+  head.writeUInt32LE(36 + data.length, 4);
+  head.write("WAVEfmt ", 8);
+  [[16, 16, 4], [1, 20, 2], [1, 22, 2], [rate, 24, 4], [2 * rate, 28, 4], [2, 32, 2], [16, 34, 2]]
+    .forEach(([value, to, bytes]) => head.writeUIntLE(value, to, bytes));
+  head.write("data", 36);
+  head.writeUInt32LE(data.length, 40);
+  fs.writeFileSync(file, Buffer.concat([head, data]));
+}
+
+/** Samples of another rate are those of the same tone, and what lies above is gone. */
+function resampled() {
+  for (const [from, to, hertz, gain] of [[48000, 16000, 440, 1], [44100, 16000, 750, 1], [16000, 48000, 440, 1], [48000, 16000, 12000, 0]]) {
+    const made = [], resampler = new Resampler(from, to), late = -resampler.half / from;
+    const tone = Float32Array.from({ length: from }, (_, i) => Math.sin(2 * Math.PI * hertz * i / from));
+    for (let i = 0; i < from; i += 128) made.push(...resampler.push(tone.slice(i, i + 128)));
+    assert.ok(Math.abs(made.length - to) < 2);
+    made.slice(2000).forEach((y, i) => {
+      const wanted = gain * Math.sin(2 * Math.PI * hertz * ((i + 2000) / to + late));
+      assert.ok(Math.abs(y - wanted) < 2e-3, `${from} to ${to}: ${y}, expected ${wanted}`);
+    });
+  }
+}
+
+/** A tone at the microphone, a file in its place: the networks' answers are the program's. Without a microphone the
+ * page says so, and goes on. */
+async function listened(browser) {
+  resampled();
+  const tone = at("tone.wav");
+  // Twelve periods in 256 steps of 16 kHz.
+  sine(tone, 750, 48000, 4);
+  const loud = await launch(executablePath, [
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${tone}`,
+  ]);
+  const page = await example(loud);
+  await page.check("#by-times");
+  await reduced(page);
+  const small = at("program/heard.safetensors");
+  fs.writeFileSync(small, await saved(page, "checkpoint"));
+  await page.evaluate(() => {
+    window.kept = [];
+    const tell = tellReal;
+    tellReal = (own) => { kept.push({ words: [...signal.words], ...played, answer: verdict() }); tell(own); };
+  });
+  await page.click("#microphone");
+  await page.waitForFunction(() => kept.length >= 20, null, WAIT);
+  await page.click("#microphone");
+  assert.equal(await page.textContent("#microphone"), "Use the microphone");
+  const [speed, windows] = [await page.textContent("#speed"), await page.evaluate(() => kept)];
+  assert.match(speed, /as the samples come: full [\d.]+ µs, smaller [\d.]+ µs; one comes every 62\.5 µs/);
+  assert.doesNotMatch(speed, /left out/);
+  const last = windows.at(-1);
+  assert.match(last.answer, /^full: class 0; smaller: class 0$/);
+  const mean = last.words.reduce((sum, x) => sum + x * x, 0) / last.words.length;
+  assert.ok(Math.abs(mean - 1) < .1, `a loudness of ${mean}`);
+  for (const [which, file] of [["full", at("model.safetensors")], ["reduced", small]]) {
+    const wanted = programs(file, last.words);
+    last[which].forEach((y, i) => assert.ok(Math.abs(y - wanted[i]) < 1e-3 * (1 + Math.abs(wanted[i])), `${which} ${i}: ${y}, the program gives ${wanted[i]}`));
+  }
+  await loud.close();
+  console.log(`the microphone: ${windows.length} windows. ${speed}`);
+  const deaf = await example(browser);
+  await deaf.click("#microphone");
+  await until(deaf, "silent");
+  assert.match(await deaf.textContent("#answer"), /^(There is no microphone here|The browser may not use the microphone)/);
+  await played(deaf, "#next");
+  await deaf.evaluate(() => Object.defineProperty(navigator, "mediaDevices", { value: undefined }));
+  await deaf.click("#microphone");
+  await until(deaf, "silent");
+  assert.match(await deaf.textContent("#answer"), /^There is no microphone here/);
+  await deaf.context().close();
+}
+
 /** What no tensor records is changed in place. */
 async function conventions(browser) {
   const page = await example(browser);
@@ -169,7 +327,7 @@ async function conventions(browser) {
   const after = await accuracy();
   assert.ok(after < before - 10, `${before} % → ${after} %`);
   await reduced(page);
-  assert.match(await page.textContent("#report"), /report model\.safetensors --pooling last /);
+  assert.match(await page.textContent("#same"), /reduce model\.safetensors --pooling last --calibrate waves:held_out=600 --calibration-split test --order 8 --output /);
   await change("");
   assert.equal(await accuracy(), before);
   console.log(`pooling by the last step: ${before} → ${after} % right`);
@@ -293,10 +451,13 @@ async function looks(browser) {
       assert.equal(await page.evaluate(() => document.activeElement.id), "reduce", "the focus stays");
       await page.click("#declare summary");
       await press("#next", "played");
+      await page.click("#look summary");
+      await until(page, "reported");
+      await page.waitForTimeout(500);
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `${over} pixels wider than a window of ${width}`);
-      const unnamed = await page.evaluate(() => [...document.querySelectorAll("input, select, button, canvas, progress")]
-        .filter((one) => !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim()).map((one) => one.id));
+      const unnamed = await page.evaluate(() => [...document.querySelectorAll("input, select, button, canvas, progress, iframe, output")]
+        .filter((one) => !one.labels?.length && !one.getAttribute("aria-label") && !one.title && !one.textContent.trim()).map((one) => one.id));
       assert.deepEqual(unnamed, []);
       await page.screenshot({ path: at(`${colorScheme}-${width}.png`), fullPage: true });
       await page.context().close();
@@ -306,7 +467,7 @@ async function looks(browser) {
 
 (async () => {
   const browser = await launch(executablePath);
-  const checks = [bytes, calibrated, streamed, conventions, parts, containers, wrong, looks];
+  const checks = [bytes, calibrated, foretold, reports, streamed, listened, conventions, parts, containers, wrong, looks];
   for (const check of checks.filter(({ name }) => !only.length || only.includes(name))) await check(browser);
   await browser.close();
   assert.deepEqual(faults, []);

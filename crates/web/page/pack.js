@@ -7,7 +7,7 @@ const beside = (name) => fs.readFileSync(path.join(__dirname, name), "utf8");
 const packed = (file) => zlib.gzipSync(fs.readFileSync(file), { level: 9 }).toString("base64");
 const parts = {
   STYLE: beside("page.css"),
-  SCRIPT: beside("page.js"),
+  SCRIPT: ["page.js", "report.js", "resample.js", "microphone.js"].map(beside).join(""),
   WORKER: JSON.stringify(["files.js", "glue.js", "worker.js"].map(beside).join("")),
   WASM: JSON.stringify(packed(wasm)),
   MODEL: JSON.stringify(packed(model)),

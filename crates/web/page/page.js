@@ -81,6 +81,8 @@ async function takeData() {
 function forget() {
   made = undefined;
   $("made").hidden = true;
+  $("look").open = false;
+  unlook();
   for (const cell of document.querySelectorAll("#answers th.smaller")) cell.hidden = true;
 }
 
@@ -89,7 +91,10 @@ function forget() {
 let focused, tasks = 0;
 function busy(text) {
   // A control that is disabled loses the focus of the keyboard.
-  if (text) focused = document.activeElement;
+  if (text) {
+    focused = document.activeElement;
+    hush();
+  }
   $("state").className = "";
   $("state").textContent = text;
   if (text) state.state = "busy";
@@ -134,7 +139,8 @@ async function cancel() {
 const quoted = (name) => (/^[\w./:=,+@%-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`);
 const flags = () => Object.entries(declared).map(([key, value]) => ` --${key.replaceAll("_", "-")} ${value}`).join("");
 function command(size) {
-  const calibrate = data ? ` --calibrate ${quoted(data.name)}` : "";
+  // The example's data are of the task's second split.
+  const calibrate = data ? ` --calibrate ${quoted(data.name)}${data.file ? "" : " --calibration-split test"}` : "";
   return `compress-model reduce ${quoted(source.name)}${flags()}${calibrate} ${size.flag} --output ${quoted(size.output)}`;
 }
 /** A page that has no room names the program. */
@@ -158,7 +164,7 @@ async function open(files, given) {
   source = { files, size, name: (index ?? files[0]).name };
   [declared, data, known, opened] = [{}, given, undefined, undefined];
   forget();
-  $("opened").hidden = $("try").hidden = $("declare").hidden = $("command-line").hidden = true;
+  $("opened").hidden = $("looking").hidden = $("try").hidden = $("declare").hidden = $("command-line").hidden = true;
   $("declare").open = false;
   $("data").value = "";
   await again("reading");
@@ -174,15 +180,20 @@ async function again(text) {
     await bring();
     show();
   });
+  quick = good && opened.layers.reduce((sum, layer) => sum + layer.order * layer.channels.length, 0) <= QUICK;
+  if (good) foretell();
   if (!good && source) await offerChoices().catch(() => {});
 }
 function show() {
-  $("opened").hidden = false;
+  $("opened").hidden = $("looking").hidden = false;
+  $("save-report").textContent = `Save ${reportName()}`;
   $("title").textContent = source.name;
   $("notes").replaceChildren(...[...opened.notes, ...opened.assumptions, ...unstreamed()].map((text) => element("li", text)));
   const most = Math.max(...opened.layers.map((layer) => layer.order));
   $("order").max = most;
   $("order").value = Math.max(1, Math.round(most / 4));
+  $("bytes").value = Math.round((opened.bytes ?? 0) / 8);
+  $("heard").value = opened.declared.length ?? STEPS;
   offerChoices();
   aboutData();
   draw();
@@ -205,9 +216,9 @@ function aboutData() {
   $("using").textContent = !data ? "Without data every channel is cut for white noise."
     : `${data.name}: ${count(known.calibrating)} sequences calibrate, ${known.accuracy != null ? `${count(known.others)} others are scored` : "none is scored"}.`;
   const whole = Boolean(opened.bytes && data);
-  $("whole").hidden = !whole;
+  $("whole").hidden = $("limit").hidden = !whole;
   $("bound").hidden = Boolean(data);
-  if (whole ? $("by-tolerance").checked : $("by-times").checked) $("by-order").checked = true;
+  if (whole ? $("by-tolerance").checked : $("by-times").checked || $("by-bytes").checked) $("by-order").checked = true;
   if (data) $("by-tolerance").checked = false;
   if (!document.querySelector("[name=size]:checked")) $("by-order").checked = true;
 }
@@ -281,8 +292,9 @@ function spectrum(layer, order) {
 // ---- The smaller model.
 
 function requested() {
-  const [times, order, bound] = ["times", "order", "tolerance"].map((id) => Number($(id).value));
+  const [times, order, bound, bytes] = ["times", "order", "tolerance", "bytes"].map((id) => Number($(id).value));
   if ($("by-times").checked) return { size: { times }, flag: `--times ${times}`, stem: `1-${times}` };
+  if ($("by-bytes").checked) return { size: { bytes: Math.round(bytes) }, flag: `--max-bytes ${Math.round(bytes)}`, stem: `${Math.round(bytes)}-bytes` };
   if ($("by-tolerance").checked) return { size: { tolerance: bound / 100 }, flag: `--tolerance ${bound / 100}`, stem: `within-${bound}` };
   return { size: { order }, flag: `--order ${order}`, stem: `${order}` };
 }
@@ -290,10 +302,38 @@ async function reduce() {
   const wanted = requested();
   wanted.output = renamed(wanted.stem);
   $("made").hidden = true;
-  await task("reducing", "reduced", async () => {
+  const good = await task("reducing", "reduced", async () => {
     made = { ...wanted, record: await ask({ reduce: { ...wanted.size, output: wanted.output } }) };
     showMade();
   });
+  if (good && $("look").open) await look();
+}
+let quick, foretelling, foretold;
+/** Modes of a model that is cut anew as the slider moves: about a second. */
+const QUICK = 4096;
+/** What the size would give, as the slider moves: what is asked last is answered. */
+async function foretell() {
+  const { size } = requested();
+  foretold = opened && !size.times && !size.bytes && quick ? size : undefined;
+  if (!foretold) $("foretold").textContent = "";
+  if (foretelling) return;
+  foretelling = true;
+  while (foretold) {
+    const wanted = foretold, of = opened;
+    foretold = undefined;
+    try {
+      const found = await ask({ preview: wanted });
+      if (of === opened && !foretold) tellSize(found);
+    } catch (error) {
+      if (!error.cancelled) $("foretold").textContent = error.fault ?? error.message;
+    }
+  }
+  foretelling = false;
+}
+function tellSize({ kernel_error: error, parameters, bytes }) {
+  const device = bytes ? `${count(bytes)} bytes on a device (${percent(bytes / opened.bytes)}), ` : "";
+  const white = data ? " without the data" : "";
+  $("foretold").textContent = `${device}${count(parameters)} parameters; the kernels of the worst layer change by ${percent(error)}${white}.`;
 }
 function showMade() {
   const { record, output } = made;
@@ -305,12 +345,13 @@ function showMade() {
   const a = record.accuracy;
   if (a) said.push(`accuracy ${points(a.full)} → ${points(a.reduced)} of ${a.scored} other sequences (± ${points(a.error)})`);
   $("verdict").textContent = said.join("; ");
+  $("same").textContent = command(made);
   const files = [["checkpoint", output, `${count(record.file_bytes)} bytes, ${count(source.size)} before`]];
   const stem = output.slice(0, output.lastIndexOf("."));
   if (opened.not_streamed === null) files.push(["image", `${stem}.edge`, "for devices"], ["header", `${stem}.h`, "the same for C"], ["onnx", `${stem}.onnx`, "a step as a graph"]);
   $("saves").replaceChildren(...files.map(([what, name, about]) =>
     element("button", `Save ${name} (${about})`, { id: `save-${what}`, onclick: () => save(what, name) })));
-  $("report").textContent = `compress-model report ${quoted(source.name)}${flags()} ${quoted(output)} --output ${quoted(`${stem}.html`)}`;
+  $("save-report").textContent = `Save ${reportName()}`;
   $("rows").replaceChildren(...record.layers.map((layer) => {
     const row = element("tr"), errors = [layer.relative_h2_error, layer.relative_kernel_error, layer.relative_weighted_error];
     row.append(...[layer.name, `${layer.order_before} → ${layer.order}`, ...errors.map(percent)].map((text) => element("td", text)));
@@ -322,11 +363,14 @@ async function save(what, name) {
   await task("writing", "saved", async () => {
     const request = what === "checkpoint" ? { smaller: {} } : { save: { what, name } };
     const { bytes, blob } = await call({ request });
-    const url = URL.createObjectURL(blob ?? new Blob([bytes]));
-    element("a", "", { href: url, download: name }).click();
-    // A large file takes its time.
-    setTimeout(() => URL.revokeObjectURL(url), 600000);
+    download(blob ?? new Blob([bytes]), name);
   });
+}
+function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  element("a", "", { href: url, download: name }).click();
+  // A large file takes its time.
+  setTimeout(() => URL.revokeObjectURL(url), 600000);
 }
 
 // ---- The networks at work.
@@ -339,8 +383,8 @@ function showTry() {
   const streams = opened.not_streamed === null, sketch = opened.width === 1;
   $("try").hidden = !(streams && (sketch || data));
   $("next").hidden = !data;
-  $("drawing").hidden = !sketch;
-  $("try-how").textContent = `The network takes one sample at a time, as on a device${sketch ? ": draw a signal with the pointer, or choose one below" : ""}. The bars are its answers as the samples come.`;
+  $("drawing").hidden = $("hearing").hidden = !sketch;
+  $("try-how").textContent = `The network takes one sample at a time, as on a device${sketch ? ": draw a signal with the pointer, choose one below, or use the microphone" : ""}. The bars are its answers as the samples come.`;
   $("speed").textContent = $("answer").textContent = "";
   $("bars").replaceChildren();
   played = undefined;
@@ -368,6 +412,7 @@ function shaped() {
 }
 /** Runs the signal through the networks, some samples for each frame, then measures a step. */
 async function play() {
+  hush();
   const own = (playing += 1), { words, width } = signal;
   const steps = words.length / width, still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const each = still ? steps : Math.ceil(steps / FRAMES), networks = made ? ["full", "reduced"] : ["full"];
@@ -397,10 +442,10 @@ async function play() {
   }
 }
 function tellSpeed({ microseconds, steps }, networks) {
-  const names = { full: "full", reduced: "smaller" };
-  const said = networks.map((which, i) => `${names[which]} ${microseconds[i].toPrecision(3)} µs`).join(", ");
-  $("speed").textContent = `A step in this page, on one thread: ${said} (${count(steps)} steps).`;
+  const each = Object.fromEntries(networks.map((which, i) => [which, microseconds[i]]));
+  $("speed").textContent = `A step in this page, on one thread: ${inMicroseconds(each)} (${count(steps)} steps).`;
 }
+const inMicroseconds = (each) => Object.entries(each).map(([which, time]) => `${which === "full" ? which : "smaller"} ${time.toPrecision(3)} µs`).join(", ");
 const best = (all) => all.indexOf(Math.max(...all));
 function verdict() {
   if (opened.declared.per_step) return "";
@@ -495,9 +540,19 @@ $("drop").ondrop = (event) => {
 };
 $("example").onclick = async () => open([new File([await unpacked(MODEL)], "model.safetensors")], { name: EXAMPLE });
 $("data").onchange = (event) => event.target.files[0] && useData(event.target.files[0]);
-$("order").oninput = () => { $("by-order").checked = true; draw(); };
-$("times").oninput = () => { $("by-times").checked = true; };
-$("tolerance").oninput = () => { $("by-tolerance").checked = true; };
+const choose = (id) => { $(id).checked = true; foretell(); };
+$("order").oninput = () => { choose("by-order"); draw(); };
+$("times").oninput = () => choose("by-times");
+$("bytes").oninput = () => choose("by-bytes");
+$("tolerance").oninput = () => {
+  $("tens").value = Math.log10(Number($("tolerance").value) || 1);
+  choose("by-tolerance");
+};
+$("tens").oninput = () => {
+  $("tolerance").value = Number((10 ** Number($("tens").value)).toPrecision(2));
+  choose("by-tolerance");
+};
+for (const one of document.querySelectorAll("[name=size]")) one.onchange = foretell;
 $("reduce").onclick = reduce;
 $("cancel").onclick = cancel;
 $("next").onclick = next;

@@ -18,8 +18,8 @@ onmessage = async ({ data: { id, module, files, request, parts } }) => {
       parts = [await files[0].arrayBuffer()];
     }
     if (request.reduce) store.begin();
-    const { answer, bytes } = ask(request, parts);
-    say({ answer, bytes }, [bytes.buffer]);
+    const from = performance.now(), { answer, bytes } = ask(request, parts);
+    say({ answer, bytes, took: performance.now() - from }, [bytes.buffer]);
   } catch (error) {
     const lost = error.name === "NotReadableError" || error instanceof RangeError;
     say({ fault: error.message, broken: Boolean(error.broken), lost });

@@ -11,10 +11,11 @@ use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
 use hankelite::target::Size;
 use hankelite::{ProgressSink, Reducer, Suited, TimeBase};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::given::{Given, listed, steps};
 use crate::place::{File, NewFile, sha256};
+use crate::record::{Accuracy, Preview, Reduced};
 use crate::saved::Made;
 use crate::{Fault, Reading, Session};
 
@@ -28,38 +29,10 @@ pub struct Request {
     pub tolerance: Option<f64>,
     /// How many times fewer bytes, states and maps together, with data.
     pub times: Option<f64>,
+    /// Bytes of the image and of the state of one stream at most, likewise.
+    pub bytes: Option<usize>,
     /// The name of the new file: its ending chooses the container.
     pub output: String,
-}
-
-/// What was done.
-#[derive(Debug, Serialize)]
-pub struct Reduced {
-    parameters_before: usize,
-    parameters_after: usize,
-    file_bytes: u64,
-    /// Weights and state of one stream.
-    bytes: Option<usize>,
-    /// Relative change of the logits of the calibration sequences; with a size of the whole model,
-    /// of those that were held out.
-    pub logit_change: Option<f64>,
-    /// With labels, of sequences that did not calibrate.
-    pub accuracy: Option<Accuracy>,
-    /// One for each layer.
-    pub layers: Vec<LayerRecord>,
-}
-
-/// Shares of right answers.
-#[derive(Debug, Serialize)]
-pub struct Accuracy {
-    /// Sequences.
-    pub scored: usize,
-    /// Of the model as it came.
-    pub full: f64,
-    /// Of the smaller one.
-    pub reduced: f64,
-    /// Standard error of the difference.
-    pub error: f64,
 }
 
 /// A smaller model on its way into a file.
@@ -89,21 +62,50 @@ impl Session {
         // Its file may be the one that is written now.
         self.made = None;
         self.players[1] = None;
-        let smaller = match (&self.given, request.times) {
-            (None, _) => self.balanced(request, sink)?,
-            (Some(given), Some(times)) => self.in_bytes(times, given, sink)?,
-            (Some(given), None) => self.calibrated(request, given, sink)?,
+        let in_bytes = request.times.is_some() || request.bytes.is_some();
+        let smaller = match &self.given {
+            None => self.balanced(request, sink)?,
+            Some(given) if in_bytes => self.in_bytes(request, given, sink)?,
+            Some(given) => self.calibrated(request, given, sink)?,
         };
         let accuracy = match &self.given {
             Some(given) => self.accuracy(&smaller.model, given)?,
             None => None,
         };
-        let (made, reduced) = self.finish(request, smaller, accuracy, new)?;
+        let made = self.finish(request, smaller, accuracy, new)?;
+        let record = made.record.clone();
         self.made = Some(made);
-        Ok(reduced)
+        Ok(record)
     }
 
-    fn balanced(&self, request: &Request, sink: &dyn ProgressSink) -> Result<Smaller, Fault> {
+    /// What a size would give without data; nothing is kept of it.
+    ///
+    /// # Errors
+    /// As [`Session::reduce`].
+    pub fn preview(&self, request: &Request) -> Result<Preview, Fault> {
+        let reduced = reduce_observed(&self.checkpoint.model, &self.plan(request)?, &())?;
+        let errors = reduced
+            .records
+            .iter()
+            .map(|layer| layer.relative_kernel_error);
+        Ok(Preview {
+            kernel_error: errors.fold(0.0, f64::max),
+            bytes: self.bytes_of(&reduced.model),
+            parameters: self
+                .checkpoint
+                .with_model(reduced.model)
+                .encode()?
+                .parameters(),
+        })
+    }
+
+    /// Weights and state of one stream in single precision, where all of the network was read.
+    fn bytes_of(&self, model: &Model) -> Option<usize> {
+        let size = Size::of(model, &Storage::single(model)).ok()?;
+        (self.reading == Reading::Whole).then(|| size.total())
+    }
+
+    fn plan(&self, request: &Request) -> Result<Plan, Fault> {
         let rule = match (request.order, request.tolerance) {
             (Some(order), _) => Rule::Order(order),
             (_, Some(tolerance)) => Rule::Tolerance(tolerance),
@@ -115,7 +117,12 @@ impl Session {
             .with_method(suited.method)?
             .with_time(suited.time)?;
         plan.check(&self.checkpoint.model)?;
-        let reduced = reduce_observed(&self.checkpoint.model, &plan, sink)?;
+        Ok(plan)
+    }
+
+    fn balanced(&self, request: &Request, sink: &dyn ProgressSink) -> Result<Smaller, Fault> {
+        let suited = Suited::to(&self.checkpoint);
+        let reduced = reduce_observed(&self.checkpoint.model, &self.plan(request)?, sink)?;
         let time = match suited.time {
             TimeBase::Continuous => "continuous",
             _ => "discrete",
@@ -174,13 +181,19 @@ impl Session {
 
     fn in_bytes(
         &self,
-        times: f64,
+        request: &Request,
         given: &Given,
         sink: &dyn ProgressSink,
     ) -> Result<Smaller, Fault> {
         let sequences = listed(&given.calibrating);
-        let reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
-        let made = reducer.times(times).observer(sink).run()?;
+        let mut reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
+        if let Some(times) = request.times {
+            reducer = reducer.times(times);
+        }
+        if let Some(bytes) = request.bytes {
+            reducer = reducer.bytes(bytes);
+        }
+        let made = reducer.observer(sink).run()?;
         let method = "states and maps to a target, balanced for the layers' inputs, refined";
         let mut note = self.note(method.to_string(), &made.records)?;
         note.calibration = Some(given.origin.clone());
@@ -236,13 +249,9 @@ impl Session {
         smaller: Smaller,
         accuracy: Option<Accuracy>,
         new: &mut dyn NewFile,
-    ) -> Result<(Made, Reduced), Fault> {
-        let single = || Size::of(&smaller.model, &Storage::single(&smaller.model));
-        let is_whole = self.reading == Reading::Whole;
-        let bytes = match is_whole {
-            true => smaller.bytes.or_else(|| single().ok().map(Size::total)),
-            false => None,
-        };
+    ) -> Result<Made, Fault> {
+        let bytes = smaller.bytes.or_else(|| self.bytes_of(&smaller.model));
+        let bytes_met = smaller.bytes.is_some();
         let mut reduced = self.checkpoint.with_model(smaller.model);
         reduced = reduced.with_provenance(smaller.note);
         if let Some(choice) = smaller.storage {
@@ -265,17 +274,17 @@ impl Session {
             parameters_after,
             file_bytes: file.length(),
             bytes,
+            bytes_met,
             logit_change: smaller.logit_change,
             accuracy,
             layers: smaller.layers,
         };
-        let name = request.output.clone();
-        let made = Made {
-            name,
+        Ok(Made {
+            name: request.output.clone(),
             file,
             checkpoint,
-        };
-        Ok((made, record))
+            record,
+        })
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Given {
     pub(crate) calibrating: Dataset,
     /// The others, at most [`SCORED`] of them.
     pub(crate) others: Option<Dataset>,
+    /// The share of these that the model answers rightly.
+    pub(crate) accuracy: Option<f64>,
 }
 
 /// What the data hold.
@@ -67,6 +69,7 @@ impl Given {
             origin,
             calibrating,
             others: others.map(first).transpose()?,
+            accuracy: None,
         })
     }
 
@@ -93,12 +96,13 @@ impl Session {
     /// take.
     pub fn use_data(&mut self, name: &str, bytes: Vec<u8>) -> Result<Known, Fault> {
         self.require_whole()?;
-        let given = Given::new(name, bytes)?;
+        let mut given = Given::new(name, bytes)?;
         let answers = given.answers(&self.checkpoint.model)?;
+        given.accuracy = answers.map(|answers| answers.accuracy());
         let known = Known {
             calibrating: given.calibrating.len(),
             others: given.others.as_ref().map_or(0, Dataset::len),
-            accuracy: answers.map(|answers| answers.accuracy()),
+            accuracy: given.accuracy,
         };
         self.given = Some(given);
         Ok(known)

@@ -11,11 +11,13 @@ mod page;
 mod page_file;
 mod place;
 mod play;
+mod record;
+mod report;
 mod saved;
 
 use std::collections::BTreeMap;
 
-pub use cut::{Accuracy, Reduced, Request};
+pub use cut::Request;
 pub use given::{Known, Sample};
 use hankelite::archive::ReadAt;
 use hankelite::checkpoint::{Checkpoint, Provenance, read_dynamics_of_files, read_files};
@@ -26,6 +28,8 @@ use hankelite::target::Size;
 use hankelite::{Declared, ProgressSink, Realisation, Suited};
 pub use place::{File, InMemory, NewFile};
 pub use play::Which;
+pub use record::{Accuracy, Preview, Reduced};
+pub use report::Asked;
 pub use saved::Download;
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::page_file::{PageFile, PageNewFile};
-use crate::{CHOICES, Download, Fault, File, Reading, Request, Session, Which, in_words};
+use crate::{Asked, CHOICES, Download, Fault, File, Reading, Request, Session, Which, in_words};
 
 #[link(wasm_import_module = "page")]
 unsafe extern "C" {
@@ -42,6 +42,10 @@ enum Ask {
         name: String,
     },
     Reduce(Request),
+    /// What a size would give without data.
+    Preview(Request),
+    /// The report, beside the answer.
+    Report(Asked),
     Save {
         what: Download,
         name: String,
@@ -179,6 +183,11 @@ fn answer(session: &mut Option<Session>, ask: Ask, bytes: Vec<u8>) -> Result<Val
         Ask::Reduce(request) => {
             let new = &mut PageNewFile::default();
             serde_json::to_value(session.reduce(&request, new, &Page)?)?
+        }
+        Ask::Preview(request) => serde_json::to_value(session.preview(&request)?)?,
+        Ask::Report(asked) => {
+            FILE.set(session.report(&asked, &Page)?.into_bytes());
+            Value::Null
         }
         Ask::Save { what, name } => {
             FILE.set(session.save(what, &name)?);

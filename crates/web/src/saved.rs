@@ -1,14 +1,17 @@
 //! What is saved of a smaller model: the checkpoint, and what `pack` and `export` make of that file.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use hankelite::checkpoint::Checkpoint;
+use hankelite::checkpoint::{Checkpoint, read_dynamics_of_files};
 use hankelite::stream::c_header;
 use hankelite_onnx::Form;
 use serde::Deserialize;
 
 use crate::place::{File, sha256};
 use crate::play::{Player, storage};
+use crate::record::Reduced;
 use crate::{Fault, Session};
 
 /// A file that is made of the smaller checkpoint.
@@ -30,6 +33,8 @@ pub(crate) struct Made {
     pub(crate) file: File,
     /// As the file holds it; absent where the full one was read by parts.
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// What was done.
+    pub(crate) record: Reduced,
 }
 
 impl Session {
@@ -66,6 +71,16 @@ impl Session {
 impl Made {
     pub(crate) fn player(&self) -> Result<Player, Fault> {
         Player::of(self.checkpoint()?)
+    }
+
+    /// The checkpoint, of which the systems of its layers are there; `full` is the one it was made of.
+    pub(crate) fn systems(&self, full: &Checkpoint) -> Result<Cow<'_, Checkpoint>, Fault> {
+        if let Some(whole) = &self.checkpoint {
+            return Ok(Cow::Borrowed(whole));
+        }
+        let (file, none) = (Box::new(File::clone(&self.file)), BTreeMap::new());
+        let read = read_dynamics_of_files(&self.name, file, none, &full.declared())?;
+        Ok(Cow::Owned(read))
     }
 
     fn checkpoint(&self) -> Result<&Checkpoint, Fault> {

@@ -10,7 +10,8 @@ use hankelite::rounding::Entries;
 use hankelite::stream::{Image, Runner, c_header};
 use hankelite::{Declared, Reducer, read};
 use hankelite_web::{
-    CHOICES, Download, Fault, File, InMemory, Reading, Reduced, Request, Session, Which, in_words,
+    Asked, CHOICES, Download, Fault, File, InMemory, Reading, Reduced, Request, Session, Which,
+    in_words,
 };
 
 const WAVES: &str = concat!(
@@ -354,4 +355,96 @@ fn a_file_that_is_read_by_parts_is_cut_to_the_same_bytes() {
         assert_eq!(shown["not_streamed"], refused);
         assert_eq!(shown["parameters"], 5514);
     }
+}
+
+#[test]
+fn a_size_is_foretold_as_it_is_then_made() {
+    let mut session = session();
+    for wanted in [
+        Request {
+            order: Some(6),
+            ..request("small.safetensors")
+        },
+        Request {
+            tolerance: Some(1e-3),
+            ..request("small.safetensors")
+        },
+    ] {
+        let told = session.preview(&wanted).unwrap();
+        assert!(session.smaller().is_err(), "nothing is kept");
+        let made = reduce(&mut session, &wanted).unwrap();
+        let worst = made.layers.iter().map(|layer| layer.relative_kernel_error);
+        assert_eq!(told.kernel_error, worst.fold(0.0, f64::max));
+        assert_eq!(told.parameters, made.parameters_after);
+        assert!(told.bytes.unwrap() < 31_136);
+        session = self::session();
+    }
+}
+
+#[test]
+fn bytes_are_kept_to() {
+    let mut session = session();
+    session.use_data("waves:held_out=120", Vec::new()).unwrap();
+    let bytes = Some(5000);
+    let wanted = Request {
+        bytes,
+        ..request("small.safetensors")
+    };
+    reduce(&mut session, &wanted).unwrap();
+    let small = opened_again("small.safetensors", &smaller(&session));
+    let storage = hankelite::rounding::Storage::chosen(&small.model, small.storage().unwrap());
+    let size = hankelite::target::Size::of(&small.model, &storage.unwrap()).unwrap();
+    assert!(size.total() <= 5000 && size.total() > 4000, "{size:?}");
+}
+
+#[test]
+fn the_report_tells_what_is_open_and_what_was_made() {
+    let mut session = session();
+    let alone = session.report(&Asked::default(), &()).unwrap();
+    assert!(alone.contains("<h1>model.safetensors</h1>"));
+    assert!(alone.contains("S4D, 2 layers, 32 channels"));
+    let asked = Asked {
+        smaller: true,
+        microseconds: vec![2.0, 0.5],
+    };
+    assert!(session.report(&asked, &()).is_err(), "before there is one");
+    session.use_data("waves:held_out=300", Vec::new()).unwrap();
+    let order = Some(8);
+    let wanted = Request {
+        order,
+        ..request("small.safetensors")
+    };
+    let made = reduce(&mut session, &wanted).unwrap();
+    let pair = session.report(&asked, &()).unwrap();
+    for text in [
+        "model.safetensors → small.safetensors",
+        "takes 0.5000 µs a step instead of 2.000",
+        "4.00 times as fast",
+        "input, root mean square",
+        "100 sequences of waves:held_out=300, seed 0",
+    ] {
+        assert!(pair.contains(text), "{text}");
+    }
+    let accuracy = 100.0 * made.accuracy.unwrap().reduced;
+    assert!(pair.contains(&format!("<b>{accuracy:.2} ± ")));
+    let hash = "SHA-256 ";
+    assert_eq!(pair.matches(hash).count(), 2, "of both files");
+}
+
+#[test]
+fn a_file_that_is_read_by_parts_has_a_report_without_its_network() {
+    let mut session = Session::open(vec![waves()], &Declared::default(), Reading::Parts).unwrap();
+    let order = Some(8);
+    let wanted = Request {
+        order,
+        ..request("small.safetensors")
+    };
+    reduce(&mut session, &wanted).unwrap();
+    let asked = Asked {
+        smaller: true,
+        ..Asked::default()
+    };
+    let pair = session.report(&asked, &()).unwrap();
+    assert!(pair.contains("layers alone were read"));
+    assert!(pair.contains("kernel error"));
 }

@@ -10,6 +10,7 @@ use hankelite::checkpoint::{
     Transform, read, read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
+pub(super) use hankelite_report::{grouped, short};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -294,21 +295,6 @@ pub(super) struct Input {
     pub(super) checkpoint: PathBuf,
 }
 
-/// A number in four digits, plain where that is short.
-pub(super) fn short(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_string();
-    }
-    if (1e-3..1e4).contains(&value.abs()) {
-        return format!(
-            "{:.*}",
-            (3 - value.abs().log10().floor() as i32).max(0) as usize,
-            value
-        );
-    }
-    format!("{value:.3e}")
-}
-
 /// That a file was written, with its bytes and their share of those of a checkpoint.
 pub(super) fn wrote(path: &str, source: &Path) -> String {
     let bytes = |path: &Path| std::fs::metadata(path).ok().filter(|found| found.is_file());
@@ -324,32 +310,4 @@ pub(super) fn wrote(path: &str, source: &Path) -> String {
         "wrote {path} ({} bytes{share})",
         grouped(own.len() as usize)
     )
-}
-
-/// 1234567 as 1,234,567.
-pub(super) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        assert_eq!(short(0.0), "0");
-        assert_eq!(short(12.3456), "12.35");
-        assert_eq!(short(0.00123456), "0.001235");
-        assert_eq!(short(1.5e-9), "1.500e-9");
-        assert_eq!(grouped(1234567), "1,234,567");
-        assert_eq!(grouped(12), "12");
-    }
 }

@@ -13,6 +13,7 @@ use hankelite::compress::{
 use hankelite::model::Model;
 use hankelite_control::Refinement;
 use hankelite_data::Source;
+use hankelite_report::{Cell, Page, PageTable};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, Ways, check_picture, prepare};
@@ -22,7 +23,7 @@ use crate::cli::printer::{Column, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
-use crate::report::{Captions, Cell, Curve, Page, PageTable, curves_svg};
+use crate::report::{Captions, Curve, curves_svg};
 
 const EXAMPLES: &str = "\
 Examples:

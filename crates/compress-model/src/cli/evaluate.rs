@@ -17,6 +17,7 @@ use hankelite_archive::{
     Dtype, RawTensor, WeightSet, check_destination, check_output, write_arrays,
 };
 use hankelite_data::{Dataset, Source, Split};
+use hankelite_report::{Page, Pair, Plotted, Story};
 #[cfg(feature = "train")]
 use hankelite_train::Place;
 #[cfg(feature = "research")]
@@ -27,10 +28,10 @@ use crate::cli::common::{Declarations, Input, Word, open, positive, word, words}
 use crate::cli::image::{Beside, LayOut, MIXING, NUMBERS, is_image};
 use crate::cli::printer::Printer;
 use crate::cli::report::{
-    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
+    WrittenReport, footprint, kernel_steps, laid_out, origin_rows, percent, rates, title,
+    write_page,
 };
 use crate::cli::score::{Comparison, Engine, First, Scores, logits, show_scores};
-use crate::report::Page;
 
 /// Sequences on which a check of the declarations runs, unless --limit is given.
 const CHECKED: usize = 500;
@@ -358,27 +359,29 @@ fn page(
     printer: &Printer,
 ) -> anyhow::Result<Page> {
     let against = document.against.as_ref();
+    let source = &arguments.input.checkpoint;
+    let other_name = against.map(|against| against.checkpoint.as_str());
+    let data = [("Accuracy on".to_string(), arguments.data.to_string())];
     let story = Story {
-        source: &arguments.input.checkpoint,
-        other: against.map(|against| against.checkpoint.as_str()),
+        title: title(source, other_name),
         family: full.family(),
         parameters: Pair {
             before: full.parameters()?,
             after: Some(other.parameters()?),
         },
-        footprint: Footprint::of(full).map(|before| Pair {
+        footprint: footprint(full).map(|before| Pair {
             before,
-            after: Footprint::of(other),
+            after: footprint(other),
         }),
         layers_alone: full.is_layers_alone(),
-        accuracy: Some(Pair {
-            before: document.scores,
-            after: against.map(|against| &against.scores),
-        }),
+        accuracy: rates(
+            Some(document.scores),
+            against.map(|against| &against.scores),
+        ),
         logit_change: None,
         assumptions: document.assumptions,
         warnings: document.notes.to_vec(),
-        provenance: vec![("Accuracy on".to_string(), arguments.data.to_string())],
+        provenance: origin_rows(source, other_name, data)?,
     };
     let plotted = Plotted {
         full: &full.model,
@@ -387,7 +390,7 @@ fn page(
         records: None,
         steps: kernel_steps(full, None),
     };
-    story.page(&plotted, document, printer)
+    laid_out(story, &plotted, document, printer)
 }
 
 #[derive(Serialize)]

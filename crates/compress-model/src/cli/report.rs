@@ -1,9 +1,7 @@
 //! `compress-model report`, and the reports of other commands.
 
-mod layers;
+mod origin;
 mod pictures;
-mod response;
-mod story;
 
 use std::path::{Path, PathBuf};
 
@@ -11,24 +9,26 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hankelite::calibrate::Calibration;
 use hankelite::checkpoint::Checkpoint;
+use hankelite::rounding::Storage;
+use hankelite::target::{Size, step_microseconds};
 use hankelite_archive::{check_destination, write_whole};
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;
 
-pub(super) use self::layers::Plotted;
-use self::pictures::{SHOWN, Shown, picture};
-pub(super) use self::story::{
-    Footprint, Pair, Story, hash_of, percent, typed_command, typed_words,
-};
+pub(super) use self::origin::{hash_of, origin_rows, title, typed_command, typed_words};
 #[cfg(feature = "train")]
-pub(super) use self::story::{identified, made_by};
+pub(super) use self::origin::{identified, made_by};
+use self::pictures::{SHOWN, Shown, picture};
+pub(super) use hankelite_report::percent;
+use hankelite_report::{Accuracy, Footprint, Page, Pair, Plotted, Story, page_html};
+
 use crate::cli::calibration::{CalibrationData, Needed, Sequences, check_apart, source_path};
 use crate::cli::common::{Declarations, Input, grouped, open, positive, words};
 use crate::cli::folders::Folders;
 use crate::cli::picture::{check_drawn, write_picture};
 use crate::cli::printer::Printer;
+use crate::cli::progress::Bars;
 use crate::cli::score::{Comparison, Engine, First, Scores, logits};
-use crate::report::{Page, page_html};
 
 /// Steps over which kernels are compared where neither a length is declared nor sequences are
 /// measured.
@@ -127,27 +127,23 @@ impl Alone<'_> {
     /// Its page.
     ///
     /// # Errors
-    /// As [`Story::page`].
+    /// As [`laid_out`].
     pub(super) fn page(&self, record: &impl Serialize, printer: &Printer) -> anyhow::Result<Page> {
         let checkpoint = self.checkpoint;
         let origin = self
             .statistics
-            .map(|statistics| statistics.origin().to_string());
+            .map(|statistics| ("Calibration".to_string(), statistics.origin().to_string()));
         let story = Story {
-            source: self.path,
-            other: None,
+            title: title(self.path, None),
             family: checkpoint.family(),
             parameters: Pair::alone(checkpoint.parameters()?),
-            footprint: Footprint::of(checkpoint).map(Pair::alone),
+            footprint: footprint(checkpoint).map(Pair::alone),
             layers_alone: checkpoint.is_layers_alone(),
-            accuracy: self.scores.map(Pair::alone),
+            accuracy: self.scores.and_then(Scores::rate).map(Pair::alone),
             logit_change: None,
             assumptions: checkpoint.assumptions(),
             warnings: checkpoint.notes().to_vec(),
-            provenance: origin
-                .map(|origin| ("Calibration".to_string(), origin))
-                .into_iter()
-                .collect(),
+            provenance: origin_rows(self.path, None, origin)?,
         };
         let plotted = Plotted {
             full: &checkpoint.model,
@@ -156,8 +152,37 @@ impl Alone<'_> {
             records: None,
             steps: kernel_steps(checkpoint, self.statistics.map(Calibration::length)),
         };
-        story.page(&plotted, record, printer)
+        laid_out(story, &plotted, record, printer)
     }
+}
+
+/// The page of a story with the curves of its models and the record of the command.
+///
+/// # Errors
+/// Models that cannot be laid over one another.
+pub(super) fn laid_out(
+    story: Story<'_>,
+    plotted: &Plotted<'_>,
+    record: &impl Serialize,
+    printer: &Printer,
+) -> anyhow::Result<Page> {
+    let layers = plotted.layers(&Bars::new(printer))?;
+    Ok(story.page(layers, plotted, serde_json::to_value(record)?))
+}
+
+/// Bytes and the time of a step, in single precision. Absent for models that cannot be run sample by
+/// sample, and where layers alone were read: what they take is not what their network takes.
+pub(super) fn footprint(checkpoint: &Checkpoint) -> Option<Footprint> {
+    if checkpoint.is_layers_alone() {
+        return None;
+    }
+    let model = &checkpoint.model;
+    let storage = Storage::single(model);
+    Some(Footprint {
+        bytes: Size::of(model, &storage).ok()?.total(),
+        microseconds: Some(step_microseconds(model, &storage).ok()?),
+        stored: " in single precision",
+    })
 }
 
 #[derive(Serialize)]
@@ -250,30 +275,44 @@ impl Opened {
         })
     }
 
-    fn story<'a>(&'a self, arguments: &'a Arguments, document: &'a Document) -> Story<'a> {
-        Story {
-            source: &arguments.input.checkpoint,
-            other: document.smaller.as_deref(),
+    fn story<'a>(
+        &'a self,
+        arguments: &'a Arguments,
+        document: &'a Document,
+    ) -> anyhow::Result<Story<'a>> {
+        let (source, other) = (&arguments.input.checkpoint, document.smaller.as_deref());
+        let origins = origins(arguments, document.origin.as_deref());
+        let against = document.against.as_ref();
+        Ok(Story {
+            title: title(source, other),
             family: document.family,
             parameters: Pair {
                 before: document.parameters,
                 after: document.parameters_after,
             },
-            footprint: Footprint::of(&self.full).map(|before| Pair {
+            footprint: footprint(&self.full).map(|before| Pair {
                 before,
-                after: self.smaller.as_ref().and_then(Footprint::of),
+                after: self.smaller.as_ref().and_then(footprint),
             }),
             layers_alone: self.full.is_layers_alone(),
-            accuracy: document.scores.as_ref().map(|before| Pair {
-                before,
-                after: document.against.as_ref().map(|against| &against.scores),
-            }),
+            accuracy: rates(
+                document.scores.as_ref(),
+                against.map(|against| &against.scores),
+            ),
             logit_change: None,
             assumptions: self.full.assumptions(),
             warnings: self.full.notes().to_vec(),
-            provenance: origins(arguments, document.origin.as_deref()),
-        }
+            provenance: origin_rows(source, other, origins)?,
+        })
     }
+}
+
+/// Accuracies of two models.
+pub(super) fn rates(before: Option<&Scores>, after: Option<&Scores>) -> Option<Pair<Accuracy>> {
+    Some(Pair {
+        before: before.and_then(Scores::rate)?,
+        after: after.and_then(Scores::rate),
+    })
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
@@ -281,13 +320,13 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
     let opened = Opened::new(arguments, printer)?;
     let mut document = opened.document(arguments, printer)?;
     let plotted = opened.plotted();
-    let layers = plotted.layers(printer)?;
+    let layers = plotted.layers(&Bars::new(printer))?;
     if let Some(file) = &arguments.picture {
         write_picture(file, &picture(arguments.show, &layers, &plotted))?;
         document.picture = Some(file.display().to_string());
     }
-    let story = opened.story(arguments, &document);
-    let page = story.page_of(layers, &plotted, &document)?;
+    let story = opened.story(arguments, &document)?;
+    let page = story.page(layers, &plotted, serde_json::to_value(&document)?);
     printer.line(&page.verdict)?;
     if let Some(output) = &arguments.output {
         let report = write_page(&page, output)?;

@@ -8,6 +8,7 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::{Agreement, Network, Path, Score};
 use hankelite::model::Model;
 use hankelite_data::{Dataset, Source};
+use hankelite_report::Accuracy;
 #[cfg(feature = "train")]
 use hankelite_train::{Place, nn, nn::TrainableOptions, require_suitable};
 use serde::Serialize;
@@ -67,12 +68,20 @@ pub(super) struct Scores {
 
 impl std::fmt::Display for Scores {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.accuracy, self.standard_error) {
-            (Some(accuracy), Some(error)) => {
-                write!(f, "{:.2} ± {:.2} %", 100.0 * accuracy, 100.0 * error)
-            }
-            _ => write!(f, "no labels"),
+        match self.rate() {
+            Some(rate) => rate.fmt(f),
+            None => write!(f, "no labels"),
         }
+    }
+}
+
+impl Scores {
+    /// Absent without labels.
+    pub(super) fn rate(&self) -> Option<Accuracy> {
+        Some(Accuracy {
+            share: self.accuracy?,
+            error: self.standard_error?,
+        })
     }
 }
 

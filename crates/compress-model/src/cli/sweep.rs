@@ -13,6 +13,7 @@ use hankelite::compress::Allocation;
 use hankelite::rounding::Storage;
 use hankelite::target::{Parts, Size};
 use hankelite_data::Source;
+use hankelite_report::{Page, SizeCurve, SizePoint};
 use serde::Serialize;
 
 use crate::cli::calibration::{
@@ -25,7 +26,7 @@ use crate::cli::printer::{Column, Growing, Printer};
 use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, ReportFile, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{First, Scores, labelled, score};
-use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
+use crate::report::{Captions, Curve, curves_svg};
 
 /// Mean states of a channel that are tried, up to half of what there is.
 const ORDERS: [f64; 10] = [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0];

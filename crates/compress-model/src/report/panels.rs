@@ -1,36 +1,8 @@
 //! Panels side by side as SVG: lines, bands, dots and squares, labelled where they stand.
-//!
-//! Three colours that remain apart for the colour-blind, after Okabe and Ito.
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
-/// What a mark belongs to, which decides its colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ink {
-    /// The first model: blue.
-    First,
-    /// The second model: orange.
-    Second,
-    /// The input: green.
-    Input,
-    /// What is derived: grey.
-    #[serde(rename = "bound")]
-    Derived,
-}
-
-impl Ink {
-    fn colour(self) -> &'static str {
-        match self {
-            Ink::First => "#0067a8",
-            Ink::Second => "#c4500a",
-            Ink::Input => "#00795a",
-            Ink::Derived => "#6f6f6f",
-        }
-    }
-}
+use hankelite_report::Ink;
 
 /// Something that is drawn.
 #[derive(Debug, Clone)]

@@ -3,6 +3,10 @@
 
 use std::path::Path;
 
+use hankelite_report::{
+    Cell, ChartAxis, ChartLine, ChartSection, Fact, Ink, LineChart, Page, PageTable, SizeCurve,
+    SizePoint,
+};
 use serde_json::{Value, json};
 
 use crate::cli::common::{grouped, short};
@@ -10,10 +14,6 @@ use crate::cli::pipeline::report::{Cell as Found, Mean, Report};
 use crate::cli::pipeline::settings::{Arm, Config};
 use crate::cli::pipeline::study::{Record, training_folder};
 use crate::cli::report::{identified, made_by};
-use crate::report::{
-    Cell, ChartAxis, ChartLine, ChartSection, Fact, Ink, LineChart, Page, PageTable, SizeCurve,
-    SizePoint,
-};
 
 /// What a pipeline found, and where.
 pub(super) struct Results<'a> {

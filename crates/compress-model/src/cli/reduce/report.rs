@@ -4,11 +4,11 @@ use std::path::Path;
 
 use hankelite::calibrate::Calibration;
 use hankelite::checkpoint::Checkpoint;
+use hankelite_report::{Page, Pair, Plotted, Story};
 
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
-use crate::cli::report::{Footprint, Pair, Plotted, Story};
-use crate::report::Page;
+use crate::cli::report::{footprint, laid_out, origin_rows, rates, title};
 
 /// The report of a reduction of the first model to the second.
 pub(super) fn page(
@@ -23,13 +23,15 @@ pub(super) fn page(
         .map(|change| (change, "held-out sequences"));
     let calibrated = choice.and_then(|choice| choice.logit_change);
     let calibrated = calibrated.map(|change| (change, "the calibration sequences"));
-    let footprint = Footprint::of(full).map(|before| Pair {
+    let footprint = footprint(full).map(|before| Pair {
         before,
-        after: Footprint::of(reduced),
+        after: footprint(reduced),
     });
+    let source = Path::new(&document.checkpoint);
+    let other = Some(document.output.as_deref().unwrap_or("dry run"));
+    let origin = choice.map(|choice| ("Calibration".to_string(), choice.origin.clone()));
     let story = Story {
-        source: Path::new(&document.checkpoint),
-        other: Some(document.output.as_deref().unwrap_or("dry run")),
+        title: title(source, other),
         family: document.family,
         parameters: Pair {
             before: document.parameters_before,
@@ -37,17 +39,11 @@ pub(super) fn page(
         },
         footprint,
         layers_alone: full.is_layers_alone(),
-        accuracy: document.before.as_ref().map(|before| Pair {
-            before,
-            after: document.after.as_ref(),
-        }),
+        accuracy: rates(document.before.as_ref(), document.after.as_ref()),
         logit_change: held_out.or(calibrated),
         assumptions: document.assumptions,
         warnings: document.notes.to_vec(),
-        provenance: choice
-            .map(|choice| ("Calibration".to_string(), choice.origin.clone()))
-            .into_iter()
-            .collect(),
+        provenance: origin_rows(source, other, origin)?,
     };
     let drawn = Plotted {
         full: &full.model,
@@ -56,5 +52,5 @@ pub(super) fn page(
         records: Some(&document.layers),
         steps: document.kernel_length,
     };
-    story.page(&drawn, document, printer)
+    laid_out(story, &drawn, document, printer)
 }

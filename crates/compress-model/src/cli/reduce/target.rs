@@ -14,6 +14,7 @@ use hankelite::target::{
 };
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_data::Dataset;
+use hankelite_report::{Footprint, Page, Pair, Plotted, Story};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, prepare};
@@ -28,10 +29,9 @@ use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{WrittenImage, show_kept, stored, write_image};
 use crate::cli::report::{
-    Footprint, Pair, Plotted, Story, WrittenReport, kernel_steps, percent, write_page,
+    WrittenReport, kernel_steps, laid_out, origin_rows, percent, rates, title, write_page,
 };
 use crate::cli::score::{First, Scores, score};
-use crate::report::Page;
 
 #[derive(Serialize)]
 struct Document {
@@ -322,14 +322,15 @@ impl Document {
     ) -> anyhow::Result<Page> {
         let footprint = |size: Size, microseconds| Footprint {
             bytes: size.total(),
-            microseconds,
+            microseconds: Some(microseconds),
             stored: "",
         };
         let after = footprint(self.size, self.step_microseconds);
         let name = self.output.as_deref().or(self.image_path());
+        let (source, other) = (Path::new(&self.checkpoint), Some(name.unwrap_or("dry run")));
+        let origin = [("Calibration".to_string(), self.origin.clone())];
         let story = Story {
-            source: Path::new(&self.checkpoint),
-            other: Some(name.unwrap_or("dry run")),
+            title: title(source, other),
             family: self.family,
             parameters: Pair {
                 before: self.parameters_before,
@@ -340,17 +341,14 @@ impl Document {
                 after: Some(after),
             }),
             layers_alone: false,
-            accuracy: self.before.as_ref().map(|before| Pair {
-                before,
-                after: self.after.as_ref(),
-            }),
+            accuracy: rates(self.before.as_ref(), self.after.as_ref()),
             logit_change: Some(match self.held_out_change {
                 Some(change) => (change, "held-out sequences"),
                 None => (self.changes.after, "the calibration sequences"),
             }),
             assumptions: &self.assumptions,
             warnings: self.notes.clone(),
-            provenance: vec![("Calibration".to_string(), self.origin.clone())],
+            provenance: origin_rows(source, other, origin)?,
         };
         let drawn = Plotted {
             full: &full.model,
@@ -359,7 +357,7 @@ impl Document {
             records: Some(&self.layers),
             steps: kernel_steps(full, statistics.map(Calibration::length)),
         };
-        story.page(&drawn, self, printer)
+        laid_out(story, &drawn, self, printer)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use hankelite::model::Model;
 use hankelite_control::DiagonalSystem;
+use hankelite_report::{Ink, LayerSummary, Plotted, SpectrumPlot, used_poles};
 use serde::Deserialize;
 
 use crate::cli::common::{Word, word};
-use crate::cli::report::layers::{LayerSummary, Plotted, used_poles};
-use crate::report::{Ink, Mark, Panel, PanelAxis, SpectrumPlot, panels_svg};
+use crate::report::{Mark, Panel, PanelAxis, panels_svg};
 
 /// What a picture shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

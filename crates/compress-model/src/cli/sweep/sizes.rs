@@ -7,6 +7,7 @@ use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
 use hankelite::target::{Drawn, Parts, Size, Sizes, WholeSize, step_microseconds};
 use hankelite_data::Dataset;
+use hankelite_report::{Page, SizeCurve, SizePoint};
 use serde::Serialize;
 
 use crate::cli::calibration::{CalibrationData, Needed, prepare};
@@ -17,7 +18,7 @@ use crate::cli::progress::Bars;
 use crate::cli::report::{Alone, WrittenReport, percent, say_written, write_page};
 use crate::cli::score::{CHANGE_MAX, First, Scores, score};
 use crate::cli::sweep::Arguments;
-use crate::report::{Captions, Curve, Page, SizeCurve, SizePoint, curves_svg};
+use crate::report::{Captions, Curve, curves_svg};
 
 /// Sequences that are scored where no number is given.
 const LIMIT: usize = 2000;

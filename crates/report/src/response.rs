@@ -10,16 +10,16 @@ const SAMPLES: usize = 8;
 
 /// Bands of frequency: 0, and bands of equal ratio from half a cycle in L steps to half a cycle per
 /// step.
-pub(super) struct Bands {
+pub(crate) struct Bands {
     /// Cycles per step in the middle of each, the first 0.
-    pub(super) cycles: Vec<f64>,
+    pub(crate) cycles: Vec<f64>,
     /// Those at which each is sampled.
     samples: Vec<Vec<f64>>,
 }
 
 impl Bands {
     /// `count` bands above 0 for kernels of so many steps.
-    pub(super) fn new(steps: usize, count: usize) -> Self {
+    pub(crate) fn new(steps: usize, count: usize) -> Self {
         let (low, high) = (0.5 / steps.max(4) as f64, 0.5f64);
         let edge = |part: f64| low * (high / low).powf(part / count as f64);
         let (mut cycles, mut samples) = (vec![0.0], vec![vec![0.0]]);
@@ -43,7 +43,7 @@ impl Bands {
     /// Amplitude density of an input of the autocorrelation R(0), R(1), … (theory.md (17)).
     ///
     /// Cost O(L) for each sample.
-    pub(super) fn density(&self, lags: &[f64]) -> Vec<f64> {
+    pub(crate) fn density(&self, lags: &[f64]) -> Vec<f64> {
         self.root_mean_squares(|cycles| {
             let turn = Complex64::from_polar(1.0, std::f64::consts::TAU * cycles);
             let (mut at, mut sum) = (Complex64::new(1.0, 0.0), -lags.first().unwrap_or(&0.0));
@@ -65,7 +65,7 @@ impl Bands {
 /// ```text
 /// G = D + ½ Σ_n (p_n V_n + q_n V̄_n),   p_n = 1/(1 − a_n e^{−iω}),   q_n = 1/(1 − ā_n e^{−iω})
 /// ```
-pub(super) struct Response {
+pub(crate) struct Response {
     poles: Vec<Complex64>,
     feedthrough: DMatrix<f64>,
     residues: Residues,
@@ -83,7 +83,7 @@ enum Residues {
 }
 
 impl Response {
-    pub(super) fn of(system: &DiagonalSystem) -> Self {
+    pub(crate) fn of(system: &DiagonalSystem) -> Self {
         Self::of_parts(
             system.poles(),
             system.input().clone(),
@@ -93,7 +93,7 @@ impl Response {
     }
 
     /// Of `full` less `reduced`, systems of the same inputs and outputs.
-    pub(super) fn of_difference(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Self {
+    pub(crate) fn of_difference(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Self {
         let (n, r) = (full.order(), reduced.order());
         let (m, p) = (full.input().ncols(), full.output().nrows());
         let input = DMatrix::from_fn(n + r, m, |i, j| match i < n {
@@ -139,7 +139,7 @@ impl Response {
     }
 
     /// The root mean square gain in each band.
-    pub(super) fn gains(&self, bands: &Bands) -> Vec<f64> {
+    pub(crate) fn gains(&self, bands: &Bands) -> Vec<f64> {
         bands.root_mean_squares(|cycles| self.squared_gain(cycles))
     }
 
@@ -180,7 +180,7 @@ impl Response {
 
     /// The first samples of the impulse response, k with D in the first of them; with several
     /// inputs or outputs their Frobenius norms.
-    pub(super) fn impulse(&self, steps: usize) -> Vec<f64> {
+    pub(crate) fn impulse(&self, steps: usize) -> Vec<f64> {
         let mut powers = vec![Complex64::new(1.0, 0.0); self.poles.len()];
         let mut response = Vec::with_capacity(steps);
         for step in 0..steps {
@@ -218,12 +218,12 @@ impl Response {
 }
 
 /// Kernels of one channel in few numbers.
-pub(super) struct Sampled {
+pub(crate) struct Sampled {
     /// Over the peak.
-    pub(super) curves: Vec<Vec<f64>>,
-    pub(super) peak: f64,
+    pub(crate) curves: Vec<Vec<f64>>,
+    pub(crate) peak: f64,
     /// Steps behind each pair of values; 1 where values are those of single steps.
-    pub(super) stride: usize,
+    pub(crate) stride: usize,
 }
 
 /// The share of a kernel's energy that may lie behind what is shown.
@@ -231,7 +231,7 @@ const BEHIND: f64 = 1e-3;
 
 /// At most `most` values of each kernel, over the steps that hold nearly all energy of the first:
 /// those of single steps, or else the least and the largest of every so many.
-pub(super) fn sampled(kernels: &[&[f64]], most: usize) -> Sampled {
+pub(crate) fn sampled(kernels: &[&[f64]], most: usize) -> Sampled {
     let steps = reach(kernels[0]).max(most.min(32)).min(kernels[0].len());
     let stride = match steps <= most {
         true => 1,

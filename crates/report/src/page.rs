@@ -9,7 +9,8 @@ use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::report::{Ink, Packed};
+use crate::ink::Ink;
+use crate::packed::Packed;
 
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");

@@ -1,127 +1,100 @@
 //! The words of a report: its verdict, its figures, where they came from.
 
-use std::fmt::Write as _;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::fmt::{self, Write as _};
 
-use anyhow::Context;
-use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::LayerRecord;
-use hankelite::rounding::Storage;
-use hankelite::target::{Size, step_microseconds};
-use serde::Serialize;
-use sha2::{Digest, Sha256};
+use serde_json::Value;
 
-use crate::cli::common::{grouped, quoted, short};
-use crate::cli::printer::Printer;
-use crate::cli::report::layers::{LayerSummary, Plotted};
-use crate::cli::score::Scores;
-use crate::report::{Cell, Fact, Page, PageTable};
+use crate::layers::{LayerSummary, Plotted};
+use crate::number::{grouped, percent, short};
+use crate::page::{Cell, Fact, Page, PageTable};
 
-/// Bytes of a model with its state, and microseconds of a step on this machine.
+/// Bytes of a model with its state, and the time of a step.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli) struct Footprint {
-    pub(in crate::cli) bytes: usize,
-    pub(in crate::cli) microseconds: f64,
+pub struct Footprint {
+    /// Weights and the state of one stream.
+    pub bytes: usize,
+    /// Microseconds of a step on this machine; absent where none was timed.
+    pub microseconds: Option<f64>,
     /// How its numbers are stored, where that is not as in the written file.
-    pub(in crate::cli) stored: &'static str,
+    pub stored: &'static str,
 }
 
-impl Footprint {
-    /// In single precision. Absent for models that cannot be run sample by sample, and where layers
-    /// alone were read: what they take is not what their network takes.
-    pub(in crate::cli) fn of(checkpoint: &Checkpoint) -> Option<Self> {
-        if checkpoint.is_layers_alone() {
-            return None;
-        }
-        let model = &checkpoint.model;
-        let storage = Storage::single(model);
-        Some(Self {
-            bytes: Size::of(model, &storage).ok()?.total(),
-            microseconds: step_microseconds(model, &storage).ok()?,
-            stored: " in single precision",
-        })
+/// A share of right answers with its standard error, both 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Accuracy {
+    /// Of all sequences.
+    pub share: f64,
+    /// Of that share.
+    pub error: f64,
+}
+
+impl fmt::Display for Accuracy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [share, error] = [self.share, self.error].map(|value| 100.0 * value);
+        write!(f, "{share:.2} ± {error:.2} %")
     }
 }
 
 /// A number before and, where there is a second model, after.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli) struct Pair<T> {
-    pub(in crate::cli) before: T,
-    pub(in crate::cli) after: Option<T>,
+pub struct Pair<T> {
+    /// Of the first model.
+    pub before: T,
+    /// Of the second.
+    pub after: Option<T>,
 }
 
 impl<T> Pair<T> {
     /// Of one model.
-    pub(in crate::cli) fn alone(before: T) -> Self {
+    pub fn alone(before: T) -> Self {
         let after = None;
         Self { before, after }
     }
 }
 
 /// What a report is about, beside the curves.
-pub(in crate::cli) struct Story<'a> {
-    pub(in crate::cli) source: &'a Path,
-    /// The second model's file, or what stands for it.
-    pub(in crate::cli) other: Option<&'a str>,
-    pub(in crate::cli) family: &'a str,
-    pub(in crate::cli) parameters: Pair<usize>,
-    pub(in crate::cli) footprint: Option<Pair<Footprint>>,
+pub struct Story<'a> {
+    /// The heading: the files by their names.
+    pub title: String,
+    /// As [`hankelite::checkpoint::Checkpoint::family`] has it.
+    pub family: &'a str,
+    /// Of the files.
+    pub parameters: Pair<usize>,
+    /// Absent where the network does not run sample by sample.
+    pub footprint: Option<Pair<Footprint>>,
     /// Whether layers alone were read, of a network that cannot be run here.
-    pub(in crate::cli) layers_alone: bool,
-    pub(in crate::cli) accuracy: Option<Pair<&'a Scores>>,
+    pub layers_alone: bool,
+    /// On labelled data.
+    pub accuracy: Option<Pair<Accuracy>>,
     /// Relative change of the logits, and of which sequences.
-    pub(in crate::cli) logit_change: Option<(f64, &'a str)>,
-    pub(in crate::cli) assumptions: &'a [String],
-    pub(in crate::cli) warnings: Vec<String>,
-    /// Beside source, command and version.
-    pub(in crate::cli) provenance: Vec<(String, String)>,
+    pub logit_change: Option<(f64, &'a str)>,
+    /// What was assumed of the files.
+    pub assumptions: &'a [String],
+    /// What a person should know.
+    pub warnings: Vec<String>,
+    /// Where everything came from, name by name.
+    pub provenance: Vec<(String, String)>,
 }
 
 impl Story<'_> {
-    /// The page of this story with the curves of its models and the record of the command.
-    ///
-    /// # Errors
-    /// Models that cannot be laid over one another; files that cannot be read.
-    pub(in crate::cli) fn page(
-        self,
-        drawn: &Plotted<'_>,
-        record: &impl Serialize,
-        printer: &Printer,
-    ) -> anyhow::Result<Page> {
-        self.page_of(drawn.layers(printer)?, drawn, record)
-    }
-
-    /// The same from layers that are already known.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
-    pub(in crate::cli) fn page_of(
-        mut self,
-        layers: Vec<LayerSummary>,
-        drawn: &Plotted<'_>,
-        record: &impl Serialize,
-    ) -> anyhow::Result<Page> {
+    /// The page of this story, with the curves of [`Plotted::layers`] and what a command gives as JSON.
+    pub fn page(mut self, layers: Vec<LayerSummary>, drawn: &Plotted<'_>, record: Value) -> Page {
         if let Some(records) = drawn.records {
             self.warnings.extend(remarks(records));
         }
-        let name = file_name(self.source);
-        let title = match self.other {
-            Some(other) => format!("{name} → {}", file_name(Path::new(other))),
-            None => name.to_string(),
-        };
-        Ok(Page {
-            title,
+        Page {
             verdict: self.verdict(&layers),
             facts: self.facts(&layers),
             tables: vec![layer_table(&layers, drawn)],
+            title: self.title,
             assumptions: self.assumptions.to_vec(),
-            provenance: self.provenance()?,
+            provenance: self.provenance,
             warnings: self.warnings,
-            record: serde_json::to_value(record)?,
+            record,
             layers: layers.into_iter().map(|layer| layer.plots).collect(),
             ..Page::default()
-        })
+        }
     }
 
     /// What was found, in a sentence.
@@ -133,14 +106,16 @@ impl Story<'_> {
         let stores = format!("stores {:.1} % of the parameters", 100.0 * ratio);
         let runs = self.footprint.and_then(|pair| {
             let (before, after) = (pair.before, pair.after?);
-            let text = format!(
-                "runs in {} bytes instead of {}{} and takes {} µs a step instead of {}",
+            let mut text = format!(
+                "runs in {} bytes instead of {}{}",
                 grouped(after.bytes),
                 grouped(before.bytes),
-                after.stored,
-                short(after.microseconds),
-                short(before.microseconds)
+                after.stored
             );
+            if let (Some(before), Some(after)) = (before.microseconds, after.microseconds) {
+                let (before, after) = (short(before), short(after));
+                let _ = write!(text, " and takes {after} µs a step instead of {before}");
+            }
             Some((text, after.stored.is_empty()))
         });
         let mut text = match runs {
@@ -160,10 +135,11 @@ impl Story<'_> {
                 }),
                 _,
             ) => {
-                let _ = write!(text, "; its accuracy is {after} instead of {before}");
-                if let Some(change) = change_of(before, after) {
-                    let _ = write!(text, ", {change}");
-                }
+                let change = change_of(before, after);
+                let _ = write!(
+                    text,
+                    "; its accuracy is {after} instead of {before}, {change}"
+                );
             }
             (_, Some((change, sequences))) => {
                 let _ = write!(
@@ -239,20 +215,14 @@ impl Story<'_> {
             let mut counted = counted("Bytes of weights and state", bytes);
             counted.note.push_str(after.unwrap_or(before).stored);
             facts.push(counted);
-            let times = after.map(|after| before.microseconds / after.microseconds);
-            facts.push(Fact {
-                name: "A step on this machine".to_string(),
-                before: format!("{} µs", short(before.microseconds)),
-                after: after.map(|after| format!("{} µs", short(after.microseconds))),
-                note: times.map_or(String::new(), |times| format!("{times:.2} times as fast")),
-            });
+            facts.extend(step_time(before, after));
         }
         if let Some(Pair { before, after }) = self.accuracy {
-            let note = after.and_then(|after| change_of(before, after));
+            let note = after.map(|after| change_of(before, after));
             facts.push(Fact {
                 name: "Accuracy".to_string(),
                 before: before.to_string(),
-                after: after.map(Scores::to_string),
+                after: after.map(|after| after.to_string()),
                 note: note.unwrap_or_default(),
             });
         }
@@ -265,86 +235,6 @@ impl Story<'_> {
             });
         }
         facts
-    }
-
-    fn provenance(&self) -> anyhow::Result<Vec<(String, String)>> {
-        let mut all = vec![("Source".to_string(), identified(self.source)?)];
-        if let Some(other) = self.other.map(Path::new).filter(|path| path.is_file()) {
-            all.push(("Smaller model".to_string(), identified(other)?));
-        }
-        all.extend(self.provenance.iter().cloned());
-        all.extend(made_by());
-        Ok(all)
-    }
-}
-
-/// The command and the version that make a report.
-pub(in crate::cli) fn made_by() -> [(String, String); 2] {
-    let version = format!("compress-model {}", env!("CARGO_PKG_VERSION"));
-    [
-        ("Command".to_string(), typed_command()),
-        ("Version".to_string(), version),
-    ]
-}
-
-/// The command as it was typed, quoted for a shell.
-pub(in crate::cli) fn typed_command() -> String {
-    let words = typed_words();
-    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    format!("compress-model {}", words.join(" "))
-}
-
-/// Its words, without the program's name.
-pub(in crate::cli) fn typed_words() -> Vec<String> {
-    let words = std::env::args_os().skip(1);
-    words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect()
-}
-
-/// A file by its path, its bytes and its hash.
-pub(in crate::cli) fn identified(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    if path.is_dir() {
-        return Ok(format!("{shown}, a folder"));
-    }
-    let (bytes, hash) = hash_of(path).with_context(|| shown.to_string())?;
-    Ok(format!(
-        "{shown}, {} bytes, SHA-256 {hash}",
-        grouped(bytes as usize)
-    ))
-}
-
-/// Bytes and SHA-256 of a file.
-pub(in crate::cli) fn hash_of(path: &Path) -> std::io::Result<(u64, String)> {
-    let mut file = std::fs::File::open(path)?;
-    let (mut hasher, mut bytes) = (Sha256::new(), 0);
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let read = file.read(&mut buffer)?;
-        if read == 0 {
-            break;
-        }
-        hasher.update(&buffer[..read]);
-        bytes += read as u64;
-    }
-    let mut hash = String::new();
-    for byte in hasher.finalize() {
-        let _ = write!(hash, "{byte:02x}");
-    }
-    Ok((bytes, hash))
-}
-
-fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let above = path.parent().and_then(Path::file_name);
-    match above {
-        Some(above) => PathBuf::from(above)
-            .join(name)
-            .to_string_lossy()
-            .into_owned()
-            .into(),
-        None => name.to_string_lossy(),
     }
 }
 
@@ -359,16 +249,30 @@ fn counted(name: &str, Pair { before, after }: Pair<usize>) -> Fact {
     }
 }
 
+/// The time of a step, where it was measured.
+fn step_time(before: Footprint, after: Option<Footprint>) -> Option<Fact> {
+    let before = before.microseconds?;
+    let after = after.and_then(|after| after.microseconds);
+    let in_words = |microseconds| format!("{} µs", short(microseconds));
+    let times = after.map(|after| format!("{:.2} times as fast", before / after));
+    Some(Fact {
+        name: "A step on this machine".to_string(),
+        before: in_words(before),
+        after: after.map(in_words),
+        note: times.unwrap_or_default(),
+    })
+}
+
 /// How far two accuracies are apart, in words.
-fn change_of(before: &Scores, after: &Scores) -> Option<String> {
-    let change = after.accuracy? - before.accuracy?;
-    let error = before.standard_error?.hypot(after.standard_error?);
+fn change_of(before: Accuracy, after: Accuracy) -> String {
+    let change = after.share - before.share;
+    let error = before.error.hypot(after.error);
     let far = match change.abs() <= 2.0 * error {
         true => "within two standard errors",
         false => "more than two standard errors",
     };
     let points = format!("{:+.2}", 100.0 * change).replace('-', "−");
-    Some(format!("{points} points, {far}"))
+    format!("{points} points, {far}")
 }
 
 /// Every remark once, with the channels that it concerns.
@@ -450,14 +354,5 @@ fn layer_table(layers: &[LayerSummary], drawn: &Plotted<'_>) -> PageTable {
         header: header.into_iter().map(str::to_string).collect(),
         rows: layers.iter().enumerate().map(row).collect(),
         folded: false,
-    }
-}
-
-/// A share in per cent, in three digits or so.
-pub(in crate::cli) fn percent(share: f64) -> String {
-    match share {
-        0.0 => "0 %".to_string(),
-        share if share < 1e-4 => format!("{:.1e} %", 100.0 * share),
-        share => format!("{:.2} %", 100.0 * share),
     }
 }

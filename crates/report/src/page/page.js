@@ -608,5 +608,14 @@ addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(all, 120);
 });
+/* In a frame that has no address a link to a place here would leave it. */
+if (location.protocol === "about:") {
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (!link) return;
+    event.preventDefault();
+    byId(link.hash.slice(1)).scrollIntoView();
+  });
+}
 document.documentElement.dataset.ready = "yes";
 })();

@@ -1,20 +1,20 @@
 //! The curves of every layer, from one model or two.
 
-use anyhow::bail;
+use hankelite::ProgressSink;
 use hankelite::calibrate::{Calibration, LayerCalibration};
 use hankelite::compress::{
-    ChannelSpectrum, LayerRecord, LayerSpectrum, TimeBase, inspect_observed, kernel_distance,
+    ChannelSpectrum, CompressError, LayerRecord, LayerSpectrum, TimeBase, inspect_observed,
+    kernel_distance,
 };
 use hankelite::model::{Block, Model};
-use hankelite_control::{DiagonalSystem, InputWeight, Realisation, weighted_error, weighted_norm};
+use hankelite_control::{
+    ControlError, DiagonalSystem, InputWeight, Realisation, weighted_error, weighted_norm,
+};
 use rayon::prelude::*;
 
-use crate::cli::printer::Printer;
-use crate::cli::progress::Bars;
-use crate::cli::report::response::{Bands, Response, Sampled, sampled};
-use crate::report::{
-    ChannelPlots, FrequencyPlot, LayerPlots, Levels, Measure, Packed, SpectrumPlot,
-};
+use crate::packed::{Levels, Packed};
+use crate::page::{ChannelPlots, FrequencyPlot, LayerPlots, Measure, SpectrumPlot};
+use crate::response::{Bands, Response, Sampled, sampled};
 
 /// From so many channels on curves are stored coarser, so that the file stays below 3 MB.
 const CHANNELS_MANY: usize = 1000;
@@ -39,48 +39,72 @@ const COARSE: Detail = Detail {
     spectrum_bytes: 1,
 };
 
+/// Why no report is made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// Models that cannot be laid over one another.
+    #[error(
+        "the second model has layers of {found:?} (channels, inputs, outputs), expected {expected:?} \
+         as in the first"
+    )]
+    Unlike {
+        /// Channels, inputs and outputs of each layer of the first.
+        expected: Vec<(usize, usize, usize)>,
+        /// The same of the second.
+        found: Vec<(usize, usize, usize)>,
+    },
+    /// A layer whose values cannot be found, or the caller cancelled.
+    #[error(transparent)]
+    Inspect(#[from] CompressError),
+    /// Kernels that cannot be compared.
+    #[error(transparent)]
+    Kernel(#[from] ControlError),
+}
+
 /// Models whose layers are drawn.
-pub(in crate::cli) struct Plotted<'a> {
-    pub(in crate::cli) full: &'a Model,
+pub struct Plotted<'a> {
+    /// The first.
+    pub full: &'a Model,
     /// A second model of the same layers and channels.
-    pub(in crate::cli) reduced: Option<&'a Model>,
-    pub(in crate::cli) calibration: Option<&'a Calibration>,
+    pub reduced: Option<&'a Model>,
+    /// What the layers of the first get.
+    pub calibration: Option<&'a Calibration>,
     /// What a reduction recorded.
-    pub(in crate::cli) records: Option<&'a [LayerRecord]>,
+    pub records: Option<&'a [LayerRecord]>,
     /// Steps over which kernels are compared.
-    pub(in crate::cli) steps: usize,
+    pub steps: usize,
 }
 
 /// What is known of a layer: its curves, and what its row in a table shows.
-pub(in crate::cli) struct LayerSummary {
-    pub(in crate::cli) plots: LayerPlots,
+pub struct LayerSummary {
+    /// For the page.
+    pub plots: LayerPlots,
     /// Stored states of all channels before, and used after.
-    pub(in crate::cli) states: (usize, Option<usize>),
+    pub states: (usize, Option<usize>),
     /// Stored states of a channel before, and after.
-    pub(in crate::cli) order: (usize, Option<usize>),
-    pub(in crate::cli) slowest: f64,
+    pub order: (usize, Option<usize>),
+    /// The largest |a| of any channel.
+    pub slowest: f64,
     /// Median number of real states, and of those that leave an error bound of 1 % of σ₁.
-    pub(in crate::cli) needed: Option<(usize, f64)>,
+    pub needed: Option<(usize, f64)>,
     /// (Σ ‖k − k_r‖²/Σ ‖k‖²)^{1/2} over the steps.
-    pub(in crate::cli) kernel_error: Option<f64>,
+    pub kernel_error: Option<f64>,
     /// (Σ E(error)/Σ E(output))^{1/2} for the layer's own input.
-    pub(in crate::cli) weighted_error: Option<f64>,
+    pub weighted_error: Option<f64>,
 }
 
 impl Plotted<'_> {
     /// The curves of all layers.
     ///
     /// # Errors
-    /// Models of other layers or channels.
-    pub(in crate::cli) fn layers(&self, printer: &Printer) -> anyhow::Result<Vec<LayerSummary>> {
+    /// Models of other layers or channels, and as [`inspect_observed`].
+    pub fn layers(&self, sink: &dyn ProgressSink) -> Result<Vec<LayerSummary>, ReportError> {
         let blocks = self.full.blocks();
         if let Some(reduced) = self.reduced {
             require_alike(self.full, reduced)?;
         }
-        let spectra = {
-            let bars = Bars::new(printer);
-            inspect_observed(self.full, TimeBase::Discrete, Realisation::Real, &bars)?
-        };
+        let spectra = inspect_observed(self.full, TimeBase::Discrete, Realisation::Real, sink)?;
         let channels: usize = blocks.iter().map(|b| b.all_systems().count()).sum();
         let detail = match channels >= CHANNELS_MANY {
             true => COARSE,
@@ -105,7 +129,7 @@ impl Plotted<'_> {
 }
 
 /// Refuses models that cannot be laid over one another.
-fn require_alike(full: &Model, reduced: &Model) -> anyhow::Result<()> {
+fn require_alike(full: &Model, reduced: &Model) -> Result<(), ReportError> {
     let shape = |model: &Model| -> Vec<(usize, usize, usize)> {
         let blocks = model.blocks().iter();
         blocks
@@ -118,10 +142,10 @@ fn require_alike(full: &Model, reduced: &Model) -> anyhow::Result<()> {
     };
     let (one, other) = (shape(full), shape(reduced));
     if one != other {
-        bail!(
-            "the second model has layers of {other:?} (channels, inputs, outputs), expected {one:?} \
-             as in the first"
-        );
+        return Err(ReportError::Unlike {
+            expected: one,
+            found: other,
+        });
     }
     Ok(())
 }
@@ -154,7 +178,7 @@ struct Channel {
 }
 
 impl LayerParts<'_> {
-    fn summary(&self) -> anyhow::Result<LayerSummary> {
+    fn summary(&self) -> Result<LayerSummary, ReportError> {
         let systems: Vec<&DiagonalSystem> = self.block.all_systems().collect();
         let after: Option<Vec<&DiagonalSystem>> =
             self.reduced.map(|block| block.all_systems().collect());
@@ -162,7 +186,7 @@ impl LayerParts<'_> {
             let after = after.as_ref().map(|systems| systems[index]);
             self.channel(index, system, after)
         });
-        let channels = channels.collect::<anyhow::Result<Vec<Channel>>>()?;
+        let channels = channels.collect::<Result<Vec<Channel>, ReportError>>()?;
         let kept: Option<usize> = channels.iter().map(|c| Some(c.kept?.0)).sum();
         let order = kept.and(channels.iter().filter_map(|c| Some(c.kept?.0)).max());
         let spectrum = self.spectrum_plot(&channels);
@@ -195,7 +219,7 @@ impl LayerParts<'_> {
         index: usize,
         system: &DiagonalSystem,
         after: Option<&DiagonalSystem>,
-    ) -> anyhow::Result<Channel> {
+    ) -> Result<Channel, ReportError> {
         let response = Response::of(system);
         let mut responses = vec![response.impulse(self.steps + 1)];
         responses.extend(after.map(|after| Response::of(after).impulse(self.steps + 1)));
@@ -452,7 +476,7 @@ fn used(system: &DiagonalSystem) -> (usize, usize) {
 }
 
 /// Real and imaginary parts in turn, of modes with an effect.
-pub(super) fn used_poles(system: &DiagonalSystem) -> Vec<f64> {
+pub fn used_poles(system: &DiagonalSystem) -> Vec<f64> {
     let poles = system.poles().into_iter().enumerate();
     let used = poles.filter(|(mode, _)| in_use(system, *mode));
     used.flat_map(|(_, pole)| [pole.re, pole.im]).collect()
