@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     /// Only the K-th of N equal shares of the sequences: the others are for other machines.
     #[arg(long, value_name = "K/N", requires = "data")]
     part: Option<Part>,
-    /// Put statistics together instead of gathering any.
+    /// Merge statistics files instead of measuring.
     #[arg(long, value_name = "STATS", num_args = 2.., conflicts_with_all = ["checkpoint", "data", "inputs"])]
     merge: Vec<PathBuf>,
     /// Inputs of the layers, captured in another program: a tensor (B, L, H) for each layer under its

@@ -117,7 +117,7 @@ impl std::fmt::Display for Part {
 pub(super) struct Ways {
     #[command(flatten)]
     sequences: Sequences,
-    /// What stands for the input: exact moments of the sequences, or the spectrum of a stationary
+    /// The model of the input: exact moments of the sequences, or the spectrum of a stationary
     /// input with the same autocorrelation.
     #[arg(hide_short_help = true, long, default_value = "auto", requires = "calibrate",
           value_parser = words::<WeightChoice>(WEIGHTS))]

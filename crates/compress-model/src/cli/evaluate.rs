@@ -104,8 +104,8 @@ pub(super) struct Arguments {
     /// for layers with several inputs or outputs].
     #[arg(long, value_enum, conflicts_with = "path")]
     precision: Option<Precision>,
-    /// Run on the training engine, in single precision, on cpu, cuda or cuda:N, and pool true
-    /// lengths only.
+    /// Run on the training engine, in single precision, on cpu, cuda or cuda:N. Pooling then covers
+    /// the true lengths only.
     #[cfg(feature = "train")]
     #[arg(long, value_name = "DEVICE", conflicts_with_all = ["path", "precision"])]
     device: Option<Place>,
@@ -122,8 +122,8 @@ pub(super) struct Arguments {
     /// Inputs of a map that share a scale while streaming: a multiple of 16 [default: 32].
     #[arg(hide_short_help = true, long, requires = "stream", value_name = "N", value_parser = positive)]
     group: Option<usize>,
-    /// Declare one thing after the other otherwise, on the first sequences (500 without --limit),
-    /// and report where that fits the labels clearly better.
+    /// Try the alternatives of each assumption in turn, on the first sequences (500 without --limit),
+    /// and report those that fit the labels clearly better.
     #[arg(hide_short_help = true, long, conflicts_with_all = CHECK_EXCLUDES)]
     check: bool,
     /// Write the logits to a safetensors file (tensor `logits`, B × classes, f64).

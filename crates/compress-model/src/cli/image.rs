@@ -58,8 +58,8 @@ pub(super) struct Beside {
     /// Inputs of a map that share a scale: a multiple of 16 [default: 32].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(super) group: Option<usize>,
-    /// Run the layers of a network that is not understood one after the other, without what stands
-    /// between and around them.
+    /// Run the layers of a network that the program does not know one after the other, without what
+    /// stands between and around them.
     #[arg(long)]
     pub(super) layers_only: bool,
 }

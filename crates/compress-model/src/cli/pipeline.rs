@@ -53,7 +53,7 @@ pub(super) struct Arguments {
     report: ReportFile,
     #[command(flatten)]
     folders: Folders,
-    /// Where to train: cpu, cuda or cuda:N.
+    /// Where to train: cpu, cuda or cuda:N; cuda needs a program built with the feature `cuda`.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Place,
 }

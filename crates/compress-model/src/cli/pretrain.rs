@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// Go on with the run in that folder.
     #[arg(long)]
     resume: bool,
-    /// Where to train: cpu, cuda or cuda:N.
+    /// Where to train: cpu, cuda or cuda:N; cuda needs a program built with the feature `cuda`.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Place,
 }

@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     /// Labelled data: also the accuracy at every size.
     #[arg(long, value_name = "DATA")]
     data: Option<Source>,
-    /// Mean numbers of states to try [default: 1.5 to half of what there is].
+    /// Mean numbers of states to try [default: 1.5 to half of the stored states].
     #[arg(long, alias = "order", value_name = "R,R,...", value_delimiter = ',')]
     orders: Vec<f64>,
     /// The curve over bytes instead, states and maps together (`reduce --times`): how many times

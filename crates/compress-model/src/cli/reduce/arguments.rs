@@ -120,11 +120,11 @@ pub(in crate::cli) struct Arguments {
     #[arg(long)]
     pub(super) dry_run: bool,
     /// Labelled data (mnist:DIR or a file of arrays, as for `evaluate`): also print the accuracy
-    /// before and after. Without a size, the data that choose it.
+    /// before and after. Without a size, the program chooses one on these data.
     #[arg(long, value_name = "DATA")]
     pub(super) data: Option<Source>,
-    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads. To
-    /// a target, also bytes, bits and microseconds.
+    /// Also write a model card: what was done, as Markdown with the head that Hugging Face reads. With
+    /// a target in bytes, it also has bytes, bits and microseconds.
     #[arg(hide_short_help = true, long, value_name = "FILE.md")]
     pub(super) card: Option<PathBuf>,
     #[command(flatten)]

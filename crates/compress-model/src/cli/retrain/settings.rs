@@ -38,7 +38,7 @@ pub(super) struct Options {
     /// The sequences; see `compress-model data --help`.
     #[arg(long, value_name = "DATA")]
     data: Option<String>,
-    /// The unreduced network, which is followed in its outputs and layers.
+    /// The full network: training follows its logits and the outputs of its layers.
     #[arg(long, value_name = "FULL")]
     teacher: Option<PathBuf>,
     /// Passes over the training data [default: 10].
@@ -53,9 +53,9 @@ pub(super) struct Options {
     /// Learning rate of the dynamics [default: found by a trial, or half of --lr].
     #[arg(long, value_name = "RATE")]
     lr_dynamics: Option<f64>,
-    /// How the output maps of the layers, and B and C of layers with several inputs, are held in
-    /// training; they are written so, and `pack` stores them so [default: as recorded in the
-    /// checkpoint for each map, else full].
+    /// How the output maps of the layers, and B and C of layers with several inputs, are rounded in
+    /// training, in the written file and by `pack` [default: as recorded in the checkpoint for each
+    /// map, else full].
     #[arg(long, value_parser = words::<Entries>(MIXING))]
     mixing: Option<Entries>,
     /// Decides order and held-out sequences [default: 0].

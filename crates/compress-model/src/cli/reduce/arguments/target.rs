@@ -55,7 +55,7 @@ pub(in crate::cli::reduce) struct TargetArguments {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Targets")]
 pub(in crate::cli::reduce) struct TargetWays {
-    /// Where no size is given: the points of accuracy that the smaller model may lose [default: 0.5].
+    /// Without a size: the points of accuracy that the smaller model may lose [default: 0.5].
     #[arg(long, value_name = "POINTS", allow_negative_numbers = true)]
     pub(in crate::cli::reduce) within: Option<f64>,
     /// What a target makes smaller.
