@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes docs/cli.md from the program's own help: bash docs/cli.sh > docs/cli.md
+# PROGRAM may name the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --release --quiet -p compress-model
-program=${CARGO_TARGET_DIR:-target}/release/compress-model
+program=${PROGRAM:-${CARGO_TARGET_DIR:-target}/release/compress-model}
+[ -n "${PROGRAM:-}" ] || cargo build --release --quiet -p compress-model
 printf '# Commands\n\nThe text of `--help`, made by `docs/cli.sh`; `crates/compress-model/tests/cli.rs` holds this page to the program.\n'
 for command in "" inspect reduce calibrate sweep compare evaluate report pretrain retrain pipeline convert stream bench check pack export \
     bounds "bounds model" "bounds rademacher" "bounds network" "bounds finite-time" data completions man; do
