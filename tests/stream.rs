@@ -15,11 +15,12 @@ use draws::{
     streamed_double,
 };
 use hankelite::infer::{Network, Path};
-use hankelite::model::{Model, ModelParts, Nonlinearity};
+use hankelite::model::{Block, BlockParts, Gate, Model, ModelParts, Nonlinearity};
 use hankelite::rounding::{Entries, MapStorage, Numbers, RoundingError, Storage};
 use hankelite::stream::{Arithmetic, Image, Runner, StepFault, StreamError};
 use hankelite_control::DiagonalSystem;
 use models::{change_layer, changed};
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -62,34 +63,81 @@ fn like<'o, T>(outputs: &'o [T], expected: &[f64]) -> &'o [T] {
     &outputs[outputs.len() - expected.len()..]
 }
 
-/// Every kind of network, in single precision against double: sequences of their own lengths, several
-/// and one at a time, and the sensitivity of the logits to every channel.
+/// In single precision against double: sequences of their own lengths, several and one at a time, and
+/// the sensitivity of the logits to every channel. The logits are within `bound`.
+fn compare_precisions(model: &Model, draw: &Draw, bound: f64) {
+    let length = 300;
+    let signals: Vec<Signal> = [length, 77, 299, 1, 150].map(Signal::new).into();
+    let sequences: Vec<_> = signals.iter().map(|signal| signal.sequence(draw)).collect();
+    let network = |path| Network::new(model, length, path).unwrap();
+    let (single, double) = (network(Path::Auto), network(Path::Double));
+    let expected = double.logits_of_all(&sequences).unwrap();
+    let found = single.logits_of_all(&sequences).unwrap();
+    // A norm over one channel gives nothing but its offset.
+    let ran = draw.channels == 1 || found != expected;
+    assert!(ran, "{draw:?}: the fast path did not run");
+    for (own, other) in found.iter().zip(&expected) {
+        assert!(apart(own, other) < bound, "{draw:?}: {}", apart(own, other));
+    }
+    assert_eq!(single.logits(sequences[1]).unwrap(), found[1], "{draw:?}");
+    let importance = |network| hankelite::infer::importance(network, &sequences).unwrap();
+    let pairs = importance(&single).into_iter().zip(importance(&double));
+    for (own, other) in pairs {
+        let most = other.iter().copied().fold(0.0, f64::max);
+        let far = own.iter().zip(&other).map(|(a, b)| (a - b).abs());
+        let far = far.fold(0.0, f64::max);
+        assert!(far < 1e-4 * most + 1e-12, "{draw:?}: {far:e} {most:e}");
+    }
+}
+
+/// Every kind of network.
 #[test]
 fn single_precision_runs_are_those_of_double_precision() {
-    let length = 300;
+    for (index, draw) in DRAWS.iter().enumerate() {
+        compare_precisions(&model(draw, 11 + index as u64), draw, 1e-4);
+    }
+}
+
+/// The same where channels share modes, in one direction of time and in both, with every gate and
+/// both forms of GELU.
+#[test]
+fn single_precision_runs_of_shared_modes_are_those_of_double_precision() {
+    let mut random = ChaCha8Rng::seed_from_u64(4);
+    let gates = [Gate::None, Gate::Activated, Gate::Response];
     for (index, draw) in DRAWS.iter().enumerate() {
         let model = model(draw, 11 + index as u64);
-        let signals: Vec<Signal> = [length, 77, 299, 1, 150].map(Signal::new).into();
-        let sequences: Vec<_> = signals.iter().map(|signal| signal.sequence(draw)).collect();
-        let network = |path| Network::new(&model, length, path).unwrap();
-        let (single, double) = (network(Path::Auto), network(Path::Double));
-        let expected = double.logits_of_all(&sequences).unwrap();
-        let found = single.logits_of_all(&sequences).unwrap();
-        // A norm over one channel gives nothing but its offset.
-        let ran = draw.channels == 1 || found != expected;
-        assert!(ran, "{draw:?}: the fast path did not run");
-        for (own, other) in found.iter().zip(&expected) {
-            assert!(apart(own, other) < 1e-4, "{draw:?}: {}", apart(own, other));
-        }
-        assert_eq!(single.logits(sequences[1]).unwrap(), found[1], "{draw:?}");
-        let importance = |network| hankelite::infer::importance(network, &sequences).unwrap();
-        let pairs = importance(&single).into_iter().zip(importance(&double));
-        for (own, other) in pairs {
-            let most = other.iter().copied().fold(0.0, f64::max);
-            let far = own.iter().zip(&other).map(|(a, b)| (a - b).abs());
-            let far = far.fold(0.0, f64::max);
-            assert!(far < 1e-4 * most + 1e-12, "{draw:?}: {far:e} {most:e}");
-        }
+        let blocks = model.blocks().iter().enumerate().map(|(layer, block)| {
+            let [own, other] = [(); 2].map(|()| {
+                let dense = index % 2 == 0 && draw.channels > 1;
+                shared(&mut random, draw.channels, 5 + layer, dense).systems()[0].clone()
+            });
+            let turned = DiagonalSystem::new(
+                own.time(),
+                own.exponents().to_vec(),
+                own.input().clone(),
+                other.output().clone(),
+                DMatrix::zeros(draw.channels, draw.channels),
+            );
+            let mut parts = block.clone().into_parts();
+            if let Some(output) = parts.output.as_mut().filter(|_| !draw.gated) {
+                output.gate = gates[layer % gates.len()];
+            }
+            Block::new(BlockParts {
+                systems: vec![own],
+                backward: if layer == 1 {
+                    vec![turned.unwrap()]
+                } else {
+                    Vec::new()
+                },
+                backward_from: 0,
+                activation: [Nonlinearity::Gelu, Nonlinearity::GeluTanh][layer % 2],
+                ..parts
+            })
+            .unwrap()
+        });
+        let blocks = blocks.collect();
+        // A sum goes over all channels and modes.
+        compare_precisions(&model.with_blocks(blocks).unwrap(), draw, 3e-4);
     }
 }
 

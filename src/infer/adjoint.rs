@@ -1,13 +1,16 @@
 //! Derivatives of the logits by the output of every channel: reverse mode over a whole sequence.
 
-use hankelite_control::{DiagonalSystem, StatisticsError, output_slopes};
+use hankelite_control::{DiagonalSystem, StatisticsError, gram_matrix, output_slopes};
+use hankelite_kernels::SharedGradient;
 use nalgebra::DMatrix;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::infer::layer::{StepSums, Trace, normalised_backward};
-use crate::infer::single::{HeadSlopes, NumberSlopes, Pulled, Single, VectorSlopes, Wanted};
+use crate::infer::single::{
+    HeadSlopes, MapSums, NumberSlopes, Pulled, Single, VectorSlopes, Wanted,
+};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Block, Pooling, Sequence};
 use crate::progress::Stage;
@@ -45,6 +48,94 @@ pub(crate) struct CombinationSlopes {
     pub(crate) factors: StepSums,
     /// By its offsets.
     pub(crate) offsets: StepSums,
+}
+
+/// Derivatives by the numbers of the systems of one layer.
+pub(crate) enum SystemSlopes {
+    /// By what the systems give, and what they take.
+    Outputs(OutputGradients),
+    /// By the numbers of the system that all channels share.
+    Shared(SharedGradient<f32>),
+}
+
+/// Derivatives of some combinations of the logits by what the systems of one layer give.
+pub(crate) struct OutputSlopes {
+    /// Index of the layer.
+    pub(crate) layer: usize,
+    /// Whether some combinations of the layer were shown before.
+    pub(crate) continued: bool,
+    /// What the systems take, L × H.
+    pub(crate) input: DMatrix<f64>,
+    /// One for each combination, L × outputs.
+    pub(crate) combinations: Vec<DMatrix<f64>>,
+}
+
+/// Derivatives of some combinations of the logits of one sequence by the map between the channels of a
+/// layer.
+pub(crate) struct MapSlopes {
+    /// For each combination by entries and bias: outputs × (inputs + 1) by rows, the bias last.
+    pub(crate) rows: Vec<Vec<f32>>,
+    /// For each output the squared derivatives by what the map gives, summed over steps and
+    /// combinations.
+    pub(crate) squares: Vec<f64>,
+    /// Σ x xᵀ over the steps, x being what the map takes with 1 behind.
+    pub(crate) second: DMatrix<f64>,
+}
+
+impl MapSlopes {
+    fn of_sums(sums: &MapSums) -> Self {
+        let inputs = sums.sum.sum.len();
+        let steps = sums.steps as f64;
+        let rows = sums.entries.iter().zip(&sums.bias).map(|(entries, bias)| {
+            let outputs = entries.chunks_exact(inputs).zip(&bias.sum);
+            let rows = outputs.flat_map(|(own, &bias)| own.iter().copied().chain([bias as f32]));
+            rows.collect()
+        });
+        let mut squares = vec![0.0; sums.bias.first().map_or(0, |bias| bias.squares.len())];
+        for bias in &sums.bias {
+            squares
+                .iter_mut()
+                .zip(&bias.squares)
+                .for_each(|(sum, own)| *sum += own);
+        }
+        Self {
+            rows: rows.collect(),
+            squares,
+            second: DMatrix::from_fn(inputs + 1, inputs + 1, |i, j| {
+                match (i < inputs, j < inputs) {
+                    (true, true) => f64::from(sums.second[i * inputs + j]),
+                    (true, false) => sums.sum.sum[i],
+                    (false, true) => sums.sum.sum[j],
+                    (false, false) => steps,
+                }
+            }),
+        }
+    }
+
+    /// In double precision.
+    fn of_layer(layer: &LayerSlopes) -> Self {
+        let inputs = layer.activated.ncols();
+        let x = layer.activated.clone().insert_column(inputs, 1.0);
+        let rows = layer.combinations.iter().map(|own| {
+            let slopes = x.tr_mul(&own.mixed);
+            slopes.iter().map(|&slope| slope as f32).collect()
+        });
+        let outputs = layer
+            .combinations
+            .first()
+            .map_or(0, |own| own.mixed.ncols());
+        let squares = (0..outputs).map(|output| {
+            let squares = layer.combinations.iter();
+            squares
+                .map(|own| own.mixed.column(output).norm_squared())
+                .sum()
+        });
+        Self {
+            rows: rows.collect(),
+            squares: squares.collect(),
+            second: gram_matrix(&x),
+        }
+    }
 }
 
 /// Combinations of the logits of one sequence.
@@ -184,7 +275,10 @@ impl Network<'_> {
                 show(NumberSlopes::of_layer(&blocks[layer.layer], layer));
             });
         };
-        let wanted = Wanted { lowest: 0, vectors };
+        let wanted = Wanted {
+            vectors,
+            ..Wanted::default()
+        };
         let combined = Combined {
             sequence,
             combinations,
@@ -244,15 +338,11 @@ impl Network<'_> {
             }
             return Ok(layers);
         };
-        let wanted = Wanted {
-            lowest: 0,
-            vectors: false,
-        };
         let combined = Combined {
             sequence,
             combinations: &[combination],
         };
-        self.pull_back(single, combined, wanted, |pulled| {
+        self.pull_back(single, combined, Wanted::default(), |pulled| {
             let channels = self.model.blocks()[pulled.layer].channels();
             let mut squares = vec![0.0; channels];
             for row in pulled.outputs.chunks_exact(channels) {
@@ -266,56 +356,171 @@ impl Network<'_> {
         Ok(layers)
     }
 
-    /// One pass forwards and one backwards for a function of the logits and of every layer's output.
-    /// `slopes` gets both and gives the derivatives by them; the answer are the layers' inputs and
-    /// the derivatives by the channels' outputs. Cost about three forward passes; memory O(L H) for
-    /// each layer.
+    /// The derivatives of some combinations of the logits by what the systems of every layer give.
+    /// `show` gets the layers from the last one down to the first, for a few combinations at a time
+    /// where sequences are long. Cost as [`Network::number_slopes`].
+    ///
+    /// # Errors
+    /// As [`Network::logits`].
+    pub(crate) fn output_slopes(
+        &self,
+        sequence: Sequence<'_>,
+        combinations: &[Vec<f64>],
+        mut show: impl FnMut(OutputSlopes),
+    ) -> Result<(), InferError> {
+        let Some(single) = &self.single else {
+            self.differentiate(sequence, combinations, 0, |layer| {
+                let own = layer.combinations.into_iter();
+                show(OutputSlopes {
+                    layer: layer.layer,
+                    continued: false,
+                    input: layer.input,
+                    combinations: own.map(|own| own.output).collect(),
+                });
+            })?;
+            return Ok(());
+        };
+        let combined = Combined {
+            sequence,
+            combinations,
+        };
+        self.pull_back(single, combined, Wanted::default(), |pulled| {
+            let gradients = pulled.outputs.chunks_exact(single.row());
+            show(OutputSlopes {
+                layer: pulled.layer,
+                continued: pulled.first > 0,
+                input: self.widened(pulled.input),
+                combinations: gradients.map(|g| self.widened(g)).collect(),
+            });
+        })?;
+        Ok(())
+    }
+
+    /// The logits of a sequence, and derivatives of some combinations of them by the map between the
+    /// channels of a layer. Cost as [`Network::number_slopes`].
+    ///
+    /// # Errors
+    /// As [`Network::logits`].
+    pub(crate) fn map_slopes(
+        &self,
+        sequence: Sequence<'_>,
+        combinations: &[Vec<f64>],
+        layer: usize,
+    ) -> Result<(Vec<f64>, Vec<MapSlopes>), InferError> {
+        let mut made = Vec::new();
+        let logits = match &self.single {
+            None => self.differentiate(sequence, combinations, layer, |slopes| {
+                if slopes.layer == layer {
+                    made.push(MapSlopes::of_layer(&slopes));
+                }
+            })?,
+            Some(single) => {
+                let combined = Combined {
+                    sequence,
+                    combinations,
+                };
+                let wanted = Wanted {
+                    lowest: layer,
+                    map: true,
+                    ..Wanted::default()
+                };
+                self.pull_back(single, combined, wanted, |pulled| {
+                    made.extend(pulled.map.as_ref().map(MapSlopes::of_sums));
+                })?
+            }
+        };
+        Ok((logits, made))
+    }
+
+    /// One pass forwards and one backwards for a function of the logits and of the streams behind all
+    /// layers, L × width by rows each. `slopes` gets both and gives the derivatives by them. Cost
+    /// about three forward passes; memory O(L H) for each layer.
     ///
     /// # Errors
     /// As [`Network::logits`].
     pub(crate) fn pulled_back(
         &self,
         sequence: Sequence<'_>,
-        slopes: impl FnOnce(&[f64], &[DMatrix<f64>]) -> (Vec<f64>, Vec<DMatrix<f64>>),
-    ) -> Result<Vec<OutputGradients>, InferError> {
+        slopes: impl FnOnce(&[f64], &[f32]) -> (Vec<f64>, Vec<f32>),
+    ) -> Result<Vec<SystemSlopes>, InferError> {
+        let Some(single) = &self.single else {
+            return self.pulled_back_double(sequence, slopes);
+        };
+        let (steps, pooling) = (self.steps_of(sequence)?, self.pooling());
+        let head = self.model.head().expect("new() requested a head");
+        let weight = head.linear.weight.as_ref();
+        let by_features = |features: &[f64], streams: &[f32]| {
+            let (combination, by_streams) = slopes(&self.read_out(features), streams);
+            let slope = weight * nalgebra::DVector::from_vec(combination);
+            (slope.iter().copied().collect(), by_streams)
+        };
+        let mut pulled = Vec::with_capacity(self.model.blocks().len());
+        single.pull_back_with(sequence, (steps, pooling), by_features, |mut layer| {
+            pulled.push(match layer.systems.pop() {
+                Some(own) => SystemSlopes::Shared(own),
+                None => SystemSlopes::Outputs(OutputGradients {
+                    input: self.widened(layer.input),
+                    gradient: self.widened(layer.outputs),
+                }),
+            });
+        });
+        pulled.reverse();
+        Ok(pulled)
+    }
+
+    /// [`Network::pulled_back`] in double precision.
+    fn pulled_back_double(
+        &self,
+        sequence: Sequence<'_>,
+        slopes: impl FnOnce(&[f64], &[f32]) -> (Vec<f64>, Vec<f32>),
+    ) -> Result<Vec<SystemSlopes>, InferError> {
         let Signal { mut x, steps } = self.encode(sequence)?;
         let layers = self.layers()?;
         let mut traces: Vec<Trace> = Vec::with_capacity(layers.len());
-        let mut streams = Vec::with_capacity(layers.len());
+        let mut streams = Vec::new();
         for layer in layers {
             let mut trace = Trace::default();
             x = layer.forward(x, Some(&mut trace));
-            streams.push(x.clone());
+            streams.extend(x.transpose().iter().map(|&x| x as f32));
             traces.push(trace);
         }
         let logits = self.head(x.clone(), steps);
         let (combination, by_streams) = slopes(&logits, &streams);
         let mut slope = self.head_slope(&x, steps, &combination);
         let mut pulled = Vec::with_capacity(traces.len());
-        let parts = layers.iter().zip(traces).zip(by_streams);
-        for ((layer, trace), own) in parts.rev() {
+        let mut left = by_streams.as_slice();
+        for (layer, trace) in layers.iter().zip(traces).rev() {
+            let own;
+            (left, own) = left.split_at(left.len() - slope.len());
+            let (length, width) = slope.shape();
+            let own = DMatrix::from_fn(length, width, |t, h| f64::from(own[t * width + h]));
             let made = layer.backward(&trace, slope + own);
             slope = made.below;
-            pulled.push(OutputGradients {
+            pulled.push(SystemSlopes::Outputs(OutputGradients {
                 input: trace.input,
                 gradient: made.output,
-            });
+            }));
         }
         pulled.reverse();
         Ok(pulled)
     }
 
-    /// The output of every layer, L × H.
+    /// The streams behind all layers, L × width by rows each.
     ///
     /// # Errors
     /// As [`Network::logits`].
-    pub(crate) fn streams(&self, sequence: Sequence<'_>) -> Result<Vec<DMatrix<f64>>, InferError> {
+    pub(crate) fn streams(&self, sequence: Sequence<'_>) -> Result<Vec<f32>, InferError> {
+        if let Some(single) = &self.single {
+            self.steps_of(sequence)?;
+            return Ok(single.streams(sequence));
+        }
         let Signal { mut x, .. } = self.encode(sequence)?;
-        let streams = self.layers()?.iter().map(|layer| {
-            x = layer.forward(std::mem::take(&mut x), None);
-            x.clone()
-        });
-        Ok(streams.collect())
+        let mut streams = Vec::new();
+        for layer in self.layers()? {
+            x = layer.forward(x, None);
+            streams.extend(x.transpose().iter().map(|&x| x as f32));
+        }
+        Ok(streams)
     }
 
     /// The derivative of a combination of the logits by the last layer's output x.

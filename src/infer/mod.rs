@@ -11,13 +11,14 @@ mod mimo;
 mod norms;
 mod score;
 mod single;
+mod space;
 mod walk;
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use adjoint::{LayerSlopes, combination, importance_from};
+pub(crate) use adjoint::{MapSlopes, SystemSlopes, combination, importance_from};
 pub use adjoint::{OutputGradients, importance};
 use hankelite_control::{Convolver, StatisticsError, SystemError};
 pub(crate) use layer::StepSums;
@@ -285,6 +286,17 @@ impl<'a> Network<'a> {
 
     /// What the head takes for a sequence: one row, or one for each step where nothing is pooled.
     pub(crate) fn pooled(&self, sequence: Sequence<'_>) -> Result<DMatrix<f64>, InferError> {
+        if let Some(single) = &self.single {
+            let steps = self.steps_of(sequence)?;
+            let mut features = single.features(&[sequence], &[steps], self.pooling());
+            let own = features.swap_remove(0);
+            let channels = self
+                .model
+                .head()
+                .map_or(0, |head| head.linear.weight.nrows());
+            let rows = own.len() / channels.max(1);
+            return Ok(DMatrix::from_row_slice(rows, channels, &own));
+        }
         let Signal { mut x, steps } = self.encode(sequence)?;
         for layer in self.layers()? {
             x = layer.forward(x, None);
@@ -423,12 +435,29 @@ impl<'a> Network<'a> {
         Ok(logits)
     }
 
+    /// The single precision path, where it has the operators of all layers at hand.
+    fn with_operators(&self) -> Option<&Single> {
+        self.single.as_ref().filter(|own| !own.forms_operators())
+    }
+
+    /// Rows of some steps as a matrix.
+    fn widened(&self, rows: &[f32]) -> DMatrix<f64> {
+        let width = self.single.as_ref().map_or(1, Single::channels);
+        let steps = rows.len() / width;
+        DMatrix::from_fn(steps, width, |t, h| f64::from(rows[t * width + h]))
+    }
+
     /// What the systems of a layer give, L × outputs, from the layer's input.
     pub(crate) fn response(
         &self,
         layer: usize,
         x: &DMatrix<f64>,
     ) -> Result<DMatrix<f64>, InferError> {
+        if let Some(single) = self.with_operators() {
+            let mut y = rows_of(x);
+            single.respond_to(layer, &mut y);
+            return Ok(self.widened(&y));
+        }
         Ok(self.layers()?[layer].response(x))
     }
 
@@ -438,6 +467,11 @@ impl<'a> Network<'a> {
         layer: usize,
         x: &DMatrix<f64>,
     ) -> Result<DMatrix<f64>, InferError> {
+        if let Some(single) = self.with_operators() {
+            let mut input = rows_of(x);
+            single.normalise(layer, &mut input);
+            return Ok(self.widened(&input));
+        }
         Ok(self.layers()?[layer].input_of(x).into_owned())
     }
 
@@ -447,6 +481,9 @@ impl<'a> Network<'a> {
         layer: usize,
         y: &DMatrix<f64>,
     ) -> Result<DMatrix<f64>, InferError> {
+        if let Some(single) = self.with_operators() {
+            return Ok(self.widened(&single.activated(layer, &rows_of(y))));
+        }
         Ok(self.layers()?[layer].activate(y))
     }
 
@@ -457,6 +494,11 @@ impl<'a> Network<'a> {
         x: &DMatrix<f64>,
         y: &DMatrix<f64>,
     ) -> Result<DMatrix<f64>, InferError> {
+        if let Some(single) = self.with_operators() {
+            let mut x = rows_of(x);
+            single.finish_with(layer, &mut x, &rows_of(y));
+            return Ok(self.widened(&x));
+        }
         Ok(self.layers()?[layer].finished(x, y))
     }
 
@@ -486,6 +528,12 @@ impl<'a> Network<'a> {
         }
         x
     }
+}
+
+/// The numbers of a matrix by rows, in single precision.
+fn rows_of(matrix: &DMatrix<f64>) -> Vec<f32> {
+    let rows = matrix.transpose();
+    rows.iter().map(|&x| x as f32).collect()
 }
 
 /// The shipped model.

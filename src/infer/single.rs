@@ -5,18 +5,16 @@
 //! gradients at the same sequence, for which everything but the gradients themselves is formed
 //! once.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
-use hankelite_control::DiagonalSystem;
 use hankelite_kernels::{
-    Affine, AffineGradient, ChannelStatistics, Dynamics, GeluForm, Lanes, Lease, Mix, MixScratch,
-    Mixing, Modes, Operator, Point, RowMajor, Scan, Workspace, add, is_recurrent, layer_norm,
-    layer_norm_backward, multiply_rows,
+    Affine, AffineGradient, ChannelStatistics, GeluForm, Lanes, Lease, Mix, MixScratch, Mixing,
+    RowMajor, Scan, SharedGradient, Workspace, add, gelu, layer_norm, layer_norm_backward,
+    multiply_rows,
 };
-use num_complex::Complex64;
 
 use crate::infer::layer::StepSums;
+use crate::infer::space::{Prepared, ScratchSizes, Space, SpaceBack, SpaceScratch, narrow};
 use crate::model::{
     Block, Encoder, Gate, Linear, Model, Nonlinearity, Norm, Placement, Pooling, Sequence,
 };
@@ -97,52 +95,13 @@ enum Encode {
 struct SingleLayer {
     channels: usize,
     space: Space,
-    /// For derivatives by the residues.
-    scan: Scan<f32>,
+    /// For derivatives by the residues, where every channel has a system of its own.
+    scan: Option<Scan<f32>>,
+    gelu: GeluForm,
     mixing: Mixing,
     weight: Vec<f32>,
     bias: Vec<f32>,
     norm: Option<(SingleNorm, Placement)>,
-}
-
-/// The state spaces of a layer.
-enum Space {
-    Held(Operator<f32>),
-    /// What an operator is formed from.
-    Formed(LayerModes),
-}
-
-struct LayerModes {
-    forward: Vec<Modes>,
-    backward: Vec<Modes>,
-    feedthrough: Vec<f32>,
-}
-
-/// An operator that is held, or for as long as it is needed.
-pub(super) enum Prepared<'a> {
-    Held(&'a Operator<f32>),
-    Formed(Operator<f32>),
-}
-
-impl Deref for Prepared<'_> {
-    type Target = Operator<f32>;
-
-    fn deref(&self) -> &Operator<f32> {
-        match self {
-            Self::Held(operator) => operator,
-            Self::Formed(operator) => operator,
-        }
-    }
-}
-
-impl LayerModes {
-    fn dynamics(&self) -> Dynamics<'_, f32> {
-        Dynamics {
-            forward: &self.forward,
-            backward: &self.backward,
-            feedthrough: &self.feedthrough,
-        }
-    }
 }
 
 struct SingleNorm {
@@ -158,7 +117,7 @@ pub(super) struct Buffers {
     /// What the state spaces take, and then what they give.
     y: Lease<f32>,
     tile: Lease<f32>,
-    points: [Lease<Point<f32>>; 2],
+    space: SpaceScratch,
     mix: MixScratch<f32>,
 }
 
@@ -195,19 +154,70 @@ pub(super) struct Pulled<'a> {
     /// For each combination the derivative by what they give, L × H.
     pub(super) outputs: &'a [f32],
     pub(super) vectors: Vec<VectorSlopes>,
+    /// For each combination by the system that the channels share; empty where not requested, and
+    /// where every channel has its own.
+    pub(super) systems: Vec<SharedGradient<f32>>,
+    /// Where it is requested.
+    pub(super) map: Option<MapSums>,
 }
 
 /// What is requested on the way back.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Wanted {
     /// The lowest layer that counts.
     pub(super) lowest: usize,
     /// Derivatives by biases and norms.
     pub(super) vectors: bool,
+    /// Derivatives by systems that channels share.
+    pub(super) systems: bool,
+    /// Derivatives by the map between the channels of the lowest layer.
+    pub(super) map: bool,
 }
 
-fn narrow(values: &[f64]) -> Vec<f32> {
-    values.iter().map(|&value| value as f32).collect()
+/// Derivatives by the map between the channels of one layer.
+#[derive(Default)]
+pub(super) struct MapSums {
+    /// For each combination by the entries, outputs × inputs by rows.
+    pub(super) entries: Vec<Vec<f32>>,
+    /// The same by the bias.
+    pub(super) bias: Vec<StepSums>,
+    /// Σ x xᵀ by rows, x being what the map takes.
+    pub(super) second: Vec<f32>,
+    /// Σ x.
+    pub(super) sum: StepSums,
+    pub(super) steps: usize,
+}
+
+impl MapSums {
+    fn new(gradients: usize) -> Self {
+        Self {
+            entries: vec![Vec::new(); gradients],
+            bias: std::iter::repeat_with(StepSums::default)
+                .take(gradients)
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Counts what the map takes at some steps.
+    fn count_input(&mut self, x: &[f32], inputs: usize) {
+        self.second.resize(inputs * inputs, 0.0);
+        let rows = RowMajor::new(x, x.len() / inputs, inputs);
+        multiply_rows(&mut self.second, rows.transpose(), rows, true);
+        self.sum.count(x, None, inputs);
+        self.steps += x.len() / inputs;
+    }
+
+    /// Counts the gradient of combination k by what the map gives at the same steps.
+    fn count(&mut self, k: usize, of_map: &[f32], x: &[f32], inputs: usize) {
+        let steps = x.len() / inputs;
+        let outputs = of_map.len() / steps.max(1);
+        self.entries[k].resize(outputs * inputs, 0.0);
+        let rows = RowMajor::new(of_map, steps, outputs).transpose();
+        let x = RowMajor::new(x, steps, inputs);
+        multiply_rows(&mut self.entries[k], rows, x, true);
+        self.bias[k].count(of_map, None, outputs);
+    }
 }
 
 /// Weight, outputs × inputs by rows, and bias.
@@ -215,22 +225,6 @@ fn linear_of(linear: &Linear) -> (Vec<f32>, Vec<f32>) {
     let bias = linear.bias.as_deref().map(narrow);
     let bias = bias.unwrap_or_else(|| vec![0.0; linear.weight.ncols()]);
     (narrow(linear.weight.as_slice()), bias)
-}
-
-/// The modes of some systems; `None` where numbers overflow.
-fn modes_of(systems: &[DiagonalSystem], length: usize) -> Option<Vec<Modes>> {
-    let modes = systems.iter().map(|system| {
-        let exponents = system.scaled_exponents();
-        let residues = system.as_siso().ok()?.residues();
-        let anchored = residues.zip(&exponents).map(|(w, z)| match z.re > 0.0 {
-            true => w * (z * (length as f64 - 1.0)).exp(),
-            false => w,
-        });
-        let weights: Vec<Complex64> = anchored.collect();
-        let fine = weights.iter().all(|w| w.re.is_finite() && w.im.is_finite());
-        fine.then_some(Modes { exponents, weights })
-    });
-    modes.collect()
 }
 
 impl SingleNorm {
@@ -307,11 +301,7 @@ impl SingleLayer {
     /// Its operator is not formed yet.
     fn new(block: &Block, lanes: Lanes) -> Option<Self> {
         let channels = lanes.channels;
-        let fits = block.is_siso()
-            && block.channels() == channels
-            && block.width() == channels
-            && block.activation() == Nonlinearity::Gelu;
-        if !fits {
+        if block.channels() != channels || block.width() != channels {
             return None;
         }
         let (mixing, weight, bias) = match block.output() {
@@ -320,28 +310,29 @@ impl SingleLayer {
                 let mixing = match output.gate {
                     Gate::None => Mixing::Plain,
                     Gate::Halves => Mixing::Gated,
-                    Gate::Activated | Gate::Response => return None,
+                    Gate::Activated => Mixing::Activated,
+                    Gate::Response => Mixing::Response,
                 };
                 let (weight, bias) = linear_of(&output.linear);
                 (mixing, weight, bias)
             }
         };
-        let forward = modes_of(block.systems(), lanes.length)?;
-        let mut backward = modes_of(block.backward(), lanes.length)?;
-        let feedthrough = block.systems().iter().map(|s| s.feedthrough()[(0, 0)]);
-        let mut feedthrough: Vec<f64> = feedthrough.collect();
-        if block.backward_from() == 0 {
-            lag_by_one(&mut backward, &mut feedthrough)?;
-        }
-        let modes = LayerModes {
-            forward,
-            backward,
-            feedthrough: narrow(&feedthrough),
+        let space = Space::of(block, lanes.length)?;
+        let scan = match &space {
+            Space::Formed(modes) => {
+                let lanes = Lanes::unstacked(channels, lanes.length);
+                Some(Scan::new(lanes, &modes.dynamics()))
+            }
+            _ => None,
         };
         Some(Self {
             channels,
-            scan: Scan::new(Lanes::unstacked(channels, lanes.length), &modes.dynamics()),
-            space: Space::Formed(modes),
+            scan,
+            space,
+            gelu: match block.activation() {
+                Nonlinearity::Gelu => GeluForm::Exact,
+                Nonlinearity::GeluTanh => GeluForm::Tanh,
+            },
             mixing,
             weight,
             bias,
@@ -349,23 +340,6 @@ impl SingleLayer {
                 .norm()
                 .map(|(norm, placement)| (SingleNorm::new(norm), *placement)),
         })
-    }
-
-    /// Forms the operator to be held.
-    fn hold(&mut self, lanes: Lanes, workspace: &Workspace<f32>) {
-        if let Space::Formed(modes) = &self.space {
-            let operator = Operator::new(lanes, &modes.dynamics(), workspace, false);
-            self.space = Space::Held(operator);
-        }
-    }
-
-    /// Bytes that the spectra take.
-    fn spectra(&self, lanes: Lanes) -> usize {
-        let points = match &self.space {
-            Space::Formed(modes) if !is_recurrent(&modes.dynamics()) => lanes.groups * lanes.length,
-            _ => 0,
-        };
-        points * size_of::<Point<f32>>()
     }
 
     fn norm(&self, placement: Placement) -> Option<&SingleNorm> {
@@ -377,7 +351,7 @@ impl SingleLayer {
     fn mix(&self) -> Mix<'_, f32> {
         Mix {
             mixing: self.mixing,
-            gelu: GeluForm::Exact,
+            gelu: self.gelu,
             channels: self.channels,
             weight: &self.weight,
             bias: &self.bias,
@@ -404,21 +378,6 @@ impl SingleLayer {
             add(out, x);
         }
     }
-}
-
-/// Kernels that start at the current sample as D and kernels that start at the next one; `None`
-/// for growing modes, which are anchored at their end.
-fn lag_by_one(modes: &mut [Modes], feedthrough: &mut [f64]) -> Option<()> {
-    for (modes, d) in modes.iter_mut().zip(feedthrough) {
-        for (z, w) in modes.exponents.iter().zip(&mut modes.weights) {
-            if z.re > 0.0 {
-                return None;
-            }
-            *d += w.re;
-            *w *= z.exp();
-        }
-    }
-    Some(())
 }
 
 impl Single {
@@ -449,13 +408,13 @@ impl Single {
         let layers = model.blocks().iter();
         let layers = layers.map(|block| SingleLayer::new(block, lanes));
         let mut layers = layers.collect::<Option<Vec<_>>>()?;
-        let spectra: usize = layers.iter().map(|layer| layer.spectra(lanes)).sum();
+        let spectra: usize = layers.iter().map(|layer| layer.space.spectra(lanes)).sum();
         let fit = spectra <= setup.spectra_held;
         let stream = size_of::<f32>() * length * channels;
         let (held, traces) = (if fit { spectra } else { 0 }, stream * layers.len());
         for layer in &mut layers {
-            if fit || layer.spectra(lanes) == 0 {
-                layer.hold(lanes, &workspace);
+            if fit || layer.space.spectra(lanes) == 0 {
+                layer.space.hold(lanes, &workspace);
             }
         }
         Some(Self {
@@ -481,27 +440,13 @@ impl Single {
 
     /// The operator of a layer, formed on all cores where it is not held.
     pub(super) fn prepared(&self, layer: usize) -> Prepared<'_> {
-        match &self.layers[layer].space {
-            Space::Held(operator) => Prepared::Held(operator),
-            Space::Formed(modes) => Prepared::Formed(Operator::new(
-                self.lanes,
-                &modes.dynamics(),
-                &self.workspace,
-                false,
-            )),
-        }
+        let space = &self.layers[layer].space;
+        space.prepared(self.lanes, &self.workspace, true)
     }
 
     /// As [`Single::prepared`] on the caller's thread.
     fn operator<'a>(&'a self, layer: &'a SingleLayer) -> Prepared<'a> {
-        match &layer.space {
-            Space::Held(operator) => Prepared::Held(operator),
-            Space::Formed(modes) => Prepared::Formed(Operator::on_one_thread(
-                self.lanes,
-                &modes.dynamics(),
-                &self.workspace,
-            )),
-        }
+        layer.space.prepared(self.lanes, &self.workspace, false)
     }
 
     /// Sequences that run together.
@@ -512,6 +457,36 @@ impl Single {
     /// A buffer of so many numbers that hold anything.
     pub(super) fn numbers(&self, count: usize) -> Lease<f32> {
         self.workspace.numbers(count)
+    }
+
+    /// H.
+    pub(super) fn channels(&self) -> usize {
+        self.lanes.channels
+    }
+
+    /// What the state spaces of a layer give for one sequence, from the stream before it, in place.
+    pub(super) fn respond_to(&self, layer: usize, x: &mut [f32]) {
+        let mut buffers = self.buffers_of(0);
+        self.normalise(layer, x);
+        self.operator(&self.layers[layer])
+            .apply(x, &mut buffers.space);
+    }
+
+    /// What the map between the channels takes, from what the state spaces give.
+    pub(super) fn activated(&self, layer: usize, y: &[f32]) -> Vec<f32> {
+        let mut active = vec![0.0; y.len()];
+        gelu(y, &mut active, self.layers[layer].gelu);
+        active
+    }
+
+    /// The stream behind a layer, from that before and from what its state spaces give.
+    pub(super) fn finish_with(&self, layer: usize, x: &mut [f32], y: &[f32]) {
+        let mut tile = self.workspace.numbers(self.tile());
+        let mut scratch = MixScratch::default();
+        let size = self.tile();
+        for (x, y) in x.chunks_mut(size).zip(y.chunks(size)) {
+            self.layers[layer].finish(x, y, &mut tile, &mut scratch);
+        }
     }
 
     /// Numbers of one sequence.
@@ -531,18 +506,13 @@ impl Single {
     /// For so many numbers at a time.
     fn buffers_of(&self, count: usize) -> Buffers {
         let workspace = &self.workspace;
-        let mut points = [0, 0];
-        for layer in &self.layers {
-            let own = match &layer.space {
-                Space::Held(operator) => operator.apply_scratch(),
-                Space::Formed(_) => [workspace.convolution_points(self.lanes.length), 0],
-            };
-            points = [points[0].max(own[0]), points[1].max(own[1])];
-        }
+        let layers = self.layers.iter();
+        let sizes = layers.map(|layer| layer.space.scratch(self.lanes, workspace));
+        let sizes = sizes.fold(ScratchSizes::default(), ScratchSizes::largest);
         Buffers {
             y: workspace.numbers(count),
             tile: workspace.numbers(self.tile()),
-            points: points.map(|count| workspace.points(count)),
+            space: sizes.leased(workspace),
             mix: MixScratch::default(),
         }
     }
@@ -617,7 +587,7 @@ impl Single {
             if index >= last {
                 break;
             }
-            self.operator(layer).apply(y, &mut buffers.points);
+            self.operator(layer).apply(y, &mut buffers.space);
             self.finish(layer, &mut x, buffers);
         }
         x
@@ -639,7 +609,7 @@ impl Single {
 
     /// The stream of at most [`Single::together`] sequences from before a layer to behind it, by its
     /// operator.
-    pub(super) fn pass(&self, layer: usize, operator: &Operator<f32>, x: &mut [f32]) {
+    pub(super) fn pass(&self, layer: usize, operator: &Prepared<'_>, x: &mut [f32]) {
         let mut buffers = self.buffers_of(x.len());
         buffers.y.copy_from_slice(x);
         self.respond(layer, operator, &mut buffers);
@@ -651,7 +621,7 @@ impl Single {
     pub(super) fn pass_by_parts<E>(
         &self,
         layer: usize,
-        operator: &Operator<f32>,
+        operator: &Prepared<'_>,
         count: usize,
         parts: impl PartsOfStream<E>,
     ) -> Result<(), E> {
@@ -672,9 +642,9 @@ impl Single {
     }
 
     /// y ← what the state spaces of a layer give, from the stream before it.
-    fn respond(&self, layer: usize, operator: &Operator<f32>, buffers: &mut Buffers) {
+    fn respond(&self, layer: usize, operator: &Prepared<'_>, buffers: &mut Buffers) {
         self.normalise(layer, &mut buffers.y);
-        operator.apply(&mut buffers.y, &mut buffers.points);
+        operator.apply(&mut buffers.y, &mut buffers.space);
     }
 
     /// What the head takes: the stream behind the last layer, normalised, pooled over the sequence's
@@ -730,6 +700,59 @@ impl Single {
         let row = self.row();
         let most = self.together().min(head.by_features.len()).max(1);
         let mut buffers = self.buffers_of(most * row);
+        let forwards = self.forwards(sequence, &mut buffers);
+        let features = self.features_of(&forwards, head.steps, head.pooling);
+        let together = self.together();
+        let few = (self.gradients / (2 * row) / together * together).max(together);
+        for (index, by_features) in head.by_features.chunks(few).enumerate() {
+            let slopes = self.spread(&head, by_features, forwards.last(row));
+            let traces = Traces {
+                forwards: &forwards,
+                by_streams: None,
+                first: index * few,
+                wanted,
+            };
+            self.descend(traces, slopes, &mut buffers, &mut show);
+        }
+        features
+    }
+
+    /// One way forwards and one backwards for a function of what the head takes and of the streams
+    /// behind all layers, L × H each, whose derivatives by both `slopes` gives.
+    pub(super) fn pull_back_with(
+        &self,
+        sequence: Sequence<'_>,
+        (steps, pooling): (usize, Option<Pooling>),
+        slopes: impl FnOnce(&[f64], &[f32]) -> (Vec<f64>, Vec<f32>),
+        mut show: impl FnMut(Pulled<'_>),
+    ) {
+        let row = self.row();
+        let mut buffers = self.buffers_of(row);
+        let forwards = self.forwards(sequence, &mut buffers);
+        let features = self.features_of(&forwards, steps, pooling);
+        let (by_features, by_streams) = slopes(&features, &forwards.streams[row..]);
+        let by_features = [by_features];
+        let head = HeadSlopes {
+            by_features: &by_features,
+            pooling,
+            steps,
+        };
+        let g = self.spread(&head, &by_features, forwards.last(row));
+        let traces = Traces {
+            forwards: &forwards,
+            by_streams: Some(&by_streams),
+            first: 0,
+            wanted: Wanted {
+                systems: true,
+                ..Wanted::default()
+            },
+        };
+        self.descend(traces, g, &mut buffers, &mut show);
+    }
+
+    /// One sequence through all layers, with what the way back needs.
+    fn forwards(&self, sequence: Sequence<'_>, buffers: &mut Buffers) -> Forwards {
+        let row = self.row();
         let mut streams = self.workspace.numbers(row * (self.layers.len() + 1));
         let mut responses = match self.keeps_responses {
             true => Some(self.workspace.numbers(row * self.layers.len())),
@@ -742,30 +765,29 @@ impl Single {
             streams[own.clone()].copy_from_slice(&x);
             let y = &mut buffers.y[..row];
             self.input(layer, &x, y);
-            self.operator(layer).apply(y, &mut buffers.points);
+            self.operator(layer).apply(y, &mut buffers.space);
             if let Some(responses) = &mut responses {
                 responses[own].copy_from_slice(y);
             }
-            self.finish(layer, &mut x, &mut buffers);
+            self.finish(layer, &mut x, buffers);
         }
         let last = self.layers.len() * row;
         streams[last..].copy_from_slice(&x);
-        let features = self.pooled(&mut x, head.steps, head.pooling);
-        // The gradients take its buffer.
-        drop(x);
-        let together = self.together();
-        let few = (self.gradients / (2 * row) / together * together).max(together);
-        for (index, by_features) in head.by_features.chunks(few).enumerate() {
-            let slopes = self.spread(&head, by_features, &streams[last..]);
-            let traces = Traces {
-                streams: &streams,
-                responses: responses.as_deref(),
-                first: index * few,
-                wanted,
-            };
-            self.descend(traces, slopes, &mut buffers, &mut show);
-        }
-        features
+        Forwards { streams, responses }
+    }
+
+    /// The streams behind all layers, L × H each.
+    pub(super) fn streams(&self, sequence: Sequence<'_>) -> Vec<f32> {
+        let mut buffers = self.buffers_of(self.row());
+        let forwards = self.forwards(sequence, &mut buffers);
+        forwards.streams[self.row()..].to_vec()
+    }
+
+    /// What the head takes, from the stream behind the last layer.
+    fn features_of(&self, forwards: &Forwards, steps: usize, pooling: Option<Pooling>) -> Vec<f64> {
+        let mut x = self.workspace.numbers(self.row());
+        x.copy_from_slice(forwards.last(self.row()));
+        self.pooled(&mut x, steps, pooling)
     }
 
     /// The way back for some gradients by the last layer's output.
@@ -778,21 +800,27 @@ impl Single {
     ) {
         let (row, wanted) = (self.row(), traces.wanted);
         let mut of_y = self.workspace.numbers(g.len());
-        let mut again = match traces.responses {
+        let mut input = self.workspace.numbers(row);
+        let mut again = match traces.forwards.responses {
             Some(_) => None,
             None => Some(self.workspace.numbers(row)),
         };
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let own = index * row..(index + 1) * row;
-            let x = &traces.streams[own.clone()];
-            let further =
-                index > wanted.lowest || (wanted.vectors && layer.norm(Placement::Pre).is_some());
-            let operator = (further || again.is_some()).then(|| self.operator(layer));
-            if let (Some(again), Some(operator)) = (&mut again, &operator) {
-                self.input(layer, x, again);
-                operator.apply(again, &mut buffers.points);
+            let x = &traces.forwards.streams[own.clone()];
+            if let Some(by_streams) = traces.by_streams {
+                add(&mut g, &by_streams[own.clone()]);
             }
-            let y = traces.responses.map(|all| &all[own]);
+            let further = index > wanted.lowest
+                || (wanted.vectors && layer.norm(Placement::Pre).is_some())
+                || (wanted.systems && layer.scan.is_none());
+            let operator = (further || again.is_some()).then(|| self.operator(layer));
+            self.input(layer, x, &mut input);
+            if let (Some(again), Some(operator)) = (&mut again, &operator) {
+                again.copy_from_slice(&input);
+                operator.apply(again, &mut buffers.space);
+            }
+            let y = traces.forwards.responses.as_ref().map(|all| &all[own]);
             let y = y.or(again.as_deref());
             let y = y.expect("responses are kept, or formed again");
             let mut back = LayerBack {
@@ -800,7 +828,10 @@ impl Single {
                 layer,
                 buffers,
                 x,
+                input: &input,
                 sums: Vec::new(),
+                systems: wanted.systems.then(Vec::new),
+                map: (wanted.map && index == wanted.lowest).then(|| MapSums::new(g.len() / row)),
             };
             if wanted.vectors {
                 back.sums.resize_with(g.len() / row, VectorSlopes::default);
@@ -809,14 +840,16 @@ impl Single {
             if let Some(operator) = operator.filter(|_| further) {
                 back.state_spaces(&operator, &of_y, &mut g);
             }
-            let vectors = back.sums;
-            self.input(layer, x, &mut buffers.y[..row]);
+            let (vectors, systems) = (back.sums, back.systems.unwrap_or_default());
+            let map = back.map;
             show(Pulled {
                 layer: index,
                 first: traces.first,
-                input: &buffers.y[..row],
+                input: &input,
                 outputs: &of_y,
                 vectors,
+                systems,
+                map,
             });
             if index <= wanted.lowest {
                 break;
@@ -854,7 +887,9 @@ impl Single {
         pulled: &Pulled<'_>,
         orders: &[usize],
     ) -> Vec<Vec<Vec<f64>>> {
-        let scan = &self.layers[pulled.layer].scan;
+        let Some(scan) = &self.layers[pulled.layer].scan else {
+            return vec![Vec::new(); pulled.outputs.len() / self.row()];
+        };
         let workspace = &self.workspace;
         let length = self.lanes.length;
         let mut points = [workspace.points(length), workspace.points(length)];
@@ -896,13 +931,27 @@ pub(super) trait PartsOfStream<E> {
 /// What the way forwards left, and what is requested on the way back.
 #[derive(Clone, Copy)]
 struct Traces<'a> {
-    /// The stream before every layer and behind the last, L × H each.
-    streams: &'a [f32],
-    /// What the state spaces of every layer gave, where it is at hand.
-    responses: Option<&'a [f32]>,
+    forwards: &'a Forwards,
+    /// Derivatives by the streams behind all layers, besides.
+    by_streams: Option<&'a [f32]>,
     /// The first of the combinations whose gradients go back.
     first: usize,
     wanted: Wanted,
+}
+
+/// What the way forwards of one sequence left.
+struct Forwards {
+    /// The stream before every layer and behind the last, L × H each.
+    streams: Lease<f32>,
+    /// What the state spaces of every layer gave, where it is at hand.
+    responses: Option<Lease<f32>>,
+}
+
+impl Forwards {
+    /// The stream behind the last layer, of so many numbers.
+    fn last(&self, row: usize) -> &[f32] {
+        &self.streams[self.streams.len() - row..]
+    }
 }
 
 /// The way back through one layer, for K gradients at one sequence.
@@ -912,8 +961,13 @@ struct LayerBack<'a> {
     buffers: &'a mut Buffers,
     /// The stream before the layer.
     x: &'a [f32],
+    /// What its state spaces take.
+    input: &'a [f32],
     /// One for each gradient; empty where not requested.
     sums: Vec<VectorSlopes>,
+    /// The same by a system that the channels share.
+    systems: Option<Vec<SharedGradient<f32>>>,
+    map: Option<MapSums>,
 }
 
 impl LayerBack<'_> {
@@ -941,6 +995,9 @@ impl LayerBack<'_> {
                     norm.standard(&mut standard);
                 }
             }
+            if let Some(map) = &mut self.map {
+                map.count_input(Mix::active(scratch, y.len()), channels);
+            }
             let gradients = g.chunks_exact_mut(row).zip(of_y.chunks_exact_mut(row));
             for (k, (g, of_y)) in gradients.enumerate() {
                 let (g, of_y) = (&mut g[own.clone()], &mut of_y[own.clone()]);
@@ -951,6 +1008,10 @@ impl LayerBack<'_> {
                     norm.pull(work, g);
                 }
                 mix.pull(g, of_y, scratch);
+                if let Some(map) = &mut self.map {
+                    let x = Mix::active(scratch, y.len());
+                    map.count(k, mix.of_map(g, scratch), x, channels);
+                }
                 if let Some(sums) = self.sums.get_mut(k) {
                     let of_map = mix.of_map(g, scratch);
                     sums.bias.count(of_map, None, self.layer.bias.len());
@@ -960,7 +1021,7 @@ impl LayerBack<'_> {
     }
 
     /// g ← the gradients by the stream before the layer.
-    fn state_spaces(&mut self, operator: &Operator<f32>, of_y: &[f32], g: &mut [f32]) {
+    fn state_spaces(&mut self, operator: &Prepared<'_>, of_y: &[f32], g: &mut [f32]) {
         let single = self.single;
         let (row, channels) = (single.row(), single.lanes.channels);
         let some = single.together() * row;
@@ -973,10 +1034,12 @@ impl LayerBack<'_> {
         for (first, (of_y, g)) in of_y.chunks(some).zip(g.chunks_mut(some)).enumerate() {
             let z = &mut self.buffers.y[..g.len()];
             z.copy_from_slice(of_y);
-            // The adjoint of a convolution is the convolution in reversed time.
-            turn(z, row, channels);
-            operator.apply(z, &mut self.buffers.points);
-            turn(z, row, channels);
+            let back = SpaceBack {
+                channels,
+                input: self.input,
+                slopes: self.systems.as_mut(),
+            };
+            operator.pull(back, z, &mut self.buffers.space);
             let gradients = z.chunks_exact_mut(row).zip(g.chunks_exact_mut(row));
             for (k, (z, g)) in gradients.enumerate() {
                 if let Some(norm) = pre {
@@ -999,17 +1062,5 @@ impl VectorSlopes {
     fn count_norm(&mut self, g: &[f32], standard: &[f32], channels: usize) {
         self.factors.count(g, Some(standard), channels);
         self.offsets.count(g, None, channels);
-    }
-}
-
-/// Puts the rows of every sequence in reversed order.
-fn turn(rows: &mut [f32], row: usize, channels: usize) {
-    for sequence in rows.chunks_exact_mut(row) {
-        let middle = row / channels / 2 * channels;
-        let (early, late) = sequence.split_at_mut(middle);
-        let pairs = early
-            .chunks_exact_mut(channels)
-            .zip(late.rchunks_exact_mut(channels));
-        pairs.for_each(|(a, b)| a.swap_with_slice(b));
     }
 }

@@ -5,7 +5,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 
 use crate::calibrate::{CalibratedReduction, Combinations, left};
-use crate::infer::{InferError, LayerSlopes, Network, Path as InferPath};
+use crate::infer::{InferError, MapSlopes, Network, Path as InferPath};
 use crate::model::{Linear, Model};
 use crate::rounding::{MapChoice, MapStorage, RoundedColumn, RoundedMatrix, spread};
 use crate::target::TargetError;
@@ -20,8 +20,11 @@ const PRICES: [f64; 4] = [1e4, 1000.0, 100.0, 10.0];
 /// The share of the mean square of an input that every input has besides.
 const RIDGE: f64 = 1e-3;
 
-/// Numbers in the table of gradients at most, 1 GiB.
+/// Numbers in the table of gradients at most, half a GiB.
 const SLOPES_MAX: usize = 1 << 27;
+
+/// Sequences whose derivatives are formed before they are put in their places.
+const TOGETHER: usize = 16;
 
 /// Combinations of the logits of each sequence at most.
 const COMBINATIONS_MAX: usize = 3;
@@ -43,8 +46,10 @@ const CHECK_EVERY: usize = 4;
 /// other, each in its own metric J_oᵀ J_o + ρ Γ_o E x xᵀ, and what is left of one is for those that
 /// follow.
 struct LogitRounding {
-    /// For each output R × (inputs + 1), the bias last.
-    slopes: Vec<DMatrix<f64>>,
+    /// For each output (inputs + 1) × R, the bias last.
+    slopes: Vec<DMatrix<f32>>,
+    /// J_oᵀ J_o.
+    products: Vec<DMatrix<f64>>,
     /// Γ.
     noise: Vec<f64>,
     /// E x xᵀ with 1 after the inputs.
@@ -156,57 +161,66 @@ impl LogitRounding {
         let network = Network::new(model, reduction.length(), InferPath::Auto)?;
         let all = 0..reduction.sequences().len();
         let fit: Vec<usize> = all.filter(|&index| !checks(index)).collect();
-        let rows = fit.par_iter().map(|&index| {
-            let mut made = None;
-            let sequence = reduction.sequences()[index];
-            let combinations = combinations.of(index);
-            let logits = network.differentiate(sequence, &combinations, layer, |slopes| {
-                if slopes.layer == layer {
-                    made = Some(Rows::new(&slopes));
-                }
-            })?;
-            let left = left(&reduction.logits()[index], &logits, &combinations);
-            Ok((made, left))
-        });
-        let rows = rows.collect::<Result<Vec<_>, InferError>>()?;
         let each = combinations.each();
-        let count = rows.len() * each;
+        let count = fit.len() * each;
         let (inputs, outputs) = model.blocks()[layer]
             .output()
             .map_or((0, 0), |output| output.linear.weight.shape());
-        let mut residual = DVector::zeros(count);
-        let mut second = DMatrix::zeros(inputs + 1, inputs + 1);
-        let mut noise = vec![0.0; outputs];
-        let mut steps = 0.0;
-        for (s, (own, rest)) in rows.iter().enumerate() {
-            residual.rows_mut(s * each, each).copy_from(rest);
-            let Some(own) = own else { continue };
-            second += &own.second;
-            steps += own.steps;
-            noise
-                .iter_mut()
-                .zip(&own.noise)
-                .for_each(|(sum, more)| *sum += more);
+        let mut made = Self {
+            slopes: vec![DMatrix::zeros(inputs + 1, count); outputs],
+            products: Vec::new(),
+            noise: vec![0.0; outputs],
+            second: DMatrix::zeros(inputs + 1, inputs + 1),
+            left: DVector::zeros(count),
+        };
+        for (first, some) in fit.chunks(TOGETHER).enumerate() {
+            let own = some.par_iter().map(|&index| {
+                let combinations = combinations.of(index);
+                let sequence = reduction.sequences()[index];
+                let (logits, slopes) = network.map_slopes(sequence, &combinations, layer)?;
+                let left = left(&reduction.logits()[index], &logits, &combinations);
+                Ok((slopes, left))
+            });
+            let own = own.collect::<Result<Vec<_>, InferError>>()?;
+            for (s, (slopes, left)) in own.iter().enumerate() {
+                let row = (first * TOGETHER + s) * each;
+                made.left.rows_mut(row, each).copy_from(left);
+                made.add(slopes, row);
+            }
         }
-        let slopes = (0..outputs).into_par_iter().map(|output| {
-            DMatrix::from_fn(count, inputs + 1, |row, input| {
-                let own = rows[row / each].0.as_ref();
-                own.map_or(0.0, |own| own.slopes[row % each][(input, output)])
-            })
+        let steps = made.second[(inputs, inputs)];
+        made.second /= f64::max(steps, 1.0);
+        let products = made.slopes.par_iter().map(|slopes| {
+            let wide = slopes.map(f64::from).transpose();
+            gram_matrix(&wide)
         });
-        Ok(Self {
-            slopes: slopes.collect(),
-            noise,
-            second: second / f64::max(steps, 1.0),
-            left: residual,
-        })
+        made.products = products.collect();
+        Ok(made)
+    }
+
+    /// What one sequence adds, its combinations from some row on.
+    fn add(&mut self, slopes: &[MapSlopes], row: usize) {
+        let combinations = slopes.iter().flat_map(|own| &own.rows);
+        for (r, own) in combinations.enumerate() {
+            let each = own.chunks_exact(self.second.nrows());
+            for (output, own) in self.slopes.iter_mut().zip(each) {
+                output.column_mut(row + r).copy_from_slice(own);
+            }
+        }
+        for own in slopes {
+            let noise = self.noise.iter_mut().zip(&own.squares);
+            noise.for_each(|(sum, more)| *sum += more);
+        }
+        if let Some(first) = slopes.first() {
+            self.second += &first.second;
+        }
     }
 
     /// All outputs rounded at one price; `None` where a metric is not positive definite.
     fn rounded(&self, linear: &Linear, grid: &Grid, price: f64) -> Option<RoundedRows> {
-        let metrics = self.slopes.par_iter().zip(&self.noise);
+        let metrics = self.products.par_iter().zip(&self.noise);
         let metrics =
-            metrics.map(|(slopes, noise)| Metric::new(slopes, *noise, &self.second, price));
+            metrics.map(|(products, noise)| Metric::new(products, *noise, &self.second, price));
         let metrics = metrics.collect::<Option<Vec<_>>>()?;
         let inputs = linear.weight.nrows();
         let mut left = self.left.clone();
@@ -219,8 +233,8 @@ impl LogitRounding {
         for round in 0..=ROUNDS {
             for (output, column) in columns.iter_mut().enumerate() {
                 let (metric, slopes) = (&metrics[output], &self.slopes[output]);
-                left += slopes * &moved[output];
-                let joint = metric.root.solve(&slopes.tr_mul(&left));
+                add_combined(&mut left, slopes, &moved[output]);
+                let joint = metric.root.solve(&combined(slopes, &left));
                 let original = linear.weight.column(output);
                 let wanted = original + joint.rows(0, inputs);
                 if round == 0 {
@@ -232,7 +246,7 @@ impl LogitRounding {
                 let own = &mut moved[output];
                 own.rows_mut(0, inputs).copy_from(&(weights - original));
                 own[inputs] = bias;
-                left -= slopes * &*own;
+                add_combined(&mut left, slopes, &-&*own);
             }
         }
         let bias = linear.bias.iter().flatten().zip(&moved);
@@ -243,39 +257,36 @@ impl LogitRounding {
     }
 }
 
-/// What one sequence adds.
-struct Rows {
-    /// For each combination (inputs + 1) × outputs.
-    slopes: Vec<DMatrix<f64>>,
-    noise: Vec<f64>,
-    second: DMatrix<f64>,
-    steps: f64,
+/// left ← left + Jᵀ x, for J in single precision.
+fn add_combined(left: &mut DVector<f64>, slopes: &DMatrix<f32>, x: &DVector<f64>) {
+    let columns = slopes.as_slice().chunks_exact(slopes.nrows().max(1));
+    for (left, column) in left.iter_mut().zip(columns) {
+        *left += dot(column, x.as_slice());
+    }
 }
 
-impl Rows {
-    fn new(layer: &LayerSlopes) -> Self {
-        let x = layer
-            .activated
-            .clone()
-            .insert_column(layer.activated.ncols(), 1.0);
-        let slopes = layer.combinations.iter().map(|own| x.tr_mul(&own.mixed));
-        let outputs = layer
-            .combinations
-            .first()
-            .map_or(0, |own| own.mixed.ncols());
-        let noise = (0..outputs).map(|output| {
-            let squares = layer.combinations.iter();
-            squares
-                .map(|own| own.mixed.column(output).norm_squared())
-                .sum()
-        });
-        Self {
-            slopes: slopes.collect(),
-            noise: noise.collect(),
-            second: gram_matrix(&x),
-            steps: x.nrows() as f64,
+/// In lanes.
+fn dot(a: &[f32], b: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (whole, left) = a.as_chunks::<LANES>();
+    let (others, more) = b.as_chunks::<LANES>();
+    for (a, b) in whole.iter().zip(others) {
+        for ((sum, &a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += f64::from(a) * b;
         }
     }
+    let rest = left.iter().zip(more).map(|(&a, b)| f64::from(a) * b);
+    sums.iter().sum::<f64>() + rest.sum::<f64>()
+}
+
+/// J x, for J in single precision.
+fn combined(slopes: &DMatrix<f32>, x: &DVector<f64>) -> DVector<f64> {
+    let mut sums = DVector::zeros(slopes.nrows());
+    for (column, &x) in slopes.column_iter().zip(x) {
+        sums.zip_apply(&column, |sum, j| *sum += f64::from(j) * x);
+    }
+    sums
 }
 
 /// The metric of one output, its bias being free.
@@ -290,10 +301,9 @@ struct Metric {
 }
 
 impl Metric {
-    fn new(slopes: &DMatrix<f64>, noise: f64, second: &DMatrix<f64>, price: f64) -> Option<Self> {
+    fn new(products: &DMatrix<f64>, noise: f64, second: &DMatrix<f64>, price: f64) -> Option<Self> {
         let inputs = second.nrows() - 1;
-        let mut joint = gram_matrix(slopes);
-        joint += second * (price * noise);
+        let mut joint = products + second * (price * noise);
         let ridge = RIDGE * price * noise * second.trace() / (inputs + 1) as f64;
         let ridge = if ridge > 0.0 { ridge } else { 1e-12 };
         (0..=inputs).for_each(|i| joint[(i, i)] += ridge);

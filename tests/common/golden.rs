@@ -49,7 +49,7 @@ impl Golden {
 
 /// The logits of all sequences, one after the other.
 pub(crate) fn logits(model: &Model, sequences: &[Sequence<'_>]) -> Vec<f64> {
-    let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+    let network = Network::new(model, LENGTH, InferPath::Double).unwrap();
     network.logits_of_all(sequences).unwrap().concat()
 }
 

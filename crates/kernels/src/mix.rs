@@ -176,6 +176,11 @@ impl<T: LaneReal> Mix<'_, T> {
         }
     }
 
+    /// What the map takes of the rows that were linearised last, so many numbers.
+    pub fn active(scratch: &MixScratch<T>, count: usize) -> &[T] {
+        &scratch.active[..count]
+    }
+
     /// Prepares [`Mix::pull`] for the rows y, and gives o where it is wanted, as [`Mix::forward`] does.
     pub fn linearise(&self, y: &[T], out: Option<&mut [T]>, scratch: &mut MixScratch<T>) {
         let (channels, rows) = (self.channels, y.len() / self.channels);

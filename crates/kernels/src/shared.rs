@@ -14,6 +14,9 @@
 //!
 //! Both products are real ones of a tile of steps, and the recurrence runs in place between them,
 //! with one mode in each vector lane. The states of the forward pass are kept.
+//!
+//! a is rounded once, so a^T would drift by T roundings. At the end of every chunk the state is put
+//! right by the difference of the true a^T and the rounded one's, times the state at its start.
 
 use num_complex::Complex64;
 use pulp::{Arch, Simd, WithSimd};
@@ -23,6 +26,9 @@ use crate::real::{LANE_WIDTH, LaneReal, add};
 
 /// Numbers of a tile of inputs or states that the products work on at a time.
 const TILE: usize = 1 << 15;
+
+/// Steps between two corrections.
+const CHUNK: usize = 64;
 
 /// The parameters of a layer whose channels share modes.
 #[derive(Clone, Copy)]
@@ -61,6 +67,8 @@ pub struct SharedScan<T> {
     padded: usize,
     /// Re a, then Im a.
     poles: Vec<T>,
+    /// e^{64 z} less the rounded pole's 64th power, as the poles.
+    drift: Vec<T>,
     /// 2P × H.
     input: Vec<T>,
     /// H × 2P of each direction.
@@ -91,9 +99,13 @@ impl<T: LaneReal> SharedScan<T> {
         let padded = modes.next_multiple_of(width);
         assert_eq!(dynamics.input.len(), 2 * modes * channels, "B is 2P x H");
         let mut poles = vec![T::zero(); 2 * padded];
+        let mut drift = poles.clone();
         for (n, z) in dynamics.exponents.iter().enumerate() {
             let pole = z.exp();
             (poles[n], poles[padded + n]) = (T::of(pole.re), T::of(pole.im));
+            let rounded = Complex64::new(poles[n].wide(), poles[padded + n].wide());
+            let apart = (z * CHUNK as f64).exp() - rounded.powu(CHUNK as u32);
+            (drift[n], drift[padded + n]) = (T::of(apart.re), T::of(apart.im));
         }
         let mut input = vec![T::zero(); 2 * padded * channels];
         let half = modes * channels;
@@ -108,6 +120,7 @@ impl<T: LaneReal> SharedScan<T> {
             modes,
             padded,
             poles,
+            drift,
             input,
             outputs,
             feedthrough: dynamics.feedthrough.to_vec(),
@@ -131,7 +144,8 @@ impl<T: LaneReal> SharedScan<T> {
     /// Steps of a tile.
     fn tile(&self) -> usize {
         let tile = TILE / self.channels.max(2 * self.padded);
-        tile.clamp(16.min(self.length), self.length)
+        let whole = tile - tile % CHUNK;
+        whole.clamp(CHUNK.min(self.length), self.length)
     }
 
     /// y ← the layer's output, and its states, on some sequences u.
@@ -173,6 +187,7 @@ impl<T: LaneReal> SharedScan<T> {
             multiply_rows(states, u, input, false);
             Arch::new().dispatch(Recur {
                 poles: &self.poles,
+                drift: &self.drift,
                 rows: states,
                 last: &mut last,
                 turned,
@@ -371,6 +386,7 @@ const TOGETHER_BACK: usize = 2;
 /// Rows ← a ∘ (the row before) + rows.
 struct Recur<'a, T> {
     poles: &'a [T],
+    drift: &'a [T],
     rows: &'a mut [T],
     /// The row before the first one; the last one after it.
     last: &'a mut [T],
@@ -378,6 +394,7 @@ struct Recur<'a, T> {
 }
 
 /// Vectors of the real and imaginary parts of M vectors of modes.
+#[derive(Clone, Copy)]
 struct Parts<V, const M: usize> {
     re: [V; M],
     im: [V; M],
@@ -452,7 +469,9 @@ impl<T: LaneReal> Recur<'_, T> {
     fn run<const M: usize, S: Simd>(&mut self, simd: S, first: usize) {
         let width = self.poles.len();
         let poles = Factors::<_, M>::of::<T, S>(simd, self.poles, first);
+        let drift = Factors::<_, M>::of::<T, S>(simd, self.drift, first);
         let mut state = Parts::<_, M>::of::<T, S>(self.last, first);
+        let mut start = state;
         let count = self.rows.len() / width;
         for index in 0..count {
             let at = if self.turned {
@@ -463,6 +482,10 @@ impl<T: LaneReal> Recur<'_, T> {
             let row = &mut self.rows[at * width..(at + 1) * width];
             let more = Parts::<_, M>::of::<T, S>(row, first);
             state.step::<T, S>(simd, &poles, &more);
+            if (index + 1) % CHUNK == 0 {
+                start.step::<T, S>(simd, &drift, &state);
+                state = start;
+            }
             state.put::<T, S>(row, first);
         }
         state.put::<T, S>(self.last, first);

@@ -10,7 +10,7 @@ use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::sample::{Sample, joined};
 
 /// Of the sequences every so many is held out.
-const CHECK_EVERY: usize = 5;
+pub(super) const CHECK_EVERY: usize = 5;
 
 /// Groups of sequences whose sums are taken on one thread, in order.
 const GROUPS: usize = 8;
@@ -272,7 +272,7 @@ impl<'a> Problem<'a> {
     fn input_step(&self, best: &mut Fitted, first: usize, count: usize) {
         let modes = &best.modes;
         let steps = self.samples.iter().map(|sample| sample.input.nrows());
-        let every = (steps.sum::<usize>() / STEPS_MAX).max(1);
+        let every = steps.sum::<usize>().div_ceil(STEPS_MAX).max(1);
         let kept = self.samples.iter().enumerate();
         let held_out = |index: usize| is_held_out(index, self.samples.len());
         let kept = kept.filter(|(index, _)| !held_out(*index));

@@ -1,22 +1,24 @@
 //! The systems of all layers fitted together to the logits of the full network.
 
-use std::collections::VecDeque;
+use std::ops::Range;
 
 use hankelite_control::cross_gram;
+use hankelite_kernels::SharedGradient;
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::calibrate::logits::{centred, relative_change};
+use crate::calibrate::mimo::fit::CHECK_EVERY;
 use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::unit::Unit;
 use crate::calibrate::{CalibrateError, LogitFit};
-use crate::infer::{Network, OutputGradients, Path as InferPath};
+use crate::infer::{Network, OutputGradients, Path as InferPath, SystemSlopes};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
-
-/// Of the sequences every so many checks the others.
-const CHECK_EVERY: usize = 5;
 
 /// Fewer sequences than this are too few to fit and check.
 const SEQUENCES_MIN: usize = 10;
@@ -24,20 +26,23 @@ const SEQUENCES_MIN: usize = 10;
 /// From this many sequences on B and the poles move, too.
 const SEQUENCES_ALL: usize = 300;
 
-/// Iterations of each of the two fits.
-const ITERATIONS: [usize; 2] = [150, 100];
+/// Times that every sequence is taken.
+const PASSES: usize = 16;
 
-/// Iterations between two looks at the held-out sequences.
-const LOOK_EVERY: usize = 10;
+/// Steps for each time that every sequence is taken.
+const STEPS: usize = 10;
 
-/// Looks without gain before the end.
-const PATIENCE: usize = 4;
+/// Steps between two looks at the held-out sequences.
+const LOOK_EVERY: usize = 20;
+
+/// The longest step of a coordinate, relative to the root mean square of those of C.
+const RATE: f64 = 0.02;
+
+/// The share of all steps over which their length rises.
+const WARM_UP: f64 = 0.1;
 
 /// What the residual stream counts beside the logits.
 const STREAM_SHARE: f64 = 0.3;
-
-/// Pairs that the curvature is taken from.
-const MEMORY: usize = 10;
 
 /// Bytes that the full network's residual stream may take.
 const STREAMS_MAX: usize = 1 << 30;
@@ -53,15 +58,16 @@ pub(super) struct LogitProblem<'a> {
     pub(super) observer: &'a dyn ProgressSink,
 }
 
-/// C and D of all layers, then B and poles too where there are enough sequences, by L-BFGS on
+/// C and D of all layers, and B and poles too where there are enough sequences, by Adam on
 ///
 /// ```text
 /// Σ ‖Δz‖²/Σ ‖z‖² + 0.3 mean_l Σ ‖Δx_l‖²/Σ ‖x_l‖²
 /// ```
 ///
-/// z being the centred logits and x_l the residual stream behind layer l. Without the second term
+/// z being the centred logits and x_l the residual stream behind layer l; a step takes a tenth of the
+/// sequences, and its length falls as half a cosine. Without the second term
 /// the fit takes to what is particular to its sequences. A fifth of these is held out and chooses
-/// the iterate. `None` with too few sequences, and where none differs from those that take part.
+/// the step. `None` with too few sequences, and where none differs from those that take part.
 pub(super) fn fit_outputs(
     problem: &LogitProblem<'_>,
     start: &Model,
@@ -73,26 +79,18 @@ pub(super) fn fit_outputs(
     if fitting.held_out.is_empty() {
         return Ok(None);
     }
-    let stages = match fitting.examples.len() + fitting.held_out.len() >= SEQUENCES_ALL {
-        true => &[false, true][..],
-        false => &[false],
-    };
-    let total = ITERATIONS[..stages.len()].iter().sum();
-    problem.observer.begin(Stage::LogitFit, total);
+    let all = fitting.examples.len() + fitting.held_out.len() >= SEQUENCES_ALL;
+    problem.observer.begin(Stage::LogitFit, PASSES * STEPS);
     let before = fitting.held_out_change(start)?;
     let mut best = (start.clone(), before);
+    fitting.parameters = Parameters::new(problem, start, &fitting.examples, all)?;
     let mut fit = LogitFit {
-        steps: 0,
-        parameters: 0,
+        steps: fitting.descend(&mut best)?,
+        parameters: fitting.parameters.count,
         prices: Vec::new(),
         before,
         after: before,
     };
-    for (&all, &iterations) in stages.iter().zip(&ITERATIONS) {
-        fitting.parameters = Parameters::new(problem, &best.0, &fitting.examples, all)?;
-        fit.parameters = fitting.parameters.count;
-        fit.steps += fitting.descend(&mut best, iterations)?;
-    }
     fit.after = best.1;
     Ok(Some((best.0, fit)))
 }
@@ -102,8 +100,10 @@ struct Example<'a> {
     sequence: Sequence<'a>,
     /// Centred.
     logits: Vec<f64>,
-    /// Behind every layer, the steps that are no padding, in single precision.
-    streams: Vec<DMatrix<f32>>,
+    /// Steps that are no padding.
+    steps: usize,
+    /// Behind every layer L × width, by rows.
+    streams: Vec<f32>,
 }
 
 struct Fitting<'a> {
@@ -112,7 +112,33 @@ struct Fitting<'a> {
     held_out: Vec<usize>,
     /// Σ ‖z‖², and Σ ‖x_l‖² of every layer.
     sizes: (f64, Vec<f64>),
+    places: Vec<StreamPlace>,
     parameters: Parameters,
+}
+
+/// Where the stream behind a layer stands among those of all layers.
+#[derive(Clone, Copy)]
+struct StreamPlace {
+    first: usize,
+    width: usize,
+}
+
+impl StreamPlace {
+    /// The steps that are no padding.
+    fn of(self, steps: usize) -> Range<usize> {
+        self.first..self.first + steps * self.width
+    }
+}
+
+fn stream_places(problem: &LogitProblem<'_>) -> Vec<StreamPlace> {
+    let mut first = 0;
+    let widths = problem.full.blocks().iter().map(Block::width);
+    let places = widths.map(|width| {
+        let place = StreamPlace { first, width };
+        first += width * problem.length;
+        place
+    });
+    places.collect()
 }
 
 /// Which numbers move, in coordinates in which they change the logits about alike.
@@ -228,6 +254,33 @@ impl Place {
         modes
     }
 
+    /// The derivatives by the numbers, from those by the matrices of a system that all channels share.
+    fn slopes_of(&self, modes: &Modes, gradient: &SharedGradient<f32>) -> Vec<f64> {
+        let outputs = modes.feedthrough.nrows();
+        let wide = |rows: &[f32]| rows.iter().map(|&g| f64::from(g)).collect::<Vec<f64>>();
+        let columns = |rows: &[f32]| {
+            let matrix = DMatrix::from_row_slice(outputs, rows.len() / outputs, &wide(rows));
+            matrix.as_slice().to_vec()
+        };
+        let directions = gradient.output.len() / modes.directions();
+        let parts = gradient.output.chunks_exact(directions.max(1));
+        let mut slopes: Vec<f64> = parts.flat_map(columns).collect();
+        match self.through {
+            Through::Stays => {}
+            Through::Diagonal => slopes.extend(wide(&gradient.feedthrough)),
+            Through::All => slopes.extend(columns(&gradient.feedthrough)),
+        }
+        if self.all {
+            let (order, inputs) = modes.input.shape();
+            let (re, im) = gradient.input.split_at(order * inputs);
+            let places = (0..inputs).flat_map(|j| (0..order).map(move |i| i * inputs + j));
+            slopes.extend(places.flat_map(|at| [f64::from(re[at]), f64::from(im[at])]));
+            let poles = gradient.exponents.iter().zip(&modes.exponents);
+            slopes.extend(poles.flat_map(|(by, z)| [by.re * z.re, by.im]));
+        }
+        slopes
+    }
+
     /// The derivatives by the numbers, from the layer's input and those by its output.
     fn slopes(&self, modes: &Modes, u: &DMatrix<f64>, g: &DMatrix<f64>) -> Vec<f64> {
         let states = modes.states(u);
@@ -311,6 +364,17 @@ impl Parameters {
             scaled.map(|(x, s)| x * s).collect::<Vec<f64>>()
         });
         DVector::from_iterator(self.count, numbers)
+    }
+
+    /// The root mean square of the coordinates of all C.
+    fn unit(&self, at: &DVector<f64>) -> f64 {
+        let (mut squares, mut count) = (0.0, 0);
+        for place in &self.places {
+            let own = place.modes.feedthrough.nrows() * place.modes.states_count();
+            squares += at.rows(place.first, own).norm_squared();
+            count += own;
+        }
+        (squares / count.max(1) as f64).sqrt()
     }
 
     fn modes(&self, place: &Place, at: &DVector<f64>) -> Modes {
@@ -428,13 +492,6 @@ fn sizes(
     Ok(sizes.collect())
 }
 
-/// A value and its derivatives.
-struct Point {
-    at: DVector<f64>,
-    value: f64,
-    slope: DVector<f64>,
-}
-
 impl<'a> Fitting<'a> {
     fn new(problem: &'a LogitProblem<'a>, start: &Model) -> Result<Self, CalibrateError> {
         let network = Network::new(problem.full, problem.length, InferPath::Auto)?;
@@ -448,19 +505,17 @@ impl<'a> Fitting<'a> {
         let examples = fit.par_iter().map(|&index| {
             let sequence = of(index);
             let signal = network.encode(sequence)?;
-            let streams = network.streams(sequence)?;
-            let single = |x: DMatrix<f64>| x.rows(0, signal.steps).map(|x| x as f32);
             Ok(Example {
                 sequence,
                 logits: centred(&problem.logits[index]),
-                streams: streams.into_iter().map(single).collect(),
+                steps: signal.steps,
+                streams: network.streams(sequence)?,
             })
         });
         let examples: Vec<Example<'_>> = examples.collect::<Result<_, CalibrateError>>()?;
         let logits = examples.iter().flat_map(|e| &e.logits).map(|z| z * z).sum();
-        let layers = 0..problem.layers.len();
-        let streams = layers.map(|layer| {
-            let own = examples.iter().map(|e| &e.streams[layer]);
+        let streams = stream_places(problem).into_iter().map(|place| {
+            let own = examples.iter().map(|e| &e.streams[place.of(e.steps)]);
             own.flatten().map(|x| f64::from(*x).powi(2)).sum()
         });
         Ok(Self {
@@ -471,6 +526,7 @@ impl<'a> Fitting<'a> {
                 .filter(held_out)
                 .filter(|&index| !fit.iter().any(|&own| of(own) == of(index)))
                 .collect(),
+            places: stream_places(problem),
             examples,
             problem,
             parameters: Parameters::none(start),
@@ -496,177 +552,155 @@ impl<'a> Fitting<'a> {
         })
     }
 
-    /// The loss and its derivatives; `None` where the network is not finite.
-    fn point(&self, at: DVector<f64>) -> Result<Option<Point>, CalibrateError> {
-        let Some(model) = self.parameters.model(&at) else {
+    /// The derivatives of the loss of some examples; `None` where the network is not finite.
+    fn slope(
+        &self,
+        at: &DVector<f64>,
+        some: &[usize],
+    ) -> Result<Option<DVector<f64>>, CalibrateError> {
+        let Some(model) = self.parameters.model(at) else {
             return Ok(None);
         };
         let network = Network::new(&model, self.problem.length, InferPath::Auto)?;
         let places = &self.parameters.places;
         let modes: Vec<Modes> = places
             .iter()
-            .map(|p| self.parameters.modes(p, &at))
+            .map(|p| self.parameters.modes(p, at))
             .collect();
-        let size = self.examples.len().div_ceil(8).max(1);
-        let groups = self.examples.par_chunks(size).map(|examples| {
-            let mut value = 0.0;
+        let groups = some.par_chunks(some.len().div_ceil(8).max(1)).map(|own| {
             let mut slope = DVector::zeros(self.parameters.count);
-            for example in examples {
+            for &index in own {
                 self.problem.observer.check()?;
+                let example = &self.examples[index];
                 let pulled = network.pulled_back(example.sequence, |logits, streams| {
-                    let (loss, slopes) = self.loss(example, logits, streams);
-                    value += loss;
-                    slopes
+                    self.loss_slopes(example, logits, streams)
                 })?;
                 for (place, modes) in places.iter().zip(&modes) {
-                    let OutputGradients { input, gradient } = &pulled[place.layer];
-                    let of = &self.problem.layers[place.layer][place.unit];
-                    let own = place.slopes(modes, &of.inputs(input), &of.outputs(gradient));
+                    let own = self.place_slopes(place, modes, &pulled[place.layer]);
                     let mut into = slope.rows_mut(place.first, place.count);
                     into += DVector::from_vec(own);
                 }
             }
-            Ok((value, slope))
+            Ok(slope)
         });
         let groups = groups.collect::<Result<Vec<_>, CalibrateError>>()?;
-        let mut point = Point {
-            slope: DVector::zeros(self.parameters.count),
-            value: 0.0,
-            at,
-        };
-        for (value, slope) in groups {
-            point.value += value;
-            point.slope += slope;
-        }
+        let mut slope = DVector::zeros(self.parameters.count);
+        groups.iter().for_each(|own| slope += own);
         for place in places {
-            let own = point.slope.rows_mut(place.first, place.count);
+            let own = slope.rows_mut(place.first, place.count);
             own.into_iter()
                 .zip(&place.scales)
                 .for_each(|(g, s)| *g /= s);
         }
-        let finite = point.value.is_finite() && point.slope.iter().all(|g| g.is_finite());
-        Ok(finite.then_some(point))
+        Ok(slope.iter().all(|g| g.is_finite()).then_some(slope))
     }
 
-    /// The loss of one sequence, and its derivatives by logits and residual streams.
-    fn loss(
+    fn place_slopes(&self, place: &Place, modes: &Modes, pulled: &SystemSlopes) -> Vec<f64> {
+        let of = &self.problem.layers[place.layer][place.unit];
+        match pulled {
+            SystemSlopes::Shared(gradient) => place.slopes_of(modes, gradient),
+            SystemSlopes::Outputs(OutputGradients { input, gradient }) => {
+                place.slopes(modes, &of.inputs(input), &of.outputs(gradient))
+            }
+        }
+    }
+
+    /// The derivatives of the loss of one sequence by logits and residual streams.
+    fn loss_slopes(
         &self,
         example: &Example<'_>,
         logits: &[f64],
-        streams: &[DMatrix<f64>],
-    ) -> (f64, (Vec<f64>, Vec<DMatrix<f64>>)) {
+        streams: &[f32],
+    ) -> (Vec<f64>, Vec<f32>) {
         let (logit_size, stream_sizes) = &self.sizes;
         let pairs = centred(logits).into_iter().zip(&example.logits);
-        let apart: Vec<f64> = pairs.map(|(a, b)| a - b).collect();
         let unit = logit_size.max(f64::MIN_POSITIVE);
-        let mut loss = apart.iter().map(|d| d * d).sum::<f64>() / unit;
         // The difference is centred, so its derivative by the logits is, too.
-        let by_logits = apart.iter().map(|d| 2.0 * d / unit).collect();
-        let share = STREAM_SHARE / streams.len().max(1) as f64;
-        let layers = streams.iter().zip(&example.streams).zip(stream_sizes);
-        let by_streams = layers.map(|((own, full), size)| {
-            let unit = share / size.max(f64::MIN_POSITIVE);
-            let mut slope = DMatrix::zeros(own.nrows(), own.ncols());
-            for (column, h) in full.column_iter().zip(0..) {
-                for (t, full) in column.iter().enumerate() {
-                    let apart = own[(t, h)] - f64::from(*full);
-                    loss += unit * apart * apart;
-                    slope[(t, h)] = 2.0 * unit * apart;
-                }
+        let by_logits = pairs.map(|(a, b)| 2.0 * (a - b) / unit).collect();
+        let share = STREAM_SHARE / stream_sizes.len().max(1) as f64;
+        let mut by_streams = vec![0.0; streams.len()];
+        for (place, size) in self.places.iter().zip(stream_sizes) {
+            let factor = (2.0 * share / size.max(f64::MIN_POSITIVE)) as f32;
+            let own = place.of(example.steps);
+            let pairs = streams[own.clone()]
+                .iter()
+                .zip(&example.streams[own.clone()]);
+            for (slope, (own, full)) in by_streams[own].iter_mut().zip(pairs) {
+                *slope = factor * (own - full);
             }
-            slope
-        });
-        let by_streams = by_streams.collect();
-        (loss, (by_logits, by_streams))
+        }
+        (by_logits, by_streams)
     }
 
-    /// Iterations from the best model; better ones on the held-out sequences take its place. Gives
-    /// the iteration that was kept.
-    fn descend(&self, best: &mut (Model, f64), iterations: usize) -> Result<usize, CalibrateError> {
-        let Some(mut here) = self.point(self.parameters.start())? else {
-            return Ok(0);
-        };
-        let mut memory = Memory::default();
-        let (mut kept, mut since) = (0, 0);
-        for iteration in 1..=iterations {
+    /// Steps from the start; better models on the held-out sequences take the place of `best`. Gives the
+    /// step that was kept.
+    fn descend(&self, best: &mut (Model, f64)) -> Result<usize, CalibrateError> {
+        let mut at = self.parameters.start();
+        let mut adam = Adam::new(at.len());
+        let (unit, total) = (self.parameters.unit(&at), PASSES * STEPS);
+        let (mut kept, mut random) = (0, ChaCha8Rng::seed_from_u64(0));
+        let mut order: Vec<usize> = (0..self.examples.len()).collect();
+        for step in 1..=total {
             self.problem.observer.step()?;
-            let Some(next) = self.line(&here, &memory.direction(&here.slope), iteration == 1)?
-            else {
+            let part = (step - 1) % STEPS;
+            if part == 0 {
+                order.shuffle(&mut random);
+            }
+            let own = part * order.len() / STEPS..(part + 1) * order.len() / STEPS;
+            // With fewer sequences than steps some would have none.
+            let some = if own.is_empty() { &order } else { &order[own] };
+            let Some(slope) = self.slope(&at, some)? else {
                 break;
             };
-            memory.add(&next.at - &here.at, &next.slope - &here.slope);
-            here = next;
-            if iteration % LOOK_EVERY == 0
-                && let Some(model) = self.parameters.model(&here.at)
+            adam.step(&mut at, &slope, unit * rate(step as f64 / total as f64));
+            if step % LOOK_EVERY == 0
+                && let Some(model) = self.parameters.model(&at)
             {
                 let change = self.held_out_change(&model)?;
-                since += 1;
                 if change < best.1 {
                     *best = (model, change);
-                    (kept, since) = (iteration, 0);
-                }
-                if since >= PATIENCE {
-                    break;
+                    kept = step;
                 }
             }
         }
         Ok(kept)
     }
-
-    /// The first point along a direction with a lower loss by a share of what the slope promises.
-    fn line(
-        &self,
-        here: &Point,
-        direction: &DVector<f64>,
-        first: bool,
-    ) -> Result<Option<Point>, CalibrateError> {
-        let promise = here.slope.dot(direction);
-        let mut length = match first {
-            true => (0.1 * here.value / promise.abs().max(f64::MIN_POSITIVE)).min(1.0),
-            false => 1.0,
-        };
-        for _ in 0..12 {
-            if let Some(point) = self.point(&here.at + direction * length)?
-                && point.value <= here.value + 1e-4 * length * promise
-            {
-                return Ok(Some(point));
-            }
-            length *= 0.4;
-        }
-        Ok(None)
-    }
 }
 
-/// Steps and the changes of the slope over them (Nocedal and Wright, algorithm 7.4).
-#[derive(Default)]
-struct Memory(VecDeque<(DVector<f64>, DVector<f64>)>);
+/// The length of a step, after a share of all.
+fn rate(share: f64) -> f64 {
+    let fall = 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
+    RATE * fall * (share / WARM_UP).min(1.0)
+}
 
-impl Memory {
-    fn add(&mut self, step: DVector<f64>, change: DVector<f64>) {
-        if step.dot(&change) <= 1e-12 * step.norm() * change.norm() {
-            return;
+/// Means of the slopes and of their squares (Kingma and Ba 2015, algorithm 1).
+struct Adam {
+    first: DVector<f64>,
+    second: DVector<f64>,
+    steps: i32,
+}
+
+impl Adam {
+    const DECAYS: [f64; 2] = [0.9, 0.99];
+
+    fn new(count: usize) -> Self {
+        Self {
+            first: DVector::zeros(count),
+            second: DVector::zeros(count),
+            steps: 0,
         }
-        if self.0.len() == MEMORY {
-            self.0.pop_front();
-        }
-        self.0.push_back((step, change));
     }
 
-    fn direction(&self, slope: &DVector<f64>) -> DVector<f64> {
-        let mut direction = -slope;
-        let mut factors = Vec::with_capacity(self.0.len());
-        for (step, change) in self.0.iter().rev() {
-            let factor = step.dot(&direction) / step.dot(change);
-            direction -= change * factor;
-            factors.push(factor);
+    fn step(&mut self, at: &mut DVector<f64>, slope: &DVector<f64>, rate: f64) {
+        self.steps += 1;
+        let [one, two] = Self::DECAYS;
+        let whole = Self::DECAYS.map(|decay| 1.0 - decay.powi(self.steps));
+        let means = self.first.iter_mut().zip(&mut self.second);
+        for ((at, g), (first, second)) in at.iter_mut().zip(slope).zip(means) {
+            *first = one * *first + (1.0 - one) * g;
+            *second = two * *second + (1.0 - two) * g * g;
+            let size = (*second / whole[1]).sqrt().max(f64::MIN_POSITIVE);
+            *at -= rate * (*first / whole[0]) / size;
         }
-        if let Some((step, change)) = self.0.back() {
-            direction *= step.dot(change) / change.norm_squared();
-        }
-        for ((step, change), factor) in self.0.iter().zip(factors.into_iter().rev()) {
-            let back = change.dot(&direction) / step.dot(change);
-            direction += step * (factor - back);
-        }
-        direction
     }
 }

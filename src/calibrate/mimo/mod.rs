@@ -160,7 +160,10 @@ pub fn reduce_layer_jointly(
             .gradients
             .get(index)
             .map_or(&[][..], Vec::as_slice);
-        units.iter_mut().for_each(|unit| unit.add(u, gradients));
+        for unit in &mut units {
+            unit.add_input(u);
+            unit.add_gradients(gradients);
+        }
     }
     let samples = |unit: &Unit| -> Vec<Sample> {
         let inputs = sequences.inputs.iter().map(|u| unit.inputs(u));

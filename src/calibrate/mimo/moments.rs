@@ -34,19 +34,16 @@ impl Moments {
         }
     }
 
-    /// Adds a sequence: u, L × m, and derivatives of some combinations of the logits by y, L × p.
-    pub(super) fn add<'g>(
-        &mut self,
-        modes: &Modes,
-        u: &DMatrix<f64>,
-        gradients: impl Iterator<Item = &'g DMatrix<f64>>,
-    ) {
+    /// Adds a sequence u, L × m.
+    pub(super) fn add_input(&mut self, modes: &Modes, u: &DMatrix<f64>) {
         self.states += gram_matrix(&modes.states(u));
-        for g in gradients {
-            self.gradients += gram_matrix(g);
-            for p in modes.adjoints(g) {
-                self.adjoints += gram_matrix(&p);
-            }
+    }
+
+    /// Adds derivatives of a combination of the logits by y, L × p.
+    pub(super) fn add_gradient(&mut self, modes: &Modes, g: &DMatrix<f64>) {
+        self.gradients += gram_matrix(g);
+        for p in modes.adjoints(g) {
+            self.adjoints += gram_matrix(&p);
         }
     }
 

@@ -5,6 +5,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::calibrate::logits::{Combinations, relative_change};
+use crate::calibrate::mimo::fit::CHECK_EVERY;
 use crate::calibrate::mimo::logits::{LogitProblem, fit_outputs};
 use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::sample::Sample;
@@ -18,6 +19,9 @@ use crate::progress::{ProgressSink, Stage, Within};
 
 /// Random combinations of the logits whose gradients are taken for each sequence.
 const COMBINATIONS: usize = 2;
+
+/// Steps that layers are fitted on, about.
+const STEPS_MAX: usize = 20_000;
 
 /// Sequences whose moments are summed on one thread, in order.
 const GROUP: usize = 8;
@@ -99,14 +103,16 @@ impl<'a> SharedReduction<'a> {
                     let index = first + group * GROUP + i;
                     let steps = self.steps(sequence)?;
                     network
-                        .differentiate(sequence, &combinations.of(index), 0, |layer| {
+                        .output_slopes(sequence, &combinations.of(index), |layer| {
                             let kept = self.kept(layer.layer, steps);
                             let cut = |m: &DMatrix<f64>| m.rows(0, kept).into_owned();
-                            let own = layer.combinations.iter();
-                            let gradients: Vec<_> = own.map(|c| cut(&c.output)).collect();
-                            let input = cut(&layer.input);
-                            let units = sums[layer.layer].iter_mut();
-                            units.for_each(|unit| unit.add(&input, &gradients));
+                            let gradients: Vec<_> = layer.combinations.iter().map(cut).collect();
+                            for unit in &mut sums[layer.layer] {
+                                if !layer.continued {
+                                    unit.add_input(&cut(&layer.input));
+                                }
+                                unit.add_gradients(&gradients);
+                            }
                         })
                         .map_err(|source| InferError::Sequence {
                             index,
@@ -130,6 +136,16 @@ impl<'a> SharedReduction<'a> {
             .encoder()
             .ok_or(InferError::NotAClassifier { missing: "encoder" })?;
         Ok(encoder.takes().steps_of(sequence, self.length)?)
+    }
+
+    /// Sequences for work layer by layer: all, or of long lists every so many groups, in each of which
+    /// one is held out.
+    fn few(&self) -> Result<Vec<Sequence<'a>>, InferError> {
+        let steps = self.sequences.iter().map(|&sequence| self.steps(sequence));
+        let steps: usize = steps.sum::<Result<usize, InferError>>()?;
+        let groups = self.sequences.chunks(CHECK_EVERY);
+        let few = groups.step_by((steps / STEPS_MAX).max(1));
+        Ok(few.flatten().copied().collect())
     }
 
     /// Steps of a layer that count: all of them where it runs backwards in time, as padding then
@@ -159,7 +175,8 @@ impl<'a> SharedReduction<'a> {
         orders: &[usize],
         settings: SharedSettings,
     ) -> Result<SharedResult, CalibrateError> {
-        let mut flow = Flow::new(self)?;
+        let few = self.few()?;
+        let mut flow = Flow::new(self, &few)?;
         let mut joints = Vec::new();
         self.observer.begin(Stage::Sequential, orders.len());
         for (layer, &order) in orders.iter().enumerate() {
@@ -223,7 +240,8 @@ impl<'a> SharedReduction<'a> {
     /// (Σ E(error)/Σ E(output))^{1/2} of the layers of any model in the place of this one, each for
     /// its input in the full network.
     pub(crate) fn relative_error(&self, model: &Model) -> Result<f64, CalibrateError> {
-        let mut flow = Flow::new(self)?;
+        let few = self.few()?;
+        let mut flow = Flow::new(self, &few)?;
         let (mut error, mut size) = (0.0, 0.0);
         for (layer, units) in self.layers.iter().enumerate() {
             let pairs = flow.pairs(layer)?;
@@ -265,9 +283,12 @@ struct Flow<'a> {
 type Pair = (DMatrix<f64>, DMatrix<f64>);
 
 impl<'a> Flow<'a> {
-    fn new(reduction: &'a SharedReduction<'a>) -> Result<Self, CalibrateError> {
+    fn new(
+        reduction: &'a SharedReduction<'a>,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Self, CalibrateError> {
         let full = Network::new(reduction.model, reduction.length, InferPath::Auto)?;
-        let signals = reduction.sequences.iter().map(|&sequence| {
+        let signals = sequences.iter().map(|&sequence| {
             let signal = full.encode(sequence)?;
             Ok([signal.clone(), signal])
         });

@@ -180,7 +180,8 @@ fn moments_are_sums_of_products() {
     for modes in both() {
         let (u, g) = (draw.matrix(7, 2), draw.matrix(7, 2));
         let mut moments = Moments::new(&modes, 7);
-        moments.add(&modes, &u, [&g, &g].into_iter());
+        moments.add_input(&modes, &u);
+        (0..2).for_each(|_| moments.add_gradient(&modes, &g));
         let (z, p) = (modes.states(&u), modes.adjoints(&g));
         let product = |m: &DMatrix<f64>, a: usize, b: usize| -> f64 {
             (0..7).map(|t| m[(t, a)] * m[(t, b)]).sum()
@@ -202,7 +203,8 @@ fn white_moments_are_those_of_impulses() {
         first[(0, j)] = 1.0;
         let mut last = DMatrix::zeros(30, 2);
         last[(29, j)] = 1.0;
-        impulses.add(&modes, &first, [&last].into_iter());
+        impulses.add_input(&modes, &first);
+        impulses.add_gradient(&modes, &last);
     }
     assert!((&white.states - &impulses.states).norm() < 1e-12 * white.states.norm());
     assert!((&white.adjoints - &impulses.adjoints).norm() < 1e-12 * white.adjoints.norm());
@@ -234,7 +236,7 @@ fn selected_modes_explain_as_much_as_the_best_of_all_choices() {
     let modes = draw.modes(5, 2, 2, 2);
     let u = draw.smooth(60, 2);
     let mut moments = Moments::new(&modes, 60);
-    moments.add(&modes, &u, std::iter::empty());
+    moments.add_input(&modes, &u);
     let y = modes.states(&u) * modes.output_matrix().transpose();
     let left = |chosen: &[usize]| {
         let z = modes.chosen(chosen).states(&u);

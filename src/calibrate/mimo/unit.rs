@@ -14,6 +14,9 @@ use crate::model::Block;
 /// Rounds of alternating fits at most.
 const ROUNDS: usize = 4;
 
+/// The rounds after which the best of the starts is chosen.
+const FIRST_ROUNDS: usize = 1;
+
 /// One system of a layer, both directions together, with its moments.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
@@ -84,11 +87,16 @@ impl Unit {
         DMatrix::from_fn(y.nrows(), outputs, |t, c| y[(t, c * count + index)])
     }
 
-    /// Adds a sequence to the moments: the layer's input, and gradients by its output.
-    pub(super) fn add(&mut self, input: &DMatrix<f64>, gradients: &[DMatrix<f64>]) {
-        let u = self.inputs(input);
-        let gradients: Vec<_> = gradients.iter().map(|g| self.outputs(g)).collect();
-        self.moments.add(&self.modes, &u, gradients.iter());
+    /// Adds a sequence to the moments, by the layer's input.
+    pub(super) fn add_input(&mut self, input: &DMatrix<f64>) {
+        self.moments.add_input(&self.modes, &self.inputs(input));
+    }
+
+    /// Adds gradients by the layer's output.
+    pub(super) fn add_gradients(&mut self, gradients: &[DMatrix<f64>]) {
+        for g in gradients {
+            self.moments.add_gradient(&self.modes, &self.outputs(g));
+        }
     }
 
     /// The squared output and the squared error of another system in this one's place, in the
@@ -119,6 +127,10 @@ impl Unit {
             .map(|(name, modes)| (name, tried(&problem, modes, refinement)));
         let best = tried.min_by(|(_, a), (_, b)| a[2].check.total_cmp(&b[2].check));
         let (name, [start, refitted, last]) = best.expect("the modes themselves are one start");
+        let last = match refinement {
+            Refinement::Full => problem.alternated(last, ROUNDS - FIRST_ROUNDS),
+            _ => last,
+        };
         notes.push(format!("started from {name}"));
         Cut {
             record: WeightedRecord {
@@ -156,14 +168,14 @@ impl Unit {
     }
 }
 
-/// A start as it is, with C and D fitted, and after the alternating fits.
+/// A start as it is, with C and D fitted, and after the first of the alternating fits.
 fn tried(problem: &Problem<'_>, start: Modes, refinement: Refinement) -> [Fitted; 3] {
     let refitted = match refinement {
         Refinement::None => problem.measured(start.clone()),
         _ => problem.outputs_fitted(start.clone()),
     };
     let last = match refinement {
-        Refinement::Full => problem.alternated(refitted.clone(), ROUNDS),
+        Refinement::Full => problem.alternated(refitted.clone(), FIRST_ROUNDS),
         _ => refitted.clone(),
     };
     [problem.measured(start), refitted, last]

@@ -101,7 +101,7 @@ pub(super) struct Arguments {
     path: Path,
     /// The numbers that whole sequences run in [default: single, which is several times as fast;
     /// double with --against, --logits and --stream, whose differences would drown in rounding, and
-    /// for layers with several inputs or outputs].
+    /// where a layer has no single precision, as one with more inputs than outputs].
     #[arg(long, value_enum, conflicts_with = "path")]
     precision: Option<Precision>,
     /// Run on the training engine, in single precision, on cpu, cuda or cuda:N. Pooling then covers

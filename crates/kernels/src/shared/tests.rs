@@ -272,3 +272,43 @@ fn single_precision_is_near() {
         assert!((f64::from(*a) - b).abs() < 1e-5 * largest, "{a} {b}");
     }
 }
+
+#[test]
+fn slow_modes_do_not_drift_in_single_precision() {
+    let length = 8192;
+    let exponents = [Complex64::new(-1e-5, 0.3), Complex64::new(-2e-4, 2.9)];
+    for directions in [1, 2] {
+        let scan = SharedScan::<f32>::new(
+            length,
+            SharedDynamics {
+                channels: 1,
+                exponents: &exponents,
+                input: &[1.0, 1.0, 0.0, 0.0],
+                output: &vec![0.5; 4 * directions],
+                feedthrough: &[0.0],
+            },
+        );
+        let mut u = vec![0.0; length];
+        (u[0], u[length - 1]) = (1.0, 1.0);
+        let (mut y, mut states) = (vec![0.0; length], vec![0.0; scan.states()]);
+        scan.forward(&u, &mut y, &mut states);
+        let (forward, backward) = states.split_at(states.len() / directions);
+        let padded = forward.len() / (2 * length);
+        for (n, z) in exponents.iter().enumerate() {
+            let last = length - 1;
+            let found = |states: &[f32], t: usize| {
+                let row = &states[t * 2 * padded..];
+                Complex64::new(row[n].into(), row[padded + n].into())
+            };
+            for lag in [CHUNK, length / 2, last - 1] {
+                let expected = (z * lag as f64).exp();
+                let apart = (found(forward, lag) - expected).norm();
+                assert!(apart < 2e-5, "{lag} {apart}");
+                if directions == 2 {
+                    let apart = (found(backward, last - lag) - expected).norm();
+                    assert!(apart < 2e-5, "{lag} {apart}");
+                }
+            }
+        }
+    }
+}
