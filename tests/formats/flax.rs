@@ -349,7 +349,11 @@ fn agreement_beyond_the_calibrated_length_is_that_of_joined_sequences() {
         assert_eq!(longer.steps, LENGTH);
 
         let pairs = sequences.len().min(32) / 2;
-        let single = models.map(|model| logits(model, &sequences[..2 * pairs]));
+        let single = models.map(|model| {
+            let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
+            let logits = network.logits_of_all(&sequences[..2 * pairs]);
+            logits.unwrap().concat()
+        });
         let joined = models.map(|model| {
             let network = Network::new(model, 2 * LENGTH, InferPath::Auto).unwrap();
             let of = |pair: usize| match name {

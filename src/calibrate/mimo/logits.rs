@@ -27,7 +27,7 @@ const SEQUENCES_MIN: usize = 10;
 const SEQUENCES_ALL: usize = 300;
 
 /// Times that every sequence is taken.
-const PASSES: usize = 16;
+const PASSES: usize = 64;
 
 /// Steps for each time that every sequence is taken.
 const STEPS: usize = 10;
