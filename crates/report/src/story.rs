@@ -149,15 +149,7 @@ impl Story<'_> {
                 );
             }
             _ => {
-                let errors = layers
-                    .iter()
-                    .filter_map(|l| l.weighted_error.or(l.kernel_error));
-                let worst = errors.fold(0.0, f64::max);
-                let what = match layers.iter().any(|layer| layer.weighted_error.is_some()) {
-                    true => "output of its worst layer for its own input changes",
-                    false => "kernels of its worst layer change",
-                };
-                let _ = write!(text, "; the {what} by {}", percent(worst));
+                let _ = write!(text, "; {}", change_of_layers(layers));
             }
         }
         text + "."
@@ -261,6 +253,19 @@ fn step_time(before: Footprint, after: Option<Footprint>) -> Option<Fact> {
         after: after.map(in_words),
         note: times.unwrap_or_default(),
     })
+}
+
+/// How much the layers themselves change.
+fn change_of_layers(layers: &[LayerSummary]) -> String {
+    let errors = layers
+        .iter()
+        .filter_map(|l| l.weighted_error.or(l.kernel_error));
+    let worst = errors.fold(0.0, f64::max);
+    let what = match layers.iter().any(|layer| layer.weighted_error.is_some()) {
+        true => "output of its worst layer for its own input changes",
+        false => "kernels of its worst layer change",
+    };
+    format!("the {what} by {}", percent(worst))
 }
 
 /// How far two accuracies are apart, in words.
