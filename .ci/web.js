@@ -41,7 +41,7 @@ async function example(browser, options) {
   return page;
 }
 async function saved(page, what) {
-  const [download] = await Promise.all([page.waitForEvent("download"), page.click(`#save-${what}`)]);
+  const [download] = await Promise.all([page.waitForEvent("download", { timeout: WAIT.timeout }), page.click(`#save-${what}`)]);
   const to = at(`page-${download.suggestedFilename()}`);
   await download.saveAs(to);
   await until(page, "saved");
@@ -165,23 +165,24 @@ async function streamed(browser) {
 async function foretold(browser) {
   const page = await opened(browser);
   await chosen(page, at("model.safetensors"));
-  const said = async (wanted) => {
-    await page.waitForFunction((text) => $("foretold").textContent.includes(text) && !foretelling, wanted, WAIT);
+  const said = async (change) => {
+    const settled = (text) => page.waitForFunction((old) => !["", old].includes($("foretold").textContent) && !foretelling, text, WAIT);
+    await settled("");
+    const before = await page.textContent("#foretold");
+    await change();
+    await settled(before);
     return page.textContent("#foretold");
   };
-  await page.fill("#order", "4");
-  const four = await said("2,");
+  const four = await said(() => page.fill("#order", "4"));
   await reduced(page);
   const { record } = await page.evaluate(() => made);
   const worst = Math.max(...record.layers.map((layer) => layer.relative_kernel_error));
   const wanted = `${record.bytes.toLocaleString("en")} bytes on a device (${(100 * record.bytes / 31136).toPrecision(3)} %), ${record.parameters_after.toLocaleString("en")} parameters; the kernels of the worst layer change by ${(100 * worst).toPrecision(3)} %.`;
   assert.equal(four, wanted);
   // The bound by its own slider, on a logarithmic scale.
-  await page.fill("#tens", "-1");
+  const bound = await said(() => page.fill("#tens", "-1"));
   assert.ok(await page.isChecked("#by-tolerance"));
   assert.equal(await page.inputValue("#tolerance"), "0.1");
-  await page.waitForFunction((before) => $("foretold").textContent !== before && !foretelling, four, WAIT);
-  const bound = await page.textContent("#foretold");
   await reduced(page);
   assert.ok(bound.startsWith(`${(await page.evaluate(() => made.record.bytes)).toLocaleString("en")} bytes`), bound);
   console.log(`told as the slider moves: ${four}`);
@@ -229,6 +230,8 @@ async function reports(browser) {
   // With data also accuracies, and the spectra of what the layers get.
   const calibrated = await example(browser);
   await reduced(calibrated);
+  await calibrated.click("#look summary");
+  await until(calibrated, "reported");
   const text = (await saved(calibrated, "report")).toString();
   assert.match(text, /Accuracy.*\d\d\.\d\d ± /s);
   assert.match(text, /"name":"input, root mean square"/);
