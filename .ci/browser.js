@@ -21,5 +21,5 @@ async function tried(executablePath, start) {
 exports.launch = (path, more = []) =>
   tried(path, (options) => require("playwright-core").chromium.launch({ ...options, args: [...ARGUMENTS, ...more] }));
 
-exports.launchFirefox = (path, preferences = {}) =>
-  tried(path, (options) => require("puppeteer-core").launch({ ...options, browser: "firefox", headless: true, extraPrefsFirefox: preferences }));
+exports.launchFirefox = (path) =>
+  tried(path, (options) => require("puppeteer-core").launch({ ...options, browser: "firefox", headless: true }));
