@@ -178,8 +178,8 @@ fn a_gpu_gives_what_the_processor_gives() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// Without batch norm: a mean square behind it is nearly constant, and what its gradient leaves of sums
-/// over so many steps is their rounding.
+/// Without batch norm, which candle's operations run: over so many steps they give gradients by poles up to
+/// 8e-4 from the processor's, which are within 5e-5 of double precision.
 #[test]
 fn long_sequences_give_what_the_processor_gives() {
     let networks = NETWORKS.iter().filter(|text| !text.contains("batch"));
