@@ -51,7 +51,9 @@ def run(command, **options):
 def sequences_of(settings, place):
     """The first sequences of a data set, and the numbers of a step."""
     file = place / "data.safetensors"
-    run([settings.program, "--quiet", "data", settings.data, "--split", "test", "--output", file])
+    # A file of sequences is one set.
+    split = [] if Path(settings.data).is_file() else ["--split", "test"]
+    run([settings.program, "--quiet", "data", settings.data, *split, "--output", file])
     with file.open("rb") as data:
         header = json.loads(data.read(struct.unpack("<Q", data.read(8))[0]))
         start = data.tell()
