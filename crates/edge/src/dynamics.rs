@@ -30,29 +30,13 @@ pub(crate) struct Vectors<'a, T> {
 }
 
 /// y of one system for each channel. The residues hold B, so that a mode costs six numbers.
-#[cfg_attr(not(target_os = "none"), inline(always))]
-pub(crate) fn channels<T: Real, U: Processor<T>>(
-    unit: U,
-    image: &ImageView<'_, T>,
-    kept: &Kept<'_>,
-    first: &mut usize,
-    vectors: Vectors<'_, T>,
-) -> Result<(), StepFault> {
-    unit.apart(Channels {
-        unit,
-        image,
-        kept,
-        first,
-        vectors,
-    })
-}
-
-struct Channels<'i, 's, 'v, T, U> {
-    unit: U,
-    image: &'s ImageView<'i, T>,
-    kept: &'s Kept<'s>,
-    first: &'s mut usize,
-    vectors: Vectors<'v, T>,
+pub(crate) struct Channels<'i, 's, 'v, T, U> {
+    pub(crate) unit: U,
+    pub(crate) image: &'s ImageView<'i, T>,
+    pub(crate) kept: &'s Kept<'s>,
+    /// Where the states of the layer start in those of a stream; then those of the next layer.
+    pub(crate) first: &'s mut usize,
+    pub(crate) vectors: Vectors<'v, T>,
 }
 
 impl<T: Real, U: Processor<T>> Piece for Channels<'_, '_, '_, T, U> {

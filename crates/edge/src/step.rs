@@ -1,6 +1,6 @@
 //! One step of the whole network.
 
-use crate::dynamics::Vectors;
+use crate::dynamics::{Channels, Vectors};
 use crate::image::COUNT;
 use crate::streams::Streams;
 use crate::{
@@ -191,7 +191,13 @@ fn residual<T: Real, U: Processor<T>>(
             lanes: within.mixed,
         };
         if layer.dynamics == code::CHANNELS {
-            dynamics::channels(unit, image, kept, &mut within.first, vectors)?;
+            unit.apart(Channels {
+                unit,
+                image,
+                kept,
+                first: &mut within.first,
+                vectors,
+            })?;
         } else {
             dynamics::shared(unit, image, layer, &mut within.first, vectors)?;
         }
