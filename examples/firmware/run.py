@@ -199,7 +199,7 @@ def rows_of(settings, place, model, mixing, sequences):
         check_counter(name, said)
         apart = compare(name, said, reference, expected, APART[mixing])
         flash, memory = size_of(file, board)
-        counts = [count for [count] in said["instructions"]]
+        counts = [(high << 32) + low for high, low in said["instructions"]]
         # Rust does not watch its stack.
         stack = said["stack"][0][0] if "stack" in said else "–"
         cells = [mixing, board, language, flash - samples, image, memory, stack, max(counts) // settings.kept]

@@ -13,6 +13,8 @@
 #endif
 
 #define CALIBRATION 100000u
+/* Steps between two looks at the counter, which has few bits. */
+#define COUNT_EVERY 64u
 
 static float state[MODEL_STATE], work[MODEL_WORK];
 static hk_model model;
@@ -36,11 +38,16 @@ static void need(int holds, const char *what) {
     board_exit(1);
 }
 
-static void classify(const float *signal) {
+/* The instructions of a sequence. */
+static uint64_t classify(const float *signal) {
+    uint64_t past = 0;
     uint32_t step;
     need(hk_reset(&model, state) == HK_OK, "hk_reset\n");
-    for (step = 0; step < STEPS; step++, signal += MODEL_INPUTS)
+    for (step = 0; step < STEPS; step++, signal += MODEL_INPUTS) {
         need(hk_step(&model, state, work, signal) == HK_OK, "hk_step\n");
+        if (step % COUNT_EVERY == 0) past += board_instructions();
+    }
+    return past + board_instructions();
 }
 
 int main(void) {
@@ -53,10 +60,12 @@ int main(void) {
     write_hexadecimal(2 * CALIBRATION);
     write_hexadecimal(board_instructions());
     for (sequence = 0; sequence < SEQUENCES; sequence++) {
+        uint64_t past;
         board_instructions();
-        classify(samples[sequence]);
+        past = classify(samples[sequence]);
         board_write("\ninstructions");
-        write_hexadecimal(board_instructions());
+        write_hexadecimal((uint32_t)(past >> 32));
+        write_hexadecimal((uint32_t)past);
         board_write("\noutputs");
         for (output = 0; output < MODEL_OUTPUTS; output++) write_hexadecimal(bits_of(hk_logits(&model, work)[output]));
     }

@@ -22,6 +22,9 @@ static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"),
 /// Rounds of the loop that the counter is checked with.
 const CALIBRATION: u32 = 100_000;
 
+/// Steps between two looks at the counter, which has few bits.
+const COUNT_EVERY: usize = 64;
+
 /// What a stream needs.
 struct Memory {
     state: [f32; STATE],
@@ -35,21 +38,27 @@ static MEMORY: ConstStaticCell<Memory> = ConstStaticCell::new(Memory {
     outputs: [0.0; OUTPUTS],
 });
 
-/// Runs a signal; the outputs are those of the last step. Once in the firmware: every call of `step`
-/// is a copy of it.
+/// Runs a signal, and gives its instructions; the outputs are those of the last step. Once in the
+/// firmware: every call of `step` is a copy of it.
 #[inline(never)]
 fn classify(
     image: &ImageView<'_, f32>,
     signal: &[f32],
     memory: &mut Memory,
-) -> Result<(), StepFault> {
+    counter: &mut Counter,
+) -> Result<u64, StepFault> {
+    counter.past();
+    let mut past = 0;
     memory.state.fill(0.0);
-    for sample in signal.chunks_exact(INPUTS) {
+    for (index, sample) in signal.chunks_exact(INPUTS).enumerate() {
         let input = Input::Values(sample);
         let outputs = step(Plain, image, &mut memory.state, &mut memory.work, input)?;
         memory.outputs.copy_from_slice(outputs);
+        if index % COUNT_EVERY == 0 {
+            past += u64::from(counter.past());
+        }
     }
-    Ok(())
+    Ok(past + u64::from(counter.past()))
 }
 
 /// A word and numbers of 32 bits, in hexadecimal.
@@ -71,9 +80,8 @@ fn run(mut counter: Counter, memory: &mut Memory) -> Result<(), StepFault> {
     board::spin(CALIBRATION);
     line("loop", [2 * CALIBRATION, counter.past()]);
     for signal in &SAMPLES {
-        counter.past();
-        classify(&image, signal, memory)?;
-        line("instructions", [counter.past()]);
+        let past = classify(&image, signal, memory, &mut counter)?;
+        line("instructions", [(past >> 32) as u32, past as u32]);
         line("outputs", memory.outputs.map(|y| y.to_bits()));
     }
     Ok(())
