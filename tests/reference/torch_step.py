@@ -4,8 +4,8 @@
     python torch_step.py small.safetensors COMPRESS_MODEL
 
 Runs whichever of the two is installed, sample by sample, and compares the logits with `compress-model stream`.
-`Step` is what a page shows: no complex number, no convolution, states in and out. Norm after the residual, mean
-of the steps.
+`Step` has no complex number and no convolution, and takes and gives its states. Norm after the residual, mean
+of the steps. Without either runtime it fails.
 """
 
 import subprocess
@@ -95,6 +95,7 @@ def main():
     said = subprocess.run([program, "--quiet", "stream", checkpoint, "--last"], input=text, text=True, check=True, capture_output=True)
     wanted = torch.tensor([float(word) for word in said.stdout.split()])
     runs = {"torch": (lambda step, *_: step, ""), "ExecuTorch": (executorch, "step.pte"), "LiteRT": (litert, "step.tflite")}
+    ran = 0
     for name, (make, file) in runs.items():
         path = Path(checkpoint).with_name(file or "none")
         try:
@@ -108,6 +109,9 @@ def main():
         size = f"{path.stat().st_size:,} bytes" if file else ""
         print(f"{name:11} {apart:.1e} from stream, {seconds * 1e6:.0f} us a step from Python {size}")
         assert apart < 1e-5, name
+        ran += bool(file)
+    if not ran:
+        sys.exit("neither ExecuTorch nor LiteRT is installed: pip install executorch")
 
 
 if __name__ == "__main__":
