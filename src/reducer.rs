@@ -17,19 +17,21 @@ use crate::target::{
 /// Settings of a reduction without calibration that suit what a file holds, where you give none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suited {
-    /// Positive real poles where the file holds no others, else balanced truncation.
+    /// What the file can hold where it cannot hold all systems, else balanced truncation.
     pub method: Method,
     /// Continuous where the network runs its layers at any step, else discrete.
     pub time: TimeBase,
 }
 
 impl Suited {
-    /// To a checkpoint ([`Checkpoint::holds_real_poles`], [`Checkpoint::runs_at_any_step`]).
+    /// To a checkpoint ([`Checkpoint::holds_real_poles`], [`Checkpoint::system_class`],
+    /// [`Checkpoint::runs_at_any_step`]).
     pub fn to(checkpoint: &Checkpoint) -> Self {
         Self {
-            method: match checkpoint.holds_real_poles() {
-                true => Method::RealPoles,
-                false => Method::Balanced,
+            method: match (checkpoint.holds_real_poles(), checkpoint.system_class()) {
+                (true, _) => Method::RealPoles,
+                (_, Some(_)) => Method::InLayout,
+                _ => Method::Balanced,
             },
             time: match checkpoint.runs_at_any_step() {
                 true => TimeBase::Continuous,

@@ -40,6 +40,7 @@ pub use encode::{EncodedCheckpoint, Written, write};
 pub use encoded_layer::KeptLayer;
 pub use error::{CheckpointError, Fault};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightSet};
+use hankelite_control::SystemClass;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
@@ -481,6 +482,17 @@ impl Checkpoint {
         let tensors = Tensors::new(archive, &structure.prefix);
         let mut layers = structure.layers.iter();
         layers.any(|layout| layout.real_poles(&tensors))
+    }
+
+    /// The only systems that the layers can hold, where they cannot hold all, as those of aTENNuate, LinOSS
+    /// and Megalodon: they are reduced by [`Method::InLayout`](crate::compress::Method).
+    pub fn system_class(&self) -> Option<SystemClass> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let mut layers = structure.layers.iter();
+        layers.find_map(|layout| layout.class(&tensors))
     }
 
     /// Whether the network runs its layers at other steps than those of the file, as FlowState does

@@ -5,6 +5,7 @@ use std::io;
 mod allocate;
 mod calibrated;
 mod candidate;
+mod class;
 mod cut;
 mod distance;
 mod inspect;

@@ -1,6 +1,6 @@
 //! The settings of a reduction, checked.
 
-use hankelite_control::Realisation;
+use hankelite_control::{Realisation, SystemClass};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
@@ -40,6 +40,9 @@ pub enum Method {
     HankelNorm,
     /// Positive real poles at a minimum of the H2 error, for layouts that hold no others (Evo 2, MEGA).
     RealPoles,
+    /// What the layout can hold, at a minimum of the H2 error: for layouts that cannot hold all systems
+    /// (aTENNuate, LinOSS, Megalodon).
+    InLayout,
 }
 
 /// In which time base the channels are balanced or scored.
@@ -93,6 +96,8 @@ pub struct Plan {
     kernel_length: usize,
     unstable: bool,
     share_poles: bool,
+    #[serde(skip)]
+    class: Option<SystemClass>,
 }
 
 /// Why settings make no sense.
@@ -131,6 +136,15 @@ pub enum PlanError {
          continuous time"
     )]
     RealPolesNeedSteps,
+    /// A class of systems before discretisation.
+    #[error("the method in-layout fits the systems that the file holds: it takes discrete time")]
+    InLayoutNeedsSteps,
+    /// A class of systems where the file can hold all.
+    #[error(
+        "the method in-layout is for files that cannot hold all systems (aTENNuate, LinOSS, Megalodon); \
+         this one holds all, expected another method, such as h2-optimal"
+    )]
+    NoClass,
     /// Balancing over a horizon before discretisation.
     #[error("the method horizon counts steps: it takes discrete time, not continuous time")]
     HorizonNeedsSteps,
@@ -165,6 +179,7 @@ impl Plan {
             kernel_length: 1024,
             unstable: false,
             share_poles: false,
+            class: None,
         })
     }
 
@@ -227,6 +242,13 @@ impl Plan {
         .consistent()
     }
 
+    /// The same plan for a file that can hold one class of systems only, for [`Method::InLayout`]
+    /// ([`Checkpoint::system_class`](crate::checkpoint::Checkpoint::system_class)). Default: all.
+    #[must_use]
+    pub fn with_class(self, class: Option<SystemClass>) -> Self {
+        Self { class, ..self }
+    }
+
     /// Whether the settings go together.
     fn consistent(self) -> Result<Self, PlanError> {
         let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
@@ -241,6 +263,9 @@ impl Plan {
         }
         if self.method == Method::RealPoles && self.time == TimeBase::Continuous {
             return Err(PlanError::RealPolesNeedSteps);
+        }
+        if self.method == Method::InLayout && self.time == TimeBase::Continuous {
+            return Err(PlanError::InLayoutNeedsSteps);
         }
         Ok(self)
     }
@@ -280,11 +305,19 @@ impl Plan {
         self.share_poles
     }
 
+    /// The only systems that the file can hold; none where it holds all.
+    pub fn class(&self) -> Option<SystemClass> {
+        self.class
+    }
+
     /// Whether the plan suits a model.
     ///
     /// # Errors
-    /// [`PlanError::Order`] for an order that no layer has.
+    /// [`PlanError::Order`] for an order that no layer has; [`PlanError::NoClass`].
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        if self.method == Method::InLayout && self.class.is_none() {
+            return Err(PlanError::NoClass);
+        }
         let orders = model.blocks().iter().map(|block| block.order());
         let most = orders.max().unwrap_or(0);
         match self.rule {

@@ -41,13 +41,39 @@ pub struct ChannelRecord {
     pub feedthrough_change: Option<f64>,
     /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
     pub condition: f64,
-    /// What staying real costs: ‖k − k_r‖₂ of balanced truncation to as many stored modes, complex poles
-    /// allowed. Absent unless the method keeps poles real ([`Method::RealPoles`](crate::compress::Method)).
+    /// What the layout costs: ‖k − k_r‖₂ of balanced truncation to as many stored modes, whatever the file
+    /// can hold. Absent unless the method keeps to that ([`Method::RealPoles`](crate::compress::Method),
+    /// [`Method::InLayout`](crate::compress::Method)).
     pub free_h2_error: Option<f64>,
     /// What calibration measured. Absent without calibration.
     pub weighted: Option<WeightedRecord>,
     /// What a person should know: a lower order than requested, a tie, a channel kept whole.
     pub notes: Vec<String>,
+}
+
+impl ChannelRecord {
+    /// Of a channel with modes that do not decay; only its first samples have an error.
+    pub(super) fn over_horizon(index: usize, order_before: usize, order: usize) -> Self {
+        Self {
+            index,
+            order_before,
+            order,
+            states: None,
+            realisation: None,
+            discarded: None,
+            rotations: None,
+            error_bound: f64::INFINITY,
+            h2_error: f64::INFINITY,
+            h2_norm: f64::INFINITY,
+            kernel_error: 0.0,
+            kernel_norm: 0.0,
+            feedthrough_change: None,
+            condition: 1.0,
+            free_h2_error: None,
+            weighted: None,
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// Root mean squares of a channel's output and of its error, for its input.
@@ -109,7 +135,7 @@ pub struct LayerRecord {
     pub error_bound: f64,
     /// (Σ_h ‖k_h − k_{r,h}‖² / Σ_h ‖k_h‖²)^{1/2} over the infinite horizon.
     pub relative_h2_error: f64,
-    /// The same of balanced truncation with complex poles, where the method keeps poles real.
+    /// The same of balanced truncation, where the method keeps to what the layout can hold.
     pub free_relative_h2_error: Option<f64>,
     /// The same over the first L steps.
     pub relative_kernel_error: f64,

@@ -9,6 +9,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
+use crate::compress::class::within_class;
 use crate::compress::cut::Cutter;
 use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::real::with_real_poles;
@@ -83,7 +84,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
         return reduce_shared(block, plan);
     }
     require_place_for_feedthrough(block, plan)?;
-    require_decay_of_shared(block)?;
+    require_decay_of_shared(block, plan)?;
     let order_before = block.order();
     let joint = !block.backward().is_empty() && directions_share_poles(block);
     let whole: Vec<DiagonalSystem> = match joint {
@@ -122,8 +123,12 @@ fn require_place_for_feedthrough(block: &Block, plan: &Plan) -> Result<(), Compr
     }
 }
 
-/// Growing modes are kept over a horizon where each channel has its own system, and nowhere else.
-fn require_decay_of_shared(block: &Block) -> Result<(), CompressError> {
+/// Growing modes are kept over a horizon where each channel has its own system, or where the layout holds
+/// a class of systems, and nowhere else.
+fn require_decay_of_shared(block: &Block, plan: &Plan) -> Result<(), CompressError> {
+    if plan.unstable() && plan.method() == Method::InLayout {
+        return Ok(());
+    }
     let growing = |system: &DiagonalSystem| system.unstable_modes().first().copied();
     match block.all_systems().find_map(growing) {
         Some((mode, exponent)) if !block.is_siso() => Err(CompressError::SharedGrowing {
@@ -205,6 +210,9 @@ fn reduce_channel(
     channel: usize,
     holds_feedthrough: bool,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
+    if let (Method::InLayout, Some(class)) = (plan.method(), plan.class()) {
+        return within_class(system, plan, class, channel);
+    }
     if plan.unstable() && !system.is_stable() {
         return over_horizon(system, plan, channel);
     }
@@ -241,31 +249,22 @@ fn over_horizon(
     };
     let (before, after) = (growing, reduced.unstable);
     let record = ChannelRecord {
-        index: channel,
-        order_before: system.order(),
-        order: reduced.system.order(),
-        states: None,
-        realisation: None,
-        discarded: None,
-        rotations: None,
-        error_bound: f64::INFINITY,
-        h2_error: f64::INFINITY,
-        h2_norm: f64::INFINITY,
         kernel_error: reduced.kernel_error,
         kernel_norm: reduced.kernel_norm,
-        feedthrough_change: None,
         condition: reduced.condition,
-        free_h2_error: None,
-        weighted: None,
         notes: vec![
             format!("modes that do not decay: {way}"),
             format!("{before} modes did not decay before, {after} do not now"),
         ],
+        ..ChannelRecord::over_horizon(channel, system.order(), reduced.system.order())
     };
     Ok((reduced.system, record))
 }
 
-fn horizon_values(system: &DiagonalSystem, length: usize) -> Result<HankelValues, ControlError> {
+pub(super) fn horizon_values(
+    system: &DiagonalSystem,
+    length: usize,
+) -> Result<HankelValues, ControlError> {
     let horizon = length.div_ceil(2).max(1);
     let balanced = balance_over_horizon(system, horizon, Realisation::Real)?;
     Ok(balanced.hankel().clone())

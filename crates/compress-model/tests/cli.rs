@@ -285,6 +285,42 @@ fn what_a_layout_holds_chooses_the_method_and_the_time_base() {
 }
 
 #[test]
+fn layouts_that_hold_some_systems_only_are_reduced_to_these() {
+    let folder = Folder::new();
+    let (source, out) = (
+        data("large/attenuate.safetensors"),
+        folder.path("small.safetensors"),
+    );
+    let shown = run(&["reduce", &source, "--order", "3", "--output", &out]);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    let (lines, notes) = (text(&shown.stdout), text(&shown.stderr));
+    assert!(lines.contains("in layout H2 error"), "{lines}");
+    assert!(notes.contains("--to s5"), "{notes}");
+    let record = json(&["reduce", &source, "--order", "3", "--dry-run"]);
+    assert_eq!(record["plan"]["method"], "in-layout");
+    assert!(run(&["inspect", &out]).status.success());
+    // Oscillators take two stored modes each, and without damping they do not decay.
+    let declared = [
+        &data("large/linoss_imex.safetensors"),
+        "--discretisation",
+        "imex",
+    ];
+    let reduce = [&["reduce"], &declared[..], &["--order", "5", "--dry-run"]].concat();
+    let refused = run(&reduce);
+    assert_eq!(refused.status.code(), Some(1));
+    let record = json(&[&reduce[..], &["--unstable", "--length", "256"]].concat());
+    let channel = &record["layers"][0]["channels"][0];
+    assert_eq!(channel["order"], 4);
+    let notes = channel["notes"].to_string();
+    assert!(notes.contains("an oscillator takes two"), "{notes}");
+    // Where a file holds all systems there is nothing to keep to.
+    let plain = data("s4d_classifier.pth");
+    let refused = run(&["reduce", &plain, "--order", "3", "--method", "in-layout"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("expected another method"));
+}
+
+#[test]
 fn the_same_command_writes_the_same_bytes_and_a_dry_run_writes_none() {
     let folder = Folder::new();
     let source = data("s4d_classifier.pth");

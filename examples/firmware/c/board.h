@@ -7,6 +7,14 @@
 /* Writes a text for whoever watches. */
 void board_write(const char *text);
 
+/* Writes a blank and the eight hexadecimal digits of a number. */
+static inline void board_write_number(uint32_t number) {
+    char text[] = " 00000000";
+    int digit;
+    for (digit = 8; digit > 0; digit--, number >>= 4) text[digit] = "0123456789abcdef"[number & 15];
+    board_write(text);
+}
+
 /* Ends the program; 0 is success. */
 _Noreturn void board_exit(int code);
 

@@ -14,13 +14,6 @@ static int8_t hidden[HIDDEN];
 static int16_t cell[HIDDEN], first[HIDDEN], second[HIDDEN];
 static int32_t bias[HIDDEN];
 
-static void write_hexadecimal(uint32_t number) {
-    char text[] = " 00000000";
-    int digit;
-    for (digit = 8; digit > 0; digit--, number >>= 4) text[digit] = "0123456789abcdef"[number & 15];
-    board_write(text);
-}
-
 static void noise(int8_t *into, uint32_t count) {
     static uint32_t now = 1;
     for (; count > 0; count--) *into++ = (int8_t)((now = now * 1664525u + 1013904223u) >> 24);
@@ -45,11 +38,11 @@ int main(void) {
     board_instructions();
     board_loop(CALIBRATION);
     board_write("loop");
-    write_hexadecimal(2 * CALIBRATION);
-    write_hexadecimal(board_instructions());
+    board_write_number(2 * CALIBRATION);
+    board_write_number(board_instructions());
     if (arm_lstm_unidirectional_s8(inputs, outputs, &params, &buffers) != ARM_CMSIS_NN_SUCCESS) board_exit(1);
     board_write("\na step");
-    write_hexadecimal(board_instructions() / STEPS);
+    board_write_number(board_instructions() / STEPS);
     board_write("\n");
     board_exit(0);
 }

@@ -19,13 +19,6 @@
 static float state[MODEL_STATE], work[MODEL_WORK];
 static hk_model model;
 
-static void write_hexadecimal(uint32_t number) {
-    char text[] = " 00000000";
-    int digit;
-    for (digit = 8; digit > 0; digit--, number >>= 4) text[digit] = "0123456789abcdef"[number & 15];
-    board_write(text);
-}
-
 static uint32_t bits_of(float number) {
     union { float number; uint32_t bits; } both;
     both.number = number;
@@ -57,20 +50,20 @@ int main(void) {
     board_instructions();
     board_loop(CALIBRATION);
     board_write("loop");
-    write_hexadecimal(2 * CALIBRATION);
-    write_hexadecimal(board_instructions());
+    board_write_number(2 * CALIBRATION);
+    board_write_number(board_instructions());
     for (sequence = 0; sequence < SEQUENCES; sequence++) {
         uint64_t past;
         board_instructions();
         past = classify(samples[sequence]);
         board_write("\ninstructions");
-        write_hexadecimal((uint32_t)(past >> 32));
-        write_hexadecimal((uint32_t)past);
+        board_write_number((uint32_t)(past >> 32));
+        board_write_number((uint32_t)past);
         board_write("\noutputs");
-        for (output = 0; output < MODEL_OUTPUTS; output++) write_hexadecimal(bits_of(hk_logits(&model, work)[output]));
+        for (output = 0; output < MODEL_OUTPUTS; output++) board_write_number(bits_of(hk_logits(&model, work)[output]));
     }
     board_write("\nstack");
-    write_hexadecimal(board_stack());
+    board_write_number(board_stack());
     board_write("\n");
     board_exit(0);
 }

@@ -6,10 +6,10 @@
 //! K[l] = C diag(Re a^l) B̄,    y = K ∗ u,    B and C real, no feedthrough
 //! ```
 //!
-//! A mode has a real matrix of rank one for its residue: a cosine without a phase of its own. What a
-//! truncation makes has phases, which the layout cannot hold; S5 can.
+//! A mode has a real matrix of rank one for its residue: a cosine without a phase of its own
+//! ([`SystemClass::Cosines`]). What a truncation makes has phases, which the layout cannot hold; S5 can.
 
-use hankelite_control::{DiagonalSystem, Time};
+use hankelite_control::{DiagonalSystem, SystemClass, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
@@ -63,7 +63,8 @@ impl Attenuate {
             let size = column.norm().max(f64::MIN_POSITIVE);
             if phased || column.iter().any(|c| c.im.abs() > PHASE * size) {
                 let why = "the layout holds cosines without a phase, and the residue of this mode has \
-                           one; `compress-model convert --to s5` writes a layout that holds all";
+                           one; --method in-layout finds such (`compress-model reduce`), `convert --to \
+                           s5` writes a layout that holds all";
                 return Err(not_representable(
                     self.family(),
                     &self.layer,
@@ -124,5 +125,9 @@ impl Layout for Attenuate {
             self.encode_matrix("B", &input),
             self.encode_matrix("C", &output),
         ])
+    }
+
+    fn class(&self, _: &Tensors<'_>) -> Option<SystemClass> {
+        Some(SystemClass::Cosines)
     }
 }

@@ -18,25 +18,38 @@
 //! M^t = (p₁^t (M − p₂) − p₂^t (M − p₁))/(p₁ − p₂)
 //! ```
 //!
-//! so that each oscillator is two stored modes. The poles of `im` lie on one circle, those of `imex`
-//! without damping on the unit circle, and residues have the phase that a pole gives them: what is
-//! reduced does not fit, and is converted first.
+//! so that each oscillator is two stored modes. The poles of `im` without damping lie on the circle
+//! |p − ½| = ½, those of `imex` on the unit circle, and residues have the phase that a pole gives them
+//! ([`SystemClass::Oscillators`]). What is written has Δ = ½ throughout: a and g take up the rest.
 
-use hankelite_control::{DiagonalSystem, Time};
+use hankelite_control::{DiagonalSystem, OscillatorPoles, SystemClass, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::Discretisation;
 use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::s5::off_diagonal;
 use crate::checkpoint::layout::transform::Transform;
-use crate::checkpoint::layout::{Dynamics, Encoded, Layout, bank, not_representable};
-use crate::checkpoint::tensors::Tensors;
+use crate::checkpoint::layout::{
+    Dynamics, Encoded, Layout, bank, not_representable, require_causal,
+};
+use crate::checkpoint::tensors::{Tensors, interleave};
 
 /// What a pair of poles is parted by, over the distance from the unit circle, where they meet.
 const APART: f64 = 1e-4;
 
 /// The same on the unit circle.
 const APART_AT_ONE: f64 = 1e-7;
+
+/// The step of what is written.
+const STEP: f64 = 0.5;
+
+/// How far a pole may be from the one that is written: over the smaller of its distances from the unit
+/// circle and from the real axis; next to the circle over the latter.
+const SAME: (f64, f64) = (1e-3, 1e-9);
+
+/// The largest difference of weights of a conjugate pair, relative to them.
+const SAME_WEIGHT: f64 = 1e-6;
 
 /// The smallest Δ² that bounds of a are divided by.
 const STEP_SQUARE_MIN: f64 = 1e-6;
@@ -105,6 +118,31 @@ impl Stored {
             stiffness: low + (a - low).max(0.0) - (a - high).max(0.0),
             damping: g,
             step: dt,
+        }
+    }
+
+    /// The oscillator with a pole p in the upper half plane, from the trace 2 Re p and the determinant
+    /// |p|² of its matrix.
+    fn of_pole(pole: Complex64, form: Discretisation, damped: bool) -> Self {
+        let (square, real) = (pole.norm_sqr(), pole.re);
+        let (a, g) = match (form, damped) {
+            (Discretisation::Imex, true) => {
+                let s = square.recip();
+                (s + 1.0 - 2.0 * real * s, s - 1.0)
+            }
+            (Discretisation::Imex, false) => (2.0 - 2.0 * real, 0.0),
+            (Discretisation::Imex2, _) => (1.0 + square - 2.0 * real, 1.0 - square),
+            (Discretisation::Ex, _) => (1.0 + square - 2.0 * real, 2.0 - 2.0 * real),
+            (_, true) => {
+                let s = square.recip();
+                (s + 1.0 - 2.0 * real * s, 2.0 * real * s - 2.0)
+            }
+            (_, false) => (square.recip() - 1.0, 0.0),
+        };
+        Self {
+            stiffness: a / (STEP * STEP),
+            damping: g / STEP,
+            step: STEP,
         }
     }
 
@@ -191,16 +229,69 @@ impl LinOss {
                 damping: damping.as_ref().map_or(0.0, |damping| damping.data[n]),
                 step: Transform::Sigmoid.apply(steps.data[n]),
             };
-            let stored = match damping {
-                Some(_) => stored.damped(self.discretisation),
-                None => Stored {
-                    stiffness: stored.stiffness.max(0.0),
-                    ..stored
-                },
-            };
-            stored.discretised(self.discretisation)
+            self.oscillator(stored, damping.is_some())
         });
         Ok(oscillators.collect())
+    }
+
+    /// What the network makes of stored numbers.
+    fn oscillator(&self, stored: Stored, damped: bool) -> Oscillator {
+        let stored = match damped {
+            true => stored.damped(self.discretisation),
+            false => Stored {
+                stiffness: stored.stiffness.max(0.0),
+                ..stored
+            },
+        };
+        stored.discretised(self.discretisation)
+    }
+
+    fn is_damped(&self, tensors: &Tensors<'_>) -> bool {
+        tensors.contains(&self.name("G_diag"))
+    }
+
+    /// Numbers of the oscillator of two modes, and its column of C; none where they are no oscillator.
+    fn stored(
+        &self,
+        system: &DiagonalSystem,
+        first: usize,
+        damped: bool,
+    ) -> Option<(Stored, Vec<Complex64>)> {
+        let poles = [first, first + 1].map(|n| system.scaled_exponents()[n].exp());
+        let upper = if poles[0].im >= 0.0 { 0 } else { 1 };
+        let stored = Stored::of_pole(poles[upper], self.discretisation, damped);
+        let (mut shares, _) = self.oscillator(stored, damped).shares();
+        if (shares[0].pole.im >= 0.0) != (upper == 0) {
+            shares.swap(0, 1);
+        }
+        let near = poles.iter().zip(&shares).all(|(pole, share)| {
+            let from_axis = pole.im.abs();
+            let room = (SAME.0 * from_axis.min(1.0 - pole.norm())).max(SAME.1 * from_axis);
+            (pole - share.pole).norm() <= room
+        });
+        let column = |k: usize| {
+            let output = system.output().column(first + k);
+            output.iter().map(|c| c / shares[k].weight).collect()
+        };
+        let (one, other): (Vec<Complex64>, Vec<_>) = (column(0), column(1));
+        let (inputs, others) = (system.input().row(first), system.input().row(first + 1));
+        let same = |a: &mut dyn Iterator<Item = (Complex64, Complex64)>| {
+            let (change, size) = a.fold((0.0, 0.0), |(change, size): (f64, f64), (a, b)| {
+                (change + (a - b).norm_sqr(), size + a.norm_sqr())
+            });
+            change.sqrt() <= SAME_WEIGHT * size.sqrt()
+        };
+        let alike = same(&mut one.iter().copied().zip(other))
+            && same(&mut inputs.iter().copied().zip(others.iter().copied()));
+        (near && alike).then_some((stored, one))
+    }
+
+    fn refused(&self, system: &DiagonalSystem, mode: usize) -> Fault {
+        let pole = system.exponents().get(mode).copied().unwrap_or_default();
+        let why = "the layout holds oscillators, whose poles and residues are tied to one another: \
+                   --method in-layout finds such (`compress-model reduce`), `convert --to s5` writes a \
+                   layout that holds all";
+        not_representable(self.family(), &self.layer, 0, pole, why)
     }
 }
 
@@ -250,18 +341,64 @@ impl Layout for LinOss {
         })
     }
 
-    fn encode(&self, dynamics: &Dynamics, _: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
-        let exponents = dynamics.systems.first().map(DiagonalSystem::exponents);
-        let pole = exponents.and_then(|all| all.first()).copied();
-        let why = "the layout holds oscillators, whose poles and residues are tied to one another; \
-                   `compress-model convert --to s5` writes a layout that holds all, which `reduce` then \
-                   makes smaller";
-        Err(not_representable(
-            self.family(),
-            &self.layer,
-            0,
-            pole.unwrap_or_default(),
-            why,
-        ))
+    fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault> {
+        let system = &require_causal(dynamics)?[0];
+        let (damped, count) = (self.is_damped(tensors), system.order() / 2);
+        if system.order() % 2 != 0 {
+            return Err(self.refused(system, system.order() - 1));
+        }
+        let (inputs, outputs) = (system.input().ncols(), system.output().nrows());
+        let mut input = DMatrix::zeros(count, inputs);
+        let mut output = DMatrix::zeros(outputs, count);
+        let (mut stiffness, mut damping) = (Vec::new(), Vec::new());
+        for n in 0..count {
+            let found = self.stored(system, 2 * n, damped);
+            let (stored, column) = found.ok_or_else(|| self.refused(system, 2 * n))?;
+            stiffness.push(stored.stiffness);
+            damping.push(stored.damping);
+            input.set_row(n, &system.input().row(2 * n));
+            output.column_mut(n).copy_from_slice(&column);
+        }
+        let steps = if tensors.contains(&self.name("steps")) {
+            "steps"
+        } else {
+            "dt"
+        };
+        let step = Transform::Sigmoid.invert(STEP).unwrap_or(0.0);
+        let matrix = |name: &str, made: &DMatrix<Complex64>| {
+            let shape = vec![made.nrows(), made.ncols(), 2];
+            Encoded::mode(
+                self.name(name),
+                shape,
+                interleave(made.transpose().as_slice()),
+            )
+        };
+        let mut encoded = vec![
+            Encoded::mode(self.name("A_diag"), vec![count], stiffness),
+            Encoded::mode(self.name(steps), vec![count], vec![step; count]),
+            matrix("B", &input),
+            matrix("C", &output),
+        ];
+        if damped {
+            encoded.push(Encoded::mode(self.name("G_diag"), vec![count], damping));
+        }
+        let through = system.feedthrough();
+        if let Some((row, column)) = off_diagonal(through) {
+            let layer = self.layer.clone();
+            return Err(Fault::DenseFeedthrough { layer, row, column });
+        }
+        let diagonal = through.diagonal().as_slice().to_vec();
+        encoded.push(Encoded::feedthrough(self.name("D"), diagonal));
+        Ok(encoded)
+    }
+
+    fn class(&self, tensors: &Tensors<'_>) -> Option<SystemClass> {
+        let poles = match (self.discretisation, self.is_damped(tensors)) {
+            (Discretisation::Ex, _) => OscillatorPoles::DiskDelayed,
+            (_, true) | (Discretisation::Imex2, _) => OscillatorPoles::Disk,
+            (Discretisation::Imex, false) => OscillatorPoles::UnitCircle,
+            _ => OscillatorPoles::HalfCircle,
+        };
+        Some(SystemClass::Oscillators(poles))
     }
 }

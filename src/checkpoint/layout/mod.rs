@@ -34,7 +34,7 @@ pub(super) use dss::Dss;
 pub(super) use encoded::{Encoded, PADDING_EXPONENT, Role};
 pub(super) use find::{Found, Kind, find_layers, nearly};
 use hankelite_archive::Dtype;
-use hankelite_control::DiagonalSystem;
+use hankelite_control::{DiagonalSystem, SystemClass};
 pub(super) use hyena::HyenaForm;
 pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
@@ -129,6 +129,11 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Whether the file can hold positive real poles only.
     fn real_poles(&self, _: &Tensors<'_>) -> bool {
         false
+    }
+
+    /// The only systems that the file can hold, where it cannot hold all.
+    fn class(&self, _: &Tensors<'_>) -> Option<SystemClass> {
+        None
     }
 
     /// Whether the network runs its layers at other steps than those of the file.

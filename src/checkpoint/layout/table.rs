@@ -167,7 +167,7 @@ const LIN_OSS: Row = Row {
     tensors: "`A_diag`, `steps` or `dt` (P), `B` (P, H, 2), `C` (H, P, 2) or complex64, `D` (H); two \
               stored modes for each of P oscillators",
     open: "**discretisation** (im, imex; D-LinOSS imex2, ex too)",
-    written: "nothing: `convert --to s5` first",
+    written: "P; oscillators only (`--method in-layout`); Δ = ½",
 };
 
 const MEGA_HEADS: Row = Row {
@@ -183,14 +183,14 @@ const MEGALODON: Row = Row {
     tensors: "`alpha`, `delta` (D, N, 1), `theta` (D, 1, 1), `gamma` (D, N, 2) or `gamma_real`, \
               `gamma_imag` (D, N), `omega` (D, 1) or (D)",
     open: "",
-    written: "nothing: `convert --to stripedhyena` first",
+    written: "N (`cema_ndim`); angles n φ only (`--method in-layout`)",
 };
 
 const ATTENUATE: Row = Row {
     family: "aTENNuate",
     tensors: "`log_dt` (M), `A` (M, 2), `B` (M, inputs), `C` (outputs, M), all real; no `D`",
     open: "",
-    written: "M (`num_coeffs` × `repeat`); modes without a phase only: `convert --to s5` first",
+    written: "M (`num_coeffs` × `repeat`); cosines without a phase only (`--method in-layout`); Δ = 1",
 };
 
 const FLOW_STATE: Row = Row {

@@ -26,6 +26,7 @@ use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Drawn;
 use hankelite_archive::{WeightSet, write_whole};
+use hankelite_control::SystemClass;
 use serde::Serialize;
 
 pub(super) use arguments::Arguments;
@@ -315,16 +316,27 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     Ok(settings)
 }
 
-/// Refuses layers that hold positive real poles only, which no calibrated reduction keeps.
+/// Refuses layers that hold some systems only, which no calibrated reduction keeps.
 fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    if checkpoint.holds_real_poles() {
-        bail!(
-            "the layers ({}) hold positive real poles only, which calibration leaves; expected a reduction \
-             without --calibrate (--method real-poles)",
-            checkpoint.family()
-        );
+    let (held, method) = match (checkpoint.holds_real_poles(), checkpoint.system_class()) {
+        (true, _) => ("positive real poles", "real-poles"),
+        (_, Some(class)) => (held_by(class), "in-layout"),
+        _ => return Ok(()),
+    };
+    bail!(
+        "the layers ({}) hold {held} only, which calibration leaves; expected a reduction without \
+         --calibrate (--method {method})",
+        checkpoint.family()
+    );
+}
+
+/// What a class of systems is, in words.
+fn held_by(class: SystemClass) -> &'static str {
+    match class {
+        SystemClass::Cosines => "cosines without a phase",
+        SystemClass::Oscillators(_) => "oscillators",
+        _ => "angles that are multiples of one",
     }
-    Ok(())
 }
 
 fn calibrated(
@@ -413,6 +425,7 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
         .with_realisation(arguments.realisation)
         .with_method(arguments.method.unwrap_or(suited.method))?
+        .with_class(checkpoint.system_class())
         .with_time(arguments.time.unwrap_or(suited.time))?
         .with_unstable(arguments.unstable)?
         .with_shared_poles(arguments.share_poles)?;

@@ -111,11 +111,17 @@ pub fn cross_gram(a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
 /// The x of A x = b for a positive definite A, by Cholesky in blocks on one thread; `None` where A is
 /// not positive definite to rounding.
 pub fn solve_positive(a: &DMatrix<f64>, b: &DVector<f64>) -> Option<DVector<f64>> {
+    let b = DMatrix::from_column_slice(b.len(), 1, b.as_slice());
+    Some(solve_positive_columns(a, &b)?.column(0).into_owned())
+}
+
+/// The same for every column of B.
+pub(crate) fn solve_positive_columns(a: &DMatrix<f64>, b: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let factor = view(a).llt(faer::Side::Lower).ok()?;
-    let mut x = DMatrix::from_column_slice(b.len(), 1, b.as_slice());
+    let mut x = b.clone();
     solve_lower_triangular_in_place(factor.L(), view_mut(&mut x), Par::Seq);
     solve_upper_triangular_in_place(factor.L().transpose(), view_mut(&mut x), Par::Seq);
-    Some(x.column(0).into_owned())
+    Some(x)
 }
 
 /// Whether every entry is a number. Without an early end, which would cost more than it saves.

@@ -27,6 +27,7 @@ pub(crate) use dense::dense_svd;
 pub(crate) use eigen::{Diagonalised, RealEigen, diagonalise_complex, diagonalise_real};
 pub(crate) use exponential::expm1;
 pub use fft::Convolver;
+pub(crate) use kernels::solve_positive_columns;
 pub(crate) use kernels::{
     Scalar, multiply, multiply_adjoint, multiply_transpose, scaled_cholesky, spectral_norm,
     symmetric_product,

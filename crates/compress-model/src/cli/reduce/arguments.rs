@@ -93,7 +93,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "DATA|STATS|INPUTS",
           conflicts_with_all = ["energy", "tolerance", "method", "unstable", "time", "realisation"])]
     pub(super) calibrate: Option<String>,
-    /// How a channel is made smaller [default: balanced, real-poles where the file holds no other poles].
+    /// How a channel is made smaller [default: balanced; real-poles or in-layout where the file cannot hold all systems].
     #[arg(help_heading = "Method without calibration", hide_short_help = true, long, value_parser = words::<Method>(METHODS))]
     pub(super) method: Option<Method>,
     /// Reduce channels with modes that do not decay over the sequence length (--length) instead
@@ -381,7 +381,7 @@ const DTYPES: [Word; 3] = [
     word("f16", "Eleven bits of the mantissa, up to 65,504"),
 ];
 
-const METHODS: [Word; 8] = [
+const METHODS: [Word; 9] = [
     word("balanced", "Balanced truncation"),
     word(
         "residualised",
@@ -408,6 +408,10 @@ const METHODS: [Word; 8] = [
     word(
         "real-poles",
         "Positive real poles of the least kernel error: for Evo 2 and MEGA, which hold no others",
+    ),
+    word(
+        "in-layout",
+        "What the file can hold, of the least kernel error: for aTENNuate, LinOSS and Megalodon",
     ),
 ];
 

@@ -6,12 +6,13 @@ use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
 use hankelite::checkpoint::FolderChanges;
 use hankelite::compress::{LayerRecord, Method, Plan, Rule};
 use hankelite_archive::Container;
+use hankelite_control::SystemClass;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
 use crate::cli::reduce::Document;
-use crate::cli::reduce::folder;
 use crate::cli::reduce::storage::{WrittenImage, show_kept};
+use crate::cli::reduce::{folder, held_by};
 use crate::cli::report::percent;
 
 pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
@@ -28,7 +29,7 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
     if let Some(longer) = &document.longer {
         show_longer(longer, printer)?;
     }
-    show_real_poles(document, printer)?;
+    show_cost_of_layout(document, printer)?;
     show_notes(&document.layers, printer);
     show_kept(&document.kept_layers, printer);
     if let (Some(before), Some(after)) = (&document.before, &document.after) {
@@ -151,8 +152,9 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    // Calibration leaves the real axis.
-    let calibrates = |plan: &&Plan| worst > LARGE && plan.method() != Method::RealPoles;
+    // Calibration leaves what such layouts can hold.
+    let restricted = [Method::RealPoles, Method::InLayout];
+    let calibrates = |plan: &&Plan| worst > LARGE && !restricted.contains(&plan.method());
     let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
@@ -176,27 +178,38 @@ const WORSE: f64 = 1.1;
 /// Errors below this share of a kernel are small whatever the poles.
 const SMALL: f64 = 1e-3;
 
-/// What it cost to keep poles real, and a layout without that cost.
-fn show_real_poles(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+/// What it cost to keep to what the layout can hold, and a layout without that cost.
+fn show_cost_of_layout(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
     let layers = document.layers.iter();
     let mut both = layers.filter_map(|layer| {
         let free = layer.free_relative_h2_error?;
         Some((layer.relative_h2_error, free, &layer.name))
     });
     let worst = both.clone().max_by(|a, b| a.0.total_cmp(&b.0));
-    let Some((real, free, name)) = worst else {
+    let Some((held, free, name)) = worst else {
         return Ok(());
     };
+    let class = document.plan.and_then(Plan::class);
+    let (what, to) = match class {
+        None => ("positive real poles", "s4d"),
+        Some(SystemClass::Multiples) => (held_by(SystemClass::Multiples), "stripedhyena"),
+        Some(class) => (held_by(class), "s5"),
+    };
     printer.line(&format!(
-        "real poles H2 error {}, {} with free poles at the same order ({})",
-        percent(real),
+        "{} H2 error {}, {} with free poles at the same order ({})",
+        if class.is_none() {
+            "real poles"
+        } else {
+            "in layout"
+        },
+        percent(held),
         percent(free),
         name,
     ))?;
-    if both.any(|(real, free, _)| real > SMALL && real > WORSE * free) {
+    if both.any(|(held, free, _)| held > SMALL && held > WORSE * free) {
         let text = format!(
-            "the layout of {} holds positive real poles only; `compress-model convert {} FILE --to s4d` \
-             writes one that holds all poles, which the original code does not load",
+            "the layout of {} holds {what} only; `compress-model convert {} FILE --to {to}` writes one that \
+             holds all poles, which the original code does not load",
             document.family,
             quoted(&document.checkpoint),
         );

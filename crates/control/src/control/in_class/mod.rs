@@ -1,0 +1,398 @@
+//! The nearest kernel in the H2 norm among the systems that a layout can hold.
+
+mod classes;
+mod descent;
+mod signals;
+
+use nalgebra::DMatrix;
+
+use crate::control::in_class::classes::Numbers;
+use crate::control::in_class::descent::{Reached, descend};
+use crate::control::in_class::signals::{Fit, Target};
+use crate::control::norm::difference;
+use crate::control::{ControlError, Realisation, hankel_values};
+use crate::ssm::{DiagonalSystem, SystemError, Time};
+
+/// Steps from each start.
+const STEPS_FIRST: usize = 20;
+
+/// Steps at most, from the starts that have come farthest.
+const STEPS_MAX: usize = 300;
+
+/// How many those are.
+const GO_ON: usize = 2;
+
+/// Systems that some layouts are restricted to. B is what the inputs, C what the outputs are multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SystemClass {
+    /// Real B and C: cosines without a phase, Σ_n C_n B_n Re a_n^l.
+    Cosines,
+    /// Places of damped oscillators, Re(C_n B_n) Im p_n^{l+1}: two modes for each, p and its conjugate.
+    Oscillators(OscillatorPoles),
+    /// One input; angles that are 1, 2, …, R times one, which is below 2π/R, in this order.
+    Multiples,
+}
+
+/// Where the poles of oscillators lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OscillatorPoles {
+    /// On the circle |p − ½| = ½.
+    HalfCircle,
+    /// On the unit circle: without damping.
+    UnitCircle,
+    /// Within the unit circle.
+    Disk,
+    /// Within the unit circle, and the input counts one step later: Im p^l.
+    DiskDelayed,
+}
+
+/// A system of a class and how it was found.
+#[derive(Debug, Clone)]
+#[must_use]
+#[non_exhaustive]
+pub struct InClass {
+    /// The system.
+    pub system: DiagonalSystem,
+    /// ‖k − k_r‖/‖k‖ over all time, or over the horizon; digits below 1e-8 are lost.
+    pub relative_error: f64,
+    /// A bound on the H∞ norm of the error: twice the sum of its Hankel singular values. Infinite where
+    /// modes do not decay.
+    pub error_bound: f64,
+    /// Steps from the start that led to it.
+    pub steps: usize,
+}
+
+/// Approximates a discrete system by one of a class with at most `order` stored modes, at a local minimum
+/// of ‖k − k_r‖² = Σ_l ‖K\[l\] − K_r\[l\]‖²_F: over all time, or over the first `horizon` steps where modes do
+/// not decay.
+///
+/// ```text
+/// K_r[l] = Σ_j C_j φ_j(l),   φ_j(l) = Re(β_j e^{z_j l}),   C real, z and β functions of the free numbers
+/// E = ‖K‖² − tr(F G⁻¹ Fᵀ),   G_jk = ⟨φ_j, φ_k⟩,   F_ij = ⟨K_i, φ_j⟩,   C = F G⁻¹
+/// ⟨Re(β e^{zl}), Re(γ e^{wl})⟩ = ½ Re(β·γ M(z + w) + β·γ̄ M(z + w̄)),   M(s) = (1 − e^{Ls})/(1 − e^s)
+/// ```
+///
+/// The output weights are eliminated (variable projection), and the others moved by a limited-memory
+/// quasi-Newton method, whose first guess of the curvature is that of each number alone. The class is
+/// one map from the free numbers to z and β with its derivatives, so that nothing else depends on it.
+/// The start is what remains of the modes of the system, which has to be of the class, after those
+/// that cost least have left, one by one, all weights set anew each time; of multiples the 1, 2, …-fold
+/// angle and some in between, of which the best two go on after some steps. The feedthrough stays as it is, and the result is never worse than its start.
+///
+/// Cost of a step O(n k (m + p)) for n modes, k signals, m inputs and p outputs.
+///
+/// # Errors
+/// [`SystemError::WrongTime`] in continuous time; [`SystemError::Unstable`] for modes that do not decay
+/// without a horizon; [`ControlError::Order`] for an order that holds no unit of the class;
+/// [`SystemError::NotSiso`] for multiples of several inputs.
+///
+/// # References
+/// Golub and Pereyra, *Separable nonlinear least squares*, Inverse Problems 19 (2003); Liu and Nocedal,
+/// *On the limited memory BFGS method*, Mathematical Programming 45 (1989); Hassibi and Stork, *Second
+/// order derivatives for network pruning*, NIPS 5 (1993), for the cost of leaving modes out.
+///
+/// ```
+/// use hankelite_control::{DiagonalSystem, SystemClass, Time, h2_in_class};
+///
+/// let exponents = vec![(-0.1, 0.3).into(), (-0.12, 0.35).into(), (-0.5, 1.0).into()];
+/// let residues = [1.0, 0.8, -0.5].map(Into::into);
+/// let full = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, exponents, &residues, 0.0)?;
+/// let found = h2_in_class(&full, SystemClass::Cosines, 2, None)?;
+/// assert!(found.relative_error < 0.05);
+/// assert!(found.system.output().iter().all(|c| c.im == 0.0));
+/// # Ok::<(), hankelite_control::ControlError>(())
+/// ```
+pub fn h2_in_class(
+    full: &DiagonalSystem,
+    class: SystemClass,
+    order: usize,
+    horizon: Option<usize>,
+) -> Result<InClass, ControlError> {
+    let step = checked(full, class, order, horizon)?;
+    let target = Target::new(full, horizon);
+    let units = order / class.modes();
+    let starts = Numbers::starts(full, class, units, &target);
+    let starts = starts.into_iter().map(|start| Reached::new(&target, start));
+    let first = starts.map(|start| descend(&target, start, STEPS_FIRST));
+    let mut first: Vec<Reached> = first.collect();
+    first.sort_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
+    let last = first.into_iter().take(GO_ON);
+    let last = last.map(|reached| descend(&target, reached, STEPS_MAX));
+    let best = last.min_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
+    let best = best.expect("every class has a start");
+    let system = system(full, step, &best.numbers, &best.fit)?;
+    Ok(InClass {
+        error_bound: error_bound(full, &system)?,
+        system,
+        relative_error: target.relative(best.fit.square),
+        steps: best.steps,
+    })
+}
+
+/// The step, where all suits.
+fn checked(
+    full: &DiagonalSystem,
+    class: SystemClass,
+    order: usize,
+    horizon: Option<usize>,
+) -> Result<f64, ControlError> {
+    let Time::Discrete { step } = full.time() else {
+        let (found, expected) = ("continuous", "discrete");
+        return Err(SystemError::WrongTime { found, expected }.into());
+    };
+    if horizon.is_none() {
+        full.stable()?;
+    }
+    let (inputs, outputs) = (full.input().ncols(), full.output().nrows());
+    if class == SystemClass::Multiples && inputs != 1 {
+        return Err(SystemError::NotSiso { inputs, outputs }.into());
+    }
+    let most = full.order();
+    if order < class.modes() || order > most || !most.is_multiple_of(class.modes()) {
+        let requested = order;
+        return Err(ControlError::Order { requested, most });
+    }
+    Ok(step)
+}
+
+fn error_bound(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Result<f64, ControlError> {
+    let (Ok(full), Ok(reduced)) = (full.stable(), reduced.stable()) else {
+        return Ok(f64::INFINITY);
+    };
+    let (p, m) = full.system().feedthrough().shape();
+    let error = difference(full, reduced, DMatrix::zeros(p, m))?;
+    let hankel = hankel_values(error.stable()?, Realisation::Real)?;
+    Ok(2.0 * hankel.values().iter().sum::<f64>())
+}
+
+/// The modes of free numbers and the weights fitted to them.
+fn system(
+    full: &DiagonalSystem,
+    step: f64,
+    numbers: &Numbers,
+    fit: &Fit,
+) -> Result<DiagonalSystem, ControlError> {
+    let (exponents, input, output) = numbers.modes(&fit.output);
+    let made = DiagonalSystem::new(
+        Time::Discrete { step },
+        exponents.into_iter().map(|z| z / step).collect(),
+        input,
+        output,
+        DMatrix::clone(full.feedthrough()),
+    );
+    Ok(made?)
+}
+
+#[cfg(test)]
+mod tests {
+    use num_complex::Complex64;
+
+    use super::*;
+    use crate::control::{h2_error, h2_norm};
+
+    const STEP: Time = Time::Discrete { step: 1.0 };
+
+    /// Numbers between −1 and 1 without a pattern.
+    fn noise(seed: usize) -> f64 {
+        let x = ((seed as f64) * 12.9898 + 4.1).sin() * 43758.5453;
+        2.0 * (x - x.floor()) - 1.0
+    }
+
+    fn cosines(modes: usize, inputs: usize, outputs: usize) -> DiagonalSystem {
+        let exponents = (0..modes).map(|n| {
+            let decay = 0.02 * 1.4_f64.powi(n as i32 % 9);
+            Complex64::new(-decay, 0.25 * n as f64 + 0.1)
+        });
+        let input = DMatrix::from_fn(modes, inputs, |n, j| noise(n * 31 + j).into());
+        let output = DMatrix::from_fn(outputs, modes, |i, n| {
+            (noise(500 + n * 17 + i) / (1.0 + n as f64)).into()
+        });
+        let through = DMatrix::from_element(outputs, inputs, 0.5);
+        DiagonalSystem::new(STEP, exponents.collect(), input, output, through).unwrap()
+    }
+
+    /// Oscillators whose poles are given by a decay and an angle.
+    fn oscillators(poles: &[Complex64], delay: f64, inputs: usize) -> DiagonalSystem {
+        let count = poles.len();
+        let c = |seed: usize| Complex64::new(noise(seed), noise(seed + 7000));
+        let exponents = poles.iter().flat_map(|&z| [z, z.conj()]).collect();
+        let input = DMatrix::from_fn(2 * count, inputs, |n, j| c(n / 2 * 31 + j));
+        let output = DMatrix::from_fn(inputs, 2 * count, |i, n| {
+            let weight = -Complex64::I * (delay * poles[n / 2]).exp();
+            let weight = if n % 2 == 0 { weight } else { weight.conj() };
+            weight * c(900 + n / 2 * 17 + i) / (1.0 + (n / 2) as f64)
+        });
+        DiagonalSystem::new(
+            STEP,
+            exponents,
+            input,
+            output,
+            DMatrix::zeros(inputs, inputs),
+        )
+        .unwrap()
+    }
+
+    fn megalodon(modes: usize) -> DiagonalSystem {
+        let exponents = (1..=modes).map(|n| Complex64::new(-0.05 * n as f64, 0.11 * n as f64));
+        let residues: Vec<_> = (0..modes)
+            .map(|n| Complex64::new(noise(n), noise(n + 50)))
+            .collect();
+        DiagonalSystem::siso(STEP, exponents.collect(), &residues, 1.0).unwrap()
+    }
+
+    /// The kernel without the feedthrough, sample by sample.
+    fn kernel(system: &DiagonalSystem, length: usize) -> Vec<DMatrix<f64>> {
+        let mut input = system.input().clone();
+        let samples = (0..length).map(|_| {
+            let sample = (system.output() * &input).map(|z| z.re);
+            for (mut row, pole) in input.row_iter_mut().zip(system.poles()) {
+                row *= pole;
+            }
+            sample
+        });
+        samples.collect()
+    }
+
+    fn on_half_circle(angle: f64) -> Complex64 {
+        Complex64::new(angle.cos().ln(), angle)
+    }
+
+    /// Every class with a system of it and a horizon where one is needed.
+    fn samples() -> Vec<(SystemClass, DiagonalSystem, Option<usize>)> {
+        use OscillatorPoles::{Disk, DiskDelayed, HalfCircle, UnitCircle};
+        let half: Vec<_> = (1..7)
+            .map(|n| on_half_circle(0.12 * f64::from(n)))
+            .collect();
+        let unit: Vec<_> = (1..7)
+            .map(|n| Complex64::new(0.0, 0.3 * f64::from(n)))
+            .collect();
+        let disk: Vec<_> = (1..7)
+            .map(|n| Complex64::new(-0.03 * f64::from(n), 0.3 * f64::from(n)))
+            .collect();
+        let of = SystemClass::Oscillators;
+        vec![
+            (SystemClass::Cosines, cosines(9, 3, 2), None),
+            (of(HalfCircle), oscillators(&half, 1.0, 2), None),
+            (of(UnitCircle), oscillators(&unit, 1.0, 2), Some(64)),
+            (of(Disk), oscillators(&disk, 1.0, 2), None),
+            (of(DiskDelayed), oscillators(&disk, 0.0, 2), Some(100)),
+            (SystemClass::Multiples, megalodon(8), None),
+        ]
+    }
+
+    #[test]
+    fn slopes_are_those_of_differences() {
+        for (class, full, horizon) in samples() {
+            let target = Target::new(&full, horizon);
+            let start = Numbers::starts(&full, class, 2, &target).remove(0);
+            let fit = target.fit(&start.signals());
+            let slopes = start.slopes(&fit);
+            for i in 0..slopes.len() {
+                let at = |by: f64| {
+                    let mut moved = start.clone();
+                    moved.values[i] += by;
+                    target.fit(&moved.signals()).square
+                };
+                let h = 1e-5;
+                let found = (at(h) - at(-h)) / (2.0 * h);
+                let size = slopes.iter().map(|s| s.abs()).fold(1e-3, f64::max);
+                assert!(
+                    (found - slopes[i]).abs() < 1e-5 * size,
+                    "{class:?} {i}: {found} {}",
+                    slopes[i]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn errors_are_sums_over_steps_and_results_are_of_the_class() {
+        for (class, full, horizon) in samples() {
+            let order = 2 * class.modes();
+            let found = h2_in_class(&full, class, order, horizon).unwrap();
+            assert_eq!(found.system.order(), order);
+            assert_eq!(found.system.feedthrough(), full.feedthrough());
+            let length = horizon.unwrap_or(4000);
+            let [a, b] = [&full, &found.system].map(|s| kernel(s, length));
+            let square = |x: f64| x * x;
+            let (mut error, mut norm) = (0.0, 0.0);
+            for (a, b) in a.iter().zip(&b) {
+                error += square((a - b).norm());
+                norm += square(a.norm());
+            }
+            let direct = (error / norm).sqrt();
+            assert!(
+                (direct - found.relative_error).abs() < 1e-7,
+                "{class:?} {direct} {}",
+                found.relative_error
+            );
+            // It is of the class: approximated at its own order it is itself.
+            let again = h2_in_class(&found.system, class, order, horizon).unwrap();
+            assert!(
+                again.relative_error < 1e-5,
+                "{class:?} {}",
+                again.relative_error
+            );
+        }
+    }
+
+    #[test]
+    fn a_result_is_stationary_and_better_than_modes_alone() {
+        for (class, full, horizon) in samples() {
+            let target = Target::new(&full, horizon);
+            for units in [1, 2, 4] {
+                let start = Numbers::starts(&full, class, units, &target).remove(0);
+                let before = target.fit(&start.signals()).square;
+                let found = h2_in_class(&full, class, units * class.modes(), horizon).unwrap();
+                let square = found.relative_error.powi(2);
+                assert!(square <= target.relative(before).powi(2) + 1e-14);
+                let end = descend(&target, Reached::new(&target, start), STEPS_MAX);
+                let slopes = end.numbers.slopes(&end.fit);
+                let scales = end.numbers.curvatures(&end.fit);
+                let most = slopes.iter().zip(&scales);
+                let gain: f64 = most.map(|(s, c)| s * s / c).sum();
+                assert!(
+                    gain < 1e-4 * end.fit.square + 1e-12,
+                    "{class:?} {units} {gain}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn modes_that_are_silent_cost_nothing() {
+        let full = cosines(6, 2, 2);
+        let silent = DMatrix::from_fn(2, 6, |i, n| match n {
+            1 | 4 => Complex64::ZERO,
+            _ => full.output()[(i, n)],
+        });
+        let (exponents, input) = (full.exponents().to_vec(), full.input().clone());
+        let through = full.feedthrough().clone();
+        let full = DiagonalSystem::new(STEP, exponents, input, silent, through).unwrap();
+        let found = h2_in_class(&full, SystemClass::Cosines, 4, None).unwrap();
+        let error = h2_error(full.stable().unwrap(), found.system.stable().unwrap()).unwrap();
+        assert!(error < 1e-8 * h2_norm(full.stable().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn what_does_not_suit_is_refused() {
+        let full = cosines(4, 2, 2);
+        for order in [0, 5] {
+            let error = h2_in_class(&full, SystemClass::Cosines, order, None).unwrap_err();
+            assert!(matches!(error, ControlError::Order { .. }));
+        }
+        let error = h2_in_class(&full, SystemClass::Multiples, 2, None).unwrap_err();
+        assert!(matches!(
+            error,
+            ControlError::System(SystemError::NotSiso { .. })
+        ));
+        let (class, full, _) = samples().swap_remove(2);
+        let error = h2_in_class(&full, class, 4, None).unwrap_err();
+        assert!(matches!(
+            error,
+            ControlError::System(SystemError::Unstable { .. })
+        ));
+    }
+}
