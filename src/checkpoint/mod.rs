@@ -490,6 +490,31 @@ impl Checkpoint {
         layers.any(|layout| layout.runs_at_any_step())
     }
 
+    /// The least and the largest step Δ of a layer whose modes have steps of their own in the file;
+    /// `None` where a system has one, or is not that of the file.
+    ///
+    /// # Errors
+    /// The file can no longer be read.
+    ///
+    /// # Panics
+    /// If there is no layer of that index.
+    pub fn steps_of_modes(&self, layer: usize) -> Result<Option<[f64; 2]>, CheckpointError> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        if self.model.blocks()[layer].systems() != self.encoding.stored[layer].systems() {
+            return Ok(None);
+        }
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let steps = structure.layers[layer].steps_of_modes(&tensors);
+        let steps = steps.map_err(|fault| fault.at(archive.path()))?;
+        Ok(steps.map(|steps| {
+            let (least, most) = (f64::INFINITY, 0.0_f64);
+            let ends = |[least, most]: [f64; 2], step: &f64| [least.min(*step), most.max(*step)];
+            steps.iter().fold([least, most], ends)
+        }))
+    }
+
     /// What was declared, or assumed in its place.
     pub fn declared(&self) -> Declared {
         self.encoding.structure.settled

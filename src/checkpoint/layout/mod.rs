@@ -136,6 +136,11 @@ pub(super) trait Layout: Debug + Send + Sync {
         false
     }
 
+    /// The steps Δ of the modes, where each mode has its own; else those of the systems are all.
+    fn steps_of_modes(&self, _: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {
+        Ok(None)
+    }
+
     /// Tensors that stand for others of the file from the start, because what is written could not
     /// keep those.
     fn unfolded(&self, _: &Tensors<'_>) -> Result<Option<Unfolded>, Fault> {
