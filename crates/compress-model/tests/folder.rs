@@ -227,6 +227,16 @@ fn a_configuration_that_disagrees_is_named_and_stays() {
 }
 
 #[test]
+fn an_error_names_its_file_once() {
+    let place = tempfile::tempdir().unwrap();
+    let small = place.path().join("small.safetensors").display().to_string();
+    let source = format!("{MODELS}/evo2.safetensors");
+    let balanced = ["--method", "balanced", "--order", "4", "--output", &small];
+    let message = refused(&[&["reduce", &source], &balanced[..]].concat());
+    assert_eq!(message.matches("evo2.safetensors").count(), 1, "{message}");
+}
+
+#[test]
 fn folders_without_a_model_are_refused_by_name() {
     let place = tempfile::tempdir().unwrap();
     let empty = place.path().join("empty");
