@@ -90,7 +90,9 @@ pub const CHOICES: [(&str, &[&str]); 13] = [
     ("length", &[]),
     (
         "discretisation",
-        &["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"],
+        &[
+            "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac",
+        ],
     ),
     ("dss_version", &DSS_VERSIONS),
     ("dt_transform", &TRANSFORMS),

@@ -28,6 +28,8 @@ fn row(kind: Kind) -> Row {
         Kind::S5 { torch: true } => S5_TORCH,
         Kind::FlowState => FLOW_STATE,
         Kind::Attenuate => ATTENUATE,
+        Kind::Lrnnx => LRNNX,
+        Kind::Centaurus => CENTAURUS,
         Kind::Lru => LRU,
         Kind::DelayedLru => DELAYED_LRU,
         Kind::LinOss => LIN_OSS,
@@ -191,6 +193,23 @@ const ATTENUATE: Row = Row {
     tensors: "`log_dt` (M), `A` (M, 2), `B` (M, inputs), `C` (outputs, M), all real; no `D`",
     open: "",
     written: "M (`num_coeffs` × `repeat`); modes without a phase only: `convert --to s5` first",
+};
+
+const LRNNX: Row = Row {
+    family: "S5 of lrnnx",
+    tensors: "`log_dt` (P), `A` (P, 2), `B` (P, H) real, `C` (H, P, 2), `D` (inputs, outputs); that for \
+              events with `B` (P, H, 2), `D` (H)",
+    open: "**discretisation** (zoh, dirac); for events discretisation (zoh), conj_sym (false)",
+    written: "P (`d_state`); Δ = 1; with a real `B` modes that inputs reach in one phase only: \
+              `convert --to lru` first",
+};
+
+const CENTAURUS: Row = Row {
+    family: "Centaurus of lrnnx",
+    tensors: "`log_delta` (N), `A` (N, M) complex, `E` (N, M), `B` (N, H) and `C` (H, N), or (N) each; \
+              without `E` `B` (N M, H), `C` (H, N M)",
+    open: "",
+    written: "nothing: `convert --to s5` or `--to s4d` first",
 };
 
 const FLOW_STATE: Row = Row {
