@@ -43,6 +43,7 @@ use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightS
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
+    listed_models,
 };
 use layout::{Dynamics, Encoded};
 pub use model_folder::{ConfiguredSize, FolderChanges};

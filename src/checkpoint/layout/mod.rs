@@ -43,7 +43,7 @@ pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub(super) use sizes::SizeKeys;
-pub use table::layout_table;
+pub use table::{layout_table, listed_models};
 pub use transform::Transform;
 
 use crate::checkpoint::error::Fault;

@@ -310,6 +310,46 @@ pub fn layout_table() -> String {
     lines.join("\n")
 }
 
+/// The name by which the table of models lists a family.
+fn listed(kind: Kind) -> &'static str {
+    match kind {
+        Kind::S4d => "S4D",
+        Kind::S4Repo(_) => "state-spaces/s4",
+        Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => "DPLR",
+        Kind::Dss => "DSS",
+        Kind::AnnotatedS4d | Kind::AnnotatedDss => "annotated-s4",
+        Kind::Bigs => "BiGS",
+        Kind::S5 { torch: false } => "S5",
+        Kind::S5 { torch: true } => "s5-pytorch",
+        Kind::FlowState => "FlowState",
+        Kind::Attenuate => "aTENNuate",
+        Kind::Lrnnx => "S5 of lrnnx",
+        Kind::Centaurus => "Centaurus",
+        Kind::Lru => "LRU",
+        Kind::DelayedLru => "neural-ssm",
+        Kind::LinOss => "LinOSS",
+        Kind::LruRec => "LRURec",
+        Kind::Own => "a layout of your own",
+        Kind::Ema {
+            transformers: false,
+        } => "MEGA (fairseq",
+        Kind::Ema { transformers: true } => "transformers",
+        Kind::MegaHeads => "mega-pytorch",
+        Kind::Megalodon => "Megalodon",
+        Kind::Hyena(HyenaForm::Complex) => "StripedHyena",
+        Kind::Hyena(_) => "Evo 2",
+    }
+}
+
+/// The names by which people know the models that are read, for the first table of `docs/formats.md`.
+pub fn listed_models() -> Vec<&'static str> {
+    let kinds = MARKS.iter().map(|(kind, _)| *kind).chain([Kind::Own]);
+    let mut names: Vec<&str> = kinds.map(listed).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 fn line(cells: &[&str]) -> String {
     format!("| {} |", cells.join(" | "))
 }
