@@ -388,7 +388,7 @@ impl Fault {
                 Some("`evaluate` scores it, `pretrain` trains another one".to_string())
             }
             Fault::SeveralOrders { .. } => {
-                Some("--order R gives all layers one number of states".to_string())
+                Some("--order R, or --allocate model, gives all layers one number of states".to_string())
             }
             Fault::AllParts { parts } => {
                 let each = parts.iter().map(|part| format!("--part {part}"));

@@ -281,7 +281,10 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     if let Some(source) = &arguments.calibrate {
         return calibrated(arguments, source, checkpoint, printer);
     }
-    let plan = plan(arguments, checkpoint)?;
+    let mut plan = plan(arguments, checkpoint)?;
+    if arguments.sharing.is_one_order() {
+        plan = plan.with_one_order(&checkpoint.model, &Bars::new(printer))?;
+    }
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
     let source = &arguments.input.checkpoint;
     Ok(Work {

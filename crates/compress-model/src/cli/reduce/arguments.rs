@@ -301,7 +301,7 @@ impl Arguments {
             self.target.check_shared(model)?;
         }
         let ways = self.ways.for_banks_alone();
-        match self.sharing.allocates().or(ways) {
+        match self.sharing.allocates_in(model).or(ways) {
             Some(flag) => bail!(
                 "{flag} is for causal layers with one system per channel; {here}, and all layers \
                  keep the same share: leave {flag} out"
