@@ -15,6 +15,7 @@ mod dtype;
 mod encode;
 mod encoded_layer;
 mod error;
+mod filters;
 mod layerwise;
 mod layout;
 mod model_folder;
@@ -233,6 +234,9 @@ fn read_parts(
 
 /// A file of which no set of weights may have a usual name, so that one has to be asked for.
 fn opened(path: &Path, declared: &Declared) -> Result<Archive, ArchiveError> {
+    if let Some(filters) = filters::open(path)? {
+        return Ok(filters);
+    }
     match (Archive::open(path), declared.part) {
         (Err(ArchiveError::SeveralStateDicts { .. }), Some(part)) => {
             Archive::open_set(path, part.as_str())

@@ -41,8 +41,8 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
         printer,
     )?;
     show_outcome(document, printer)?;
-    if let Some(card) = &document.card {
-        printer.line(&format!("wrote {card}"))?;
+    for written in [&document.filters, &document.card].into_iter().flatten() {
+        printer.line(&format!("wrote {written}"))?;
     }
     match &document.report {
         Some(report) => report.show(printer),
