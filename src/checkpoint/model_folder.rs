@@ -272,9 +272,9 @@ fn section(made: &Provenance, changes: &FolderChanges) -> String {
 }
 
 impl Checkpoint {
-    /// Whether a folder was named in the place of a file.
-    pub fn is_of_folder(&self) -> bool {
-        self.encoding.file().folder().is_some()
+    /// The folder that was named in the place of a file.
+    pub fn folder(&self) -> Option<&Path> {
+        self.encoding.file().folder()
     }
 
     /// What a new folder changes beside the tensors, with so many states in every layer; `None` where no
